@@ -1,0 +1,1 @@
+"""The ort-qnn backend: ONNX Runtime's QNN provider."""

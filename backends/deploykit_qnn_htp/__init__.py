@@ -1,0 +1,1 @@
+"""The qnn-htp backend: Qualcomm HTP through QAIRT."""

@@ -1,0 +1,1 @@
+"""What the Qualcomm adapters share: SoC and SDK tables."""

@@ -1,0 +1,175 @@
+"""The contract between the core and a backend: small Protocols, found through the entry point ``deploykit.backends``.
+
+An adapter decides (``plan``) and writes text (``render``); it never touches the disk while doing so. Only ``execute``
+and ``verify`` look at a package on disk. An adapter package must be cheap to import: no onnx, no numpy at the top.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+
+from deploykit.capabilities import CompatRow
+from deploykit.devices import Device
+from deploykit.findings import Finding
+from deploykit.plan import Plan
+from deploykit.rules import Registry
+from deploykit.target import Target
+
+if TYPE_CHECKING:
+    from deploykit.encodings.values import EncodingSet
+    from deploykit.facts.graph import GraphFacts
+    from deploykit.model import Model
+
+__all__ = [
+    "Backend",
+    "BytesFile",
+    "Check",
+    "CopiedFile",
+    "Execution",
+    "JsonFile",
+    "PackageFile",
+    "Progress",
+    "Request",
+    "Situation",
+    "TextFile",
+    "Verification",
+]
+
+Progress: TypeAlias = Callable[[str], None]
+"""Called with one line of news during long work."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What the user asked for, as typed; ``options`` are ``--option KEY=VALUE`` pairs in order."""
+
+    model: Path
+    target: str
+    backend: str | None = None
+    sdk: str | None = None
+    encodings: Path | None = None
+    float_tensors: Path | None = None
+    precision: str | None = None
+    calibration: Path | None = None
+    mixed: str = "auto"
+    rewrite: tuple[str, ...] = ()
+    no_rewrite: tuple[str, ...] = ()
+    compile: bool | None = None
+    options: tuple[tuple[str, str], ...] = ()
+    adapter_options: Mapping[str, Any] = field(default_factory=dict)
+    """Options that only some backends know, by their command-line names with underscores (``input_list`` …)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """Everything known before anything is decided: the input of planning and of the rules."""
+
+    request: Request
+    model: Model
+    facts: GraphFacts
+    encodings: EncodingSet | None
+    target: Target
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextFile:
+    """A text file of the package; ``executable`` scripts get mode 0755."""
+
+    path: str
+    text: str
+    executable: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JsonFile:
+    """A JSON file of the package; serialised, never templated."""
+
+    path: str
+    value: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BytesFile:
+    """A binary file of the package that was made in memory."""
+
+    path: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopiedFile:
+    """A file streamed into the package from where the user keeps it, hashed while copied."""
+
+    path: str
+    source: Path
+
+
+PackageFile: TypeAlias = TextFile | JsonFile | BytesFile | CopiedFile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One thing that was verified."""
+
+    id: str
+    ok: bool
+    detail: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape."""
+        return {"id": self.id, "ok": self.ok, "detail": self.detail}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Execution:
+    """What really ran, with the files it left (package-relative), the facts to record, and what it found."""
+
+    executed: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    record: Mapping[str, Any] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """The adapter's judgement of a package: checks, intended against actual types, findings."""
+
+    checks: tuple[Check, ...] = ()
+    intended: Mapping[str, str] = field(default_factory=dict)
+    actual: Mapping[str, str] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
+
+
+@runtime_checkable
+class Backend(Protocol):
+    """One backend. ``id`` is the entry point's name."""
+
+    id: str
+    summary: str
+
+    def devices(self) -> tuple[Device, ...]:
+        """The devices this backend can package for."""
+
+    def registries(self) -> tuple[Registry[Any], ...]:
+        """The rules of this backend."""
+
+    def compat(self) -> Iterable[CompatRow]:
+        """Every row of the capability tables, for ``deploykit compat``."""
+
+    def resolve(self, device: Device, sdk: str | None) -> Target:
+        """The target for a device and a version as typed; raises UnknownTargetError."""
+
+    def plan(self, situation: Situation) -> Plan:
+        """Decide. Pure: reads the situation, touches nothing."""
+
+    def render(self, situation: Situation, plan: Plan) -> tuple[PackageFile, ...]:
+        """Every file of the package that deploykit's core does not write itself."""
+
+    def execute(self, package: Path, plan: Plan, situation: Situation, progress: Progress) -> Execution:
+        """Run what can be run here, inside the not yet published package folder."""
+
+    def verify(self, package: Path, manifest: Mapping[str, Any]) -> Verification:
+        """Judge a package on disk."""

@@ -1,0 +1,182 @@
+"""The vendor-neutral values of quantization encodings; nothing here reads files or looks at a graph.
+
+Real value of a stored integer ``q``: ``(q - zero_point) * scale``. Scales are float64 and are never narrowed here,
+because encodings of 1e27 are legal and a detour through float16 or float32 would change them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Affine", "Array", "Encoding", "EncodingSet", "Float", "Float8", "Lpbq", "Value"]
+
+Array: TypeAlias = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Affine:
+    """An integer grid: per tensor, per channel or per block.
+
+    ``scale`` and ``zero_point`` have the same shape: ``()`` per tensor, ``(channels,)`` per channel along ``axis``,
+    and per block the rank of the tensor with the block axis divided by ``block_size`` (other axes full or 1).
+    ``zero_point`` is that of the grid of ``dtype`` (0 is symmetric for a signed grid) and is float64 because AIMET's
+    shifted zero points are fractional. ``symmetric`` is None where the file does not say. An encoding of a file that
+    gives no axis and has not been placed on a graph yet has ``placed=False`` and a flat scale in the file's order.
+    """
+
+    bits: int
+    signed: bool
+    scale: Array
+    zero_point: Array
+    symmetric: bool | None = None
+    axis: int | None = None
+    block_axis: int | None = None
+    block_size: int | None = None
+    placed: bool = True
+
+    @property
+    def dtype(self) -> str:
+        """The grid's type by its ONNX-like name, for instance ``uint8``."""
+        return f"{'int' if self.signed else 'uint'}{self.bits}"
+
+    @property
+    def lowest(self) -> int:
+        """The smallest stored integer."""
+        return -(1 << (self.bits - 1)) if self.signed else 0
+
+    @property
+    def highest(self) -> int:
+        """The largest stored integer."""
+        return self.lowest + (1 << self.bits) - 1
+
+    @property
+    def granularity(self) -> str:
+        """``per-tensor``, ``per-channel`` or ``per-block``."""
+        if self.block_size is not None:
+            return "per-block"
+        return "per-tensor" if self.scale.size == 1 and self.axis is None else "per-channel"
+
+    @property
+    def minimum(self) -> Array:
+        """The real value of the lowest integer, of the shape of ``scale``."""
+        return np.asarray((self.lowest - self.zero_point) * self.scale)
+
+    @property
+    def maximum(self) -> Array:
+        """The real value of the highest integer, of the shape of ``scale``."""
+        return np.asarray((self.highest - self.zero_point) * self.scale)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Lpbq:
+    """Low-power block quantization: a float scale per channel times an integer scale per block; symmetric.
+
+    ``block_scale`` holds whole numbers in 1 .. 2**(decompressed_bits - bits) inclusive. Placed, both arrays have the
+    tensor's rank; the channel axis is the one along which ``channel_scale`` is longer than 1.
+    """
+
+    bits: int
+    decompressed_bits: int
+    channel_scale: Array
+    block_scale: Array
+    axis: int | None
+    block_axis: int | None
+    block_size: int
+    placed: bool = True
+
+    @property
+    def dtype(self) -> str:
+        """The type of the stored weights, for instance ``int4``."""
+        return f"int{self.bits}"
+
+    @property
+    def granularity(self) -> str:
+        """Always ``lpbq``."""
+        return "lpbq"
+
+    @property
+    def scale(self) -> Array:
+        """The effective scale per block: integer scale times channel scale."""
+        return np.asarray(self.block_scale * self.channel_scale)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Float:
+    """A cast without a scale: the tensor is meant to be float16 or bfloat16."""
+
+    dtype: str
+
+    @property
+    def granularity(self) -> str:
+        """Always ``per-tensor``."""
+        return "per-tensor"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Float8:
+    """A scaled float8: ``float8e4m3fn`` or ``float8e5m2``, per tensor or per channel."""
+
+    dtype: str
+    scale: Array
+    axis: int | None = None
+
+    @property
+    def granularity(self) -> str:
+        """``per-tensor`` or ``per-channel``."""
+        return "per-tensor" if self.axis is None else "per-channel"
+
+
+Value: TypeAlias = Affine | Lpbq | Float | Float8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Encoding:
+    """What one tensor is quantized to. ``is_param`` is None where the file does not tell parameters apart."""
+
+    name: str
+    value: Value
+    is_param: bool | None = None
+
+    @property
+    def dtype(self) -> str:
+        """The type of the tensor by its ONNX-like name."""
+        return self.value.dtype
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class EncodingSet:
+    """All encodings of one model, in the file's order, with what the file said about itself.
+
+    ``extra`` keeps unknown top-level keys. ``float_tensors`` are tensors meant to be float16 that the format cannot
+    say (2.0.0 has no entry for them): named by the user or by a side file, never guessed.
+    """
+
+    version: str
+    entries: Mapping[str, Encoding]
+    producer: Mapping[str, Any] | None = None
+    quantizer_args: Mapping[str, Any] | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    float_tensors: frozenset[str] = frozenset()
+
+    def __iter__(self) -> Iterator[Encoding]:
+        return iter(self.entries.values())
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.entries
+
+    def get(self, name: str) -> Encoding | None:
+        """The entry of one tensor, or None."""
+        return self.entries.get(name)
+
+    @property
+    def floats(self) -> frozenset[str]:
+        """Tensors that are explicitly meant to be 16-bit float: float entries and ``float_tensors``."""
+        return self.float_tensors | {e.name for e in self if isinstance(e.value, Float)}

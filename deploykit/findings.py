@@ -1,0 +1,126 @@
+"""What was found out about a model, a plan or a package; findings accumulate and never raise.
+
+A finding is data: whoever prints it decides how. It must not import rules, models or adapters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+__all__ = ["Confidence", "Finding", "Severity", "Subject", "SubjectKind", "exit_status", "sort_findings", "summarize"]
+
+
+class Severity(StrEnum):
+    """How much a finding matters. Only unhandled errors turn the answer into a no."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    INFO = "info"
+
+    @property
+    def rank(self) -> int:
+        """0 for errors, rising as the severity falls."""
+        return list(Severity).index(self)
+
+
+class Confidence(StrEnum):
+    """How sure a claim is; the weakest decisive part gives the word (docs/confidence.md)."""
+
+    DOCUMENTED = "documented"
+    OBSERVED = "observed"
+    REPORTED = "reported"
+    INFERRED = "inferred"
+
+    @property
+    def rank(self) -> int:
+        """0 for documented, rising as the confidence falls."""
+        return list(Confidence).index(self)
+
+
+class SubjectKind(StrEnum):
+    """What kind of thing a finding speaks about."""
+
+    MODEL = "model"
+    NODE = "node"
+    TENSOR = "tensor"
+    ENCODINGS = "encodings"
+    TARGET = "target"
+    SDK = "sdk"
+    FLAG = "flag"
+    CONFIG_KEY = "config-key"
+    STEP = "step"
+    FILE = "file"
+    PACKAGE = "package"
+    DATA = "data"
+    ENVIRONMENT = "environment"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """The thing a finding is about: its kind and its name as the user knows it."""
+
+    kind: SubjectKind
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing found, by one rule, about one subject.
+
+    ``handled`` is None, or how the plan itself avoids the trouble; a handled error no longer makes exit status 1.
+    ``evidence`` holds JSON values only.
+    """
+
+    code: str
+    slug: str
+    severity: Severity
+    subject: Subject
+    message: str
+    hint: str = ""
+    handled: str | None = None
+    sources: tuple[str, ...] = ()
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def blocks(self) -> bool:
+        """True for an error that nothing handles."""
+        return self.severity is Severity.ERROR and self.handled is None
+
+    def with_handled(self, how: str) -> Finding:
+        """The same finding, marked as avoided by the plan."""
+        return replace(self, handled=how)
+
+    def to_json(self) -> dict[str, Any]:
+        """The finding in the published shape (docs/json.md)."""
+        return {
+            "code": self.code,
+            "slug": self.slug,
+            "severity": str(self.severity),
+            "subject": {"kind": str(self.subject.kind), "name": self.subject.name},
+            "message": self.message,
+            "hint": self.hint,
+            "handled": self.handled,
+            "sources": list(self.sources),
+            "evidence": dict(self.evidence),
+        }
+
+
+def sort_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Blocking errors first, then by severity, code and subject: the same order every time."""
+    return tuple(sorted(findings, key=lambda f: (not f.blocks, f.severity.rank, f.code, f.subject.name, f.message)))
+
+
+def summarize(findings: Iterable[Finding]) -> dict[str, int]:
+    """How many findings there are of each severity, handled ones included."""
+    counts = {str(severity): 0 for severity in Severity}
+    for finding in findings:
+        counts[str(finding.severity)] += 1
+    return counts
+
+
+def exit_status(findings: Iterable[Finding]) -> int:
+    """1 when an error-level finding is not handled, else 0."""
+    return int(any(finding.blocks for finding in findings))

@@ -1,0 +1,1 @@
+"""Numbers: quantized simulation, quality metrics, comparison of outputs."""

@@ -1,0 +1,123 @@
+"""The registry of rules: one function per rule, a stable code and slug, codes never reused.
+
+It knows neither models nor vendors; what a rule looks at is the type parameter of its registry's scope.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from deploykit.errors import DefectError
+from deploykit.findings import Finding, Severity, Subject, SubjectKind
+
+__all__ = ["Found", "Registry", "Rule"]
+
+C = TypeVar("C")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What a rule function yields; the registry adds code, slug, severity and sources.
+
+    ``severity`` overrides the rule's own, ``sources`` are added to the rule's.
+    """
+
+    kind: SubjectKind
+    name: str
+    message: str
+    hint: str = ""
+    handled: str | None = None
+    severity: Severity | None = None
+    sources: tuple[str, ...] = ()
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule(Generic[C]):
+    """One rule: what it looks for, why that matters, how to fix it, and who says so."""
+
+    code: str
+    slug: str
+    severity: Severity
+    scope: str
+    what: str
+    why: str
+    fix: str
+    sources: tuple[str, ...]
+    check: Callable[[C], Iterable[Found]]
+
+    def run(self, context: C) -> Iterator[Finding]:
+        """The findings of this rule for one context."""
+        for found in self.check(context):
+            yield self.finding(found)
+
+    def finding(self, found: Found) -> Finding:
+        """Stamp what the rule function yielded with this rule's identity."""
+        return Finding(
+            code=self.code,
+            slug=self.slug,
+            severity=found.severity or self.severity,
+            subject=Subject(kind=found.kind, name=found.name),
+            message=found.message,
+            hint=found.hint or self.fix,
+            handled=found.handled,
+            sources=(*self.sources, *(s for s in found.sources if s not in self.sources)),
+            evidence=found.evidence,
+        )
+
+
+class Registry(Generic[C]):
+    """The rules of one scope (one context type), in the order of their codes.
+
+    >>> RULES = Registry("situation")
+    >>> @RULES.rule("DK901", "example", "error", what="…", why="…", fix="…", sources=["…"])
+    ... def check_example(situation): yield Found(kind=SubjectKind.MODEL, name="m", message="…")
+    """
+
+    def __init__(self, scope: str) -> None:
+        self.scope = scope
+        self._rules: dict[str, Rule[C]] = {}
+
+    def rule(
+        self, code: str, slug: str, severity: str, *, what: str, why: str, fix: str, sources: Iterable[str]
+    ) -> Callable[[Callable[[C], Iterable[Found]]], Callable[[C], Iterable[Found]]]:
+        """Register the decorated function under ``code``; a code or slug used twice is a defect."""
+
+        def register(check: Callable[[C], Iterable[Found]]) -> Callable[[C], Iterable[Found]]:
+            rule = Rule(
+                code=code,
+                slug=slug,
+                severity=Severity(severity),
+                scope=self.scope,
+                what=what,
+                why=why,
+                fix=fix,
+                sources=tuple(sources),
+                check=check,
+            )
+            self._add(rule)
+            return check
+
+        return register
+
+    def _add(self, rule: Rule[C]) -> None:
+        if any(known.code == rule.code or known.slug == rule.slug for known in self._rules.values()):
+            raise DefectError(f"rule {rule.code} {rule.slug}: the code or the slug is taken")
+        if not rule.sources:
+            raise DefectError(f"rule {rule.code} {rule.slug}: no source")
+        self._rules[rule.code] = rule
+
+    def __iter__(self) -> Iterator[Rule[C]]:
+        return iter(sorted(self._rules.values(), key=lambda rule: rule.code))
+
+    def __len__(self) -> int:
+        return len(self._rules)
+
+    def __getitem__(self, code: str) -> Rule[C]:
+        return self._rules[code]
+
+    def run(self, context: C) -> tuple[Finding, ...]:
+        """All findings of all rules for one context."""
+        return tuple(finding for rule in self for finding in rule.run(context))

@@ -1,0 +1,1 @@
+"""For third-party backends: the conformance suite and tiny models."""

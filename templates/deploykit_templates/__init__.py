@@ -1,0 +1,1 @@
+"""Templates as data: the tree mirrors the package tree; JSON is never templated."""
