@@ -1,1 +1,91 @@
-"""The command line: one small module per command, loaded only when the command is called."""
+"""The command line: one small module per command, imported only when the command is called."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+import click
+
+from deploykit.cli.frame import Group, run
+
+__all__ = ["COMMANDS", "cli", "main"]
+
+COMMANDS = {
+    "package": "Check, plan, render, write and verify a package for one target: the main job.",
+    "plan": "The same decision, nothing written: route, commands, findings.",
+    "check": "Findings only, as text, JSON or SARIF.",
+    "build": "Run a package's own script, keep the log, record the artifacts.",
+    "verify": "Judge a package: hashes, schemas, intended against actual precision.",
+    "diagnose": "Known failures in a vendor log: cause, way out, source.",
+    "compat": "Which SDK, tool, architecture and device has what, since when, says who.",
+    "targets": "The device database.",
+    "encodings": "Show, check, convert, diff, apply and extract quantization encodings.",
+    "lpbq": "Turn block quantization into LPBQ, with the loss per weight.",
+    "simulate": "Quantized inference as the encodings define it, against the float model.",
+    "locate": "The first operator at which two executions of a model diverge.",
+    "evaluate": "Cosine, L2, PSNR, SSIM, SQNR over two sets of outputs.",
+    "inspect": "What a compiled context binary is for, and whether it will load.",
+    "rule": "The page of one rule, or the list.",
+    "doctor": "What this machine can do: SDKs, wheels, compilers, devices.",
+    "toolchain": "Isolated, pinned environments for the vendors' quantizers.",
+    "matrix": "Many models times many targets, from one deploykit.toml.",
+    "demo": "The main job on an embedded example, no argument needed.",
+}
+"""Every command with its one line of help, so that --help imports no command module."""
+
+
+class _LazyGroup(Group):
+    """Finds a command's module by name; a command without a module does not exist."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The commands that this installation has, in the order of the documentation."""
+        del ctx
+        return [name for name in COMMANDS if _has_module(name)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the command's module, or only its line of help while --help is being printed."""
+        del ctx
+        if cmd_name not in COMMANDS or not _has_module(cmd_name):
+            return None
+        command = import_module(f"deploykit.cli.{cmd_name}").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS[name]) for name in self.list_commands(ctx)])
+
+
+def _has_module(name: str) -> bool:
+    from importlib.util import find_spec
+
+    return find_spec(f"deploykit.cli.{name}") is not None
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return version("deploykit")
+
+
+def _show_version(context: click.Context, _param: click.Parameter, value: bool) -> None:
+    if value and not context.resilient_parsing:
+        click.echo(f"deploykit {_version()}")
+        context.exit()
+
+
+@click.group(cls=_LazyGroup)
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show it.")
+def cli() -> None:
+    """Turn one ONNX model into a package that is right for one device and one exact SDK version, or a precise no.
+
+    Exit status: 0 done; 1 the answer is no; 2 wrong usage; 3 unreadable input; 4 unknown target, SDK or table;
+    5 a vendor tool or environment failed; 6 the package is damaged or could not be written; 70 a defect.
+    """
+
+
+def main() -> None:
+    """The entry point ``deploykit``."""
+    sys.exit(run(cli))

@@ -1,0 +1,6 @@
+"""Lets ``python -m deploykit`` be the command line."""
+
+from deploykit.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+"""What every command shares: global options before and after the command name, settings, exit statuses.
+
+It knows no command and imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from deploykit.errors import DeploykitError
+
+__all__ = ["Command", "Group", "Settings", "run", "settings"]
+
+
+@dataclass(slots=True, kw_only=True)
+class Settings:
+    """The global options of this call. ``verbosity`` is 0, rises with -v and falls with -q."""
+
+    json: bool = False
+    verbosity: int = 0
+    color: bool = True
+
+
+def settings() -> Settings:
+    """The settings of the running command; the defaults outside of one."""
+    context = click.get_current_context(silent=True)
+    return context.ensure_object(Settings) if context is not None else Settings()
+
+
+def _set_json(context: click.Context, _param: click.Parameter, value: bool) -> None:
+    context.ensure_object(Settings).json |= value
+
+
+def _set_verbosity(step: int) -> Callable[[click.Context, click.Parameter, int], None]:
+    def change(context: click.Context, _param: click.Parameter, value: int) -> None:
+        context.ensure_object(Settings).verbosity += step * value
+
+    return change
+
+
+def _set_color(context: click.Context, _param: click.Parameter, value: bool) -> None:
+    if value:
+        context.ensure_object(Settings).color = False
+        context.color = False
+
+
+def _global_options() -> list[click.Parameter]:
+    return [
+        click.Option(
+            ["--json"],
+            is_flag=True,
+            expose_value=False,
+            callback=_set_json,
+            envvar="DEPLOYKIT_JSON",
+            help="Machine-readable output on stdout, nothing else there.",
+        ),
+        click.Option(
+            ["-v", "--verbose"],
+            count=True,
+            expose_value=False,
+            callback=_set_verbosity(1),
+            envvar="DEPLOYKIT_VERBOSE",
+            help="Say more; tracebacks of defects.",
+        ),
+        click.Option(
+            ["-q", "--quiet"],
+            count=True,
+            expose_value=False,
+            callback=_set_verbosity(-1),
+            envvar="DEPLOYKIT_QUIET",
+            help="Say less.",
+        ),
+        click.Option(
+            ["--no-color"],
+            is_flag=True,
+            expose_value=False,
+            callback=_set_color,
+            envvar=["DEPLOYKIT_NO_COLOR", "NO_COLOR"],
+            help="Plain text, no colours.",
+        ),
+    ]
+
+
+class Command(click.Command):
+    """A command that also takes the global options."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        kwargs.setdefault("context_settings", {}).setdefault("help_option_names", ["-h", "--help"])
+        super().__init__(*args, **kwargs)
+        self.params.extend(_global_options())
+
+
+class Group(click.Group):
+    """A group whose commands take the global options too."""
+
+    command_class = Command
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        kwargs.setdefault("context_settings", {}).setdefault("help_option_names", ["-h", "--help"])
+        super().__init__(*args, **kwargs)
+        self.params.extend(_global_options())
+
+
+Group.group_class = Group
+
+
+def run(command: click.Command, args: Sequence[str] | None = None) -> int:
+    """Run a command line and return its exit status; no exception gets out but SystemExit-free interrupts."""
+    arguments = list(sys.argv[1:] if args is None else args)
+    try:
+        result = command.main(arguments, prog_name="deploykit", standalone_mode=False, auto_envvar_prefix="DEPLOYKIT")
+        sys.stdout.flush()
+    except click.exceptions.Exit as exit_:
+        return exit_.exit_code
+    except click.ClickException as error:
+        error.show()
+        _show_json_error(arguments, what=error.format_message(), why="", next_="", status=2)
+        return 2
+    except click.Abort:
+        click.echo("interrupted", err=True)
+        return 130
+    except BrokenPipeError:
+        # The reader left (`| head`): what was wanted has been read. Keep the interpreter from flushing into the void.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except DeploykitError as error:
+        click.echo(f"{click.style('error:', fg='red', bold=True)} {error}", err=True)
+        _show_json_error(arguments, what=error.what, why=error.why, next_=error.next, status=error.exit_status)
+        return error.exit_status
+    except Exception as error:
+        return _show_defect(arguments, error)
+    return result if isinstance(result, int) else 0
+
+
+def _show_defect(arguments: Sequence[str], error: Exception) -> int:
+    what = f"a defect of deploykit: {type(error).__name__}: {error}"
+    click.echo(f"{click.style('error:', fg='red', bold=True)} {what}", err=True)
+    click.echo("  next: please report it, with the output of the same call and DEPLOYKIT_DEBUG=1", err=True)
+    if os.environ.get("DEPLOYKIT_DEBUG"):
+        traceback.print_exc()
+    _show_json_error(arguments, what=what, why="", next_="", status=70)
+    return 70
+
+
+def _show_json_error(arguments: Sequence[str], *, what: str, why: str, next_: str, status: int) -> None:
+    """With --json an error is a JSON value on stdout as well, so that programs need not read prose."""
+    if "--json" in arguments or os.environ.get("DEPLOYKIT_JSON"):
+        error = {"what": what, "why": why, "next": next_, "exit_status": status}
+        click.echo(json.dumps({"schema": 1, "error": error}))
