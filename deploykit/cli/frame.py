@@ -143,8 +143,8 @@ def run(command: click.Command, args: Sequence[str] | None = None) -> int:
 def _show_defect(arguments: Sequence[str], error: Exception) -> int:
     what = f"a defect of deploykit: {type(error).__name__}: {error}"
     click.echo(f"{click.style('error:', fg='red', bold=True)} {what}", err=True)
-    click.echo("  next: please report it, with the output of the same call and DEPLOYKIT_DEBUG=1", err=True)
-    if os.environ.get("DEPLOYKIT_DEBUG"):
+    click.echo("  next: please report it, with the output of the same call and -v", err=True)
+    if os.environ.get("DEPLOYKIT_DEBUG") or {"-v", "--verbose"} & set(arguments):
         traceback.print_exc()
     _show_json_error(arguments, what=what, why="", next_="", status=70)
     return 70
