@@ -1,0 +1,37 @@
+"""The registry of transforms: found by convention, names checked, cheap to list."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from deploykit.errors import UsageError
+from deploykit.transforms.contract import MatchResult, Site, load_transform, transform_names
+
+
+def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
+    with pytest.raises(UsageError) as caught:
+        load_transform("no-such-rewrite")
+    assert "no-such-rewrite" in caught.value.what
+
+
+def test_every_transform_is_named_after_its_module() -> None:
+    for name in transform_names():
+        module = f"deploykit.transforms.{name.replace('-', '_')}"
+        assert load_transform(name) is sys.modules[module].transform
+
+
+def test_listing_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from deploykit.transforms.contract import transform_names; transform_names();"
+        "bad = {'onnx', 'onnxruntime'} & set(sys.modules); sys.exit(' '.join(sorted(bad)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_match_is_true_only_with_sites() -> None:
+    assert not MatchResult(reason="no Log")
+    assert MatchResult(sites=(Site(nodes=("n",), tensors=("t",), why="because"),))
