@@ -1,4 +1,4 @@
-"""What a graph transform is: it finds sites, says why others do not qualify, and rewrites a copy; it proves nothing itself.
+"""What a graph transform is: it finds sites, says why others do not qualify, rewrites a copy, and proves nothing.
 
 A transform is a module of this package that exposes ``transform``; its name with ``-`` for ``_`` is the name users
 type. Modules here import onnx on use only, so that listing the transforms is cheap.
