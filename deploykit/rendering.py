@@ -1,0 +1,72 @@
+"""Turns decisions into text: templates from the data package ``deploykit_templates``, shell words quoted once.
+
+JSON is serialised, never templated; nothing here touches the disk of the user.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deploykit.errors import DefectError, UsageError
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+__all__ = ["render", "shell_comment", "shell_words"]
+
+
+def render(template: str, values: dict[str, Any], *, templates: Path | None = None) -> str:
+    """The text of one template. ``templates`` is a folder of the user's whose files win over the built-in ones.
+
+    Filters: ``sh`` quotes one shell word, ``words`` a whole argv, ``comment`` makes text safe in a shell comment,
+    ``py`` gives a Python literal. An undefined name in a built-in template is a defect.
+    """
+    from jinja2 import TemplateError
+
+    try:
+        return _environment(templates).get_template(template).render(values)
+    except TemplateError as error:
+        if templates is not None and (templates / template).exists():
+            raise UsageError(f"{templates / template}: the template fails", why=str(error)) from None
+        raise DefectError(f"template {template}: {error}") from error
+
+
+@cache
+def _environment(templates: Path | None) -> Environment:
+    from jinja2 import ChoiceLoader, Environment, FileSystemLoader, PackageLoader, StrictUndefined
+
+    loaders: list[Any] = [PackageLoader("deploykit_templates", ".")]
+    if templates is not None:
+        if not templates.is_dir():
+            raise UsageError(f"{templates}: no such template folder")
+        loaders.insert(0, FileSystemLoader(templates))
+    environment = Environment(
+        loader=ChoiceLoader(loaders),
+        undefined=StrictUndefined,
+        autoescape=lambda name: name is not None and ".html" in name,
+        keep_trailing_newline=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "sh": shlex.quote,
+        "words": shell_words,
+        "comment": shell_comment,
+        "py": repr,
+        "json": lambda value: json.dumps(value, ensure_ascii=False),
+    }
+    return environment
+
+
+def shell_words(argv: tuple[str, ...] | list[str]) -> str:
+    """An argv as shell text, each word quoted where it must be."""
+    return " ".join(shlex.quote(word) for word in argv)
+
+
+def shell_comment(text: str) -> str:
+    """Text on one line without control characters, so that it cannot leave a comment."""
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
