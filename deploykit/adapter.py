@@ -36,6 +36,7 @@ __all__ = [
     "Situation",
     "TextFile",
     "Verification",
+    "copied_model",
 ]
 
 Progress: TypeAlias = Callable[[str], None]
@@ -165,11 +166,18 @@ class Backend(Protocol):
     def plan(self, situation: Situation) -> Plan:
         """Decide. Pure: reads the situation, touches nothing."""
 
-    def render(self, situation: Situation, plan: Plan) -> tuple[PackageFile, ...]:
-        """Every file of the package that deploykit's core does not write itself."""
+    def render(self, situation: Situation, plan: Plan, templates: Path | None) -> tuple[PackageFile, ...]:
+        """Every file of the package that the core does not write itself; ``templates`` is a folder of the user's."""
 
     def execute(self, package: Path, plan: Plan, situation: Situation, progress: Progress) -> Execution:
         """Run what can be run here, inside the not yet published package folder."""
 
     def verify(self, package: Path, manifest: Mapping[str, Any]) -> Verification:
         """Judge a package on disk."""
+
+
+def copied_model(situation: Situation, path: str) -> tuple[PackageFile, ...]:
+    """The user's model and its external data as files of the package; external files keep their relative place."""
+    folder = path.rpartition("/")[0]
+    external = (CopiedFile(path=f"{folder}/{file.location}", source=file.path) for file in situation.model.external)
+    return (CopiedFile(path=path, source=situation.request.model), *external)

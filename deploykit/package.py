@@ -90,7 +90,7 @@ def read_manifest(package: Path) -> dict[str, Any]:
 class PackageWriter:
     """Collects one package in a temporary sibling of ``out`` and publishes it with a manifest.
 
-    Use as a context manager; leaving it without ``publish`` removes everything that was written.
+    Use as a context manager; leaving it without ``seal`` and ``publish`` removes everything that was written.
     """
 
     def __init__(self, out: Path, *, force: bool = False) -> None:
@@ -159,11 +159,19 @@ class PackageWriter:
             self.records[path] = FileRecord(path=path, bytes=size, sha256=digest, origin="executed")
         return fresh
 
-    def publish(self, manifest: Mapping[str, Any]) -> Path:
-        """Write the manifest and move the package into place; returns the manifest's path."""
+    def seal(self, manifest: Mapping[str, Any]) -> None:
+        """Write the manifest, with every file recorded so far; nothing may be added afterwards."""
         files = {path: self.records[path].to_json() for path in sorted(self.records)}
         try:
             (self.folder / MANIFEST).write_text(json_text({**manifest, "files": files}), "utf-8")
+        except OSError as error:
+            raise _unwritable(self.out, error) from None
+
+    def publish(self) -> Path:
+        """Move the sealed package into place; returns the manifest's path."""
+        if not (self.folder / MANIFEST).is_file():
+            raise DefectError("a package is published before it was sealed")
+        try:
             _replace(self.folder, self.out)
         except OSError as error:
             raise _unwritable(self.out, error) from None

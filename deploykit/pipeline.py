@@ -1,0 +1,235 @@
+"""The main job, stage by stage: read, plan, render, write, verify. Each function is one command of the API.
+
+It joins the stages and decides nothing itself; what a device or an SDK can do is the adapter's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deploykit.adapter import Backend, Execution, PackageFile, Progress, Request, Situation, TextFile
+from deploykit.errors import DefectError, UsageError
+from deploykit.findings import Finding, exit_status, sort_findings
+from deploykit.package import PackageWriter, hash_file, read_manifest
+from deploykit.plan import Plan
+from deploykit.plugins import all_devices, load_backend
+from deploykit.target import Target, find_device
+from deploykit.verify import VerifyReport, verify_package
+
+if TYPE_CHECKING:
+    from deploykit.encodings.values import EncodingSet
+    from deploykit.facts.graph import GraphFacts
+
+__all__ = ["Packaged", "check", "make_package", "make_plan", "read_situation", "resolve_target", "verify"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packaged:
+    """The outcome of the main job. ``package`` is None when the answer was no and nothing was written."""
+
+    plan: Plan
+    package: Path | None
+    manifest: Path | None
+    executed: tuple[str, ...] = ()
+    generated: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def exit_status(self) -> int:
+        """0 when a package was written and nothing blocks, else 1."""
+        return 1 if self.package is None else exit_status(self.findings)
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape of ``deploykit package --json``."""
+        return {
+            "backend": self.plan.backend,
+            "target": dict(self.plan.target),
+            "sdk": dict(self.plan.sdk),
+            "route": None if self.plan.route is None else self.plan.route.to_json(),
+            "rejected": [rejected.to_json() for rejected in self.plan.rejected],
+            "findings": [finding.to_json() for finding in sort_findings(self.findings)],
+            "package": None if self.package is None else str(self.package),
+            "manifest": None if self.manifest is None else str(self.manifest),
+            "executed": list(self.executed),
+            "generated": list(self.generated),
+        }
+
+
+def resolve_target(request: Request) -> tuple[Backend, Target]:
+    """The backend and the device under the wanted SDK version; raises UnknownTargetError."""
+    if request.backend is not None:
+        backend = load_backend(request.backend)
+        device = find_device(backend.devices(), request.target)
+        return backend, backend.resolve(device, request.sdk)
+    device = find_device(all_devices(), request.target)
+    if not device.backends:
+        raise UsageError(f"target {device.id}: no installed backend packages for it", next="name one with --backend")
+    backend = load_backend(device.backends[0])
+    return backend, backend.resolve(device, request.sdk)
+
+
+def read_situation(request: Request) -> tuple[Backend, Situation]:
+    """Everything known before a decision: the target first, because that is cheap, then model and encodings."""
+    from deploykit.facts.collect import collect_facts
+    from deploykit.model import load_model
+
+    backend, target = resolve_target(request)
+    model = load_model(request.model)
+    facts = collect_facts(model)
+    encodings = _read_encodings(request, facts)
+    return backend, Situation(request=request, model=model, facts=facts, encodings=encodings, target=target)
+
+
+def _read_encodings(request: Request, facts: GraphFacts) -> EncodingSet | None:
+    if request.encodings is None:
+        if request.float_tensors is not None:
+            raise UsageError("--float-tensors without --encodings", next="give the encodings it belongs to")
+        return None
+    from deploykit.encodings.reading import read_encodings
+    from deploykit.facts.placement import place
+
+    encodings = read_encodings(request.encodings)
+    if request.float_tensors is not None:
+        from deploykit.encodings.float_tensors import read_float_tensors
+
+        encodings = replace(encodings, float_tensors=read_float_tensors(request.float_tensors))
+    return place(encodings, facts)
+
+
+def _core_findings(situation: Situation) -> tuple[Finding, ...]:
+    from deploykit.facts.rules import GRAPH_RULES
+
+    return GRAPH_RULES.run(situation.facts)
+
+
+def make_plan(request: Request) -> Plan:
+    """The decision for one request, nothing written."""
+    backend, situation = read_situation(request)
+    return _plan(backend, situation)
+
+
+def _plan(backend: Backend, situation: Situation) -> Plan:
+    plan = backend.plan(situation)
+    core = (*situation.target.findings, *_core_findings(situation))
+    return replace(plan, findings=sort_findings((*core, *plan.findings)))
+
+
+def check(request: Request) -> tuple[Finding, ...]:
+    """Only the findings of a plan."""
+    return make_plan(request).findings
+
+
+def make_package(
+    request: Request, out: Path, *, force: bool = False, templates: Path | None = None, progress: Progress | None = None
+) -> Packaged:
+    """Check, plan, render, write and verify one package; nothing is written when an error is not handled."""
+    tell: Progress = progress or _silent
+    tell("reading the model and its encodings")
+    backend, situation = read_situation(request)
+    plan = _plan(backend, situation)
+    if not plan.feasible:
+        return Packaged(plan=plan, package=None, manifest=None, findings=plan.findings)
+    with PackageWriter(out, force=force) as writer:
+        tell("rendering")
+        writer.add(backend.render(situation, plan, templates))
+        execution = _execute(backend, writer, plan, situation, tell)
+        writer.record_outputs()
+        findings = sort_findings((*plan.findings, *execution.findings))
+        writer.add(_documents(plan, situation, execution, findings, templates))
+        tell("verifying")
+        writer.seal(_manifest(plan, situation, execution, findings))
+        _assert_sound(verify_package(writer.folder))
+        manifest = writer.publish()
+    return Packaged(
+        plan=plan,
+        package=out,
+        manifest=manifest,
+        executed=execution.executed,
+        generated=_generated(plan, execution),
+        findings=findings,
+    )
+
+
+def _execute(backend: Backend, writer: PackageWriter, plan: Plan, situation: Situation, tell: Progress) -> Execution:
+    if situation.request.compile is False:
+        return Execution()
+    return backend.execute(writer.folder, plan, situation, tell)
+
+
+def _assert_sound(report: VerifyReport) -> None:
+    bad = [check for check in report.checks if not check.ok]
+    if bad:
+        raise DefectError(
+            "the package that was just written does not verify: "
+            + "; ".join(f"{check.id}: {check.detail}" for check in bad)
+        )
+
+
+def _generated(plan: Plan, execution: Execution) -> tuple[str, ...]:
+    """The steps that were written down but did not run here."""
+    return tuple(step.id for step in plan.steps if step.id not in execution.executed)
+
+
+def _documents(
+    plan: Plan,
+    situation: Situation,
+    execution: Execution,
+    findings: tuple[Finding, ...],
+    templates: Path | None,
+) -> Iterable[PackageFile]:
+    from deploykit.report import render_readme, render_report
+
+    model_name = situation.request.model.name
+    generated = _generated(plan, execution)
+    yield TextFile(path="README.md", text=render_readme(plan, model_name, execution, generated, findings, templates))
+    yield TextFile(path="report.html", text=render_report(plan, situation, execution, generated, findings, templates))
+
+
+def _manifest(
+    plan: Plan, situation: Situation, execution: Execution, findings: tuple[Finding, ...]
+) -> Mapping[str, Any]:
+    from importlib.metadata import version
+
+    return {
+        "schema": 1,
+        "deploykit": version("deploykit"),
+        "backend": plan.backend,
+        "target": dict(plan.target),
+        "sdk": dict(plan.sdk),
+        "route": None if plan.route is None else plan.route.to_json(),
+        "inputs": _inputs(situation),
+        "steps": [step.to_json() for step in plan.steps],
+        "precision": {"intended": dict(plan.precision.intended), "expected": dict(plan.precision.expected)},
+        "float_tensors": sorted(situation.encodings.floats) if situation.encodings is not None else [],
+        "executed": list(execution.executed),
+        "generated": list(_generated(plan, execution)),
+        "record": dict(execution.record),
+        "findings": [finding.to_json() for finding in findings],
+    }
+
+
+def _inputs(situation: Situation) -> list[dict[str, Any]]:
+    """What the package was made from, by name and hash; no path of this machine."""
+    request = situation.request
+    rows = [("model", request.model)]
+    rows += [("external-data", external.path) for external in situation.model.external]
+    rows += [("encodings", request.encodings)] if request.encodings is not None else []
+    rows += [("float-tensors", request.float_tensors)] if request.float_tensors is not None else []
+    described = []
+    for role, path in rows:
+        size, digest = hash_file(path)
+        described.append({"role": role, "name": path.name, "bytes": size, "sha256": digest})
+    return described
+
+
+def verify(package: Path) -> VerifyReport:
+    """Judge a package on disk: integrity first, then what the adapter knows about it."""
+    read_manifest(package)
+    return verify_package(package)
+
+
+def _silent(line: str) -> None:
+    del line
