@@ -59,7 +59,8 @@ class Affine:
         """``per-tensor``, ``per-channel`` or ``per-block``."""
         if self.block_size is not None:
             return "per-block"
-        return "per-tensor" if self.scale.size == 1 and self.axis is None else "per-channel"
+        single = self.placed and self.scale.size == 1 and self.axis is None
+        return "per-tensor" if single else "per-channel"
 
     @property
     def minimum(self) -> Array:
@@ -119,15 +120,19 @@ class Float:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Float8:
-    """A scaled float8: ``float8e4m3fn`` or ``float8e5m2``, per tensor or per channel."""
+    """A scaled float8: ``float8e4m3fn`` or ``float8e5m2``; ``scale`` is laid out as in ``Affine``."""
 
     dtype: str
     scale: Array
     axis: int | None = None
+    block_axis: int | None = None
+    block_size: int | None = None
 
     @property
     def granularity(self) -> str:
-        """``per-tensor`` or ``per-channel``."""
+        """``per-tensor``, ``per-channel`` or ``per-block``."""
+        if self.block_size is not None:
+            return "per-block"
         return "per-tensor" if self.axis is None else "per-channel"
 
 
@@ -153,7 +158,8 @@ class EncodingSet:
     """All encodings of one model, in the file's order, with what the file said about itself.
 
     ``extra`` keeps unknown top-level keys. ``float_tensors`` are tensors meant to be float16 that the format cannot
-    say (2.0.0 has no entry for them): named by the user or by a side file, never guessed.
+    say (2.0.0 has no entry for them): named by the user or by a side file, never guessed. ``source`` is the file it
+    was read from, for messages.
     """
 
     version: str
@@ -162,6 +168,7 @@ class EncodingSet:
     quantizer_args: Mapping[str, Any] | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
     float_tensors: frozenset[str] = frozenset()
+    source: str = ""
 
     def __iter__(self) -> Iterator[Encoding]:
         return iter(self.entries.values())
