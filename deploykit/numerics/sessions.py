@@ -1,0 +1,105 @@
+"""Runs ONNX models on the CPU exactly as written: no graph optimisation, asked tensors added as outputs."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from deploykit.errors import InputError
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+__all__ = ["Feed", "Session", "random_feeds"]
+
+Feed: TypeAlias = Mapping[str, npt.NDArray[Any]]
+"""One sample: arrays by input name."""
+
+_PROTOBUF_LIMIT = 1_900_000_000
+
+
+class Session:
+    """One opened model. ``optimize`` allows the runtime's graph optimisations: faster, and not bit exact."""
+
+    def __init__(self, model: ModelProto, *, capture: Iterable[str] = (), optimize: bool = False) -> None:
+        self.outputs: tuple[str, ...] = tuple(o.name for o in model.graph.output)
+        self._session = _open(_with_outputs(model, capture), optimize)
+        self._wanted = [o.name for o in self._session.get_outputs()]
+        self._inputs = {i.name for i in self._session.get_inputs()}
+
+    def run(self, feed: Feed) -> dict[str, npt.NDArray[Any]]:
+        """All outputs and captured tensors by name. Raises InputError when an input is missing or does not fit."""
+        missing = sorted(self._inputs - feed.keys())
+        if missing:
+            raise InputError(f"the sample has no value for input {missing[0]!r}", next="name arrays after the inputs")
+        try:
+            values = self._session.run(None, {name: feed[name] for name in self._inputs})
+        except Exception as error:
+            raise InputError("the model does not run on this sample", why=_first_line(error)) from None
+        return dict(zip(self._wanted, values, strict=True))
+
+
+def _with_outputs(model: ModelProto, capture: Iterable[str]) -> ModelProto:
+    from onnx import ModelProto, ValueInfoProto
+
+    known = {o.name for o in model.graph.output}
+    extra = [name for name in dict.fromkeys(capture) if name not in known]
+    if not extra:
+        return model
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    copy.graph.output.extend(ValueInfoProto(name=name) for name in extra)
+    return copy
+
+
+def _open(model: ModelProto, optimize: bool) -> Any:
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    if not optimize:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    try:
+        if sum(len(t.raw_data) for t in model.graph.initializer) < _PROTOBUF_LIMIT:
+            return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        return _open_large(model, options)
+    except Exception as error:
+        name = model.graph.name
+        raise InputError(f"{name}: the model does not load in ONNX Runtime", why=_first_line(error)) from None
+
+
+def _open_large(model: ModelProto, options: Any) -> Any:
+    import onnx
+    import onnxruntime as ort
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        onnx.save(model, path, save_as_external_data=True, location="weights.bin")
+        return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+def random_feeds(model: ModelProto, *, samples: int = 1, seed: int = 0) -> list[dict[str, npt.NDArray[Any]]]:
+    """Seeded inputs: floats from the standard normal distribution, integers 0 or 1; unknown dimensions are 1."""
+    rng = np.random.default_rng(seed)
+    stored = {t.name for t in model.graph.initializer}
+    inputs = [item for item in model.graph.input if item.name not in stored]
+    return [{item.name: _random(rng, item.type.tensor_type) for item in inputs} for _ in range(samples)]
+
+
+def _random(rng: np.random.Generator, kind: Any) -> npt.NDArray[Any]:
+    from onnx import helper
+
+    shape: Sequence[int] = [max(int(dim.dim_value), 1) for dim in kind.shape.dim]
+    dtype = np.dtype(helper.tensor_dtype_to_np_dtype(kind.elem_type))
+    if dtype.kind == "f":
+        return rng.standard_normal(shape).astype(dtype)
+    return rng.integers(0, 2, shape).astype(dtype)

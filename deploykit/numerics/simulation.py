@@ -1,0 +1,140 @@
+"""Quantized inference as the encodings define it, equal to AIMET's simulation, against the float model.
+
+It knows encodings and graphs only: what a device makes of them is the verifiers' business.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from deploykit.encodings.values import Affine, EncodingSet
+from deploykit.numerics.quality import cosine, max_error, sqnr_db
+from deploykit.numerics.quantized_graph import quantize_graph
+from deploykit.numerics.sessions import Feed, Session
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+__all__ = ["Fidelity", "Simulation", "Simulator", "compare_outputs", "overall_sqnr_db", "simulate"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fidelity:
+    """How close one output is to its reference, over all samples.
+
+    ``step`` is the real distance of two neighbouring values of the output's encoding, None without one.
+    """
+
+    name: str
+    sqnr_db: float
+    cosine: float
+    max_error: float
+    step: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Numbers by name; what is not finite is None, and ``exact`` says whether there is no difference at all."""
+        numbers = {"sqnr_db": self.sqnr_db, "cosine": self.cosine, "max_error": self.max_error, "step": self.step}
+        finite = {key: None if value is None or not math.isfinite(value) else value for key, value in numbers.items()}
+        return {"name": self.name, **finite, "exact": self.max_error == 0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Simulation:
+    """The outputs per sample, quantized and float, and what lies between them.
+
+    ``applied`` tensors were quantized; ``skipped`` says of the other entries why not.
+    """
+
+    outputs: tuple[dict[str, npt.NDArray[Any]], ...]
+    reference: tuple[dict[str, npt.NDArray[Any]], ...]
+    fidelity: tuple[Fidelity, ...]
+    applied: tuple[str, ...]
+    skipped: Mapping[str, str]
+
+    @property
+    def sqnr_db(self) -> float:
+        """The energy of all float outputs together over that of all differences, in dB."""
+        return overall_sqnr_db(self.reference, self.outputs)
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape of ``deploykit simulate --json``."""
+        overall = self.sqnr_db
+        return {
+            "sqnr_db": overall if math.isfinite(overall) else None,
+            "outputs": [item.to_json() for item in self.fidelity],
+            "samples": len(self.outputs),
+            "quantized_tensors": len(self.applied),
+            "skipped": dict(sorted(self.skipped.items())),
+        }
+
+
+class Simulator:
+    """One model with its quantizers, opened once. ``capture`` names inner tensors to return as well."""
+
+    def __init__(self, model: ModelProto, encodings: EncodingSet, *, capture: Iterable[str] = ()) -> None:
+        graph = quantize_graph(model, encodings)
+        self.applied = graph.applied
+        self.skipped = graph.skipped
+        self._feeds = graph.feeds
+        self._session = Session(graph.model, capture=capture)
+
+    def run(self, feed: Feed) -> dict[str, npt.NDArray[Any]]:
+        """Outputs and captured tensors by name for one sample."""
+        return self._session.run({self._feeds.get(name, name): value for name, value in feed.items()})
+
+
+def simulate(model: ModelProto, encodings: EncodingSet, inputs: Sequence[Feed]) -> Simulation:
+    """Run every sample through the quantized and the float graph and compare the outputs.
+
+    Raises InputError where an entry does not fit its tensor or a sample does not fit the inputs.
+    """
+    simulator, float_session = Simulator(model, encodings), Session(model)
+    outputs = tuple(simulator.run(feed) for feed in inputs)
+    reference = tuple(float_session.run(feed) for feed in inputs)
+    return Simulation(
+        outputs=outputs,
+        reference=reference,
+        fidelity=compare_outputs(reference, outputs, encodings),
+        applied=simulator.applied,
+        skipped=simulator.skipped,
+    )
+
+
+def compare_outputs(
+    reference: Sequence[Feed], outputs: Sequence[Feed], encodings: EncodingSet | None = None
+) -> tuple[Fidelity, ...]:
+    """One Fidelity per output name of the reference, over all samples together."""
+    names = list(reference[0]) if reference else []
+    return tuple(_fidelity(name, reference, outputs, encodings) for name in names)
+
+
+def _fidelity(name: str, reference: Sequence[Feed], outputs: Sequence[Feed], encodings: EncodingSet | None) -> Fidelity:
+    wanted, got = _stacked(reference, name), _stacked(outputs, name)
+    entry = encodings.get(name) if encodings is not None else None
+    step = float(entry.value.scale.max()) if entry is not None and isinstance(entry.value, Affine) else None
+    return Fidelity(
+        name=name,
+        sqnr_db=sqnr_db(wanted, got),
+        cosine=cosine(wanted, got),
+        max_error=max_error(wanted, got),
+        step=step,
+    )
+
+
+def _stacked(samples: Sequence[Feed], name: str) -> npt.NDArray[np.float64]:
+    return np.concatenate([np.asarray(sample[name], dtype=np.float64).ravel() for sample in samples])
+
+
+def overall_sqnr_db(reference: Sequence[Feed], outputs: Sequence[Feed]) -> float:
+    """Signal to noise over all outputs and samples together, in dB; infinite without any difference."""
+    names = list(reference[0]) if reference else []
+    if not names:
+        return math.inf
+    wanted = np.concatenate([_stacked(reference, name) for name in names])
+    return sqnr_db(wanted, np.concatenate([_stacked(outputs, name) for name in names]))
