@@ -153,7 +153,11 @@ class CompatRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SdkTable:
-    """Everything known about one SDK version, its ancestors' rows included."""
+    """Everything known about one SDK version, its ancestors' rows included.
+
+    ``carrier`` names the package inside which the release was met when the SDK itself was not seen; then the rows of
+    its tools are those of its ancestors. ``facts`` holds what is known about this release alone, by name.
+    """
 
     sdk: str
     version: str
@@ -165,6 +169,7 @@ class SdkTable:
     features: tuple[Feature, ...] = ()
     config_keys: tuple[ConfigKey, ...] = ()
     changes: tuple[Change, ...] = ()
+    carrier: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     @property

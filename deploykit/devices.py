@@ -76,9 +76,9 @@ class Device:
 
 def load_device(path: Path) -> Device:
     """Read one device file; the id must equal the file's stem."""
-    device = structure(Device, read_toml(path), where=path.name)
+    device = structure(Device, read_toml(path), where=f"{path.parent.name}/{path.name}:")
     if device.id != path.stem:
-        raise InputError(f"{path.name}: id: {device.id!r} differs from the file name")
+        raise InputError(f"{path.parent.name}/{path.name}: id: {device.id!r} differs from the file name")
     return device
 
 

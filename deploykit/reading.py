@@ -92,8 +92,9 @@ def _refuse_constant(word: str) -> Any:
 def structure(kind: type[T], value: Any, *, where: str) -> T:
     """Turn plain data into ``kind``, a dataclass or a type built of them; unknown keys are refused.
 
-    ``where`` is the dotted path so far, for instance ``sdks/2.33.toml: flag[3]``. Supported: dataclasses, enums,
-    str, int, bool, float, Any, ``X | None``, ``Literal``, ``tuple[X, ...]``, ``Mapping[str, X]``.
+    ``where`` is the dotted path so far, for instance ``sdks/2.33.toml: flag[3]`` or, for a whole file,
+    ``sdks/2.33.toml:``. Supported: dataclasses, enums, str, int, bool, float, Any, ``X | None``, ``Literal``,
+    ``tuple[X, ...]``, ``Mapping[str, X]``.
     """
     return typing.cast(T, _structure(kind, value, where))
 
@@ -129,7 +130,7 @@ def _generic(origin: Any, args: tuple[Any, ...], value: Any, where: str) -> Any:
         return tuple(_structure(args[0], item, f"{where}[{i}]") for i, item in enumerate(value))
     if not isinstance(value, dict):
         raise InputError(f"{where}: a table is expected, not {_name(value)}")
-    return {key: _structure(args[1], item, f"{where}.{key}") for key, item in value.items()}
+    return {key: _structure(args[1], item, _join(where, key)) for key, item in value.items()}
 
 
 def _union(args: tuple[Any, ...], value: Any, where: str) -> Any:
@@ -152,11 +153,11 @@ def _dataclass(kind: type[Any], value: Any, where: str) -> Any:
     fields = _fields(kind)  # type: ignore[arg-type]  # a class is hashable
     unknown = sorted(value.keys() - fields.keys())
     if unknown:
-        raise InputError(f"{where}.{unknown[0]}: unknown key", next=f"known keys: {', '.join(sorted(fields))}")
+        raise InputError(f"{_join(where, unknown[0])}: unknown key", next=f"known keys: {', '.join(sorted(fields))}")
     missing = [name for name, (_, required) in fields.items() if required and name not in value]
     if missing:
-        raise InputError(f"{where}.{missing[0]}: missing")
-    made = {name: _structure(fields[name][0], item, f"{where}.{name}") for name, item in value.items()}
+        raise InputError(f"{_join(where, missing[0])}: missing")
+    made = {name: _structure(fields[name][0], item, _join(where, name)) for name, item in value.items()}
     try:
         return kind(**made)
     except ValueError as error:
@@ -186,6 +187,10 @@ def _scalar(kind: Any, value: Any, where: str) -> Any:
     if kind not in _SCALARS or not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise InputError(f"{where}: {getattr(kind, '__name__', kind)} is expected, not {_name(value)}")
     return value
+
+
+def _join(where: str, name: str) -> str:
+    return f"{where} {name}" if where.endswith(":") else f"{where}.{name}"
 
 
 def _name(value: Any) -> str:

@@ -1,0 +1,153 @@
+"""Picks the one table that answers for an SDK version as typed, and the one target; it decides nothing about a model.
+
+``2.33`` means the series, ``2.33.0`` the release, ``2.33.0.250327`` the build. Between two tables the nearest lower
+one answers and a finding says so; what happens below the oldest and beyond the newest is declared in ``series.toml``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import NoReturn
+
+from packaging.version import InvalidVersion, Version
+
+from deploykit.capabilities import SdkTable
+from deploykit.devices import Device
+from deploykit.errors import UnknownTargetError
+from deploykit.findings import Finding
+from deploykit.target import Target, nearest_names
+from deploykit_qualcomm.devices import qualcomm_device
+from deploykit_qualcomm.rules import SDK_RULES, TARGET_RULES, SdkChoice, SdkMatch
+from deploykit_qualcomm.tables import Tables, tables
+
+__all__ = ["resolve_sdk", "resolve_target"]
+
+_PLAIN = re.compile(r"v?\d+(\.\d+){1,3}", re.ASCII)
+
+
+def resolve_sdk(
+    request: str | None, *, uses_tools: bool = True, source: Tables | None = None
+) -> tuple[SdkTable, tuple[Finding, ...]]:
+    """The table for a version as typed, with findings where the two differ; None asks for the newest.
+
+    ``uses_tools`` is False for a backend that runs none of the SDK's tools: then releases that were met only inside
+    another package count fully. Raises UnknownTargetError for what is no version, or is one that cannot be answered.
+    """
+    shelf = source or tables()
+    choice = _choose(request, shelf, uses_tools)
+    return choice.table, SDK_RULES.run(choice)
+
+
+def resolve_target(device: Device | str, sdk: str | None, backend: str, *, source: Tables | None = None) -> Target:
+    """The target: a device (or its name) under the table that answers for ``sdk``, with everything found about both.
+
+    Raises UnknownTargetError for an unknown device or version, or a device that the backend does not serve.
+    """
+    shelf = source or tables()
+    found = qualcomm_device(device, shelf.data) if isinstance(device, str) else device
+    if backend not in found.backends:
+        served = ", ".join(found.backends) or "none"
+        raise UnknownTargetError(f"{found.id}: the backend {backend} does not serve it", why=f"its backends: {served}")
+    table, findings = resolve_sdk(sdk, uses_tools=backend != "ort-qnn", source=shelf)
+    target = Target(device=found, backend=backend, requested=sdk or "", sdk=table, findings=findings)
+    return Target(
+        device=found,
+        backend=backend,
+        requested=sdk or "",
+        sdk=table,
+        findings=(*findings, *TARGET_RULES.run(target)),
+    )
+
+
+def _choose(request: str | None, shelf: Tables, uses_tools: bool) -> SdkChoice:
+    if not request:
+        table = shelf.table(_preferred(shelf.with_rows, shelf, uses_tools))
+        return SdkChoice(request=table.version, table=table, match="exact", uses_tools=uses_tools)
+    wanted = _version(request, shelf)
+    version, match = _match(request, wanted, shelf, uses_tools)
+    return SdkChoice(request=request, table=shelf.table(version), match=match, uses_tools=uses_tools)
+
+
+def _match(request: str, wanted: Version, shelf: Tables, uses_tools: bool) -> tuple[str, SdkMatch]:
+    release = wanted.release
+    if len(release) == 2:
+        series = [version for version in shelf.versions if Version(version).release[:2] == release]
+        if series:
+            return _with_rows(request, _preferred(series, shelf, uses_tools), shelf), "series"
+    exact = Version(".".join(map(str, release[:3])))
+    for version in shelf.versions:
+        if Version(version) == exact:
+            return _with_rows(request, version, shelf), _build_match(wanted, version, shelf)
+    return _between(request, wanted, shelf)
+
+
+def _build_match(wanted: Version, version: str, shelf: Tables) -> SdkMatch:
+    if len(wanted.release) < 4:
+        return "exact"
+    builds = {Version(build) for build in shelf.file(version).builds}
+    return "build" if wanted in builds else "unlisted-build"
+
+
+def _between(request: str, wanted: Version, shelf: Tables) -> tuple[str, SdkMatch]:
+    lower = [version for version in shelf.with_rows if Version(version) <= wanted]
+    oldest, newest = shelf.with_rows[0], shelf.with_rows[-1]
+    if not lower:
+        if shelf.series.below_oldest == "error":
+            _refuse(request, f"the oldest release with tables is {oldest}", shelf)
+        return oldest, "below"
+    if lower[-1] != newest:
+        return lower[-1], "lower"
+    if _series_ahead(wanted, newest) > shelf.series.far_series and shelf.series.far_newer == "error":
+        _refuse(request, f"far newer than the newest table, {newest}", shelf)
+    if wanted.release[:2] == Version(newest).release[:2]:
+        return newest, "lower"
+    if shelf.series.newer == "error":
+        _refuse(request, f"newer than the newest table, {newest}", shelf)
+    return newest, "newer"
+
+
+def _series_ahead(wanted: Version, newest: str) -> float:
+    known = Version(newest)
+    return wanted.minor - known.minor if wanted.major == known.major else float("inf")
+
+
+def _preferred(versions: Iterable[str], shelf: Tables, uses_tools: bool) -> str:
+    """The newest; where tools are used, the newest whose tools were seen, if there is one."""
+    ordered = sorted(versions, key=Version)
+    seen = [version for version in ordered if not shelf.file(version).carrier]
+    return seen[-1] if uses_tools and seen else ordered[-1]
+
+
+def _with_rows(request: str, version: str, shelf: Tables) -> str:
+    if shelf.file(version).extends:
+        return version
+    raise UnknownTargetError(
+        f"SDK {request}: the release {version} is known, but nothing about its tools",
+        why=f"no argument list older than {shelf.with_rows[0]} was read, so every flag would be a guess",
+        next=f"use {shelf.with_rows[0]} or later",
+    )
+
+
+def _version(request: str, shelf: Tables) -> Version:
+    text = request.strip()
+    if not _PLAIN.fullmatch(text):
+        _refuse(request, "a version looks like 2.33, 2.33.0 or 2.33.0.250327", shelf)
+    try:
+        return Version(text)
+    except (InvalidVersion, ValueError):  # ValueError: more digits than Python converts
+        _refuse(request, "a version looks like 2.33, 2.33.0 or 2.33.0.250327", shelf)
+
+
+def _refuse(request: str, why: str, shelf: Tables) -> NoReturn:
+    shown = request if len(request) <= 60 else f"{request[:60]}…"
+    near = ", ".join(_nearest(request, shelf.with_rows))
+    raise UnknownTargetError(f"unknown SDK version {shown!r}", why=why, next=f"did you mean {near}?")
+
+
+def _nearest(request: str, known: tuple[str, ...]) -> list[str]:
+    """The nearest version by order for a number, by spelling for anything else."""
+    if _PLAIN.fullmatch(request) and len(request) <= 60:
+        wanted = Version(request)
+        return [known[0]] if wanted < Version(known[0]) else [known[-1]]
+    return nearest_names(request[:60], known) or [known[0], known[-1]]

@@ -1,0 +1,220 @@
+"""The shapes of the Qualcomm data files, as dataclasses; it loads nothing and decides nothing.
+
+Every file carries ``schema``; an unknown key in any of them is refused by the reader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from deploykit.capabilities import Change, ConfigKey, Feature, Flag, Status
+from deploykit.devices import Fact
+from deploykit.findings import Confidence
+
+__all__ = [
+    "Arch",
+    "ArchFile",
+    "CompatRule",
+    "CompatRuleFile",
+    "FeatureFile",
+    "KeyFile",
+    "KeyLayout",
+    "MissingEncoding",
+    "MissingEncodingFile",
+    "SdkFile",
+    "Series",
+    "SourceFile",
+    "ToolFile",
+    "Wheel",
+    "WheelFile",
+    "WheelPair",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceFile:
+    """``sources.toml``: the short names that rows use, written out."""
+
+    schema: int
+    sources: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolFile:
+    """``tools/<tool>.toml``: the flags of one tool. ``read_at`` is the release whose flags the rows describe."""
+
+    schema: int
+    tool: str
+    read_at: str
+    flag: tuple[Flag, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureFile:
+    """``features.toml``: the features of the oldest table."""
+
+    schema: int
+    feature: tuple[Feature, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyLayout:
+    """How the two configuration files hang together."""
+
+    outer_file: str
+    outer_keys: tuple[str, ...]
+    inner_file: str
+    inner_keys: tuple[str, ...]
+    shared_library_linux: str
+    shared_library_windows: str
+    pitfall: str
+    contradicts: str
+    source: tuple[str, ...]
+    confidence: Confidence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyFile:
+    """``config_keys.toml``: the keys of the backend-extensions files."""
+
+    schema: int
+    layout: KeyLayout
+    key: tuple[ConfigKey, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SdkFile:
+    """``sdks/<version>.toml``: one release and what it changes.
+
+    ``extends`` is the earlier release whose rows hold here too, ``base`` for the files beside ``sdks/``, or empty for
+    a release that is known to exist and about whose tools nothing was read. ``carrier`` names the package inside which
+    the release was met when its tools were not seen. ``facts`` speak of this release alone and are not inherited.
+    """
+
+    schema: int
+    sdk: str
+    version: str
+    extends: str
+    builds: tuple[str, ...]
+    source: tuple[str, ...]
+    confidence: Confidence
+    month: str = ""
+    stamp: str = ""
+    carrier: str = ""
+    facts: Mapping[str, Fact] = field(default_factory=dict)
+    change: tuple[Change, ...] = ()
+    flag: tuple[Flag, ...] = ()
+    feature: tuple[Feature, ...] = ()
+    key: tuple[ConfigKey, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """``series.toml``: how a version that no table has is answered."""
+
+    schema: int
+    sdk: str
+    below_oldest: Literal["error", "warning"]
+    newer: Literal["error", "warning"]
+    far_newer: Literal["error", "warning"]
+    far_series: int
+    source: tuple[str, ...]
+    confidence: Confidence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissingEncoding:
+    """What becomes of a tensor without an encoding, for one tool and one choice of options."""
+
+    id: str
+    tools: tuple[str, ...]
+    quantizer: str
+    input_list: str
+    float_fallback: str
+    status: Status
+    result: str
+    source: tuple[str, ...]
+    confidence: Confidence
+    trigger: str = ""
+    needs: str = ""
+    known_bad: str = ""
+    confidence_note: str = ""
+    contradicts: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissingEncodingFile:
+    """``missing_encoding.toml``."""
+
+    schema: int
+    case: tuple[MissingEncoding, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompatRule:
+    """One statement about files and libraries of different releases."""
+
+    topic: str
+    text: str
+    source: tuple[str, ...]
+    confidence: Confidence
+    confidence_note: str = ""
+    contradicts: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompatRuleFile:
+    """``compat_rules.toml``."""
+
+    schema: int
+    rule: tuple[CompatRule, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WheelPair:
+    """Whether one wheel was seen to work in one ONNX Runtime."""
+
+    version: str
+    status: Status
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wheel:
+    """One onnxruntime-qnn wheel: the QAIRT inside it and the ONNX Runtime versions it was tried with."""
+
+    version: str
+    sdk: str
+    build: str
+    qnn_api: str
+    htp_api: str
+    source: tuple[str, ...]
+    confidence: Confidence
+    onnxruntime: tuple[WheelPair, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WheelFile:
+    """``wheels.toml``."""
+
+    schema: int
+    wheel: tuple[Wheel, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arch:
+    """One HTP architecture: its number and what it can do, by name; an absent name is unknown."""
+
+    number: int
+    facts: Mapping[str, Fact] = field(default_factory=dict)
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchFile:
+    """``archs.toml``."""
+
+    schema: int
+    arch: Mapping[str, Arch]
