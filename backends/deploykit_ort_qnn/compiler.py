@@ -1,0 +1,282 @@
+"""Starts the worker process and turns whatever happens to it into a plain outcome; it decides no option.
+
+A refusal, a crash or a time-out of the compiler is an outcome, not an exception; only an environment in which the
+worker cannot start at all raises ToolError.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from deploykit.errors import InputError, ToolError, UsageError
+from deploykit.process import Completed, run
+from deploykit_ort_qnn.qnn_graph import QnnGraph, read_graph
+from deploykit_ort_qnn.schematic import Schematic, read_schematic
+
+__all__ = ["CompileJob", "CompileOutcome", "RefusedNode", "compile_model", "execute_model", "installed_wheel"]
+
+Progress = Callable[[str], None]
+Status = Literal["compiled", "refused", "failed", "crashed", "timed-out"]
+
+_REFUSED = re.compile(r"\{ name: (.*?), type: (\w+) \}")
+_PROGRESS = "deploykit-progress: "
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_LOG_LINES = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompileJob:
+    """One compilation. ``model`` and ``context`` are paths relative to ``root``, the worker's working folder.
+
+    ``options`` are provider options, ``entries`` session configuration entries, ``optimization`` is ONNX Runtime's own
+    graph optimization level (``none``, ``basic``, ``extended``, ``all``). ``timeout`` is in seconds.
+    """
+
+    root: Path
+    model: str
+    context: str
+    options: Mapping[str, str]
+    entries: Mapping[str, str] = field(default_factory=dict)
+    embed: bool = False
+    allow_cpu: bool = False
+    trace: bool = True
+    optimization: str = "all"
+    timeout: float = 600.0
+    overwrite: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedNode:
+    """A node that the provider did not take, by the name it has after ONNX Runtime's own rewrites."""
+
+    name: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompileOutcome:
+    """How a compilation ended, with everything that was seen of it.
+
+    ``files`` are the context model and its binary, relative to the root. ``seconds`` and ``peak_rss_mb`` describe the
+    build machine and say nothing about the device.
+    """
+
+    status: Status
+    message: str = ""
+    refused: tuple[RefusedNode, ...] = ()
+    cpu_nodes: tuple[RefusedNode, ...] = ()
+    files: tuple[str, ...] = ()
+    seconds: float = 0.0
+    peak_rss_mb: float | None = None
+    log: tuple[str, ...] = ()
+    graphs: tuple[QnnGraph, ...] = ()
+    schematics: tuple[Schematic, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """True when there is a compiled model."""
+        return self.status == "compiled"
+
+
+def compile_model(job: CompileJob, progress: Progress | None = None) -> CompileOutcome:
+    """Compile in a child process; the target files appear together at the end, or not at all."""
+    target = job.root / job.context
+    binary = target.with_name(f"{target.stem}_qnn.bin")
+    existing = [path for path in (target, binary) if path.exists()]
+    if existing and not job.overwrite:
+        raise UsageError(f"{existing[0]}: exists already", next="remove it, or allow it to be overwritten")
+    scratch = Path(tempfile.mkdtemp(prefix=".compile-", dir=job.root))
+    try:
+        request = _request(job, scratch)
+        done, answer, log = _work(request, job.root, scratch, job.timeout, progress)
+        _collect_traces(job.root, scratch)
+        outcome = _outcome(job, done, answer, log, scratch)
+        if outcome.ok:
+            outcome = _publish(outcome, scratch / "out", target, job.root)
+        return outcome
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def execute_model(
+    root: Path,
+    model: str,
+    inputs: Path,
+    *,
+    provider: Literal["npu", "cpu"],
+    options: Mapping[str, str] | None = None,
+    optimization: str = "none",
+    timeout: float = 600.0,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Run a model on the input sets of an npz file (keys ``<set>:<name>``) and return the outputs under such keys.
+
+    ``npu`` executes a compiled model on the emulator: its time says nothing about a device. Raises ToolError.
+    """
+    import numpy as np
+
+    with tempfile.TemporaryDirectory(prefix=".run-", dir=root) as folder:
+        scratch = Path(folder)
+        request = {
+            "action": "run",
+            "model": model,
+            "provider": provider,
+            "options": dict(options or {}),
+            "entries": {},
+            "optimization": optimization,
+            "inputs": str(inputs.resolve()),
+            "outputs": str((scratch / "outputs.npz").resolve()),
+        }
+        done, answer, log = _work(request, root, scratch, timeout, progress)
+        if answer is None or not answer["ok"]:
+            why = answer["error"] if answer else _death(done, timeout)
+            raise ToolError(f"{model}: cannot be run on {provider}", why=why, next="\n".join(log[-3:]))
+        with np.load(scratch / "outputs.npz") as data:
+            return {key: data[key] for key in data.files}
+
+
+def installed_wheel(timeout: float = 60.0) -> dict[str, str] | None:
+    """Versions of the installed provider, QAIRT inside it and ONNX Runtime; None when it cannot be imported."""
+    from importlib.util import find_spec
+
+    if find_spec("onnxruntime_qnn") is None:
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        _, answer, _ = _work({"action": "wheel"}, Path(folder), Path(folder), timeout, None)
+    return {key: str(value) for key, value in answer.items() if key != "ok"} if answer else None
+
+
+def _request(job: CompileJob, scratch: Path) -> dict[str, Any]:
+    graphs, out = scratch / "graphs", scratch / "out"
+    for folder in (graphs, out, scratch / "traces"):
+        folder.mkdir()
+    here = scratch.name
+    options = {**job.options, "dump_json_qnn_graph": "1", "json_qnn_graph_dir": f"{here}/graphs"}
+    if job.trace:
+        options |= {"profiling_level": "optrace", "profiling_file_path": f"{here}/profile.csv"}
+    return {
+        "action": "compile",
+        "model": job.model,
+        "context": f"{here}/out/{Path(job.context).name}",
+        "embed": job.embed,
+        "allow_cpu": job.allow_cpu,
+        "options": options,
+        "entries": dict(job.entries),
+        "optimization": job.optimization,
+    }
+
+
+def _work(
+    request: Mapping[str, Any], root: Path, scratch: Path, timeout: float, progress: Progress | None
+) -> tuple[Completed, dict[str, Any] | None, tuple[str, ...]]:
+    """Run one request in a worker; the answer is None when the worker died before giving one."""
+    question, answer = scratch / "request.json", scratch / "result.json"
+    question.write_text(json.dumps(request), encoding="utf-8")
+    log: list[str] = []
+
+    def hear(line: str) -> None:
+        text = _COLOUR.sub("", line).strip()
+        if text.startswith(_PROGRESS):
+            if progress is not None:
+                progress(text.removeprefix(_PROGRESS))
+        elif text:
+            log.append(text)
+            del log[: max(0, len(log) - _LOG_LINES)]
+
+    argv = (sys.executable, "-m", "deploykit_ort_qnn.worker", str(question.resolve()), str(answer.resolve()))
+    done = run(argv, cwd=root, timeout=timeout, on_line=hear)
+    if not answer.exists():
+        if any("ModuleNotFoundError" in line or "ImportError" in line for line in log):
+            raise ToolError(
+                "the QNN provider cannot be used here",
+                why=log[-1],
+                next="install it: pip install 'deploykit[ort-qnn]' (Linux x86-64)",
+            )
+        return done, None, tuple(log)
+    return done, json.loads(answer.read_text(encoding="utf-8")), tuple(log)
+
+
+def _collect_traces(root: Path, scratch: Path) -> None:
+    """The provider drops its schematics into the working folder, whatever the profile's path is."""
+    for path in root.glob("QNNExecutionProvider_*_schematic.bin"):
+        path.replace(scratch / "traces" / path.name)
+
+
+def _outcome(
+    job: CompileJob, done: Completed, answer: dict[str, Any] | None, log: tuple[str, ...], scratch: Path
+) -> CompileOutcome:
+    refused = _refused(log)
+    common: dict[str, Any] = {"seconds": round(done.seconds, 3), "peak_rss_mb": done.peak_rss_mb, "log": log}
+    if answer is None:
+        status: Status = "timed-out" if done.timed_out else "crashed"
+        return CompileOutcome(status=status, message=_death(done, job.timeout), refused=refused, **common)
+    if not answer["ok"]:
+        status = "refused" if refused else "failed"
+        return CompileOutcome(status=status, message=answer["error"], refused=refused, **common)
+    cpu = tuple(RefusedNode(**node) for node in answer["cpu_nodes"])
+    if cpu and not job.allow_cpu:
+        message = f"{len(cpu)} nodes stayed outside of the compiled graph"
+        return CompileOutcome(status="refused", message=message, refused=cpu, **common)
+    return CompileOutcome(
+        status="compiled",
+        refused=refused,
+        cpu_nodes=cpu,
+        graphs=tuple(_graphs(scratch / "graphs")),
+        schematics=tuple(_schematics(scratch / "traces")),
+        **common,
+    )
+
+
+def _publish(outcome: CompileOutcome, made: Path, target: Path, root: Path) -> CompileOutcome:
+    from dataclasses import replace
+
+    target.parent.mkdir(parents=True, exist_ok=True)
+    files: list[str] = []
+    # The binary first: a context model never points to a binary that is not there.
+    for path in sorted(made.iterdir(), key=lambda path: path.suffix == ".onnx"):
+        final = target.parent / path.name
+        path.replace(final)
+        files.append(final.relative_to(root).as_posix())
+    return replace(outcome, files=tuple(sorted(files)))
+
+
+def _graphs(folder: Path) -> list[QnnGraph]:
+    paths = sorted(path for path in folder.glob("*.json") if not path.name.endswith("_tensor_log.json"))
+    return [read_graph(path) for path in paths]
+
+
+def _schematics(folder: Path) -> list[Schematic]:
+    found = []
+    for path in sorted(folder.glob("*_schematic.bin")):
+        try:
+            found.append(read_schematic(path))
+        except InputError:
+            # An unknown form means that the types after optimization are unknown, which the caller sees and says.
+            continue
+    return found
+
+
+def _refused(log: tuple[str, ...]) -> tuple[RefusedNode, ...]:
+    nodes: dict[str, RefusedNode] = {}
+    for line in log:
+        if "Unsupported nodes in QNN EP" in line:
+            for name, kind in _REFUSED.findall(line):
+                nodes.setdefault(name, RefusedNode(name=name, type=kind))
+    return tuple(nodes.values())
+
+
+def _death(done: Completed, timeout: float) -> str:
+    if done.timed_out:
+        return f"not finished after {timeout:g} s, the time limit"
+    if done.returncode < 0:
+        return f"the compiler's process died of {signal.Signals(-done.returncode).name}"
+    return f"the compiler's process ended with status {done.returncode}"

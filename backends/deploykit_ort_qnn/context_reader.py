@@ -1,0 +1,147 @@
+"""Reads a context binary's metadata through the vendor's system library, with ctypes only, inside a worker process.
+
+The structure layouts were found by experiment with onnxruntime-qnn 2.3.0, 2.4.0 and 2.7.0: info version 3, graph
+version 3. A wrong offset is a crash and not an exception, so any other version is refused and the caller is a child
+process. Nothing is written and nothing is judged here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from pathlib import Path
+from typing import Any
+
+__all__ = ["TYPES", "ContextReadError", "read_context_binary"]
+
+TYPES = {
+    0x008: "int8",
+    0x016: "int16",
+    0x032: "int32",
+    0x064: "int64",
+    0x108: "uint8",
+    0x116: "uint16",
+    0x132: "uint32",
+    0x164: "uint64",
+    0x216: "float16",
+    0x232: "float32",
+    0x304: "fixed int4",
+    0x308: "fixed int8",
+    0x316: "fixed int16",
+    0x332: "fixed int32",
+    0x404: "fixed uint4",
+    0x408: "fixed uint8",
+    0x416: "fixed uint16",
+    0x432: "fixed uint32",
+    0x508: "bool",
+}
+"""The library's type codes; "fixed" is an integer grid with scale and offset."""
+
+_INFO_VERSION = 3
+_GRAPH_VERSION = 3
+_TENSOR_BYTES = 144
+_MOST = 4096
+"""No real binary has more graphs or tensors; a larger count means that the layout is another one."""
+
+
+class ContextReadError(Exception):
+    """The file is no context binary, or one whose layout is not known."""
+
+
+class _Interface(ctypes.Structure):
+    _fields_ = (
+        ("backend", ctypes.c_uint32),
+        ("name", ctypes.c_char_p),
+        ("version", ctypes.c_uint32 * 3),
+        ("functions", ctypes.c_void_p * 3),
+    )
+
+
+def read_context_binary(path: Path) -> dict[str, Any]:
+    """Build id, API versions, SoC and graphs of one binary; raises ContextReadError."""
+    create, get_info, free = _functions()
+    blob = path.read_bytes()
+    buffer = ctypes.create_string_buffer(blob, len(blob))
+    handle, info, size = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_uint64()
+    if create(ctypes.byref(handle)):
+        raise ContextReadError("the system library creates no context")
+    try:
+        status = get_info(handle, buffer, len(blob), ctypes.byref(info), ctypes.byref(size))
+        if status or not info.value:
+            raise ContextReadError(f"not a context binary that this library reads (status {status:#x})")
+        return _info(info.value)
+    finally:
+        free(handle)
+
+
+def _functions() -> tuple[Any, Any, Any]:
+    import onnxruntime_qnn as qnn
+
+    library = ctypes.CDLL(str(Path(qnn.LIB_DIR_FULL_PATH) / "libQnnSystem.so"))
+    providers, count = ctypes.POINTER(ctypes.POINTER(_Interface))(), ctypes.c_uint32()
+    if library.QnnSystemInterface_getProviders(ctypes.byref(providers), ctypes.byref(count)) or not count.value:
+        raise ContextReadError("the system library offers no interface")
+    table = providers[0].contents.functions
+    pointer, size, handle = ctypes.POINTER(ctypes.c_void_p), ctypes.c_uint64, ctypes.c_void_p
+    create = ctypes.CFUNCTYPE(size, pointer)(table[0])
+    get_info = ctypes.CFUNCTYPE(size, handle, handle, size, pointer, ctypes.POINTER(size))(table[1])
+    return create, get_info, ctypes.CFUNCTYPE(size, handle)(table[2])
+
+
+def _info(address: int) -> dict[str, Any]:
+    (version,) = _read(address, "I")
+    if version != _INFO_VERSION:
+        raise ContextReadError(f"unknown layout: info version {version}, known is {_INFO_VERSION}")
+    base = address + 8
+    (build,) = _read(base + 8, "Q")
+    count, _, graphs = _read(base + 88, "IIQ")
+    (soc_model,) = _read(base + 128, "I")
+    if not 1 <= count <= _MOST:
+        raise ContextReadError(f"unknown layout: {count} graphs")
+    return {
+        "build": _text(build),
+        "core_api": list(_read(base + 16, "3I")),
+        "backend_api": list(_read(base + 28, "3I")),
+        "blob_version": list(_read(base + 48, "3I")),
+        "blob_bytes": _read(base + 64, "Q")[0],
+        "soc_model": soc_model,
+        "graph_count": count,
+        # Only the first graph's address is certain: the distance between two was never observed.
+        "graphs": [_graph(graphs)],
+    }
+
+
+def _graph(address: int) -> dict[str, Any]:
+    version, _, name, n_in, _, ins, n_out, _, outs = _read(address, "IIQIIQIIQ")
+    if version != _GRAPH_VERSION or n_in > _MOST or n_out > _MOST:
+        raise ContextReadError(f"unknown layout: graph version {version}, known is {_GRAPH_VERSION}")
+    return {
+        "name": _text(name),
+        "inputs": [_tensor(ins + _TENSOR_BYTES * i) for i in range(n_in)],
+        "outputs": [_tensor(outs + _TENSOR_BYTES * i) for i in range(n_out)],
+    }
+
+
+def _tensor(address: int) -> dict[str, Any]:
+    base = address + 8
+    _, _, name, _, _, dtype, _, defined, encoding = _read(base, "IIQIIIIII")
+    scale, offset = _read(base + 40, "fi")
+    rank, _, dims = _read(base + 72, "IIQ")
+    if rank > 16:
+        raise ContextReadError(f"unknown layout: a tensor of rank {rank}")
+    quantized = defined == 1 and encoding == 0
+    return {
+        "name": _text(name),
+        "dtype": TYPES.get(dtype, f"{dtype:#x}"),
+        "shape": list(_read(dims, f"{rank}I")) if rank else [],
+        "scale": scale if quantized else None,
+        "zero_point": -offset if quantized else None,
+    }
+
+
+def _read(address: int, layout: str) -> tuple[Any, ...]:
+    return struct.unpack(layout, ctypes.string_at(address, struct.calcsize(layout)))
+
+
+def _text(address: int) -> str:
+    return ctypes.string_at(address).decode(errors="replace") if address else ""

@@ -1,0 +1,136 @@
+"""The child process: compiles, runs and reads context binaries, so that a crash of vendor code ends only this process.
+
+``python -m deploykit_ort_qnn.worker REQUEST.json RESULT.json``, started by ``compiler.py`` and by nobody else. Every
+path is relative to the working folder, since the provider mixes the model's path into the names inside the binary.
+Lines on standard error that begin with ``PROGRESS`` are news for the parent.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from deploykit_ort_qnn.session import NotOnProviderError, cpu_session, npu_session
+
+__all__ = ["PROGRESS", "main"]
+
+PROGRESS = "deploykit-progress: "
+
+
+def compile_context(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Open the model with context generation on; answers with the files made, or with ONNX Runtime's message."""
+    context = Path(request["context"])
+    entries = {
+        "ep.context_enable": "1",
+        "ep.context_file_path": str(context),
+        "ep.context_embed_mode": "1" if request["embed"] else "0",
+        **request["entries"],
+    }
+    if not request["allow_cpu"]:
+        entries["session.disable_cpu_ep_fallback"] = "1"
+    _say(f"compiling {request['model']}")
+    started = time.monotonic()
+    try:
+        npu_session(request["model"], options=request["options"], entries=entries, optimization=request["optimization"])
+    except Exception as error:  # every error of the native library arrives as its own class
+        return {"ok": False, "error": _first_line(error), "kind": type(error).__name__}
+    seconds = round(time.monotonic() - started, 3)
+    return {"ok": True, "seconds": seconds, **_context_nodes(context)}
+
+
+def _context_nodes(context: Path) -> dict[str, Any]:
+    import onnx
+
+    model = onnx.load(context, load_external_data=False)
+    cpu = [{"name": n.name, "type": n.op_type} for n in model.graph.node if n.op_type != "EPContext"]
+    return {"ep_nodes": len(model.graph.node) - len(cpu), "cpu_nodes": cpu}
+
+
+def run_model(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Run a model on every input set of an npz file and write the outputs to another.
+
+    Keys are ``<set>:<name>``; on provider ``npu`` a compiled model is executed by the emulator.
+    """
+    import numpy as np
+
+    try:
+        if request["provider"] == "npu":
+            session = npu_session(request["model"], options=request["options"], entries=request["entries"])
+        else:
+            session = cpu_session(request["model"], optimization=request["optimization"])
+    except Exception as error:
+        return {"ok": False, "error": _first_line(error), "kind": type(error).__name__}
+    names = [output.name for output in session.get_outputs()]
+    feeds: dict[str, dict[str, Any]] = {}
+    with np.load(request["inputs"]) as data:
+        for key in data.files:
+            index, name = key.split(":", 1)
+            feeds.setdefault(index, {})[name] = data[key]
+    results: dict[str, Any] = {}
+    for number, (index, feed) in enumerate(sorted(feeds.items(), key=lambda item: int(item[0])), 1):
+        _say(f"running input {number} of {len(feeds)} on {request['provider']}")
+        for name, value in zip(names, session.run(None, feed), strict=True):
+            results[f"{index}:{name}"] = value
+    with Path(request["outputs"]).open("wb") as file:
+        np.savez(file, **results)
+    return {"ok": True, "outputs": names, "sets": len(feeds)}
+
+
+def read_context(request: Mapping[str, Any]) -> dict[str, Any]:
+    """The metadata of a context binary, read by the vendor's own library."""
+    from deploykit_ort_qnn.context_reader import ContextReadError, read_context_binary
+
+    try:
+        return {"ok": True, "context": read_context_binary(Path(request["path"]))}
+    except ContextReadError as error:
+        return {"ok": False, "error": str(error), "kind": "ContextReadError"}
+
+
+def describe_wheel(_request: Mapping[str, Any]) -> dict[str, Any]:
+    """The versions of what would be used here."""
+    import onnxruntime as ort
+    import onnxruntime_qnn as qnn
+    from onnxruntime_qnn import build_and_package_info as info
+
+    return {
+        "ok": True,
+        "wheel": str(info.__version__),
+        "qairt": str(info.qnn_version),
+        "onnxruntime": ort.__version__,
+        "backend": Path(qnn.get_qnn_htp_path()).name,
+    }
+
+
+_ACTIONS: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
+    "compile": compile_context,
+    "run": run_model,
+    "context": read_context,
+    "wheel": describe_wheel,
+}
+
+
+def main(arguments: list[str]) -> int:
+    """Do one request; the result file exists only when the request was worked off."""
+    request_path, result_path = arguments
+    request = json.loads(Path(request_path).read_text(encoding="utf-8"))
+    result = _ACTIONS[request["action"]](request)
+    Path(result_path).write_text(json.dumps(result), encoding="utf-8")
+    return 0
+
+
+def _say(line: str) -> None:
+    print(PROGRESS + line, file=sys.stderr, flush=True)
+
+
+def _first_line(error: Exception) -> str:
+    if isinstance(error, NotOnProviderError):
+        return f"not on the NPU: {error}"
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
