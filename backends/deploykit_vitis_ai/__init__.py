@@ -1,1 +1,5 @@
 """The vitis-ai backend: AMD Versal AI Edge Gen 2 and Ryzen AI."""
+
+from deploykit_vitis_ai.adapter import backend
+
+__all__ = ["backend"]

@@ -1,0 +1,89 @@
+"""The vitis-ai backend behind the contract of ``deploykit.adapter``; each method hands over to the module that works."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deploykit_vitis_ai import tables
+
+if TYPE_CHECKING:
+    from deploykit.adapter import Execution, PackageFile, Progress, Situation, Verification
+    from deploykit.capabilities import CompatRow
+    from deploykit.devices import Device
+    from deploykit.diagnosis.known import Catalog
+    from deploykit.plan import Plan
+    from deploykit.rules import Registry
+    from deploykit.target import Target
+    from deploykit.toolchain import ToolchainSpec
+
+__all__ = ["VitisAiBackend", "backend"]
+
+
+class VitisAiBackend:
+    """Versal AI Edge Gen 2 (VAIML) and Ryzen AI, both through ONNX Runtime's VitisAIExecutionProvider."""
+
+    id = "vitis-ai"
+    summary = "AMD Versal AI Edge Gen 2 and Ryzen AI: Quark recipes, provider options, compile and run scripts"
+
+    def devices(self) -> tuple[Device, ...]:
+        """The devices of this backend's data files."""
+        return tables.devices()
+
+    def registries(self) -> tuple[Registry[Any], ...]:
+        """The rules of this backend."""
+        from deploykit_vitis_ai.targets import TARGET_RULES
+
+        return (TARGET_RULES,)
+
+    def compat(self) -> Iterable[CompatRow]:
+        """Every row of every table."""
+        from deploykit_vitis_ai.compat import compat_rows
+
+        return compat_rows()
+
+    def toolchains(self) -> tuple[ToolchainSpec, ...]:
+        """The environments for AMD Quark, one per release that was tried."""
+        from deploykit.toolchain import load_toolchains
+
+        return load_toolchains(tables.DATA / "toolchains", backend=self.id)
+
+    def known_errors(self) -> Catalog:
+        """Known failures of Quark, of the compiler and of its runtime."""
+        from deploykit.diagnosis.known import load_catalog
+
+        return load_catalog([tables.DATA / "known_errors.toml"])
+
+    def resolve(self, device: Device, sdk: str | None) -> Target:
+        """The device under one release of its product."""
+        from deploykit_vitis_ai.targets import resolve
+
+        return resolve(device, sdk)
+
+    def plan(self, situation: Situation) -> Plan:
+        """Decide. Pure."""
+        from deploykit_vitis_ai.planning import make_plan
+
+        return make_plan(situation)
+
+    def render(self, situation: Situation, plan: Plan, templates: Path | None) -> tuple[PackageFile, ...]:
+        """The files of the package."""
+        from deploykit_vitis_ai.commands import render_package
+
+        return render_package(situation, plan, templates)
+
+    def execute(self, package: Path, plan: Plan, situation: Situation, progress: Progress) -> Execution:
+        """Quantize with Quark where its environment is installed."""
+        from deploykit_vitis_ai.execution import execute
+
+        return execute(package, plan, situation, progress)
+
+    def verify(self, package: Path, manifest: Mapping[str, Any]) -> Verification:
+        """Judge a package on disk."""
+        from deploykit_vitis_ai.verification import verify
+
+        return verify(package, manifest)
+
+
+backend = VitisAiBackend()

@@ -1,0 +1,140 @@
+"""Every table of this backend as rows for ``deploykit compat``, old and ignored spellings included."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from deploykit.capabilities import CompatRow, Status
+from deploykit_vitis_ai import tables
+
+__all__ = ["compat_rows"]
+
+_PRODUCT_NAMES = {"versal_ai_edge_gen2": "Vitis AI gen 2", "ryzen_ai": "Ryzen AI"}
+_GONE = ("absent", "dead", "superseded")
+
+
+def compat_rows() -> Iterator[CompatRow]:
+    """All rows, table by table."""
+    yield from _quark_options()
+    yield from _presets()
+    yield from _quark_releases()
+    yield from _provider_options()
+    yield from _vaiml()
+    yield from _env_vars()
+    yield from _formats()
+    yield from _releases()
+
+
+def _row(
+    feature: str, row: tables.Sourced, *, tool: str, note: str, status: str = "", sdk: str = "", arch: str = ""
+) -> CompatRow:
+    return CompatRow(
+        feature=feature,
+        backend="vitis-ai",
+        tool=tool,
+        sdk=sdk,
+        status=Status.UNSUPPORTED if status in _GONE else Status.SUPPORTED,
+        since="",
+        until="",
+        note="; ".join(part for part in (note, row.note) if part),
+        source=row.source,
+        confidence=row.confidence,
+        arch=arch,
+        contradicts=row.contradicts,
+    )
+
+
+def _products(products: tuple[str, ...]) -> str:
+    return ", ".join(_PRODUCT_NAMES.get(product, product) for product in products)
+
+
+def _quark_options() -> Iterator[CompatRow]:
+    for option in tables.quark_options():
+        mandatory = f"VINT8 needs {option.vint8_mandatory}" if option.vint8_mandatory else ""
+        presets = ", ".join(f"{version} {value}" for version, value in option.vint8_preset.items())
+        parts = [option.effect, option.where, mandatory, f"VINT8 preset: {presets}" if presets else ""]
+        parts += [f"write {option.renamed_to}"] if option.renamed_to else []
+        note = "; ".join(part for part in parts if part)
+        yield _row(f"quark option {option.name}", option, tool="quark", note=note, status=option.status)
+
+
+def _presets() -> Iterator[CompatRow]:
+    for preset in tables.presets():
+        shape = f"activations {preset.activation}, weights {preset.weight}"
+        scale = f", scale {preset.scale}" if preset.scale else ""
+        domain = f", Q/DQ in {preset.domain}" if preset.domain else ""
+        note = f"{shape}{scale}{domain}; for {preset.target}"
+        yield _row(f"quark preset {preset.name.lower()} {preset.name}", preset, tool="quark", note=note)
+
+
+def _quark_releases() -> Iterator[CompatRow]:
+    for release in tables.quark_releases():
+        tried = "run" if release.run else "metadata only"
+        note = f"Python {release.python}, onnx {release.onnx}, numpy {release.numpy}, {tried}"
+        yield _row("quark release", release, tool="quark", note=note, sdk=release.version)
+
+
+def _provider_options() -> Iterator[CompatRow]:
+    for option in tables.provider_options():
+        values = f"one of {', '.join(option.values)}" if option.values else option.type
+        default = f"default {option.default}" if option.default else ""
+        note = "; ".join(part for part in (option.status, values, default) if part)
+        yield _row(
+            f"provider option {option.name}",
+            option,
+            tool="VitisAIExecutionProvider",
+            note=note,
+            status=option.status,
+            arch=_products(option.products),
+        )
+
+
+def _vaiml() -> Iterator[CompatRow]:
+    for step in tables.passes():
+        note = f"{step.order}: {step.plugin}; {step.purpose}"
+        yield _row(f"vitisai_config.json pass {step.name}", step, tool="vitisai_config.json", note=note)
+    for key in tables.vaiml_keys():
+        values = f"one of {', '.join(key.values)}" if key.values else key.type
+        default = f"default {key.default}" if key.default else ""
+        needed = f"mandatory: {key.mandatory}" if key.mandatory else ""
+        aliases = f"also written {', '.join(key.aliases)}" if key.aliases else ""
+        note = "; ".join(part for part in (values, default, needed, aliases) if part)
+        arch = _products(key.products)
+        feature = " ".join(("vaiml_config", key.name, *key.aliases))
+        yield _row(feature, key, tool="vitisai_config.json", note=note, arch=arch)
+
+
+def _env_vars() -> Iterator[CompatRow]:
+    for variable in tables.env_vars():
+        arch = _products(variable.products)
+        note = "without effect" if variable.status == "dead" else "environment variable"
+        yield _row(f"env {variable.name}", variable, tool="environment", note=note, status=variable.status, arch=arch)
+
+
+def _formats() -> Iterator[CompatRow]:
+    for row in tables.precisions():
+        shape = f"activations {row.activation}, weights {row.weight}" if row.activation else ""
+        note = "; ".join(part for part in (row.devices, shape, row.scale) if part)
+        feature = f"precision {row.name.lower()} {row.name}"
+        yield _row(feature, row, tool="compiler", note=note, arch=_products(row.products))
+    for mix in tables.mixes():
+        note = (
+            f"enable_f32_to_bf16_conversion {mix.f32_to_bf16}, enable_f32_to_f16_conversion {mix.f32_to_f16}, "
+            f"match-power-of-two-quant-kernel {mix.match_power_of_two}"
+        )
+        yield _row(f"mixed precision {mix.model}", mix, tool="vitisai_config.json", note=note)
+    for rule in tables.constraints():
+        arch = _products((rule.product,))
+        yield _row(f"constraint {rule.subject}", rule, tool="compiler", note=rule.text, arch=arch)
+
+
+def _releases() -> Iterator[CompatRow]:
+    for bound in tables.driver_bounds():
+        note = f"NPU driver at least {bound.driver_min}"
+        yield _row("npu driver", bound, tool="driver", note=note, sdk=bound.ep_version, arch="Ryzen AI")
+    for release in tables.releases():
+        if not release.established:
+            continue
+        changes = "; ".join(change.text for change in release.changes)
+        note = "; ".join(part for part in (f"Quark {release.quark}", changes) if part)
+        yield _row(f"release {release.name}", release, tool=release.name, note=note, sdk=release.version)

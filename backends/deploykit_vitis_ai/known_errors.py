@@ -1,0 +1,16 @@
+"""The known errors of Vitis AI, Ryzen AI and Quark, from one data file; wiring them into the backend is not its job."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from deploykit.diagnosis import Catalog, load_catalog
+
+__all__ = ["known_errors"]
+
+
+@cache
+def known_errors() -> Catalog:
+    """Every known error of these tools, those without a message included."""
+    return load_catalog([Path(__file__).parent / "data" / "known_errors.toml"])

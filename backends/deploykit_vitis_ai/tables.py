@@ -1,0 +1,321 @@
+"""The tables of this backend, read once from ``data/``: typed rows that carry their source. It decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+from deploykit.capabilities import Change
+from deploykit.devices import Device, load_devices
+from deploykit.errors import InputError
+from deploykit.findings import Confidence
+from deploykit.reading import parse_rows, read_toml, structure
+
+__all__ = [
+    "DATA",
+    "Bound",
+    "Constraint",
+    "EnvVar",
+    "Mix",
+    "Pass",
+    "PrecisionRow",
+    "Preset",
+    "ProviderOption",
+    "QuarkOption",
+    "QuarkRelease",
+    "Release",
+    "VaimlKey",
+    "constraints",
+    "devices",
+    "driver_bounds",
+    "env_vars",
+    "mixes",
+    "passes",
+    "precisions",
+    "presets",
+    "provider_options",
+    "quark_options",
+    "quark_releases",
+    "releases",
+    "sources",
+    "vaiml_keys",
+]
+
+DATA = Path(__file__).parent / "data"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sourced:
+    """What every row has: who says so, how sure that is, and remarks."""
+
+    source: tuple[str, ...]
+    confidence: Confidence
+    note: str = ""
+    contradicts: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuarkOption(Sourced):
+    """One option of Quark. ``where``: ``extra`` (extra_options), ``attribute`` of the global config, or ``new-api``."""
+
+    name: str
+    where: str
+    type: str
+    effect: str
+    values: tuple[str, ...] = ()
+    vint8_mandatory: str = ""
+    vint8_preset: Mapping[str, str] = field(default_factory=dict)
+    status: str = ""
+    renamed_to: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preset(Sourced):
+    """One preset of Quark and what its models look like; counts and cosine are those of one small convolution net."""
+
+    name: str
+    activation: str
+    weight: str
+    target: str
+    domain: str = ""
+    activation_zero_point: str = ""
+    scale: str = ""
+    q_count: int | None = None
+    dq_count: int | None = None
+    cos: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuarkRelease(Sourced):
+    """One release of Quark: what its metadata asks for; ``run`` says whether it was tried."""
+
+    version: str
+    python: str
+    onnx: str
+    numpy: str
+    onnxruntime: str
+    torch_declared: bool
+    run: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProviderOption(Sourced):
+    """One option of the execution provider, for the products it belongs to."""
+
+    name: str
+    products: tuple[str, ...]
+    type: str
+    values: tuple[str, ...] = ()
+    default: str = ""
+    status: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvVar(Sourced):
+    """One environment variable; ``status`` is ``dead`` where it has no effect any more."""
+
+    name: str
+    products: tuple[str, ...]
+    status: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass(Sourced):
+    """One pass of ``vitisai_config.json``; ``order`` matters."""
+
+    order: int
+    name: str
+    plugin: str
+    purpose: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VaimlKey(Sourced):
+    """One key of ``vaiml_config``; ``aliases`` are older spellings."""
+
+    name: str
+    products: tuple[str, ...]
+    type: str
+    values: tuple[str, ...] = ()
+    default: str = ""
+    mandatory: str = ""
+    aliases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mix(Sourced):
+    """What the compiler needs to be told for one kind of model."""
+
+    model: str
+    f32_to_bf16: str
+    f32_to_f16: str
+    match_power_of_two: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrecisionRow(Sourced):
+    """One number format, the products and devices that have it, and the preset that makes it."""
+
+    name: str
+    products: tuple[str, ...]
+    devices: str
+    activation: str = ""
+    weight: str = ""
+    scale: str = ""
+    quark_preset: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constraint(Sourced):
+    """What a compiler asks of a model, in words."""
+
+    subject: str
+    product: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound(Sourced):
+    """The oldest NPU driver that one release of the execution provider accepts."""
+
+    ep_version: str
+    driver_min: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release(Sourced):
+    """One release of Vitis AI or Ryzen AI.
+
+    ``quark`` is what is known of the Quark that belongs to it, in words; ``toolchain`` is the environment that
+    deploykit uses for it, empty where none is known to fit. ``established`` is False where nothing is known at all.
+    """
+
+    schema: int
+    name: str
+    product: str
+    version: str
+    established: bool = True
+    quark: str = ""
+    toolchain: str = ""
+    changes: tuple[Change, ...] = ()
+
+
+R = TypeVar("R", bound=Sourced)
+
+
+@cache
+def sources() -> Mapping[str, str]:
+    """What the short source keys stand for."""
+    return structure(Mapping[str, str], read_toml(DATA / "sources.toml")["sources"], where="sources.toml")  # type: ignore[type-abstract]
+
+
+def _rows(kind: type[R], file: str, key: str) -> tuple[R, ...]:
+    table = read_toml(DATA / file)
+    if table.get("schema") != 1:
+        raise InputError(f"{file}: schema: {table.get('schema')!r} is not known", next="schema 1 is read")
+    rows = parse_rows(kind, table.get(key, []), where=f"{file}: {key}")
+    return tuple(replace(row, source=spell_out(row.source)) for row in rows)
+
+
+def spell_out(keys: tuple[str, ...]) -> tuple[str, ...]:
+    """Short source keys replaced by what they stand for; other entries stay."""
+    return tuple(_spell_one(key) for key in keys)
+
+
+def _spell_one(text: str) -> str:
+    key, _, rest = text.partition(" ")
+    known = sources().get(key)
+    if known is None:
+        return text
+    return f"{known} {rest}" if rest else known
+
+
+@cache
+def quark_options() -> tuple[QuarkOption, ...]:
+    """The allow-list of Quark's options, names that Quark ignores included (their ``status`` says so)."""
+    return _rows(QuarkOption, "quark/options.toml", "option")
+
+
+@cache
+def presets() -> tuple[Preset, ...]:
+    """Quark's presets."""
+    return _rows(Preset, "quark/presets.toml", "preset")
+
+
+@cache
+def quark_releases() -> tuple[QuarkRelease, ...]:
+    """Quark's releases."""
+    return _rows(QuarkRelease, "quark/releases.toml", "release")
+
+
+@cache
+def provider_options() -> tuple[ProviderOption, ...]:
+    """The options of the execution provider, old spellings included."""
+    return _rows(ProviderOption, "provider_options.toml", "option")
+
+
+@cache
+def env_vars() -> tuple[EnvVar, ...]:
+    """The environment variables, dead ones included."""
+    return _rows(EnvVar, "env_vars.toml", "variable")
+
+
+@cache
+def passes() -> tuple[Pass, ...]:
+    """The passes of ``vitisai_config.json`` in their order."""
+    return tuple(sorted(_rows(Pass, "vaiml_config.toml", "pass"), key=lambda row: row.order))
+
+
+@cache
+def vaiml_keys() -> tuple[VaimlKey, ...]:
+    """The keys of ``vaiml_config``."""
+    return _rows(VaimlKey, "vaiml_config.toml", "key")
+
+
+@cache
+def mixes() -> tuple[Mix, ...]:
+    """Compiler options per kind of model."""
+    return _rows(Mix, "mixed_precision.toml", "mix")
+
+
+@cache
+def precisions() -> tuple[PrecisionRow, ...]:
+    """Number formats."""
+    return _rows(PrecisionRow, "precisions.toml", "precision")
+
+
+@cache
+def constraints() -> tuple[Constraint, ...]:
+    """What the compilers ask of a model."""
+    return _rows(Constraint, "constraints.toml", "constraint")
+
+
+@cache
+def driver_bounds() -> tuple[Bound, ...]:
+    """Driver bounds of Ryzen AI."""
+    return _rows(Bound, "drivers.toml", "bound")
+
+
+@cache
+def devices() -> tuple[Device, ...]:
+    """The devices of this backend."""
+    return tuple(_spelled(device) for device in load_devices(DATA / "devices"))
+
+
+def _spelled(device: Device) -> Device:
+    facts: dict[str, Any] = {name: replace(fact, source=spell_out(fact.source)) for name, fact in device.facts.items()}
+    return replace(device, facts=facts)
+
+
+@cache
+def releases() -> tuple[Release, ...]:
+    """The releases of both products."""
+    found = []
+    for path in sorted((DATA / "releases").glob("*.toml")):
+        release = structure(Release, read_toml(path), where=f"releases/{path.name}:")
+        changes = tuple(replace(change, source=spell_out(change.source)) for change in release.changes)
+        found.append(replace(release, source=spell_out(release.source), changes=changes))
+    return tuple(found)

@@ -1,0 +1,131 @@
+"""Picks the release that answers for a device and a version as typed; what follows from it is decided elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from packaging.version import InvalidVersion, Version
+
+from deploykit.capabilities import SdkTable
+from deploykit.devices import Device
+from deploykit.errors import UnknownTargetError
+from deploykit.findings import SubjectKind
+from deploykit.rules import Found, Registry
+from deploykit.target import Target
+from deploykit_vitis_ai.tables import Release, releases
+
+__all__ = ["PRODUCTS", "TARGET_RULES", "Choice", "release_of", "resolve"]
+
+GEN2 = "versal_ai_edge_gen2"
+RYZEN = "ryzen_ai"
+PRODUCTS = {GEN2: "Vitis AI", RYZEN: "Ryzen AI"}
+"""The products that are packaged for, with the name of the SDK whose releases count."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """The release that was picked for a version as typed ("" for the newest)."""
+
+    requested: str
+    release: Release
+
+    @property
+    def exact(self) -> bool:
+        """True when the release is the one that was asked for, patch releases of its series included."""
+        if not self.requested:
+            return True
+        return Version(self.requested).release[:2] == Version(self.release.version).release[:2]
+
+
+TARGET_RULES: Registry[Choice] = Registry("target")
+
+
+@TARGET_RULES.rule(
+    "VAI001",
+    "release-between-tables",
+    "warning",
+    what="The version that was asked for has no table of its own; the nearest lower one answers for it.",
+    why="A release may change what the execution provider accepts; what is said here is known for another one.",
+    fix="Compare the release notes of the two versions.",
+    sources=["deploykit: the data files of this backend"],
+)
+def check_exact(choice: Choice) -> Iterable[Found]:
+    """A version without a table."""
+    if not choice.exact:
+        yield Found(
+            kind=SubjectKind.SDK,
+            name=f"{choice.release.name} {choice.requested}",
+            message=f"no table for {choice.release.name} {choice.requested}: that of {choice.release.version} is used",
+            evidence={"requested": choice.requested, "table": choice.release.version},
+        )
+
+
+@TARGET_RULES.rule(
+    "VAI002",
+    "release-not-established",
+    "warning",
+    what="Nothing reliable is published about this release.",
+    why="Options, passes and the quantizer that belongs to it are taken from what newer releases document.",
+    fix="Ask the release's own documentation, or use a newer release.",
+    sources=["deploykit: the data files of this backend"],
+)
+def check_established(choice: Choice) -> Iterable[Found]:
+    """A release of which only the name is known."""
+    if not choice.release.established:
+        yield Found(
+            kind=SubjectKind.SDK,
+            name=f"{choice.release.name} {choice.release.version}",
+            message=f"{choice.release.name} {choice.release.version}: {choice.release.note}",
+        )
+
+
+def release_of(target: Target) -> Release | None:
+    """The release behind a resolved target; None for a device of another tool chain."""
+    if target.sdk is None:
+        return None
+    name, version = target.sdk.sdk, target.sdk.version
+    return next((r for r in releases() if (r.name, r.version) == (name, version)), None)
+
+
+def resolve(device: Device, sdk: str | None) -> Target:
+    """The target for a device and a version as typed; devices of other tool chains resolve without a table."""
+    name = PRODUCTS.get(str(device.fact("product")))
+    requested = sdk or ""
+    if name is None:
+        return Target(device=device, backend="vitis-ai", requested=requested, sdk=None)
+    choice = Choice(requested=requested, release=_pick(name, requested))
+    findings = TARGET_RULES.run(choice)
+    return Target(device=device, backend="vitis-ai", requested=requested, sdk=_table(choice), findings=findings)
+
+
+def _pick(name: str, requested: str) -> Release:
+    known = sorted((r for r in releases() if r.name == name), key=lambda r: Version(r.version))
+    if not requested:
+        return known[-1]
+    try:
+        wanted = Version(requested)
+    except InvalidVersion:
+        raise UnknownTargetError(f"{requested!r} is not a version of {name}", next=_offer(known)) from None
+    lower = [r for r in known if Version(r.version).release[:2] <= wanted.release[:2]]
+    if not lower:
+        raise UnknownTargetError(f"{name} {requested} is older than every table", next=_offer(known))
+    return lower[-1]
+
+
+def _offer(known: list[Release]) -> str:
+    return "known: " + ", ".join(r.version for r in known)
+
+
+def _table(choice: Choice) -> SdkTable:
+    release = choice.release
+    return SdkTable(
+        sdk=release.name,
+        version=release.version,
+        extends="",
+        builds=(choice.requested,) if choice.exact and choice.requested else (),
+        source=release.source,
+        confidence=release.confidence,
+        changes=release.changes,
+        facts={"quark": release.quark, "toolchain": release.toolchain, "established": release.established},
+    )

@@ -1,0 +1,25 @@
+"""Isolated Python environments for the vendors' tools: installed in resumable stages, listed, checked and removed.
+
+What goes into an environment is data that the backends hand over; nothing here knows a vendor, and nothing here runs a
+tool other than pip and the small programs a stage names.
+"""
+
+from deploykit.toolchain.environments import Environment, ToolchainState, environment_of, toolchains_root
+from deploykit.toolchain.installing import find_cxx, find_python, install, remove
+from deploykit.toolchain.specs import Stage, ToolchainProvider, ToolchainSpec, load_toolchains, select
+
+__all__ = [
+    "Environment",
+    "Stage",
+    "ToolchainProvider",
+    "ToolchainSpec",
+    "ToolchainState",
+    "environment_of",
+    "find_cxx",
+    "find_python",
+    "install",
+    "load_toolchains",
+    "remove",
+    "select",
+    "toolchains_root",
+]
