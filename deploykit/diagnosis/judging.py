@@ -1,0 +1,198 @@
+"""Judges what was seen in a log: which cause is the root, what merely follows, what is unknown. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import IO
+
+from deploykit.diagnosis.known import Catalog, KnownError, merge_catalogs
+from deploykit.diagnosis.names import MappedName, Names
+from deploykit.diagnosis.sightings import Hit, Sighting, Sightings, collect
+from deploykit.diagnosis.text import CONTEXT_LINES
+from deploykit.diagnosis.verdict import Cause, CodeSeen, Diagnosis, FollowUp
+from deploykit.findings import Severity
+
+__all__ = ["diagnose"]
+
+_CODE = re.compile(
+    r"(?:\berr(?:or)?(?:[ _]?codes?)?|\bfailed(?: with(?: error)?)?|\bstatus|\breturns?|\bcode|\bexit)"
+    r"[\s:=(\[]{0,4}(?:code )?(0x[0-9a-fA-F]{2,8}|-?\d{2,10})\b",
+    re.IGNORECASE,
+)
+_MOST_UNKNOWN = 8
+_MOST_CODES = 20
+_MOST_BY_CODE = 3
+_NO_NAMES = Names()
+_COLLECT = (
+    "the whole log from the first command on, not only its end",
+    "the exact command line and the configuration files it was given",
+    "the version of the SDK or wheel, and the device it was built for",
+)
+
+
+def diagnose(
+    stream: IO[bytes],
+    errors: Catalog | Iterable[Catalog],
+    names: Names | None = None,
+    *,
+    tools: Iterable[str] = (),
+) -> Diagnosis:
+    """Read a log of any size, once, and say what went wrong.
+
+    ``names`` are those of the model, to map mangled names back. ``tools`` are tools known to have written the log, for
+    messages too general to be trusted otherwise. Raises nothing on account of what the log holds.
+    """
+    catalog = errors if isinstance(errors, Catalog) else merge_catalogs(errors)
+    seen = collect(stream, catalog)
+    known_tools = {*seen.tools, *tools}
+    found = [sighting for sighting in seen.errors.values() if sighting.complete and _trusted(sighting, known_tools)]
+    causes = _group([_cause(sighting, catalog, names or _NO_NAMES) for sighting in found])
+    codes = tuple(_codes(_lines(found, seen), catalog))
+    causes = _in_order([*causes, *_by_code(causes, found, codes, catalog, known_tools)])
+    explained = {line for sighting in found for line in sighting.hits}
+    unknown = [line for line in seen.error_lines.values() if line.line not in explained]
+    failed = any(cause.error.severity is Severity.ERROR for cause in causes)
+    marks = [mark for mark in catalog.tools if mark.tool in known_tools]
+    return Diagnosis(
+        causes=tuple(causes),
+        codes=codes,
+        numbers=seen.numbers,
+        unknown=() if failed else tuple(sorted(unknown, key=lambda line: line.line)[:_MOST_UNKNOWN]),
+        tail=() if failed else seen.tail,
+        tools=tuple(sorted(known_tools)),
+        collect=() if failed or not unknown else (*(text for mark in marks for text in mark.collect), *_COLLECT),
+        lines=seen.lines,
+        size=seen.size,
+    )
+
+
+def _trusted(sighting: Sighting, tools: set[str]) -> bool:
+    return not sighting.error.weak or not tools.isdisjoint(sighting.error.tools)
+
+
+def _cause(sighting: Sighting, catalog: Catalog, names: Names) -> Cause:
+    hits = tuple(hit for _, hit in sorted(sighting.hits.items()))
+    return Cause(
+        error=sighting.error,
+        certainty="possible" if sighting.error.weak else "likely",
+        count=sighting.count,
+        hits=hits,
+        names=tuple(_names(hits, names)),
+        terms=tuple(_terms(hits, catalog)),
+        because="the wording is general, the tool fits" if sighting.error.weak else "",
+    )
+
+
+def _names(hits: Iterable[Hit], names: Names) -> Iterator[MappedName]:
+    seen: set[str] = set()
+    for hit in hits:
+        for line in (hit.text, *hit.after):
+            for mapped in names.find(line):
+                if mapped.log not in seen:
+                    seen.add(mapped.log)
+                    yield mapped
+
+
+def _terms(hits: Iterable[Hit], catalog: Catalog) -> Iterator[tuple[str, str]]:
+    seen: set[str] = set()
+    for hit in hits:
+        for line in (hit.text, *hit.after):
+            for reader in catalog.explain:
+                for term, meaning in reader(line):
+                    if term not in seen:
+                        seen.add(term)
+                        yield term, meaning
+
+
+def _group(causes: list[Cause]) -> list[Cause]:
+    """Attach errors that merely follow to the error that explains them; warnings and information stand alone."""
+    failures = [cause for cause in causes if cause.error.severity is Severity.ERROR]
+    roots = sorted((cause for cause in failures if cause.error.root == "cause"), key=lambda cause: cause.first_line)
+    for rank in ("symptom", "follow-up"):
+        loose = [cause for cause in failures if cause.error.root == rank]
+        for cause in sorted(loose, key=lambda cause: cause.first_line):
+            owner = _owner(cause, roots)
+            if owner is None:
+                roots = sorted([*roots, cause], key=lambda root: root.first_line)
+            else:
+                roots[owner] = _with_follow_up(roots[owner], cause)
+    return [*roots, *(cause for cause in causes if cause.error.severity is not Severity.ERROR)]
+
+
+def _owner(cause: Cause, roots: list[Cause]) -> int | None:
+    """The last root that shows before the cause does, or in the lines right after it."""
+    reach = cause.hits[-1].line + CONTEXT_LINES
+    earlier = [
+        index
+        for index, root in enumerate(roots)
+        if root.first_line <= reach and root.certainty == "likely" and not root.error.root == cause.error.root == "symptom"
+    ]
+    before = [index for index in earlier if roots[index].first_line <= cause.first_line]
+    return before[-1] if before else earlier[0] if earlier else None
+
+
+def _with_follow_up(root: Cause, cause: Cause) -> Cause:
+    follow_up = FollowUp(error=cause.error, count=cause.count, first_line=cause.first_line)
+    named = {name.log for name in root.names}
+    terms = {term for term, _ in root.terms}
+    return replace(
+        root,
+        follow_ups=(*root.follow_ups, follow_up),
+        names=(*root.names, *(name for name in cause.names if name.log not in named)),
+        terms=(*root.terms, *(pair for pair in cause.terms if pair[0] not in terms)),
+    )
+
+
+def _in_order(causes: list[Cause]) -> list[Cause]:
+    """Errors first; among them the certain, then those that others follow from, then the earliest."""
+    return sorted(
+        causes,
+        key=lambda cause: (
+            cause.error.severity.rank,
+            cause.certainty != "likely",
+            cause.error.root != "cause",
+            not cause.follow_ups,
+            cause.first_line,
+        ),
+    )
+
+
+def _lines(found: Iterable[Sighting], seen: Sightings) -> Iterator[str]:
+    for sighting in found:
+        for hit in sighting.hits.values():
+            yield hit.text
+    for line in seen.error_lines.values():
+        yield line.text
+
+
+def _codes(lines: Iterable[str], catalog: Catalog) -> Iterator[CodeSeen]:
+    codes: dict[int, CodeSeen] = {}
+    for line in lines:
+        for spelling in _CODE.findall(line):
+            number = int(spelling, 0) if spelling.startswith("0x") else int(spelling)
+            meaning = catalog.code(number)
+            if meaning is not None or any(number in error.codes for error in catalog.errors):
+                codes.setdefault(number, CodeSeen(code=number, spelling=spelling, meaning=meaning))
+        if len(codes) >= _MOST_CODES:
+            break
+    yield from sorted(codes.values(), key=lambda code: code.code)
+
+
+def _by_code(
+    causes: list[Cause], found: list[Sighting], codes: Iterable[CodeSeen], catalog: Catalog, tools: set[str]
+) -> Iterator[Cause]:
+    """When no message is known, the rows that carry a code of the log, as possibilities."""
+    if any(cause.error.severity is Severity.ERROR for cause in causes):
+        return
+    known = {sighting.error.id for sighting in found}
+    for code in codes:
+        rows = [row for row in catalog.errors if code.code in row.codes and row.id not in known]
+        for row in sorted(rows, key=lambda row: _fit(row, tools))[:_MOST_BY_CODE]:
+            known.add(row.id)
+            yield Cause(error=row, certainty="possible", count=0, because=f"by the code {code.spelling} only")
+
+
+def _fit(row: KnownError, tools: set[str]) -> tuple[bool, bool]:
+    return (tools.isdisjoint(row.tools), row.root == "cause" and len(row.codes) > 1)

@@ -1,0 +1,88 @@
+"""Maps the names converters write into logs back to the nodes and tensors of the ONNX model; it reads no model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["MappedName", "Names", "mangle"]
+
+_WORD = re.compile(r"[A-Za-z0-9_/][A-Za-z0-9_/.:\-]{2,}")
+_FOREIGN = re.compile(r"[^0-9A-Za-z_]")
+_SHORTEST_STEM = 6
+_MOST_SUFFIXES = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MappedName:
+    """A name of the log and what it stands for; ``exact`` is False when an added ending had to be cut off."""
+
+    log: str
+    onnx: tuple[str, ...]
+    kind: Literal["node", "tensor"]
+    exact: bool
+
+    def to_json(self) -> dict[str, object]:
+        """The published shape."""
+        return {"log": self.log, "onnx": list(self.onnx), "kind": self.kind, "exact": self.exact}
+
+
+def mangle(name: str) -> str:
+    """A name as the C code that converters generate can hold it: other characters become underscores.
+
+    A leading digit gets an underscore in front. Two ONNX names may become the same one.
+    """
+    plain = _FOREIGN.sub("_", name)
+    return f"_{plain}" if plain[:1].isdigit() else plain
+
+
+def _may_be_name(word: str, line: str, start: int) -> bool:
+    """Plain words (``Add``, ``weight``) are taken for names only between quotes: sentences are full of them."""
+    return not word.isalpha() or line[start - 1 : start] in ('"', "'", "`")
+
+
+class Names:
+    """The names of one model, looked up by their spelling in a log."""
+
+    def __init__(self, *, nodes: Iterable[str] = (), tensors: Iterable[str] = ()) -> None:
+        self._known: dict[str, tuple[Literal["node", "tensor"], list[str]]] = {}
+        for name in nodes:
+            self._add(name, "node")
+        for name in tensors:
+            self._add(name, "tensor")
+
+    def _add(self, name: str, kind: Literal["node", "tensor"]) -> None:
+        if not name:
+            return
+        for spelling in {name, mangle(name)}:
+            known = self._known.setdefault(spelling, (kind, []))
+            if known[0] == kind and name not in known[1]:
+                known[1].append(name)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def find(self, line: str) -> list[MappedName]:
+        """The nodes and tensors that a line names, in the order of the line, each once."""
+        found: dict[str, MappedName] = {}
+        for match in _WORD.finditer(line) if self._known else ():
+            word = match[0].rstrip(".:-")
+            mapped = self.look_up(word) if _may_be_name(word, line, match.start()) else None
+            if mapped is not None:
+                found.setdefault(mapped.log, mapped)
+        return list(found.values())
+
+    def look_up(self, word: str) -> MappedName | None:
+        """What one word stands for, endings that converters add (``_fc``, ``.nchw``, ``_0``) cut off if need be."""
+        stem, exact = word, True
+        for _ in range(_MOST_SUFFIXES):
+            known = self._known.get(stem) or self._known.get(mangle(stem))
+            if known is not None and (exact or len(stem) >= _SHORTEST_STEM):
+                return MappedName(log=word, onnx=tuple(known[1]), kind=known[0], exact=exact)
+            cut = max(stem.rfind("_"), stem.rfind("."), stem.rfind(":"))
+            if cut < _SHORTEST_STEM:
+                return None
+            stem, exact = stem[:cut], False
+        return None

@@ -1,0 +1,207 @@
+"""Collects from a log what the catalogue speaks of: hits, marks, numbers, error lines; it judges nothing."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import IO
+
+from deploykit.diagnosis.known import Catalog, KnownError, Observation, ToolMark
+from deploykit.diagnosis.search import FragmentSearch, Spot
+from deploykit.diagnosis.text import CONTEXT_LINES, Window, windows
+
+__all__ = ["ErrorLine", "Hit", "Sighting", "Sightings", "collect"]
+
+_MOST_HITS = 2000
+_MOST_ERROR_LINES = 300
+_DISTINCT_ERROR_LINES = 40
+_MOST_NUMBERS = 50
+_TAIL_LINES = 12
+_ERROR_MARKS = (
+    *("ERROR", "FATAL", "Error: ", "error: ", "[ERR", "<E>", "[E:", "Exception: ", "Traceback (most recent call last)"),
+    *("Aborted", "core dumped", "Segmentation fault", "cannot open shared object file", "Killed", "failed with"),
+)
+_VARIABLE = re.compile(r"0x[0-9a-fA-F]+|\d+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hit:
+    """One place in the log: its line number, its text, and the lines that follow it up to the next hit."""
+
+    line: int
+    text: str
+    after: tuple[str, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class Sighting:
+    """Everything seen of one known error. ``hits`` holds the first ones by line, ``counts`` is per fragment."""
+
+    error: KnownError
+    hits: dict[int, Hit] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def complete(self) -> bool:
+        """True when enough fragments were seen for the row to speak."""
+        if not self.hits:
+            return False
+        if self.error.match_mode == "any" or self.error.within is not None:
+            return True
+        return all(self.counts.get(fragment) for fragment in self.error.match)
+
+    @property
+    def count(self) -> int:
+        """The number of lines with a hit; past the number that is kept, the occurrences of the commonest fragment."""
+        if len(self.hits) < _MOST_HITS:
+            return len(self.hits)
+        return max(self.counts.values())
+
+    @property
+    def first_line(self) -> int:
+        """The number of the first line with a hit."""
+        return min(self.hits)
+
+
+@dataclass(slots=True, kw_only=True)
+class ErrorLine:
+    """A line that looks like an error; lines that differ in numbers only are one."""
+
+    line: int
+    text: str
+    count: int = 1
+
+    def to_json(self) -> dict[str, object]:
+        """The published shape."""
+        return {"line": self.line, "text": self.text, "count": self.count}
+
+
+@dataclass(slots=True, kw_only=True)
+class Sightings:
+    """What one log showed. ``numbers`` are observations by id, each the groups of the last match."""
+
+    errors: dict[str, Sighting] = field(default_factory=dict)
+    tools: dict[str, ToolMark] = field(default_factory=dict)
+    numbers: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    error_lines: dict[str, ErrorLine] = field(default_factory=dict)
+    tail: tuple[str, ...] = ()
+    lines: int = 0
+    size: int = 0
+
+
+class _Collector:
+    """Owns the state of one pass."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self.seen = Sightings()
+        self._errors: dict[bytes, list[KnownError]] = {}
+        self._tools: dict[bytes, list[ToolMark]] = {}
+        self._observations: dict[bytes, list[Observation]] = {}
+        for error in catalog.errors:
+            for text in error.match:
+                self._errors.setdefault(text.encode(), []).append(error)
+        for tool in catalog.tools:
+            for mark in tool.marks:
+                self._tools.setdefault(mark.encode(), []).append(tool)
+        for observation in catalog.observations:
+            self._observations.setdefault(observation.fragment.encode(), []).append(observation)
+        self._marks = {mark.encode() for mark in _ERROR_MARKS}
+        self._room = dict.fromkeys(self._errors, _MOST_HITS)
+        for fragment in self._marks | self._observations.keys():
+            self._room[fragment] = max(self._room.get(fragment, 0), _MOST_ERROR_LINES)
+        for fragment in self._tools:
+            self._room.setdefault(fragment, 1)
+        self._search = FragmentSearch(self._room)
+
+    def take(self, window: Window) -> None:
+        """Search one window and remember what was found, in the order of the log."""
+        spots = list(self._search.spots(window, wanted=self._room))
+        for spot in spots:
+            self._spend(spot)
+            self._take_marks(spot, window)
+        starts = sorted(position for spot in spots if spot.fragment in self._errors for position in spot.positions)
+        for spot in spots:
+            for error in self._errors.get(spot.fragment, ()):
+                self._take_error(error, spot, window, starts)
+        ended = window.data[window.stop - 1 : window.stop] == b"\n"
+        self.seen.lines = window.line_at(window.stop) - ended
+        self.seen.size += window.stop - window.start
+        self.seen.tail = tuple(_last_lines(window))
+
+    def _spend(self, spot: Spot) -> None:
+        left = self._room[spot.fragment] - len(spot.positions)
+        keeps_counting = spot.fragment in self._errors
+        self._room[spot.fragment] = left if left > 0 else 0 if keeps_counting else -1
+
+    def _take_marks(self, spot: Spot, window: Window) -> None:
+        for tool in self._tools.get(spot.fragment, ()):
+            self.seen.tools[tool.tool] = tool
+        for observation in self._observations.get(spot.fragment, ()):
+            for position in spot.positions[-_MOST_NUMBERS:]:
+                self._take_number(observation, window.text_at(position))
+        if spot.fragment in self._marks:
+            for position in spot.positions:
+                self._take_error_line(window.line_at(position), window.text_at(position))
+
+    def _take_number(self, observation: Observation, text: str) -> None:
+        match = re.search(observation.pattern, text)
+        if match is not None:
+            self.seen.numbers[observation.id] = tuple(float(group) for group in match.groups())
+
+    def _take_error_line(self, line: int, text: str) -> None:
+        shape = _VARIABLE.sub("#", text)
+        known = self.seen.error_lines.get(shape)
+        if known is None and len(self.seen.error_lines) < _DISTINCT_ERROR_LINES:
+            self.seen.error_lines[shape] = ErrorLine(line=line, text=text)
+        elif known is not None and known.line != line:
+            known.count += 1
+            if line < known.line:
+                known.line, known.text = line, text
+
+    def _take_error(self, error: KnownError, spot: Spot, window: Window, starts: list[int]) -> None:
+        sighting = self.seen.errors.setdefault(error.id, Sighting(error=error))
+        text = spot.fragment.decode()
+        sighting.counts[text] = sighting.counts.get(text, 0) + spot.count
+        if error.match_mode == "all" and text != error.match[0]:
+            return
+        for position in spot.positions:
+            if len(sighting.hits) >= _MOST_HITS:
+                return
+            if error.within is None or _has_all(error, window, position):
+                hit = Hit(
+                    line=window.line_at(position),
+                    text=window.text_at(position),
+                    after=tuple(_lines_until_next(window, position, starts)),
+                )
+                sighting.hits.setdefault(hit.line, hit)
+
+
+def _has_all(error: KnownError, window: Window, position: int) -> bool:
+    reach = min(error.within or 0, CONTEXT_LINES)
+    text = "\n".join(window.lines_around(position, before=reach, after=reach))
+    return all(fragment in text for fragment in error.match)
+
+
+def _lines_until_next(window: Window, position: int, starts: list[int]) -> Iterator[str]:
+    following = bisect_right(starts, position)
+    last = window.data.rfind(b"\n", 0, starts[following]) if following < len(starts) else len(window.data)
+    end = window.data.find(b"\n", position)
+    for _ in range(CONTEXT_LINES - 1):
+        if not 0 <= end < last:
+            return
+        begin, end = end + 1, window.data.find(b"\n", end + 1)
+        yield window.data[begin : end if end >= 0 else None][:2000].decode("utf-8", "replace").strip()
+
+
+def _last_lines(window: Window) -> list[str]:
+    return [line.strip()[:400] for line in window.data[-16384:].decode("utf-8", "replace").splitlines()[-_TAIL_LINES:]]
+
+
+def collect(stream: IO[bytes], catalog: Catalog) -> Sightings:
+    """Read a log to its end, once."""
+    collector = _Collector(catalog)
+    for window in windows(stream):
+        collector.take(window)
+    return collector.seen
