@@ -1,0 +1,370 @@
+"""Every way in which an encodings file can be wrong: one InputError that names the file and the entry."""
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deploykit.encodings.reading import LIMIT, read_encodings
+from deploykit.errors import InputError
+
+ITEM = {
+    "bitwidth": 8,
+    "dtype": "int",
+    "is_symmetric": "False",
+    "max": 15.5,
+    "min": -10.0,
+    "offset": -100.0,
+    "scale": 0.1,
+}
+ITEM["max"] = (255 - 100) * 0.1
+WEIGHT = {"bitwidth": 8, "dtype": "int", "is_symmetric": "True", "offset": -128.0, "scale": 0.5}
+
+V061: dict[str, Any] = {
+    "version": "0.6.1",
+    "activation_encodings": {"act": [ITEM]},
+    "param_encodings": {"w": [WEIGHT, WEIGHT]},
+}
+V100: dict[str, Any] = {
+    "version": "1.0.0",
+    "activation_encodings": [
+        {
+            "bw": 8,
+            "dtype": "INT",
+            "enc_type": "PER_TENSOR",
+            "is_sym": False,
+            "name": "act",
+            "offset": [-100],
+            "scale": [0.1],
+        }
+    ],
+    "param_encodings": [
+        {
+            "bw": 8,
+            "compressed_bw": 4,
+            "block_size": 16,
+            "dtype": "INT",
+            "enc_type": "LPBQ",
+            "is_sym": True,
+            "name": "w",
+            "offset": [-128, -128],
+            "per_block_int_scale": [1, 16, 2, 16],
+            "scale": [0.5, 0.25],
+        }
+    ],
+}
+V200: dict[str, Any] = {
+    "version": "2.0.0",
+    "encodings": [
+        {"name": "act", "output_dtype": "uint8", "y_scale": 0.1, "y_zero_point": 100},
+        {"name": "w", "output_dtype": "int8", "y_scale": [0.5, 0.25], "axis": 0},
+        {"name": "b", "output_dtype": "int4", "y_scale": [[0.5], [0.25]], "axis": 1, "block_size": 16},
+        {
+            "name": "l",
+            "output_dtype": "int4",
+            "per_block_int_scale": [[1, 2], [3, 16]],
+            "per_channel_float_scale": [[0.5], [0.5]],
+            "axis": 1,
+            "block_size": 16,
+        },
+    ],
+}
+
+
+def put(base: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
+    """A copy of ``base`` with the value at a dotted path replaced; REMOVE takes the key away."""
+    document: dict[str, Any] = json.loads(json.dumps(base))  # unlike a deep copy, shares no item between two places
+    *parents, last = [int(step) if step.isdigit() else step for step in path.split(".")]
+    target: Any = document
+    for step in parents:
+        target = target[step]
+    if value is REMOVE:
+        del target[last]
+    else:
+        target[last] = value
+    return document
+
+
+REMOVE = object()
+
+A = "activation_encodings.0"
+P = "param_encodings.0"
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    # 0.6.1
+    "061 nan scale": (put(V061, "activation_encodings.act.0.scale", float("nan")), "'act': 'scale'[0] is not finite"),
+    "061 zero scale": (put(V061, "param_encodings.w.1.scale", 0), "scale is 0 at item 1"),
+    "061 negative scale": (put(V061, "activation_encodings.act.0.scale", -0.1), "'act'"),
+    "061 infinite scale": (
+        put(V061, "activation_encodings.act.0.scale", float("inf")),
+        "'act': 'scale'[0] is not finite",
+    ),
+    "061 boolean symmetry": (
+        put(V061, "activation_encodings.act.0.is_symmetric", True),
+        "'is_symmetric' must be a string",
+    ),
+    "061 other symmetry": (put(V061, "activation_encodings.act.0.is_symmetric", "true"), "not one of 'True', 'False'"),
+    "061 absurd width": (put(V061, "activation_encodings.act.0.bitwidth", 4096), "'bitwidth' is 4096, outside 2 .. 32"),
+    "061 width of digits": (put(V061, "activation_encodings.act.0.bitwidth", 10**300), "hundreds of digits"),
+    "061 float width": (put(V061, "activation_encodings.act.0.bitwidth", 8.0), "must be a whole number"),
+    "061 negative width": (put(V061, "activation_encodings.act.0.bitwidth", -8), "outside"),
+    "061 no scale": (put(V061, "activation_encodings.act.0.scale", REMOVE), "'scale' is missing"),
+    "061 no offset": (put(V061, "activation_encodings.act.0.offset", REMOVE), "'offset' is missing"),
+    "061 offset off the grid": (
+        put(V061, "activation_encodings.act.0.offset", 5.0),
+        "does not lie on the grid of uint8",
+    ),
+    "061 null entry": (put(V061, "activation_encodings.act", None), "'act'"),
+    "061 null item": (put(V061, "activation_encodings.act.0", None), "an object is expected, not null"),
+    "061 empty list": (put(V061, "activation_encodings.act", []), "an empty list"),
+    "061 object of 1.0.0": (put(V061, "activation_encodings.act", V100["activation_encodings"][0]), "an object"),
+    "061 mixed widths": (put(V061, "param_encodings.w.1.bitwidth", 4), "differs between the items"),
+    "061 mixed kinds": (put(V061, "param_encodings.w.1", {"bitwidth": 16, "dtype": "float"}), "'w'"),
+    "061 unknown key": (put(V061, "activation_encodings.act.0.zero", 1), "'zero' is not a key"),
+    "061 min contradicts": (put(V061, "activation_encodings.act.0.min", -20.0), "'min' is -20"),
+    "061 max is text": (put(V061, "activation_encodings.act.0.max", "15.5"), "must be a number, not a string"),
+    "061 float32": (put(V061, "activation_encodings.act", [{"bitwidth": 32, "dtype": "float"}]), "must be 16"),
+    "061 float with scale": (
+        put(V061, "activation_encodings.act", [{"bitwidth": 16, "dtype": "float", "scale": 1.0}]),
+        "'scale' is not a key",
+    ),
+    "061 two floats": (put(V061, "activation_encodings.act", [{"bitwidth": 16, "dtype": "float"}] * 2), "one item"),
+    "061 unknown dtype": (put(V061, "activation_encodings.act.0.dtype", "INT"), "not one of 'int', 'float'"),
+    "061 name twice": (put(V061, "param_encodings.act", [WEIGHT]), "'act' has two entries"),
+    "061 empty name": (put(V061, "param_encodings", {"": [WEIGHT]}), "without a tensor name"),
+    "061 half a character": (put(V061, "param_encodings", {"\ud800": [WEIGHT]}), "half a character"),
+    "061 section missing": (put(V061, "param_encodings", REMOVE), "'param_encodings' is missing"),
+    "061 section null": (put(V061, "param_encodings", None), "'param_encodings' must be an object"),
+    "061 claims 1.0.0": (V061 | {"version": "1.0.0"}, "says version 1.0.0, but is laid out as version 0.6.1"),
+    "061 claims 2.0.0": (V061 | {"version": "2.0.0"}, "says version 2.0.0, but is laid out as version 0.6.1"),
+    "061 with 2.0.0's section": (V061 | {"encodings": {}}, "'encodings' is a section of another version"),
+    # 1.0.0
+    "100 nan scale": (put(V100, f"{A}.scale", [float("nan")]), "'act': 'scale'[0] is not finite"),
+    "100 zero scale": (put(V100, f"{A}.scale", [0.0]), "'act'"),
+    "100 lengths differ": (put(V100, f"{A}.offset", [-100, -100]), "'offset' has 2 items, but 'scale' has 1"),
+    "100 two scales per tensor": (put(V100, f"{A}.scale", [0.1, 0.1]), "enc_type is PER_TENSOR"),
+    "100 no scales": (put(V100, f"{A}.scale", []), "is empty"),
+    "100 scale is a number": (put(V100, f"{A}.scale", 0.1), "must be a list of numbers"),
+    "100 null scale": (put(V100, f"{A}.scale", [None]), "must be a number, not null"),
+    "100 boolean scale": (put(V100, f"{A}.scale", [True]), "must be a number, not a boolean"),
+    "100 text symmetry": (put(V100, f"{A}.is_sym", "True"), "must be true or false"),
+    "100 fractional offset": (put(V100, f"{A}.offset", [-100.5]), "holds a fraction"),
+    "100 shift beyond a step": (put(V100, f"{A}.zero_point_shift", [1.0]), "'zero_point_shift'"),
+    "100 shift of other length": (put(V100, f"{A}.zero_point_shift", [0.5, 0.5]), "'zero_point_shift'"),
+    "100 absurd width": (put(V100, f"{A}.bw", 33), "outside 2 .. 32"),
+    "100 unknown kind": (put(V100, f"{A}.enc_type", "PER_AXIS"), "'enc_type' is 'PER_AXIS'"),
+    "100 float8": (put(V100, A, {"bw": 8, "dtype": "FLOAT", "enc_type": "PER_TENSOR", "name": "act"}), "must be 16"),
+    "100 block without size": (
+        put(V100, f"{A}.enc_type", "PER_BLOCK"),
+        "'block_size' is missing",
+    ),
+    "100 block size on a channel": (put(V100, f"{A}.block_size", 16), "'block_size' is not a key"),
+    "100 lpbq asymmetric": (put(V100, f"{P}.is_sym", False), "always symmetric"),
+    "100 lpbq offset": (put(V100, f"{P}.offset", [-128, -127]), "'offset' must be 2 times -128"),
+    "100 lpbq fractional block": (put(V100, f"{P}.per_block_int_scale", [1, 1.5, 2, 3]), "1.5 is not a whole number"),
+    "100 lpbq block of 17": (
+        put(V100, f"{P}.per_block_int_scale", [1, 17, 2, 3]),
+        "17 is not a whole number in 1 .. 16",
+    ),
+    "100 lpbq uneven": (put(V100, f"{P}.per_block_int_scale", [1, 2, 3]), "not a multiple of the 2 channels"),
+    "100 lpbq widths": (put(V100, f"{P}.compressed_bw", 8), "cannot be decompressed"),
+    "100 zero block": (put(V100, f"{P}.block_size", 0), "'block_size' is 0"),
+    "100 no name": (put(V100, f"{A}.name", REMOVE), "activation_encodings[0]: 'name' is missing"),
+    "100 null name": (put(V100, f"{A}.name", None), "'name' must be a string, not null"),
+    "100 null entry": (put(V100, A, None), "activation_encodings[0]: an object is expected, not null"),
+    "100 name in both sections": (put(V100, f"{P}.name", "act"), "'act' has two entries"),
+    "100 object of 2.0.0": (put(V100, A, V200["encodings"][0]), "'act'"),
+    "100 claims 2.0.0": (V100 | {"version": "2.0.0"}, "says version 2.0.0, but is laid out as version 1.0.0"),
+    "100 claims 0.6.1": (V100 | {"version": "0.6.1"}, "says version 0.6.1, but is laid out as version 1.0.0"),
+    # 2.0.0
+    "200 negative scale": (put(V200, "encodings.0.y_scale", -1), "scale is -1"),
+    "200 infinite scale": (put(V200, "encodings.1.y_scale", [0.5, float("inf")]), "'w': 'y_scale'[1] is not finite"),
+    "200 zero point off the grid": (put(V200, "encodings.0.y_zero_point", 256), "zero point 256 does not lie on"),
+    "200 zero points differ": (put(V200, "encodings.1.y_zero_point", [0]), "but zero points of"),
+    "200 list without axis": (put(V200, "encodings.1.axis", REMOVE), "no 'axis' says"),
+    "200 axis of text": (put(V200, "encodings.1.axis", "0"), "'axis' must be a whole number"),
+    "200 null axis": (put(V200, "encodings.1.axis", None), "'axis' must be a whole number, not null"),
+    "200 axis far away": (put(V200, "encodings.1.axis", 1000), "'axis' is 1000"),
+    "200 block axis out of range": (put(V200, "encodings.2.axis", 2), "axis 2 is out of range for 2 dimensions"),
+    "200 flat blocks": (put(V200, "encodings.2.y_scale", [0.5, 0.5]), "must be nested"),
+    "200 uneven blocks": (put(V200, "encodings.2.y_scale", [[0.5], [0.5, 0.25]]), "nested unevenly"),
+    "200 uneven levels": (put(V200, "encodings.2.y_scale", [[0.5], 0.5]), "nested unevenly"),
+    "200 empty blocks": (put(V200, "encodings.2.y_scale", [[], []]), "is empty"),
+    "200 too deep": (put(V200, "encodings.2.y_scale", [[[[[[[[[0.5]]]]]]]]]), "deeper than"),
+    "200 axis for one scale": (put(V200, "encodings.0.axis", 0), "must be a flat list"),
+    "200 absurd dtype": (put(V200, "encodings.0.output_dtype", "int128"), "'output_dtype' is 'int128'"),
+    "200 padded dtype": (put(V200, "encodings.0.output_dtype", "int08"), "'output_dtype'"),
+    "200 float16": (put(V200, "encodings.0.output_dtype", "float16"), "'output_dtype' is 'float16'"),
+    "200 float8 with a zero point": (put(V200, "encodings.0.output_dtype", "float8e5m2"), "must be left out or 0"),
+    "200 unsigned lpbq": (put(V200, "encodings.3.output_dtype", "uint4"), "LPBQ weights are"),
+    "200 lpbq without channels": (put(V200, "encodings.3.per_channel_float_scale", REMOVE), "is missing"),
+    "200 lpbq shapes": (put(V200, "encodings.3.per_channel_float_scale", [[0.5]]), "the shape [2, 1] would fit"),
+    "200 lpbq flat": (put(V200, "encodings.3.per_block_int_scale", [1, 2]), "'l'"),
+    "200 lpbq number": (put(V200, "encodings.3.per_block_int_scale", 1), "'l'"),
+    "200 scale object": (put(V200, "encodings.0.y_scale", {"x": 1}), "as from version 2.1.0 on"),
+    "200 unknown key": (put(V200, "encodings.0.bw", 8), "'bw' is not a key"),
+    "200 name twice": (put(V200, "encodings.1.name", "act"), "'act' has two entries"),
+    "200 no dtype": (put(V200, "encodings.0.output_dtype", REMOVE), "'output_dtype' is missing"),
+    "200 no scale": (put(V200, "encodings.0.y_scale", REMOVE), "'y_scale' is missing"),
+    "200 null entry": (put(V200, "encodings.0", None), "encodings[0]"),
+    "200 encodings is null": (put(V200, "encodings", None), "'encodings' must be a list"),
+    "200 encodings is an object": (put(V200, "encodings", {}), "'encodings' must be a list"),
+    "200 claims 1.0.0": (V200 | {"version": "1.0.0"}, "says version 1.0.0, but is laid out as version 2.0.0"),
+    # the top
+    "unknown version": (V200 | {"version": "3.0.0"}, "the version '3.0.0'"),
+    "version as a number": (V200 | {"version": 2.0}, "the version 2.0"),
+    "null version": (V200 | {"version": None}, "the version null"),
+    "listed version": (V200 | {"version": ["2.0.0"]}, "the version a list"),
+    "no version": (put(V200, "version", REMOVE), "no 'version'"),
+    "producer of text": (V200 | {"producer": "me"}, "'producer' must be an object"),
+}
+
+
+def save(tmp_path: Path, document: Any) -> Path:
+    path = tmp_path / "w.encodings"
+    path.write_text(json.dumps(document), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(("document", "words"), WRONG.values(), ids=WRONG.keys())
+def test_wrong_content_is_refused(document: dict[str, Any], words: str, tmp_path: Path) -> None:
+    path = save(tmp_path, document)
+    with pytest.raises(InputError) as caught:
+        read_encodings(path)
+    message = str(caught.value)
+    assert str(path) in message and words in message
+    assert caught.value.exit_status == 3
+
+
+@pytest.mark.parametrize("document", [V061, V100, V200], ids=["0.6.1", "1.0.0", "2.0.0"])
+def test_the_documents_that_were_broken_are_good(document: dict[str, Any], tmp_path: Path) -> None:
+    assert len(read_encodings(save(tmp_path, document))) >= 2
+
+
+BYTES: dict[str, tuple[bytes, str]] = {
+    "empty": (b"", "is empty"),
+    "blank": (b" \n\t", "is empty"),
+    "not JSON": (b"version: 2.0.0\n", "not JSON"),
+    "truncated": (json.dumps(V200).encode()[:-40], "not JSON"),
+    "not UTF-8": (b'{"version": "\xff\xfe"}', "not UTF-8"),
+    "UTF-16": (json.dumps(V200).encode("utf-16"), "not UTF-8"),
+    "a zip": (b"PK\x03\x04" + bytes(200), "w.encodings"),
+    "duplicate key": (b'{"version": "2.0.0", "encodings": [], "encodings": []}', "'encodings' occurs twice"),
+    "duplicate tensor": (
+        b'{"version": "0.6.1", "param_encodings": {}, "activation_encodings": {"a": [], "a": []}}',
+        "'a' occurs twice",
+    ),
+    "nan": (
+        b'{"version": "2.0.0", "encodings": [{"name": "a", "output_dtype": "int8", "y_scale": NaN}]}',
+        "'a': 'y_scale'",
+    ),
+    "infinity": (b'{"version": "2.0.0", "encodings": [], "note": -Infinity}', "-Infinity is not a JSON number"),
+    "beyond a double": (
+        b'{"version": "2.0.0", "encodings": [{"name": "a", "output_dtype": "int8", "y_scale": 1e999}]}',
+        "'a': 'y_scale'.0. is not finite",
+    ),
+    "whole beyond a double": (
+        b'{"version": "2.0.0", "encodings": [{"name": "a", "output_dtype": "int8", "y_scale": 1' + b"0" * 999 + b"}]}",
+        "'a': 'y_scale' holds a number too large",
+    ),
+    "five thousand digits": (b'{"version": "2.0.0", "encodings": [' + b"9" * 5000 + b"]}", "w.encodings"),
+    "nested lists": (b'{"version": "2.0.0", "encodings": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested too deep"),
+    "nested objects": (b'{"a":' * 100_000 + b"1" + b"}" * 100_000, "nested too deep"),
+    "a list": (b"[]", "an object is expected at the top, not a list"),
+    "null": (b"null", "not null"),
+    "a number": (b"1", "not a number"),
+}
+
+
+@pytest.mark.parametrize(("data", "words"), BYTES.values(), ids=BYTES.keys())
+def test_wrong_bytes_are_refused(data: bytes, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "w.encodings"
+    path.write_bytes(data)
+    with pytest.raises(InputError, match=words) as caught:
+        read_encodings(path)
+    assert str(path) in str(caught.value)
+
+
+def test_missing_file_and_folder_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such file"):
+        read_encodings(tmp_path / "none.encodings")
+    with pytest.raises(InputError, match="is a folder"):
+        read_encodings(tmp_path)
+
+
+def test_a_huge_file_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "w.encodings"
+    with path.open("wb") as file:
+        file.truncate(LIMIT * 64)
+    start = time.process_time()
+    with pytest.raises(InputError, match="more than the"):
+        read_encodings(path)
+    assert time.process_time() - start < 5
+
+
+SHAPES: dict[str, tuple[dict[str, tuple[int, ...]], str]] = {
+    "length": ({"w": (3, 2)}, "2 scales for axis 0, which is 3 long in 3 x 2"),
+    "axis": ({"w": ()}, "axis 0 is out of range for 0 dimensions"),
+    "blocks": ({"b": (2, 32)}, "1 blocks of 16 for axis 1, which is 32 long"),
+    "rank": ({"b": (2, 16, 1)}, "scales of 2 dimensions for a tensor of shape 2 x 16 x 1"),
+    "channels": ({"b": (3, 16)}, "2 scales for axis 0, which is 3 long"),
+    "lpbq": ({"l": (2, 16)}, "2 blocks of 16"),
+}
+
+
+@pytest.mark.parametrize(("shapes", "words"), SHAPES.values(), ids=SHAPES.keys())
+def test_lengths_must_match_the_axis(shapes: dict[str, tuple[int, ...]], words: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        read_encodings(save(tmp_path, V200), shapes=shapes)
+    assert words in str(caught.value) and "w.encodings" in str(caught.value)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def leaves(document: Any, path: str = "") -> list[str]:
+    items = document.items() if isinstance(document, dict) else enumerate(document)
+    found = []
+    for key, value in items:
+        here = f"{path}.{key}" if path else str(key)
+        found.append(here)
+        if isinstance(value, dict | list):
+            found += leaves(value, here)
+    return found
+
+
+@settings(max_examples=150, deadline=None)
+@given(base=st.sampled_from([V061, V100, V200]), data=st.data(), value=JSON)
+def test_any_value_anywhere_reads_or_is_refused(
+    base: dict[str, Any], data: st.DataObject, value: Any, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    document = put(base, data.draw(st.sampled_from(leaves(base))), value)
+    path = tmp_path_factory.mktemp("any") / "w.encodings"
+    path.write_text(json.dumps(document), encoding="utf-8")
+    try:
+        read_encodings(path)
+    except InputError as error:
+        assert str(path) in str(error)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    cut=st.integers(0, 3000), mangle=st.sampled_from([lambda b: b, lambda b: b[::-1], lambda b: b.replace(b'"', b"'")])
+)
+def test_any_prefix_is_refused(
+    cut: int, mangle: Callable[[bytes], bytes], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    data = json.dumps(V100).encode()
+    path = tmp_path_factory.mktemp("cut") / "w.encodings"
+    path.write_bytes(mangle(data[: cut % len(data)]))
+    with pytest.raises(InputError):
+        read_encodings(path)
