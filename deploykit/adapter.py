@@ -166,7 +166,7 @@ class Backend(Protocol):
     def plan(self, situation: Situation) -> Plan:
         """Decide. Pure: reads the situation, touches nothing."""
 
-    def render(self, situation: Situation, plan: Plan, templates: Path | None) -> tuple[PackageFile, ...]:
+    def render(self, situation: Situation, plan: Plan, templates: Path | None) -> Iterable[PackageFile]:
         """Every file of the package that the core does not write itself; ``templates`` is a folder of the user's."""
 
     def execute(self, package: Path, plan: Plan, situation: Situation, progress: Progress) -> Execution:

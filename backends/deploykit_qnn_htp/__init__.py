@@ -1,1 +1,8 @@
 """The qnn-htp backend: Qualcomm HTP through QAIRT."""
+
+from deploykit_qnn_htp.adapter import QnnHtp
+
+__all__ = ["backend"]
+
+backend = QnnHtp()
+"""What the entry point ``deploykit.backends`` names."""

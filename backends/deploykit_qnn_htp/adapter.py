@@ -1,0 +1,79 @@
+"""The backend object: the methods of ``deploykit.adapter.Backend``, each a call into the module that does it.
+
+Cheap to import; what needs onnx or numpy is imported when it is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from deploykit.adapter import Execution, PackageFile, Progress, Situation, Verification
+    from deploykit.capabilities import CompatRow
+    from deploykit.devices import Device
+    from deploykit.plan import Plan
+    from deploykit.rules import Registry
+    from deploykit.target import Target
+
+__all__ = ["QnnHtp"]
+
+
+class QnnHtp:
+    """Qualcomm HTP through QAIRT's own converters."""
+
+    id = "qnn-htp"
+    summary = "Qualcomm HTP through QAIRT: converter commands, configuration, build and run scripts"
+
+    def devices(self) -> tuple[Device, ...]:
+        """Every Qualcomm device whose soc_model is known."""
+        from deploykit_qualcomm.devices import qualcomm_devices
+
+        return tuple(device for device in qualcomm_devices() if self.id in device.backends)
+
+    def registries(self) -> tuple[Registry[Any], ...]:
+        """Target, lint, draft and route rules."""
+        from deploykit_qualcomm.registries import qualcomm_registries
+
+        from deploykit_qnn_htp.draft_rules import DRAFT_RULES
+        from deploykit_qnn_htp.rules import ROUTE_RULES
+
+        return (*qualcomm_registries(), DRAFT_RULES, ROUTE_RULES)
+
+    def compat(self) -> Iterable[CompatRow]:
+        """Every row of the SDK tables."""
+        from deploykit_qualcomm.compat import compat_rows
+
+        return compat_rows(self.id)
+
+    def resolve(self, device: Device, sdk: str | None) -> Target:
+        """The device under the table that answers for that version."""
+        from deploykit_qualcomm.resolving import resolve_target
+
+        return resolve_target(device, sdk, self.id)
+
+    def plan(self, situation: Situation) -> Plan:
+        """Decide."""
+        from deploykit_qnn_htp.planning import make_plan
+
+        return make_plan(situation)
+
+    def render(self, situation: Situation, plan: Plan, templates: Path | None) -> Iterable[PackageFile]:
+        """Model, encodings, calibration, configurations and scripts."""
+        from deploykit_qnn_htp.files import package_files
+
+        return package_files(situation, plan, templates)
+
+    def execute(self, package: Path, plan: Plan, situation: Situation, progress: Progress) -> Execution:
+        """Nothing of this route runs while packaging: the tools belong to the user's SDK (``deploykit build``)."""
+        from deploykit.adapter import Execution
+
+        del package, plan, situation, progress
+        return Execution()
+
+    def verify(self, package: Path, manifest: Mapping[str, Any]) -> Verification:
+        """Judge a package on disk."""
+        from deploykit_qnn_htp.verification import verify
+
+        return verify(package, manifest)

@@ -1,0 +1,181 @@
+"""The commands of a route as argv tuples, every flag looked up in the table of that tool and version first.
+
+A flag that the table does not list cannot be written: that is a defect of deploykit, not of the user.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from deploykit.capabilities import Flag, SdkTable, Status
+from deploykit.errors import DefectError
+from deploykit.plan import Step
+from deploykit_qnn_htp.draft import Candidate
+from deploykit_qnn_htp.routes import Intent
+
+__all__ = ["HOST", "Argv", "Paths", "steps"]
+
+HOST = "x86_64-linux-clang"
+
+
+class Argv:
+    """Builds the argv of one tool under one SDK table; refuses what the table does not list."""
+
+    def __init__(self, tool: str, sdk: SdkTable) -> None:
+        if tool not in sdk.tools():
+            raise DefectError(f"{sdk.sdk} {sdk.version}: no table of the flags of {tool}")
+        self.tool = tool
+        self._sdk = sdk
+        self._words: list[str] = [tool]
+
+    def add(self, flag: str, *values: str) -> Argv:
+        """Append a flag with its values, checked against the table."""
+        row = self._sdk.flag(self.tool, flag)
+        if row is None or row.status is not Status.SUPPORTED:
+            status = "not listed" if row is None else row.status
+            raise DefectError(f"{self.tool} {self._sdk.version}: the flag {flag} is {status}")
+        self._check(row, flag, values)
+        self._words += [flag, *values]
+        return self
+
+    def _check(self, row: Flag, flag: str, values: tuple[str, ...]) -> None:
+        least, most = {"switch": (0, 0), "value": (1, 1), "values": (1, 99)}[row.kind]
+        if not least <= len(values) <= most:
+            raise DefectError(f"{self.tool} {flag}: {len(values)} values for a flag of kind {row.kind}")
+        wrong = [value for value in values if row.values and row.kind == "value" and value not in row.values]
+        if wrong:
+            raise DefectError(f"{self.tool} {flag}: {wrong[0]!r} is not one of {', '.join(row.values)}")
+
+    def add_if_listed(self, flag: str, *values: str) -> Argv:
+        """Append a flag only where the table lists it as supported; used for mere conveniences."""
+        return self.add(flag, *values) if self._sdk.has_flag(self.tool, flag) else self
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The argv."""
+        return tuple(self._words)
+
+
+class Paths:
+    """Where everything lies inside the package, for one graph name."""
+
+    def __init__(self, graph: str) -> None:
+        self.graph = graph
+        self.model = f"model/{graph}.onnx"
+        self.encodings = f"encodings/{graph}.json"
+        self.input_list = "calibration/input_list.txt"
+        self.cpp = f"artifacts/{graph}.cpp"
+        self.weights = f"artifacts/{graph}.bin"
+        self.net_json = f"artifacts/{graph}_net.json"
+        self.library = f"artifacts/lib/{HOST}/lib{graph}.so"
+        self.dlc = f"artifacts/{graph}.dlc"
+        self.context = f"artifacts/{graph}_ctx.bin"
+        self.types = "config/intended_types.json"
+        self.outer = "config/backend_config.json"
+        self.inner = "config/htp_prepare.json"
+        self.outer_run = "config/run_config.json"
+        self.inner_run = "config/htp_run.json"
+
+
+def steps(candidate: Candidate, paths: Paths) -> tuple[Step, ...]:
+    """Convert, build the model library where the route has one, make the context binary, run on the device."""
+    return tuple(_legacy(candidate, paths) if candidate.route.legacy else _dlc(candidate, paths))
+
+
+def _legacy(candidate: Candidate, paths: Paths) -> Iterator[Step]:
+    sdk = candidate.draft.sdk
+    yield _convert_legacy(candidate, paths)
+    library = Argv("qnn-model-lib-generator", sdk)
+    library.add("-c", paths.cpp).add("-b", paths.weights).add("-o", "artifacts/lib").add("-t", HOST)
+    yield Step(
+        id="model-lib",
+        tool=library.tool,
+        argv=library.words,
+        inputs=(paths.cpp, paths.weights),
+        outputs=(paths.library,),
+    )
+    yield _context(sdk, paths, model=paths.library, dlc=None)
+    yield _net_run(sdk, paths)
+
+
+def _convert_legacy(candidate: Candidate, paths: Paths) -> Step:
+    draft, route = candidate.draft, candidate.route
+    argv = Argv(route.tool, draft.sdk).add("--input_network", paths.model).add("--output_path", paths.cpp)
+    inputs = [paths.model]
+    if draft.completed is not None and draft.intent in (Intent.INTEGER, Intent.MIXED):
+        argv.add("--quantization_overrides", paths.encodings)
+        inputs.append(paths.encodings)
+    if route.quantizer_v2:
+        argv.add("--use_quantize_v2")
+    if route.float_fallback:
+        argv.add("--float_fallback")
+    if route.float_fallback or not route.input_list:
+        argv.add("--float_bitwidth", "32" if draft.intent is Intent.FLOAT32 else "16")
+    if draft.intent not in (Intent.FLOAT16, Intent.FLOAT32):
+        argv.add("--act_bitwidth", str(draft.widths.activation))
+        argv.add("--weights_bitwidth", str(draft.widths.weight))
+        argv.add("--bias_bitwidth", str(draft.widths.bias))
+    if route.input_list:
+        argv.add("--input_list", paths.input_list)
+        inputs.append(paths.input_list)
+    if draft.intent is Intent.CALIBRATED:
+        argv.add("--use_per_channel_quantization").add("--use_per_row_quantization")
+    # Without it the legacy converters turn 4-D inputs and outputs into NHWC: data would change its meaning silently.
+    argv.add("--preserve_io", "layout")
+    return Step(
+        id="convert",
+        tool=route.tool,
+        argv=argv.words,
+        inputs=tuple(inputs),
+        outputs=(paths.cpp, paths.weights, paths.net_json),
+        note="writes .cpp, .bin and _net.json; build.sh compares the types in _net.json with the intended ones",
+    )
+
+
+def _dlc(candidate: Candidate, paths: Paths) -> Iterator[Step]:
+    draft, route = candidate.draft, candidate.route
+    argv = Argv(route.tool, draft.sdk).add("--input_network", paths.model).add("--output_path", paths.dlc)
+    inputs = [paths.model]
+    if draft.completed is not None and route.encodings:
+        argv.add("--quantization_overrides", paths.encodings)
+        inputs.append(paths.encodings)
+    argv.add("--float_bitwidth", "32" if draft.intent is Intent.FLOAT32 else "16")
+    argv.add_if_listed("--target_backend", "HTP")
+    yield Step(
+        id="convert",
+        tool=route.tool,
+        argv=argv.words,
+        inputs=tuple(inputs),
+        outputs=(paths.dlc,),
+        note="no public tool lists the types inside a DLC by known flags: compare with qairt-dlc-info by hand",
+    )
+    yield _context(draft.sdk, paths, model="libQnnModelDlc.so", dlc=paths.dlc)
+    yield _net_run(draft.sdk, paths)
+
+
+def _context(sdk: SdkTable, paths: Paths, *, model: str, dlc: str | None) -> Step:
+    argv = Argv("qnn-context-binary-generator", sdk).add("--backend", "libQnnHtp.so").add("--model", model)
+    if dlc is not None:
+        argv.add("--dlc_path", dlc)
+    argv.add("--binary_file", f"{paths.graph}_ctx").add("--output_dir", "artifacts")
+    argv.add("--config_file", paths.outer)
+    return Step(
+        id="context-binary",
+        tool=argv.tool,
+        argv=argv.words,
+        inputs=(dlc or model, paths.outer, paths.inner),
+        outputs=(paths.context,),
+    )
+
+
+def _net_run(sdk: SdkTable, paths: Paths) -> Step:
+    argv = Argv("qnn-net-run", sdk).add("--backend", "libQnnHtp.so").add("--retrieve_context", paths.context)
+    argv.add("--input_list", "input_list.txt").add("--output_dir", "output").add("--config_file", paths.outer_run)
+    return Step(
+        id="net-run",
+        tool=argv.tool,
+        argv=argv.words,
+        inputs=(paths.context, paths.outer_run, paths.inner_run),
+        outputs=("output",),
+        where="device",
+    )

@@ -1,0 +1,184 @@
+"""The two pairs of backend-extension files, for prepare and for run, out of the key table of that SDK version.
+
+Every key is looked up first; a key that the table does not know, or not for that version, is refused by name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from deploykit.capabilities import ConfigKey, SdkTable, Status
+from deploykit.devices import Device
+from deploykit.errors import DefectError, UsageError
+from deploykit.target import nearest_names
+from deploykit_qnn_htp.commands import Paths
+
+__all__ = ["Setting", "build_configs", "parse_settings"]
+
+_LIBRARY = "libQnnHtpNetRunExtensions.so"
+_OURS = ("backend_extensions.shared_library_path", "backend_extensions.config_file_path", "graphs[].graph_names")
+_BOOLS = {"true": True, "1": True, "on": True, "false": False, "0": False, "off": False}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One documented key with its checked value."""
+
+    key: ConfigKey
+    value: Any
+
+
+def parse_settings(options: Iterable[tuple[str, str]], sdk: SdkTable, device: Device) -> tuple[Setting, ...]:
+    """The ``--option KEY=VALUE`` pairs as settings; UsageError for what the table of this version does not take.
+
+    A key may be written in full (``graphs[].vtcm_mb``), without brackets, or by its last part where that is unique.
+    """
+    settings = {}
+    for name, text in options:
+        key = _find(name, sdk)
+        settings[key.path] = Setting(key=key, value=_value(key, text))
+    _check_device(settings, device)
+    return tuple(settings.values())
+
+
+def _find(name: str, sdk: SdkTable) -> ConfigKey:
+    wanted = name.replace("[]", "")
+    found = [key for key in sdk.config_keys if key.path.replace("[]", "") == wanted]
+    found = found or [key for key in sdk.config_keys if key.path.replace("[]", "").endswith(f".{wanted}")]
+    if len(found) > 1:
+        raise UsageError(f"--option {name}: means {' or '.join(key.path for key in found)}", next="write it in full")
+    if not found:
+        near = nearest_names(wanted, [key.path.replace("[]", "") for key in sdk.config_keys])
+        near += nearest_names(wanted, [key.path.rpartition(".")[2] for key in sdk.config_keys])
+        raise UsageError(
+            f"--option {name}: no such key in the configuration of {sdk.sdk} {sdk.version}",
+            next=f"did you mean {', '.join(dict.fromkeys(near[:3]))}?" if near else "see 'deploykit compat config'",
+        )
+    return _allowed(name, found[0], sdk)
+
+
+def _allowed(name: str, key: ConfigKey, sdk: SdkTable) -> ConfigKey:
+    if key.path in _OURS:
+        raise UsageError(f"--option {name}: deploykit sets {key.path} itself")
+    if key.status is not Status.SUPPORTED:
+        why = key.note or key.contradicts
+        instead = f"use {key.renamed_to}" if key.renamed_to else "leave it out, or use another SDK version"
+        raise UsageError(
+            f"--option {name}: {key.path} is {key.status} in {sdk.sdk} {sdk.version}", why=why, next=instead
+        )
+    return key
+
+
+def _value(key: ConfigKey, text: str) -> Any:
+    """The text as the key's type; a wrong type, range or word is a UsageError."""
+    value = _typed(key, text)
+    if key.range and not key.range[0] <= value <= key.range[1]:
+        raise UsageError(f"--option {key.path}={text}: not in {key.range[0]} .. {key.range[1]}")
+    if key.values and str(value) not in key.values:
+        raise UsageError(f"--option {key.path}={text}: not one of {', '.join(key.values)}")
+    return value
+
+
+def _typed(key: ConfigKey, text: str) -> Any:
+    match key.type:
+        case "string" | "enum":
+            return text
+        case "int":
+            return _int(key, text)
+        case "bool":
+            if text.lower() not in _BOOLS:
+                raise UsageError(f"--option {key.path}={text}: true or false is expected")
+            return _BOOLS[text.lower()]
+        case _:
+            return _json(key, text)
+
+
+def _int(key: ConfigKey, text: str) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        raise UsageError(f"--option {key.path}={text}: a whole number is expected") from None
+    if value < 0:
+        raise UsageError(f"--option {key.path}={text}: a number from 0 on is expected")
+    return value
+
+
+def _json(key: ConfigKey, text: str) -> Any:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        if key.type == "unknown":
+            return text
+        example = f", for instance {key.example}" if key.example else ""
+        raise UsageError(f"--option {key.path}={text}: JSON of type {key.type} is expected{example}") from None
+    kinds = {"object": dict, "list[string]": list, "list[int]": list, "list[object]": list}
+    if key.type in kinds and not isinstance(value, kinds[key.type]):
+        raise UsageError(f"--option {key.path}={text}: JSON of type {key.type} is expected")
+    return value
+
+
+def _check_device(settings: Mapping[str, Setting], device: Device) -> None:
+    vtcm, asked = device.fact("vtcm_mb"), settings.get("graphs[].vtcm_mb")
+    if asked is not None and isinstance(vtcm, int) and asked.value > vtcm:
+        raise UsageError(
+            f"--option {asked.key.path}={asked.value}: {device.name} has {vtcm} MB",
+            why="a larger value makes a binary that does not load (error 5005)",
+            next=f"at most {vtcm}, or 0 for the SoC's maximum",
+        )
+    for path in ("devices[].soc_model", "devices[].soc_id"):
+        number = settings.get(path)
+        known = {
+            device.fact("soc_model"),
+            *(device.facts["soc_model"].alternatives if "soc_model" in device.facts else ()),
+        }
+        if number is not None and number.value not in known:
+            raise UsageError(
+                f"--option {path}={number.value}: the soc_model of {device.name} is {device.fact('soc_model')}",
+                why="the QNN numbering is not the Android SoC id",
+            )
+
+
+def build_configs(settings: Iterable[Setting], sdk: SdkTable, device: Device, paths: Paths) -> dict[str, Any]:
+    """The four files by package path: outer and inner, for the context-binary generator and for the device."""
+    chosen = list(settings)
+    inner: dict[str, Any] = {"graphs": [{"graph_names": [paths.graph]}], "devices": [{}]}
+    vtcm = device.fact("vtcm_mb")
+    _put(inner, sdk, "devices[].soc_model", device.fact("soc_model"))
+    _put(inner, sdk, "devices[].dsp_arch", device.fact("arch"))
+    if isinstance(vtcm, int):
+        # Left out, one user measured 4 MB instead of the SoC's maximum.
+        _put(inner, sdk, "graphs[].vtcm_mb", vtcm)
+    inner_run: dict[str, Any] = {}
+    _put(inner_run, sdk, "devices[].cores[].perf_profile", "burst")
+    outer, outer_run = _outer(paths.inner), _outer(paths.inner_run)
+    for setting in chosen:
+        prepare, run = (outer, outer_run) if setting.key.file == "outer" else (inner, inner_run)
+        if setting.key.phase in ("prepare", "both", ""):
+            _place(prepare, setting.key.path, setting.value)
+        if setting.key.phase in ("net-run", "both", ""):
+            _place(run, setting.key.path, setting.value)
+    return {paths.outer: outer, paths.inner: inner, paths.outer_run: outer_run, paths.inner_run: inner_run}
+
+
+def _outer(inner: str) -> dict[str, Any]:
+    return {"backend_extensions": {"shared_library_path": _LIBRARY, "config_file_path": inner}}
+
+
+def _put(target: dict[str, Any], sdk: SdkTable, path: str, value: Any) -> None:
+    """Write one of deploykit's own keys; the table must list it, or the table and the code disagree."""
+    key = sdk.key(path)
+    if key is None or key.status is not Status.SUPPORTED:
+        raise DefectError(f"{sdk.sdk} {sdk.version}: the table does not list the key {path}")
+    _place(target, path, value)
+
+
+def _place(target: dict[str, Any], path: str, value: Any) -> None:
+    here: Any = target
+    *folders, last = path.split(".")
+    for folder in folders:
+        is_list = folder.endswith("[]")
+        here = here.setdefault(folder[:-2], [{}])[0] if is_list else here.setdefault(folder, {})
+    here[last] = value

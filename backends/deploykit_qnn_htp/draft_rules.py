@@ -1,0 +1,259 @@
+"""Rules about the draft as a whole, whatever route is taken: architecture, ranges, widths. They choose nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from deploykit.capabilities import Status
+from deploykit.findings import Severity, SubjectKind
+from deploykit.rules import Found, Registry
+from deploykit_qnn_htp.draft import Draft
+from deploykit_qnn_htp.naming import listed
+from deploykit_qnn_htp.routes import Intent
+
+__all__ = ["DRAFT_RULES", "FLOAT16_MAX"]
+
+DRAFT_RULES: Registry[Draft] = Registry("draft")
+
+FLOAT16_MAX = 65504.0
+"""The largest finite float16 (IEEE 754 binary16)."""
+
+_WORTH_READING = 1 << 20
+"""Constants with more elements are weights, not range problems; they are not read for this question."""
+
+
+def _encodings_name(draft: Draft) -> str:
+    path = draft.situation.request.encodings
+    return "" if path is None else path.name
+
+
+@DRAFT_RULES.rule(
+    "QNN122",
+    "float16-unsupported",
+    "error",
+    what="Tensors that stay float on an architecture without float16.",
+    why="On v68 the context binary generator aborts with exit status 134 when float operations are left.",
+    fix="quantize everything (w8a16 keeps most of the accuracy), or choose a device with v69 or newer",
+    sources=("user guide verified on QAIRT 2.37 and QCS6490, public repository",),
+)
+def check_float16(draft: Draft) -> Iterator[Found]:
+    """Any float left in the plan."""
+    floats = sorted(draft.after.predicted if draft.after is not None else ())
+    whole = draft.intent in (Intent.FLOAT16, Intent.FLOAT32)
+    row = draft.sdk.feature("fp16", arch=draft.arch)
+    if row is None or row.status is not Status.UNSUPPORTED or not (whole or floats):
+        return
+    if draft.intent is Intent.INTEGER and draft.calibration is not None:
+        return  # the gaps are calibrated, none stays float
+    subject = "the whole model" if whole else f"{len(floats)} tensors ({listed(floats)})"
+    yield Found(
+        kind=SubjectKind.TARGET,
+        name=draft.situation.target.device.id,
+        message=f"{subject} would be float, which {draft.arch} cannot run",
+        sources=row.source,
+        evidence={"tensors": floats},
+    )
+
+
+@DRAFT_RULES.rule(
+    "QNN123",
+    "matmul-16-bit",
+    "error",
+    what="A MatMul of two activations whose second operand is 16-bit, on v68 or v69.",
+    why="The second operand is treated as a weight there, and 16-bit weights need v73 (has incorrect Value 68, "
+    "expected >= 73).",
+    fix="encode the second operand with 8 bits, or choose a device with v73 or newer",
+    sources=("pytorch/executorch backends/qualcomm quantizer/annotators/htp_rules.py", "TOOLS (qairt-quantizer)"),
+)
+def check_matmul_16(draft: Draft) -> Iterator[Found]:
+    """Second operands of dynamic MatMuls."""
+    row = draft.sdk.feature("matmul-16bit", arch=draft.arch)
+    if row is None or row.status is not Status.UNSUPPORTED or draft.completed is None:
+        return
+    tensors = draft.situation.facts.tensors
+    for node in draft.situation.facts.nodes:
+        operands = [name for name in node.inputs[:2] if name in tensors and not tensors[name].is_weight]
+        if node.op_type != "MatMul" or len(operands) != 2:
+            continue
+        entry = draft.completed.get(operands[1])
+        if entry is not None and entry.dtype in ("int16", "uint16"):
+            yield Found(
+                kind=SubjectKind.NODE,
+                name=node.label,
+                message=f"{node.label}: the second operand {operands[1]} is {entry.dtype}, which needs v73",
+                sources=row.source,
+            )
+
+
+@DRAFT_RULES.rule(
+    "QNN124",
+    "block-quantization-unsupported",
+    "error",
+    what="Weights quantized per block in a form that this architecture or SDK does not take.",
+    why="LPBQ needs v69; true block quantization (a float scale per block) is known to work from QAIRT 2.47 on and "
+    "only through ONNX Runtime's provider.",
+    fix="use per-channel int4 or int8 weights, or LPBQ on v69 and newer",
+    sources=(
+        "pytorch/executorch backends/qualcomm quantizer/annotators/htp_rules.py validate_lpbq_support",
+        "onnxruntime/onnxruntime-qnn#476",
+        "qualcomm/aimet#4069",
+    ),
+)
+def check_block_quantization(draft: Draft) -> Iterator[Found]:
+    """LPBQ and block entries against the feature rows."""
+    entries = tuple(draft.completed or ())
+    for kind, feature in (("lpbq", "lpbq"), ("per-block", "bq")):
+        names = [entry.name for entry in entries if entry.value.granularity == kind]
+        if not names:
+            continue
+        row = draft.sdk.feature(feature, arch=draft.arch)
+        status = Status.UNKNOWN if row is None else row.status
+        # A float scale per block has no way into the converters at all, so that unknown is not good enough there.
+        if status is Status.SUPPORTED or (status is Status.UNKNOWN and feature == "lpbq"):
+            continue
+        yield Found(
+            kind=SubjectKind.ENCODINGS,
+            name=_encodings_name(draft),
+            message=f"{len(names)} weights are {kind} quantized, which is {status} on {draft.arch} with "
+            f"{draft.sdk.sdk} {draft.sdk.version}: {listed(names)}",
+            sources=() if row is None else row.source,
+            evidence={"tensors": names},
+        )
+
+
+@DRAFT_RULES.rule(
+    "QNN125",
+    "float8-unsupported",
+    "error",
+    what="Weights or activations encoded as float8.",
+    why="No public source knows a float8 path through QAIRT to the HTP, and encodings below 2.0.0 cannot hold it.",
+    fix="use int8 for these tensors",
+    sources=("aimet-onnx 2.42.0 (refuses to export float8 below 2.0.0)",),
+)
+def check_float8(draft: Draft) -> Iterator[Found]:
+    """Float8 entries by name."""
+    names = [entry.name for entry in draft.completed or () if entry.dtype.startswith("float8")]
+    if names:
+        yield Found(
+            kind=SubjectKind.ENCODINGS,
+            name=_encodings_name(draft),
+            message=f"{len(names)} tensors are float8: {listed(names)}",
+            evidence={"tensors": names},
+        )
+
+
+@DRAFT_RULES.rule(
+    "QNN126",
+    "weight-width-unsupported",
+    "error",
+    what="Weights of a width that the converters do not take.",
+    why="--weights_bitwidth takes 4, 8 and 16; 2-bit weights are listed for one operation from QAIRT 2.49 on only.",
+    fix="use 4 or 8 bits",
+    sources=("NS", "QAIRT revision history 80-63442-10 (2.49)"),
+)
+def check_weight_width(draft: Draft) -> Iterator[Found]:
+    """Integer entries of 1, 2, 3 … bits."""
+    from deploykit.encodings.values import Affine, Lpbq
+
+    odd = [
+        e for e in draft.completed or () if isinstance(e.value, Affine | Lpbq) and e.value.bits not in (4, 8, 16, 32)
+    ]
+    if odd:
+        widths = sorted({e.dtype for e in odd})
+        yield Found(
+            kind=SubjectKind.ENCODINGS,
+            name=_encodings_name(draft),
+            message=f"{len(odd)} tensors are {', '.join(widths)}: {listed(e.name for e in odd)}",
+            evidence={"tensors": [e.name for e in odd]},
+        )
+
+
+@DRAFT_RULES.rule(
+    "QNN127",
+    "beyond-float16",
+    "error",
+    what="A tensor planned as float16 whose values exceed 65504.",
+    why="float16 turns them into infinity. AIMET simulates a disabled quantizer in float32, so the simulation does "
+    "not show it.",
+    fix="clamp the constant that causes it, or rewrite the operation, so that the range fits",
+    sources=("IEEE 754 binary16", "qualcomm/aimet#4102 (ranges up to 2.7e34)"),
+)
+def check_float16_range(draft: Draft) -> Iterator[Found]:
+    """A warning where every infinity saturates anyway, an error where it reaches other arithmetic."""
+    from deploykit.facts.collect import constant_range
+
+    from deploykit.facts.reach import collect_reach, saturates
+
+    floats = draft.float_set if draft.intent is Intent.MIXED else frozenset()
+    facts, model = draft.situation.facts, draft.situation.model
+    if draft.intent is Intent.FLOAT16:
+        floats = frozenset(name for name, fact in facts.tensors.items() if fact.is_float)
+    if not floats:
+        return
+
+    def bounds(name: str) -> tuple[float, float] | None:
+        size = 1
+        for dim in facts.tensors[name].shape or ():
+            size *= dim if isinstance(dim, int) else 1
+        return constant_range(model, name) if size <= _WORTH_READING else None
+
+    reach = collect_reach(facts, draft.completed, bounds)
+    for name in sorted(floats & reach.keys()):
+        found = reach[name]
+        if found.magnitude <= FLOAT16_MAX:
+            continue
+        harmless = saturates(facts, name)
+        yield Found(
+            kind=SubjectKind.TENSOR,
+            name=name,
+            severity=Severity.WARNING if harmless else Severity.ERROR,
+            message=f"{name} is planned as float16 but reaches {found.low:.4g} .. {found.high:.4g} "
+            f"(limit {FLOAT16_MAX:g}), caused by {found.cause}"
+            + ("; every path from it saturates, so infinity is harmless there" if harmless else ""),
+            evidence={"range": [found.low, found.high], "cause": found.cause, "saturates": harmless},
+        )
+
+
+@DRAFT_RULES.rule(
+    "QNN128",
+    "float-set-by-omission",
+    "warning",
+    what="Encodings that leave tensors out without saying that they are meant to be float.",
+    why="AIMET 2.31 and before disable the quantizers of float16 layers, and 2.0.0 files have no float16 entry at "
+    "all, so that the file cannot tell 'meant to be float16' from 'never quantized'.",
+    fix="compare the list with your float16 set; name the set with --float-tensors FILE to make it explicit",
+    sources=("qualcomm/aimet#4102", "aimet-onnx 2.31.0 and 2.42.0 (read and run)"),
+)
+def check_omission(draft: Draft) -> Iterator[Found]:
+    """The set that was read from omissions."""
+    if draft.intent is not Intent.MIXED or draft.before is None or draft.before.explicit:
+        return
+    names = sorted(draft.float_set)
+    yield Found(
+        kind=SubjectKind.ENCODINGS,
+        name=_encodings_name(draft),
+        message=f"{len(names)} tensors have no entry and are taken as float16: {listed(names)}",
+        evidence={"tensors": names},
+    )
+
+
+@DRAFT_RULES.rule(
+    "QNN129",
+    "encodings-empty",
+    "error",
+    what="Encodings without a single entry for this model.",
+    why="A 2.0.0 file of an all-float16 model is empty, and so is one for another model: the file does not tell.",
+    fix="say what is wanted: --precision fp16 without --encodings, or the right file",
+    sources=("aimet-onnx 2.42.0 (exports an empty list for an all-float16 model)",),
+)
+def check_not_empty(draft: Draft) -> Iterator[Found]:
+    """No entry names a tensor of the model."""
+    source = draft.source
+    if source is None or draft.situation.request.precision is not None:
+        return
+    if not any(entry.name in draft.situation.facts.tensors for entry in source) and not source.float_tensors:
+        yield Found(
+            kind=SubjectKind.ENCODINGS,
+            name=_encodings_name(draft),
+            message=f"none of the {len(source)} entries names a tensor of this model",
+        )

@@ -1,0 +1,339 @@
+"""Rules about one route for one draft: an error that nothing handles rejects the route.
+
+They read the draft and the tables and decide nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from deploykit.capabilities import Feature, Status
+from deploykit.findings import Severity, SubjectKind
+from deploykit.rules import Found, Registry
+from deploykit_qnn_htp.draft import Candidate, Draft
+from deploykit_qnn_htp.naming import listed
+from deploykit_qnn_htp.routes import Intent
+
+__all__ = ["ROUTE_RULES"]
+
+ROUTE_RULES: Registry[Candidate] = Registry("route")
+
+
+def _encodings_name(draft: Draft) -> str:
+    path = draft.situation.request.encodings
+    return "" if path is None else path.name
+
+
+def _sources(row: Feature | None) -> tuple[str, ...]:
+    return () if row is None else row.source
+
+
+@ROUTE_RULES.rule(
+    "QNN101",
+    "silent-8-bit-downgrade",
+    "error",
+    what="Encodings that leave float tensors out, together with a calibration list.",
+    why="With --input_list quantizer V1 calibrates every tensor without an encoding and makes it UFIXED_POINT_8: the "
+    "layers that were meant to stay float16 are downgraded to 8 bit without a word.",
+    fix="convert without an input list: deploykit's float-fallback route does",
+    sources=("qualcomm/aimet#4102", "TOOLS (wording of the options)"),
+)
+def check_silent_downgrade(candidate: Candidate) -> Iterator[Found]:
+    """Strategy 1 of qualcomm/aimet#4102."""
+    draft = candidate.draft
+    if not (candidate.route.input_list and draft.intent is Intent.MIXED):
+        return
+    bits = draft.widths.activation
+    names = sorted(draft.float_set)
+    yield Found(
+        kind=SubjectKind.ENCODINGS,
+        name=_encodings_name(draft),
+        message=f"{len(names)} tensors meant to be float16 would become UFIXED_POINT_{bits} with --input_list "
+        f"(UFIXED_POINT_8 at the converter's default): {listed(names)}",
+        evidence={"tensors": names, "would_become": "UFIXED_POINT_8"},
+    )
+
+
+@ROUTE_RULES.rule(
+    "QNN102",
+    "explicit-float-entries",
+    "error",
+    what="Encodings with explicit float16 entries for a converter whose quantizer V1 cannot take them.",
+    why="qnn-onnx-converter 2.33 stops in mixed_precision_processing with setQInfo, quantizable flag 0, when a "
+    "constant stands next to a tensor that was forced to float.",
+    fix="use the omit form of the same intent, or qairt-converter",
+    sources=("qualcomm/aimet#4102",),
+)
+def check_explicit_floats(candidate: Candidate) -> Iterator[Found]:
+    """Strategy 2 of qualcomm/aimet#4102."""
+    draft, route = candidate.draft, candidate.route
+    names = sorted(draft.explicit_floats)
+    if not names or route.explicit_float or route.quantizer_v2 or not route.legacy or not route.encodings:
+        return
+    row = draft.sdk.feature("explicit-float-entries", tool=route.tool)
+    status = Status.UNKNOWN if row is None else row.status
+    if status is Status.SUPPORTED:
+        return
+    yield Found(
+        kind=SubjectKind.ENCODINGS,
+        name=_encodings_name(draft),
+        severity=Severity.ERROR if status in (Status.BROKEN, Status.UNSUPPORTED) else Severity.WARNING,
+        message=f"{len(names)} explicit float16 entries are {status} with {route.tool} of "
+        f"{draft.sdk.sdk} {draft.sdk.version}: {listed(names)}",
+        handled="the encodings are written without these entries (omit form), and there is no input list, so they "
+        "stay float16"
+        if route.float_fallback
+        else None,
+        sources=_sources(row),
+        evidence={"tensors": names},
+    )
+
+
+@ROUTE_RULES.rule(
+    "QNN103",
+    "encodings-version-unread",
+    "error",
+    what="Encodings in a version that the converter of this SDK does not read.",
+    why="A 2.0.0 file stops qnn-onnx-converter 2.33 with KeyError 'param_encodings'.",
+    fix="export 0.6.1 or 1.0.0, or let deploykit convert",
+    sources=("qualcomm/aimet#4102",),
+)
+def check_encodings_version(candidate: Candidate) -> Iterator[Found]:
+    """Strategy 3 of qualcomm/aimet#4102."""
+    draft, route = candidate.draft, candidate.route
+    if draft.source is None or not route.encodings or draft.source.version in ("", "qdq"):
+        return
+    given = "2.0.0" if draft.source.version.startswith("2.") else draft.source.version
+    row = draft.sdk.feature(f"encodings-{given}", tool=route.tool)
+    if row is None or row.status is not Status.UNSUPPORTED:
+        return
+    written = candidate.version
+    yield Found(
+        kind=SubjectKind.ENCODINGS,
+        name=_encodings_name(draft),
+        message=f"{route.tool} of {draft.sdk.sdk} {draft.sdk.version} does not read encodings {given}"
+        + (f" ({row.note})" if row.note else ""),
+        handled=None if written is None else f"the encodings are converted to {written}",
+        sources=row.source,
+        evidence={"version": given, "written": written},
+    )
+
+
+@ROUTE_RULES.rule(
+    "QNN104",
+    "no-encodings-version",
+    "error",
+    what="Encodings that no version this route can be given is able to express.",
+    why="0.6.1 cannot hold LPBQ, block or float8 entries, 1.0.0 no float8 ones.",
+    fix="choose another precision for these tensors, or a newer SDK",
+    sources=("aimet-onnx 2.42.0 (its own export refuses them)",),
+)
+def check_writable(candidate: Candidate) -> Iterator[Found]:
+    """No version is left."""
+    draft, route = candidate.draft, candidate.route
+    if draft.completed is None or not route.encodings or candidate.version is not None:
+        return
+    kinds = sorted({entry.value.granularity for entry in draft.completed} - {"per-tensor", "per-channel"})
+    versions = ", ".join(route.encodings)
+    yield Found(
+        kind=SubjectKind.ENCODINGS,
+        name=_encodings_name(draft),
+        message=f"no encodings version that {route.tool} of {draft.sdk.version} may be given ({versions}) can hold "
+        f"these entries{': ' + ', '.join(kinds) if kinds else ''}",
+        evidence={"granularities": kinds},
+    )
+
+
+@ROUTE_RULES.rule(
+    "QNN105",
+    "gaps",
+    "error",
+    what="Tensors without an encoding in a plan that is meant to be wholly integer.",
+    why="Without an input list a gap falls back to float, which changes the precision and is fatal where the "
+    "architecture has no float16; with one it is calibrated at the given width.",
+    fix="export the encodings with all tensors (export_int32_bias=True), or give --calibration data",
+    sources=("qualcomm/aimet#4090", "AIMET repository discussion 3902"),
+)
+def check_gaps(candidate: Candidate) -> Iterator[Found]:
+    """Every gap, by name."""
+    draft, route = candidate.draft, candidate.route
+    if draft.intent is not Intent.INTEGER or not draft.gaps:
+        return
+    filled = f"calibrated from the input list at {draft.widths.activation} bit" if route.input_list else None
+    yield Found(
+        kind=SubjectKind.ENCODINGS,
+        name=_encodings_name(draft),
+        message=f"{len(draft.gaps)} tensors have no encoding and none can be derived: {listed(draft.gaps)}",
+        handled=filled,
+        evidence={"tensors": list(draft.gaps)},
+    )
+
+
+@ROUTE_RULES.rule(
+    "QNN106",
+    "quantizer-v2-absent",
+    "error",
+    what="A route through quantizer V2 under an SDK that is not known to have it.",
+    why="--use_quantize_v2 is refused by converters that do not have it; 2.35 and 2.36 may hold a partial form.",
+    fix="use another route, or QAIRT 2.37 and later",
+    sources=("qualcomm/aimet#4102", "NS"),
+)
+def check_quantizer_v2(candidate: Candidate) -> Iterator[Found]:
+    """The feature row decides."""
+    row = candidate.draft.sdk.feature("quantizer-v2", tool=candidate.route.tool)
+    if not candidate.route.quantizer_v2 or (row is not None and row.status is Status.SUPPORTED):
+        return
+    yield Found(
+        kind=SubjectKind.SDK,
+        name=candidate.draft.sdk.version,
+        message=f"quantizer V2 is {'unknown' if row is None else row.status} in {candidate.draft.sdk.version}"
+        + (f": {row.note}" if row is not None and row.note else ""),
+        sources=_sources(row),
+    )
+
+
+@ROUTE_RULES.rule(
+    "QNN107",
+    "quantizer-v2-accuracy",
+    "warning",
+    what="A route through quantizer V2.",
+    why="Results that compile and are wrong were reported: mAP 0 on 2.44 with the default signedness of activations. "
+    "Biases without an int32 entry count as missing and turn into float.",
+    fix="compare with a reference on the device; keep symmetric activations signed (force_activation_as=None)",
+    sources=("qualcomm/aimet#4090",),
+)
+def check_quantizer_v2_accuracy(candidate: Candidate) -> Iterator[Found]:
+    """Said whenever V2 is used."""
+    if candidate.route.quantizer_v2:
+        yield Found(
+            kind=SubjectKind.SDK,
+            name=candidate.draft.sdk.version,
+            message="quantizer V2 is a beta feature by AIMET's own word, and zero accuracy was reported with it",
+        )
+
+
+@ROUTE_RULES.rule(
+    "QNN108",
+    "float-set-differs",
+    "warning",
+    what="Tensors that will stay float although they have, or should have, an integer encoding; or the reverse.",
+    why="A converter with float fallback propagates encodings over data-movement ops only; every other tensor "
+    "without an entry becomes float, which adds conversions at its borders.",
+    fix="add encodings for these tensors, or accept them as float16",
+    sources=("AIMET repository discussion 3902", "qualcomm/aimet#4090"),
+)
+def check_float_set(candidate: Candidate) -> Iterator[Found]:
+    """Intended against predicted."""
+    draft = candidate.draft
+    if draft.intent is not Intent.MIXED or draft.after is None:
+        return
+    for names, text in (
+        (sorted(draft.gaps), "will be float16 though not meant to be"),
+        (
+            sorted(draft.float_set - draft.after.predicted - draft.after.absorbed.keys()),
+            "are meant to be float16 but will be quantized",
+        ),
+    ):
+        if names:
+            yield Found(
+                kind=SubjectKind.ENCODINGS,
+                name=_encodings_name(draft),
+                message=f"{len(names)} tensors {text}: {listed(names)}",
+                evidence={"tensors": names},
+            )
+
+
+@ROUTE_RULES.rule(
+    "QNN109",
+    "mixed-operands-matmul",
+    "error",
+    what="A MatMul of two activations, one float16 and the other unsigned 8-bit.",
+    why="Quantizer V1 leaves such a pair as it is, and the context binary generator has no kernel for FLOAT_16 by "
+    "UFIXED_POINT_8 (the mixed kernel of 2.44 takes SFIXED_POINT_8 only).",
+    fix="give both operands the same kind: float16 or an integer width",
+    sources=("qualcomm/aimet#4090",),
+)
+def check_mixed_matmul(candidate: Candidate) -> Iterator[Found]:
+    """Both operands are made at run time and differ in kind."""
+    draft = candidate.draft
+    if draft.after is None or draft.completed is None or draft.intent is not Intent.MIXED:
+        return
+    tensors = draft.situation.facts.tensors
+    for node in draft.situation.facts.nodes:
+        operands = node.inputs[:2]
+        if node.op_type != "MatMul" or any(n not in tensors or tensors[n].is_weight for n in operands):
+            continue
+        floats = [name for name in operands if name in draft.after.predicted]
+        entries = [draft.completed.get(name) for name in operands if name not in draft.after.predicted]
+        if len(floats) == 1 and entries and entries[0] is not None and entries[0].dtype == "uint8":
+            yield Found(
+                kind=SubjectKind.NODE,
+                name=node.label,
+                message=f"{node.label} would multiply float16 {floats[0]} by uint8 {entries[0].name}",
+                evidence={"operands": list(operands)},
+            )
+
+
+@ROUTE_RULES.rule(
+    "QNN110",
+    "route-not-proven",
+    "info",
+    what="A route that is only inferred to work under this SDK.",
+    why="Nobody published a run of it; the claim is deduced from the tools' documentation and from maintainers' words.",
+    fix="check the converter's types (build.sh compares them) and the results on the device",
+    sources=("qualcomm/aimet#4102",),
+)
+def check_confidence(candidate: Candidate) -> Iterator[Found]:
+    """Inferred rows are said to be inferred."""
+    if candidate.route.confidence == "inferred":
+        yield Found(
+            kind=SubjectKind.SDK,
+            name=candidate.draft.sdk.version,
+            message=f"route {candidate.route.id} is inferred, not proven on a device",
+            sources=candidate.route.source,
+        )
+
+
+@ROUTE_RULES.rule(
+    "QNN111",
+    "encodings-version-unproven",
+    "info",
+    what="Encodings are written in a version of which nobody reported that this converter reads it.",
+    why="The first release that reads each version is not published.",
+    fix="watch for 'Processed 0 quantization encodings' in the converter's log",
+    sources=("qualcomm/aimet#4069",),
+)
+def check_version_proven(candidate: Candidate) -> Iterator[Found]:
+    """The feature's status is unknown."""
+    version = candidate.version
+    if version is None or candidate.draft.completed is None:
+        return
+    row = candidate.draft.sdk.feature(f"encodings-{version}", tool=candidate.route.tool)
+    if row is None or row.status is Status.UNKNOWN:
+        yield Found(
+            kind=SubjectKind.SDK,
+            name=candidate.draft.sdk.version,
+            message=f"whether {candidate.route.tool} of {candidate.draft.sdk.version} reads encodings {version} is "
+            "not established",
+            sources=_sources(row),
+        )
+
+
+@ROUTE_RULES.rule(
+    "QNN112",
+    "calibration-missing",
+    "error",
+    what="A precision that only calibration can give, without calibration data.",
+    why="Encodings come from data; without an input list quantizer V1 quantizes nothing at all.",
+    fix="give --calibration DIR|FILE.npz, or --encodings",
+    sources=("QCODE", "NS"),
+)
+def check_calibration(candidate: Candidate) -> Iterator[Found]:
+    """The route needs an input list and there is nothing to make it of."""
+    draft = candidate.draft
+    if candidate.route.input_list and draft.calibration is None:
+        yield Found(
+            kind=SubjectKind.DATA,
+            name="calibration",
+            message=f"route {candidate.route.id} needs calibration data and none was given",
+        )

@@ -1,0 +1,134 @@
+"""Judges a qnn-htp package on disk: encodings, configurations, scripts, and the converter's types where it ran.
+
+It reads only; ``deploykit build`` is what runs the tools.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from deploykit.adapter import Check, Verification
+from deploykit.errors import DeploykitError
+from deploykit.reading import read_json
+from deploykit_qualcomm.tables import load_sdk_table
+
+__all__ = ["verify"]
+
+
+def verify(package: Path, manifest: Mapping[str, Any]) -> Verification:
+    """Checks and, after a build, intended against actual types of every tensor that the converter kept."""
+    precision = manifest.get("precision") or {}
+    intended = {str(name): str(kind) for name, kind in (precision.get("expected") or {}).items()}
+    actual = dict(_actual(package, intended))
+    checks = (*_encodings(package), *_flags(manifest), *_configs(package, manifest), *_types(actual, intended))
+    return Verification(checks=checks, intended={n: intended[n] for n in actual}, actual=actual)
+
+
+def _encodings(package: Path) -> Iterator[Check]:
+    from deploykit.encodings.reading import read_encodings
+
+    for path in sorted((package / "encodings").glob("*.json")):
+        if path.name == "float_tensors.json":
+            continue
+        name = f"encodings/{path.name}"
+        try:
+            encodings = read_encodings(path)
+        except DeploykitError as error:
+            yield Check(id="encodings-readable", ok=False, detail=f"{name}: {error.what}")
+        else:
+            yield Check(
+                id="encodings-readable",
+                ok=True,
+                detail=f"{name}: {len(encodings)} entries, version {encodings.version}",
+            )
+
+
+def _flags(manifest: Mapping[str, Any]) -> Iterator[Check]:
+    """Every flag of every recorded command is listed for that tool and version."""
+    table = str(manifest.get("sdk", {}).get("table", ""))
+    try:
+        sdk = load_sdk_table(table)
+    except DeploykitError as error:
+        yield Check(id="flags-listed", ok=False, detail=error.what)
+        return
+    unlisted = [
+        f"{step['tool']} {word}"
+        for step in manifest.get("steps", ())
+        for word in step["argv"][1:]
+        if word.startswith("-") and not word[1:].replace(".", "").isdigit() and not sdk.has_flag(step["tool"], word)
+    ]
+    yield Check(
+        id="flags-listed",
+        ok=not unlisted,
+        detail=f"not in the table of {table}: {', '.join(unlisted)}"
+        if unlisted
+        else f"all flags are listed for {table}",
+    )
+
+
+def _configs(package: Path, manifest: Mapping[str, Any]) -> Iterator[Check]:
+    """Every key of every configuration file is listed for that version."""
+    table = load_sdk_table(str(manifest.get("sdk", {}).get("table", "")))
+    for path in sorted((package / "config").glob("*.json")):
+        if path.name == "intended_types.json":
+            continue
+        known = {key.path for key in table.config_keys}
+        unknown = [key for key in _paths(read_json(path)) if not _listed(key, known)]
+        detail = f"config/{path.name}: " + (f"unknown keys: {', '.join(unknown)}" if unknown else "every key is listed")
+        yield Check(id="config-keys", ok=not unknown, detail=detail)
+
+
+def _paths(value: Any, prefix: str = "") -> Iterator[str]:
+    for key, item in value.items():
+        path = f"{prefix}{key}"
+        if isinstance(item, dict):
+            yield path
+            yield from _paths(item, f"{path}.")
+        elif isinstance(item, list) and item and isinstance(item[0], dict):
+            for entry in item:
+                yield from _paths(entry, f"{path}[].")
+        else:
+            yield path
+
+
+def _listed(path: str, known: set[str]) -> bool:
+    """True for a listed key, for what leads to one, and for what lies inside an object-valued key."""
+    parents = (path.rsplit(".", depth)[0] for depth in range(1, path.count(".") + 1))
+    return (
+        path in known
+        or any(key.startswith((f"{path}.", f"{path}[].")) for key in known)
+        or any(parent in known for parent in parents)
+    )
+
+
+def _actual(package: Path, intended: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """The types that the converter really gave, read from its _net.json when a build left one."""
+    from deploykit_qualcomm.qnn_types import mangled, same_grid, type_name
+
+    names = {mangled(name): name for name in intended}
+    for path in sorted((package / "artifacts").glob("*_net.json")):
+        try:
+            tensors = json.loads(path.read_text("utf-8"))["graph"]["tensors"]
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        for name, tensor in tensors.items():
+            known = names.get(mangled(name))
+            if known is not None:
+                kind = type_name(tensor.get("data_type"))
+                static = tensor.get("type") == 4
+                yield known, intended[known] if same_grid(intended[known], kind, static=static) else kind
+
+
+def _types(actual: Mapping[str, str], intended: Mapping[str, str]) -> Iterator[Check]:
+    if not actual:
+        yield Check(id="converter-types", ok=True, detail="not built yet: the converter's types are not known")
+        return
+    wrong = [name for name, kind in actual.items() if kind != intended[name]]
+    yield Check(
+        id="converter-types",
+        ok=not wrong,
+        detail=f"{len(actual)} tensors compared, {len(wrong)} differ",
+    )

@@ -1,0 +1,45 @@
+"""``deploykit plan``: the decision, nothing written."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from deploykit.cli.frame import Command
+from deploykit.cli.options import request_from, request_options
+from deploykit.cli.output import emit, findings_text
+from deploykit.findings import exit_status
+
+if TYPE_CHECKING:
+    from deploykit.plan import Plan
+
+__all__ = ["command", "plan_text"]
+
+
+@click.command(cls=Command)
+@request_options
+def command(**given: Any) -> int:
+    """Decide how MODEL would be packaged: route, rejected routes, commands, configurations, findings."""
+    from deploykit.pipeline import make_plan
+
+    plan = make_plan(request_from(**given))
+    emit(plan.to_json(), lambda: plan_text(plan))
+    return 1 if plan.route is None else exit_status(plan.findings)
+
+
+def plan_text(plan: Plan) -> str:
+    """A plan for people."""
+    sdk = f", {plan.sdk['name']} {plan.sdk['version']}" if plan.sdk.get("version") else ""
+    lines = [click.style(f"{plan.target['name']} ({plan.backend}{sdk})", bold=True), findings_text(plan.findings), ""]
+    if plan.route is None:
+        lines.append("route      none")
+    else:
+        lines.append(f"route      {plan.route.id} ({plan.route.confidence}): {plan.route.why}")
+    lines += [f"rejected   {row.id}: {', '.join(row.because)}" for row in plan.rejected]
+    lines += [f"{step.id:<10} {shlex.join(step.argv)}" for step in plan.steps]
+    counts = plan.precision.to_json()
+    if counts["intended"]:
+        lines.append("precision  " + ", ".join(f"{count} {kind}" for kind, count in counts["expected"].items()))
+    return "\n".join(lines)

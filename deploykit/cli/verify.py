@@ -1,0 +1,39 @@
+"""``deploykit verify``: judge a package on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from deploykit.cli.frame import Command
+from deploykit.cli.output import emit, findings_text
+
+if TYPE_CHECKING:
+    from deploykit.verify import VerifyReport
+
+__all__ = ["command"]
+
+
+@click.command(cls=Command)
+@click.argument("package", type=click.Path(path_type=Path))
+def command(package: Path) -> int:
+    """Check every file of PACKAGE, its model, its configurations, and intended against actual precision."""
+    from deploykit.pipeline import verify
+
+    report = verify(package)
+    emit(report.to_json(), lambda: _text(report))
+    return report.exit_status
+
+
+def _text(report: VerifyReport) -> str:
+    words = {True: click.style("ok     ", fg="green"), False: click.style("problem", fg="red", bold=True)}
+    lines = [f"{words[check.ok]} {check.id}: {check.detail}" for check in report.checks]
+    lines += [
+        f"{words[False]} precision: {name} is {got}, intended {wanted}" for name, wanted, got in report.mismatches
+    ]
+    if report.findings:
+        lines.append(findings_text(report.findings))
+    lines.append("the package is good" if report.ok else "the package is not good")
+    return "\n".join(lines)
