@@ -10,11 +10,12 @@ from deploykit.diagnosis.known import (
     KnownError,
     Observation,
     ToolMark,
+    catalog_of,
     load_catalog,
     merge_catalogs,
     search_errors,
 )
-from deploykit.diagnosis.names import MappedName, Names, mangle
+from deploykit.diagnosis.names import MappedName, Names, mangle, names_of
 from deploykit.diagnosis.verdict import Cause, CodeSeen, Diagnosis, FollowUp
 
 __all__ = [
@@ -30,9 +31,11 @@ __all__ = [
     "Names",
     "Observation",
     "ToolMark",
+    "catalog_of",
     "diagnose",
     "load_catalog",
     "mangle",
     "merge_catalogs",
+    "names_of",
     "search_errors",
 ]

@@ -124,13 +124,15 @@ def _group(causes: list[Cause]) -> list[Cause]:
 def _owner(cause: Cause, roots: list[Cause]) -> int | None:
     """The last root that shows before the cause does, or in the lines right after it."""
     reach = cause.hits[-1].line + CONTEXT_LINES
-    earlier = [
-        index
-        for index, root in enumerate(roots)
-        if root.first_line <= reach and root.certainty == "likely" and not root.error.root == cause.error.root == "symptom"
-    ]
+    earlier = [index for index, root in enumerate(roots) if root.first_line <= reach and _explains(root, cause)]
     before = [index for index in earlier if roots[index].first_line <= cause.first_line]
     return before[-1] if before else earlier[0] if earlier else None
+
+
+def _explains(root: Cause, cause: Cause) -> bool:
+    """A cause explains anything, a general wording only what follows from it; a mere possibility explains nothing."""
+    both_general = root.error.root == cause.error.root == "symptom"
+    return root.certainty == "likely" and not both_general
 
 
 def _with_follow_up(root: Cause, cause: Cause) -> Cause:

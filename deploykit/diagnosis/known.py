@@ -18,6 +18,7 @@ __all__ = [
     "KnownError",
     "Observation",
     "ToolMark",
+    "catalog_of",
     "load_catalog",
     "merge_catalogs",
     "search_errors",
@@ -225,6 +226,11 @@ def merge_catalogs(catalogs: Iterable[Catalog]) -> Catalog:
         observations=tuple({row.id: row for catalog in given for row in catalog.observations}.values()),
         explain=tuple(dict.fromkeys(reader for catalog in given for reader in catalog.explain)),
     )
+
+
+def catalog_of(backends: Iterable[object]) -> Catalog:
+    """What the backends that know any failures know together."""
+    return merge_catalogs(backend.known_errors() for backend in backends if isinstance(backend, HasKnownErrors))
 
 
 def search_errors(catalog: Catalog, words: str) -> tuple[KnownError, ...]:

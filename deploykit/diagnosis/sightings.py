@@ -23,6 +23,7 @@ _ERROR_MARKS = (
     *("ERROR", "FATAL", "Error: ", "error: ", "[ERR", "<E>", "[E:", "Exception: ", "Traceback (most recent call last)"),
     *("Aborted", "core dumped", "Segmentation fault", "cannot open shared object file", "Killed", "failed with"),
 )
+_ENDS_IN_NUMBER = re.compile(rb"(?:0x[0-9a-fA-F]+|\d+)$")
 _VARIABLE = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 
@@ -169,7 +170,7 @@ class _Collector:
         for position in spot.positions:
             if len(sighting.hits) >= _MOST_HITS:
                 return
-            if error.within is None or _has_all(error, window, position):
+            if _stands_alone(window.data, position, spot.fragment) and _has_all(error, window, position):
                 hit = Hit(
                     line=window.line_at(position),
                     text=window.text_at(position),
@@ -178,8 +179,18 @@ class _Collector:
                 sighting.hits.setdefault(hit.line, hit)
 
 
+def _stands_alone(data: bytes, position: int, fragment: bytes) -> bool:
+    """False when a number at the end or the start of the fragment is only a part of a longer one in the log."""
+    end = position + len(fragment)
+    cut_after = _ENDS_IN_NUMBER.search(fragment) is not None and data[end : end + 1].isalnum()
+    cut_before = fragment[:1].isdigit() and position > 0 and data[position - 1 : position].isalnum()
+    return not (cut_after or cut_before)
+
+
 def _has_all(error: KnownError, window: Window, position: int) -> bool:
-    reach = min(error.within or 0, CONTEXT_LINES)
+    if error.within is None:
+        return True
+    reach = min(error.within, CONTEXT_LINES)
     text = "\n".join(window.lines_around(position, before=reach, after=reach))
     return all(fragment in text for fragment in error.match)
 

@@ -1,0 +1,89 @@
+"""Every known error of the built-in backends is found by its public fragment, among unrelated lines."""
+
+from __future__ import annotations
+
+import io
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from deploykit.diagnosis import Catalog, Diagnosis, KnownError, diagnose
+from deploykit_qualcomm.known_errors import known_errors as qualcomm_errors
+from deploykit_vitis_ai.known_errors import known_errors as vitis_errors
+
+EXCERPTS = tomllib.loads((Path(__file__).parents[1] / "data" / "logs" / "known_errors.toml").read_text("utf-8"))
+CATALOGS = {"qualcomm": qualcomm_errors(), "vitis": vitis_errors()}
+CASES = [(area, row, text) for area, rows in EXCERPTS.items() for row, texts in rows.items() for text in texts]
+UNRELATED = [
+    f"{i * 3.7:8.1f}ms [ INFO ] layer {i} of block {i % 7}: shape [1, {i}, 384], converted" for i in range(400)
+]
+
+
+def among_unrelated(text: str) -> bytes:
+    return "\n".join([*UNRELATED[:250], text, *UNRELATED[250:], ""]).encode()
+
+
+def ids(diagnosis: Diagnosis) -> set[str]:
+    follow_ups = {follow_up.error.id for cause in diagnosis.causes for follow_up in cause.follow_ups}
+    return follow_ups | {cause.error.id for cause in diagnosis.causes}
+
+
+@pytest.mark.parametrize(("area", "row", "text"), CASES, ids=[f"{row}-{i}" for i, (_, row, _) in enumerate(CASES)])
+def test_found_among_unrelated_lines(area: str, row: str, text: str) -> None:
+    diagnosis = diagnose(io.BytesIO(among_unrelated(text)), CATALOGS[area])
+    assert row in ids(diagnosis)
+    shown = [cause for cause in diagnosis.causes if cause.error.id == row]
+    assert all(cause.first_line > 250 for cause in shown)
+
+
+def test_unrelated_lines_alone_say_nothing() -> None:
+    diagnosis = diagnose(io.BytesIO(among_unrelated("done")), list(CATALOGS.values()))
+    assert not diagnosis.causes
+    assert diagnosis.understood
+    assert diagnosis.exit_status == 0
+    assert diagnosis.lines == len(UNRELATED) + 1
+
+
+@pytest.mark.parametrize("area", sorted(CATALOGS))
+def test_every_row_and_every_fragment_has_an_excerpt(area: str) -> None:
+    catalog = CATALOGS[area]
+    assert {row.id for row in catalog.errors if row.match} == set(EXCERPTS[area])
+    for row in catalog.errors:
+        text = "\n".join(EXCERPTS[area].get(row.id, ()))
+        assert [fragment for fragment in row.match if fragment not in text] == [], row.id
+
+
+@pytest.mark.parametrize("area", sorted(CATALOGS))
+def test_every_row_says_what_to_do_and_who_says_so(area: str) -> None:
+    for row in CATALOGS[area].errors:
+        assert row.cause, row.id
+        assert row.workaround, row.id
+        assert row.source, row.id
+        assert row.stage, row.id
+        assert row.tools, row.id
+
+
+def test_an_excerpt_of_another_backend_is_not_claimed() -> None:
+    """No fragment is so general that it finds the other vendor's excerpts."""
+    for area, catalog in CATALOGS.items():
+        for other, rows in EXCERPTS.items():
+            if other == area:
+                continue
+            text = "\n".join(text for texts in rows.values() for text in texts)
+            assert ids(diagnose(io.BytesIO(text.encode()), catalog)) == set(), (area, other)
+
+
+def test_rows_without_a_message_are_found_by_words() -> None:
+    silent = [row for row in CATALOGS["vitis"].errors if not row.match]
+    assert len(silent) == 7
+    assert all(row.symptom for row in silent)
+
+
+def row_of(catalog: Catalog, name: str) -> KnownError:
+    return next(row for row in catalog.errors if row.id == name)
+
+
+def test_sources_are_spelled_out() -> None:
+    source = row_of(CATALOGS["qualcomm"], "zero-encodings").source
+    assert source == ("user lab notes, QAIRT 2.48 / SM8750, public repository",)
