@@ -20,8 +20,14 @@ from deploykit.reading import parse_json, read_bytes
 
 __all__ = ["LIMIT", "VERSIONS", "parse_encodings", "read_encodings"]
 
-LIMIT = 128 << 20
-"""The largest file that is read, in bytes: what fits into a gigabyte of memory in the wordiest layout."""
+LIMIT = 256 << 20
+"""The largest file that is opened at all, in bytes."""
+
+_BUDGET = 1_000_000_000
+"""The memory that parsing may take, in bytes."""
+
+_COSTS = {b"{": 120, b"[": 130, b":": 170, b",": 40}
+"""What each of these characters costs in memory once parsed, in bytes; measured with CPython 3.11, rounded up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +59,7 @@ def read_encodings(path: Path, *, shapes: Mapping[str, tuple[int, ...]] | None =
     data = read_bytes(path, limit=LIMIT)
     if not data.strip():
         raise InputError(f"{path}: the file is empty", next="export the encodings again")
+    _check_cost(data, path)
     try:
         document = parse_json(data, where=str(path))
     except InputError as error:
@@ -61,6 +68,17 @@ def read_encodings(path: Path, *, shapes: Mapping[str, tuple[int, ...]] | None =
         # Python refuses to convert integers of thousands of digits with a plain ValueError.
         raise InputError(f"{path}: holds a number that cannot be read", why=str(error)) from None
     return parse_encodings(document, where=str(path), shapes=shapes)
+
+
+def _check_cost(data: bytes, path: Path) -> None:
+    """Refuse a file whose values would not fit into memory, before a single one is made."""
+    cost = 2 * len(data) + sum(data.count(letter) * each for letter, each in _COSTS.items())
+    if cost > _BUDGET:
+        raise InputError(
+            f"{path}: {len(data)} bytes with {data.count(b',')} values, too much to be read",
+            why=f"parsing would take about {cost >> 20} MiB of memory; {_BUDGET >> 20} are allowed",
+            next="is this really an encodings file? Blockwise scales take least room in version 1.0.0",
+        )
 
 
 def _located(error: InputError, data: bytes, where: str) -> InputError:
