@@ -23,7 +23,16 @@ if TYPE_CHECKING:
     from deploykit.encodings.values import EncodingSet
     from deploykit.facts.graph import GraphFacts
 
-__all__ = ["Packaged", "check", "make_package", "make_plan", "read_situation", "resolve_target", "verify"]
+__all__ = [
+    "Packaged",
+    "check",
+    "make_package",
+    "make_plan",
+    "plan_situation",
+    "read_situation",
+    "resolve_target",
+    "verify",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,10 +117,11 @@ def _core_findings(situation: Situation) -> tuple[Finding, ...]:
 def make_plan(request: Request) -> Plan:
     """The decision for one request, nothing written."""
     backend, situation = read_situation(request)
-    return _plan(backend, situation)
+    return plan_situation(backend, situation)
 
 
-def _plan(backend: Backend, situation: Situation) -> Plan:
+def plan_situation(backend: Backend, situation: Situation) -> Plan:
+    """The decision for what was read already; ``lowest_sdk`` asks this for one model under many releases."""
     plan = backend.plan(situation)
     core = (*situation.target.findings, *_core_findings(situation))
     return replace(plan, findings=sort_findings((*core, *plan.findings)))
@@ -129,7 +139,7 @@ def make_package(
     tell: Progress = progress or _silent
     tell("reading the model and its encodings")
     backend, situation = read_situation(request)
-    plan = _plan(backend, situation)
+    plan = plan_situation(backend, situation)
     if not plan.feasible:
         return Packaged(plan=plan, package=None, manifest=None, findings=plan.findings)
     with PackageWriter(out, force=force) as writer:
