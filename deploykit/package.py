@@ -20,9 +20,21 @@ from typing import Any, BinaryIO
 from deploykit.adapter import BytesFile, CopiedFile, JsonFile, PackageFile, TextFile
 from deploykit.errors import DefectError, DeploykitError, PackageError
 
-__all__ = ["MANIFEST", "FileRecord", "PackageWriter", "hash_file", "json_text", "list_files", "read_manifest"]
+__all__ = [
+    "BUILD_FOLDERS",
+    "MANIFEST",
+    "FileRecord",
+    "PackageWriter",
+    "hash_file",
+    "json_text",
+    "list_files",
+    "read_manifest",
+    "record_build",
+]
 
 MANIFEST = "manifest.json"
+BUILD_FOLDERS = ("artifacts/", "logs/")
+"""Where a build leaves files; the manifest learns of them from ``record_build`` only."""
 _CHUNK = 1 << 20
 
 
@@ -223,3 +235,29 @@ def _replace(folder: Path, out: Path) -> None:
 
 def _unwritable(path: Path, error: OSError) -> PackageError:
     return PackageError(f"{path}: cannot be written", why=error.strerror or str(error), next="choose another folder")
+
+
+def record_build(package: Path, executed: Iterable[str]) -> dict[str, Any]:
+    """Take the files that a build left under artifacts/ and logs/ into the manifest, atomically; returns it.
+
+    ``executed`` are the ids of the steps that ran; they move from the manifest's generated to its executed list.
+    """
+    manifest = read_manifest(package)
+    files = {path: row for path, row in manifest["files"].items() if not path.startswith(BUILD_FOLDERS)}
+    for path in list_files(package):
+        if path.startswith(BUILD_FOLDERS) and not (package / path).is_symlink():
+            size, digest = hash_file(package / path)
+            files[path] = FileRecord(path=path, bytes=size, sha256=digest, origin="executed").to_json()
+    done = list(dict.fromkeys((*manifest.get("executed", ()), *executed)))
+    manifest |= {
+        "executed": done,
+        "generated": [step for step in manifest.get("generated", ()) if step not in done],
+        "files": dict(sorted(files.items())),
+    }
+    fresh = package / f".{MANIFEST}.new"
+    try:
+        fresh.write_text(json_text(manifest), "utf-8")
+        fresh.replace(package / MANIFEST)
+    except OSError as error:
+        raise _unwritable(package / MANIFEST, error) from None
+    return manifest

@@ -13,13 +13,10 @@ from typing import Any
 from deploykit.adapter import Check
 from deploykit.errors import DeploykitError, PackageError
 from deploykit.findings import Finding, exit_status
-from deploykit.package import hash_file, list_files, read_manifest
+from deploykit.package import BUILD_FOLDERS, hash_file, list_files, read_manifest
 from deploykit.plugins import load_backend
 
-__all__ = ["VerifyReport", "verify_package"]
-
-BUILD_FOLDERS = ("artifacts/", "logs/")
-"""Where a build leaves files that the manifest learns of from ``deploykit build`` only."""
+__all__ = ["VerifyReport", "verify_integrity", "verify_package"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +81,11 @@ def verify_package(package: Path) -> VerifyReport:
         actual=judged.actual,
         findings=judged.findings,
     )
+
+
+def verify_integrity(package: Path) -> tuple[Check, ...]:
+    """Only the files: each one there, regular, unchanged, and none beside them."""
+    return _integrity(package, read_manifest(package)["files"])
 
 
 def _integrity(package: Path, files: Mapping[str, Any]) -> tuple[Check, ...]:

@@ -1,0 +1,39 @@
+"""``deploykit build``: run a package's own script and record what it made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from deploykit.cli.frame import Command, settings
+from deploykit.cli.output import emit
+
+if TYPE_CHECKING:
+    from deploykit.build import BuildReport
+
+__all__ = ["command"]
+
+
+@click.command(cls=Command)
+@click.argument("package", type=click.Path(path_type=Path))
+def command(package: Path) -> int:
+    """Run the build script of PACKAGE, keep its log, diagnose a failure, record the artifacts in the manifest."""
+    from deploykit.build import build_package
+
+    quiet = settings().json or settings().verbosity < 0
+    report = build_package(package, on_line=None if quiet else lambda line: click.echo(line, err=True))
+    emit(report.to_json(), lambda: _text(report))
+    return report.exit_status
+
+
+def _text(report: BuildReport) -> str:
+    lines = []
+    if report.diagnosis is not None:
+        from deploykit.diagnosis.reporting import diagnosis_text
+
+        lines += [diagnosis_text(report.diagnosis, verbose=settings().verbosity > 0), ""]
+    verdict = {0: "built", 1: "not built: the precision would have changed"}.get(report.exit_status, "not built")
+    lines.append(f"{verdict}; done: {', '.join(report.done) or 'nothing'}; log: {report.log}")
+    return "\n".join(lines)
