@@ -1,0 +1,7 @@
+"""What can be seen of trouble on the HTP before anything is compiled: rules about model, encodings, options, target."""
+
+from __future__ import annotations
+
+from deploykit_qualcomm.lint.running import EP_LINT, QNN_LINT, lint_registries, run_lint
+
+__all__ = ["EP_LINT", "QNN_LINT", "lint_registries", "run_lint"]
