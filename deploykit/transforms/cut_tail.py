@@ -1,0 +1,72 @@
+"""Cuts the post-processing off: everything behind the last op with weights becomes a model for the host.
+
+The device keeps the network; boxes, scores, sorting and scaling run in ONNX Runtime, in float.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from deploykit.transforms.contract import MatchResult, Site, Transform
+from deploykit.transforms.cutting import crossing_tensors
+from deploykit.transforms.graph_copy import GraphCopy, label
+from deploykit.transforms.tails import MOVES, apply_cut
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, NodeProto
+
+__all__ = ["transform"]
+
+_BODY = frozenset(
+    {"Attention", "BatchNormalization", "Conv", "ConvTranspose", "DeformConv", "Einsum", "GRU", "Gemm", "GridSample"}
+    | {"GroupNormalization", "If", "InstanceNormalization", "LSTM", "LayerNormalization", "Loop", "MatMul", "RNN"}
+    | {"Resize", "Scan"}
+)
+"""Ops that belong to the network: whatever is followed by one stays on the device."""
+
+_CLAMPS = frozenset({"Clip", "LeakyRelu", "PRelu", "Relu"})
+
+
+def match(model: ModelProto) -> MatchResult:
+    """The largest end of the graph without an op that belongs to the network, if it is more than moves."""
+    graph = GraphCopy(model, copy=False)
+    later = _end(graph)
+    work = [index for index in sorted(later) if graph.nodes[index].op_type not in MOVES]
+    if not work:
+        return MatchResult(reason="behind the last op with weights there is nothing to compute")
+    if not crossing_tensors(graph, later):
+        return MatchResult(reason="no op with weights comes before: all of the graph would be cut off")
+    nodes = tuple(label(graph.nodes[index]) for index in work)
+    why = f"{len(later)} nodes follow the last op with weights"
+    return MatchResult(sites=(Site(nodes=nodes, tensors=crossing_tensors(graph, later), why=why, data=later),))
+
+
+def _end(graph: GraphCopy) -> frozenset[int]:
+    where = {id(node): index for index, node in enumerate(graph.nodes)}
+    later: set[int] = set()
+    for index in reversed(range(len(graph.nodes))):
+        node = graph.nodes[index]
+        if node.op_type == "Constant" or node.op_type in _BODY or _belongs(graph, node):
+            continue
+        if all(where[id(reader)] in later for name in node.output for reader in graph.readers(name)):
+            later.add(index)
+    return frozenset(later)
+
+
+def _belongs(graph: GraphCopy, node: NodeProto) -> bool:
+    """True for the bias Add of a MatMul and for a clamp right behind an op of the network: they fuse with it."""
+    makers = [graph.maker(name) for name in node.input]
+    if node.op_type == "Add":
+        stored = any(name in graph.stored for name in node.input)
+        return stored and any(maker is not None and maker.op_type == "MatMul" for maker in makers)
+    behind = makers[0] if makers else None
+    return node.op_type in _CLAMPS and behind is not None and (behind.op_type in _BODY or _belongs(graph, behind))
+
+
+transform = Transform(
+    name="cut-tail",
+    summary="Cuts the post-processing off into a model that the host runs.",
+    match=match,
+    apply=apply_cut,
+    ulps=0.0,
+)
