@@ -1,0 +1,132 @@
+"""``deploykit evaluate``: how close a candidate's outputs are to a baseline's, whole and per slice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from deploykit.cli.frame import Command
+from deploykit.cli.output import emit, findings_text, table
+from deploykit.errors import UsageError
+
+if TYPE_CHECKING:
+    from deploykit.facts.graph import GraphFacts
+    from deploykit.findings import Finding
+    from deploykit.numerics.comparison import Comparison
+    from deploykit.numerics.judgement import Judged
+
+__all__ = ["command"]
+
+_PATH = click.Path(path_type=Path)
+
+
+@click.command("evaluate", cls=Command)
+@click.argument("positional", metavar="[BASELINE CANDIDATE]", nargs=-1, type=_PATH)
+@click.option("--baseline", "--baseline_results_folder", type=_PATH, help="Outputs of the float model, or the model.")
+@click.option("--candidate", "--quantized_results_folder", type=_PATH, help="Outputs to judge, or the model.")
+@click.option("--data", type=_PATH, help="Inputs for two models: a folder of .npz or .npy files, or one such file.")
+@click.option(
+    "--model", type=_PATH, help="The float model: dead channels are traced back to the Concat that mixes ranges."
+)
+@click.option("--target", default="TARGET", help="The device, for the command that is proposed.")
+@click.option("--slices", is_flag=True, help="Every slice of every axis.")
+@click.option("--min-cosine", type=float, help="Fail when the worst sample is under it.")
+@click.option("--min-psnr", type=float, help="Fail when the worst sample is under it, in dB.")
+@click.option("--min-sqnr", type=float, help="Fail when the worst sample is under it, in dB.")
+@click.option("--max-error", type=float, help="Fail when any element is farther off.")
+def command(
+    positional: tuple[Path, ...],
+    baseline: Path | None,
+    candidate: Path | None,
+    data: Path | None,
+    model: Path | None,
+    target: str,
+    slices: bool,
+    min_cosine: float | None,
+    min_psnr: float | None,
+    min_sqnr: float | None,
+    max_error: float | None,
+) -> int:
+    """Cosine, L2, PSNR, SSIM, SQNR and the largest error of every output, over two folders, two files or two models.
+
+    Files are matched by name. --baseline and --candidate may stand in any order. Exit status 1 when an output is dead,
+    samples are missing, or a threshold is missed.
+    """
+    from deploykit.findings import exit_status
+    from deploykit.numerics.comparison import compare
+    from deploykit.numerics.judgement import COMPARISON_RULES, Judged, Thresholds
+    from deploykit.numerics.outputs import read_pair
+
+    first, second = _sides(positional, baseline, candidate)
+    comparison = compare(*read_pair(first, second, data))
+    model = first if model is None and first.suffix == ".onnx" else model
+    asked = Thresholds(min_cosine=min_cosine, min_psnr=min_psnr, min_sqnr=min_sqnr, max_error=max_error)
+    judged = Judged(
+        comparison=comparison, facts=_facts(model), model=str(model or "MODEL"), target=target, thresholds=asked
+    )
+    findings = COMPARISON_RULES.run(judged)
+    value = comparison.to_json(slices=slices) | {"findings": [finding.to_json() for finding in findings]}
+    emit(value, lambda: _text(judged, findings, slices))
+    return exit_status(findings)
+
+
+def _sides(positional: tuple[Path, ...], baseline: Path | None, candidate: Path | None) -> tuple[Path, Path]:
+    """Both sides by position or both by name; a mixture could swap them."""
+    if len(positional) == 2 and baseline is None and candidate is None:
+        return positional[0], positional[1]
+    if not positional and baseline is not None and candidate is not None:
+        return baseline, candidate
+    raise UsageError(
+        "give BASELINE CANDIDATE, or --baseline and --candidate",
+        why="one side by position and one by name could be taken the wrong way round" if positional else "",
+    )
+
+
+def _facts(model: Path | None) -> GraphFacts | None:
+    if model is None:
+        return None
+    from deploykit.facts.collect import collect_facts
+    from deploykit.model import load_model
+
+    return collect_facts(load_model(model))
+
+
+def _text(judged: Judged, findings: tuple[Finding, ...], slices: bool) -> str:
+    comparison = judged.comparison
+    parts = [f"{comparison.samples} samples, {len(comparison.outputs)} outputs"]
+    parts += [_metrics(comparison)] if comparison.outputs else ["nothing could be compared"]
+    parts += [_slices(comparison)] if slices else []
+    parts += [findings_text(findings)] if findings else []
+    return "\n\n".join(parts)
+
+
+def _metrics(comparison: Comparison) -> str:
+    rows = []
+    for output in comparison.outputs.values():
+        s = output.summary()
+        rows.append(
+            (
+                output.name or "output",
+                "x".join(map(str, output.shape)) or "scalar",
+                f"{s['mean_cosine']:.6f} / {s['min_cosine']:.6f}",
+                f"{s['mean_l2']:.5g} / {s['max_l2']:.5g}",
+                f"{s['mean_psnr_db']:.3f} / {s['min_psnr_db']:.3f}",
+                f"{s['mean_ssim']:.6f} / {s['min_ssim']:.6f}",
+                f"{s['mean_sqnr_db']:.2f} / {s['min_sqnr_db']:.2f}",
+                f"{s['max_max_error']:.5g}",
+            )
+        )
+    header = ("output", "shape", "cosine mean/min", "L2 mean/max", "PSNR mean/min", "SSIM mean/min", "SQNR mean/min")
+    return table(rows, header=(*header, "max error"))
+
+
+def _slices(comparison: Comparison) -> str:
+    rows = [
+        (output.name or "output", axis.axis, index, f"{sqnr:.2f}", f"{worst:.5g}", "dead" if dead else "")
+        for output in comparison.outputs.values()
+        for axis in output.axes
+        for index, (sqnr, worst, dead) in enumerate(zip(axis.sqnr_db, axis.worst, axis.dead, strict=True))
+    ]
+    return table(rows, header=("output", "axis", "slice", "SQNR dB", "max error", ""))

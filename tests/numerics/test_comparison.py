@@ -1,0 +1,195 @@
+"""Comparing sets of outputs: what is measured, what is found, and that sides and files cannot be mixed up silently."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from deploykit.cli import cli
+from deploykit.cli.frame import run
+from deploykit.errors import InputError, UsageError
+from deploykit.findings import Severity
+from deploykit.numerics.comparison import Comparison, compare
+from deploykit.numerics.judgement import COMPARISON_RULES, Judged, Thresholds
+from deploykit.numerics.outputs import OutputSet, read_outputs, read_pair
+
+QUARK = Path(__file__).parents[1] / "data" / "quark"
+
+
+def as_set(label: str, samples: dict[str, dict[str, np.ndarray]]) -> OutputSet:
+    def reader(value: dict[str, np.ndarray]) -> Callable[[], dict[str, np.ndarray]]:
+        return lambda: value
+
+    return OutputSet(label=label, samples={name: reader(value) for name, value in samples.items()})
+
+
+def pair(a: np.ndarray, b: np.ndarray) -> Comparison:
+    return compare(as_set("a", {"0": {"y": a}}), as_set("b", {"0": {"y": b}}))
+
+
+def fixture(name: str) -> Comparison:
+    return compare(read_outputs(QUARK / "output_fp32"), read_outputs(QUARK / f"output_{name}"))
+
+
+RNG = np.random.default_rng(0)
+MIXED = np.concatenate([RNG.random((1, 2, 64)) * 640, RNG.random((1, 2, 64))], axis=1)
+COARSE = np.round(MIXED / 8) * 8
+NOISY = MIXED.copy()
+NOISY[:, 2:] += RNG.normal(0, 0.6, (1, 2, 64))
+NAN = MIXED.copy()
+NAN[0, 0, 0] = np.nan
+SAME = pair(MIXED, MIXED)
+
+CASES: dict[str, tuple[Judged, Judged]] = {
+    "DK601": (Judged(comparison=fixture("vint8")), Judged(comparison=fixture("vint8_mixed"))),
+    "DK602": (Judged(comparison=pair(MIXED, NOISY)), Judged(comparison=SAME)),
+    "DK603": (
+        Judged(comparison=compare(as_set("a", {"0": {}, "1": {}}), as_set("b", {"0": {}}))),
+        Judged(comparison=compare(as_set("a", {"0": {}}), as_set("b", {"0": {}}))),
+    ),
+    "DK604": (
+        Judged(comparison=compare(as_set("a", {"0": {}}), as_set("b", {"0": {}, "1": {}}))),
+        Judged(comparison=compare(as_set("a", {"0": {}}), as_set("b", {"0": {}}))),
+    ),
+    "DK605": (Judged(comparison=pair(MIXED, MIXED[:, :3])), Judged(comparison=SAME)),
+    "DK606": (Judged(comparison=pair(MIXED, NAN)), Judged(comparison=pair(NAN, NAN))),
+    "DK607": (Judged(comparison=pair(COARSE, MIXED)), Judged(comparison=pair(MIXED, COARSE))),
+    "DK608": (
+        Judged(comparison=pair(MIXED, COARSE), thresholds=Thresholds(min_sqnr=90)),
+        Judged(comparison=pair(MIXED, COARSE), thresholds=Thresholds(min_sqnr=20)),
+    ),
+}
+
+
+@pytest.mark.parametrize("code", [rule.code for rule in COMPARISON_RULES])
+def test_each_rule_fires_and_stays_silent(code: str) -> None:
+    triggering, clean = CASES[code]
+    rule = COMPARISON_RULES[code]
+    assert list(rule.run(triggering))
+    assert not list(rule.run(clean))
+
+
+def test_the_dead_scores_of_a_real_quantizer_are_named() -> None:
+    comparison = fixture("vint8")
+    assert comparison.outputs[""].summary()["min_cosine"] > 0.9998
+    finding = next(iter(COMPARISON_RULES["DK601"].run(Judged(comparison=comparison))))
+    assert finding.severity is Severity.ERROR
+    assert (finding.evidence["axis"], finding.evidence["start"], finding.evidence["stop"]) == (1, 4, 8)
+
+
+def test_the_mixed_model_is_judged_alive() -> None:
+    findings = COMPARISON_RULES.run(Judged(comparison=fixture("vint8_mixed")))
+    assert not [finding for finding in findings if finding.severity is Severity.ERROR]
+
+
+def test_dead_class_scores_of_one_softmax_are_no_error() -> None:
+    """Unlikely classes rounded to zero are what 8 bits mean, not two ranges in one tensor."""
+    logits = np.random.default_rng(1).normal(size=(1, 50)) * 3
+    samples = {str(i): np.exp(logits + i / 10) / np.exp(logits + i / 10).sum() for i in range(3)}
+    samples["9"] = np.roll(samples["0"], 1)
+    rounded = {name: np.round(value * 128) / 128 for name, value in samples.items()}
+    comparison = compare(
+        as_set("a", {name: {"p": value} for name, value in samples.items()}),
+        as_set("b", {name: {"p": value} for name, value in rounded.items()}),
+    )
+    findings = [f for f in COMPARISON_RULES.run(Judged(comparison=comparison)) if f.code == "DK601"]
+    assert findings
+    assert all(finding.severity is Severity.WARNING for finding in findings)
+
+
+def test_slices_are_pooled_over_samples() -> None:
+    a = {str(i): {"y": np.full((1, 2, 3), float(i + 1))} for i in range(3)}
+    b = {name: {"y": value["y"] + np.array([0.0, 1.0])[None, :, None]} for name, value in a.items()}
+    axis = compare(as_set("a", a), as_set("b", b)).outputs["y"].axes[0]
+    signal = 3 * (1 + 4 + 9)
+    assert axis.axis == 1
+    assert axis.sqnr_db.tolist() == [math.inf, pytest.approx(10 * math.log10(signal / 9))]
+
+
+def test_undefined_cosine_stays_undefined() -> None:
+    zero = pair(np.ones((2, 3)), np.zeros((2, 3)))
+    assert math.isnan(zero.outputs["y"].summary()["min_cosine"])
+    assert json.loads(json.dumps(zero.to_json(slices=True), allow_nan=False))["outputs"][0]["min_cosine"] is None
+    judged = Judged(comparison=zero, thresholds=Thresholds(min_cosine=0.1))
+    assert [finding.code for finding in COMPARISON_RULES.run(judged) if finding.code == "DK608"]
+
+
+def test_an_npz_and_an_npy_with_one_array_each_are_the_same_output(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", MIXED)
+    np.savez(tmp_path / "b.npz", y=MIXED)
+    comparison = compare(read_outputs(tmp_path / "a.npy"), read_outputs(tmp_path / "b.npz"))
+    assert list(comparison.outputs) == ["y"]
+    assert not comparison.mismatches
+
+
+@pytest.mark.parametrize(("name", "content"), [("x.npy", b""), ("x.npz", b"PK\x03\x04rest"), ("x.npy", b"\x93NUMPY")])
+def test_damaged_files_are_named(tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=name):
+        compare(read_outputs(tmp_path), read_outputs(tmp_path))
+
+
+def test_pickles_are_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    with pytest.raises(InputError, match=r"x\.npy"):
+        compare(read_outputs(tmp_path), read_outputs(tmp_path))
+
+
+def test_folders_without_arrays_and_twins_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("no")
+    with pytest.raises(InputError, match=r"no \.npy"):
+        read_outputs(tmp_path)
+    np.save(tmp_path / "a.npy", MIXED)
+    assert read_outputs(tmp_path).ignored == ("a.txt",)
+    np.savez(tmp_path / "a.npz", MIXED)
+    with pytest.raises(InputError, match="same stem"):
+        read_outputs(tmp_path)
+
+
+def test_two_models_run_on_the_same_data(tmp_path: Path) -> None:
+    rng = np.random.default_rng(99)
+    for i in range(3):
+        np.save(tmp_path / f"result_{i}.npy", rng.random((1, 3, 64, 64), dtype=np.float32))
+    ran = compare(*read_pair(QUARK / "fp32.onnx", QUARK / "vint8.onnx", tmp_path))
+    saved = fixture("vint8")
+    assert ran.outputs["output0"].summary()["min_cosine"] == pytest.approx(saved.outputs[""].summary()["min_cosine"])
+
+
+def test_a_model_without_data_or_beside_a_folder_is_wrong_usage(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="data"):
+        read_pair(QUARK / "fp32.onnx", QUARK / "vint8.onnx", None)
+    with pytest.raises(UsageError, match="folder"):
+        read_pair(QUARK / "fp32.onnx", tmp_path, None)
+
+
+def test_flags_cannot_swap_the_sides(capsys: pytest.CaptureFixture[str]) -> None:
+    fp32, vint8 = str(QUARK / "output_fp32"), str(QUARK / "output_vint8")
+    numbers = []
+    for arguments in (
+        [fp32, vint8],
+        ["--baseline", fp32, "--candidate", vint8],
+        ["--candidate", vint8, "--baseline", fp32],
+        [f"--quantized_results_folder={vint8}", f"--baseline_results_folder={fp32}"],
+    ):
+        assert run(cli, ["evaluate", *arguments, "--json"]) == 1
+        numbers.append(json.loads(capsys.readouterr().out)["outputs"][0]["mean_psnr_db"])
+    assert numbers == [pytest.approx(47.17204666137695, rel=1e-6)] * 4
+
+
+@pytest.mark.parametrize("arguments", [["a"], ["a", "--candidate", "b"], ["a", "b", "c"], ["--baseline", "a"]])
+def test_half_a_pair_is_wrong_usage(arguments: list[str]) -> None:
+    assert run(cli, ["evaluate", *arguments]) == 2
+
+
+def test_the_command_prints_numbers_and_findings(capsys: pytest.CaptureFixture[str]) -> None:
+    fp32, vint8 = str(QUARK / "output_fp32"), str(QUARK / "output_vint8")
+    assert run(cli, ["evaluate", fp32, vint8, "--slices"]) == 1
+    text = capsys.readouterr().out
+    assert "DK601 dead-channels" in text
+    assert "0.999898 / 0.999891" in text
+    assert run(cli, ["evaluate", fp32, str(QUARK / "output_vint8_mixed"), "--min-cosine", "0.999"]) == 0
