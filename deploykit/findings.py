@@ -110,7 +110,12 @@ class Finding:
 
 def sort_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Blocking errors first, then by severity, code and subject: the same order every time."""
-    return tuple(sorted(findings, key=lambda f: (not f.blocks, f.severity.rank, f.code, f.subject.name, f.message)))
+    return tuple(sorted(findings, key=_order))
+
+
+def _order(finding: Finding) -> tuple[bool, int, str, str, str, str]:
+    handled = finding.handled or ""
+    return (not finding.blocks, finding.severity.rank, finding.code, finding.subject.name, finding.message, handled)
 
 
 def summarize(findings: Iterable[Finding]) -> dict[str, int]:

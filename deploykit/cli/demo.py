@@ -1,0 +1,52 @@
+"""``deploykit demo``: the main job on an embedded example."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from deploykit.adapter import Request
+from deploykit.cli.frame import Command
+from deploykit.cli.output import emit, progress
+from deploykit.cli.plan import plan_text
+
+if TYPE_CHECKING:
+    from deploykit.pipeline import Packaged
+
+__all__ = ["command"]
+
+_TARGET, _SDK = "sm8650", "2.33"
+
+
+@click.command(cls=Command)
+@click.option("-o", "--out", type=click.Path(path_type=Path), metavar="DIR", help="Keep the package in DIR.")
+def command(out: Path | None) -> int:
+    """Package an embedded detector with mixed float16 encodings for a phone locked to an old SDK."""
+    from deploykit.demo import write_demo
+    from deploykit.pipeline import make_package
+
+    with tempfile.TemporaryDirectory() as scratch, progress() as tell:
+        model, encodings = write_demo(Path(scratch))
+        request = Request(model=model, target=_TARGET, sdk=_SDK, encodings=encodings)
+        packaged = make_package(request, out or Path(scratch) / "package", progress=tell)
+        tree = _tree(packaged)
+    emit({**packaged.to_json(), "tree": tree}, lambda: _text(packaged, tree, out))
+    return packaged.exit_status
+
+
+def _tree(packaged: Packaged) -> list[str]:
+    from deploykit.package import MANIFEST, list_files
+
+    return [] if packaged.package is None else [MANIFEST, *list_files(packaged.package)]
+
+
+def _text(packaged: Packaged, tree: list[str], out: Path | None) -> str:
+    command_line = f"deploykit package detector.onnx --target {_TARGET} --sdk {_SDK} --encodings detector.encodings"
+    lines = [f"$ {command_line} -o {out or 'out'}", "", plan_text(packaged.plan), "", f"{out or 'out'}/"]
+    lines += [f"  {path}" for path in tree]
+    if out is None:
+        lines += ["", "the package was verified and removed again; keep it with: deploykit demo -o DIR"]
+    return "\n".join(lines)

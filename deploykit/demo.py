@@ -1,0 +1,160 @@
+"""The example that ``deploykit demo`` packages: a small box decoder with activations of huge range, mixed encodings.
+
+The model is built here with a fixed seed, and its encodings are measured by running it: nothing is stored that could
+grow stale. It imports onnx and onnxruntime on use only.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    from onnx import ModelProto, NodeProto, TensorProto
+
+__all__ = ["FLOAT_TENSORS", "demo_encodings", "demo_model", "write_demo"]
+
+FLOAT_TENSORS = frozenset({"anchored", "ratio", "logit", "anchors"})
+"""What the example keeps in float16: the tensors whose range no 16-bit grid can hold."""
+
+_INVALID_ANCHOR = 1e30
+_BITS = 16
+_ROWS = 16
+
+
+def write_demo(folder: Path) -> tuple[Path, Path]:
+    """Write the model and its encodings into a folder; returns both paths."""
+    import onnx
+
+    model = demo_model()
+    model_path, encodings_path = folder / "detector.onnx", folder / "detector.encodings"
+    onnx.save(model, model_path)
+    encodings_path.write_text(json.dumps(demo_encodings(model), indent=1), "utf-8")
+    return model_path, encodings_path
+
+
+def demo_model() -> ModelProto:
+    """A linear layer, anchors of which some are invalid (1e30), an inverse sigmoid, boxes in pixels; opset 17."""
+    import numpy as np
+    from onnx import TensorProto, checker, helper, shape_inference
+
+    rng = np.random.default_rng(7)
+    graph = helper.make_graph(
+        _nodes(),
+        "detector",
+        [helper.make_tensor_value_info("features", TensorProto.FLOAT, [1, _ROWS, 8])],
+        [helper.make_tensor_value_info("boxes", TensorProto.FLOAT, [1, _ROWS, 4])],
+        _weights(rng),
+    )
+    model = helper.make_model(graph, producer_name="deploykit demo", opset_imports=[helper.make_opsetid("", 17)])
+    model.ir_version = 8
+    model = shape_inference.infer_shapes(model, strict_mode=True)
+    checker.check_model(model, full_check=True)
+    return model
+
+
+def _nodes() -> list[NodeProto]:
+    from onnx import helper
+
+    rows = [
+        ("MatMul", ["features", "head.weight"], "projected"),
+        ("Add", ["projected", "head.bias"], "offsets"),
+        ("Add", ["offsets", "anchors"], "anchored"),
+        ("Sigmoid", ["anchored"], "reference"),
+        ("Clip", ["reference", "eps", "one"], "numerator"),
+        ("Sub", ["one_more", "reference"], "complement"),
+        ("Clip", ["complement", "eps", "one"], "denominator"),
+        ("Div", ["numerator", "denominator"], "ratio"),
+        ("Log", ["ratio"], "logit"),
+        ("Sigmoid", ["logit"], "normalized"),
+        ("Mul", ["normalized", "image_size"], "boxes"),
+    ]
+    return [helper.make_node(op, inputs, [output], name=f"/decoder/{output}") for op, inputs, output in rows]
+
+
+def _weights(rng: np.random.Generator) -> list[TensorProto]:
+    import numpy as np
+    from onnx import numpy_helper
+
+    anchors = rng.normal(0, 1, (1, _ROWS, 4))
+    anchors[:, ::5] = _INVALID_ANCHOR
+    values: dict[str, Any] = {
+        "head.weight": rng.normal(0, 0.3, (8, 4)),
+        "head.bias": rng.normal(0, 0.1, (4,)),
+        "anchors": anchors,
+        "eps": 1e-5,
+        "one": 1.0,
+        "one_more": 1.0,
+        "image_size": np.full((4,), 640.0),
+    }
+    return [numpy_helper.from_array(np.asarray(value, dtype=np.float32), name) for name, value in values.items()]
+
+
+def demo_encodings(model: ModelProto) -> dict[str, Any]:
+    """Encodings 0.6.1 by min-max over random inputs, 16-bit activations and 8-bit weights, float tensors left out."""
+    import numpy as np
+    from onnx import numpy_helper
+
+    ranges = _measured(model)
+    stored = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    for name in ("one_more", "image_size"):
+        ranges[name] = (float(stored[name].min()), float(stored[name].max()))
+    activations = {
+        name: [_affine(low, high)] for name, (low, high) in sorted(ranges.items()) if name not in FLOAT_TENSORS
+    }
+    weight = stored["head.weight"]
+    columns = [float(np.abs(weight[:, column]).max()) for column in range(weight.shape[1])]
+    return {
+        "version": "0.6.1",
+        "producer": {"package": "deploykit demo", "version": "1"},
+        "activation_encodings": activations,
+        "param_encodings": {"head.weight": [_symmetric(largest) for largest in columns]},
+    }
+
+
+def _measured(model: ModelProto) -> dict[str, tuple[float, float]]:
+    import numpy as np
+    import onnxruntime
+    from onnx import ModelProto, helper
+
+    # Every computed tensor becomes an output of a copy, so that one run shows all ranges.
+    probe = ModelProto()
+    probe.CopyFrom(model)
+    del probe.graph.output[:]
+    names = [name for node in model.graph.node for name in node.output if name != "projected"]
+    probe.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in names)
+    session = onnxruntime.InferenceSession(probe.SerializeToString(), providers=["CPUExecutionProvider"])
+    rng = np.random.default_rng(11)
+    features = [rng.normal(0, 1, (1, _ROWS, 8)).astype(np.float32) for _ in range(8)]
+    runs = [
+        {"features": data, **dict(zip(names, session.run(names, {"features": data}), strict=True))} for data in features
+    ]
+    return {
+        name: (min(float(run[name].min()) for run in runs), max(float(run[name].max()) for run in runs))
+        for name in ("features", *names)
+    }
+
+
+def _affine(low: float, high: float) -> dict[str, Any]:
+    low, high = min(low, 0.0), max(high, 0.0)
+    scale = (high - low) / (2**_BITS - 1)
+    offset = round(low / scale)
+    return _entry(_BITS, scale, offset, symmetric=False)
+
+
+def _symmetric(largest: float) -> dict[str, Any]:
+    return _entry(8, largest / 127, -128, symmetric=True)
+
+
+def _entry(bits: int, scale: float, offset: int, *, symmetric: bool) -> dict[str, Any]:
+    return {
+        "bitwidth": bits,
+        "dtype": "int",
+        "is_symmetric": str(symmetric),
+        "max": (offset + 2**bits - 1) * scale,
+        "min": offset * scale,
+        "offset": float(offset),
+        "scale": scale,
+    }
