@@ -15,7 +15,7 @@ from deploykit.errors import InputError
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-__all__ = ["Feed", "Session", "random_feeds"]
+__all__ = ["Feed", "Session", "check_feed", "random_feeds"]
 
 Feed: TypeAlias = Mapping[str, npt.NDArray[Any]]
 """One sample: arrays by input name."""
@@ -30,18 +30,23 @@ class Session:
         self.outputs: tuple[str, ...] = tuple(o.name for o in model.graph.output)
         self._session = _open(_with_outputs(model, capture), optimize)
         self._wanted = [o.name for o in self._session.get_outputs()]
-        self._inputs = {i.name for i in self._session.get_inputs()}
+        self.inputs = frozenset(i.name for i in self._session.get_inputs())
 
     def run(self, feed: Feed) -> dict[str, npt.NDArray[Any]]:
         """All outputs and captured tensors by name. Raises InputError when an input is missing or does not fit."""
-        missing = sorted(self._inputs - feed.keys())
-        if missing:
-            raise InputError(f"the sample has no value for input {missing[0]!r}", next="name arrays after the inputs")
+        check_feed(feed, self.inputs)
         try:
-            values = self._session.run(None, {name: feed[name] for name in self._inputs})
+            values = self._session.run(None, {name: feed[name] for name in self.inputs})
         except Exception as error:
             raise InputError("the model does not run on this sample", why=_first_line(error)) from None
         return dict(zip(self._wanted, values, strict=True))
+
+
+def check_feed(feed: Feed, inputs: Iterable[str]) -> None:
+    """Raises InputError when a sample lacks one of the inputs."""
+    missing = sorted(set(inputs) - feed.keys())
+    if missing:
+        raise InputError(f"the sample has no value for input {missing[0]!r}", next="name arrays after the inputs")
 
 
 def _with_outputs(model: ModelProto, capture: Iterable[str]) -> ModelProto:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,12 +17,12 @@ import numpy.typing as npt
 from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.numerics.quality import cosine, max_error, sqnr_db
 from deploykit.numerics.quantized_graph import quantize_graph
-from deploykit.numerics.sessions import Feed, Session
+from deploykit.numerics.sessions import Feed, Session, check_feed
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-__all__ = ["Fidelity", "Simulation", "Simulator", "compare_outputs", "overall_sqnr_db", "simulate"]
+__all__ = ["Fidelity", "Simulation", "Simulator", "compare_outputs", "overall_sqnr_db", "simulate", "simulate_files"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +87,7 @@ class Simulator:
 
     def run(self, feed: Feed) -> dict[str, npt.NDArray[Any]]:
         """Outputs and captured tensors by name for one sample."""
+        check_feed(feed, (name for name, fed in self._feeds.items() if fed in self._session.inputs))
         return self._session.run({self._feeds.get(name, name): value for name, value in feed.items()})
 
 
@@ -104,6 +106,33 @@ def simulate(model: ModelProto, encodings: EncodingSet, inputs: Sequence[Feed]) 
         applied=simulator.applied,
         skipped=simulator.skipped,
     )
+
+
+def simulate_files(
+    model: Path,
+    encodings: Path,
+    *,
+    data: Path | None = None,
+    samples: int | None = None,
+    seed: int = 0,
+    float_tensors: Path | None = None,
+) -> Simulation:
+    """``simulate`` for files; without data on seeded random inputs. Raises InputError for files that make no sense."""
+    from deploykit.encodings.reading import read_encodings
+    from deploykit.facts.collect import collect_facts
+    from deploykit.facts.placement import place
+    from deploykit.model import load_model
+    from deploykit.numerics.samples import gather_samples, load_weights
+
+    read = load_model(model)
+    entries = read_encodings(encodings)
+    if float_tensors is not None:
+        from deploykit.encodings.float_tensors import read_float_tensors
+
+        entries = replace(entries, float_tensors=read_float_tensors(float_tensors))
+    proto = load_weights(read)
+    feeds = gather_samples(proto, data, samples=samples, seed=seed)
+    return simulate(proto, place(entries, collect_facts(read)), feeds)
 
 
 def compare_outputs(
