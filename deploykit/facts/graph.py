@@ -80,7 +80,12 @@ class NodeFact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphFacts:
-    """The facts of the main graph. ``subgraph_ops`` are op types met inside Loop, If and Scan bodies only."""
+    """The facts of the main graph. ``subgraph_ops`` are op types met inside Loop, If and Scan bodies only.
+
+    ``functions`` are op types that the model itself defines; their bodies are not looked into. ``non_finite`` says what
+    small stored tensors hold besides numbers (``NaN``, ``infinity``); large and external ones are not read.
+    ``inference_problem`` says why shapes could not be inferred; then only declared ones are known.
+    """
 
     model_name: str
     graph_name: str
@@ -93,6 +98,9 @@ class GraphFacts:
     tensors: Mapping[str, TensorFact]
     subgraph_ops: frozenset[str] = frozenset()
     weight_bytes: int = 0
+    functions: frozenset[str] = frozenset()
+    non_finite: Mapping[str, str] = field(default_factory=dict)
+    inference_problem: str = ""
 
     @property
     def opset(self) -> int:

@@ -1,0 +1,192 @@
+"""Infers the type and shape of every tensor with onnx, on a copy without weights, and never fails because of it.
+
+A few dozen nodes can make a shape of a billion dimensions; such graphs are recognised beforehand and left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+from deploykit.model.tensors import dtype_name, element_count, is_external
+
+if TYPE_CHECKING:
+    from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
+
+__all__ = ["Inferred", "Shape", "infer", "type_of"]
+
+Shape: TypeAlias = tuple[int | str | None, ...] | None
+
+_KEPT_INTEGERS = 4096
+_KEPT_OTHERS = 64
+_MOST_DIMS = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inferred:
+    """(dtype, shape) of tensors by name; ``problem`` is empty unless inference was impossible."""
+
+    types: Mapping[str, tuple[str, Shape]] = field(default_factory=dict)
+    problem: str = ""
+
+
+def infer(proto: ModelProto) -> Inferred:
+    """What is declared and what onnx infers from it; the model is not changed and no external data is opened."""
+    declared = _collect_types(proto.graph, _symbols(proto.graph))
+    problem = _explosion(proto.graph)
+    if problem:
+        return Inferred(types=declared, problem=problem)
+    from onnx import shape_inference
+
+    try:
+        graph = shape_inference.infer_shapes(_without_weights(proto), data_prop=True).graph
+    except Exception as error:  # the binding raises whatever its C++ side threw; shapes are then simply unknown
+        return Inferred(types=declared, problem=" ".join(str(error).split())[:300] or type(error).__name__)
+    return Inferred(types=declared | _collect_types(graph, _symbols(proto.graph)))
+
+
+def _collect_types(graph: GraphProto, symbols: frozenset[str]) -> dict[str, tuple[str, Shape]]:
+    items = (*graph.value_info, *graph.input, *graph.output)
+    return {item.name: type_of(item.type, symbols) for item in items}
+
+
+def type_of(proto: TypeProto, symbols: frozenset[str] | None = None) -> tuple[str, Shape]:
+    """(dtype, shape) of a declared type; sequences, maps and optionals have neither.
+
+    Symbols outside ``symbols`` were invented by the inference and count as unknown, as negative numbers do.
+    """
+    if not proto.HasField("tensor_type"):
+        return "", None
+    tensor = proto.tensor_type
+    dtype = dtype_name(tensor.elem_type)
+    if not tensor.HasField("shape"):
+        return dtype, None
+    dims: list[int | str | None] = []
+    for dim in tensor.shape.dim:
+        if dim.HasField("dim_value"):
+            dims.append(dim.dim_value if dim.dim_value >= 0 else None)
+        else:
+            symbol = dim.dim_param
+            dims.append(symbol if symbol and (symbols is None or symbol in symbols) else None)
+    return dtype, tuple(dims)
+
+
+def _symbols(graph: GraphProto) -> frozenset[str]:
+    """Symbols that the model itself declares."""
+    items: Iterable[ValueInfoProto] = (*graph.value_info, *graph.input, *graph.output)
+    return frozenset(
+        dim.dim_param
+        for item in items
+        if item.type.HasField("tensor_type")
+        for dim in item.type.tensor_type.shape.dim
+        if dim.dim_param and isinstance(dim.dim_param, str)
+    )
+
+
+def _without_weights(proto: ModelProto) -> ModelProto:
+    """A copy in which stored tensors have a type and dimensions, and values only where a shape may depend on them."""
+    from onnx import ModelProto
+
+    lean = ModelProto(ir_version=proto.ir_version)
+    lean.opset_import.extend(proto.opset_import)
+    lean.functions.extend(proto.functions)
+    graph = lean.graph
+    graph.name = proto.graph.name or "graph"
+    for items, copies in (
+        (proto.graph.input, graph.input),
+        (proto.graph.output, graph.output),
+        (proto.graph.value_info, graph.value_info),
+    ):
+        copies.extend(items)
+    for tensor in proto.graph.initializer:
+        _copy_tensor(tensor, graph.initializer.add())
+    for node in proto.graph.node:
+        _copy_node(node, graph.node.add())
+    return lean
+
+
+def _copy_tensor(tensor: TensorProto, copy: TensorProto) -> None:
+    count = element_count(tensor, tensor.name)
+    integer = "int" in dtype_name(tensor.data_type)
+    if not is_external(tensor) and count <= (_KEPT_INTEGERS if integer else _KEPT_OTHERS):
+        copy.CopyFrom(tensor)
+        return
+    copy.name, copy.data_type = tensor.name, tensor.data_type
+    copy.dims.extend(tensor.dims)
+
+
+def _copy_node(node: NodeProto, copy: NodeProto) -> None:
+    if node.op_type != "Constant":
+        copy.CopyFrom(node)
+        return
+    copy.op_type, copy.domain, copy.name = node.op_type, node.domain, node.name
+    copy.output.extend(node.output)
+    for attribute in node.attribute:
+        twin = copy.attribute.add()
+        if attribute.HasField("t"):
+            twin.name, twin.type = attribute.name, attribute.type
+            _copy_tensor(attribute.t, twin.t)
+        else:
+            twin.CopyFrom(attribute)
+
+
+def _explosion(graph: GraphProto) -> str:
+    """Why inferring shapes could take more memory than any machine has, or "".
+
+    Keeps an upper bound of every tensor's rank and of the number of values that a shape computation carries along.
+    """
+    ranks: dict[str, int] = {}
+    values: dict[str, int] = {}
+    for item in graph.input:
+        ranks[item.name] = len(item.type.tensor_type.shape.dim)
+    for tensor in graph.initializer:
+        _bound_stored(tensor.name, tensor, ranks, values)
+    for node in graph.node:
+        rank, carried = _bound_node(node, ranks, values)
+        if max(rank, carried) > _MOST_DIMS:
+            return f"the shape of {node.output[0] if node.output else node.name!r} could have thousands of dimensions"
+        for name in node.output:
+            ranks[name], values[name] = rank, carried
+    return ""
+
+
+def _bound_stored(name: str, tensor: TensorProto, ranks: dict[str, int], values: dict[str, int]) -> None:
+    ranks[name] = len(tensor.dims)
+    # Longer lists than a shape can be are tables to look things up in; they are never taken for a shape.
+    if len(tensor.dims) <= 1 and "int" in dtype_name(tensor.data_type):
+        count = element_count(tensor, name)
+        values[name] = count if count <= _MOST_DIMS else 0
+
+
+def _bound_node(node: NodeProto, ranks: Mapping[str, int], values: Mapping[str, int]) -> tuple[int, int]:
+    inputs = [ranks.get(name, 0) for name in node.input]
+    carried = [values.get(name, 0) for name in node.input]
+    rank, carry = max(inputs, default=0), max(carried, default=0)
+    match node.op_type:
+        case "Constant":
+            return _bound_constant(node)
+        case "Shape":
+            return 1, rank
+        case "Concat" | "ConcatFromSequence":
+            return rank + 1, sum(carried)
+        case "Gather":
+            return max(sum(inputs) - 1, 0), max(carry, 1)
+        case "Unsqueeze" | "OneHot":
+            added = max([len(a.ints) for a in node.attribute] or [max(carried[1:], default=1)])
+            return rank + max(added, 1), carry
+        case "Reshape" | "Expand" | "ConstantOfShape" | "Tile":
+            return max(rank, carry), carry
+        case "Einsum":
+            return sum(inputs), 0
+        case _:
+            return rank, carry
+
+
+def _bound_constant(node: NodeProto) -> tuple[int, int]:
+    ranks: dict[str, int] = {"": 1}
+    values: dict[str, int] = {"": max((len(a.ints) for a in node.attribute), default=0)}
+    for attribute in node.attribute:
+        if attribute.HasField("t"):
+            _bound_stored("", attribute.t, ranks, values)
+    return ranks[""], values[""]
