@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float8, Lpbq, Value
+from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float, Float8, Lpbq, Value
 from deploykit.transforms.editing import (
     attribute,
     constant_values,
@@ -130,8 +130,8 @@ def _plain_name(work: _Work, node: NodeProto) -> str:
     for suffix in ("_q", "_quantized"):
         base = node.input[0].removesuffix(suffix)
         if base != node.input[0] and base not in work.stored and base not in work.producers:
-            return base if base not in work.weights else node.output[0]
-    return node.output[0]
+            return str(base if base not in work.weights else node.output[0])
+    return str(node.output[0])
 
 
 def _value(work: _Work, node: NodeProto) -> Value:
@@ -207,10 +207,10 @@ def _dtype(work: _Work, node: NodeProto, zero_name: str) -> str:
 
     for name in (zero_name, node.input[0]):
         if name in work.stored:
-            return TensorProto.DataType.Name(work.stored[name].data_type).lower()
+            return str(TensorProto.DataType.Name(work.stored[name].data_type)).lower()
     source = work.producers.get(node.input[0])
     if source is not None and source.op_type == _Q and len(source.input) > 2 and source.input[2] in work.stored:
-        return TensorProto.DataType.Name(work.stored[source.input[2]].data_type).lower()
+        return str(TensorProto.DataType.Name(work.stored[source.input[2]].data_type)).lower()
     return "uint8"
 
 
@@ -221,6 +221,7 @@ def _same(a: Value, b: Value) -> bool:
 
 
 def _dequantize(integers: Any, value: Value) -> Any:
+    assert not isinstance(value, Float)
     if isinstance(value, Float8):
         return integers * _spread(value.scale, value.axis, integers.ndim)
     axis = value.block_axis

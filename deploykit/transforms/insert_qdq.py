@@ -6,7 +6,7 @@ asked for. It derives no encoding: which tensors need one for a given compiler i
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,7 +24,7 @@ from deploykit.transforms.editing import (
     stored_tensors,
     usable_copy,
 )
-from deploykit.transforms.quantized_constant import QuantizedConstant, dequantized, quantize_bias, quantize_constant
+from deploykit.transforms.quantized_constant import QuantizedConstant, quantize_bias, quantize_constant
 from deploykit.transforms.raise_opset import raise_opset
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ PLAIN_INPUTS: dict[str, frozenset[int]] = {
 }
 """Inputs that an operator reads as a parameter and that stay float constants, by operator and position."""
 
-_BIASED = ("Conv", "ConvTranspose", "Gemm")
+_BIASED = ("Conv", "ConvTranspose", "Gemm", "LayerNormalization")
 _MS = "com.microsoft"
 
 
@@ -77,11 +77,17 @@ class _Work:
     domain: str
     bias: Bias
     unsigned: bool
+    requantize: Mapping[tuple[str, int], Affine]
+    first: Mapping[str, Affine]
     read_as: dict[str, str] = field(default_factory=dict)
-    biases: dict[tuple[str, str, str], str] = field(default_factory=dict)
+    stands_for: dict[str, str] = field(default_factory=dict)
+    biases: dict[tuple[str, bytes], str] = field(default_factory=dict)
     placed: dict[str, str] = field(default_factory=dict)
     skipped: list[Skipped] = field(default_factory=list)
     nodes: list[NodeProto] = field(default_factory=list)
+
+    def read(self, name: str, final: str, dtype: str) -> None:
+        self.read_as[name], self.stands_for[final], self.placed[name] = final, name, dtype
 
     def skip(self, tensor: str, reason: str) -> None:
         if all(entry.tensor != tensor for entry in self.skipped):
@@ -95,17 +101,21 @@ def insert_qdq(
     bias: Bias = "float",
     unsigned_activations: bool = True,
     only: Collection[str] | None = None,
+    requantize: Mapping[tuple[str, int], Affine] | None = None,
+    first: Mapping[str, Affine] | None = None,
 ) -> QdqModel:
     """A QDQ model made of a float model and its encodings, which must be placed on it.
 
     ``bias``: ``float`` leaves the biases of Conv, ConvTranspose and Gemm alone, ``encoded`` stores those that have an
     int32 entry, ``int32`` stores all with the scale the multiplication gives (input scale times weight scale).
     ``unsigned_activations`` writes signed activation grids as the same unsigned ones. ``only`` limits the tensors.
+    ``requantize`` gives a node (by its first output) another grid for the input at a position, through a pair of its
+    own; ``first`` quantizes a tensor to another grid before its own, so that its producer writes that one.
     Graph inputs and outputs stay float. 16-bit and 4-bit types need opset 21 or the com.microsoft domain; blocks need
     opset 21, to which the model is raised.
     """
     chosen = _chosen(encodings, only)
-    work = _start(model, chosen, bias, unsigned_activations)
+    work = _start(model, chosen, bias, unsigned_activations, requantize or {}, first or {})
     graph = work.model.graph
     for value in list(graph.input):
         if value.name not in work.stored:
@@ -124,7 +134,14 @@ def _chosen(encodings: EncodingSet, only: Collection[str] | None) -> EncodingSet
     return replace(encodings, entries={name: entry for name, entry in encodings.entries.items() if name in only})
 
 
-def _start(model: ModelProto, encodings: EncodingSet, bias: Bias, unsigned: bool) -> _Work:
+def _start(
+    model: ModelProto,
+    encodings: EncodingSet,
+    bias: Bias,
+    unsigned: bool,
+    requantize: Mapping[tuple[str, int], Affine],
+    first: Mapping[str, Affine],
+) -> _Work:
     copy = usable_copy(model)
     copy = raise_opset(copy, _wanted_opset(encodings))
     domain = ""
@@ -140,6 +157,8 @@ def _start(model: ModelProto, encodings: EncodingSet, bias: Bias, unsigned: bool
         domain=domain,
         bias=bias,
         unsigned=unsigned,
+        requantize=requantize,
+        first=first,
     )
 
 
@@ -170,6 +189,9 @@ def _copy_node(work: _Work, node: NodeProto) -> None:
         if name in work.stored and name not in work.read_as:
             _store_weight(work, name)
         node.input[position] = work.read_as.get(name, name)
+        other = work.requantize.get((node.output[0], position))
+        if other is not None and name in work.placed:
+            node.input[position] = _pair(work, f"{node.output[0]}_input{position}", node.input[position], other)
     work.nodes.append(node)
     if node.op_type != "Constant":
         for position, name in enumerate(node.output):
@@ -179,8 +201,6 @@ def _copy_node(work: _Work, node: NodeProto) -> None:
 
 def _quantize_activation(work: _Work, name: str, source: str) -> str:
     """Emit the pair behind a tensor; answers with the name its producer must write from now on."""
-    from onnx import helper
-
     entry = work.encodings.get(name)
     if entry is None or isinstance(entry.value, Float):
         return source
@@ -193,18 +213,29 @@ def _quantize_activation(work: _Work, name: str, source: str) -> str:
     is_output = any(output.name == name for output in work.model.graph.output)
     if is_output:
         source = work.names.fresh(f"{name}_float")
+    if name in work.first:
+        first = _pair(work, f"{name}_wide", source, work.first[name])
+        final = _pair(work, name, first, value, final=name if is_output else None)
+    else:
+        final = _pair(work, name, source, value, final=name if is_output else None)
+    work.read(name, final, value.dtype)
+    return source
+
+
+def _pair(work: _Work, name: str, source: str, value: Affine, *, final: str | None = None) -> str:
+    """Emit QuantizeLinear and DequantizeLinear behind a tensor; answers with the name of the result."""
+    from onnx import helper
+
     scale, zero = _grid(work, name, value.scale.reshape(()), value.zero_point.reshape(()), value.dtype)
     middle = work.names.fresh(f"{name}_q")
-    final = name if is_output else work.names.fresh(f"{name}_dq")
+    final = final or work.names.fresh(f"{name}_dq")
     quantize = work.names.fresh(f"{name}_QuantizeLinear")
     dequantize = work.names.fresh(f"{name}_DequantizeLinear")
     work.nodes += [
         helper.make_node("QuantizeLinear", [source, scale, zero], [middle], name=quantize, domain=work.domain),
         helper.make_node("DequantizeLinear", [middle, scale, zero], [final], name=dequantize, domain=work.domain),
     ]
-    work.read_as[name] = final
-    work.placed[name] = value.dtype
-    return source
+    return final
 
 
 def _grid(work: _Work, name: str, scale: Any, zero: Any, dtype: str) -> tuple[str, str]:
@@ -226,23 +257,23 @@ def _store_weight(work: _Work, name: str) -> None:
         _store_float8(work, name, entry.value)
         return
     value = entry.value
-    if isinstance(value, Affine) and value.bits == 32 and entry.is_param is not False:
-        work.skip(name, "an int32 entry is a bias; it was not read as one")
+    if isinstance(value, Affine) and value.bits == 32 and work.bias == "float":
         return
-    if work.unsigned and entry.is_param is False and isinstance(value, Affine) and value.signed:
+    if work.unsigned and entry.is_param is False and isinstance(value, Affine) and value.signed and value.bits <= 16:
         value = replace(value, signed=False, zero_point=value.zero_point - value.lowest)
     try:
-        constant = quantize_constant(constant_values(tensor), value)
+        values = constant_values(tensor)
+        is_bias = isinstance(value, Affine) and value.bits == 32
+        constant = quantize_bias(values, value.scale) if is_bias else quantize_constant(values, value)
     except ValueError as error:
         work.skip(name, str(error))
         return
-    work.read_as[name] = store_constant(work, name, constant)
-    work.placed[name] = constant.dtype
+    work.read(name, _store_constant(work, name, constant), constant.dtype)
 
 
-def store_constant(work: _Work, name: str, constant: QuantizedConstant) -> str:
+def _store_constant(work: _Work, name: str, constant: QuantizedConstant) -> str:
     """Add the integers of a weight and the nodes that read them; answers with the float tensor's name."""
-    from onnx import helper, numpy_helper
+    from onnx import helper
 
     graph = work.model.graph
     stored = work.names.fresh(f"{name}_q")
@@ -266,7 +297,6 @@ def store_constant(work: _Work, name: str, constant: QuantizedConstant) -> str:
     if constant.block_size is not None:
         node.attribute.append(helper.make_attribute("block_size", constant.block_size))
     work.nodes.append(node)
-    del numpy_helper
     return final
 
 
@@ -304,14 +334,13 @@ def _store_float8(work: _Work, name: str, value: Float8) -> None:
     work.model.graph.initializer.append(numpy_helper.from_array(scale, scale_name))
     work.model.graph.initializer.append(zero)
     middle, final = work.names.fresh(f"{name}_q"), work.names.fresh(f"{name}_dq")
-    attributes = {} if value.axis is None else {"axis": value.axis}
+    attributes: dict[str, Any] = {} if value.axis is None else {"axis": value.axis}
     quantize, dequantize = (work.names.fresh(f"{name}_{kind}Linear") for kind in ("Quantize", "Dequantize"))
     work.nodes += [
         helper.make_node("QuantizeLinear", [name, scale_name, zero_name], [middle], name=quantize, **attributes),
         helper.make_node("DequantizeLinear", [middle, scale_name, zero_name], [final], name=dequantize, **attributes),
     ]
-    work.read_as[name] = final
-    work.placed[name] = value.dtype
+    work.read(name, final, value.dtype)
 
 
 def _bias_input(work: _Work, node: NodeProto, name: str) -> str:
@@ -321,11 +350,11 @@ def _bias_input(work: _Work, node: NodeProto, name: str) -> str:
     scale = _bias_scale(work, node, name)
     if scale is None:
         return name
-    key = (name, str(np.asarray(scale).tobytes()), "")
+    key = (name, np.asarray(scale).tobytes())
     if key not in work.biases:
         values = constant_values(work.stored[name])
         constant = quantize_bias(values, scale)
-        work.biases[key] = store_constant(work, name, constant)
+        work.biases[key] = _store_constant(work, name, constant)
         work.placed[name] = constant.dtype
     return work.biases[key]
 
@@ -340,12 +369,15 @@ def _bias_scale(work: _Work, node: NodeProto, name: str) -> Any:
         value = None if entry is None else entry.value
         is_bias = isinstance(value, Affine) and value.bits == 32
         return value.scale if is_bias and isinstance(value, Affine) else None
-    return product_scale(work, node, int(tensor.dims[0]))
+    return _product_scale(work, node, int(tensor.dims[0]))
 
 
-def product_scale(work: _Work, node: NodeProto, channels: int) -> Any:
+def _product_scale(work: _Work, node: NodeProto, channels: int) -> Any:
     """Input scale times weight scale, 0-d or one per channel; None where one of the two is not an integer grid."""
-    data, weight = (work.encodings.get(_original(work, node.input[position])) for position in (0, 1))
+    # The data and weight inputs were rewired before the bias: look up what they stand for.
+    data, weight = (
+        work.encodings.get(work.stands_for.get(node.input[position], node.input[position])) for position in (0, 1)
+    )
     if data is None or weight is None or not isinstance(data.value, Affine) or data.value.scale.size != 1:
         return None
     scale = np.asarray(data.value.scale, np.float64).reshape(())
@@ -356,10 +388,3 @@ def product_scale(work: _Work, node: NodeProto, channels: int) -> Any:
     weights = weight.value.scale.reshape(-1)
     product = scale * weights
     return product.reshape(()) if weights.size == 1 else (product if product.size == channels else None)
-
-
-def _original(work: _Work, name: str) -> str:
-    return next((tensor for tensor, read in work.read_as.items() if read == name), name)
-
-
-_ = dequantized

@@ -11,13 +11,38 @@ from deploykit.errors import InputError
 from deploykit.transforms.editing import opset_of
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
+    from onnx import ModelProto, NodeProto
 
 __all__ = ["changed_operators", "raise_opset"]
 
 _ONLY_MORE_TYPES = frozenset(
-    "Cast CastLike Constant ConstantOfShape Equal Flatten Identity If Loop Pad QuantizeLinear DequantizeLinear Reshape "
-    "Scan Shape Size Squeeze Transpose Unsqueeze Relu IsNaN IsInf Resize AveragePool Split".split()
+    [
+        "AveragePool",
+        "Cast",
+        "CastLike",
+        "Constant",
+        "ConstantOfShape",
+        "DequantizeLinear",
+        "Equal",
+        "Flatten",
+        "Identity",
+        "If",
+        "IsInf",
+        "IsNaN",
+        "Loop",
+        "Pad",
+        "QuantizeLinear",
+        "Relu",
+        "Reshape",
+        "Resize",
+        "Scan",
+        "Shape",
+        "Size",
+        "Split",
+        "Squeeze",
+        "Transpose",
+        "Unsqueeze",
+    ]
 )
 """Operators whose versions 13 to 21 differ in element types or in optional extras whose default is the old meaning."""
 
@@ -30,9 +55,8 @@ def changed_operators(model: ModelProto, version: int) -> tuple[str, ...]:
 
     current, changed = opset_of(model), set()
     for node in model.graph.node:
-        if node.domain not in ("", "ai.onnx") or (node.op_type in _ONLY_MORE_TYPES and current >= 13):
-            if node.op_type != "Split" or len(node.input) > 1 or current >= 18:
-                continue
+        if node.domain not in ("", "ai.onnx") or (current >= 13 and _keeps_meaning(node, current)):
+            continue
         try:
             schemas = [defs.get_schema(node.op_type, v, "") for v in (current, version)]
         except defs.SchemaError:
@@ -41,6 +65,11 @@ def changed_operators(model: ModelProto, version: int) -> tuple[str, ...]:
         if schemas[0].since_version != schemas[1].since_version:
             changed.add(node.op_type)
     return tuple(sorted(changed))
+
+
+def _keeps_meaning(node: NodeProto, current: int) -> bool:
+    """Since 18, a Split without sizes must say into how many parts."""
+    return node.op_type in _ONLY_MORE_TYPES and (node.op_type != "Split" or len(node.input) > 1 or current >= 18)
 
 
 def raise_opset(model: ModelProto, version: int) -> ModelProto:

@@ -1,0 +1,188 @@
+"""Makes the QDQ model that the provider takes wholly: folds, fuses, completes encodings, rewrites, inserts.
+
+Each step carries the encodings along and says what it did; what still cannot go is named, with the reason. It reads
+no files and starts nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from deploykit.encodings.values import Affine, EncodingSet, Float8
+from deploykit.transforms.block_grids import symmetric_blocks
+from deploykit.transforms.blocks_to_matmul import blocks_to_matmul, match_blocks
+from deploykit.transforms.complete_encodings import complete_encodings
+from deploykit.transforms.contract import load_transform
+from deploykit.transforms.extract_qdq import extract_qdq
+from deploykit.transforms.insert_qdq import Skipped, insert_qdq
+from deploykit_ort_qnn.node_units import find_conversions
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+__all__ = ["Prepared", "Step", "prepare"]
+
+LOG_RANGE = 4.0
+"""Least range of a 16-bit Log's output: below it the kernel of QAIRT 2.51 answers the range's minimum everywhere."""
+
+_STRUCTURAL = ("fold-batchnorm", "fuse-gelu")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One thing that was done to the model: its name, how often, why, and on which nodes or tensors."""
+
+    id: str
+    why: str
+    names: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """For the manifest."""
+        return {"id": self.id, "why": self.why, "count": len(self.names), "names": list(self.names)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """The model to compile. ``intended`` is the type every tensor is meant to have, by the tensor's own name.
+
+    ``placed`` are the types that Q/DQ nodes state. ``refusals`` name nodes that look rewritable and are not.
+    ``float8`` are weights that no rewrite helps.
+    """
+
+    model: ModelProto
+    encodings: EncodingSet
+    intended: Mapping[str, str]
+    placed: Mapping[str, str]
+    steps: tuple[Step, ...]
+    skipped: tuple[Skipped, ...] = ()
+    refusals: tuple[str, ...] = ()
+    float8: tuple[str, ...] = ()
+
+
+def prepare(
+    model: ModelProto,
+    encodings: EncodingSet | None,
+    *,
+    int16_matmul: bool,
+    without: Collection[str] = (),
+) -> Prepared:
+    """The form of a model for the provider; ``encodings`` None means that the model holds its own Q/DQ, or is float.
+
+    ``int16_matmul`` keeps 16 bits in MatMuls of two activations (HTP v73 and later). ``without`` names steps to leave
+    out. The model must hold its weights.
+    """
+    steps, refusals = list[Step](), list[str]()
+    if encodings is None:
+        extracted = extract_qdq(model)
+        model, encodings = extracted.model, extracted.encodings
+        refusals += [f"{name}: {reason}" for name, reason in extracted.kept.items()]
+    given = encodings
+    for name in _STRUCTURAL:
+        if name not in without:
+            model, encodings = _apply(name, model, encodings, steps, refusals)
+    encodings = _complete(model, encodings, steps)
+    if "blocks-to-matmul" not in without:
+        model, encodings = _blocks(model, encodings, steps, refusals)
+    if "widen-log" not in without:
+        encodings = _widen_logs(model, encodings, steps)
+    conversions = find_conversions(model, encodings, int16_matmul=int16_matmul)
+    _note_conversions(conversions.widened, conversions.int16, steps)
+    made = insert_qdq(model, encodings, bias="int32", requantize=conversions.requantize, first=conversions.first)
+    return Prepared(
+        model=made.model,
+        encodings=encodings,
+        intended=_intended(given, encodings, made.placed),
+        placed=made.placed,
+        steps=tuple(steps),
+        skipped=made.skipped,
+        refusals=tuple(refusals),
+        float8=tuple(entry.name for entry in encodings if isinstance(entry.value, Float8)),
+    )
+
+
+def _intended(given: EncodingSet, final: EncodingSet, placed: Mapping[str, str]) -> dict[str, str]:
+    """What the user's entries say, and what follows from them for tensors that the rewrites made."""
+    wanted = {name: entry.dtype for name, entry in final.entries.items() if name in placed or name not in given}
+    return {**wanted, **dict.fromkeys(given.floats, "float16")}
+
+
+def _apply(
+    name: str, model: ModelProto, encodings: EncodingSet, steps: list[Step], refusals: list[str]
+) -> tuple[ModelProto, EncodingSet]:
+    transform = load_transform(name)
+    found = transform.match(model)
+    refusals += [f"{' '.join(refusal.nodes)}: {refusal.reason}" for refusal in found.refusals]
+    if not found:
+        return model, encodings
+    done = transform.apply(model, encodings, found)
+    names = tuple(node for site in found.sites for node in site.nodes[-1:])
+    steps.append(Step(id=name, why=transform.summary, names=names))
+    assert done.encodings is not None
+    return done.model, done.encodings
+
+
+def _complete(model: ModelProto, encodings: EncodingSet, steps: list[Step]) -> EncodingSet:
+    completed, origin = complete_encodings(model, encodings)
+    if origin:
+        why = "data movement and Relu keep their neighbour's grid, so that whole node groups are quantized"
+        steps.append(Step(id="complete-encodings", why=why, names=tuple(origin)))
+    return completed
+
+
+def _blocks(
+    model: ModelProto, encodings: EncodingSet, steps: list[Step], refusals: list[str]
+) -> tuple[ModelProto, EncodingSet]:
+    encodings, changed = symmetric_blocks(encodings)
+    if changed:
+        why = "the compiler ignores the zero points of 4-bit blocks; 8-bit blocks hold the same numbers without them"
+        steps.append(Step(id="symmetric-blocks", why=why, names=changed))
+    found = match_blocks(model, encodings)
+    refusals += [f"{' '.join(refusal.nodes)}: {refusal.reason}" for refusal in found.refusals]
+    if not found:
+        return model, encodings
+    done = blocks_to_matmul(model, encodings, found)
+    assert done.encodings is not None
+    why = "block-quantized weights are taken, and computed rightly, as MatMul only"
+    steps.append(Step(id="blocks-to-matmul", why=why, names=tuple(node for site in found.sites for node in site.nodes)))
+    return done.model, _complete(done.model, done.encodings, steps)
+
+
+def _widen_logs(model: ModelProto, encodings: EncodingSet, steps: list[Step]) -> EncodingSet:
+    entries, changed = dict(encodings.entries), list[str]()
+    for node in model.graph.node:
+        entry = encodings.get(node.output[0]) if node.op_type == "Log" else None
+        if entry is None or not isinstance(entry.value, Affine) or entry.value.bits != 16:
+            continue
+        value = _at_least(entry.value, LOG_RANGE)
+        if value is not entry.value:
+            entries[node.output[0]] = replace(entry, value=value)
+            changed.append(node.output[0])
+    if changed:
+        why = f"a 16-bit Log whose output range is below {LOG_RANGE:g} answers its minimum everywhere (QAIRT 2.51)"
+        steps.append(Step(id="widen-log", why=why, names=tuple(changed)))
+    return replace(encodings, entries=entries)
+
+
+def _at_least(value: Affine, wanted: float) -> Affine:
+    """The same grid type over a range of at least ``wanted``, grown downward."""
+    low, high = float(value.minimum.min()), float(value.maximum.max())
+    if high - low >= wanted:
+        return value
+    # A little more than needed, so that rounding the zero point cannot take it below again.
+    low = high - wanted * 1.001
+    scale = (high - low) / (2**value.bits - 1)
+    zero = float(np.clip(round(value.lowest - low / scale), value.lowest, value.highest))
+    return replace(value, scale=np.asarray(scale), zero_point=np.asarray(zero), symmetric=None)
+
+
+def _note_conversions(widened: Collection[str], int16: Collection[str], steps: list[Step]) -> None:
+    if widened:
+        why = "a node with 8-bit and 16-bit tensors would be compiled in float; its 8-bit sides are converted"
+        steps.append(Step(id="one-width", why=why, names=tuple(widened)))
+    if int16:
+        why = "operand 1 of a 16-bit MatMul of two activations would be narrowed to 8 bits; symmetric int16 is not"
+        steps.append(Step(id="int16-matmul", why=why, names=tuple(int16)))
