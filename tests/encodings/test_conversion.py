@@ -1,0 +1,348 @@
+"""Conversions, compared with what AIMET itself exported for the same simulation."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deploykit.encodings.conversion import Conversion, OutcomeKind, convert
+from deploykit.encodings.differences import diff
+from deploykit.encodings.reading import parse_encodings, read_encodings
+from deploykit.encodings.signedness import Signedness
+from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float, Float8, Lpbq
+from deploykit.errors import InputError, UsageError
+from deploykit.facts.graph import GraphFacts
+from deploykit.facts.placement import layouts, place
+
+AIMET = Path(__file__).parents[1] / "data" / "aimet"
+
+GraphOf = Callable[[str], GraphFacts]
+
+VARIANTS = sorted(
+    path.relative_to(AIMET).as_posix().removesuffix(".v1.0.0.encodings") for path in AIMET.rglob("*.v1.0.0.encodings")
+)
+OLD = [v for v in VARIANTS if (AIMET / f"{v}.v0.6.1.encodings").exists()]
+BLOCKWISE = {v for v in VARIANTS if "/bq-" in v or "/lpbq-" in v}
+PLAIN = [v for v in OLD if v not in BLOCKWISE]
+NEW = [v for v in VARIANTS if (AIMET / f"{v}.v2.0.0.encodings").exists()]
+
+
+def read(variant: str, version: str, graph_of: GraphOf | None = None) -> EncodingSet:
+    encodings = read_encodings(AIMET / f"{variant}.v{version}.encodings")
+    return encodings if graph_of is None else place(encodings, graph_of(variant.split("/")[0]))
+
+
+def change(variant: str, version: str, to: str, graph_of: GraphOf, signedness: Signedness = "as-is") -> Conversion:
+    facts = graph_of(variant.split("/")[0])
+    return convert(read(variant, version, graph_of), to, layouts=layouts(facts), signedness=signedness)
+
+
+def unsigned_zeros(value: Any) -> Any:
+    """JSON with -0.0 as 0.0, which AIMET writes now and then."""
+    if isinstance(value, dict):
+        return {key: unsigned_zeros(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [unsigned_zeros(item) for item in value]
+    return value + 0.0 if isinstance(value, float) else value
+
+
+def entries(document: dict[str, Any]) -> dict[str, Any]:
+    """The entries of a 1.0.0 or 2.0.0 document by name, with their section."""
+    found = {}
+    for section in ("activation_encodings", "param_encodings", "encodings"):
+        for entry in document.get(section, ()):
+            found[entry["name"]] = unsigned_zeros({**entry, "section": section})
+    return found
+
+
+def text_of(variant: str, version: str) -> dict[str, Any]:
+    document: dict[str, Any] = unsigned_zeros(json.loads((AIMET / f"{variant}.v{version}.encodings").read_text()))
+    return document
+
+
+FORCED = [
+    (variant, tag, signedness)
+    for variant in NEW
+    for tag, signedness in (("", "unsigned"), ("-actsigned", "signed"), ("-actasis", "as-is"))
+    if (AIMET / f"{variant}{tag}.v2.0.0.encodings").exists()
+]
+
+
+@pytest.mark.parametrize("variant", PLAIN)
+def test_061_to_100_is_aimets_own_file(variant: str, graph_of: GraphOf) -> None:
+    result = change(variant, "0.6.1", "1.0.0", graph_of)
+    assert result.counts["lossless"] == len(result.outcomes) > 0
+    assert entries(json.loads(result.text)) == entries(text_of(variant, "1.0.0"))
+
+
+@pytest.mark.parametrize("variant", PLAIN)
+def test_100_to_061_is_aimets_own_file(variant: str, graph_of: GraphOf) -> None:
+    for placed in (True, False):
+        source = read(variant, "1.0.0", graph_of if placed else None)
+        result = convert(source, "0.6.1")
+        assert result.counts["lossless"] == len(result.outcomes)
+        assert json.loads(result.text) == text_of(variant, "0.6.1")
+
+
+@pytest.mark.parametrize("variant", PLAIN)
+def test_061_to_100_to_061_returns_the_same_values(variant: str) -> None:
+    """Even without a model: a list of channels keeps its order in both."""
+    source = read(variant, "0.6.1")
+    there = convert(source, "1.0.0")
+    assert not there.of(OutcomeKind.IMPOSSIBLE)
+    back = convert(parse_encodings(json.loads(there.text), where="there"), "0.6.1")
+    assert json.loads(back.text) == text_of(variant, "0.6.1")
+    assert not diff(source, back.encodings)
+
+
+@pytest.mark.parametrize(("variant", "tag", "signedness"), FORCED)
+def test_100_to_200_is_aimets_own_export(variant: str, tag: str, signedness: Signedness, graph_of: GraphOf) -> None:
+    path = AIMET / f"{variant}{tag}.v2.0.0.encodings"
+    result = change(variant, "1.0.0", "2.0.0", graph_of, signedness)
+    ours, theirs = entries(json.loads(result.text)), entries(json.loads(path.read_text()))
+    floats = {e.name for e in read(variant, "1.0.0") if isinstance(e.value, Float)}
+    assert result.float_tensors == floats
+    assert {o.name for o in result.of(OutcomeKind.LOSSY)} >= floats
+    assert not result.of(OutcomeKind.IMPOSSIBLE)
+    assert ours.keys() == {e.name for e in read(variant, "1.0.0")} - floats
+    if "2.31" in variant:  # that release may write an axis counted from the end
+        rank = {name: fact.rank for name, fact in graph_of(variant.split("/")[0]).tensors.items()}
+        theirs = {n: e | ({"axis": e["axis"] % (rank[n] or 1)} if "axis" in e else {}) for n, e in theirs.items()}
+    for name, entry in ours.items():
+        theirs[name].pop("y_zero_point", None) if theirs[name].get("y_zero_point") == 0 else None
+        assert entry == theirs[name], name
+
+
+@pytest.mark.parametrize(("variant", "tag"), [forced[:2] for forced in FORCED])
+def test_200_to_100_is_aimets_own_export(variant: str, tag: str, graph_of: GraphOf) -> None:
+    result = change(variant + tag, "2.0.0", "1.0.0", graph_of)
+    ours, theirs = entries(json.loads(result.text)), entries(text_of(variant, "1.0.0"))
+    assert not result.of(OutcomeKind.IMPOSSIBLE)
+    assert len(result.warnings) == 1 and "none were named" in result.warnings[0]
+    lossy = {o.name for o in result.of(OutcomeKind.LOSSY)}
+    compared = 0
+    for name, entry in theirs.items():
+        if entry["dtype"] == "FLOAT":
+            assert name not in ours
+            continue
+        if name in lossy:
+            assert "symmetric" in next(o.what for o in result.outcomes if o.name == name)
+            if tag != "-actasis":
+                ours[name].pop("is_sym"), entry.pop("is_sym")
+        assert ours[name] == entry, name
+        compared += 1
+    assert compared or "fp16" in variant
+    assert lossy <= {name for name, entry in ours.items() if entry["section"] == "activation_encodings"}
+
+
+def test_forced_unsigned_files_lose_the_symmetric_flag(graph_of: GraphOf) -> None:
+    result = change("vit/w8a8", "2.0.0", "1.0.0", graph_of)
+    name = "/blocks/blocks.0/attn/Transpose_1_output_0"
+    assert {o.name for o in result.of(OutcomeKind.LOSSY)} >= {name}
+
+
+@pytest.mark.parametrize("variant", ["mlp/bq-w4a16", "mlp/bq-asym-w4a16", "mlp/bq-w2a16-zpshift"])
+def test_blockwise_061_is_refused_not_guessed(variant: str, graph_of: GraphOf) -> None:
+    for to in ("1.0.0", "2.0.0"):
+        result = change(variant, "0.6.1", to, graph_of)
+        impossible = {o.name: o.what for o in result.of(OutcomeKind.IMPOSSIBLE)}
+        assert impossible.keys() == {
+            "onnx::MatMul_57",
+            "onnx::MatMul_58",
+            "fc1.weight",
+            "fc2.weight_t",
+            "lm_head.weight",
+        }
+        assert "block" in impossible["fc1.weight"]
+        assert "fc1.weight" not in result.encodings
+
+
+@pytest.mark.parametrize("variant", ["mlp/bq-w4a16", "mlp/bq-asym-w4a16", "mlp/bq-w2a16-zpshift"])
+def test_the_only_block_size_that_fits_is_the_right_one(variant: str, graph_of: GraphOf) -> None:
+    facts = graph_of("mlp")
+    inferred = place(read(variant, "0.6.1"), facts, infer_blocks=True)
+    result = convert(inferred, "1.0.0", layouts=layouts(facts))
+    assert result.counts["lossless"] == len(result.outcomes)
+    assert entries(json.loads(result.text)) == entries(text_of(variant, "1.0.0"))
+
+
+@pytest.mark.parametrize("variant", ["mlp/bq-w4a16", "mlp/bq-asym-w4a16", "mlp/bq-w2a16-zpshift"])
+@pytest.mark.parametrize("version", ["1.0.0", "2.0.0"])
+def test_blockwise_to_061_loses_the_size_and_keeps_the_order(variant: str, version: str, graph_of: GraphOf) -> None:
+    result = change(variant, version, "0.6.1", graph_of)
+    assert not result.of(OutcomeKind.IMPOSSIBLE)
+    lost = {o.name: o.what for o in result.of(OutcomeKind.LOSSY)}
+    assert "block size 16" in lost["onnx::MatMul_57"]
+    ours, theirs = json.loads(result.text)["param_encodings"], text_of(variant, "0.6.1")["param_encodings"]
+    for name, items in theirs.items():
+        assert ours[name] == items, name
+
+
+def test_blockwise_100_needs_the_model_for_its_order() -> None:
+    for to in ("0.6.1", "2.0.0"):
+        result = convert(read("mlp/bq-w4a16", "1.0.0"), to)
+        assert len(result.of(OutcomeKind.IMPOSSIBLE)) == 5
+    assert "no model was given" in convert(read("mlp/w8a8", "1.0.0"), "2.0.0").of(OutcomeKind.IMPOSSIBLE)[0].what
+
+
+def test_lpbq_and_float8_refusals(graph_of: GraphOf) -> None:
+    for version in ("1.0.0", "2.0.0"):
+        refused = {
+            o.name: o.what for o in change("mlp/lpbq-w4a16", version, "0.6.1", graph_of).of(OutcomeKind.IMPOSSIBLE)
+        }
+        assert len(refused) == 5 and set(refused.values()) == {"0.6.1 has no LPBQ entries"}
+    for to in ("0.6.1", "1.0.0"):
+        refused = {o.name: o.what for o in change("mlp/wfp8a8", "2.0.0", to, graph_of).of(OutcomeKind.IMPOSSIBLE)}
+        assert len(refused) == 5 and set(refused.values()) == {f"{to} has no float8 entries"}
+
+
+def test_lpbq_of_other_widths_has_no_200_entry(graph_of: GraphOf) -> None:
+    document = text_of("mlp/lpbq-w4a16", "1.0.0")
+    for entry in document["param_encodings"]:
+        entry |= {"bw": 7, "offset": [-64] * len(entry["scale"])}
+        entry["per_block_int_scale"] = [min(scale, 8) for scale in entry["per_block_int_scale"]]
+    placed = place(parse_encodings(document, where="w"), graph_of("mlp"))
+    refused = convert(placed, "2.0.0", layouts=layouts(graph_of("mlp"))).of(OutcomeKind.IMPOSSIBLE)
+    assert len(refused) == 5 and "decompressed to 7" in refused[0].what
+
+
+def test_200_without_a_model_cannot_go_down() -> None:
+    result = convert(read("cnn/w8a8", "2.0.0"), "1.0.0")
+    assert len(result.of(OutcomeKind.IMPOSSIBLE)) == len(result.outcomes)
+    assert "the model does" in result.outcomes[0].what
+
+
+def test_int32_biases_convert_without_loss(graph_of: GraphOf) -> None:
+    for version, to in (("2.0.0", "0.6.1"), ("2.0.0", "1.0.0")):
+        result = change("mlp/w8a8", version, to, graph_of)
+        outcomes = {o.name: o.kind for o in result.outcomes}
+        assert {outcomes[n] for n in ("up_proj.bias", "fc1.bias", "fc2.bias")} == {OutcomeKind.LOSSLESS}
+        theirs = text_of("mlp/w8a8-int32bias", to)["param_encodings"]
+        ours = json.loads(result.text)["param_encodings"]
+        if to == "1.0.0":
+            ours, theirs = ({e["name"]: e for e in part} for part in (ours, theirs))
+        assert ours == theirs
+
+
+def test_named_float_tensors_become_entries(graph_of: GraphOf) -> None:
+    explicit = read("detr/w8a8-fp16mix-explicit", "1.0.0")
+    source = read("detr/w8a8-fp16mix-explicit", "2.0.0", graph_of)
+    named = EncodingSet(version="2.0.0", entries=source.entries, float_tensors=explicit.floats)
+    for to in ("0.6.1", "1.0.0"):
+        result = convert(named, to, layouts=layouts(graph_of("detr")))
+        assert not result.warnings and not result.float_tensors
+        assert result.encodings.floats == explicit.floats
+        back = parse_encodings(json.loads(result.text), where="back")
+        assert back.floats == explicit.floats
+
+
+def test_a_float_tensor_with_an_integer_entry_is_a_contradiction(graph_of: GraphOf) -> None:
+    source = read("detr/w8a8", "2.0.0", graph_of)
+    named = EncodingSet(version="2.0.0", entries=source.entries, float_tensors=frozenset({"images"}))
+    for to in ("1.0.0", "2.0.0"):
+        with pytest.raises(InputError, match="'images' has an uint8 entry"):
+            convert(named, to)
+
+
+def test_the_file_as_a_whole_loses_what_200_has_no_place_for(graph_of: GraphOf) -> None:
+    result = change("cnn/w8a8", "1.0.0", "2.0.0", graph_of)
+    assert result.encodings.quantizer_args is None and "quantizer_args" not in json.loads(result.text)
+    assert len(result.notes) == 2
+
+
+def test_unknown_targets_are_usage_errors() -> None:
+    for version in ("0.6.2", "2.1.0", "3"):
+        with pytest.raises(UsageError, match="cannot be converted"):
+            convert(read("cnn/w8a8", "1.0.0"), version)
+
+
+def test_an_axis_that_readers_would_not_find_is_refused(graph_of: GraphOf) -> None:
+    document = text_of("cnn/w8a8", "2.0.0")
+    document["encodings"] = [
+        {"name": "layer1.0.conv1.weight", "output_dtype": "int8", "y_scale": [0.1] * 16, "axis": 1}
+    ]
+    placed = place(parse_encodings(document, where="w"), graph_of("cnn"))
+    assert not convert(placed, "2.0.0").of(OutcomeKind.IMPOSSIBLE)
+    result = convert(placed, "1.0.0", layouts=layouts(graph_of("cnn")))
+    assert result.of(OutcomeKind.IMPOSSIBLE)[0].what.endswith("readers would take axis 0, not 1")
+    unknown = convert(placed, "1.0.0")
+    assert unknown.of(OutcomeKind.LOSSY)[0].what == "1.0.0 does not state the axis 1"
+
+
+SCALES = st.floats(1e-12, 1e30, allow_subnormal=False)
+
+
+@st.composite
+def values(draw: st.DrawFn) -> Affine | Lpbq | Float | Float8:
+    kind = draw(st.sampled_from(["tensor", "channel", "block", "lpbq", "float", "float8"]))
+    bits = draw(st.sampled_from([2, 4, 8, 16, 32]))
+    signed = draw(st.booleans())
+    if kind == "float":
+        return Float(dtype="float16")
+    shape = {"tensor": (), "channel": (3,), "float8": (3,), "block": (2, 3), "lpbq": (2, 3)}[kind]
+    scale = np.array(draw(st.lists(SCALES, min_size=6, max_size=6)))[: int(np.prod(shape))].reshape(shape)
+    if kind == "float8":
+        return Float8(dtype="float8e5m2", scale=scale, axis=0)
+    if kind == "lpbq":
+        ints = draw(st.lists(st.integers(1, 16), min_size=6, max_size=6))
+        return Lpbq(
+            bits=4,
+            decompressed_bits=8,
+            channel_scale=scale[:1],
+            block_scale=np.array(ints, dtype=np.float64).reshape(2, 3),
+            axis=1,
+            block_axis=0,
+            block_size=8,
+        )
+    lowest = -(1 << (bits - 1)) if signed else 0
+    step = draw(st.sampled_from([0.0, 0.5]))
+    point = draw(st.integers(lowest, lowest + (1 << bits) - 2)) + step
+    block = kind == "block"
+    return Affine(
+        bits=bits,
+        signed=signed,
+        scale=scale,
+        zero_point=np.full(shape, point),
+        symmetric=signed,
+        axis=1 if block else 0 if kind == "channel" else None,
+        block_axis=0 if block else None,
+        block_size=8 if block else None,
+    )
+
+
+@settings(max_examples=200, deadline=None)
+@given(found=st.lists(values(), min_size=1, max_size=4), version=st.sampled_from(["0.6.1", "1.0.0", "2.0.0"]))
+def test_whatever_is_called_lossless_reads_back_the_same(found: list[Any], version: str) -> None:
+    """Property: what a conversion calls lossless is what a reader of the written file gets."""
+    from deploykit.encodings.placing import Layout, place_entry
+
+    known = {
+        Affine: Layout(shape=(16, 3), channel_axis=1, block_axis=0),
+        Lpbq: Layout(shape=(16, 3), channel_axis=1, block_axis=0),
+        Float8: Layout(shape=(3,)),
+        Float: Layout(shape=(3,)),
+    }
+    entries = {f"t{i}": Encoding(name=f"t{i}", value=value, is_param=i % 2 == 0) for i, value in enumerate(found)}
+    layout = {
+        name: Layout(shape=(3,)) if entry.value.granularity == "per-channel" else known[type(entry.value)]
+        for name, entry in entries.items()
+    }
+    source = EncodingSet(version="2.0.0", entries=entries)
+    result = convert(source, version, layouts=layout)
+    assert len(result.outcomes) == len(entries)
+    back = parse_encodings(json.loads(result.text), where="back")
+    placed = {
+        name: place_entry(entry, layout[name], source="back", version=version) for name, entry in back.entries.items()
+    }
+    lossless = {o.name for o in result.of(OutcomeKind.LOSSLESS)}
+    kept = EncodingSet(version="x", entries={n: e for n, e in entries.items() if n in lossless})
+    again = EncodingSet(version="x", entries={n: e for n, e in placed.items() if n in lossless})
+    assert not diff(kept, again)
+    impossible = {o.name for o in result.of(OutcomeKind.IMPOSSIBLE)}
+    assert not impossible & back.entries.keys()
+    assert entries.keys() - impossible - back.entries.keys() == (result.float_tensors - impossible)
