@@ -13,9 +13,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from deploykit.calibration.arrays import read_arrays
 from deploykit.errors import InputError, UsageError
 
-__all__ = ["OutputSet", "Outputs", "read_arrays", "read_outputs", "run_models"]
+__all__ = ["OutputSet", "Outputs", "read_outputs", "run_models"]
 
 Outputs: TypeAlias = Mapping[str, npt.NDArray[Any]]
 """The outputs of one sample by name; the only output of a .npy file is called ``""``."""
@@ -30,20 +31,6 @@ class OutputSet:
     label: str
     samples: Mapping[str, Callable[[], Outputs]]
     ignored: tuple[str, ...] = ()
-
-
-def read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
-    """The arrays of one .npy (named ``""``) or .npz file; raises InputError for anything else. Never unpickles."""
-    try:
-        with path.open("rb") as stream:
-            loaded = np.load(stream, allow_pickle=False)
-            return {"": loaded} if isinstance(loaded, np.ndarray) else {name: loaded[name] for name in loaded.files}
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
-    except (OSError, ValueError, EOFError, KeyError) as error:
-        raise InputError(f"{path}: not a readable NumPy file", why=str(error)) from None
-    except Exception as error:  # a damaged zip raises what its parts raise
-        raise InputError(f"{path}: damaged", why=f"{type(error).__name__}: {error}") from None
 
 
 def read_outputs(path: Path) -> OutputSet:
