@@ -118,7 +118,13 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompatRow:
-    """One answer of ``deploykit compat``, in the published shape."""
+    """One answer of ``deploykit compat``, in the published shape.
+
+    ``since`` is the first release that is known to have this state, ``until`` the last ("" for still so); both "" when
+    it does not depend on releases. ``family`` names what the releases are releases of. ``lifecycle`` is a word such as
+    ``deprecated`` or "". ``words`` are other spellings that find the row, ``renamed_to`` the ``feature`` of the row to
+    use instead.
+    """
 
     feature: str
     backend: str
@@ -132,6 +138,10 @@ class CompatRow:
     confidence: Confidence | None
     arch: str = ""
     contradicts: str = ""
+    family: str = ""
+    lifecycle: str = ""
+    renamed_to: str = ""
+    words: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The published shape (docs/json.md)."""
@@ -146,6 +156,8 @@ class CompatRow:
             "until": self.until,
             "note": self.note,
             "contradicts": self.contradicts,
+            "lifecycle": self.lifecycle,
+            "renamed_to": self.renamed_to,
             "source": list(self.source),
             "confidence": None if self.confidence is None else str(self.confidence),
         }

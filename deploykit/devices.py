@@ -88,9 +88,16 @@ def load_devices(folder: Path) -> tuple[Device, ...]:
 
 
 def search_devices(devices: Iterable[Device], words: str) -> tuple[Device, ...]:
-    """Devices whose id, name, marketing name, alias or fact value contains every word, case-insensitively."""
-    wanted = words.lower().split()
-    return tuple(device for device in devices if all(word in _haystack(device) for word in wanted))
+    """Devices whose id, names, backends or fact values contain the words, case-insensitively.
+
+    Those that have the words side by side, where there are any (``8 gen 3``), else those that have every word.
+    """
+    haystacks = [(device, _haystack(device)) for device in devices]
+    phrase = " ".join(words.lower().split())
+    together = tuple(device for device, haystack in haystacks if phrase in haystack)
+    if together:
+        return together
+    return tuple(device for device, haystack in haystacks if all(word in haystack for word in phrase.split()))
 
 
 def _haystack(device: Device) -> str:

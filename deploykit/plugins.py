@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib import import_module
+from operator import attrgetter
+from typing import TYPE_CHECKING, cast
 
-from deploykit.adapter import Backend
-from deploykit.devices import Device
+from deploykit.entrypoints import entry_points
 from deploykit.errors import ToolError, UnknownTargetError
 from deploykit.target import nearest_names
+
+if TYPE_CHECKING:
+    from deploykit.adapter import Backend
+    from deploykit.devices import Device
 
 __all__ = ["all_devices", "backend_ids", "load_backend", "load_backends"]
 
 _GROUP = "deploykit.backends"
+# The members of deploykit.adapter.Backend, listed so that asking a backend one thing does not import the contract.
+_MEMBERS = ("id", "summary", "devices", "registries", "compat", "resolve", "plan", "render", "execute", "verify")
 
 
 @cache
-def _entry_points() -> dict[str, EntryPoint]:
-    return {point.name: point for point in entry_points(group=_GROUP)}
+def _entry_points() -> dict[str, str]:
+    return entry_points(_GROUP)
 
 
 def backend_ids() -> tuple[str, ...]:
@@ -35,14 +42,17 @@ def load_backend(backend_id: str) -> Backend:
             f"unknown backend {backend_id!r}", next=f"installed: {', '.join(near or backend_ids())}"
         )
     try:
-        backend = point.load()
+        module, _, attribute = point.partition(":")
+        backend = attrgetter(attribute)(import_module(module))
     except Exception as error:
         raise ToolError(
             f"backend {backend_id!r} cannot be imported", why=f"{type(error).__name__}: {error}", next="reinstall it"
         ) from error
-    if not isinstance(backend, Backend):
-        raise ToolError(f"backend {backend_id!r} does not fulfil deploykit.adapter.Backend", why=repr(backend))
-    return backend
+    missing = [name for name in _MEMBERS if not hasattr(backend, name)]
+    if missing:
+        why = f"{backend!r} has no {', '.join(missing)}"
+        raise ToolError(f"backend {backend_id!r} does not fulfil deploykit.adapter.Backend", why=why)
+    return cast("Backend", backend)
 
 
 def load_backends() -> tuple[Backend, ...]:

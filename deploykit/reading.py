@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import tomllib
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from deploykit.errors import InputError
+from deploykit.plaintoml import parse_plain
 
 __all__ = ["parse_json", "parse_rows", "read_bytes", "read_json", "read_toml", "structure"]
 
 T = TypeVar("T")
-_SCALARS = (str, int, bool, float)
+_Converter: TypeAlias = Callable[[Any], Any]
 
 
 def read_bytes(path: Path, *, limit: int | None = None) -> bytes:
@@ -42,9 +42,18 @@ def read_bytes(path: Path, *, limit: int | None = None) -> bytes:
 def read_toml(path: Path) -> dict[str, Any]:
     """A TOML file as a dictionary."""
     try:
-        return tomllib.loads(read_bytes(path).decode("utf-8"))
+        text = read_bytes(path).decode("utf-8")
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8", why=str(error)) from None
+    plain = parse_plain(text)
+    return plain if plain is not None else _parse_toml(text, path)
+
+
+def _parse_toml(text: str, path: Path) -> dict[str, Any]:
+    import tomllib
+
+    try:
+        return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{path}: not TOML", why=str(error)) from None
 
@@ -96,106 +105,174 @@ def structure(kind: type[T], value: Any, *, where: str) -> T:
     ``sdks/2.33.toml:``. Supported: dataclasses, enums, str, int, bool, float, Any, ``X | None``, ``Literal``,
     ``tuple[X, ...]``, ``Mapping[str, X]``.
     """
-    return typing.cast(T, _structure(kind, value, where))
+    try:
+        return typing.cast(T, _converter(typing.cast("Any", kind))(value))
+    except _BadValueError as bad:
+        path = f"{where} {bad.path[1:]}" if where.endswith(":") and bad.path[:1] == "." else where + bad.path
+        raise InputError(f"{path.removesuffix(':')}: {bad.message}", next=bad.next) from None
 
 
 def parse_rows(kind: type[T], rows: Any, *, where: str) -> tuple[T, ...]:
     """A list of tables as a tuple of dataclasses."""
-    return typing.cast("tuple[T, ...]", _structure(tuple[kind, ...], rows, where))  # type: ignore[valid-type]
+    return typing.cast("tuple[T, ...]", structure(tuple[kind, ...], rows, where=where))  # type: ignore[valid-type]
 
 
-def _structure(kind: Any, value: Any, where: str) -> Any:
-    if kind is Any:
-        return value
-    if dataclasses.is_dataclass(kind):
-        return _dataclass(typing.cast("type[Any]", kind), value, where)
-    origin = typing.get_origin(kind)
-    if origin is not None:
-        return _generic(origin, typing.get_args(kind), value, where)
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        return _enum(kind, value, where)
-    return _scalar(kind, value, where)
+class _BadValueError(Exception):
+    """A value that does not fit. The path grows while it is passed up, so that good values cost no path."""
 
+    def __init__(self, message: str, *, path: str = "", next: str = "") -> None:  # noqa: A002
+        super().__init__(message)
+        self.message = message
+        self.path = path
+        self.next = next
 
-def _generic(origin: Any, args: tuple[Any, ...], value: Any, where: str) -> Any:
-    if origin in (typing.Union, types.UnionType):
-        return _union(args, value, where)
-    if origin is typing.Literal:
-        if value not in args:
-            raise InputError(f"{where}: {value!r} is not one of {', '.join(map(repr, args))}")
-        return value
-    if origin is tuple:
-        if not isinstance(value, list):
-            raise InputError(f"{where}: a list is expected, not {_name(value)}")
-        return tuple(_structure(args[0], item, f"{where}[{i}]") for i, item in enumerate(value))
-    if not isinstance(value, dict):
-        raise InputError(f"{where}: a table is expected, not {_name(value)}")
-    return {key: _structure(args[1], item, _join(where, key)) for key, item in value.items()}
-
-
-def _union(args: tuple[Any, ...], value: Any, where: str) -> Any:
-    if value is None and type(None) in args:
-        return None
-    kinds = [arg for arg in args if arg is not type(None)]
-    if len(kinds) == 1:
-        return _structure(kinds[0], value, where)
-    for kind in kinds:
-        try:
-            return _structure(kind, value, where)
-        except InputError:
-            continue
-    raise InputError(f"{where}: {_name(value)} does not fit any of the allowed types")
-
-
-def _dataclass(kind: type[Any], value: Any, where: str) -> Any:
-    if not isinstance(value, dict):
-        raise InputError(f"{where}: a table is expected, not {_name(value)}")
-    fields = _fields(kind)  # type: ignore[arg-type]  # a class is hashable
-    unknown = sorted(value.keys() - fields.keys())
-    if unknown:
-        raise InputError(f"{_join(where, unknown[0])}: unknown key", next=f"known keys: {', '.join(sorted(fields))}")
-    missing = [name for name, (_, required) in fields.items() if required and name not in value]
-    if missing:
-        raise InputError(f"{_join(where, missing[0])}: missing")
-    made = {name: _structure(fields[name][0], item, _join(where, name)) for name, item in value.items()}
-    try:
-        return kind(**made)
-    except ValueError as error:
-        raise InputError(f"{where}: {error}") from None
+    def under(self, step: str) -> _BadValueError:
+        """The same, seen from one level up."""
+        self.path = step + self.path
+        return self
 
 
 @cache
-def _fields(kind: type[Any]) -> Mapping[str, tuple[Any, bool]]:
-    hints = typing.get_type_hints(kind)
-    return {
-        f.name: (hints[f.name], f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING)
-        for f in dataclasses.fields(kind)
-    }
+def _converter(kind: Any) -> _Converter:
+    """The function that turns plain data into one type; made once per type."""
+    if kind is Any:
+        return lambda value: value
+    if dataclasses.is_dataclass(kind):
+        return _dataclass_converter(typing.cast("type[Any]", kind))
+    origin = typing.get_origin(kind)
+    if origin is not None:
+        return _generic_converter(origin, typing.get_args(kind))
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return _enum_converter(kind)
+    return _scalar_converter(kind)
 
 
-def _enum(kind: type[Enum], value: Any, where: str) -> Enum:
+def _generic_converter(origin: Any, args: tuple[Any, ...]) -> _Converter:
+    if origin in (typing.Union, types.UnionType):
+        return _union_converter(args)
+    if origin is typing.Literal:
+        return _literal_converter(args)
+    return _tuple_converter(args[0]) if origin is tuple else _mapping_converter(args[1])
+
+
+def _literal_converter(args: tuple[Any, ...]) -> _Converter:
+    def convert(value: Any) -> Any:
+        if value not in args:
+            raise _BadValueError(f"{value!r} is not one of {', '.join(map(repr, args))}")
+        return value
+
+    return convert
+
+
+def _tuple_converter(item_kind: Any) -> _Converter:
+    convert_item = _converter(item_kind)
+
+    def convert(value: Any) -> Any:
+        if not isinstance(value, list):
+            raise _BadValueError(f"a list is expected, not {_name(value)}")
+        made = []
+        for index, item in enumerate(value):
+            try:
+                made.append(convert_item(item))
+            except _BadValueError as bad:
+                raise bad.under(f"[{index}]") from None
+        return tuple(made)
+
+    return convert
+
+
+def _mapping_converter(item_kind: Any) -> _Converter:
+    convert_item = _converter(item_kind)
+
+    def convert(value: Any) -> Any:
+        if not isinstance(value, dict):
+            raise _BadValueError(f"a table is expected, not {_name(value)}")
+        return {key: _under(f".{key}", convert_item, item) for key, item in value.items()}
+
+    return convert
+
+
+def _under(step: str, convert: _Converter, value: Any) -> Any:
     try:
-        return kind(value)
-    except ValueError:
-        words = _words(str(member.value) for member in kind)
-        raise InputError(f"{where}: {value!r} is not one of {words}") from None
+        return convert(value)
+    except _BadValueError as bad:
+        raise bad.under(step) from None
 
 
-def _scalar(kind: Any, value: Any, where: str) -> Any:
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if kind not in _SCALARS or not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise InputError(f"{where}: {getattr(kind, '__name__', kind)} is expected, not {_name(value)}")
-    return value
+def _union_converter(args: tuple[Any, ...]) -> _Converter:
+    converters = [_converter(arg) for arg in args if arg is not type(None)]
+    optional = type(None) in args
+
+    def convert(value: Any) -> Any:
+        if value is None and optional:
+            return None
+        if len(converters) == 1:
+            return converters[0](value)
+        for attempt in converters:
+            try:
+                return attempt(value)
+            except _BadValueError:
+                continue
+        raise _BadValueError(f"{_name(value)} does not fit any of the allowed types")
+
+    return convert
 
 
-def _join(where: str, name: str) -> str:
-    return f"{where} {name}" if where.endswith(":") else f"{where}.{name}"
+def _dataclass_converter(kind: type[Any]) -> _Converter:
+    hints = typing.get_type_hints(kind)
+    fields = {f.name: _converter(hints[f.name]) for f in dataclasses.fields(kind)}
+    required = [f.name for f in dataclasses.fields(kind) if _is_required(f)]
+
+    def convert(value: Any) -> Any:
+        if not isinstance(value, dict):
+            raise _BadValueError(f"a table is expected, not {_name(value)}")
+        _check_keys(value, fields, required)
+        made = {name: _under(f".{name}", fields[name], item) for name, item in value.items()}
+        try:
+            return kind(**made)
+        except ValueError as error:
+            raise _BadValueError(str(error)) from None
+
+    return convert
+
+
+def _is_required(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def _check_keys(value: Mapping[str, Any], fields: Mapping[str, Any], required: Iterable[str]) -> None:
+    for name in value:
+        if name not in fields:
+            known = ", ".join(sorted(fields))
+            raise _BadValueError("unknown key", path=f".{name}", next=f"known keys: {known}")
+    for name in required:
+        if name not in value:
+            raise _BadValueError("missing", path=f".{name}")
+
+
+def _enum_converter(kind: type[Enum]) -> _Converter:
+    members = {member.value: member for member in kind}
+
+    def convert(value: Any) -> Any:
+        found = members.get(value) if isinstance(value, str | int) else None
+        if found is None:
+            words = ", ".join(str(member.value) for member in kind)
+            raise _BadValueError(f"{value!r} is not one of {words}")
+        return found
+
+    return convert
+
+
+def _scalar_converter(kind: Any) -> _Converter:
+    def convert(value: Any) -> Any:
+        if type(value) is kind:
+            return value
+        if kind is float and type(value) is int:
+            return float(value)
+        raise _BadValueError(f"{getattr(kind, '__name__', kind)} is expected, not {_name(value)}")
+
+    return convert
 
 
 def _name(value: Any) -> str:
     return "null" if value is None else type(value).__name__
-
-
-def _words(words: Iterable[str]) -> str:
-    return ", ".join(words)

@@ -1,18 +1,25 @@
-"""The Qualcomm devices: one file per chip, found by id, chip, marketing or board name; it knows no SDK."""
+"""The Qualcomm devices: one file per chip, found by id, chip, marketing or board name; it knows no SDK.
+
+What the files do not repeat, the precisions of a chip's architecture, is added as the fact ``precisions``.
+"""
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from deploykit.devices import Device, load_device, load_devices
+from deploykit.devices import Device, Fact, load_device, load_devices
 from deploykit.target import find_device
+from deploykit_qualcomm.archs import capability
 from deploykit_qualcomm.tables import DATA
 
 __all__ = ["qualcomm_device", "qualcomm_devices"]
 
 _PLAIN = re.compile(r"[a-z0-9]+")
+_PRECISIONS = {"a16w8": "w8a16", "a16w16": "w16a16", "fp16": "fp16", "bf16": "bf16", "lpbq": "lpbq"}
+"""Capabilities of an architecture, and what the precision they stand for is called."""
 
 
 def qualcomm_devices(data: Path = DATA) -> tuple[Device, ...]:
@@ -27,10 +34,25 @@ def qualcomm_device(name: str, data: Path = DATA) -> Device:
     """
     path = data / "devices" / f"{name.lower()}.toml"
     if _PLAIN.fullmatch(name.lower()) and path.is_file():
-        return load_device(path)
+        return _with_precisions(load_device(path))
     return find_device(qualcomm_devices(data), name)
 
 
 @cache
 def _all(folder: Path) -> tuple[Device, ...]:
-    return load_devices(folder)
+    return tuple(map(_with_precisions, load_devices(folder)))
+
+
+def _with_precisions(device: Device) -> Device:
+    found = {name: capability(name, device=device) for name in _PRECISIONS}
+    known = {name: fact for name, fact in found.items() if fact is not None}
+    if not known or "precisions" in device.facts:
+        return device
+    precisions = Fact(
+        value=tuple(_PRECISIONS[name] for name, fact in known.items() if fact.value is True),
+        source=tuple(dict.fromkeys(source for fact in known.values() for source in fact.source)),
+        confidence=max((fact.confidence for fact in known.values()), key=lambda confidence: confidence.rank),
+        note=f"of the architecture {device.fact('arch')}, beside w8a8",
+        contradicts="; ".join(known[name].contradicts for name in known if name in device.facts),
+    )
+    return replace(device, facts={**device.facts, "precisions": precisions})

@@ -1,0 +1,151 @@
+"""``deploykit compat``: which SDK, tool, architecture and device has what, since when, and who says so."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+import click
+
+from deploykit.capabilities import CompatRow
+from deploykit.cli.frame import Command
+from deploykit.cli.output import emit, table
+from deploykit.compat import Answer
+from deploykit.errors import UsageError
+from deploykit.oracle import Comparison, SdkSearch, ask, ask_binary, compare, lowest_sdk
+
+__all__ = ["command"]
+
+_HEADER = ("feature", "backend", "tool", "arch", "sdk", "status", "confidence")
+
+
+@click.command(cls=Command, context_settings={"ignore_unknown_options": True})
+@click.argument("feature", nargs=-1)
+@click.option("--sdk", metavar="VERSION", default="", help="Only the state at this release: 2.33, 2.33.0, a build.")
+@click.option("--target", metavar="DEVICE", default="", help="Only what concerns this device, and its own facts.")
+@click.option("--arch", metavar="ARCH", default="", help="Only what concerns this architecture.")
+@click.option("--tool", metavar="TOOL", default="", help="Only the rows of this tool.")
+@click.option("--backend", metavar="ID", default="", help="Only the rows of this backend.")
+@click.option("--diff", nargs=2, metavar="A B", default=None, help="What changes from release A to release B.")
+@click.option("--built-with", metavar="VERSION", default="", help="A binary made by this release …")
+@click.option("--built-for", metavar="ARCH", default="", help="… for this architecture: does it load on --sdk?")
+@click.option(
+    "--model", type=click.Path(path_type=Path), help="The lowest SDK under which nothing stops this model on --target."
+)
+@click.option("--encodings", type=click.Path(path_type=Path), help="The encodings that go with --model.")
+def command(
+    feature: tuple[str, ...],
+    sdk: str,
+    target: str,
+    arch: str,
+    tool: str,
+    backend: str,
+    diff: tuple[str, str] | None,
+    built_with: str,
+    built_for: str,
+    model: Path | None,
+    encodings: Path | None,
+) -> None:
+    """Rows about FEATURE: a feature, flag, configuration key, provider option, wheel or device, in one or more words.
+
+    An unknown feature is answered with no rows; "unknown" in a row means that sources leave it open.
+    """
+    if model is not None:
+        _emit_search(_search(model, encodings, target, backend))
+    elif built_with or built_for:
+        _emit_answer(ask_binary(built_with, built_for, sdk, target=target, arch=arch), feature)
+    elif diff is not None:
+        _emit_comparison(compare(*diff, feature, target=target, arch=arch, tool=tool, backend=backend))
+    else:
+        found = ask(feature, sdk=sdk, target=target, arch=arch, tool=tool, backend=backend)
+        narrowed = bool(feature or tool)
+        emit(found.to_json(), lambda: _answer_text(found, feature) if narrowed else _overview(found))
+
+
+def _search(model: Path, encodings: Path | None, target: str, backend: str) -> SdkSearch:
+    from deploykit.adapter import Request
+
+    if not target:
+        raise UsageError("--model needs --target", next="name the device")
+    return lowest_sdk(Request(model=model, target=target, backend=backend or None, encodings=encodings))
+
+
+def _emit_answer(found: Answer, words: Iterable[str]) -> None:
+    emit(found.to_json(), lambda: _answer_text(found, words))
+
+
+def _answer_text(found: Answer, words: Iterable[str]) -> str:
+    if not found.rows:
+        near = f"; did you mean {', '.join(found.near)}?" if found.near else ""
+        return f"unknown: no row about {' '.join(words)!r}{near}"
+    lines = [_rows_text(found.rows)]
+    lines.extend(f"{family} {release} answers for {found.requested}" for family, release in found.answered_by.items())
+    return "\n".join(lines)
+
+
+def _rows_text(rows: Iterable[CompatRow]) -> str:
+    """Columns that line up, and under each row what is to be said about it."""
+    shown = list(rows)
+    cells = [
+        (row.feature, row.backend, row.tool, row.arch, row.sdk, str(row.status), str(row.confidence or ""))
+        for row in shown
+    ]
+    used = [index for index in range(len(_HEADER)) if any(cell[index] for cell in cells)]
+    lines = table([[cell[i] for i in used] for cell in cells], header=[_HEADER[i] for i in used]).split("\n")
+    blocks = ["\n".join([line, *_remarks(row)]) for line, row in zip(lines[1:], shown, strict=True)]
+    return "\n".join([lines[0], *blocks])
+
+
+def _remarks(row: CompatRow) -> list[str]:
+    """Indented lines: the right name, the note, the contradiction, the sources."""
+    parts = (
+        f"use {row.renamed_to}" if row.renamed_to else "",
+        row.note,
+        f"but: {row.contradicts}" if row.contradicts else "",
+        f"source: {'; '.join(row.source)}" if row.source else "",
+    )
+    return [click.style(f"    {part}", dim=part.startswith("source:")) for part in parts if part]
+
+
+def _overview(found: Answer) -> str:
+    """All features by name, without the thousand rows."""
+    names = Counter(row.feature for row in found.rows if not row.feature.startswith(("flag ", "key ", "release ")))
+    kinds = Counter(row.feature.split(" ", 1)[0] for row in found.rows if row.feature.startswith(("flag ", "key ")))
+    lines = [*sorted(names), "", ", ".join(f"{count} rows about a {kind}" for kind, count in kinds.items())]
+    return "\n".join([*lines, "'deploykit compat NAME' answers for one of them, a flag, a key or a device"])
+
+
+def _emit_comparison(found: Comparison) -> None:
+    emit(found.to_json(), lambda: _comparison_text(found))
+
+
+def _comparison_text(found: Comparison) -> str:
+    rows = []
+    for difference in found.differences:
+        row = difference.row
+        before, after = difference.before, difference.after
+        states = (_state(before), _state(after))
+        rows.append((row.feature, row.backend, row.tool, row.arch, *states))
+    header = ("feature", "backend", "tool", "arch", found.before, found.after)
+    lines = [table(rows, header=header) if rows else "no row differs"]
+    notes = dict.fromkeys((row.since, row.note) for row in found.releases)
+    lines.extend(f"{release}: {note}" for release, note in notes)
+    return "\n".join(lines)
+
+
+def _state(row: CompatRow | None) -> str:
+    return "no row" if row is None else " ".join(word for word in (row.status, row.lifecycle) if word)
+
+
+def _emit_search(found: SdkSearch) -> None:
+    def text() -> str:
+        rows = [
+            (trial.sdk, "ok" if trial.ok else "no", " ".join(trial.to_json()["blocking"])) for trial in found.trials
+        ]
+        closing = f"lowest: {found.lowest}" if found.lowest else "no release takes it"
+        return f"{table(rows, header=('sdk', '', 'what stops it'))}\n{closing} ({found.backend}, {found.target})"
+
+    emit(found.to_json(), text)
+    if found.lowest is None:
+        raise click.exceptions.Exit(1)

@@ -1,0 +1,85 @@
+"""``deploykit targets``: search the device database, or show one device with its facts and who says so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import click
+
+from deploykit.cli.frame import Command
+from deploykit.cli.output import emit, table
+from deploykit.devices import Device, search_devices
+from deploykit.errors import UnknownTargetError
+from deploykit.plugins import all_devices
+from deploykit.target import find_device
+
+__all__ = ["command"]
+
+
+@click.command(cls=Command)
+@click.argument("device", nargs=-1)
+@click.option("--backend", metavar="ID", default="", help="Only the devices of this backend.")
+def command(device: tuple[str, ...], backend: str) -> None:
+    """Show DEVICE by id, alias, chip or marketing name, or list the devices that contain every word.
+
+    Words match names, backends and the values of facts: 'deploykit targets v75', 'deploykit targets 8 gen 3'.
+    """
+    devices = [found for found in all_devices() if backend in ("", *found.backends)]
+    one = _exact(devices, device)
+    if one is not None:
+        emit({"targets": [one.to_json()]}, lambda: _one_text(one))
+        return
+    found = search_devices(devices, " ".join(device))
+    if not found:
+        find_device(devices, " ".join(device))  # raises, with the nearest names
+        raise UnknownTargetError(f"no device matches {' '.join(device)!r}", next="'deploykit targets' lists all")
+    emit({"targets": [item.to_json() for item in found]}, lambda: _list_text(found))
+
+
+def _exact(devices: Sequence[Device], words: Sequence[str]) -> Device | None:
+    if not words:
+        return None
+    try:
+        return find_device(devices, " ".join(words))
+    except UnknownTargetError:
+        return None
+
+
+def _list_text(devices: Iterable[Device]) -> str:
+    names = ("arch", "soc_model", "vtcm_mb")
+    rows = [
+        (
+            device.id,
+            *(_shown(device.fact(name)) for name in names),
+            ", ".join(device.backends),
+            device.marketing if device.marketing != device.name else "",
+        )
+        for device in devices
+    ]
+    return table(rows, header=("id", *names, "backends", "marketing name"))
+
+
+def _one_text(device: Device) -> str:
+    lines = [
+        f"{click.style(device.id, bold=True)}  {device.name}, {device.vendor}"
+        + (f", {device.marketing}" if device.marketing not in ("", device.name) else ""),
+        f"backends: {', '.join(device.backends) or 'none'}",
+    ]
+    lines += [f"also called: {', '.join(device.aliases)}"] if device.aliases else []
+    lines += [f"note: {device.note}"] if device.note else []
+    for name, fact in device.facts.items():
+        others = f", others say {', '.join(map(str, fact.alternatives))}" if fact.alternatives else ""
+        lines.append(f"{name}: {_shown(fact.value)} ({fact.confidence}{others})")
+        lines += [
+            f"    {remark}" for remark in (fact.note, f"but: {fact.contradicts}" if fact.contradicts else "") if remark
+        ]
+        lines.append(f"    source: {'; '.join(fact.source)}")
+    if "arch" not in device.facts:
+        lines.append("arch: unknown")
+    return "\n".join(lines)
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "unknown"
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -1,0 +1,206 @@
+"""Asks all installed backends at once: capability rows, binaries, and the lowest SDK that takes a model.
+
+It collects and filters; what the answer is stands in the backends' tables and rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from deploykit.capabilities import CompatRow
+from deploykit.compat import (
+    Answer,
+    AnswersBinaries,
+    Difference,
+    Query,
+    answer,
+    device_rows,
+    differences,
+    releases_between,
+    search,
+)
+from deploykit.errors import UnknownTargetError, UsageError
+from deploykit.plugins import all_devices, backend_ids, load_backend
+from deploykit.target import find_device
+
+if TYPE_CHECKING:
+    from deploykit.adapter import Request
+    from deploykit.devices import Device
+    from deploykit.findings import Finding
+
+__all__ = ["Comparison", "SdkSearch", "SdkTrial", "ask", "ask_binary", "compare", "lowest_sdk"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """What differs between two releases: states of features, and what the releases in between are said to change."""
+
+    before: str
+    after: str
+    differences: tuple[Difference, ...]
+    releases: tuple[CompatRow, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape of ``deploykit compat --diff``."""
+        return {
+            "before": self.before,
+            "after": self.after,
+            "differences": [difference.to_json() for difference in self.differences],
+            "releases": [row.to_json() for row in self.releases],
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SdkTrial:
+    """One SDK release and what stands in the way of a plan under it."""
+
+    sdk: str
+    findings: tuple[Finding, ...]
+
+    @property
+    def ok(self) -> bool:
+        """True when nothing blocks."""
+        return not any(finding.blocks for finding in self.findings)
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape."""
+        blocking = sorted({finding.code for finding in self.findings if finding.blocks})
+        return {"sdk": self.sdk, "ok": self.ok, "blocking": blocking}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SdkSearch:
+    """The trials of all releases, oldest first."""
+
+    backend: str
+    target: str
+    trials: tuple[SdkTrial, ...]
+
+    @property
+    def lowest(self) -> str | None:
+        """The lowest release under which nothing blocks, or None."""
+        return next((trial.sdk for trial in self.trials if trial.ok), None)
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape of ``deploykit compat --model``."""
+        return {
+            "backend": self.backend,
+            "target": self.target,
+            "lowest": self.lowest,
+            "trials": [trial.to_json() for trial in self.trials],
+        }
+
+
+def ask(
+    words: Sequence[str] = (),
+    *,
+    sdk: str = "",
+    target: str = "",
+    arch: str = "",
+    tool: str = "",
+    backend: str = "",
+) -> Answer:
+    """The rows about ``words``; with ``target`` those of its architecture, and what is known about the device itself.
+
+    Raises UnknownTargetError for an unknown device, backend or SDK version.
+    """
+    query, device = _query(words, sdk, target, arch, tool, backend)
+    found = answer(_rows(backend), query)
+    if device is None and (not found.rows or not words):
+        device = _named_device(words)
+    extra = tuple(device_rows(device)) if device is not None and not tool else ()
+    if target:
+        extra = search(extra, words)
+    return replace(found, rows=(*found.rows, *extra), near=() if extra else found.near)
+
+
+def compare(
+    before: str,
+    after: str,
+    words: Sequence[str] = (),
+    *,
+    target: str = "",
+    arch: str = "",
+    tool: str = "",
+    backend: str = "",
+) -> Comparison:
+    """What changes from one SDK release to another, for one backend and device where they are given."""
+    query, _ = _query(words, "", target, arch, tool, backend)
+    rows = tuple(_rows(backend))
+    return Comparison(
+        before=before,
+        after=after,
+        differences=differences(rows, before, after, query),
+        releases=releases_between(rows, before, after, query),
+    )
+
+
+def ask_binary(built_with: str, built_for: str, runtime: str, *, target: str = "", arch: str = "") -> Answer:
+    """Will a binary built with one release for one architecture load on another release and architecture?
+
+    ``runtime`` is the release on the device; its architecture is ``arch`` or that of ``target``.
+    """
+    if not runtime or not (target or arch):
+        raise UsageError("the runtime is missing", next="give --sdk for the device, and --target or --arch")
+    query, _ = _query((), "", target, arch, "", "")
+    wanted = query.archs[0] if query.archs else ""
+    backends = (load_backend(name) for name in backend_ids())
+    rows = tuple(
+        row
+        for backend in backends
+        if isinstance(backend, AnswersBinaries)
+        for row in backend.binary_rows(built_with, built_for, runtime, wanted)
+    )
+    return Answer(rows=rows)
+
+
+def lowest_sdk(request: Request) -> SdkSearch:
+    """Plan one request under every SDK release that has tables, oldest first; the model is read once."""
+    from deploykit.pipeline import plan_situation, read_situation
+
+    backend, situation = read_situation(replace(request, sdk=None))
+    device = situation.target.device
+    trials = []
+    for version in _releases(backend.compat()):
+        try:
+            target = backend.resolve(device, version)
+        except UnknownTargetError:
+            continue  # a release that is known to exist and about whose tools nothing is known
+        tried = replace(situation, request=replace(request, sdk=version), target=target)
+        trials.append(SdkTrial(sdk=version, findings=plan_situation(backend, tried).findings))
+    return SdkSearch(backend=backend.id, target=device.id, trials=tuple(trials))
+
+
+def _releases(rows: Iterable[CompatRow]) -> tuple[str, ...]:
+    from packaging.version import Version
+
+    return tuple(sorted({row.since for row in rows if row.feature == f"release {row.since}"}, key=Version))
+
+
+def _rows(backend: str) -> Iterator[CompatRow]:
+    for name in (backend,) if backend else backend_ids():
+        yield from load_backend(name).compat()
+
+
+def _query(
+    words: Sequence[str], sdk: str, target: str, arch: str, tool: str, backend: str
+) -> tuple[Query, Device | None]:
+    device = find_device(all_devices(), target) if target else None
+    archs: tuple[str, ...] | None = (arch,) if arch else None
+    backends: tuple[str, ...] | None = (backend,) if backend else None
+    if device is not None:
+        found = device.fact("arch")
+        archs = archs or ((str(found),) if found is not None else ())
+        backends = backends or device.backends
+    return Query(words=tuple(words), sdk=sdk, archs=archs, tool=tool, backends=backends), device
+
+
+def _named_device(words: Sequence[str]) -> Device | None:
+    if not words:
+        return None
+    try:
+        return find_device(all_devices(), " ".join(words))
+    except UnknownTargetError:
+        return None

@@ -1,0 +1,96 @@
+"""Reads the plain part of TOML that data files use, at the speed of the JSON scanner; the rest it leaves to tomllib.
+
+Plain is: comments on lines of their own, ``[table]`` and ``[[array]]`` headers of bare keys, and ``key = value`` on one
+line where the value is JSON as well (basic string, number, boolean, or a list of them). Anything else, whatever is
+wrong included, is answered with None and never with a guess: the caller then asks tomllib, which is several times
+slower and says what is wrong. The tables make up most of the time of ``deploykit compat``, which has a budget.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+__all__ = ["parse_plain"]
+
+_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_HEADER = re.compile(r"\[(\[)?([A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*)\](?(1)\])")
+# Where TOML and JSON differ inside a value, and characters that TOML refuses anywhere.
+_NOT_PLAIN = re.compile(r"\\[u/]|[\x00-\x08\x0b-\x1f\x7f]")
+
+
+def _refuse(word: str) -> Any:
+    raise ValueError(word)
+
+
+_scan = json.JSONDecoder(parse_constant=_refuse).raw_decode
+
+
+def parse_plain(text: str) -> dict[str, Any] | None:
+    """The document as tomllib gives it, or None when it is not plain."""
+    if _NOT_PLAIN.search(text):
+        return None
+    root: dict[str, Any] = {}
+    table: dict[str, Any] | None = root
+    arrays: set[int] = set()
+    try:
+        for line in text.split("\n"):
+            if not line or line[0] == "#":
+                continue
+            if line[0] == "[":
+                table = _opened(root, line, arrays)
+            elif table is not None and not _set(table, line):
+                return None
+            if table is None:
+                return None
+    except (ValueError, RecursionError):  # not JSON
+        return None
+    return root
+
+
+def _set(table: dict[str, Any], line: str) -> bool:
+    key, _, value = line.partition(" = ")
+    if key in table or not _KEY.fullmatch(key):
+        return False
+    found, end = _scan(value)
+    if end != len(value) or not _is_toml(found):
+        return False
+    table[key] = found
+    return True
+
+
+def _is_toml(value: Any) -> bool:
+    """JSON null has no counterpart, and an object is written differently."""
+    if isinstance(value, list):
+        return all(map(_is_toml, value))
+    return value is not None and not isinstance(value, dict)
+
+
+def _opened(root: dict[str, Any], line: str, arrays: set[int]) -> dict[str, Any] | None:
+    """The table that a header opens; None for a header that is not plain or opens a table again.
+
+    ``arrays`` holds the identities of the lists that headers made: only those may grow.
+    """
+    match = _HEADER.fullmatch(line)
+    if match is None:
+        return None
+    path = tuple(match[2].split("."))
+    node: Any = root
+    for part in path[:-1]:
+        node = node.setdefault(part, {})
+        if id(node) in arrays:
+            node = node[-1]
+        if not isinstance(node, dict):
+            return None
+    made: dict[str, Any] = {}
+    name = path[-1]
+    if not match[1]:
+        return None if name in node else node.setdefault(name, made)
+    if name not in node:
+        node[name] = []
+        arrays.add(id(node[name]))
+    if id(node[name]) not in arrays:
+        return None
+    node[name].append(made)
+    return made
