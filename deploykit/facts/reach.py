@@ -60,11 +60,10 @@ def collect_reach(
     constants: dict[str, Reach | None] = {}
 
     def look(name: str) -> Reach | None:
-        if name in known:
-            return known[name]
         fact = facts.tensors.get(name)
         if fact is None or not fact.is_weight or not fact.is_float:
-            return None
+            return known.get(name)
+        # What is stored is better known than any grid laid over it.
         if name not in constants:
             bounds = constant_range(name)
             constants[name] = None if bounds is None else Reach(low=bounds[0], high=bounds[1], cause=name)
@@ -72,8 +71,9 @@ def collect_reach(
 
     for node in facts.nodes:
         found = _of_node(node, look)
-        if found is not None:
-            known |= {name: found for name in node.outputs if name and name not in known}
+        for name in node.outputs:
+            if found is not None and name:
+                known[name] = _tighter(found, known.get(name), bounded=node.op_type in _SATURATING)
     return known | {name: reach for name, reach in constants.items() if reach is not None}
 
 
@@ -84,6 +84,16 @@ def _from_encodings(encodings: EncodingSet | None) -> dict[str, Reach]:
             low, high = float(entry.value.minimum.min()), float(entry.value.maximum.max())
             found[entry.name] = Reach(low=low, high=high, cause=entry.name)
     return found
+
+
+def _tighter(found: Reach, encoded: Reach | None, *, bounded: bool) -> Reach:
+    """An encoding knows more than arithmetic on ranges does, except where the op itself bounds its result."""
+    if encoded is None:
+        return found
+    if not bounded:
+        return encoded
+    low, high = max(found.low, encoded.low), min(found.high, encoded.high)
+    return Reach(low=low, high=high, cause=found.cause) if low <= high else encoded
 
 
 def _of_node(node: NodeFact, look: Callable[[str], Reach | None]) -> Reach | None:
@@ -105,14 +115,12 @@ def _of_node(node: NodeFact, look: Callable[[str], Reach | None]) -> Reach | Non
 
 def _clip(node: NodeFact, operands: list[Reach | None], look: Callable[[str], Reach | None]) -> Reach | None:
     bounds = [look(name) if name else None for name in (*node.inputs[1:], "", "")[:2]]
-    low = bounds[0].low if bounds[0] else node.attributes.get("min")
-    high = bounds[1].high if bounds[1] else node.attributes.get("max")
     inner = operands[0] if operands else None
-    low = low if low is not None else (inner.low if inner else None)
-    high = high if high is not None else (inner.high if inner else None)
+    low = bounds[0].low if bounds[0] else node.attributes.get("min", inner.low if inner else None)
+    high = bounds[1].high if bounds[1] else node.attributes.get("max", inner.high if inner else None)
     if low is None or high is None:
         return inner
-    return Reach(low=float(low), high=float(high), cause=node.outputs[0])
+    return Reach(low=float(low), high=float(high), cause=bounds[0].cause if bounds[0] else node.outputs[0])
 
 
 _ARITHMETIC = frozenset({"Add", "Sub", "Mul", "Div", "Log", "Neg", "Abs", "Relu", "Sqrt", "Exp"})
@@ -127,8 +135,9 @@ def _arithmetic(op_type: str, operands: list[Reach | None]) -> Reach | None:
     interval = _binary(op_type, first, second)
     if interval is None:
         return None
-    # In a quotient a small divisor is as much a cause as a large dividend; what is larger than the result names it.
-    cause = first if first.magnitude >= second.magnitude or op_type == "Div" else second
+    # What makes a quotient large is a small divisor, unless the dividend is that large by itself.
+    small = op_type == "Div" and first.magnitude < max(abs(interval[0]), abs(interval[1]))
+    cause = second if small or (op_type != "Div" and second.magnitude > first.magnitude) else first
     return Reach(low=interval[0], high=interval[1], cause=cause.cause)
 
 

@@ -1,0 +1,60 @@
+"""The encodings that go into the package: completed, float entries in or out, in the version the converter reads.
+
+Values only; the text is written by ``deploykit.encodings``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from deploykit.encodings.conversion import Conversion, OutcomeKind, convert
+from deploykit.encodings.values import Encoding, EncodingSet, Float
+from deploykit.facts.placement import layouts
+
+if TYPE_CHECKING:
+    from deploykit.adapter import Situation
+    from deploykit_qnn_htp.draft import Candidate
+
+__all__ = ["can_write", "complete", "written"]
+
+
+def complete(encodings: EncodingSet, situation: Situation, floats: frozenset[str]) -> EncodingSet:
+    """Every integer entry there is or that follows: derived over data movement, int32 biases; no float entry.
+
+    ``floats`` are the tensors meant to stay float; nothing is derived for them or through them.
+    """
+    from deploykit.facts.deriving import derive_all
+
+    integers = {e.name: e for e in encodings if not isinstance(e.value, Float) and e.name not in floats}
+    return derive_all(replace(encodings, entries=integers), situation.facts, situation.model, floats=floats)
+
+
+def can_write(encodings: EncodingSet, version: str) -> bool:
+    """True when every entry can be said in that version."""
+    return not convert(encodings, version).of(OutcomeKind.IMPOSSIBLE)
+
+
+def written(candidate: Candidate) -> Conversion | None:
+    """The encodings as the converter of this route gets them; None when it gets none."""
+    draft, version = candidate.draft, candidate.version
+    if draft.completed is None or version is None:
+        return None
+    encodings = draft.completed
+    if candidate.route.explicit_float:
+        floats = {
+            n: Encoding(name=n, value=Float(dtype="float16"), is_param=_is_param(draft.situation, n))
+            for n in sorted(draft.float_set)
+        }
+        encodings = replace(encodings, entries={**encodings.entries, **floats})
+    conversion = convert(replace(encodings, float_tensors=frozenset()), version, layouts=layouts(draft.situation.facts))
+    # The omit form cannot say which tensors are float, so they are named beside it.
+    if draft.float_set and not conversion.float_tensors and not candidate.route.explicit_float:
+        named = replace(conversion.encodings, float_tensors=draft.float_set)
+        return replace(conversion, encodings=named)
+    return conversion
+
+
+def _is_param(situation: Situation, name: str) -> bool:
+    fact = situation.facts.tensors.get(name)
+    return fact is not None and fact.is_weight
