@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from deploykit.facts.graph import GraphFacts, NodeFact
 
-__all__ = ["Border", "find_borders", "float_nodes"]
+__all__ = ["Border", "Extension", "find_borders", "float_nodes", "suggest_extensions"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -66,3 +66,62 @@ def _is_quantized(facts: GraphFacts, name: str, floats: Collection[str]) -> bool
     if fact is None or fact.is_weight or name in floats:
         return False
     return fact.is_float or not fact.dtype
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extension:
+    """Quantized activations that, made float as well, would remove borders.
+
+    ``nodes`` are the ops that would then run in float and do not yet (labels); ``removed`` is the net number of borders
+    that would go.
+    """
+
+    tensors: tuple[str, ...]
+    nodes: tuple[str, ...]
+    removed: int
+
+
+def suggest_extensions(
+    facts: GraphFacts, floats: Collection[str], *, ignored: Collection[str] = frozenset(), most_nodes: int = 32
+) -> tuple[Extension, ...]:
+    """Small quantized islands among float ops whose inclusion removes borders, best gain per op first.
+
+    An island starts at a border and grows over the ops it turns float while these are at most ``most_nodes``; borders
+    that it would put around itself are subtracted. Gains are measured one by one, not added up.
+    """
+    base = frozenset(floats)
+    running = float_nodes(facts, base)
+    before = len(find_borders(facts, base, ignored=ignored))
+    found = []
+    for island in _islands(facts, base, running, ignored, most_nodes):
+        grown = base | island
+        removed = before - len(find_borders(facts, grown, ignored=ignored))
+        if removed > 0:
+            turned = sorted(float_nodes(facts, grown) - running)
+            labels = tuple(facts.nodes[index].label for index in turned)
+            found.append(Extension(tensors=tuple(sorted(island)), nodes=labels, removed=removed))
+    return tuple(sorted(found, key=lambda e: (-e.removed / (len(e.nodes) + 1), e.tensors)))
+
+
+def _islands(
+    facts: GraphFacts, floats: frozenset[str], running: frozenset[int], ignored: Collection[str], most: int
+) -> list[frozenset[str]]:
+    """Groups of quantized tensors around every border, one per step of their growth."""
+    islands: dict[frozenset[str], None] = {}
+    for start in dict.fromkeys(border.tensor for border in find_borders(facts, floats, ignored=ignored)):
+        island, frontier, turned = {start}, {start}, set(running)
+        while frontier:
+            islands[frozenset(island)] = None
+            nodes = {index for name in frontier for index in _touching(facts, name)} - turned
+            turned |= nodes
+            if len(turned) - len(running) > most:
+                break
+            names = {name for index in nodes for name in _names(facts.nodes[index])}
+            frontier = {name for name in names - island if _is_quantized(facts, name, floats)}
+            island |= frontier
+    return list(islands)
+
+
+def _touching(facts: GraphFacts, tensor: str) -> tuple[int, ...]:
+    fact = facts.tensors[tensor]
+    return (*(() if fact.producer is None else (fact.producer,)), *fact.consumers)

@@ -15,10 +15,12 @@ import numpy.typing as npt
 from deploykit.errors import InputError
 from deploykit.numerics.outputs import read_outputs
 from deploykit.numerics.sessions import random_feeds
+from deploykit.transforms.intervals import encoded_bounds
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
+    from deploykit.encodings.values import EncodingSet
     from deploykit.model import Model
 
 __all__ = ["gather_samples", "load_weights", "read_samples"]
@@ -39,10 +41,21 @@ def load_weights(model: Model) -> ModelProto:
     return whole
 
 
-def gather_samples(model: ModelProto, data: Path | None, *, samples: int | None = None, seed: int = 0) -> list[_Arrays]:
-    """At most ``samples`` samples of the data; without data that many random ones (2 by default)."""
+def gather_samples(
+    model: ModelProto,
+    data: Path | None,
+    *,
+    samples: int | None = None,
+    seed: int = 0,
+    encodings: EncodingSet | None = None,
+) -> list[_Arrays]:
+    """At most ``samples`` samples of the data; without data that many random ones (2 by default).
+
+    Random floats are uniform over what the input's entry can hold, standard normal where it has none.
+    """
     if data is None:
-        return random_feeds(model, samples=2 if samples is None else samples, seed=seed)
+        count = 2 if samples is None else samples
+        return random_feeds(model, samples=count, seed=seed, ranges=encoded_bounds(encodings))
     found: list[_Arrays] = []
     for sample in read_samples(model, data):
         if samples is not None and len(found) == samples:

@@ -130,9 +130,10 @@ def simulate_files(
         from deploykit.encodings.float_tensors import read_float_tensors
 
         entries = replace(entries, float_tensors=read_float_tensors(float_tensors))
+    placed = place(entries, collect_facts(read))
     proto = load_weights(read)
-    feeds = gather_samples(proto, data, samples=samples, seed=seed)
-    return simulate(proto, place(entries, collect_facts(read)), feeds)
+    feeds = gather_samples(proto, data, samples=samples, seed=seed, encodings=placed)
+    return simulate(proto, placed, feeds)
 
 
 def compare_outputs(
