@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from importlib import import_module
 from operator import attrgetter
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from deploykit.entrypoints import entry_points
 from deploykit.errors import ToolError, UnknownTargetError
@@ -14,8 +14,16 @@ from deploykit.target import nearest_names
 if TYPE_CHECKING:
     from deploykit.adapter import Backend
     from deploykit.devices import Device
+    from deploykit.rules import Registry
 
-__all__ = ["all_devices", "backend_ids", "load_backend", "load_backends"]
+__all__ = [
+    "all_devices",
+    "all_registries",
+    "backend_ids",
+    "broken_backends",
+    "load_backend",
+    "load_backends",
+]
 
 _GROUP = "deploykit.backends"
 # The members of deploykit.adapter.Backend, listed so that asking a backend one thing does not import the contract.
@@ -56,8 +64,29 @@ def load_backend(backend_id: str) -> Backend:
 
 
 def load_backends() -> tuple[Backend, ...]:
-    """All installed backends."""
-    return tuple(load_backend(backend_id) for backend_id in backend_ids())
+    """The installed backends that can be imported; a broken one must not take the others down."""
+    broken = broken_backends()
+    return tuple(load_backend(backend_id) for backend_id in backend_ids() if backend_id not in broken)
+
+
+@cache
+def broken_backends() -> dict[str, ToolError]:
+    """The installed backends that cannot be imported, each with the reason; ``deploykit doctor`` shows them."""
+    broken = {}
+    for backend_id in backend_ids():
+        try:
+            load_backend(backend_id)
+        except ToolError as error:
+            broken[backend_id] = error
+    return broken
+
+
+def all_registries() -> tuple[Registry[Any], ...]:
+    """The rule registries of all backends, each once; two backends may share one."""
+    registries: list[Registry[Any]] = []
+    for backend in load_backends():
+        registries += [registry for registry in backend.registries() if registry not in registries]
+    return tuple(registries)
 
 
 def all_devices() -> tuple[Device, ...]:

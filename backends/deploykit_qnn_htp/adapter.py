@@ -34,10 +34,9 @@ class QnnHtp:
 
     def registries(self) -> tuple[Registry[Any], ...]:
         """Target, lint, draft and route rules."""
-        from deploykit_qualcomm.registries import qualcomm_registries
-
         from deploykit_qnn_htp.draft_rules import DRAFT_RULES
         from deploykit_qnn_htp.rules import ROUTE_RULES
+        from deploykit_qualcomm.registries import qualcomm_registries
 
         return (*qualcomm_registries(), DRAFT_RULES, ROUTE_RULES)
 

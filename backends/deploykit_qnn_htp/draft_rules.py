@@ -181,7 +181,6 @@ def check_weight_width(draft: Draft) -> Iterator[Found]:
 def check_float16_range(draft: Draft) -> Iterator[Found]:
     """A warning where every infinity saturates anyway, an error where it reaches other arithmetic."""
     from deploykit.facts.collect import constant_range
-
     from deploykit.facts.reach import collect_reach, saturates
 
     floats = draft.float_set if draft.intent is Intent.MIXED else frozenset()

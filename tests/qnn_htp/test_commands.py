@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import pytest
-from deploykit_qnn_htp.commands import Argv
-from deploykit_qualcomm.tables import load_sdk_table
 
 from deploykit.errors import DefectError
+from deploykit_qnn_htp.commands import Argv
+from deploykit_qualcomm.tables import load_sdk_table
 
 
 def test_a_flag_that_the_table_lists_is_rendered() -> None:

@@ -3,12 +3,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
+from deploykit.errors import UsageError
 from deploykit_qnn_htp.commands import Paths
 from deploykit_qnn_htp.configs import build_configs, parse_settings
 from deploykit_qualcomm.devices import qualcomm_device
 from deploykit_qualcomm.tables import load_sdk_table
-
-from deploykit.errors import UsageError
 
 Options = tuple[tuple[str, str], ...]
 
