@@ -1,6 +1,6 @@
 """Infers the type and shape of every tensor with onnx, on a copy without weights, and never fails because of it.
 
-A few dozen nodes can make a shape of a billion dimensions; such graphs are recognised beforehand and left alone.
+It opens no external data and does not look into functions of the model: a few of them expand to any size.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
+from deploykit.facts.explosion import explosive_nodes
 from deploykit.model.tensors import dtype_name, element_count, is_external
 
 if TYPE_CHECKING:
@@ -18,9 +19,9 @@ __all__ = ["Inferred", "Shape", "infer", "type_of"]
 
 Shape: TypeAlias = tuple[int | str | None, ...] | None
 
-_KEPT_INTEGERS = 4096
+_KEPT_INTEGERS = 1024
 _KEPT_OTHERS = 64
-_MOST_DIMS = 1024
+_OPAQUE = "deploykit.opaque"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,17 +34,15 @@ class Inferred:
 
 def infer(proto: ModelProto) -> Inferred:
     """What is declared and what onnx infers from it; the model is not changed and no external data is opened."""
-    declared = _collect_types(proto.graph, _symbols(proto.graph))
-    problem = _explosion(proto.graph)
-    if problem:
-        return Inferred(types=declared, problem=problem)
     from onnx import shape_inference
 
+    symbols = _symbols(proto.graph)
+    declared = _collect_types(proto.graph, symbols)
     try:
         graph = shape_inference.infer_shapes(_without_weights(proto), data_prop=True).graph
     except Exception as error:  # the binding raises whatever its C++ side threw; shapes are then simply unknown
         return Inferred(types=declared, problem=" ".join(str(error).split())[:300] or type(error).__name__)
-    return Inferred(types=declared | _collect_types(graph, _symbols(proto.graph)))
+    return Inferred(types=declared | _collect_types(graph, symbols))
 
 
 def _collect_types(graph: GraphProto, symbols: frozenset[str]) -> dict[str, tuple[str, Shape]]:
@@ -90,7 +89,6 @@ def _without_weights(proto: ModelProto) -> ModelProto:
 
     lean = ModelProto(ir_version=proto.ir_version)
     lean.opset_import.extend(proto.opset_import)
-    lean.functions.extend(proto.functions)
     graph = lean.graph
     graph.name = proto.graph.name or "graph"
     for items, copies in (
@@ -101,8 +99,13 @@ def _without_weights(proto: ModelProto) -> ModelProto:
         copies.extend(items)
     for tensor in proto.graph.initializer:
         _copy_tensor(tensor, graph.initializer.add())
-    for node in proto.graph.node:
+    explosive = explosive_nodes(proto.graph)
+    for index, node in enumerate(proto.graph.node):
         _copy_node(node, graph.node.add())
+        if index in explosive:
+            graph.node[index].domain = _OPAQUE
+    if explosive:
+        lean.opset_import.add(domain=_OPAQUE, version=1)
     return lean
 
 
@@ -129,64 +132,3 @@ def _copy_node(node: NodeProto, copy: NodeProto) -> None:
             _copy_tensor(attribute.t, twin.t)
         else:
             twin.CopyFrom(attribute)
-
-
-def _explosion(graph: GraphProto) -> str:
-    """Why inferring shapes could take more memory than any machine has, or "".
-
-    Keeps an upper bound of every tensor's rank and of the number of values that a shape computation carries along.
-    """
-    ranks: dict[str, int] = {}
-    values: dict[str, int] = {}
-    for item in graph.input:
-        ranks[item.name] = len(item.type.tensor_type.shape.dim)
-    for tensor in graph.initializer:
-        _bound_stored(tensor.name, tensor, ranks, values)
-    for node in graph.node:
-        rank, carried = _bound_node(node, ranks, values)
-        if max(rank, carried) > _MOST_DIMS:
-            return f"the shape of {node.output[0] if node.output else node.name!r} could have thousands of dimensions"
-        for name in node.output:
-            ranks[name], values[name] = rank, carried
-    return ""
-
-
-def _bound_stored(name: str, tensor: TensorProto, ranks: dict[str, int], values: dict[str, int]) -> None:
-    ranks[name] = len(tensor.dims)
-    # Longer lists than a shape can be are tables to look things up in; they are never taken for a shape.
-    if len(tensor.dims) <= 1 and "int" in dtype_name(tensor.data_type):
-        count = element_count(tensor, name)
-        values[name] = count if count <= _MOST_DIMS else 0
-
-
-def _bound_node(node: NodeProto, ranks: Mapping[str, int], values: Mapping[str, int]) -> tuple[int, int]:
-    inputs = [ranks.get(name, 0) for name in node.input]
-    carried = [values.get(name, 0) for name in node.input]
-    rank, carry = max(inputs, default=0), max(carried, default=0)
-    match node.op_type:
-        case "Constant":
-            return _bound_constant(node)
-        case "Shape":
-            return 1, rank
-        case "Concat" | "ConcatFromSequence":
-            return rank + 1, sum(carried)
-        case "Gather":
-            return max(sum(inputs) - 1, 0), max(carry, 1)
-        case "Unsqueeze" | "OneHot":
-            added = max([len(a.ints) for a in node.attribute] or [max(carried[1:], default=1)])
-            return rank + max(added, 1), carry
-        case "Reshape" | "Expand" | "ConstantOfShape" | "Tile":
-            return max(rank, carry), carry
-        case "Einsum":
-            return sum(inputs), 0
-        case _:
-            return rank, carry
-
-
-def _bound_constant(node: NodeProto) -> tuple[int, int]:
-    ranks: dict[str, int] = {"": 1}
-    values: dict[str, int] = {"": max((len(a.ints) for a in node.attribute), default=0)}
-    for attribute in node.attribute:
-        if attribute.HasField("t"):
-            _bound_stored("", attribute.t, ranks, values)
-    return ranks[""], values[""]
