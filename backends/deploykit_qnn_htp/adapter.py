@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from deploykit.adapter import Execution, PackageFile, Progress, Situation, Verification
     from deploykit.capabilities import CompatRow
     from deploykit.devices import Device
+    from deploykit.diagnosis import Catalog
     from deploykit.plan import Plan
     from deploykit.rules import Registry
     from deploykit.target import Target
@@ -76,3 +77,9 @@ class QnnHtp:
         from deploykit_qnn_htp.verification import verify
 
         return verify(package, manifest)
+
+    def known_errors(self) -> Catalog:
+        """Known messages of the QAIRT tools, of the runtime and of AIMET."""
+        from deploykit_qualcomm.known_errors import known_errors
+
+        return known_errors()

@@ -91,5 +91,6 @@ def _script_values(situation: Situation, plan: Plan, details: Details) -> dict[s
         "arch_number": arch.lstrip("v"),
         "legacy": details.candidate.route.legacy,
         "compares_types": details.candidate.route.legacy and bool(plan.precision.expected),
+        "has_encodings": details.conversion is not None,
         "has_input_list": details.candidate.route.input_list,
     }
