@@ -1,11 +1,11 @@
-"""Asks all installed backends at once: capability rows, binaries, and the lowest SDK that takes a model.
+"""Asks all installed backends at once, about capabilities and about compiled binaries.
 
-It collects and filters; what the answer is stands in the backends' tables and rules.
+It collects and filters; what the answer is stands in the backends' tables.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -26,11 +26,9 @@ from deploykit.plugins import all_devices, backend_ids, load_backend
 from deploykit.target import find_device
 
 if TYPE_CHECKING:
-    from deploykit.adapter import Request
     from deploykit.devices import Device
-    from deploykit.findings import Finding
 
-__all__ = ["Comparison", "SdkSearch", "SdkTrial", "ask", "ask_binary", "compare", "lowest_sdk"]
+__all__ = ["Comparison", "ask", "ask_binary", "compare"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,47 +47,6 @@ class Comparison:
             "after": self.after,
             "differences": [difference.to_json() for difference in self.differences],
             "releases": [row.to_json() for row in self.releases],
-        }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SdkTrial:
-    """One SDK release and what stands in the way of a plan under it."""
-
-    sdk: str
-    findings: tuple[Finding, ...]
-
-    @property
-    def ok(self) -> bool:
-        """True when nothing blocks."""
-        return not any(finding.blocks for finding in self.findings)
-
-    def to_json(self) -> dict[str, Any]:
-        """The published shape."""
-        blocking = sorted({finding.code for finding in self.findings if finding.blocks})
-        return {"sdk": self.sdk, "ok": self.ok, "blocking": blocking}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SdkSearch:
-    """The trials of all releases, oldest first."""
-
-    backend: str
-    target: str
-    trials: tuple[SdkTrial, ...]
-
-    @property
-    def lowest(self) -> str | None:
-        """The lowest release under which nothing blocks, or None."""
-        return next((trial.sdk for trial in self.trials if trial.ok), None)
-
-    def to_json(self) -> dict[str, Any]:
-        """The published shape of ``deploykit compat --model``."""
-        return {
-            "backend": self.backend,
-            "target": self.target,
-            "lowest": self.lowest,
-            "trials": [trial.to_json() for trial in self.trials],
         }
 
 
@@ -154,29 +111,6 @@ def ask_binary(built_with: str, built_for: str, runtime: str, *, target: str = "
         for row in backend.binary_rows(built_with, built_for, runtime, wanted)
     )
     return Answer(rows=rows)
-
-
-def lowest_sdk(request: Request) -> SdkSearch:
-    """Plan one request under every SDK release that has tables, oldest first; the model is read once."""
-    from deploykit.pipeline import plan_situation, read_situation
-
-    backend, situation = read_situation(replace(request, sdk=None))
-    device = situation.target.device
-    trials = []
-    for version in _releases(backend.compat()):
-        try:
-            target = backend.resolve(device, version)
-        except UnknownTargetError:
-            continue  # a release that is known to exist and about whose tools nothing is known
-        tried = replace(situation, request=replace(request, sdk=version), target=target)
-        trials.append(SdkTrial(sdk=version, findings=plan_situation(backend, tried).findings))
-    return SdkSearch(backend=backend.id, target=device.id, trials=tuple(trials))
-
-
-def _releases(rows: Iterable[CompatRow]) -> tuple[str, ...]:
-    from packaging.version import Version
-
-    return tuple(sorted({row.since for row in rows if row.feature == f"release {row.since}"}, key=Version))
 
 
 def _rows(backend: str) -> Iterator[CompatRow]:

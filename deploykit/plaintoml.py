@@ -1,8 +1,8 @@
 """Reads the plain part of TOML that data files use, at the speed of the JSON scanner; the rest it leaves to tomllib.
 
 Plain is: comments on lines of their own, ``[table]`` and ``[[array]]`` headers of bare keys, and ``key = value`` on one
-line where the value is JSON as well (basic string, number, boolean, or a list of them). Anything else, whatever is
-wrong included, is answered with None and never with a guess: the caller then asks tomllib, which is several times
+line where the value is a literal string or JSON as well (basic string, number, boolean, or a list of them). Anything
+else, whatever is wrong included, is answered with None and never with a guess: the caller then asks tomllib, which is several times
 slower and says what is wrong. The tables make up most of the time of ``deploykit compat``, which has a budget.
 """
 
@@ -53,15 +53,16 @@ def _set(table: dict[str, Any], line: str) -> bool:
     key, _, value = line.partition(" = ")
     if key in table or not _KEY.fullmatch(key):
         return False
+    if value[:1] == "'":
+        table[key] = value[1:-1]
+        return value.find("'", 1) == len(value) - 1
     found, end = _scan(value)
-    if end != len(value) or not _is_toml(found):
-        return False
     table[key] = found
-    return True
+    return end == len(value) and _is_toml(found)
 
 
 def _is_toml(value: Any) -> bool:
-    """JSON null has no counterpart, and an object is written differently."""
+    """JSON null has no counterpart, and a JSON object is written differently."""
     if isinstance(value, list):
         return all(map(_is_toml, value))
     return value is not None and not isinstance(value, dict)

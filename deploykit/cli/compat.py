@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,7 +14,10 @@ from deploykit.cli.frame import Command
 from deploykit.cli.output import emit, table
 from deploykit.compat import Answer
 from deploykit.errors import UsageError
-from deploykit.oracle import Comparison, SdkSearch, ask, ask_binary, compare, lowest_sdk
+from deploykit.oracle import Comparison, ask, ask_binary, compare
+
+if TYPE_CHECKING:
+    from deploykit.sdksearch import SdkSearch
 
 __all__ = ["command"]
 
@@ -65,6 +69,7 @@ def command(
 
 def _search(model: Path, encodings: Path | None, target: str, backend: str) -> SdkSearch:
     from deploykit.adapter import Request
+    from deploykit.sdksearch import lowest_sdk
 
     if not target:
         raise UsageError("--model needs --target", next="name the device")

@@ -6,7 +6,7 @@ It formats; it decides nothing and knows no command.
 from __future__ import annotations
 
 import json
-import shutil
+import os
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -35,11 +35,23 @@ def table(rows: Iterable[Sequence[object]], *, header: Sequence[str]) -> str:
     """Aligned columns under a header; the last column is wrapped to the terminal."""
     cells = [[str(cell) for cell in row] for row in rows]
     widths = [max([len(title), *(len(row[i]) for row in cells)]) for i, title in enumerate(header)]
-    room = max(30, shutil.get_terminal_size((120, 24)).columns - sum(widths[:-1]) - 2 * (len(widths) - 1))
+    room = max(30, _columns(120) - sum(widths[:-1]) - 2 * (len(widths) - 1))
     lines = list(_row(header, widths, room))
     for row in cells:
         lines.extend(_row(row, widths, room))
     return "\n".join([click.style(lines[0], bold=True), *lines[1:]])
+
+
+def _columns(otherwise: int) -> int:
+    """The width of the terminal, as shutil finds it; importing shutil costs more than a query may."""
+    try:
+        return int(os.environ.get("COLUMNS", "")) or otherwise
+    except ValueError:
+        pass
+    try:
+        return os.get_terminal_size(sys.__stdout__.fileno()).columns if sys.__stdout__ else otherwise
+    except (OSError, ValueError):
+        return otherwise
 
 
 def _row(cells: Sequence[str], widths: Sequence[int], room: int) -> Iterator[str]:
@@ -74,7 +86,7 @@ def _finding(finding: Finding) -> str:
 def progress() -> Iterator[Callable[[str], None]]:
     """A function that shows one line of news, overwritten by the next; silent unless stderr is a terminal."""
     live = sys.stderr.isatty() and settings().verbosity >= 0 and not settings().json
-    width = shutil.get_terminal_size((100, 24)).columns - 1
+    width = _columns(100) - 1
 
     def show(line: str) -> None:
         if live:
