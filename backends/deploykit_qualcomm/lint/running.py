@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 from deploykit.adapter import Situation
 from deploykit.findings import Finding
 from deploykit.rules import Registry
-from deploykit_qualcomm.lint.registries import EP_LINT, QNN_LINT
+from deploykit_qualcomm.lint.registries import CONVERTER_LINT, EP_LINT, QNN_LINT
 
-__all__ = ["EP_LINT", "QNN_LINT", "lint_registries", "run_lint"]
+__all__ = ["CONVERTER_LINT", "EP_LINT", "QNN_LINT", "lint_registries", "run_lint"]
 
+_MODULES = ("shapes", "operators", "weights", "ranges", "matmuls", "provider", "attention", "rewriting", "options")
 _PROVIDER = "ort-qnn"
 
 
 def lint_registries(backend_id: str) -> tuple[Registry[Situation], ...]:
     """The registries that apply to a backend, filled."""
     _fill()
-    return (QNN_LINT, EP_LINT) if backend_id == _PROVIDER else (QNN_LINT,)
+    return (QNN_LINT, EP_LINT if backend_id == _PROVIDER else CONVERTER_LINT)
 
 
 def run_lint(situation: Situation, backend_id: str) -> tuple[Finding, ...]:
@@ -24,4 +27,6 @@ def run_lint(situation: Situation, backend_id: str) -> tuple[Finding, ...]:
 
 
 def _fill() -> None:
-    """Import the modules that hold the rules."""
+    """Import the modules that hold the rules; each registers its own."""
+    for module in _MODULES:
+        import_module(f"deploykit_qualcomm.lint.{module}")

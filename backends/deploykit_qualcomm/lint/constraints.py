@@ -1,0 +1,108 @@
+"""Loads the table of what the HTP cannot take; it checks nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import TypeVar
+
+from deploykit.findings import Confidence, Severity
+from deploykit.reading import read_toml, structure
+
+__all__ = ["Constraint", "ConstraintTable", "OpRank", "Refused", "WholeOperand", "constraint", "constraints"]
+
+_FILE = Path(__file__).parents[1] / "data" / "constraints.toml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constraint:
+    """One row: what is not taken, who says so, and the codes of the rules that look for it."""
+
+    id: str
+    check: str
+    severity: Severity
+    rules: tuple[str, ...]
+    source: tuple[str, ...]
+    confidence: Confidence
+    ep_limit: bool = False
+    note: str = ""
+    contradicts: str = ""
+    confidence_note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpRank:
+    """The ranks, both included, that the first input of an operator may have."""
+
+    op: str
+    source: tuple[str, ...]
+    confidence: Confidence
+    lowest: int = 0
+    highest: int = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """An operator that is refused: always, at one rank, or unless every value of an attribute equals ``unless``."""
+
+    op: str
+    why: str
+    source: tuple[str, ...]
+    confidence: Confidence
+    attribute: str = ""
+    unless: str = ""
+    rank: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WholeOperand:
+    """An operator whose operands have to be in VTCM as a whole."""
+
+    op: str
+    severity: Severity
+    source: tuple[str, ...]
+    confidence: Confidence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConstraintTable:
+    """``constraints.toml``, sources spelled out."""
+
+    schema: int
+    constraint: tuple[Constraint, ...]
+    sources: Mapping[str, str] = field(default_factory=dict)
+    op_rank: tuple[OpRank, ...] = ()
+    refused: tuple[Refused, ...] = ()
+    whole_operand: tuple[WholeOperand, ...] = ()
+
+
+@cache
+def constraints() -> ConstraintTable:
+    """The table; a wrong row is an InputError with its dotted path."""
+    table = structure(ConstraintTable, read_toml(_FILE), where=_FILE.name)
+    return replace(
+        table,
+        constraint=_spelled(table.constraint, table.sources),
+        op_rank=_spelled(table.op_rank, table.sources),
+        refused=_spelled(table.refused, table.sources),
+        whole_operand=_spelled(table.whole_operand, table.sources),
+    )
+
+
+R = TypeVar("R", Constraint, OpRank, Refused, WholeOperand)
+
+
+def _spelled(rows: tuple[R, ...], sources: Mapping[str, str]) -> tuple[R, ...]:
+    return tuple(replace(row, source=tuple(_source(text, sources) for text in row.source)) for row in rows)
+
+
+def _source(text: str, sources: Mapping[str, str]) -> str:
+    key, _, rest = text.partition(" ")
+    return f"{sources[key]}{': ' if rest else ''}{rest}" if key in sources else text
+
+
+def constraint(name: str) -> Constraint:
+    """One row by its id."""
+    return next(row for row in constraints().constraint if row.id == name)

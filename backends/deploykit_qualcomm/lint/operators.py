@@ -1,0 +1,213 @@
+"""Lint rules about operators and their attributes. Codes QNN206 and QNN208 to QNN214."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from deploykit.adapter import Situation
+from deploykit.capabilities import Status
+from deploykit.facts.graph import NodeFact
+from deploykit.rules import Found
+from deploykit_qualcomm.lint.constraints import Refused, constraint, constraints
+from deploykit_qualcomm.lint.registries import QNN_LINT
+from deploykit_qualcomm.lint.views import arch, at_node, nodes, quantized
+
+__all__: list[str] = []
+
+_LARGEST_INDEX_LIST = 4096
+
+
+def _rank(situation: Situation, node: NodeFact) -> int | None:
+    fact = situation.facts.tensors.get(node.inputs[0]) if node.inputs else None
+    return None if fact is None else fact.rank
+
+
+@QNN_LINT.rule(
+    "QNN206",
+    "norm-axis",
+    "error",
+    what="A layer or RMS normalization over another axis than the last.",
+    why="The HTP operator normalizes the last axis only.",
+    fix="transpose so that the normalized axis is the last, or write it out as reductions",
+    sources=constraint("layernorm-last-axis").source,
+)
+def check_norm_axis(situation: Situation) -> Iterator[Found]:
+    """The axis attribute against the rank."""
+    for node in nodes(situation, "LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"):
+        rank, axis = _rank(situation, node), int(node.attributes.get("axis", -1))
+        if rank is not None and axis not in (-1, rank - 1):
+            yield at_node(node, f"it normalizes axis {axis} of rank {rank}, only the last is taken")
+
+
+@QNN_LINT.rule(
+    "QNN208",
+    "operator-refused",
+    "error",
+    what="An operator, or an attribute of one, that the HTP does not have.",
+    why="The converters and the provider refuse it; the provider leaves it to the CPU where that is allowed.",
+    fix="replace the operator by supported ones before converting",
+    sources=constraint("unsupported-ops-htp").source,
+)
+def check_refused(situation: Situation) -> Iterator[Found]:
+    """The operators and attribute values stand in the data file."""
+    rows: dict[str, list[Refused]] = {}
+    for row in constraints().refused:
+        rows.setdefault(row.op, []).append(row)
+    for node in nodes(situation, *rows):
+        for row in rows[node.op_type]:
+            if _refuses(row, node, _rank(situation, node)):
+                yield at_node(node, row.why, sources=row.source)
+    for node in nodes(situation, "Pad"):
+        rank = _rank(situation, node)
+        if node.attributes.get("mode") == "reflect" and rank is not None and rank > 4:
+            yield at_node(node, f"reflecting padding at rank {rank}, at most 4 is taken")
+
+
+def _refuses(row: Refused, node: NodeFact, rank: int | None) -> bool:
+    if row.rank is not None:
+        return rank == row.rank
+    if not row.attribute:
+        return True
+    value = node.attributes.get(row.attribute)
+    values = value if isinstance(value, list | tuple) else [] if value is None else [value]
+    return any(str(item) != row.unless for item in values)
+
+
+@QNN_LINT.rule(
+    "QNN209",
+    "reduce-l2-quantized",
+    "error",
+    what="A quantized ReduceL2.",
+    why="The HTP has it in float only.",
+    fix="leave it and its input out of the encodings, or write it as Mul, ReduceSum and Sqrt",
+    sources=constraint("unsupported-ops-htp").source,
+)
+def check_reduce_l2(situation: Situation) -> Iterator[Found]:
+    """An integer type on its input or output."""
+    for node in nodes(situation, "ReduceL2"):
+        found = [quantized(situation, name) for name in (node.inputs[0], node.outputs[0])]
+        if any(one is not None and one.bits for one in found):
+            yield at_node(node, "it is quantized")
+
+
+@QNN_LINT.rule(
+    "QNN210",
+    "negative-gather-index",
+    "error",
+    what="Gather or GatherND with negative indices.",
+    why="The HTP counts from the front only: the index is read as an unsigned number.",
+    fix="add the dimension's size to the index",
+    sources=constraint("unsupported-ops-htp").source,
+)
+def check_negative_indices(situation: Situation) -> Iterator[Found]:
+    """Stored index lists only; computed ones cannot be seen."""
+    for node in nodes(situation, "Gather", "GatherND", "GatherElements"):
+        fact = situation.facts.tensors.get(node.inputs[1])
+        if fact is None or not fact.is_weight or not _is_small(fact.shape):
+            continue
+        lowest = _lowest(situation, node.inputs[1])
+        if lowest is not None and lowest < 0:
+            yield at_node(node, f"its index {lowest:g} is negative")
+
+
+def _is_small(shape: tuple[int | str | None, ...] | None) -> bool:
+    size = 1
+    for dim in shape or ():
+        size *= dim if isinstance(dim, int) else 1
+    return size <= _LARGEST_INDEX_LIST
+
+
+def _lowest(situation: Situation, name: str) -> float | None:
+    from deploykit.facts.collect import constant_range
+
+    bounds = constant_range(situation.model, name)
+    return None if bounds is None else bounds[0]
+
+
+@QNN_LINT.rule(
+    "QNN211",
+    "roi-align",
+    "error",
+    what="RoiAlign in a form that is not taken.",
+    why="Only average mode, half-pixel output coordinates and a sampling ratio above 0 exist.",
+    fix="export with coordinate_transformation_mode output_half_pixel, mode avg and a fixed sampling_ratio",
+    sources=constraint("roialign").source,
+)
+def check_roi_align(situation: Situation) -> Iterator[Found]:
+    """The three attributes."""
+    for node in nodes(situation, "RoiAlign"):
+        given = node.attributes
+        wrong = [
+            f"{name} {value}"
+            for name, value, good in (
+                ("mode", given.get("mode", "avg"), "avg"),
+                ("coordinate_transformation_mode", _coordinates(situation, given), "output_half_pixel"),
+            )
+            if value != good
+        ]
+        if int(given.get("sampling_ratio", 0)) == 0:
+            wrong.append("sampling_ratio 0")
+        if wrong:
+            yield at_node(node, ", ".join(wrong))
+
+
+def _coordinates(situation: Situation, attributes: Mapping[str, Any]) -> Any:
+    """The default changed from output_half_pixel to half_pixel with opset 16."""
+    default = "half_pixel" if situation.facts.opset >= 16 else "output_half_pixel"
+    return attributes.get("coordinate_transformation_mode", default)
+
+
+@QNN_LINT.rule(
+    "QNN212",
+    "grid-sample",
+    "warning",
+    what="GridSample, or a mode of it that is not taken.",
+    why="Releases around 2.20 to 2.29 fail to finalize it (q::flat_from_vtcm); 2.42 on v73 takes it in fp16. Linear "
+    "and nearest exist, cubic does not.",
+    fix="check it on the target first; rewrite it as Gather where it fails, and keep it in float16",
+    sources=(*constraint("gridsample").source, "qualcomm/aimet#4102 (RT-DETRv2 on 2.33)"),
+)
+def check_grid_sample(situation: Situation) -> Iterator[Found]:
+    """What the release's table says decides the words, the mode alone is decisive."""
+    sdk = situation.target.sdk
+    row = None if sdk is None else sdk.feature("gridsample", arch=arch(situation))
+    status = Status.UNKNOWN if row is None else row.status
+    for node in nodes(situation, "GridSample"):
+        if node.attributes.get("mode", "linear") in ("cubic", "bicubic"):
+            yield at_node(node, "the cubic mode is not taken")
+        elif status is not Status.SUPPORTED:
+            version = "" if sdk is None else f" on {sdk.version}"
+            yield at_node(node, f"{status}{version}", sources=() if row is None else row.source)
+
+
+@QNN_LINT.rule(
+    "QNN213",
+    "non-max-suppression",
+    "warning",
+    what="NonMaxSuppression inside the graph.",
+    why="Its output has no fixed size, and only some targets' operator supplements list it.",
+    fix="end the graph before it and suppress on the host",
+    sources=constraint("nms").source,
+)
+def check_nms(situation: Situation) -> Iterator[Found]:
+    """By type."""
+    for node in nodes(situation, "NonMaxSuppression"):
+        yield at_node(node, "keep it outside the graph unless the target's supplement lists it")
+
+
+@QNN_LINT.rule(
+    "QNN214",
+    "scatter-reduction",
+    "warning",
+    what="ScatterND or ScatterElements that reduces.",
+    why="ScatterND runs on the HTP, its reductions only in part, and QNN's CPU backend has none.",
+    fix="use reduction none, or do the reduction before scattering",
+    sources=constraint("scatter").source,
+)
+def check_scatter(situation: Situation) -> Iterator[Found]:
+    """The reduction attribute."""
+    for node in nodes(situation, "ScatterND", "ScatterElements"):
+        reduction = node.attributes.get("reduction", "none")
+        if reduction != "none":
+            yield at_node(node, f"reduction {reduction} is taken in part only")

@@ -1,0 +1,306 @@
+"""Lint rules about limits and silent failures of ONNX Runtime's QNN provider alone.
+
+Codes QNN230, QNN232 to QNN235, QNN242, QNN247, QNN249 and QNN251 to QNN254.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from deploykit.adapter import Situation
+from deploykit.facts.graph import NodeFact
+from deploykit.findings import SubjectKind
+from deploykit.rules import Found
+from deploykit_qualcomm.archs import capability
+from deploykit_qualcomm.lint.constraints import constraint
+from deploykit_qualcomm.lint.registries import EP_LINT
+from deploykit_qualcomm.lint.views import Quantized, arch, at_node, listed, nodes, quantized, weight_name
+
+__all__: list[str] = []
+
+_LINEAR = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+_PAIRS = ("QuantizeLinear", "DequantizeLinear")
+_LAB = "onnxruntime-qnn 2.7.0 (QAIRT 2.51) run on Linux x86-64"
+_MOST_NODES = 20
+_SETTINGS = frozenset({"Shape", "Constant", "ConstantOfShape", "Identity", "Cast", "Range", "Size"})
+
+
+def _linear(situation: Situation, *granularities: str) -> Iterator[tuple[NodeFact, Quantized]]:
+    """Linear layers whose stored weight is quantized in one of these ways."""
+    for node in nodes(situation, *_LINEAR):
+        if len(node.inputs) > 1 and weight_name(situation.facts, node.inputs[1]) is not None:
+            found = quantized(situation, node.inputs[1])
+            if found is not None and found.granularity in granularities:
+                yield node, found
+
+
+def _is_lpbq_pair(situation: Situation, node: NodeFact) -> bool:
+    """The form the provider fuses: the scale of a blocked pair comes from another, integer one."""
+    pair = situation.facts.producer_of(node.inputs[1])
+    scale = None if pair is None or len(pair.inputs) < 2 else situation.facts.producer_of(pair.inputs[1])
+    return scale is not None and scale.op_type == "DequantizeLinear"
+
+
+def _lpbq(situation: Situation, *op_types: str) -> Iterator[NodeFact]:
+    for node, found in _linear(situation, "lpbq", "per-block"):
+        if node.op_type in op_types and (found.granularity == "lpbq" or _is_lpbq_pair(situation, node)):
+            yield node
+
+
+def _blocks(situation: Situation) -> Iterator[tuple[NodeFact, Quantized]]:
+    """Linear layers with a float scale per block."""
+    for node, found in _linear(situation, "per-block"):
+        if not _is_lpbq_pair(situation, node):
+            yield node, found
+
+
+@EP_LINT.rule(
+    "QNN230",
+    "float-on-v68",
+    "error",
+    what="A float model for a chip without float16.",
+    why="The provider compiles it in FP32 and reports success; the chip computes no float16, and whether such a "
+    "binary runs on one is not known.",
+    fix="quantize the model (w8a16 keeps most of the accuracy), or choose a device with v69 or newer",
+    sources=(*constraint("fp16-needs-v69").source, f"{_LAB}: soc_model 30 gives FP32 code"),
+)
+def check_float_on_v68(situation: Situation) -> Iterator[Found]:
+    """Neither Q/DQ pairs nor encodings, and an architecture that is known to have no float16."""
+    fact = capability("fp16", device=situation.target.device)
+    if fact is not None and fact.value is False and not situation.facts.is_qdq and situation.encodings is None:
+        yield Found(
+            kind=SubjectKind.TARGET,
+            name=situation.target.device.id,
+            message=f"the model is float, and {arch(situation)} has no float16",
+            sources=fact.source,
+        )
+
+
+@EP_LINT.rule(
+    "QNN232",
+    "weights-16-bit-per-channel",
+    "error",
+    what="16-bit weights that are not quantized per tensor.",
+    why="The provider takes 16-bit weights of convolutions and fully connected layers per tensor only.",
+    fix="quantize these weights per tensor, or with 8 bits",
+    sources=constraint("w16-per-tensor").source,
+)
+def check_16_bit_per_channel(situation: Situation) -> Iterator[Found]:
+    """By width and granularity."""
+    for node, found in _linear(situation, "per-channel", "per-block"):
+        if found.bits == 16:
+            yield at_node(node, f"its 16-bit weight is {found.granularity}")
+
+
+@EP_LINT.rule(
+    "QNN233",
+    "lpbq-on-v68",
+    "warning",
+    what="LPBQ weights for v68.",
+    why="The vendor's quantizer refuses LPBQ before v69, while the provider compiles it for v68 and the emulator runs "
+    "it with more error (60.9 dB instead of 81.7): nobody has shown it on a device.",
+    fix="use per-channel int4 or int8 weights, or a device with v69",
+    sources=(*constraint("lpbq-needs-v69").source, f"{_LAB}: soc_model 30 and 36 give 60.9 dB"),
+)
+def check_lpbq_on_v68(situation: Situation) -> Iterator[Found]:
+    """Any LPBQ weight where the architecture's table says no."""
+    fact = capability("lpbq", device=situation.target.device)
+    names = [node.label for node in _lpbq(situation, *_LINEAR)]
+    if names and fact is not None and fact.value is False:
+        yield Found(
+            kind=SubjectKind.TARGET,
+            name=situation.target.device.id,
+            message=f"{len(names)} layers have LPBQ weights, which {arch(situation)} is not known to take",
+            sources=fact.source,
+            evidence={"nodes": names, "contradicts": fact.contradicts},
+        )
+
+
+@EP_LINT.rule(
+    "QNN234",
+    "block-size",
+    "error",
+    what="A block size that the provider's block quantization does not take.",
+    why="4-bit blocks have to be a multiple of 8 long, 8-bit blocks a multiple of 4; 2- and 4-bit MatMulNBits take 32 "
+    "and 64 only.",
+    fix="quantize with blocks of 32 or 64",
+    sources=constraint("bq-block-size").source,
+)
+def check_block_size(situation: Situation) -> Iterator[Found]:
+    """Blocked weights by width, and MatMulNBits by its attributes."""
+    for node, found in _blocks(situation):
+        step = {4: 8, 8: 4}.get(found.bits)
+        if step is not None and found.block % step:
+            yield at_node(node, f"blocks of {found.block} with {found.bits} bits, a multiple of {step} is taken")
+    for node in nodes(situation, "MatMulNBits"):
+        bits, block = int(node.attributes.get("bits", 4)), int(node.attributes.get("block_size", 0))
+        if bits not in (2, 4) or block not in (32, 64):
+            yield at_node(node, f"{bits} bits in blocks of {block}; 2 or 4 bits in blocks of 32 or 64 are taken")
+
+
+@EP_LINT.rule(
+    "QNN235",
+    "lpbq-block-size",
+    "warning",
+    what="LPBQ blocks that are no power of two, or shorter than 16.",
+    why="The provider's selection of LPBQ groups passes over them; the layer then runs in float or on the CPU.",
+    fix="use blocks of 16, 32 or 64",
+    sources=constraint("lpbq-pattern-block").source,
+)
+def check_lpbq_block(situation: Situation) -> Iterator[Found]:
+    """By the block size of the weight."""
+    for node in _lpbq(situation, *_LINEAR):
+        found = quantized(situation, node.inputs[1])
+        block = 0 if found is None else found.block
+        if block and (block < 16 or block & (block - 1)):
+            yield at_node(node, f"blocks of {block}; powers of two from 16 on are taken")
+
+
+@EP_LINT.rule(
+    "QNN242",
+    "per-channel-activation",
+    "error",
+    what="Per-channel quantization of something that is computed.",
+    why="The provider takes per-channel parameters on stored weights only: not on a Q or DQ alone, not on computed "
+    "inputs of Conv and Gemm, not on inputs and outputs of MatMul.",
+    fix="quantize activations per tensor",
+    sources=constraint("perchannel-standalone-qdq").source,
+)
+def check_per_channel_activation(situation: Situation) -> Iterator[Found]:
+    """Every computed tensor that is not per tensor."""
+    facts = situation.facts
+    for fact in facts.tensors.values():
+        if fact.is_weight or weight_name(facts, fact.name) is not None:
+            continue
+        found = quantized(situation, fact.name)
+        if found is not None and found.granularity == "per-channel":
+            yield Found(kind=SubjectKind.TENSOR, name=fact.name, message=f"{fact.name} is quantized per channel")
+
+
+@EP_LINT.rule(
+    "QNN247",
+    "norm-scale-int8",
+    "error",
+    what="A LayerNormalization whose scale is int8.",
+    why="Every version of the provider from 2.3.0 to 2.7.0 refuses the node, on every architecture.",
+    fix="quantize weights of normalizations as uint8",
+    sources=("onnxruntime-qnn 2.3.0 to 2.7.0 run on Linux x86-64: 7 of 56 compiles, this node each time",),
+)
+def check_norm_int8(situation: Situation) -> Iterator[Found]:
+    """The second input."""
+    for node in nodes(situation, "LayerNormalization"):
+        found = quantized(situation, node.inputs[1]) if len(node.inputs) > 1 else None
+        if found is not None and found.dtype == "int8":
+            yield at_node(node, "its scale is int8; the provider refuses the node")
+
+
+@EP_LINT.rule(
+    "QNN249",
+    "int32-constant-of-add",
+    "error",
+    what="An Add whose constant is stored as int32.",
+    why="The provider takes int32 for biases of Conv and Gemm only; it refuses the pair, and the graph is split.",
+    fix="store the constant as uint8 or uint16, or use Gemm with a bias",
+    sources=("onnxruntime-qnn 2.3.0 to 2.7.0 run on Linux x86-64: '…_b_DequantizeLinear' refused",),
+)
+def check_int32_constant(situation: Situation) -> Iterator[Found]:
+    """Element-wise operators with a stored operand of 32 bits."""
+    for node in nodes(situation, "Add", "Sub", "Mul", "Div"):
+        for name in node.inputs:
+            found = quantized(situation, name)
+            if weight_name(situation.facts, name) is not None and found is not None and found.dtype == "int32":
+                yield at_node(node, f"its constant {name} is int32")
+
+
+@EP_LINT.rule(
+    "QNN251",
+    "lpbq-gemm",
+    "error",
+    what="A Gemm with LPBQ weights.",
+    why="It compiles without a message and computes wrong numbers: the bias is dropped, and without transB the block "
+    "scales are read untransposed (10.6 and 21.8 dB).",
+    fix="write the layer as MatMul and Add",
+    sources=(f"{_LAB}: LPBQ Gemm against CPU, soc_model 43",),
+)
+def check_lpbq_gemm(situation: Situation) -> Iterator[Found]:
+    """By type."""
+    for node in _lpbq(situation, "Gemm"):
+        yield at_node(node, "with LPBQ weights it computes wrong numbers, silently")
+
+
+@EP_LINT.rule(
+    "QNN252",
+    "lpbq-conv",
+    "error",
+    what="A Conv with LPBQ weights.",
+    why="The provider refuses the node after its own change of layout.",
+    fix="write a 1x1 Conv as MatMul, or use block quantization with enable_block_quant_weight_optimization",
+    sources=(f"{_LAB}: LPBQ Conv refused",),
+)
+def check_lpbq_conv(situation: Situation) -> Iterator[Found]:
+    """By type."""
+    for node in _lpbq(situation, "Conv", "ConvTranspose"):
+        yield at_node(node, "with LPBQ weights the provider refuses it")
+
+
+@EP_LINT.rule(
+    "QNN253",
+    "float-island",
+    "warning",
+    what="A node of a Q/DQ model that is not surrounded by pairs.",
+    why="It runs in float on the NPU, with conversions around it; a missing pair behind a Softmax takes the following "
+    "MatMul along. Forbidding the CPU fallback does not show it.",
+    fix="put the missing pair in, or accept the island knowingly",
+    sources=(f"{_LAB}: one pair removed behind Softmax, two FLOAT_32 nodes in the JSON graph",),
+)
+def check_float_island(situation: Situation) -> Iterator[Found]:
+    """Float nodes with a computed float input or output that no pair touches."""
+    facts = situation.facts
+    if not facts.is_qdq:
+        return
+    found = [node.label for node in facts.nodes if _is_island(situation, node)]
+    if found:
+        yield Found(
+            kind=SubjectKind.NODE,
+            name=found[0],
+            message=f"{len(found)} nodes run in float: {listed(found)}",
+            evidence={"nodes": found[:_MOST_NODES], "count": len(found)},
+        )
+
+
+def _is_island(situation: Situation, node: NodeFact) -> bool:
+    if node.op_type in _PAIRS or node.op_type in _SETTINGS:
+        return False
+    facts = situation.facts
+    outputs = [name for name in node.outputs if name in facts.tensors and facts.tensors[name].is_float]
+    return any(not _is_paired(situation, name) for name in outputs)
+
+
+def _is_paired(situation: Situation, name: str) -> bool:
+    """Quantized by every reader, or fused into the one that is (Conv, Relu, Q)."""
+    readers = situation.facts.consumers_of(name)
+    if situation.facts.tensors[name].is_output and not readers:
+        return False
+    return all(reader.op_type in ("QuantizeLinear", "Relu", "Clip", "Shape") for reader in readers)
+
+
+@EP_LINT.rule(
+    "QNN254",
+    "block-weights-run-in-float",
+    "warning",
+    what="Weights with a float scale per block.",
+    why="Unless enable_block_quant_weight_optimization is set, the provider dequantizes the activations and runs the "
+    "layer in float16: a w4a16 plan gets a float island. With the option the scales are rounded to integers (33 dB).",
+    fix="quantize to LPBQ in the first place: deploykit lpbq says what it costs per weight",
+    sources=(f"{_LAB}: JSON graph of MatMul, Gemm and Conv with blocks", "onnxruntime/onnxruntime-qnn#476"),
+)
+def check_block_float(situation: Situation) -> Iterator[Found]:
+    """Any layer with such a weight."""
+    names = [node.label for node, _ in _blocks(situation)]
+    if names:
+        yield Found(
+            kind=SubjectKind.NODE,
+            name=names[0],
+            message=f"{len(names)} layers have a float scale per block: {listed(names)}",
+            evidence={"nodes": names[:_MOST_NODES], "count": len(names)},
+        )

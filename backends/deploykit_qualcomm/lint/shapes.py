@@ -1,0 +1,206 @@
+"""Lint rules about shapes: ranks, dynamic dimensions, control flow, sizes. Codes QNN200 to QNN207 and QNN274."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from deploykit.adapter import Situation
+from deploykit.findings import SubjectKind
+from deploykit.rules import Found
+from deploykit_qualcomm.lint.constraints import constraint, constraints
+from deploykit_qualcomm.lint.registries import QNN_LINT
+from deploykit_qualcomm.lint.views import activations, at_node, bits_of, byte_count, listed, nodes
+
+__all__: list[str] = []
+
+_MAX_RANK = 5
+_DATA_SHAPED = frozenset({"NonZero", "Unique", "Compress", "NonMaxSuppression", "StringSplit"})
+_CONTROL = frozenset({"If", "Loop", "Scan"})
+# One unsigned process domain on SM8750: 3.652 GB were refused, about 3.62 GB loaded.
+_DOMAIN_BYTES = 3_500_000_000
+
+
+@QNN_LINT.rule(
+    "QNN200",
+    "rank-above-5",
+    "error",
+    what="A tensor with more than five dimensions.",
+    why="HTP tensors have at most five; the converter or the provider refuses the node.",
+    fix="merge dimensions around the operation: Reshape, Transpose and Reshape of rank 6 are often a SpaceToDepth, "
+    "DepthToSpace or two steps of rank 5",
+    sources=constraint("rank-max-5").source,
+)
+def check_rank(situation: Situation) -> Iterator[Found]:
+    """Any tensor at all, constants included."""
+    names = sorted(fact.name for fact in situation.facts.tensors.values() if (fact.rank or 0) > _MAX_RANK)
+    if names:
+        yield Found(
+            kind=SubjectKind.TENSOR,
+            name=names[0],
+            message=f"{len(names)} tensors have more than {_MAX_RANK} dimensions: {listed(names)}",
+            evidence={"tensors": names},
+        )
+
+
+@QNN_LINT.rule(
+    "QNN201",
+    "dynamic-shape",
+    "error",
+    what="An input or another tensor with a dimension that is not a number.",
+    why="The converters and the HTP compiler want static shapes; what is left symbolic fails or is guessed as 1.",
+    fix="export with fixed shapes, batch included, or set them with onnxruntime's make_dynamic_shape_fixed tool",
+    sources=constraint("static-shapes").source,
+)
+def check_static(situation: Situation) -> Iterator[Found]:
+    """Inputs first, because they are usually the cause of the others."""
+    facts = situation.facts
+    inputs = [name for name in facts.inputs if not facts.tensors[name].is_static]
+    inner = [fact.name for fact in activations(facts) if fact.shape is not None and not fact.is_static]
+    if inputs or inner:
+        names = inputs or inner
+        yield Found(
+            kind=SubjectKind.TENSOR,
+            name=names[0],
+            message=f"{len(names)} {'inputs' if inputs else 'tensors'} have dynamic dimensions: {listed(names)}",
+            evidence={"tensors": names, "affected": len(inner)},
+        )
+
+
+@QNN_LINT.rule(
+    "QNN202",
+    "shape-from-data",
+    "error",
+    what="An operation whose output shape depends on the values it gets.",
+    why="Such a shape cannot be static, whatever the inputs are; the converter ends with 'Dynamic value for …'.",
+    fix="move the operation out of the graph, or replace it by one of fixed size (TopK instead of NonZero)",
+    sources=constraint("static-shapes").source,
+)
+def check_data_shapes(situation: Situation) -> Iterator[Found]:
+    """Also Range and Reshape whose shape input is computed."""
+    for node in nodes(situation, *_DATA_SHAPED):
+        yield at_node(node, "the shape of its output depends on the data")
+    for node in nodes(situation, "Range", "Reshape", "Expand", "Tile"):
+        shape_inputs = node.inputs if node.op_type == "Range" else node.inputs[1:2]
+        computed = [name for name in shape_inputs if _computed_from_data(situation, name)]
+        if computed:
+            yield at_node(node, f"its shape comes from {computed[0]}, which is computed")
+
+
+def _computed_from_data(situation: Situation, name: str) -> bool:
+    fact = situation.facts.tensors.get(name)
+    if fact is None or fact.is_weight:
+        return False
+    outputs = [situation.facts.tensors.get(out) for node in situation.facts.consumers_of(name) for out in node.outputs]
+    return any(out is not None and not out.is_static for out in outputs)
+
+
+@QNN_LINT.rule(
+    "QNN203",
+    "control-flow",
+    "error",
+    what="If, Loop, Scan or an operation on sequences.",
+    why="There is no control flow on the HTP; the converters refuse it and the provider leaves it to the CPU.",
+    fix="unroll the loop or fold the condition when exporting; cut the graph where that is not possible",
+    sources=constraint("no-control-flow").source,
+)
+def check_control_flow(situation: Situation) -> Iterator[Found]:
+    """By operator type."""
+    for node in situation.facts.nodes:
+        if node.op_type in _CONTROL or node.op_type.startswith(("Sequence", "SplitToSequence", "ConcatFromSequence")):
+            yield at_node(node, "control flow and sequences do not exist on the HTP")
+
+
+@QNN_LINT.rule(
+    "QNN204",
+    "operator-exceeds-vtcm",
+    "error",
+    what="One operator whose operands together are larger than the chip's VTCM.",
+    why="Spilling to memory happens between operators only. Prepare ends with 'requires 0x… bytes of TCM, which is "
+    "greater than the TCM size', then code 13 and 1002.",
+    fix="split the operator along batch or channels, reduce the spatial size, or use another normalization",
+    sources=constraint("per-op-vtcm").source,
+)
+def check_vtcm(situation: Situation) -> Iterator[Found]:
+    """The operators that need their operands as a whole; convolutions and element-wise ones are tiled."""
+    megabytes = situation.target.device.fact("vtcm_mb")
+    if not isinstance(megabytes, int):
+        return
+    whole = {row.op: row for row in constraints().whole_operand}
+    for node in nodes(situation, *whole):
+        sizes = [byte_count(situation, name) for name in (*node.inputs[:1], *node.outputs[:1])]
+        total = sum(size for size in sizes if size is not None)
+        if total > megabytes << 20:
+            row = whole[node.op_type]
+            found = at_node(
+                node,
+                f"{total / (1 << 20):.1f} MB of operands, the VTCM has {megabytes} MB",
+                sources=row.source,
+                bytes=total,
+                vtcm_bytes=megabytes << 20,
+            )
+            yield replace(found, severity=row.severity)
+
+
+@QNN_LINT.rule(
+    "QNN205",
+    "int64-input",
+    "warning",
+    what="A graph input or output of type int64.",
+    why="It becomes int32 on the device unless it is kept explicitly; raw calibration and input files must have the "
+    "type the converted graph declares, or every value is read wrong.",
+    fix="export with int32, or write raw files as int32",
+    sources=constraint("int64").source,
+)
+def check_int64(situation: Situation) -> Iterator[Found]:
+    """Inputs and outputs only: inside, the converters take care of it."""
+    facts = situation.facts
+    for name in (*facts.inputs, *facts.outputs):
+        fact = facts.tensors.get(name)
+        if fact is not None and fact.dtype == "int64":
+            yield Found(kind=SubjectKind.TENSOR, name=name, message=f"{name} is int64; the device has int32")
+
+
+@QNN_LINT.rule(
+    "QNN207",
+    "operator-rank",
+    "error",
+    what="An operator at a rank at which it is not taken.",
+    why="The operator builders of the vendor's provider refuse it; the native tools follow the same supplement.",
+    fix="reshape to rank 4 around the operator",
+    sources=constraint("rank-limits").source,
+)
+def check_operator_rank(situation: Situation) -> Iterator[Found]:
+    """The ranks stand in the data file."""
+    limits = {row.op: row for row in constraints().op_rank}
+    for node in nodes(situation, *limits):
+        fact, row = situation.facts.tensors.get(node.inputs[0]), limits[node.op_type]
+        if fact is not None and fact.rank is not None and not row.lowest <= fact.rank <= row.highest:
+            allowed = f"{row.lowest} to {row.highest}" if row.lowest else f"at most {row.highest}"
+            yield at_node(node, f"its input has rank {fact.rank}, {allowed} is taken", sources=row.source)
+
+
+@QNN_LINT.rule(
+    "QNN274",
+    "weights-exceed-domain",
+    "warning",
+    what="Weights that do not fit into one process domain of the DSP.",
+    why="A context of 3.652 GB was refused on SM8750 ('Failed to find available PD'), about 3.62 GB loaded.",
+    fix="split the model into several contexts, or use fewer bits per weight",
+    sources=constraint("pd-size").source,
+)
+def check_domain(situation: Situation) -> Iterator[Found]:
+    """The bytes of the stored tensors at the width they will have; other buffers are not counted."""
+    facts = situation.facts
+    if facts.weight_bytes < _DOMAIN_BYTES:
+        return
+    total = sum(byte_count(situation, f.name) or 0 for f in facts.tensors.values() if f.is_weight and f.is_float)
+    total = total or facts.weight_bytes
+    if total > _DOMAIN_BYTES:
+        bits = sorted({bits_of(situation, f.name) for f in facts.tensors.values() if f.is_weight and f.is_float})
+        yield Found(
+            kind=SubjectKind.MODEL,
+            name=situation.request.model.name,
+            message=f"about {total / 1e9:.2f} GB of weights (widths {bits}); one domain takes about 3.5 GB",
+            evidence={"bytes": total, "limit": _DOMAIN_BYTES},
+        )

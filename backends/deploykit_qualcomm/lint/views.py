@@ -1,0 +1,167 @@
+"""Ways to look at a situation that several lint rules need: types behind Q/DQ pairs, roles, options. Judges nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from deploykit.adapter import Situation
+from deploykit.facts.graph import GraphFacts, NodeFact, TensorFact
+from deploykit.findings import SubjectKind
+from deploykit.rules import Found
+from deploykit_qualcomm.archs import arch_number, arch_of
+
+if TYPE_CHECKING:
+    from deploykit.encodings.values import Value
+
+__all__ = [
+    "Quantized",
+    "activations",
+    "arch",
+    "at_node",
+    "below_arch",
+    "bits_of",
+    "byte_count",
+    "is_computed",
+    "listed",
+    "nodes",
+    "option",
+    "quantized",
+    "weight_name",
+]
+
+_SHOWN = 4
+_BITS = {"int4": 4, "uint4": 4, "int2": 2, "uint2": 2, "int8": 8, "uint8": 8, "int16": 16, "uint16": 16, "int32": 32}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantized:
+    """How one tensor is quantized: by its encoding, or by the Q/DQ pair around it.
+
+    ``value`` is the encoding, None for a Q/DQ pair, whose scales are stored in the model; ``channels`` is the length of
+    the scale then. ``block`` is the block size, 0 without blocks.
+    """
+
+    dtype: str
+    granularity: str
+    value: Value | None = None
+    block: int = 0
+
+    @property
+    def bits(self) -> int:
+        """The width of a stored integer, 0 for a float type."""
+        return _BITS.get(self.dtype, 0)
+
+
+def nodes(situation: Situation, *op_types: str) -> Iterator[NodeFact]:
+    """The nodes of the main graph of these types, in its order."""
+    return (node for node in situation.facts.nodes if node.op_type in op_types)
+
+
+def activations(facts: GraphFacts) -> Iterator[TensorFact]:
+    """Every tensor that is computed or given at run time."""
+    return (fact for fact in facts.tensors.values() if not fact.is_weight)
+
+
+def quantized(situation: Situation, name: str) -> Quantized | None:
+    """How a tensor is quantized, None when nothing says that it is."""
+    entry = None if situation.encodings is None else situation.encodings.get(name)
+    if entry is not None:
+        block = getattr(entry.value, "block_size", None) or 0
+        return Quantized(dtype=entry.dtype, granularity=entry.value.granularity, value=entry.value, block=block)
+    return _by_pair(situation.facts, name)
+
+
+def _by_pair(facts: GraphFacts, name: str) -> Quantized | None:
+    producer = facts.producer_of(name)
+    if producer is not None and producer.op_type == "DequantizeLinear":
+        return _from_pair(facts, producer, producer.inputs[0])
+    for reader in facts.consumers_of(name):
+        if reader.op_type == "QuantizeLinear" and reader.inputs[0] == name:
+            return _from_pair(facts, reader, reader.outputs[0])
+    return None
+
+
+def _from_pair(facts: GraphFacts, node: NodeFact, stored: str) -> Quantized | None:
+    fact, scale = facts.tensors.get(stored), facts.tensors.get(node.inputs[1])
+    zero = facts.tensors.get(node.inputs[2]) if len(node.inputs) > 2 else None
+    dtype = (fact.dtype if fact is not None else "") or (zero.dtype if zero is not None else "")
+    if not dtype:
+        return None
+    block = int(node.attributes.get("block_size") or 0)
+    single = scale is None or math.prod(dim for dim in scale.shape or () if isinstance(dim, int)) <= 1
+    granularity = "per-block" if block else "per-tensor" if single else "per-channel"
+    return Quantized(dtype=dtype, granularity=granularity, block=block)
+
+
+def weight_name(facts: GraphFacts, name: str) -> str | None:
+    """The stored tensor behind an input, through Q/DQ pairs and Identity; None for computed ones."""
+    for _ in range(8):
+        fact = facts.tensors.get(name)
+        if fact is None or fact.is_weight:
+            return None if fact is None else name
+        producer = facts.producer_of(name)
+        if producer is None or producer.op_type not in ("DequantizeLinear", "QuantizeLinear", "Identity"):
+            return None
+        name = producer.inputs[0]
+    return None
+
+
+def is_computed(facts: GraphFacts, name: str) -> bool:
+    """True for a tensor that exists at run time only."""
+    return bool(name) and name in facts.tensors and weight_name(facts, name) is None
+
+
+def bits_of(situation: Situation, name: str) -> int:
+    """The width at which a tensor travels: that of its quantization, else 16 for float, else that of its type."""
+    found = quantized(situation, name)
+    if found is not None and found.bits:
+        return found.bits
+    fact = situation.facts.tensors.get(name)
+    if fact is None or fact.is_float or not fact.dtype:
+        return 16
+    return _BITS.get(fact.dtype, 32)
+
+
+def byte_count(situation: Situation, name: str) -> int | None:
+    """The bytes of a tensor at its width on the HTP, None while a dimension is unknown."""
+    fact = situation.facts.tensors.get(name)
+    if fact is None or not fact.is_static:
+        return None
+    return math.prod(dim for dim in fact.shape or () if isinstance(dim, int)) * bits_of(situation, name) // 8
+
+
+def arch(situation: Situation) -> str:
+    """The HTP architecture of the target, "" when unknown."""
+    return arch_of(situation.target.device) or ""
+
+
+def below_arch(situation: Situation, number: int) -> bool:
+    """True when the architecture is known and older than ``v<number>``."""
+    known = arch_number(arch(situation))
+    return known is not None and known < number
+
+
+def option(situation: Situation, key: str) -> str | None:
+    """The last value given for an option, by the last part of its dotted path, or None."""
+    values = [value for name, value in situation.request.options if name.rsplit(".", 1)[-1] == key]
+    return values[-1] if values else None
+
+
+def listed(names: list[str]) -> str:
+    """The first few names, and how many more there are."""
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
+
+
+def at_node(node: NodeFact, message: str, *, sources: tuple[str, ...] = (), **evidence: object) -> Found:
+    """A finding about one node."""
+    return Found(
+        kind=SubjectKind.NODE,
+        name=node.label,
+        message=f"{node.op_type} {node.label}: {message}",
+        sources=sources,
+        evidence=evidence,
+    )

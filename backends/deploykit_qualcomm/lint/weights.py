@@ -1,0 +1,314 @@
+"""Lint rules about the encodings of weights, biases and norm parameters. Codes QNN231, QNN236 to QNN239, QNN243 to
+QNN249 and QNN276 to QNN281, as far as they hold for every way to the HTP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from deploykit.adapter import Situation
+from deploykit.facts.graph import NodeFact
+from deploykit.findings import SubjectKind
+from deploykit.rules import Found
+from deploykit_qualcomm.lint.constraints import constraint
+from deploykit_qualcomm.lint.registries import CONVERTER_LINT, QNN_LINT
+from deploykit_qualcomm.lint.views import arch, at_node, below_arch, listed, nodes, quantized, weight_name
+
+__all__: list[str] = []
+
+_LINEAR = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+_BIASED = ("Conv", "ConvTranspose", "Gemm")
+_TOLERANCE = 1e-3
+_FLOOR = 2.0**-23
+
+
+def _weights(situation: Situation) -> Iterator[tuple[NodeFact, str]]:
+    """Every linear layer with its stored weight, as the layer reads it."""
+    for node in nodes(situation, *_LINEAR):
+        if len(node.inputs) > 1 and weight_name(situation.facts, node.inputs[1]) is not None:
+            yield node, node.inputs[1]
+
+
+def _about(situation: Situation, names: list[str], message: str, **evidence: object) -> Found:
+    path = situation.request.encodings
+    return Found(
+        kind=SubjectKind.ENCODINGS if path is not None else SubjectKind.MODEL,
+        name=(path or situation.request.model).name,
+        message=f"{message}: {listed(names)}",
+        evidence={"tensors": names, **evidence},
+    )
+
+
+@QNN_LINT.rule(
+    "QNN231",
+    "weights-16-bit",
+    "error",
+    what="16-bit weights on v68 or v69.",
+    why="Before v73 the HTP multiplies 16-bit activations by 8-bit weights only; 16-bit MatMul operands are taken with "
+    "restricted steps (-0x8000 0x7F7F) and symmetric or per-row parameters.",
+    fix="use 8-bit weights there, or a device with v73",
+    sources=constraint("w16-needs-v73").source,
+)
+def check_weights_16(situation: Situation) -> Iterator[Found]:
+    """Weights of linear layers by the width of their entry."""
+    if not below_arch(situation, 73):
+        return
+    names = [name for _, name in _weights(situation) if (found := quantized(situation, name)) and found.bits == 16]
+    if names:
+        yield _about(situation, names, f"{len(names)} weights have 16 bits, which {arch(situation)} does not take")
+
+
+@QNN_LINT.rule(
+    "QNN236",
+    "lpbq-block-scale",
+    "error",
+    what="LPBQ whose integer block scales leave the range that the packed form can hold.",
+    why="A block scale is stored in as many bits as the weights: with 4 bits 1 to 15. AIMET writes up to 16.",
+    fix="quantize with block scales of 1 to 15, as deploykit lpbq does",
+    sources=(*constraint("lpbq-integer-scale").source, "aimet-onnx 2.42.0 (writes 1 to 2**bits)"),
+)
+def check_block_scales(situation: Situation) -> Iterator[Found]:
+    """Only encodings carry them."""
+    from deploykit.encodings.values import Lpbq
+
+    for entry in situation.encodings or ():
+        if isinstance(entry.value, Lpbq):
+            scales, most = entry.value.block_scale, (1 << entry.value.bits) - 1
+            low, high = float(scales.min()), float(scales.max())
+            if low < 1 or high > most:
+                yield Found(
+                    kind=SubjectKind.TENSOR,
+                    name=entry.name,
+                    message=f"{entry.name}: block scales reach {low:g} to {high:g}, 1 to {most} can be stored",
+                )
+
+
+@QNN_LINT.rule(
+    "QNN237",
+    "bfloat16",
+    "warning",
+    what="bfloat16 on a target that is not known to have it.",
+    why="Only v81 computes in bfloat16; ONNX Runtime's provider additionally demands soc_model 88 or more, which "
+    "leaves SM8850 (87) out.",
+    fix="use float16",
+    sources=constraint("bf16").source,
+)
+def check_bfloat16(situation: Situation) -> Iterator[Found]:
+    """By the wish, by entries, and by tensors of the model."""
+    wanted = situation.request.precision == "bf16"
+    entries = [entry.name for entry in situation.encodings or () if entry.dtype == "bfloat16"]
+    tensors = [fact.name for fact in situation.facts.tensors.values() if fact.dtype == "bfloat16"]
+    soc = situation.target.device.fact("soc_model")
+    known_arch, gate = arch(situation) == "v81", isinstance(soc, int) and soc >= 88
+    if (wanted or entries or tensors) and not (known_arch and (gate or situation.target.backend != "ort-qnn")):
+        yield Found(
+            kind=SubjectKind.TARGET,
+            name=situation.target.device.id,
+            message=f"bfloat16 on {arch(situation) or 'an unknown architecture'} with soc_model {soc}",
+            evidence={"tensors": entries or tensors},
+        )
+
+
+@QNN_LINT.rule(
+    "QNN238",
+    "per-channel-asymmetric",
+    "error",
+    what="Per-channel weights that are not symmetric.",
+    why="The HTP takes per-channel weights with offset 0 only.",
+    fix="quantize the weights symmetrically (AIMET: a symmetric parameter scheme, as its htp configurations set)",
+    sources=constraint("perchannel-symmetric").source,
+)
+def check_per_channel(situation: Situation) -> Iterator[Found]:
+    """Entries with a channel axis and another zero point than the middle."""
+    names = [name for name in _asymmetric(situation) if _granularity(situation, name) == "per-channel"]
+    if names:
+        yield _about(situation, names, f"{len(names)} per-channel weights are not symmetric")
+
+
+@QNN_LINT.rule(
+    "QNN239",
+    "asymmetric-weights",
+    "warning",
+    what="Per-tensor weights that are not symmetric.",
+    why="Asymmetric weights cost extra work on the HTP, and short-depth convolutions can be inaccurate with them.",
+    fix="use a symmetric parameter scheme",
+    sources=constraint("sym-weights-advice").source,
+)
+def check_asymmetric(situation: Situation) -> Iterator[Found]:
+    """Entries without a channel axis and another zero point than the middle."""
+    names = [name for name in _asymmetric(situation) if _granularity(situation, name) == "per-tensor"]
+    if names:
+        yield _about(situation, names, f"{len(names)} weights are asymmetric")
+
+
+def _granularity(situation: Situation, name: str) -> str:
+    found = quantized(situation, name)
+    return "" if found is None else found.granularity
+
+
+def _asymmetric(situation: Situation) -> Iterator[str]:
+    import numpy as np
+
+    from deploykit.encodings.values import Affine
+
+    for _, name in _weights(situation):
+        found = quantized(situation, name)
+        if found is not None and isinstance(found.value, Affine) and found.value.symmetric is not True:
+            middle = 0 if found.value.signed else 1 << (found.value.bits - 1)
+            # Half a step off the middle is AIMET's symmetric grid over an even number of steps.
+            if bool((np.abs(found.value.zero_point - middle) > 0.5).any()):
+                yield name
+
+
+@QNN_LINT.rule(
+    "QNN243",
+    "bias-scale",
+    "warning",
+    what="An int32 bias whose scale is not input scale times weight scale, or whose offset is not 0.",
+    why="The accumulator has exactly that scale; another one is requantized or ignored.",
+    fix="export int32 biases with AIMET (export_int32_bias=True), or leave the bias out: deploykit derives it",
+    sources=(*constraint("perchannel-symmetric").source, "qualcomm/aimet pull requests 3846 and 3870"),
+)
+def check_bias_scale(situation: Situation) -> Iterator[Found]:
+    """Every 32-bit bias entry against the entries of input and weight."""
+    for node in nodes(situation, *_BIASED):
+        scales = [_scale(situation, name) for name in node.inputs[:3]]
+        if len(scales) < 3 or any(scale is None for scale in scales):
+            continue
+        bias = quantized(situation, node.inputs[2])
+        if bias is None or bias.bits != 32:
+            continue
+        worst = _worst_ratio(*scales)
+        if worst is not None and abs(worst - 1) > _TOLERANCE:
+            yield at_node(node, f"its bias scale is {worst:.4g} times input scale x weight scale", ratio=worst)
+
+
+def _scale(situation: Situation, name: str) -> object:
+    from deploykit.encodings.values import Affine
+
+    found = quantized(situation, name) if name else None
+    return found.value.scale.reshape(-1) if found is not None and isinstance(found.value, Affine) else None
+
+
+def _worst_ratio(*scales: object) -> float | None:
+    import numpy as np
+
+    source, weight, bias = (np.asarray(scale, np.float64) for scale in scales)
+    if source.size != 1 or (weight.size != bias.size and 1 not in (weight.size, bias.size)):
+        return None
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        ratios = bias / (source[0] * weight)
+    finite = ratios[np.isfinite(ratios)]
+    return float(finite[np.argmax(np.abs(finite - 1))]) if finite.size else None
+
+
+@QNN_LINT.rule(
+    "QNN244",
+    "bias-8-bit",
+    "warning",
+    what="A bias of 8 bits.",
+    why="The converters' own default for biases is 8 bits; with it a bias loses most of its resolution. AIMET's team "
+    "always asks for 32.",
+    fix="use 32-bit biases: --bias_bitwidth 32, and int32 entries",
+    sources=("AIMET repository discussion 3902", "qualcomm/aimet#4050"),
+)
+def check_bias_width(situation: Situation) -> Iterator[Found]:
+    """Bias inputs of linear layers by the width of their entry."""
+    names = [
+        node.inputs[2]
+        for node in nodes(situation, *_BIASED)
+        if len(node.inputs) > 2 and (found := quantized(situation, node.inputs[2])) and found.bits == 8
+    ]
+    if names:
+        yield _about(situation, names, f"{len(names)} biases have 8 bits")
+
+
+@QNN_LINT.rule(
+    "QNN248",
+    "norm-scale-signed-8-bit",
+    "warning",
+    what="The scale of an RMS or layer normalization as signed 8-bit integers.",
+    why="A globally symmetric scheme makes it so, and the HTP refuses it (RmsNorm with SFIXED_POINT_8, code 3110; the "
+    "provider refuses LayerNormalization).",
+    fix="keep symmetric weights to linear layers; give norm scales unsigned 8 or 16 bits",
+    sources=("user lab notes, QAIRT 2.48 on SM8750", "onnxruntime-qnn 2.3.0 to 2.7.0 run on Linux x86-64"),
+)
+def check_norm_scale(situation: Situation) -> Iterator[Found]:
+    """The second input of normalizations."""
+    for node in nodes(situation, "LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"):
+        found = quantized(situation, node.inputs[1]) if len(node.inputs) > 1 else None
+        if found is not None and found.dtype == "int8":
+            yield at_node(node, f"its scale {node.inputs[1]} is int8")
+
+
+@QNN_LINT.rule(
+    "QNN276",
+    "encodings-without-tensor",
+    "warning",
+    what="Entries whose names are no tensors of the model.",
+    why="Nothing is applied for them and no tool complains: the log only says 'Processed N quantization encodings'.",
+    fix="export the model and the encodings in one go, and do not rename or simplify the model in between",
+    sources=("user lab notes, QAIRT 2.48 on SM8750: Processed 0 quantization encodings",),
+)
+def check_names(situation: Situation) -> Iterator[Found]:
+    """An error where nothing at all matches."""
+    from deploykit.findings import Severity
+    from deploykit.target import nearest_names
+
+    entries = [entry.name for entry in situation.encodings or ()]
+    foreign = [name for name in entries if name not in situation.facts.tensors]
+    if not foreign:
+        return
+    near = nearest_names(foreign[0], situation.facts.tensors, count=1) if len(situation.facts.tensors) < 5000 else []
+    hint = f"; {foreign[0]} looks like {near[0]}" if near else ""
+    yield Found(
+        kind=SubjectKind.ENCODINGS,
+        name=(situation.request.encodings or situation.request.model).name,
+        severity=Severity.ERROR if len(foreign) == len(entries) else None,
+        message=f"{len(foreign)} of {len(entries)} entries name no tensor of the model: {listed(foreign)}{hint}",
+        evidence={"tensors": foreign},
+    )
+
+
+@QNN_LINT.rule(
+    "QNN279",
+    "dead-channels",
+    "info",
+    what="Weight scales at AIMET's floor of 2**-23.",
+    why="AIMET writes it for channels whose weights are all zero: they compute nothing, and the scale says nothing.",
+    fix="prune the channels, or leave them: nothing is lost",
+    sources=("qualcomm/aimet#4054",),
+)
+def check_dead_channels(situation: Situation) -> Iterator[Found]:
+    """Scales that equal the floor exactly."""
+    from deploykit.encodings.values import Affine
+
+    names = []
+    for _, name in _weights(situation):
+        found = quantized(situation, name)
+        if found is not None and isinstance(found.value, Affine) and bool((found.value.scale == _FLOOR).any()):
+            names.append(name)
+    if names:
+        yield _about(situation, names, f"{len(names)} weights have channels at the floor scale")
+
+
+@CONVERTER_LINT.rule(
+    "QNN281",
+    "unfolded-batch-norm",
+    "warning",
+    what="Encodings on a BatchNormalization that the converter will fold.",
+    why="The converter folds it into the layer before; the entries of the tensors in between and of its parameters "
+    "are lost.",
+    fix="fold BatchNormalization before quantizing (aimet_onnx.batch_norm_fold)",
+    sources=("qualcomm/aimet#2930",),
+)
+def check_batch_norm(situation: Situation) -> Iterator[Found]:
+    """A normalization right behind a linear layer, with an entry between them."""
+    facts = situation.facts
+    for node in nodes(situation, "BatchNormalization"):
+        producer = facts.producer_of(node.inputs[0])
+        alone = len(facts.consumers_of(node.inputs[0])) == 1
+        if producer is not None and producer.op_type in _BIASED and alone and situation.encodings is not None:
+            lost = [name for name in node.inputs if name in situation.encodings]
+            if lost:
+                yield at_node(node, f"it folds into {producer.label}; the entries of {listed(lost)} are lost")

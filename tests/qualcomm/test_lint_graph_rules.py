@@ -1,0 +1,157 @@
+"""Lint rules about the graph alone: each with a case that triggers it and one that does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from deploykit.findings import Finding, Severity
+
+Case = dict[str, Any]
+Lint = Callable[[Case], dict[str, list[Finding]]]
+
+
+def one(op: str, shape: str = "1,4,8,8", out: str | None = None, **extra: Any) -> Case:
+    """A graph of one operator."""
+    return {"graph": f"g (float[{shape}] x) => (float[{out or shape}] y) {{ y = {op} }}", **extra}
+
+
+NORM = {"s": ("float", (8,), 1.0), "b": ("float", (8,), 0.0)}
+BIG = {"s": ("float", (64,), 1.0), "b": ("float", (64,), 0.0)}
+RMS = """g (float[1,4,8] x) => (float[1,4,8] y) {
+  two = Constant <value_float = 2.0> ()  eps = Constant <value_float = 0.00001> ()
+  square = Pow (x, two)  mean = ReduceMean <axes = [-1]> (square)  safe = Add (mean, eps)
+  root = Sqrt (safe)  y = %s (x, root) }"""
+SHUFFLE = """g (float[1,4,8,8] x) => (float[1,16,4,4] y) <int64[6] a = {1,4,4,2,4,2}, int64[4] b = {1,16,4,4}> {
+  wide = Reshape (x, a)  moved = Transpose <perm = [0,1,3,5,2,4]> (wide)  y = Reshape (moved, b) }"""
+HEADS = """g (float[1,%d,16,8] q, float[1,%d,8,16] k) => (float[1,%d,16,16] y) {
+  product = MatMul (q, k)  y = Softmax (product) }"""
+
+CASES: dict[str, tuple[Case, Case]] = {
+    "QNN200": ({"graph": SHUFFLE}, one("Relu (x)", "1,2,2,2,2")),
+    "QNN201": (one("Relu (x)", "N,4"), one("Relu (x)", "1,4")),
+    "QNN202": (
+        {"graph": "g (float[4] x) => (int64[1,n] y) { y = NonZero (x) }"},
+        one("Relu (x)", "4"),
+    ),
+    "QNN203": (
+        {
+            "graph": "g (float[4] x, bool c) => (float[4] y) { y = If <then_branch = t () => (float[4] a) "
+            "{ a = Relu (x) }, else_branch = e () => (float[4] b) { b = Neg (x) }> (c) }"
+        },
+        one("Relu (x)", "4"),
+    ),
+    "QNN204": (
+        one("InstanceNormalization (x, s, b)", "1,64,512,512", stored=BIG),
+        one("InstanceNormalization (x, s, b)", "1,64,64,64", stored=BIG),
+    ),
+    "QNN205": (
+        {"graph": "g (int64[4] x) => (int64[4] y) { y = Abs (x) }"},
+        {"graph": "g (int32[4] x) => (int32[4] y) { y = Abs (x) }"},
+    ),
+    "QNN206": (
+        one("LayerNormalization <axis = 1> (x, s, b)", "1,8,8", stored=NORM),
+        one("LayerNormalization <axis = -1> (x, s, b)", "1,8,8", stored=NORM),
+    ),
+    "QNN207": (
+        one("InstanceNormalization (x, s, b)", "1,8,4,4,4", stored=NORM),
+        one("InstanceNormalization (x, s, b)", "1,8,4,4", stored=NORM),
+    ),
+    "QNN208": (
+        one("ReduceProd <axes = [1], keepdims = 1> (x)", "1,4", "1,1"),
+        one("ReduceSum (x)", "1,4", "1,1"),
+    ),
+    "QNN209": (
+        one("ReduceL2 <axes = [1]> (x)", "1,4", "1,1", encodings={"x": {"type": "uint8"}}),
+        one("ReduceL2 <axes = [1]> (x)", "1,4", "1,1"),
+    ),
+    "QNN210": (
+        one("Gather (x, i)", "4", "1", stored={"i": ("int64", (1,), -1)}),
+        one("Gather (x, i)", "4", "1", stored={"i": ("int64", (1,), 3)}),
+    ),
+    "QNN211": (
+        {
+            "graph": "g (float[1,4,8,8] x, float[2,4] r, int64[2] i) => (float[2,4,2,2] y) "
+            '{ y = RoiAlign <mode = "max", output_height = 2, output_width = 2> (x, r, i) }'
+        },
+        {
+            "graph": "g (float[1,4,8,8] x, float[2,4] r, int64[2] i) => (float[2,4,2,2] y) "
+            '{ y = RoiAlign <mode = "avg", coordinate_transformation_mode = "output_half_pixel", sampling_ratio = 2, '
+            "output_height = 2, output_width = 2> (x, r, i) }"
+        },
+    ),
+    "QNN212": (
+        {
+            "graph": "g (float[1,4,8,8] x, float[1,8,8,2] p) => (float[1,4,8,8] y) "
+            '{ y = GridSample <mode = "bicubic"> (x, p) }'
+        },
+        one("Relu (x)"),
+    ),
+    "QNN213": (
+        {
+            "graph": "g (float[1,8,4] b, float[1,2,8] s) => (int64[n,3] y) { y = NonMaxSuppression (b, s) }",
+        },
+        one("Relu (x)"),
+    ),
+    "QNN214": (
+        {
+            "graph": "g (float[8] x, int64[2,1] i, float[2] u) => (float[8] y) "
+            '{ y = ScatterND <reduction = "add"> (x, i, u) }'
+        },
+        {"graph": "g (float[8] x, int64[2,1] i, float[2] u) => (float[8] y) { y = ScatterND (x, i, u) }"},
+    ),
+    "QNN216": (
+        one("MatMul (x, w)", "1,4,8", "1,4,6", stored={"w": ("float", (8, 6), 0.1)}),
+        one("MatMul (x, w)", "4,8", "4,6", stored={"w": ("float", (8, 6), 0.1)}),
+    ),
+    "QNN217": ({"graph": HEADS % (3, 3, 3)}, {"graph": HEADS % (1, 1, 1)}),
+    "QNN218": (
+        one("Conv (x, w)", "1,4,8", "1,4,8", stored={"w": ("float", (4, 4, 1), 0.1)}),
+        one("Conv (x, w)", stored={"w": ("float", (4, 4, 1, 1), 0.1)}),
+    ),
+    "QNN219": ({"graph": RMS % "Div"}, {"graph": RMS % "Mul"}),
+    "QNN220": (
+        one("Conv (x, w)", "1,3,128,128", "1,8,128,128", stored={"w": ("float", (8, 3, 1, 1), 0.1)}),
+        one("Conv (x, w)", "1,32,128,128", "1,8,128,128", stored={"w": ("float", (8, 32, 1, 1), 0.1)}),
+    ),
+    "QNN221": ({"graph": SHUFFLE}, one("Relu (x)")),
+}
+
+
+@pytest.mark.parametrize("code", sorted(CASES))
+def test_triggering_and_clean(code: str, lint: Lint) -> None:
+    trigger, clean = CASES[code]
+    assert code in lint(trigger)
+    assert code not in lint(clean)
+
+
+@pytest.mark.parametrize(
+    ("op", "shape", "out"),
+    [
+        ("MaxPool <kernel_shape = [2,2,2]> (x)", "1,4,8,8,8", "1,4,7,7,7"),
+        ("MaxPool <kernel_shape = [2,2], dilations = [2,2]> (x)", "1,4,8,8", "1,4,6,6"),
+        ("Mod <fmod = 1> (x, x)", "4", "4"),
+    ],
+)
+def test_refused_operators_and_attributes(op: str, shape: str, out: str, lint: Lint) -> None:
+    assert "QNN208" in lint(one(op, shape, out))
+
+
+def test_attributes_at_their_harmless_value_pass(lint: Lint) -> None:
+    assert "QNN208" not in lint(one("MaxPool <kernel_shape = [2,2], dilations = [1,1]> (x)", "1,4,8,8", "1,4,7,7"))
+
+
+def test_the_chip_decides_what_is_too_big(lint: Lint) -> None:
+    case = one("InstanceNormalization (x, s, b)", "1,64,160,160", stored=BIG)
+    assert "QNN204" not in lint({**case, "target": "sm8650"})
+    (finding,) = lint({**case, "target": "qcs6490"})["QNN204"]
+    assert finding.severity is Severity.ERROR
+    assert finding.evidence["vtcm_bytes"] == 2 << 20
+    assert finding.evidence["bytes"] == 2 * 2 * 64 * 160 * 160
+
+
+def test_grid_sample_is_as_good_as_the_release(lint: Lint) -> None:
+    case = {"graph": "g (float[1,4,8,8] x, float[1,8,8,2] p) => (float[1,4,8,8] y) { y = GridSample (x, p) }"}
+    assert "QNN212" in lint({**case, "sdk": "2.33"})
