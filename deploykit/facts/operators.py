@@ -43,7 +43,7 @@ class Propagation(StrEnum):
 
 
 def propagation(node: NodeFact) -> Propagation:
-    """``moves`` keeps values of one input, ``joins`` of several, ``clamps`` keeps or cuts them, ``computes`` the rest."""
+    """``moves`` keeps values of one input, ``joins`` of several, ``clamps`` keeps or cuts, ``computes`` makes new ones."""
     if node.domain not in DEFAULT_DOMAINS:
         return Propagation.COMPUTES
     if node.op_type in DATA_MOVEMENT_OPS:
