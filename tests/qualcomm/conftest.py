@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 from deploykit.adapter import Request, Situation
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float, Lpbq, Value
 from deploykit.facts.collect import collect_facts
+from deploykit.facts.graph import GraphFacts, TensorFact, TensorRole
 from deploykit.findings import Finding
 from deploykit.model import wrap_proto
 from deploykit_qualcomm.lint import run_lint
@@ -51,6 +54,16 @@ def value_of(spec: Mapping[str, Any]) -> Value:
     return Affine(bits=bits, signed=signed, scale=scale, zero_point=zero, axis=spec.get("axis"), **block)
 
 
+def describe(facts: GraphFacts, weights: Mapping[str, tuple[int, ...]]) -> GraphFacts:
+    """The facts with float weights added that are too large to be made in a test."""
+    added = {
+        name: TensorFact(name=name, role=TensorRole.INITIALIZER, dtype="float", shape=shape)
+        for name, shape in weights.items()
+    }
+    size = sum(4 * math.prod(shape) for shape in weights.values())
+    return replace(facts, tensors={**facts.tensors, **added}, weight_bytes=facts.weight_bytes + size)
+
+
 def build(case: Mapping[str, Any]) -> Situation:
     """The situation of one case."""
     opset = case.get("opset", 17)
@@ -77,7 +90,7 @@ def build(case: Mapping[str, Any]) -> Situation:
     return Situation(
         request=request,
         model=model,
-        facts=collect_facts(model),
+        facts=describe(collect_facts(model), case.get("described", {})),
         encodings=EncodingSet(version="1.0.0", entries=entries) if entries else None,
         target=resolve_target(request.target, case.get("sdk", "2.47"), backend),
     )

@@ -1,0 +1,81 @@
+"""The table of constraints: every row is looked for by a rule that exists, a wrong row is answered with its place."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploykit.errors import InputError
+from deploykit.reading import structure
+from deploykit.rules import Registry
+from deploykit_qnn_htp.draft_rules import DRAFT_RULES
+from deploykit_qualcomm.lint import lint_registries
+from deploykit_qualcomm.lint.constraints import ConstraintTable, constraint, constraints
+
+REGISTRIES: tuple[Registry[Any], ...] = (*lint_registries("qnn-htp"), *lint_registries("ort-qnn"), DRAFT_RULES)
+CODES = {rule.code for registry in REGISTRIES for rule in registry}
+
+
+def test_every_row_is_looked_for() -> None:
+    assert len(constraints().constraint) == 31
+    for row in constraints().constraint:
+        assert row.rules, row.id
+        assert set(row.rules) <= CODES, row.id
+        assert row.source, row.id
+
+
+def test_limits_of_the_provider_are_looked_for_by_its_own_rules() -> None:
+    provider = {rule.code for rule in lint_registries("ort-qnn")[1]}
+    for row in constraints().constraint:
+        if row.ep_limit:
+            assert set(row.rules) <= provider, row.id
+
+
+def test_sources_are_spelled_out() -> None:
+    texts = [text for row in constraints().constraint for text in row.source]
+    assert not [text for text in texts if re.match(r"(ET|ORT|USER|ZIMG|V73LAB|SKILL|TOOLS)\b", text)]
+    assert constraint("rank-limits").confidence == "observed"
+
+
+@pytest.mark.parametrize(
+    ("row", "where"),
+    [
+        ({"id": "x", "chek": "y"}, "constraint[0].chek: unknown key"),
+        ({"id": "x", "check": "y", "severity": "fatal", "rules": [], "source": []}, "constraint[0].severity"),
+        ({"id": "x", "check": "y"}, "constraint[0].severity: missing"),
+    ],
+)
+def test_a_wrong_row_is_answered_with_its_place(row: dict[str, object], where: str) -> None:
+    with pytest.raises(InputError) as caught:
+        structure(ConstraintTable, {"schema": 1, "constraint": [row]}, where="constraints.toml")
+    assert where in caught.value.what
+
+
+def test_codes_are_in_the_range_of_this_package() -> None:
+    for registry in (*lint_registries("qnn-htp"), *lint_registries("ort-qnn")):
+        for rule in registry:
+            assert 200 <= int(rule.code.removeprefix("QNN")) <= 399, rule.code
+
+
+def test_importing_the_registries_imports_nothing_heavy() -> None:
+    import subprocess
+    import sys
+
+    code = (
+        "import sys; from deploykit_qualcomm.registries import qualcomm_registries; qualcomm_registries();"
+        "from deploykit_qualcomm.known_errors import known_errors; known_errors();"
+        "sys.exit(' '.join({'onnx', 'onnxruntime', 'numpy'} & sys.modules.keys()))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False).stderr == ""
+
+
+def test_the_module_folder_holds_only_registered_modules() -> None:
+    """A module of rules that nobody imports would register nothing, silently."""
+    from deploykit_qualcomm.lint import running
+
+    folder = Path(running.__file__).parent
+    registering = {path.stem for path in folder.glob("*.py") if re.search(r"_LINT\.rule\(", path.read_text())}
+    assert registering == set(running._MODULES)

@@ -1,0 +1,161 @@
+"""Lint rules about encodings, ranges and attention: each with a case that triggers it and one that does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from deploykit.findings import Finding, Severity
+
+Case = dict[str, Any]
+Lint = Callable[[Case], dict[str, list[Finding]]]
+
+U8, U16, S8, S16 = {"type": "uint8"}, {"type": "uint16"}, {"type": "int8"}, {"type": "int16"}
+
+
+def conv(**extra: Any) -> Case:
+    """A convolution with bias, everything stored in float."""
+    stored = {"w": ("float", (4, 4, 1, 1), 0.1), "b": ("float", (4,), 0.0)}
+    return {"graph": "g (float[1,4,8,8] x) => (float[1,4,8,8] y) { y = Conv (x, w, b) }", "stored": stored, **extra}
+
+
+def log(width: float, **extra: Any) -> Case:
+    """A Log whose uint16 output spans a width."""
+    spec = {"type": "uint16", "scale": width / 65535, "zero": 65535}
+    return {"graph": "g (float[4] x) => (float[4] y) { y = Log (x) }", "encodings": {"y": spec}, **extra}
+
+
+def block(quantized: tuple[str, ...], **extra: Any) -> Case:
+    """Query and key projections on rank 3, their product, and a Softmax."""
+    graph = """g (float[1,16,8] x) => (float[1,16,16] y) {
+      q0 = MatMul (x, wq)  q = Add (q0, bq)  k0 = MatMul (x, wk)  k = Add (k0, bk)
+      kt = Transpose <perm = [0,2,1]> (k)  s = MatMul (q, kt)  y = Softmax (s) }"""
+    stored: dict[str, Any] = dict.fromkeys(("wq", "wk"), ("float", (8, 8), 0.1))
+    stored |= dict.fromkeys(("bq", "bk"), ("float", (8,), 0.0))
+    encodings = dict.fromkeys(quantized, U16)
+    return {"graph": graph, "stored": stored, "encodings": encodings, "target": "sa8775p", "sdk": "2.41", **extra}
+
+
+NORM = {
+    "graph": "g (float[1,4,8] x) => (float[1,4,8] y) { y = LayerNormalization <axis = -1> (x, s, b) }",
+    "stored": {"s": ("float", (8,), 1.0), "b": ("float", (8,), 0.0)},
+}
+BATCH_NORM = {
+    "graph": "g (float[1,4,8,8] x) => (float[1,4,8,8] y) { c = Conv (x, w)  y = BatchNormalization (c, s, b, m, v) }",
+    "stored": {
+        "w": ("float", (4, 4, 1, 1), 0.1),
+        **dict.fromkeys(("s", "b", "m", "v"), ("float", (4,), 0.5)),
+    },
+}
+PRODUCT = {"graph": "g (float[1,4,8] a, float[1,8,4] b) => (float[1,4,4] y) { y = MatMul (a, b) }"}
+CHAIN = {"graph": "g (float[4] x) => (float[4] y) { a = Relu (x)  b = Sigmoid (a)  c = Tanh (b)  y = Neg (c) }"}
+
+CASES: dict[str, tuple[Case, Case]] = {
+    "QNN215": (block(("q", "k", "s", "y", "x")), block(("q", "k", "s", "y", "x"), sdk="2.47")),
+    "QNN231": (conv(encodings={"w": S16}, target="sm8450"), conv(encodings={"w": S16}, target="sm8550")),
+    "QNN236": (
+        conv(encodings={"w": {"type": "lpbq", "blocks": [[16.0, 1.0, 2.0, 3.0]]}}),
+        conv(encodings={"w": {"type": "lpbq", "blocks": [[15.0, 1.0, 2.0, 3.0]]}}),
+    ),
+    "QNN237": (conv(precision="bf16", target="sm8650"), conv(precision="bf16", target="sm8850")),
+    "QNN238": (
+        conv(encodings={"w": {**S8, "scale": [0.1] * 4, "zero": 5, "axis": 0}}),
+        conv(encodings={"w": {**S8, "scale": [0.1] * 4, "zero": 0, "axis": 0}}),
+    ),
+    "QNN239": (conv(encodings={"w": {**U8, "zero": 99}}), conv(encodings={"w": {**U8, "zero": 128}})),
+    "QNN240": (
+        {**PRODUCT, "encodings": {"a": U16}},
+        {**PRODUCT, "encodings": {"a": U16, "b": U16}},
+    ),
+    "QNN243": (
+        conv(encodings={"x": {**U8, "scale": 0.5}, "w": {**S8, "scale": 0.2}, "b": {"type": "int32", "scale": 0.3}}),
+        conv(encodings={"x": {**U8, "scale": 0.5}, "w": {**S8, "scale": 0.2}, "b": {"type": "int32", "scale": 0.1}}),
+    ),
+    "QNN244": (conv(encodings={"b": S8}), conv(encodings={"b": {"type": "int32"}})),
+    "QNN248": ({**NORM, "encodings": {"s": S8}}, {**NORM, "encodings": {"s": U8}}),
+    "QNN250": (log(3.9, sdk="2.51"), log(4.2, sdk="2.51")),
+    "QNN270": (
+        {**CHAIN, "encodings": {"x": U8, "a": U8, "y": U8}},
+        {**CHAIN, "encodings": dict.fromkeys("xabcy", U8)},
+    ),
+    "QNN271": (block(("q", "s", "y", "x")), block(("q", "k", "s", "y", "x"))),
+    "QNN275": (conv(encodings={"x": {**U8, "scale": 3.92e27}}), conv(encodings={"x": U8})),
+    "QNN276": (conv(encodings={"x": U8, "wrong": U8}), conv(encodings={"x": U8})),
+    "QNN279": (
+        conv(encodings={"w": {**S8, "scale": [0.1, 2.0**-23, 0.1, 0.1], "axis": 0}}),
+        conv(encodings={"w": {**S8, "scale": [0.1, 2.0**-20, 0.1, 0.1], "axis": 0}}),
+    ),
+    "QNN280": (conv(encodings={"x": {**S8, "zero": -40}}), conv(encodings={"x": S8})),
+    "QNN281": (
+        {**BATCH_NORM, "encodings": {"x": U8, "c": U8}},
+        {**BATCH_NORM, "encodings": {"x": U8, "y": U8}},
+    ),
+}
+
+
+@pytest.mark.parametrize("code", sorted(CASES))
+def test_triggering_and_clean(code: str, lint: Lint) -> None:
+    trigger, clean = CASES[code]
+    assert code in lint(trigger)
+    assert code not in lint(clean)
+
+
+def test_rank_3_linears_are_an_error_where_the_failure_is_reported(lint: Lint) -> None:
+    """qualcomm/aimet#4086: SDK 2.41 on SA8775P. Unknown releases warn; other architectures have no row."""
+    names = ("q", "k", "s", "y", "x")
+    (finding,) = lint(block(names))["QNN215"]
+    assert finding.severity is Severity.ERROR
+    assert "linear-to-conv" in finding.hint
+    assert len(finding.evidence["nodes"]) == 2
+    assert lint(block(names, sdk="2.33"))["QNN215"][0].severity is Severity.WARNING
+    assert "QNN215" not in lint(block(names, target="sm8650"))
+    assert "QNN215" not in lint(block(()))
+
+
+def test_borders_are_counted_and_an_extension_is_named(lint: Lint) -> None:
+    """Two float tensors in a chain: two borders, and making their neighbour float too removes one."""
+    (finding,) = lint({**CHAIN, "encodings": {"x": U8, "a": U8, "y": U8}})["QNN270"]
+    borders = finding.evidence["borders"]
+    assert {(border["tensor"], border["direction"]) for border in borders} == {
+        ("a", "to-float"),
+        ("y", "to-quantized"),
+    }
+    assert finding.evidence["operators"] == 2
+    (extension,) = finding.evidence["extension"]
+    assert extension["removed"] >= 1
+    assert "would remove" in finding.message
+
+
+def test_narrow_logs_warn_where_nobody_has_looked(lint: Lint) -> None:
+    assert lint(log(3.0, sdk="2.33"))["QNN250"][0].severity is Severity.WARNING
+    assert lint(log(3.0, backend="ort-qnn"))["QNN250"][0].severity is Severity.ERROR
+
+
+def test_encodings_of_another_model_are_an_error(lint: Lint) -> None:
+    (finding,) = lint(conv(encodings={"xx": U8, "ww": U8}))["QNN276"]
+    assert finding.severity is Severity.ERROR
+    assert "2 of 2 entries" in finding.message
+    assert lint(conv(encodings={"x": U8, "ww": U8}))["QNN276"][0].severity is Severity.WARNING
+
+
+def test_bfloat16_needs_the_gate_of_the_provider(lint: Lint) -> None:
+    """SM8850 is v81 and has soc_model 87; the provider wants 88."""
+    assert "QNN237" in lint(conv(precision="bf16", target="sm8850", backend="ort-qnn"))
+    assert "QNN237" not in lint(conv(target="sm8650"))
+
+
+def test_per_channel_bias_scales_are_compared_one_by_one(lint: Lint) -> None:
+    weight = {**S8, "scale": [0.1, 0.2, 0.4, 0.8], "axis": 0}
+    bias = {"type": "int32", "scale": [0.05, 0.1, 0.2, 0.4], "axis": 0}
+    wrong = {"type": "int32", "scale": [0.05, 0.1, 0.2, 0.8], "axis": 0}
+    source = {**U8, "scale": 0.5}
+    assert "QNN243" not in lint(conv(encodings={"x": source, "w": weight, "b": bias}))
+    (finding,) = lint(conv(encodings={"x": source, "w": weight, "b": wrong}))["QNN243"]
+    assert finding.evidence["ratio"] == pytest.approx(2.0)
+
+
+def test_float_entries_are_no_integers(lint: Lint) -> None:
+    found = lint(conv(encodings={"w": {"type": "float16"}, "x": {"type": "float16"}}, target="sm8450"))
+    assert not {"QNN231", "QNN238", "QNN239", "QNN280"} & set(found)
