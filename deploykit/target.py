@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 from deploykit.capabilities import SdkTable
@@ -64,8 +65,18 @@ def find_device(devices: Iterable[Device], name: str) -> Device:
 
 
 def nearest_names(name: str, known: Mapping[str, Any] | Iterable[str], *, count: int = 3) -> list[str]:
-    """Known names that look like ``name``, best first."""
-    return difflib.get_close_matches(name, list(known), n=count, cutoff=0.5)
+    """Known names that look like ``name``, best first; of two that look alike, the one with the longer common start."""
+    close = difflib.get_close_matches(name, list(known), n=8 * count, cutoff=0.5)
+    ranked = sorted(close, key=lambda other: (-_likeness(name, other), -_common_start(name, other)))
+    return ranked[:count]
+
+
+def _common_start(name: str, other: str) -> int:
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(name, other, strict=False)))
+
+
+def _likeness(name: str, other: str) -> float:
+    return difflib.SequenceMatcher(None, other, name).ratio()
 
 
 def _normal(name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from deploykit.capabilities import Status
 from deploykit.findings import Severity, SubjectKind
@@ -10,6 +11,9 @@ from deploykit.rules import Found, Registry
 from deploykit_qnn_htp.draft import Draft
 from deploykit_qnn_htp.naming import listed
 from deploykit_qnn_htp.routes import Intent
+
+if TYPE_CHECKING:
+    from deploykit.encodings.values import Encoding
 
 __all__ = ["DRAFT_RULES", "FLOAT16_MAX"]
 
@@ -103,7 +107,7 @@ def check_block_quantization(draft: Draft) -> Iterator[Found]:
     """LPBQ and block entries against the feature rows."""
     entries = tuple(draft.completed or ())
     for kind, feature in (("lpbq", "lpbq"), ("per-block", "bq")):
-        names = [entry.name for entry in entries if entry.value.granularity == kind]
+        names = [entry.name for entry in entries if _granularity(entry) == kind]
         if not names:
             continue
         row = draft.sdk.feature(feature, arch=draft.arch)
@@ -119,6 +123,11 @@ def check_block_quantization(draft: Draft) -> Iterator[Found]:
             sources=() if row is None else row.source,
             evidence={"tensors": names},
         )
+
+
+def _granularity(entry: Encoding) -> str:
+    """A list that fits no axis of its tensor can only be one item per block (0.6.1 does not say the block size)."""
+    return entry.value.granularity if getattr(entry.value, "placed", True) else "per-block"
 
 
 @DRAFT_RULES.rule(

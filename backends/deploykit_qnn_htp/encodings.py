@@ -6,6 +6,7 @@ Values only; the text is written by ``deploykit.encodings``.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from deploykit.encodings.conversion import Conversion, OutcomeKind, convert
@@ -18,16 +19,23 @@ if TYPE_CHECKING:
 
 __all__ = ["can_write", "complete", "written"]
 
+_LARGEST_BIAS = 1 << 20
+"""Elements of a stored tensor that is still read to derive an entry from its values."""
+
 
 def complete(encodings: EncodingSet, situation: Situation, floats: frozenset[str]) -> EncodingSet:
-    """Every integer entry there is or that follows: derived over data movement, int32 biases; no float entry.
+    """Every integer entry there is or that follows: copies over data movement, int32 biases; no float entry.
 
     ``floats`` are the tensors meant to stay float; nothing is derived for them or through them.
     """
-    from deploykit.facts.deriving import derive_all
+    from deploykit.facts.collect import constant_value
+    from deploykit.facts.completion import complete as complete_set
 
     integers = {e.name: e for e in encodings if not isinstance(e.value, Float) and e.name not in floats}
-    return derive_all(replace(encodings, entries=integers), situation.facts, situation.model, floats=floats)
+    named = replace(encodings, entries=integers, float_tensors=floats)
+    values = partial(constant_value, situation.model, limit=_LARGEST_BIAS)
+    completed = complete_set(named, situation.facts, read_values=values).encodings
+    return replace(completed, float_tensors=frozenset())
 
 
 def can_write(encodings: EncodingSet, version: str) -> bool:

@@ -1,0 +1,116 @@
+"""The command line as a user meets it: global options anywhere, exit statuses, JSON on errors, light start."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from deploykit.cli import COMMANDS, cli
+from deploykit.cli.frame import run
+
+HEAVY = ("onnx", "onnxruntime", "numpy", "jinja2")
+
+
+def imported(*args: str) -> tuple[int, set[str]]:
+    """Run a command line in a fresh interpreter and say which heavy packages it imported."""
+    code = (
+        "import sys; from deploykit.cli import cli; from deploykit.cli.frame import run\n"
+        f"status = run(cli, {list(args)!r})\n"
+        f"print('\\n@' + ' '.join(name for name in {HEAVY!r} if name in sys.modules)); sys.exit(status)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    return done.returncode, set(done.stdout.rpartition("@")[2].split())
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("--help",),
+        ("--version",),
+        ("compat", "encodings-2.0.0"),
+        ("compat", "--json"),
+        ("targets",),
+        ("targets", "sm8650"),
+        ("rule",),
+        ("package", "--help"),
+    ],
+    ids=" ".join,
+)
+def test_help_and_queries_import_nothing_heavy(args: tuple[str, ...]) -> None:
+    status, heavy = imported(*args)
+    assert status == 0
+    assert heavy == set()
+
+
+def test_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in cli.list_commands(None):  # type: ignore[arg-type]
+        assert run(cli, [name, "--help"]) == 0
+        out = capsys.readouterr().out
+        assert "--json" in out
+        assert out.startswith("Usage: deploykit " + name)
+    assert set(cli.list_commands(None)) <= set(COMMANDS)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("args", [["--json", "targets", "sm8650"], ["targets", "--json", "sm8650"]])
+def test_global_options_stand_before_and_after_the_command(args: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(cli, args) == 0
+    assert json.loads(capsys.readouterr().out)["schema"] == 1
+
+
+@pytest.mark.parametrize(
+    ("args", "status", "says"),
+    [
+        (["nonsense"], 2, "nonsense"),
+        (["package"], 2, "MODEL"),
+        (["package", "m.onnx"], 2, "--target"),
+        (["plan", "absent.onnx", "--target", "sm8650", "--sdk", "2.33"], 3, "absent.onnx"),
+        (["plan", "m.onnx", "--target", "sm8560"], 4, "sm8550"),
+        (["plan", "m.onnx", "--target", "sm8650", "--sdk", "1.0"], 4, "1.0"),
+        (["plan", "m.onnx", "--target", "sm8650", "--sdk", "two"], 4, "two"),
+        (["plan", "m.onnx", "--target", "sm8650", "--backend", "qnn"], 4, "qnn-htp"),
+        (["verify", "absent"], 6, "absent"),
+        (["plan", "m.onnx", "--target", "sm8650", "--option", "vtcm"], 2, "KEY=VALUE"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_each_kind_of_failure_has_its_status_and_one_clear_message(
+    args: list[str], status: int, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(cli, args) == status
+    captured = capsys.readouterr()
+    assert says in captured.err
+    assert "Traceback" not in captured.err
+    assert captured.out == ""
+
+
+def test_an_error_is_json_too_when_json_was_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(cli, ["plan", "absent.onnx", "--target", "sm8650", "--json"]) == 3
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert error["exit_status"] == 3
+    assert "absent.onnx" in error["what"]
+
+
+def test_options_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DEPLOYKIT_PLAN_TARGET", "sm9999")
+    assert run(cli, ["plan", str(tmp_path / "absent.onnx")]) == 4
+
+
+def test_a_defect_is_70_and_no_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def broken(words: str) -> None:
+        raise ZeroDivisionError(words)
+
+    monkeypatch.setattr("deploykit.devices.search_devices", broken)
+    monkeypatch.setattr("deploykit.plugins.all_devices", broken)
+    assert run(cli, ["plan", "m.onnx", "--target", "sm8650"]) == 70
+    assert "defect" in capsys.readouterr().err
+
+
+def test_a_reader_that_leaves_is_no_error() -> None:
+    command = f"{sys.executable} -m deploykit targets | head -n 1"
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""

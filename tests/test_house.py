@@ -1,0 +1,88 @@
+"""The house rules that no linter knows: layout, vendor words, file sizes, what the wheel holds."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCES = [path for folder in ("deploykit", "backends", "templates") for path in (ROOT / folder).rglob("*.py")]
+VENDORS = re.compile(r"\b(qualcomm|qnn|htp|qairt|snapdragon|hexagon|amd|quark|vitis|ryzen|versal)\b", re.IGNORECASE)
+
+
+def test_the_core_holds_no_vendor_word() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in (ROOT / "deploykit").rglob("*.py")
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
+        if VENDORS.search(line)
+    ]
+    # Names of issue threads and packages that a fact is known from, and the help text's examples, are sources.
+    assert [line for line in found if not _is_source(line)] == []
+
+
+def _is_source(line: str) -> bool:
+    return any(mark in line for mark in ("qualcomm/aimet#", "onnxruntime-qnn", "amd-quark"))
+
+
+def test_files_and_functions_are_short() -> None:
+    long_files = [str(p.relative_to(ROOT)) for p in SOURCES if len(p.read_text("utf-8").splitlines()) > 400]
+    assert long_files == []
+    lengths = sorted(
+        node.end_lineno - node.lineno + 1
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno is not None
+    )
+    assert lengths[len(lengths) // 2] <= 10
+    assert lengths[len(lengths) * 9 // 10] <= 35
+    assert lengths[-1] <= 60
+
+
+def test_every_public_module_says_what_it_offers() -> None:
+    exempt = {"__init__.py", "__main__.py"}
+    missing = [
+        str(path.relative_to(ROOT))
+        for path in SOURCES
+        if path.name not in exempt and not path.name.startswith("_") and "__all__" not in path.read_text("utf-8")
+    ]
+    assert missing == []
+
+
+def test_what_a_module_offers_exists() -> None:
+    code = (
+        "import importlib, pkgutil, deploykit\n"
+        "names = [m.name for m in pkgutil.walk_packages(deploykit.__path__, 'deploykit.') if '__main__' not in m.name]\n"
+        "for name in names:\n"
+        "    module = importlib.import_module(name)\n"
+        "    bad = [n for n in getattr(module, '__all__', ()) if not hasattr(module, n)]\n"
+        "    assert not bad, (name, bad)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.heavy
+def test_the_wheel_holds_every_source_and_data_file(tmp_path: Path) -> None:
+    """An unanchored ignore line would silently drop template or data folders."""
+    subprocess.run(
+        [sys.executable, "-m", "build", "--wheel", "--outdir", str(tmp_path), str(ROOT)],
+        check=True,
+        capture_output=True,
+    )
+    (wheel,) = tmp_path.glob("*.whl")
+    names = set(zipfile.ZipFile(wheel).namelist())
+    for root in ("deploykit", "backends", "templates"):
+        base = ROOT if root == "deploykit" else ROOT / root
+        wanted = {
+            path.relative_to(base).as_posix()
+            for path in (ROOT / root).rglob("*")
+            if path.is_file() and "__pycache__" not in path.parts
+        }
+        assert wanted <= names, sorted(wanted - names)
