@@ -31,7 +31,12 @@ def complete(encodings: EncodingSet, situation: Situation, floats: frozenset[str
     from deploykit.facts.collect import constant_value
     from deploykit.facts.completion import complete as complete_set
 
-    integers = {e.name: e for e in encodings if not isinstance(e.value, Float) and e.name not in floats}
+    tensors = situation.facts.tensors
+    integers = {
+        entry.name: entry
+        for entry in encodings
+        if entry.name in tensors and entry.name not in floats and not isinstance(entry.value, Float)
+    }
     named = replace(encodings, entries=integers, float_tensors=floats)
     values = partial(constant_value, situation.model, limit=_LARGEST_BIAS)
     completed = complete_set(named, situation.facts, read_values=values).encodings
