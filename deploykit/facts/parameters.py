@@ -5,34 +5,13 @@ The roles are those by which AIMET tells parameters from activations: a constant
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from deploykit.encodings.roles import BIAS, DEFAULT_DOMAINS, ROLES, WEIGHT
 from deploykit.facts.graph import GraphFacts, NodeFact
 
 __all__ = ["BIAS", "DEFAULT_DOMAINS", "WEIGHT", "ParameterUse", "bias_after_matmul", "parameter_uses", "stored_behind"]
-
-WEIGHT, BIAS = "weight", "bias"
-
-DEFAULT_DOMAINS = ("", "ai.onnx")
-
-_AFFINE = {1: WEIGHT, 2: BIAS}
-_RECURRENT = {1: WEIGHT, 2: "recurrence", 3: BIAS}
-_ROLES: Mapping[str, Mapping[int, str]] = {
-    "BatchNormalization": {1: WEIGHT, 2: BIAS, 3: "mean", 4: "variance"},
-    "Conv": _AFFINE,
-    "ConvTranspose": _AFFINE,
-    "GRU": _RECURRENT,
-    "Gemm": _AFFINE,
-    "GroupNormalization": _AFFINE,
-    "InstanceNormalization": _AFFINE,
-    "LSTM": _RECURRENT,
-    "LayerNormalization": _AFFINE,
-    "MatMul": {1: WEIGHT},
-    "RMSNormalization": {1: WEIGHT},
-    "RNN": _RECURRENT,
-}
-"""What an op reads at which input position."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +36,7 @@ def parameter_uses(facts: GraphFacts) -> dict[str, tuple[ParameterUse, ...]]:
 
 
 def _uses_of(facts: GraphFacts, node: NodeFact) -> Iterator[ParameterUse]:
-    for index, role in _ROLES.get(node.op_type, {}).items():
+    for index, role in ROLES.get(node.op_type, {}).items():
         if index >= len(node.inputs):
             continue
         name, turned = _stored_weight(facts, node, node.inputs[index])
