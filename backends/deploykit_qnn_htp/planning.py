@@ -5,7 +5,7 @@ unhandled error wins. It reads values and tables only and touches nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from deploykit.adapter import Situation
@@ -39,7 +39,7 @@ def make_plan(situation: Situation) -> Plan:
     """Decide for one situation."""
     draft = draft_of(situation)
     settings = parse_settings(situation.request.options, draft.sdk, situation.target.device)
-    findings = [*DRAFT_RULES.run(draft), *_lint(situation)]
+    findings = [*DRAFT_RULES.run(draft), *_lint(draft)]
     chosen, rejected, route_findings = _choose(draft)
     findings += route_findings
     device = situation.target.device
@@ -70,9 +70,17 @@ def make_plan(situation: Situation) -> Plan:
     )
 
 
-def _lint(situation: Situation) -> tuple[Finding, ...]:
-    del situation
-    return ()
+def _lint(draft: Draft) -> tuple[Finding, ...]:
+    """The shared rules, on the encodings as they will be: what this adapter completes is not worth a warning."""
+    from deploykit_qualcomm.lint import run_lint
+
+    situation, source, completed = draft.situation, draft.source, draft.completed
+    if source is not None and completed is not None:
+        strangers = {entry.name: entry for entry in source if entry.name not in situation.facts.tensors}
+        entries = {**completed.entries, **strangers}
+        encodings = replace(source, entries=entries, float_tensors=draft.float_set)
+        situation = replace(situation, encodings=encodings)
+    return run_lint(situation, "qnn-htp")
 
 
 def _choose(draft: Draft) -> tuple[Candidate | None, tuple[Rejected, ...], list[Finding]]:
