@@ -53,6 +53,7 @@ def find_device(devices: Iterable[Device], name: str) -> Device:
     for device in devices:
         for spelling in (device.id, device.name, *device.aliases, device.marketing):
             known.setdefault(_normal(spelling), device)
+    known.pop("", None)  # a device without a marketing name is not called ""
     found = known.get(_normal(name))
     if found is not None:
         return found

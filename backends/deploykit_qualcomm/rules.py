@@ -280,10 +280,9 @@ def check_arch_unproven(target: Target) -> Iterator[Found]:
 def check_fact_contradicted(target: Target) -> Iterator[Found]:
     """Any other fact that another source gives differently."""
     for name, fact in target.device.facts.items():
-        if name not in ("soc_model", "arch") and (fact.contradicts or fact.alternatives):
+        if name not in ("soc_model", "arch", "precisions") and fact.contradicts:
             others = "".join(f" or {value}" for value in fact.alternatives)
-            reason = fact.contradicts or fact.note
-            yield _target(target, f"{name} {fact.value}{others}: {reason}", fact=fact)
+            yield _target(target, f"{name} {fact.value}{others}: {fact.contradicts}", fact=fact)
 
 
 @TARGET_RULES.rule(

@@ -135,8 +135,8 @@ class Tables:
     def _read(self, kind: type[T], name: str, *, fill_tool: bool = False) -> T:
         raw = read_toml(self.data / name)
         if fill_tool:
-            for row in raw.get("flag", ()):
-                row.setdefault("tool", raw.get("tool"))
+            _fill_tool(raw, name)
+        _refuse_since(raw, name)
         return structure(kind, self._written_out(raw), where=f"{name}:")
 
     def _written_out(self, value: Any) -> Any:
@@ -245,6 +245,23 @@ def load_sdk_table(version: str) -> SdkTable:
 def load_sdk_tables() -> tuple[SdkTable, ...]:
     """Every shipped table that has rows, oldest first."""
     return tables().all()
+
+
+def _fill_tool(raw: dict[str, Any], name: str) -> None:
+    """The rows of a tool's own file need not repeat its name."""
+    rows = raw.get("flag", ())
+    for index, row in enumerate(rows if isinstance(rows, list) else ()):
+        if isinstance(row, dict) and row.setdefault("tool", raw.get("tool")) != raw.get("tool"):
+            raise InputError(f"{name}: flag[{index}].tool: {row['tool']!r} is not the tool of this file")
+
+
+def _refuse_since(raw: dict[str, Any], name: str) -> None:
+    """``since`` follows from the file a row stands in; written by hand it could contradict that."""
+    for section in ("flag", "feature", "key"):
+        rows = raw.get(section, ())
+        for index, row in enumerate(rows if isinstance(rows, list) else ()):
+            if isinstance(row, dict) and "since" in row:
+                raise InputError(f"{name}: {section}[{index}].since: unknown key", why="the loader fills it")
 
 
 def _lowered(row: Flag, read_at: str) -> Flag:

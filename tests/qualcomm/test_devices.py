@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import shutil
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploykit.devices import Device, load_device, load_devices, search_devices
+from deploykit.errors import InputError, UnknownTargetError
+from deploykit_qualcomm.archs import arch_number, capability, has_htp, known_archs
+from deploykit_qualcomm.devices import qualcomm_device, qualcomm_devices
+from deploykit_qualcomm.tables import DATA
+
+ROWS: dict[str, Any] = tomllib.loads((Path(__file__).parents[1] / "data/qualcomm/rows.toml").read_text())
+DEVICES = {device.id: device for device in qualcomm_devices()}
+
+
+def of_chip(chip: str) -> Device:
+    return qualcomm_device(chip)
+
+
+def test_every_chip_has_one_file() -> None:
+    assert len(ROWS["devices"]) == 113
+    assert {of_chip(chip).id for chip in ROWS["devices"]} <= set(DEVICES)
+    assert len({of_chip(chip).id for chip in ROWS["devices"]}) == 113
+
+
+def test_soc_models_and_architectures() -> None:
+    for line in ROWS["soc_models"]:
+        chip, number = line.split()
+        assert of_chip(chip).fact("soc_model") == int(number), chip
+    with_arch = dict(line.split() for line in ROWS["with_arch"])
+    assert len(with_arch) == 42
+    for chip in ROWS["devices"]:
+        assert of_chip(chip).fact("arch") == with_arch.get(chip), chip
+
+
+@pytest.mark.parametrize("device", qualcomm_devices(), ids=lambda device: device.id)
+def test_every_fact_has_a_source_and_the_names_resolve(device: Device) -> None:
+    assert device.backends == ("qnn-htp", "ort-qnn")
+    for name, fact in device.facts.items():
+        assert fact.source, name
+        assert all(len(source) > 3 for source in fact.source)
+    assert ("marketing" in device.facts) == bool(device.marketing)
+    if device.marketing:
+        assert device.facts["marketing"].value == device.marketing
+    for name in (device.id, device.id.upper(), device.name, *device.aliases):
+        assert qualcomm_device(name).id == device.id
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("sa8775", "sa8775p"),
+        ("SA8775P", "sa8775p"),
+        ("Snapdragon 8 Gen 3", "sm8650"),
+        ("snapdragon-8-elite", "sm8750"),
+        ("RB3 Gen 2", "qcs6490"),
+        ("X2 Elite", None),
+        ("Snapdragon X Elite", "sc8380xp"),
+        ("sm8250", "sdm865"),
+    ],
+)
+def test_names_people_use(name: str, expected: str | None) -> None:
+    if expected is None:
+        with pytest.raises(UnknownTargetError):
+            qualcomm_device(name)
+    else:
+        assert qualcomm_device(name).id == expected
+
+
+def test_an_unknown_name_is_answered_with_the_nearest() -> None:
+    with pytest.raises(UnknownTargetError, match="sm8650") as caught:
+        qualcomm_device("sm865O0")
+    assert caught.value.exit_status == 4
+
+
+@pytest.mark.parametrize("name", ["../archs", "sm8650/../sm8750", "", "sm8650.toml"])
+def test_a_name_is_never_a_path(name: str) -> None:
+    with pytest.raises(UnknownTargetError):
+        qualcomm_device(name)
+
+
+def test_search_by_name_architecture_and_phrase() -> None:
+    assert {device.id for device in search_devices(DEVICES.values(), "v75")} == {
+        "qcs8275",
+        "qcs8300",
+        "qcs8625",
+        "sm8650",
+    }
+    assert [device.id for device in search_devices(DEVICES.values(), "8 gen 3")] == ["sm8650"]
+    assert "sm8650" in {device.id for device in search_devices(DEVICES.values(), "snapdragon v75")}
+    assert search_devices(DEVICES.values(), "no such chip") == ()
+
+
+def test_contradictions_are_kept_with_both_sides() -> None:
+    soc = DEVICES["qcs6490"].facts["soc_model"]
+    assert (soc.value, soc.alternatives) == (35, (93,))
+    arch = DEVICES["sc8480xp"].facts["arch"]
+    assert (arch.value, arch.alternatives, str(arch.confidence)) == ("v81", ("v75",), "inferred")
+    assert "88" in DEVICES["sm8850"].facts["bf16"].contradicts
+    assert DEVICES["sm8850"].fact("android_soc_id") == 660
+
+
+def test_an_unknown_architecture_stays_unknown() -> None:
+    device = DEVICES["sm7150"]
+    assert device.fact("arch") is None
+    assert has_htp(device) is None
+    assert capability("fp16", device=device) is None
+    assert "precisions" not in device.facts
+
+
+def test_precisions_follow_from_the_architecture() -> None:
+    assert DEVICES["sm8350"].fact("precisions") == ("w8a16",)
+    assert DEVICES["sm8650"].fact("precisions") == ("w8a16", "w16a16", "fp16", "lpbq")
+    assert "bf16" in DEVICES["sm8850"].fact("precisions")
+    assert has_htp(DEVICES["sdm865"]) is False
+    assert has_htp(DEVICES["aic100"]) is False
+
+
+def test_architectures() -> None:
+    assert known_archs() == ("v66", "v68", "v69", "v73", "v75", "v79", "v81")
+    assert arch_number("v73") == 73
+    assert arch_number("v74") is None
+    fact = capability("fp16", arch="v68")
+    assert fact is not None
+    assert fact.value is False
+    assert str(fact.confidence) == "reported"
+    assert capability("fp16", arch="v99") is None
+    assert capability("flying", arch="v73") is None
+
+
+def test_a_device_outranks_its_architecture() -> None:
+    fact = capability("bf16", device=DEVICES["sm8850"])
+    assert fact is DEVICES["sm8850"].facts["bf16"]
+
+
+def test_a_new_device_is_one_file(tmp_path: Path) -> None:
+    data = shutil.copytree(DATA, tmp_path / "data")
+    (data / "devices/sm9999.toml").write_text(
+        'schema = 1\nid = "sm9999"\nname = "SM9999"\nvendor = "Qualcomm"\nbackends = ["qnn-htp", "ort-qnn"]\n'
+        'marketing = "Snapdragon Test"\n\n[facts.soc_model]\nvalue = 999\nsource = ["a test"]\n'
+        'confidence = "reported"\n'
+        '\n[facts.arch]\nvalue = "v79"\nsource = ["a test"]\nconfidence = "reported"\n'
+    )
+    assert qualcomm_device("sm9999", data).fact("soc_model") == 999
+    assert qualcomm_device("snapdragon test", data).fact("arch") == "v79"
+    assert len(qualcomm_devices(data)) == len(DEVICES) + 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "path"),
+    [
+        ('confidence = "observed"', 'confidence = "sure"', "facts.soc_model.confidence"),
+        ("value = 57", "values = 57", "facts.soc_model.values"),
+        ('source = ["', 'source = "', None),
+        ('id = "sm8650"', 'id = "sm8651"', "id"),
+        ("schema = 1", "schema = true", "schema"),
+    ],
+)
+def test_a_wrong_entry_is_named_by_its_path(old: str, new: str, path: str | None, tmp_path: Path) -> None:
+    folder = tmp_path / "devices"
+    folder.mkdir()
+    text = (DATA / "devices/sm8650.toml").read_text()
+    assert old in text
+    (folder / "sm8650.toml").write_text(text.replace(old, new, 1))
+    with pytest.raises(InputError, match="not TOML" if path is None else f"devices/sm8650.toml: {path}: "):
+        load_device(folder / "sm8650.toml")
+
+
+def test_folders_load_in_order_of_id() -> None:
+    ids = [device.id for device in load_devices(DATA / "devices")]
+    assert ids == sorted(ids)

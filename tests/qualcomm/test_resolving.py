@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from packaging.version import Version
+
+from deploykit.errors import UnknownTargetError
+from deploykit_qualcomm.resolving import resolve_sdk, resolve_target
+from deploykit_qualcomm.tables import DATA, Tables, tables
+
+KNOWN = tables().with_rows
+
+
+def codes(request: str | None, *, uses_tools: bool = True) -> tuple[str, list[str]]:
+    table, findings = resolve_sdk(request, uses_tools=uses_tools)
+    return table.version, [finding.code for finding in findings]
+
+
+@pytest.mark.parametrize(
+    ("request_", "table", "found"),
+    [
+        ("2.33", "2.33.0", []),
+        ("2.33.0", "2.33.0", []),
+        ("v2.33.0", "2.33.0", []),
+        ("2.33.0.250327", "2.33.0", []),
+        ("2.33.0.250101", "2.33.0", ["QNN003"]),
+        ("2.33.4", "2.33.0", ["QNN001"]),
+        ("2.36", "2.36", []),
+        ("2.36.0", "2.36", []),
+        ("2.36.1", "2.36", ["QNN001"]),
+        ("2.47", "2.47.1", []),
+        ("2.48", "2.48.0", []),
+        ("2.48.40", "2.48.40", ["QNN004"]),
+        ("2.51", "2.51.0", ["QNN004"]),
+        ("2.52", "2.51.0", ["QNN002", "QNN004"]),
+    ],
+)
+def test_a_version_as_typed(request_: str, table: str, found: list[str]) -> None:
+    assert codes(request_) == (table, found)
+
+
+def test_without_a_version_the_newest_with_known_tools() -> None:
+    assert codes(None) == ("2.50.0", [])
+    assert codes("") == ("2.50.0", [])
+    assert codes(None, uses_tools=False) == ("2.51.0", [])
+    assert codes("2.48", uses_tools=False) == ("2.48.40", [])
+
+
+@pytest.mark.parametrize(
+    ("request_", "why"),
+    [
+        ("2.28", "no argument list older than 2.29.0"),
+        ("2.20.0.240223", "no argument list older than 2.29.0"),
+        ("2.24", "the oldest release with tables is 2.29.0"),
+        ("1.0", "the oldest release with tables is 2.29.0"),
+        ("2.99", "far newer"),
+        ("3.0", "far newer"),
+        ("2", "looks like"),
+        ("latest", "looks like"),
+        ("2.33rc1", "looks like"),
+        ("2.33.0.250327.1", "looks like"),
+        ("2.33; rm -rf /", "looks like"),
+        ("٢.٣٣", "looks like"),
+        ("9" * 5000 + ".1", "looks like"),
+    ],
+)
+def test_what_cannot_be_answered_is_an_unknown_target(request_: str, why: str) -> None:
+    with pytest.raises(UnknownTargetError, match="SDK") as caught:
+        resolve_sdk(request_)
+    assert why in caught.value.why
+    assert caught.value.next
+    assert caught.value.exit_status == 4
+    assert len(str(caught.value)) < 400
+
+
+def test_the_nearest_is_suggested() -> None:
+    with pytest.raises(UnknownTargetError) as caught:
+        resolve_sdk("2.33rc1")
+    assert "2.33.0" in caught.value.next
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    st.tuples(st.integers(0, 4), st.integers(0, 80), st.integers(0, 60), st.integers(240000, 280000)),
+    st.integers(2, 4),
+)
+def test_any_version_is_answered_by_one_that_is_not_newer_or_refused(numbers: tuple[int, ...], length: int) -> None:
+    text = ".".join(map(str, numbers[:length]))
+    try:
+        table, findings = resolve_sdk(text)
+    except UnknownTargetError:
+        assert Version(text) < Version(KNOWN[0]) or Version(text).release[:2] > (2, 51)
+        return
+    wanted = Version(text)
+    cut = Version(".".join(map(str, table.parsed.release[:length])))
+    assert cut <= wanted
+    between = [v for v in KNOWN if table.parsed < Version(v) and Version(v) <= wanted]
+    assert not [v for v in between if not tables().file(v).carrier]
+    exact = wanted == cut or table.parsed.release[:3] == wanted.release[:3]
+    assert exact or {finding.code for finding in findings} & {"QNN001", "QNN002"}
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.text(max_size=30))
+def test_any_text_is_a_version_or_an_unknown_target(text: str) -> None:
+    try:
+        resolve_sdk(text)
+    except UnknownTargetError as error:
+        assert error.exit_status == 4
+
+
+def test_what_the_series_file_declares_is_done(tmp_path: Path) -> None:
+    data = shutil.copytree(DATA, tmp_path / "data")
+    text = (data / "series.toml").read_text()
+    (data / "series.toml").write_text(
+        text.replace('below_oldest = "error"', 'below_oldest = "warning"')
+        .replace('newer = "warning"', 'newer = "error"', 1)
+        .replace('far_newer = "error"', 'far_newer = "warning"')
+    )
+    shelf = Tables(data)
+    table, findings = resolve_sdk("2.24", source=shelf)
+    assert (table.version, [finding.code for finding in findings]) == ("2.29.0", ["QNN005"])
+    with pytest.raises(UnknownTargetError, match=r"2\.52"):
+        resolve_sdk("2.52", source=shelf)
+
+
+def test_a_target_carries_what_was_found_about_both() -> None:
+    target = resolve_target("QCS6490", "2.33.7", "qnn-htp")
+    assert target.device.id == "qcs6490"
+    assert target.requested == "2.33.7"
+    assert target.sdk is not None
+    assert target.sdk.version == "2.33.0"
+    assert {"QNN001", "QNN012"} <= {finding.code for finding in target.findings}
+
+
+def test_a_plain_target_has_no_findings() -> None:
+    assert resolve_target("sm8650", "2.33", "qnn-htp").findings == ()
+
+
+def test_a_backend_that_does_not_serve_the_device() -> None:
+    with pytest.raises(UnknownTargetError, match="does not serve"):
+        resolve_target("sm8650", "2.33", "vitis-ai")
+
+
+def test_the_provider_needs_no_tools_and_no_dsp_arch() -> None:
+    target = resolve_target("sm7150", "2.51", "ort-qnn")
+    assert [(finding.code, str(finding.severity)) for finding in target.findings] == [("QNN010", "warning")]
+    (error,) = [f for f in resolve_target("sm7150", "2.50", "qnn-htp").findings if f.code == "QNN010"]
+    assert error.blocks

@@ -1,0 +1,254 @@
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploykit.capabilities import ConfigKey, Feature, Flag, SdkTable, Status
+from deploykit.errors import InputError
+from deploykit.findings import Confidence
+from deploykit_qualcomm.tables import DATA, Tables, load_sdk_table, load_sdk_tables, tables
+
+LEGACY = "qnn-onnx-converter"
+ROWS: dict[str, Any] = tomllib.loads((Path(__file__).parents[1] / "data/qualcomm/rows.toml").read_text())
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A copy of the shipped data, to be damaged."""
+    return shutil.copytree(DATA, tmp_path / "data")
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+
+
+def test_every_release_has_a_file() -> None:
+    assert set(ROWS["releases"]) <= set(tables().versions)
+    assert len(ROWS["releases"]) == 30
+    assert {"2.49.40", "2.50.40", "2.51.0"} <= set(tables().versions)
+
+
+def test_releases_without_argument_lists_have_no_rows() -> None:
+    without = [version for version in tables().versions if not tables().table(version).flags]
+    assert without == ["2.20.0", "2.22", "2.25.0", "2.26.2", "2.27.0", "2.28"]
+    assert load_sdk_tables()[0].version == "2.29.0"
+
+
+@pytest.mark.parametrize("tool", sorted(ROWS["flags"]))
+def test_every_flag_of_every_tool_is_in_the_newest_table(tool: str) -> None:
+    newest = load_sdk_tables()[-1]
+    assert tool in newest.tools()
+    missing = [flag for flag in ROWS["flags"][tool] if newest.flag(tool, flag) is None]
+    assert missing == []
+
+
+def test_every_alias_finds_its_flag() -> None:
+    newest = load_sdk_tables()[-1]
+    for tool, aliases in ROWS["aliases"].items():
+        assert [alias for alias in aliases if newest.flag(tool, alias) is None] == []
+
+
+def test_every_key_case_rule_and_wheel_is_there() -> None:
+    shelf = tables()
+    assert set(ROWS["keys"]) <= {row.path for row in load_sdk_table("2.33.0").config_keys}
+    assert len(ROWS["keys"]) == 59
+    assert [case.id for case in shelf.missing_encodings] == ROWS["missing_encodings"]
+    assert [rule.topic for rule in shelf.compat_rules] == ROWS["rules"]
+    assert [f"{wheel.version} {wheel.sdk}" for wheel in shelf.wheels] == ROWS["wheels"]
+
+
+@pytest.mark.parametrize("table", load_sdk_tables(), ids=lambda table: table.version)
+def test_every_row_says_who_and_since_when(table: SdkTable) -> None:
+    rows: list[Flag | Feature | ConfigKey] = [*table.flags, *table.features, *table.config_keys]
+    for row in rows:
+        assert row.source
+        assert all(len(source) > 6 or "#" in source for source in row.source), row  # short names are written out
+        assert row.since in tables().with_rows
+    for change in table.changes:
+        assert change.source
+
+
+def test_a_flag_that_no_table_lists_is_not_there() -> None:
+    table = load_sdk_table("2.33.0")
+    assert table.flag(LEGACY, "--no_such_flag") is None
+    assert not table.has_flag(LEGACY, "--no_such_flag")
+
+
+@pytest.mark.parametrize(
+    ("version", "status"),
+    [
+        ("2.29.0", "unsupported"),
+        ("2.33.0", "unsupported"),
+        ("2.34.0", "unknown"),
+        ("2.35.0", "unknown"),
+        ("2.36", "unknown"),
+        ("2.37.0", "supported"),
+        ("2.44.0", "supported"),
+        ("2.50.0", "supported"),
+    ],
+)
+def test_quantizer_v2_by_release(version: str, status: str) -> None:
+    table = load_sdk_table(version)
+    row = table.flag(LEGACY, "--use_quantize_v2")
+    assert row is not None
+    assert row.status == status
+    assert table.status("quantizer-v2", tool=LEGACY) == status
+    assert table.has_flag(LEGACY, "--use_quantize_v2") is (status == "supported")
+
+
+def test_both_sides_of_a_contradiction_are_kept() -> None:
+    row = load_sdk_table("2.35.0").feature("quantizer-v2", tool=LEGACY)
+    assert row is not None
+    assert "2.35.0" in row.contradicts
+    assert "2.37" in row.contradicts
+
+
+def test_input_list_belongs_to_the_quantizer() -> None:
+    table = load_sdk_table("2.37.0")
+    assert not table.has_flag("qairt-converter", "--input_list")
+    assert table.has_flag("qairt-quantizer", "--input_list")
+    assert table.has_flag(LEGACY, "--input_list")
+
+
+def test_a_list_that_was_read_at_a_later_release_is_inferred_for_earlier_ones() -> None:
+    before, after = load_sdk_table("2.33.0"), load_sdk_table("2.35.0")
+    for table, confidence, since in ((before, "inferred", "2.29.0"), (after, "documented", "2.35.0")):
+        row = table.flag("qairt-converter", "--float_bitwidth")
+        assert row is not None
+        assert (row.confidence, row.since) == (confidence, since)
+    assert "2.35.0" in (before.flag("qairt-converter", "--float_bitwidth") or after).confidence_note  # type: ignore[union-attr]
+
+
+def test_a_row_of_a_later_release_does_not_leak_into_an_earlier_one() -> None:
+    key = "context.lora_weight_sharing"
+    states = {version: load_sdk_table(version).key(key) for version in ("2.38.0", "2.39.0")}
+    assert [row.status for row in states.values() if row] == [Status.UNSUPPORTED, Status.SUPPORTED]
+
+
+def test_soc_id_is_gone_from_2_48_on() -> None:
+    before, after = (load_sdk_table(version).key("devices[].soc_id") for version in ("2.47.1", "2.48.0"))
+    assert before is not None
+    assert after is not None
+    assert (before.status, after.status) == (Status.SUPPORTED, Status.UNSUPPORTED)
+    assert before.lifecycle == after.lifecycle == "deprecated"
+    assert after.renamed_to == "devices[].soc_model"
+    assert "2.49" in after.contradicts
+
+
+def test_facts_speak_of_their_own_release_only() -> None:
+    assert load_sdk_table("2.49.0").facts["context_blob"].value == "4.0"
+    assert "context_blob" not in load_sdk_table("2.48.0").facts
+
+
+def test_a_new_release_is_one_file(data: Path) -> None:
+    (data / "sdks/2.52.0.toml").write_text(
+        'schema = 1\nsdk = "qairt"\nversion = "2.52.0"\nextends = "2.51.0"\nbuilds = ["2.52.0.261030"]\n'
+        'source = ["a test"]\nconfidence = "reported"\n\n'
+        '[[flag]]\ntool = "qnn-onnx-converter"\nflags = ["--brand_new"]\nmeaning = "a test"\nkind = "switch"\n'
+        'source = ["a test"]\nconfidence = "reported"\n\n'
+        '[[flag]]\ntool = "qnn-onnx-converter"\nflags = ["--dry_run"]\nmeaning = "gone"\nstatus = "unsupported"\n'
+        'source = ["a test"]\nconfidence = "reported"\n'
+    )
+    shelf = Tables(data)
+    new, old = shelf.table("2.52.0"), shelf.table("2.51.0")
+    assert new.has_flag(LEGACY, "--brand_new")
+    assert not old.has_flag(LEGACY, "--brand_new")
+    assert not new.has_flag(LEGACY, "--dry_run")
+    assert old.has_flag(LEGACY, "--dry_run")
+    assert len(new.flags) == len(old.flags) + 1
+    changed = new.flag(LEGACY, "--dry_run")
+    assert changed is not None
+    assert changed.since == "2.52.0"
+
+
+BROKEN: dict[str, tuple[str, str, str, str]] = {
+    "bad key": (
+        "sdks/2.33.0.toml",
+        "[[feature]]\nfeature =",
+        "[[feature]]\nfeatures =",
+        "feature[0].features: unknown",
+    ),
+    "bad confidence": ("sdks/2.33.0.toml", 'confidence = "inferred"', 'confidence = "sure"', "feature[0].confidence:"),
+    "bad status": ("sdks/2.34.0.toml", 'status = "unknown"', 'status = "maybe"', "flag[0].status:"),
+    "missing source": ("sdks/2.41.toml", 'note = "all runs', 'notes = "all runs', "feature[0].notes: unknown key"),
+    "dangling extends": ("sdks/2.33.0.toml", 'extends = "2.32.6"', 'extends = "2.32.7"', "extends: there is no"),
+    "later extends": ("sdks/2.33.0.toml", 'extends = "2.32.6"', 'extends = "2.34.0"', "extends: 2.34.0 is not an"),
+    "own extends": ("sdks/2.33.0.toml", 'extends = "2.32.6"', 'extends = "2.33.0"', "extends: 2.33.0 is not an"),
+    "empty extends": ("sdks/2.30.toml", 'extends = "2.29.0"', 'extends = "2.28"', "extends: 2.28 has no rows"),
+    "other version": ("sdks/2.33.0.toml", 'version = "2.33.0"', 'version = "2.33.1"', "version: '2.33.1' differs"),
+    "not TOML": ("sdks/2.33.0.toml", "schema = 1", "schema = = 1", "not TOML"),
+    "since by hand": ("sdks/2.33.0.toml", "[[feature]]\n", '[[feature]]\nsince = "2.30"\n', "feature[0].since:"),
+}
+
+
+@pytest.mark.parametrize("case", sorted(BROKEN))
+def test_one_wrong_row_is_named_by_its_path(case: str, data: Path) -> None:
+    name, old, new, path = BROKEN[case]
+    edit(data / name, old, new)
+    with pytest.raises(InputError) as caught:
+        Tables(data).all()
+    assert str(caught.value).startswith((f"{name}: {path}", f"{data / name}: {path}"))
+
+
+WRONG_FILES: dict[str, tuple[Callable[[Tables], object], str, str]] = {
+    "tools/qairt-converter.toml: flag[2].kind": (lambda t: t.tools, 'kind = "values"', 'kind = "many"'),
+    "config_keys.toml: layout.confidence": (lambda t: t.keys, '"reported"\n\n[[key]]\npath', '"sure"\n\n[[key]]\npath'),
+    "wheels.toml: wheel[0].onnxruntime[0].status": (lambda t: t.wheels, 'status = "supported"', 'status = "ok"'),
+    "series.toml: below_oldest": (lambda t: t.series, 'below_oldest = "error"', 'below_oldest = "shrug"'),
+    "compat_rules.toml: rule[0].topics": (lambda t: t.compat_rules, "\ntopic =", "\ntopics ="),
+    "missing_encoding.toml: case[0].status": (lambda t: t.missing_encodings, 'status = "supported"', "status = 1"),
+    "archs.toml: arch.v66.numbers": (lambda t: t.archs, "number = 66", "numbers = 66"),
+}
+
+
+@pytest.mark.parametrize("path", sorted(WRONG_FILES))
+def test_every_kind_of_file_is_checked(path: str, data: Path) -> None:
+    read, old, new = WRONG_FILES[path]
+    edit(data / path.split(":", 1)[0], old, new)
+    with pytest.raises(InputError) as caught:
+        read(Tables(data))
+    assert str(caught.value).startswith(path)
+
+
+def test_a_row_that_stands_twice_is_refused(data: Path) -> None:
+    path = data / "sdks/2.30.toml"
+    rows = path.read_text()
+    path.write_text(rows + rows[rows.index("[[flag]]") :])
+    with pytest.raises(InputError, match=r"sdks/2.30.toml: flag\[1\]: the same row occurs twice"):
+        Tables(data).table("2.30")
+
+
+def test_a_tool_file_holds_its_own_tool_only(data: Path) -> None:
+    path = data / "tools/qnn-net-run.toml"
+    edit(path, "[[flag]]\n", '[[flag]]\ntool = "other"\n')
+    with pytest.raises(InputError, match=r"flag\[0\].tool"):
+        Tables(data).table("2.33.0")
+
+
+def test_loading_is_light_and_lazy() -> None:
+    code = (
+        "import sys, deploykit_qualcomm.resolving as r, deploykit_qualcomm.compat as c\n"
+        "r.resolve_target('sm8650', '2.33', 'qnn-htp'); list(c.compat_rows('qnn-htp'))\n"
+        "print([name for name in ('onnx', 'onnxruntime', 'numpy', 'importlib.metadata') if name in sys.modules])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_table_reads_only_the_releases_it_descends_from() -> None:
+    shelf = Tables()
+    shelf.table("2.31.0")
+    assert set(shelf._files) == {"2.29.0", "2.30", "2.31.0"}
+
+
+def test_confidence_is_one_of_four_words() -> None:
+    assert {row.confidence for row in load_sdk_tables()[-1].flags} <= set(Confidence)

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from deploykit.devices import Device, Fact
+from deploykit.findings import Confidence, SubjectKind
+from deploykit.target import Target
+from deploykit_qualcomm.devices import qualcomm_device
+from deploykit_qualcomm.rules import SDK_RULES, TARGET_RULES, SdkChoice, SdkMatch
+from deploykit_qualcomm.tables import load_sdk_table
+
+
+def chosen(request: str, table: str, match: SdkMatch, *, uses_tools: bool = True) -> SdkChoice:
+    return SdkChoice(request=request, table=load_sdk_table(table), match=match, uses_tools=uses_tools)
+
+
+def target(device: str | Device, sdk: str = "2.50.0", backend: str = "qnn-htp") -> Target:
+    found = qualcomm_device(device) if isinstance(device, str) else device
+    return Target(device=found, backend=backend, requested=sdk, sdk=load_sdk_table(sdk))
+
+
+def without(device: str, fact: str) -> Device:
+    found = qualcomm_device(device)
+    return replace(found, facts={name: value for name, value in found.facts.items() if name != fact})
+
+
+EXACT = chosen("2.33.0", "2.33.0", "exact")
+CASES: dict[str, tuple[Any, Any]] = {
+    "QNN001": (chosen("2.33.5", "2.33.0", "lower"), EXACT),
+    "QNN002": (chosen("2.52", "2.51.0", "newer"), EXACT),
+    "QNN003": (chosen("2.33.0.1", "2.33.0", "unlisted-build"), chosen("2.33.0.250327", "2.33.0", "build")),
+    "QNN004": (chosen("2.51", "2.51.0", "series"), chosen("2.51", "2.51.0", "series", uses_tools=False)),
+    "QNN005": (chosen("2.20", "2.29.0", "below"), EXACT),
+    "QNN010": (target("sm7150"), target("sm8650")),
+    "QNN011": (target("sdm865"), target("sm8350")),
+    "QNN012": (target("qcs6490"), target("qcm6490")),
+    "QNN013": (target("sc8480xp"), target("sc8380xp")),
+    "QNN014": (target("sm8735"), target("sm8650")),
+    "QNN015": (target("qcs8550"), target("sm8550")),
+    "QNN016": (target("sm8850", "2.33.0"), target("sm8850", "2.47.0")),
+    "QNN017": (target("sm8850"), target("sm8750")),
+    "QNN018": (target(without("sm8650", "soc_model")), target("sm8650")),
+}
+
+
+@pytest.mark.parametrize("code", [rule.code for rule in (*SDK_RULES, *TARGET_RULES)])
+def test_each_rule_fires_and_stays_silent(code: str) -> None:
+    rules: Any = SDK_RULES if code in [rule.code for rule in SDK_RULES] else TARGET_RULES
+    triggering, clean = CASES[code]
+    findings = list(rules[code].run(triggering))
+    assert findings
+    assert not list(rules[code].run(clean))
+    for finding in findings:
+        assert finding.code == code
+        assert finding.sources
+        assert finding.hint
+        assert finding.subject.kind in (SubjectKind.SDK, SubjectKind.TARGET)
+
+
+def test_codes_are_in_the_range_of_targets() -> None:
+    assert all("QNN001" <= rule.code <= "QNN049" for rule in (*SDK_RULES, *TARGET_RULES))
+    assert set(CASES) == {rule.code for rule in (*SDK_RULES, *TARGET_RULES)}
+
+
+def test_both_numbers_of_a_contradicted_soc_model_are_shown() -> None:
+    (finding,) = TARGET_RULES["QNN012"].run(target("qcs6490"))
+    assert "35" in finding.message
+    assert "93" in finding.message
+    assert finding.evidence == {"value": 35, "alternatives": [93]}
+
+
+def test_a_device_from_a_file_of_tomorrow_is_judged_the_same() -> None:
+    facts = {
+        name: Fact(value=value, source=("a test",), confidence=Confidence.DOCUMENTED)
+        for name, value in (("soc_model", 999), ("arch", "v99"), ("vtcm_mb", 8))
+    }
+    device = Device(schema=1, id="sm9999", name="SM9999", vendor="Qualcomm", backends=("qnn-htp",), facts=facts)
+    assert [finding.code for finding in TARGET_RULES.run(target(device))] == ["QNN016"]
