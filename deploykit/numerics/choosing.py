@@ -1,0 +1,150 @@
+"""Chooses among ways to deploy a precision mix, from simulated numbers alone: remove the need, let the SDK, else cut.
+
+Pure: no graph, no runtime. It says of every way why it won or lost.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from deploykit.findings import Confidence
+
+__all__ = ["Choice", "Way", "choose"]
+
+_EQUAL_DB = 0.05
+"""A difference that is none: simulations of the same thing on the same samples agree better than that."""
+
+_TIE_DB = 1.0
+"""Ways that are closer than this are equally good: the less intrusive one wins."""
+
+_SMALL_LOSS_DB = 3.0
+"""What may be lost against the encodings' own simulation before float16 is worth its risks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """One way to deploy, with its simulated quality. ``sqnr_db`` is per output of the original model.
+
+    ``kind`` is ``integer`` (no float16 left), ``fallback`` (the SDK mixes) or ``segments``. ``intrusion`` orders ways
+    by how much of the user's model they change: 0 nothing, 1 rewrites, 2 other outputs, 3 a host tail.
+    """
+
+    id: str
+    kind: str
+    overall_db: float
+    sqnr_db: Mapping[str, float] = field(default_factory=dict)
+    float16_tensors: int = 0
+    borders: int = 0
+    segments: int = 1
+    rewrites: tuple[str, ...] = ()
+    intrusion: int = 0
+    confidence: Confidence = Confidence.INFERRED
+    unavailable: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape of a plan's candidate, without the verdict."""
+        return {
+            "id": self.id,
+            "float16_tensors": self.float16_tensors,
+            "borders": self.borders,
+            "segments": self.segments,
+            "rewrites": list(self.rewrites),
+            "overall_db": _finite(self.overall_db),
+            "sqnr_db": {name: _finite(value) for name, value in self.sqnr_db.items()},
+            "confidence": str(self.confidence),
+        }
+
+
+def _finite(value: float) -> float | None:
+    return round(value, 3) if math.isfinite(value) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """The winner, or None when no way is available, and the verdict on every way by id."""
+
+    winner: Way | None
+    verdicts: Mapping[str, str]
+    ways: tuple[Way, ...]
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """The candidates in the published shape."""
+        won = self.winner.id if self.winner is not None else None
+        return [{**way.to_json(), "won": way.id == won, "why": self.verdicts[way.id]} for way in self.ways]
+
+
+def choose(ways: Sequence[Way], *, reference_db: float, sdk_mixes_safely: bool = False, mixed: str = "auto") -> Choice:
+    """Pick a way. ``reference_db`` is the simulation of the encodings as they were given.
+
+    ``mixed`` is ``auto``, or ``fallback`` or ``segments`` to insist on that kind, or ``refuse`` to take integer ways
+    only. In ``auto``: integer ways that reach the reference; then the SDK's own mix where that is safe; then integer
+    ways that lose little; then float16 by confidence and quality.
+    """
+    open_ways = [way for way in ways if not way.unavailable and _wanted(way, mixed)]
+    integer = [way for way in open_ways if way.kind == "integer"]
+    mixing = [way for way in open_ways if way.kind != "integer"]
+    fallback = [way for way in mixing if way.kind == "fallback"]
+    stages = (
+        (_reaching(integer, reference_db), "it needs no float16 and is as good as the encodings' own simulation"),
+        (fallback if sdk_mixes_safely else [], "this SDK mixes float16 and integers safely"),
+        (_reaching(integer, reference_db - _SMALL_LOSS_DB), "it needs no float16 and loses little"),
+        (_surest(mixing), "float16 is needed, and this is the surest way to it"),
+        (integer, "no other way is available"),
+    )
+    for members, why in stages:
+        winner = _best(members)
+        if winner is not None:
+            return Choice(winner=winner, verdicts=_verdicts(ways, winner, why, reference_db, mixed), ways=tuple(ways))
+    verdicts = {way.id: way.unavailable or f"not asked for (--mixed {mixed})" for way in ways}
+    return Choice(winner=None, verdicts=verdicts, ways=tuple(ways))
+
+
+def _wanted(way: Way, mixed: str) -> bool:
+    if mixed in ("fallback", "segments"):
+        return way.kind == mixed
+    return mixed == "auto" or way.kind == "integer"
+
+
+def _reaching(ways: list[Way], least_db: float) -> list[Way]:
+    return [way for way in ways if way.overall_db >= least_db - _EQUAL_DB]
+
+
+def _surest(ways: list[Way]) -> list[Way]:
+    rank = min((way.confidence.rank for way in ways), default=0)
+    return [way for way in ways if way.confidence.rank == rank]
+
+
+def _best(ways: list[Way]) -> Way | None:
+    """The least intrusive of those within a decibel of the best; fewer borders and segments break ties."""
+    if not ways:
+        return None
+    top = max(way.overall_db for way in ways)
+    close = [way for way in ways if way.overall_db >= top - _TIE_DB or way.overall_db == top]
+    return min(close, key=lambda way: (way.intrusion, way.borders + way.segments, -way.overall_db, way.id))
+
+
+def _verdicts(ways: Sequence[Way], winner: Way, why: str, reference_db: float, mixed: str) -> dict[str, str]:
+    return {way.id: why if way is winner else _lost(way, winner, reference_db, mixed) for way in ways}
+
+
+def _lost(way: Way, winner: Way, reference_db: float, mixed: str) -> str:
+    if way.unavailable:
+        return way.unavailable
+    if not _wanted(way, mixed):
+        return f"not asked for (--mixed {mixed})"
+    if way.kind != "integer" and winner.kind == "integer":
+        return f"{way.float16_tensors} float16 tensors and {way.borders} borders that {winner.id} does without"
+    if way.overall_db < winner.overall_db - _TIE_DB:
+        return f"{_db(way.overall_db)} against {_db(winner.overall_db)} of {winner.id}"
+    if winner.kind == "integer" and way.overall_db < reference_db - _EQUAL_DB:
+        return f"{_db(way.overall_db)} is less than the encodings' own simulation has ({_db(reference_db)})"
+    if way.confidence.rank > winner.confidence.rank:
+        return f"{winner.id} is surer to work"
+    return f"{winner.id} is as good and changes less"
+
+
+def _db(value: float) -> str:
+    return f"{value:.1f} dB" if math.isfinite(value) else ("no error" if value > 0 else "no signal")
