@@ -202,7 +202,7 @@ def check_inference(facts: GraphFacts) -> Iterator[Found]:
     what="A stored tensor with NaN or infinity in it.",
     why="No integer grid holds them: a scale derived from an infinite range is infinite too. NaN spreads to every "
     "result that it touches.",
-    fix="replace infinities by the largest value that is needed (masks: -100 is enough before a Softmax), and find out "
+    fix="replace an infinity by the largest value that is needed (a finite one does in a mask), and find out "
     "where a NaN comes from",
     sources=("IEEE 754", "ONNX operator documentation: QuantizeLinear"),
 )
@@ -319,7 +319,7 @@ def check_external(facts: GraphFacts) -> Iterator[Found]:
         yield Found(
             kind=SubjectKind.MODEL,
             name=facts.model_name,
-            message=f"{len(outside)} tensors of {size:,} bytes lie in files beside {facts.model_name}",
+            message=f"{len(outside)} tensor(s) of {size:,} bytes lie in files beside {facts.model_name}",
             evidence={"tensors": len(outside), "bytes": size},
         )
 
