@@ -1,0 +1,240 @@
+"""The questions that the tables must answer in one call, against what the sources say."""
+
+from __future__ import annotations
+
+import shutil
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploykit.capabilities import CompatRow
+from deploykit.compat import Query, answer, differences
+from deploykit_qualcomm.binaries import binary_rows, judge_loading
+from deploykit_qualcomm.compat import compat_rows
+from deploykit_qualcomm.tables import DATA, Tables
+
+ROWS: dict[str, Any] = tomllib.loads((Path(__file__).parents[1] / "data/qualcomm/rows.toml").read_text())
+LEGACY, CONVERTER, QUANTIZER = "qnn-onnx-converter", "qairt-converter", "qairt-quantizer"
+GENERATOR = "qnn-context-binary-generator"
+
+
+@cache
+def rows(backend: str = "qnn-htp") -> tuple[CompatRow, ...]:
+    return tuple(compat_rows(backend))
+
+
+def ask(
+    words: str, sdk: str = "", *, tool: str = "", arch: str | None = None, backend: str = "qnn-htp"
+) -> list[CompatRow]:
+    query = Query(words=tuple(words.split()), sdk=sdk, tool=tool, archs=None if arch is None else (arch,))
+    return list(answer(rows(backend), query).rows)
+
+
+def status(feature: str, sdk: str, *, tool: str = "", arch: str = "", backend: str = "qnn-htp") -> str:
+    found = [r for r in ask(feature, sdk, tool=tool, backend=backend) if r.feature == feature and r.arch == arch]
+    (one,) = [r for r in found if r.tool == tool]
+    return str(one.status)
+
+
+def test_every_row_can_be_reached_by_its_name() -> None:
+    for tool, flags in ROWS["flags"].items():
+        for flag in flags:
+            assert [r for r in ask(flag, tool=tool) if r.feature == f"flag {flag}"], (tool, flag)
+        assert ask(tool), tool
+    for key in ROWS["keys"]:
+        assert [r for r in ask(key) if r.feature == f"key {key}"], key
+    for release in ROWS["releases"]:
+        assert [r for r in ask(f"release {release}") if r.feature == f"release {release}"], release
+    for case in ROWS["missing_encodings"]:
+        assert ask(f"missing-encoding {case}"), case
+    for topic in ROWS["rules"]:
+        assert [r for r in ask(topic) if r.feature == f"rule {topic}"], topic
+
+
+@pytest.mark.parametrize("backend", ["qnn-htp", "ort-qnn"])
+def test_every_row_carries_source_and_confidence(backend: str) -> None:
+    assert len(rows(backend)) > 100
+    for row in rows(backend):
+        assert row.source, row
+        assert row.confidence is not None, row
+        assert row.backend == backend
+
+
+@pytest.mark.parametrize("feature", ["encodings-0.6.1", "encodings-1.0.0", "encodings-2.0.0"])
+@pytest.mark.parametrize("tool", [LEGACY, CONVERTER])
+@pytest.mark.parametrize("sdk", ["2.29", "2.33", "2.37", "2.44", "2.48", "2.50"])
+def test_encodings_per_tool_and_sdk(feature: str, tool: str, sdk: str) -> None:
+    expected = {
+        ("encodings-2.0.0", LEGACY): ["unsupported", "unsupported", "supported", "supported", "broken", "unknown"],
+        ("encodings-2.0.0", CONVERTER): ["unknown", "unknown", "supported", "supported", "broken", "unknown"],
+        ("encodings-1.0.0", LEGACY): ["unknown", "unknown", *["supported"] * 4],
+        ("encodings-1.0.0", CONVERTER): ["unknown", "unknown", *["supported"] * 4],
+    }.get((feature, tool), ["supported"] * 6)
+    order = ["2.29", "2.33", "2.37", "2.44", "2.48", "2.50"]
+    assert status(feature, sdk, tool=tool) == expected[order.index(sdk)]
+
+
+def test_the_contradiction_about_quantizer_v2_is_shown_on_both_sides() -> None:
+    found = {row.since: row for row in ask("quantizer-v2", tool=LEGACY) if row.feature == "quantizer-v2"}
+    assert {since: str(row.status) for since, row in found.items()} == {
+        "2.29.0": "unsupported",
+        "2.34.0": "unknown",
+        "2.35.0": "unknown",
+        "2.37.0": "supported",
+    }
+    assert "2.37" in found["2.35.0"].contradicts
+    assert "2.35.0" in found["2.37.0"].contradicts
+
+
+def test_float_fallback() -> None:
+    at_2_33 = {row.tool: row for row in ask("float-fallback", "2.33") if row.feature == "float-fallback"}
+    assert str(at_2_33[LEGACY].status) == "supported"
+    assert str(at_2_33[LEGACY].confidence) == "inferred"
+    assert "--input_list" in at_2_33[LEGACY].note
+    assert status("float-fallback", "2.48", tool=QUANTIZER) == "broken"
+    assert status("float-fallback-with-input-list", "2.33", tool=LEGACY) == "unsupported"
+
+
+@pytest.mark.parametrize(
+    ("feature", "sdk", "expected"),
+    [
+        ("fp16", "2.33", "NSSSSS"),
+        ("a16w16", "2.33", "NNSSSS"),
+        ("matmul-16bit", "2.33", "NNSSSS"),
+        ("lpbq", "2.33", "NSSSSS"),
+        ("extended-udma", "2.33", "NNNNNS"),
+        ("bf16", "2.33", "NNNNN?"),
+        ("bf16", "2.44", "NNNNNS"),
+        ("bq", "2.33", "??????"),
+        ("bq", "2.47", "NSSSSS"),
+        ("htp-arch", "2.33", "SSSS??"),
+        ("htp-arch", "2.47", "SSSSSS"),
+    ],
+)
+@pytest.mark.parametrize("backend", ["qnn-htp", "ort-qnn"])
+def test_precisions_per_architecture(feature: str, sdk: str, expected: str, backend: str) -> None:
+    letters = {"supported": "S", "unsupported": "N", "unknown": "?"}
+    archs = ("v68", "v69", "v73", "v75", "v79", "v81")
+    found = "".join(letters[status(feature, sdk, arch=arch, backend=backend)] for arch in archs)
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("feature", "tool", "before", "after", "states"),
+    [
+        ("w4a16", "", "2.43", "2.44", ["unknown", "supported"]),
+        ("weight-sharing", GENERATOR, "2.29", "2.50", ["supported", "supported"]),
+        ("lora-weight-sharing", GENERATOR, "2.38", "2.39", ["unsupported", "supported"]),
+        ("spill-fill", "qnn-net-run", "2.29", "2.50", ["supported", "supported"]),
+        ("external-spill-fill-buffer", "qnn-net-run", "2.47", "2.48", ["unknown", "broken"]),
+        ("explicit-float-entries", LEGACY, "2.33", "2.34", ["broken", "unknown"]),
+        ("explicit-float-entries", CONVERTER, "2.33", "2.48", ["supported", "supported"]),
+        ("custom-io-with-encodings-1.0.0", LEGACY, "2.33", "2.37", ["unknown", "unsupported"]),
+        ("run-time-keys-in-prepare-file", GENERATOR, "2.42", "2.48", ["supported", "unsupported"]),
+        ("soc-id-key", GENERATOR, "2.41", "2.48", ["supported", "unsupported"]),
+        ("python-3.12", "", "2.46", "2.47", ["unsupported", "supported"]),
+        ("onnx-opset-22", CONVERTER, "2.38", "2.39", ["unknown", "supported"]),
+        ("input-list", CONVERTER, "2.33", "2.50", ["unsupported", "unsupported"]),
+    ],
+)
+def test_what_a_release_brought(feature: str, tool: str, before: str, after: str, states: list[str]) -> None:
+    assert [status(feature, sdk, tool=tool) for sdk in (before, after)] == states
+
+
+def test_a_flag_says_since_when_and_what_it_is_called_now() -> None:
+    flag = [row for row in ask("--use_quantize_v2", tool=LEGACY) if row.feature == "flag --use_quantize_v2"]
+    assert [(row.since, row.until, str(row.status)) for row in flag] == [
+        ("2.29.0", "2.33.0", "unsupported"),
+        ("2.34.0", "2.34.0", "unknown"),
+        ("2.35.0", "2.36", "unknown"),
+        ("2.37.0", "", "supported"),
+    ]
+    assert ask("--act_bw", tool=LEGACY)[0].feature == "flag --act_bitwidth"
+    never, right = ask("--desired_input_shape", "2.50")
+    assert (str(never.status), never.renamed_to) == ("unsupported", "flag --source_model_input_shape")
+    assert (str(right.status), right.feature) == ("supported", "flag --source_model_input_shape")
+
+
+def test_an_old_key_brings_the_new_one() -> None:
+    found = ask("key devices[].soc_id", "2.48")
+    assert [(row.feature, str(row.status)) for row in found][-1] == ("key devices[].soc_model", "supported")
+    assert "2.49" in found[0].contradicts
+
+
+def test_wheels() -> None:
+    found = ask("onnxruntime-qnn 2.3.0", backend="ort-qnn")
+    assert {row.tool: str(row.status) for row in found if row.feature == "wheel onnxruntime-qnn 2.3.0"} == {
+        "onnxruntime 1.24.2": "supported",
+        "onnxruntime 1.25.1": "supported",
+        "onnxruntime 1.28.0": "broken",
+        "onnxruntime 1.31.1": "broken",
+    }
+    (carried,) = {row.feature for row in ask("2.51.0", backend="ort-qnn") if row.feature.startswith("wheel")}
+    assert carried == "wheel onnxruntime-qnn 2.7.0"
+
+
+def test_context_blob_versions() -> None:
+    found = {row.feature: row.since for row in ask("fact context-blob") if row.since <= "2.49.0"}
+    assert found == {
+        "fact context-blob 3.2.0": "2.28",
+        "fact context-blob 3.3.4": "2.42.0",
+        "fact context-blob 4.0": "2.49.0",
+    }
+
+
+@pytest.mark.parametrize(
+    ("built", "built_for", "runtime", "arch", "expected"),
+    [
+        ("2.48", "v73", "2.51", "v73", "supported"),
+        ("2.48", "v73", "2.51", "v79", "supported"),
+        ("2.48", "v68", "2.48", "v73", "supported"),
+        ("2.48.0.260626", "v73", "2.48", "v73", "supported"),
+        ("2.51", "v73", "2.48", "v73", "unsupported"),
+        ("2.49", "v73", "2.48", "v73", "unsupported"),
+        ("2.48.1", "v73", "2.48.0", "v73", "unsupported"),
+        ("2.48", "v81", "2.51", "v68", "unsupported"),
+        ("2.48", "v73", "2.51", "", "unknown"),
+        ("2.51", "v73", "2.48", "", "unsupported"),
+    ],
+)
+def test_will_a_context_binary_load(built: str, built_for: str, runtime: str, arch: str, expected: str) -> None:
+    whole, release, architecture = binary_rows("qnn-htp", built, built_for, runtime, arch)
+    assert str(whole.status) == expected
+    assert release.source
+    assert ("indeterminate" in whole.contradicts) is (built_for < arch)
+    assert architecture.arch == arch
+
+
+def test_the_blob_version_is_named_where_it_decides() -> None:
+    release, _ = judge_loading("2.49.0", "v73", "2.42.0", "v73")
+    assert "4.0" in release.why
+
+
+def test_what_changes_for_a_v75_device_from_2_33_to_2_37() -> None:
+    changes = differences(rows(), "2.33", "2.37", Query(archs=("v75",)))
+    states = {
+        (c.row.feature, c.row.tool): (str(c.before and c.before.status), str(c.after and c.after.status))
+        for c in changes
+    }
+    assert states["quantizer-v2", LEGACY] == ("unsupported", "supported")
+    assert states["flag --use_quantize_v2", LEGACY] == ("unsupported", "supported")
+    assert states["encodings-2.0.0", LEGACY] == ("unsupported", "supported")
+    assert states["key graphs[].fp16_relaxed_precision", "htp-config-inner"] == ("supported", "supported")
+    assert ("flag --float_bitwidth", CONVERTER) not in states
+
+
+def test_a_new_release_appears_without_code(tmp_path: Path) -> None:
+    data = shutil.copytree(DATA, tmp_path / "data")
+    (data / "sdks/2.60.0.toml").write_text(
+        'schema = 1\nsdk = "qairt"\nversion = "2.60.0"\nextends = "2.51.0"\nbuilds = []\nsource = ["a test"]\n'
+        'confidence = "reported"\n\n[[feature]]\nfeature = "quantizer-v2"\ntool = "qnn-onnx-converter"\n'
+        'status = "broken"\nsource = ["a test"]\nconfidence = "reported"\n'
+    )
+    found = [row for row in compat_rows("qnn-htp", source=Tables(data)) if row.feature == "quantizer-v2"]
+    assert [(row.since, row.until, str(row.status)) for row in found if row.tool == LEGACY][-2:] == [
+        ("2.37.0", "2.51.0", "supported"),
+        ("2.60.0", "", "broken"),
+    ]
