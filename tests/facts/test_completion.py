@@ -22,7 +22,7 @@ from deploykit.model import Model, load_model, wrap_proto
 
 DATA = Path(__file__).parents[1] / "data"
 
-CASES = [
+EXPORTS = [
     *(
         (f"aimet/{path.parts[-2] if 'aimet-2' not in path.parts[-2] else path.parts[-3]}/model.onnx", path)
         for path in sorted((DATA / "aimet").rglob("*.v1.0.0.encodings"))
@@ -44,7 +44,7 @@ def without_floats(encodings: EncodingSet) -> EncodingSet:
     return replace(encodings, entries=entries)
 
 
-@pytest.mark.parametrize(("model_path", "path"), CASES, ids=lambda v: v if isinstance(v, str) else v.name)
+@pytest.mark.parametrize(("model_path", "path"), EXPORTS, ids=lambda v: v if isinstance(v, str) else v.name)
 def test_completed_100_is_aimets_200(model_path: str, path: Path) -> None:
     model = load_model(DATA / model_path)
     facts = collect_facts(model)
