@@ -1,0 +1,87 @@
+"""Executions that ``locate`` can look into: an ONNX model, and a model with simulated quantizers.
+
+Each round of a search adds its tensors as outputs of a fresh session, so that no model ever has all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy.typing as npt
+
+from deploykit.encodings.values import EncodingSet
+from deploykit.numerics.locate import Located, locate
+from deploykit.numerics.quantized_graph import quantize_graph
+from deploykit.numerics.sessions import Feed, Session
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+__all__ = ["ModelProbe", "SimulationProbe", "locate_files"]
+
+
+class ModelProbe:
+    """An ONNX model as ONNX Runtime runs it on the CPU, without graph optimisations."""
+
+    def __init__(self, model: ModelProto, *, feeds: Mapping[str, str] | None = None) -> None:
+        self._model = model
+        self._feeds = dict(feeds or {})
+        self._session: Session | None = None
+        self._names: tuple[str, ...] = ()
+
+    def tensors(self) -> Iterable[str]:
+        """Everything a node of the main graph makes."""
+        return {name for node in self._model.graph.node for name in node.output if name}
+
+    def show(self, names: Sequence[str], feed: Feed) -> Mapping[str, npt.NDArray[Any]]:
+        """The values of some tensors for one sample."""
+        if self._session is None or self._names != tuple(names):
+            self._names = tuple(names)
+            self._session = Session(self._model, capture=names)
+        values = self._session.run({self._feeds.get(name, name): value for name, value in feed.items()})
+        return {name: values[name] for name in names}
+
+
+class SimulationProbe(ModelProbe):
+    """A model with the quantizers of its encodings; tensors show their quantized values."""
+
+    def __init__(self, model: ModelProto, encodings: EncodingSet) -> None:
+        graph = quantize_graph(model, encodings)
+        super().__init__(graph.model, feeds=graph.feeds)
+
+
+def locate_files(
+    model: Path,
+    candidate: Path | None = None,
+    *,
+    encodings: Path | None = None,
+    data: Path | None = None,
+    samples: int | None = None,
+    seed: int = 0,
+    threshold_db: float = 20.0,
+) -> Located:
+    """``locate`` for files: a model against another with the same tensor names, or against its own simulation.
+
+    Raises UsageError unless exactly one of ``candidate`` and ``encodings`` is given.
+    """
+    from deploykit.encodings.reading import read_encodings
+    from deploykit.errors import UsageError
+    from deploykit.facts.collect import collect_facts
+    from deploykit.facts.placement import place
+    from deploykit.model import load_model
+    from deploykit.numerics.samples import gather_samples, load_weights
+
+    if (candidate is None) == (encodings is None):
+        raise UsageError("locate compares two executions", next="give a second model, or --encodings")
+    read = load_model(model)
+    facts, proto = collect_facts(read), load_weights(read)
+    placed = None if encodings is None else place(read_encodings(encodings), facts)
+    if placed is not None:
+        right: ModelProbe = SimulationProbe(proto, placed)
+    else:
+        assert candidate is not None
+        right = ModelProbe(load_weights(load_model(candidate)))
+    feeds = gather_samples(proto, data, samples=samples, seed=seed, encodings=placed)
+    return locate(facts, ModelProbe(proto), right, feeds, threshold_db=threshold_db)
