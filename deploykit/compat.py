@@ -108,10 +108,12 @@ def answer(rows: Iterable[CompatRow], query: Query) -> Answer:
 
     Raises UnknownTargetError when ``query.sdk`` is no version, or no table speaks for it.
     """
-    wanted = [row for row in rows if _passes(row, query)]
+    everything = tuple(rows)
+    wanted = [row for row in everything if _passes(row, query)]
     answered_by: dict[str, str] = {}
     if query.sdk:
-        wanted, answered_by = _at(wanted, query.sdk)
+        answered_by = _answering(everything, query.sdk)
+        wanted = _at(wanted, answered_by)
     found = search(wanted, query.words)
     near = () if found else _near(wanted, query.words)
     shown = found if query.sdk else tuple(replace(row, sdk=_range(row) or row.sdk) for row in found)
@@ -139,9 +141,12 @@ def search(rows: Iterable[CompatRow], words: Sequence[str]) -> tuple[CompatRow, 
 
 def differences(rows: Iterable[CompatRow], before: str, after: str, query: Query) -> tuple[Difference, ...]:
     """What has another status, lifecycle or name at the release ``after`` than at ``before``."""
-    wanted = [row for row in rows if _passes(row, query) and not row.feature.startswith(RELEASE)]
-    old = {_key(row): row for row in search(_at(wanted, before)[0], query.words)}
-    new = {_key(row): row for row in search(_at(wanted, after)[0], query.words)}
+    everything = tuple(rows)
+    wanted = [row for row in everything if _passes(row, query) and not row.feature.startswith(RELEASE)]
+    old, new = (
+        {_key(row): row for row in search(_at(wanted, _answering(everything, sdk)), query.words)}
+        for sdk in (before, after)
+    )
     pairs = (Difference(before=old.get(key), after=new.get(key)) for key in dict.fromkeys((*old, *new)))
     return tuple(pair for pair in pairs if _differs(pair))
 
@@ -199,9 +204,8 @@ def _key(row: CompatRow) -> tuple[str, str, str, str]:
     return row.backend, row.feature, row.tool, row.arch
 
 
-def _at(rows: Sequence[CompatRow], sdk: str) -> tuple[list[CompatRow], dict[str, str]]:
-    """The rows that hold at one release, and the release that answers per family."""
-    answered_by = _answering(rows, sdk)
+def _at(rows: Iterable[CompatRow], answered_by: Mapping[str, str]) -> list[CompatRow]:
+    """The rows that hold at the release that answers for their family."""
     best: dict[Any, CompatRow] = {}
     for row in rows:
         table = answered_by.get(row.family, "")
@@ -210,7 +214,7 @@ def _at(rows: Sequence[CompatRow], sdk: str) -> tuple[list[CompatRow], dict[str,
             key = (*_key(row), row.note) if row.feature.startswith(RELEASE) else _key(row)
             if key not in best or _version(best[key].since or "0") <= _version(row.since or "0"):
                 best[key] = replace(row, sdk=table) if row.since else row
-    return list(best.values()), answered_by
+    return list(best.values())
 
 
 def _answering(rows: Iterable[CompatRow], sdk: str) -> dict[str, str]:
