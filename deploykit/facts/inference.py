@@ -37,12 +37,12 @@ def infer(proto: ModelProto) -> Inferred:
     from onnx import shape_inference
 
     symbols = _symbols(proto.graph)
-    declared = _collect_types(proto.graph, symbols)
     try:
         graph = shape_inference.infer_shapes(_without_weights(proto), data_prop=True).graph
     except Exception as error:  # the binding raises whatever its C++ side threw; shapes are then simply unknown
-        return Inferred(types=declared, problem=" ".join(str(error).split())[:300] or type(error).__name__)
-    return Inferred(types=declared | _collect_types(graph, symbols))
+        problem = " ".join(str(error).split())[:300] or type(error).__name__
+        return Inferred(types=_collect_types(proto.graph, symbols), problem=problem)
+    return Inferred(types=_collect_types(graph, symbols))
 
 
 def _collect_types(graph: GraphProto, symbols: frozenset[str]) -> dict[str, tuple[str, Shape]]:

@@ -134,7 +134,7 @@ def _unordered(path: Path, nodes: Sequence[NodeProto], node: NodeProto, name: st
     if cycle:
         shown = " -> ".join([*cycle[:6], *(["…"] if len(cycle) > 6 else []), cycle[0]])
         return InputError(
-            f"{where}, which depends on that node: the graph has a cycle",
+            f"{where} before it is made: the graph has a cycle",
             why=f"the cycle is {shown}",
             next="break the cycle; recurrence is written with Loop, Scan or by unrolling",
         )
@@ -165,14 +165,16 @@ def _find_cycle(nodes: Sequence[NodeProto]) -> list[str]:
 
 
 def _walk_back(start: int, needs: Sequence[set[int]], waiting: Sequence[int]) -> list[int]:
-    """From a node that never becomes ready, follow unmet needs until one repeats."""
+    """From a node that never becomes ready, follow unmet needs until one repeats; the cycle, earliest node first."""
     seen: dict[int, int] = {}
     trail: list[int] = []
     while start not in seen:
         seen[start] = len(trail)
         trail.append(start)
         start = next(needed for needed in needs[start] if waiting[needed])
-    return trail[seen[start] :][::-1]
+    cycle = trail[seen[start] :][::-1]
+    first = cycle.index(min(cycle))
+    return cycle[first:] + cycle[:first]
 
 
 def _reads(node: NodeProto) -> Iterator[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 from deploykit.errors import InputError
@@ -151,6 +152,7 @@ def is_external(tensor: TensorProto) -> bool:
     return bool(tensor.data_location == 1)  # TensorProto.EXTERNAL
 
 
+@cache
 def dtype_name(data_type: int) -> str:
     """ONNX's lower-case name of an element type, "" for one that the installed onnx does not know."""
     from onnx import TensorProto
