@@ -1,0 +1,286 @@
+"""Looks for what Qualcomm's tools need: SDK folders and their tools, Python, NDK, adb, the onnxruntime-qnn wheel.
+
+It installs nothing and changes nothing; what is found is judged against the SDK tables.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from packaging.version import InvalidVersion, Version
+
+from deploykit.capabilities import SdkTable, Status
+from deploykit.doctor import CheckLine, Probe, Surroundings, start
+from deploykit.errors import DeploykitError
+from deploykit.process import Completed
+from deploykit_qualcomm.resolving import resolve_sdk
+from deploykit_qualcomm.tables import tables
+
+__all__ = ["provider_probes", "sdk_probes"]
+
+ROOT_VARIABLES = ("QAIRT_SDK_ROOT", "QNN_SDK_ROOT", "SNPE_ROOT")
+_USUAL = ("opt/qcom/aistack/qairt", "opt/qcom/aistack/qnn", "opt/qcom/aistack", "opt/qairt", "opt/qnn")
+_AT_HOME = ("qairt", "qnn", "qcom/aistack/qairt", "Qualcomm/AIStack/QAIRT")
+_TOOLS = (
+    *("qnn-onnx-converter", "qairt-converter", "qairt-quantizer", "qnn-model-lib-generator"),
+    *("qnn-context-binary-generator", "qnn-net-run"),
+)
+_HOST_FOLDERS = ("bin/x86_64-linux-clang", "bin/x86_64-windows-msvc")
+_VERSION = re.compile(r"\d+\.\d+\.\d+(?:\.\d+)?")
+_REFUSALS = ("error while loading shared libraries", "ModuleNotFoundError", "ImportError", "SyntaxError")
+_PYTHONS = ("3.10", "3.12")
+_NDK_VARIABLES = ("ANDROID_NDK_ROOT", "ANDROID_NDK_HOME", "ANDROID_NDK")
+_REGISTER = """
+import json, onnxruntime as ort, onnxruntime_qnn as qnn
+ort.register_execution_provider_library(qnn.EP_NAME, qnn.get_library_path())
+found = [device.ep_name for device in ort.get_ep_devices()]
+print(json.dumps({"registered": qnn.EP_NAME in found}))
+"""
+
+
+def sdk_probes() -> tuple[Probe, ...]:
+    """What the native tools need."""
+    return (probe_sdks, probe_ndk, probe_adb)
+
+
+def provider_probes() -> tuple[Probe, ...]:
+    """What ONNX Runtime's QNN provider needs."""
+    return (probe_wheel,)
+
+
+def probe_sdks(around: Surroundings) -> Iterator[CheckLine]:
+    """Every SDK folder, its version, its tools and the Python they need."""
+    roots = dict(_roots(around))
+    if not roots:
+        yield CheckLine(
+            id="qairt",
+            state="absent",
+            detail=f"no SDK: {' and '.join(ROOT_VARIABLES[:2])} are not set, nothing in the usual folders",
+            next="unpack QAIRT and set QAIRT_SDK_ROOT; packages can be made without it, not built",
+        )
+    yield from _variables(around)
+    for root, how in roots.items():
+        yield from _sdk(around, root, how)
+
+
+def _roots(around: Surroundings) -> Iterator[tuple[Path, str]]:
+    for variable in ROOT_VARIABLES:
+        if around.env.get(variable):
+            yield Path(around.env[variable]), variable
+    folders = [around.root / name for name in _USUAL] + [around.home / name for name in _AT_HOME]
+    named = {Path(around.env[variable]).resolve() for variable in ROOT_VARIABLES if around.env.get(variable)}
+    for folder in folders:
+        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+            if _VERSION.fullmatch(path.name) and (path / "bin").is_dir() and path.resolve() not in named:
+                yield path, "found"
+
+
+def _variables(around: Surroundings) -> Iterator[CheckLine]:
+    given = {name: Path(around.env[name]) for name in ROOT_VARIABLES[:2] if around.env.get(name)}
+    if len(given) == 2 and len({path.resolve() for path in given.values()}) > 1:
+        yield CheckLine(
+            id="qairt-variables",
+            state="problem",
+            detail="; ".join(f"{name} is {path}" for name, path in given.items()),
+            next="set both to the same folder, or unset one: tools and libraries of two releases do not mix",
+        )
+
+
+def _sdk(around: Surroundings, root: Path, how: str) -> Iterator[CheckLine]:
+    name = f"qairt:{root}"
+    if not root.is_dir():
+        yield CheckLine(id=name, state="problem", detail=f"{how} names {root}, which is no folder", next="correct it")
+        return
+    version = _version_of(root)
+    if version is None:
+        detail = f"{root} ({how}): neither sdk.yaml nor the folder's name tells a version"
+        yield CheckLine(id=name, state="problem", detail=detail, next="is this the SDK's own folder?")
+        return
+    known, word = _answered(version)
+    yield CheckLine(
+        id=name,
+        state="ok" if known is not None else "problem",
+        detail=f"QAIRT {version} ({how}); {word}",
+        next="" if known is not None else "deploykit has no table for this release",
+        facts={"root": str(root), "version": version},
+    )
+    yield _tools(around, root, version)
+    if known is not None:
+        yield _python(around, version, known)
+
+
+def _version_of(root: Path) -> str | None:
+    description = root / "sdk.yaml"
+    texts = [root.name]
+    if description.is_file():
+        match = re.search(r"^version:\s*['\"]?v?([0-9.]+)", description.read_text("utf-8", "replace"), re.MULTILINE)
+        texts.insert(0, match[1] if match else "")
+    for text in texts:
+        found = _VERSION.search(text)
+        if found is not None:
+            return found[0]
+    return None
+
+
+def _answered(version: str) -> tuple[SdkTable | None, str]:
+    try:
+        table, findings = resolve_sdk(version)
+    except (DeploykitError, InvalidVersion) as error:
+        return None, str(error).splitlines()[0]
+    words = "; ".join(finding.message for finding in findings)
+    return table, words or f"its table is {table.version}"
+
+
+def _tools(around: Surroundings, root: Path, version: str) -> CheckLine:
+    folder = next((root / name for name in _HOST_FOLDERS if (root / name).is_dir()), root / _HOST_FOLDERS[0])
+    present = [tool for tool in _TOOLS if (folder / tool).is_file()]
+    broken = {}
+    for tool in present:
+        ended = start(around, str(folder / tool), "--help", env=_tool_environment(around, root))
+        if not _starts(ended):
+            lines = [line for line in ended.tail if line.strip()]
+            broken[tool] = lines[-1].strip()[:200] if lines else f"exit status {ended.returncode}"
+    missing = [tool for tool in _TOOLS if tool not in present]
+    reasons = "".join(f"; {tool} does not start: {reason}" for tool, reason in broken.items())
+    return CheckLine(
+        id=f"tools:{version}",
+        state="problem" if broken or not present else "ok",
+        detail=f"{len(present) - len(broken)} of {len(_TOOLS)} host tools start"
+        + (f"; missing: {', '.join(missing)}" if missing else "")
+        + reasons,
+        next="source the SDK's bin/envsetup.sh in that shell, with the Python it needs" if broken else "",
+        facts={"present": present, "missing": missing, "broken": broken},
+    )
+
+
+def _starts(ended: Completed) -> bool:
+    """A tool may call a request for help an error; it did not start when the loader or Python says so."""
+    text = "\n".join(ended.tail)
+    refused = any(mark in text for mark in _REFUSALS)
+    return ended.ok or (0 < ended.returncode < 126 and not ended.timed_out and not refused)
+
+
+def _tool_environment(around: Surroundings, root: Path) -> dict[str, str]:
+    """What envsetup.sh sets, as far as starting a tool for its help needs it."""
+
+    def joined(name: str, first: Path) -> str:
+        rest = around.env.get(name, "")
+        return f"{first}:{rest}" if rest else str(first)
+
+    return {
+        "QNN_SDK_ROOT": str(root),
+        "QAIRT_SDK_ROOT": str(root),
+        "PYTHONPATH": joined("PYTHONPATH", root / "lib" / "python"),
+        "LD_LIBRARY_PATH": joined("LD_LIBRARY_PATH", root / "lib" / "x86_64-linux-clang"),
+    }
+
+
+def _python(around: Surroundings, version: str, table: SdkTable) -> CheckLine:
+    wanted = [name for name in _PYTHONS if table.status(f"python-{name}") is Status.SUPPORTED]
+    present = [name for name in wanted if around.which(f"python{name}")]
+    row = next((table.feature(f"python-{name}") for name in wanted), None)
+    words = " or ".join(wanted) or "a version that no table has"
+    return CheckLine(
+        id=f"python:{version}",
+        state="ok" if present else "problem",
+        detail=f"the converters of {version} need Python {words}; found: {', '.join(present) or 'none'}",
+        next="" if present else f"install python{wanted[0]}, or make an environment with it" if wanted else "",
+        facts={"wanted": wanted, "present": present, "source": [] if row is None else list(row.source)},
+    )
+
+
+def probe_ndk(around: Surroundings) -> Iterator[CheckLine]:
+    """The Android NDK, which model libraries for Android are built with, and the clang for the host."""
+    named = next((name for name in _NDK_VARIABLES if around.env.get(name)), None)
+    builder = around.which("ndk-build")
+    folder = Path(around.env[named]) if named else None
+    if folder is not None and not folder.is_dir():
+        yield CheckLine(id="ndk", state="problem", detail=f"{named} names {folder}, no folder", next="correct it")
+    elif folder is not None or builder is not None:
+        yield CheckLine(id="ndk", state="ok", detail=str(folder or builder))
+    else:
+        yield CheckLine(
+            id="ndk",
+            state="absent",
+            detail="no Android NDK (ANDROID_NDK_ROOT, ndk-build)",
+            next="install it to build model libraries for Android; context binaries do not need it",
+        )
+    clang = around.which("clang++")
+    yield CheckLine(
+        id="clang",
+        state="ok" if clang else "absent",
+        detail=clang or "no clang++",
+        next="" if clang else "install clang and libc++: qnn-model-lib-generator compiles with it on the host",
+    )
+
+
+def probe_adb(around: Surroundings) -> Iterator[CheckLine]:
+    """Devices that adb sees, with the state it gives them."""
+    adb = around.which("adb")
+    if adb is None:
+        yield CheckLine(id="adb", state="absent", detail="no adb", next="install platform-tools to run on a device")
+        return
+    ended = start(around, adb, "devices", timeout=30.0)
+    rows = [line.split("\t") for line in ended.tail if "\t" in line]
+    ready = [row[0] for row in rows if row[1].strip() == "device"]
+    other = [f"{row[0]} is {row[1].strip()}" for row in rows if row[1].strip() != "device"]
+    if not ended.ok:
+        yield CheckLine(id="adb", state="problem", detail=f"{adb} ends with {ended.returncode}", next="run it by hand")
+    elif other and not ready:
+        detail, advice = "; ".join(other), "unlock the device and allow debugging"
+        yield CheckLine(id="adb", state="problem", detail=detail, next=advice, facts={"devices": []})
+    else:
+        detail = f"devices: {', '.join(ready)}" if ready else "no device"
+        advice = "" if ready else "connect one, with debugging switched on"
+        yield CheckLine(
+            id="adb", state="ok" if ready else "absent", detail=detail, next=advice, facts={"devices": ready}
+        )
+
+
+def probe_wheel(around: Surroundings) -> Iterator[CheckLine]:
+    """Whether onnxruntime and onnxruntime-qnn are a pair that loads, tried in a child process."""
+    runtime, provider = _installed(around, "onnxruntime"), _installed(around, "onnxruntime-qnn")
+    if provider is None or runtime is None:
+        missing = "onnxruntime-qnn" if provider is None else "onnxruntime"
+        advice = "pip install 'deploykit[ort-qnn]' (Linux x86-64, for Qualcomm through ONNX Runtime)"
+        yield CheckLine(id="onnxruntime-qnn", state="absent", detail=f"{missing} is not installed", next=advice)
+        return
+    ended = start(around, around.python, "-c", _REGISTER)
+    loads = ended.ok and _registered(ended.tail)
+    row = next((wheel for wheel in tables().wheels if Version(wheel.version) == Version(provider)), None)
+    inside = f"carries QAIRT {row.sdk}" if row is not None else "its QAIRT is not in the tables"
+    lines = [line for line in ended.tail if line.strip()]
+    yield CheckLine(
+        id="onnxruntime-qnn",
+        state="ok" if loads else "problem",
+        detail=f"onnxruntime-qnn {provider} ({inside}) in onnxruntime {runtime}: "
+        + ("loads" if loads else f"does not load: {lines[-1].strip()[:200] if lines else ended.returncode}"),
+        next="" if loads else _pair_advice(),
+        facts={"onnxruntime": runtime, "onnxruntime_qnn": provider, "sdk": None if row is None else row.sdk},
+    )
+
+
+def _installed(around: Surroundings, name: str) -> str | None:
+    code = f"from importlib.metadata import version; print(version({name!r}))"
+    ended = start(around, around.python, "-c", code)
+    return ended.tail[-1].strip() if ended.ok and ended.tail else None
+
+
+def _registered(lines: tuple[str, ...]) -> bool:
+    try:
+        return bool(json.loads(lines[-1])["registered"]) if lines else False
+    except (json.JSONDecodeError, KeyError, TypeError):
+        return False
+
+
+def _pair_advice() -> str:
+    pairs = [
+        f"{wheel.version} with {pair.version}"
+        for wheel in tables().wheels
+        for pair in wheel.onnxruntime
+        if pair.status is Status.SUPPORTED
+    ]
+    return f"pairs (onnxruntime-qnn with onnxruntime) that were seen to work: {', '.join(pairs[-4:])}"

@@ -1,0 +1,80 @@
+"""``deploykit doctor``: what this machine can do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from deploykit.cli.frame import Command
+from deploykit.cli.output import emit, progress
+from deploykit.errors import DeploykitError
+from deploykit.plugins import backend_ids, load_backend
+
+if TYPE_CHECKING:
+    from deploykit.doctor import CheckLine
+
+__all__ = ["command"]
+
+_COLORS = {"ok": "green", "problem": "red", "absent": "yellow"}
+
+
+@click.command("doctor", cls=Command)
+def command() -> int:
+    """Look for SDKs, their tools, compilers, devices, Python packages that load, toolchains and room on the disk.
+
+    Exit status 1 when something that is there does not work; what is absent is listed with how to get it.
+    """
+    from deploykit.doctor import examine
+
+    lines: list[CheckLine] = []
+    backends = []
+    with progress() as show:
+        show("looking at this machine")
+        for name in backend_ids():
+            try:
+                backends.append(load_backend(name))
+            except DeploykitError as error:
+                lines.append(_broken(name, error))
+        lines = [*examine(backends), *lines, *_toolchains()]
+    problems = sum(line.state == "problem" for line in lines)
+    emit(
+        {"ok": not problems, "lines": [line.to_json() for line in lines]},
+        lambda: "\n".join([*(_text(line) for line in lines), f"{problems} problems" if problems else "no problem"]),
+    )
+    return int(problems > 0)
+
+
+def _broken(name: str, error: DeploykitError) -> CheckLine:
+    from deploykit.doctor import CheckLine
+
+    return CheckLine(id=f"backend:{name}", state="problem", detail=f"{error.what}: {error.why}", next=error.next)
+
+
+def _toolchains() -> Iterator[CheckLine]:
+    from deploykit.cli.toolchain import known_toolchains
+    from deploykit.doctor import CheckLine
+    from deploykit.toolchain import environment_of
+
+    try:
+        specs = known_toolchains()
+    except DeploykitError as error:
+        yield _broken("toolchains", error)
+        return
+    for spec in specs:
+        state = environment_of(spec).state()
+        ready, absent = state.state == "ready", state.state == "absent"
+        yield CheckLine(
+            id=f"toolchain:{spec.name}-{spec.version}",
+            state="ok" if ready else "absent" if absent else "problem",
+            detail=f"{state.state}{f': {state.detail}' if state.detail else ''}",
+            next="" if ready else f"deploykit toolchain install {spec.name}",
+            facts={"path": str(state.path), "size_mb": state.size_mb},
+        )
+
+
+def _text(line: CheckLine) -> str:
+    word = click.style(f"{line.state:<8}", fg=_COLORS[line.state], bold=line.state == "problem")
+    advice = f"\n         next: {line.next}" if line.next else ""
+    return f"{word} {line.id}: {line.detail}{advice}"

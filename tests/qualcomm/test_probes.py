@@ -1,0 +1,203 @@
+"""Qualcomm's probes on machines that are made for the test: SDK folders of scripts, and answers of programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from deploykit.doctor import CheckLine, Surroundings
+from deploykit.process import Completed, run
+from deploykit_qualcomm.probes import probe_adb, probe_ndk, probe_sdks, probe_wheel, provider_probes, sdk_probes
+
+TOOLS = "bin/x86_64-linux-clang"
+
+
+def completed(code: int, *tail: str) -> Completed:
+    return Completed(argv=("x",), returncode=code, tail=tail, seconds=0.0)
+
+
+def sdk(folder: Path, *, tools: Mapping[str, str], version: str = "") -> Path:
+    """An SDK folder whose tools are shell scripts with these bodies."""
+    (folder / TOOLS).mkdir(parents=True)
+    if version:
+        (folder / "sdk.yaml").write_text(f"name: qairt\nversion: {version}\n")
+    for name, body in tools.items():
+        path = folder / TOOLS / name
+        path.write_text(f"#!/bin/sh\n{body}\n")
+        path.chmod(0o755)
+    return folder
+
+
+def around(
+    tmp_path: Path,
+    *,
+    env: Mapping[str, str] | None = None,
+    programs: tuple[str, ...] = (),
+    answer: Callable[..., Completed] = run,
+) -> Surroundings:
+    (tmp_path / "home").mkdir(exist_ok=True)
+    return Surroundings(
+        env=env or {},
+        home=tmp_path / "home",
+        root=tmp_path,
+        which=lambda name: f"/bin/{name}" if name in programs else None,
+        run=answer,
+    )
+
+
+def by_kind(lines: list[CheckLine]) -> dict[str, CheckLine]:
+    return {line.id.partition(":")[0]: line for line in lines}
+
+
+def test_no_sdk_is_no_problem_but_says_what_to_do(tmp_path: Path) -> None:
+    (line,) = probe_sdks(around(tmp_path))
+    assert (line.id, line.state) == ("qairt", "absent")
+    assert "QAIRT_SDK_ROOT" in line.next
+
+
+def test_an_sdk_with_tools_that_start(tmp_path: Path) -> None:
+    root = sdk(tmp_path / "any-name", tools={"qnn-net-run": "echo usage"}, version="2.33.0.250327")
+    lines = by_kind(list(probe_sdks(around(tmp_path, env={"QAIRT_SDK_ROOT": str(root)}, programs=("python3.10",)))))
+    assert lines["qairt"].facts["version"] == "2.33.0.250327"
+    assert lines["qairt"].state == lines["tools"].state == lines["python"].state == "ok"
+    assert "1 of 6 host tools start" in lines["tools"].detail
+    assert "qairt-converter" in lines["tools"].facts["missing"]
+
+
+@pytest.mark.parametrize(
+    ("body", "state", "word"),
+    [
+        ("echo usage >&2; exit 1", "ok", "1 of 6"),
+        ("echo 'x: error while loading shared libraries: libc++.so.1' >&2; exit 127", "problem", "libc++"),
+        ("echo \"ModuleNotFoundError: No module named 'yaml'\" >&2; exit 1", "problem", "yaml"),
+    ],
+)
+def test_what_counts_as_starting(tmp_path: Path, body: str, state: str, word: str) -> None:
+    root = sdk(tmp_path / "s", tools={"qairt-converter": body}, version="2.47.0")
+    line = by_kind(list(probe_sdks(around(tmp_path, env={"QNN_SDK_ROOT": str(root)}))))["tools"]
+    assert line.state == state
+    assert word in line.detail
+
+
+@pytest.mark.parametrize(
+    ("version", "present", "wanted", "state"),
+    [
+        ("2.33.0.250327", ("python3.10",), ["3.10"], "ok"),
+        ("2.33.0.250327", ("python3.12",), ["3.10"], "problem"),
+        ("2.47.0", ("python3.12",), ["3.12"], "ok"),
+    ],
+)
+def test_the_python_that_a_release_needs(
+    tmp_path: Path, version: str, present: tuple[str, ...], wanted: list[str], state: str
+) -> None:
+    """3.10 until 2.46; 3.12 on Linux from 2.47 (QAIRT installation pages)."""
+    root = sdk(tmp_path / "s", tools={"qnn-net-run": "true"}, version=version)
+    surroundings = around(tmp_path, env={"QAIRT_SDK_ROOT": str(root)}, programs=present)
+    line = by_kind(list(probe_sdks(surroundings)))["python"]
+    assert line.state == state
+    assert set(wanted) <= set(line.facts["wanted"])
+
+
+def test_sdks_in_the_usual_folders_are_found_by_their_name(tmp_path: Path) -> None:
+    sdk(tmp_path / "opt/qcom/aistack/qairt/2.37.0.250724", tools={"qnn-net-run": "true"})
+    sdk(tmp_path / "home/qairt/2.41.0.251128", tools={"qnn-net-run": "true"})
+    (tmp_path / "opt/qcom/aistack/qairt/notes").mkdir()
+    versions = [line.facts["version"] for line in probe_sdks(around(tmp_path)) if line.id.startswith("qairt:")]
+    assert versions == ["2.37.0.250724", "2.41.0.251128"]
+
+
+def test_an_sdk_is_listed_once_although_a_variable_names_it(tmp_path: Path) -> None:
+    root = sdk(tmp_path / "opt/qcom/aistack/qairt/2.37.0.250724", tools={"qnn-net-run": "true"})
+    lines = list(probe_sdks(around(tmp_path, env={"QAIRT_SDK_ROOT": str(root), "QNN_SDK_ROOT": str(root)})))
+    assert sum(line.id.startswith("qairt:") for line in lines) == 1
+
+
+def test_two_variables_that_disagree_are_a_problem(tmp_path: Path) -> None:
+    first = sdk(tmp_path / "a", tools={"qnn-net-run": "true"}, version="2.33.0")
+    second = sdk(tmp_path / "b", tools={"qnn-net-run": "true"}, version="2.37.0")
+    env = {"QAIRT_SDK_ROOT": str(first), "QNN_SDK_ROOT": str(second)}
+    lines = by_kind(list(probe_sdks(around(tmp_path, env=env))))
+    assert lines["qairt-variables"].state == "problem"
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "word"),
+    [("gone", None, "no folder"), ("sdk", "", "tells a version"), ("sdk", "99.0.0", "99.0.0")],
+)
+def test_roots_that_are_no_sdk(tmp_path: Path, name: str, version: str | None, word: str) -> None:
+    root = tmp_path / name
+    if version is not None:
+        sdk(root, tools={}, version=version)
+    line = next(
+        line for line in probe_sdks(around(tmp_path, env={"QAIRT_SDK_ROOT": str(root)})) if line.id.startswith("qairt:")
+    )
+    assert line.state == "problem"
+    assert word in line.detail
+    assert line.next
+
+
+def test_ndk_and_clang(tmp_path: Path) -> None:
+    absent = by_kind(list(probe_ndk(around(tmp_path))))
+    assert absent["ndk"].state == absent["clang"].state == "absent"
+    found = by_kind(list(probe_ndk(around(tmp_path, programs=("ndk-build", "clang++")))))
+    assert found["ndk"].state == found["clang"].state == "ok"
+    wrong = by_kind(list(probe_ndk(around(tmp_path, env={"ANDROID_NDK_ROOT": str(tmp_path / "gone")}))))
+    assert wrong["ndk"].state == "problem"
+
+
+@pytest.mark.parametrize(
+    ("tail", "state", "word"),
+    [
+        (("List of devices attached", "8a1b\tdevice"), "ok", "8a1b"),
+        (("List of devices attached", "8a1b\tunauthorized"), "problem", "unauthorized"),
+        (("List of devices attached",), "absent", "no device"),
+    ],
+)
+def test_adb(tmp_path: Path, tail: tuple[str, ...], state: str, word: str) -> None:
+    surroundings = around(tmp_path, programs=("adb",), answer=lambda argv, **_: completed(0, *tail))
+    (line,) = probe_adb(surroundings)
+    assert line.state == state
+    assert word in line.detail
+
+
+def test_no_adb(tmp_path: Path) -> None:
+    (line,) = probe_adb(around(tmp_path))
+    assert line.state == "absent"
+
+
+def wheel_machine(registers: Completed) -> Callable[..., Completed]:
+    """Answers the questions for versions with 1.28.0 and 2.3.0, and the attempt to load with what is given."""
+
+    def answer(argv: tuple[str, ...], **_: object) -> Completed:
+        if "importlib.metadata" not in argv[-1]:
+            return registers
+        return completed(0, "2.3.0" if "onnxruntime-qnn" in argv[-1] else "1.28.0")
+
+    return answer
+
+
+def test_a_pair_that_loads(tmp_path: Path) -> None:
+    machine = wheel_machine(completed(0, '{"registered": true}'))
+    (line,) = probe_wheel(around(tmp_path, answer=machine))
+    assert line.state == "ok"
+    assert line.facts == {"onnxruntime": "1.28.0", "onnxruntime_qnn": "2.3.0", "sdk": "2.47.0"}
+
+
+@pytest.mark.parametrize("tail", [("OrtEp has invalid ort_version_supported=0",), ('{"registered": false}',), ()])
+def test_a_pair_that_does_not_load_is_answered_with_one_that_does(tmp_path: Path, tail: tuple[str, ...]) -> None:
+    (line,) = probe_wheel(around(tmp_path, answer=wheel_machine(completed(1 if len(tail) else -11, *tail))))
+    assert line.state == "problem"
+    assert "seen to work" in line.next
+
+
+def test_the_wheel_of_this_environment_is_really_tried() -> None:
+    pytest.importorskip("onnxruntime_qnn")
+    (line,) = probe_wheel(Surroundings())
+    assert line.state == "ok", line.detail
+
+
+def test_what_each_way_needs() -> None:
+    assert set(sdk_probes()) == {probe_sdks, probe_ndk, probe_adb}
+    assert provider_probes() == (probe_wheel,)
