@@ -1,4 +1,4 @@
-"""The vitis-ai backend behind the contract of ``deploykit.adapter``; each method hands over to the module that works."""
+"""The vitis-ai backend behind the contract of ``deploykit.adapter``: each method calls the module that works."""
 
 from __future__ import annotations
 
@@ -33,9 +33,14 @@ class VitisAiBackend:
 
     def registries(self) -> tuple[Registry[Any], ...]:
         """The rules of this backend."""
+        from deploykit_vitis_ai import model_rules, rules
+        from deploykit_vitis_ai.execution import OUTCOME_RULES
+        from deploykit_vitis_ai.quantized import QUANTIZED_RULES
         from deploykit_vitis_ai.targets import TARGET_RULES
+        from deploykit_vitis_ai.verification import SUMMARY_RULES
 
-        return (TARGET_RULES,)
+        assert rules.DRAFT_RULES is model_rules.DRAFT_RULES
+        return (TARGET_RULES, rules.DRAFT_RULES, QUANTIZED_RULES, OUTCOME_RULES, SUMMARY_RULES)
 
     def compat(self) -> Iterable[CompatRow]:
         """Every row of every table."""
@@ -51,9 +56,9 @@ class VitisAiBackend:
 
     def known_errors(self) -> Catalog:
         """Known failures of Quark, of the compiler and of its runtime."""
-        from deploykit.diagnosis.known import load_catalog
+        from deploykit_vitis_ai.known_errors import known_errors
 
-        return load_catalog([tables.DATA / "known_errors.toml"])
+        return known_errors()
 
     def resolve(self, device: Device, sdk: str | None) -> Target:
         """The device under one release of its product."""

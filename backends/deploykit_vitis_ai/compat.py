@@ -18,6 +18,7 @@ def compat_rows() -> Iterator[CompatRow]:
     yield from _quark_options()
     yield from _presets()
     yield from _quark_releases()
+    yield from _fp16_ways()
     yield from _provider_options()
     yield from _vaiml()
     yield from _env_vars()
@@ -72,6 +73,13 @@ def _quark_releases() -> Iterator[CompatRow]:
         tried = "run" if release.run else "metadata only"
         note = f"Python {release.python}, onnx {release.onnx}, numpy {release.numpy}, {tried}"
         yield _row("quark release", release, tool="quark", note=note, sdk=release.version)
+
+
+def _fp16_ways() -> Iterator[CompatRow]:
+    for way in tables.fp16_ways():
+        status = "" if way.valid else "absent"
+        feature = f"fp16 float16 source model to vint8 by {way.way}"
+        yield _row(feature, way, tool="quark", note=way.effect, sdk=way.quark, status=status)
 
 
 def _provider_options() -> Iterator[CompatRow]:

@@ -19,6 +19,7 @@ __all__ = [
     "Bound",
     "Constraint",
     "EnvVar",
+    "Fp16Way",
     "Mix",
     "Pass",
     "PrecisionRow",
@@ -32,11 +33,13 @@ __all__ = [
     "devices",
     "driver_bounds",
     "env_vars",
+    "fp16_ways",
     "mixes",
     "passes",
     "precisions",
     "presets",
     "provider_options",
+    "quark_names",
     "quark_options",
     "quark_releases",
     "releases",
@@ -99,6 +102,16 @@ class QuarkRelease(Sourced):
     onnxruntime: str
     torch_declared: bool
     run: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fp16Way(Sourced):
+    """One way from a float16 model to VINT8 with one release of Quark; ``valid``: ONNX Runtime loads what comes out."""
+
+    quark: str
+    way: str
+    valid: bool
+    effect: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,6 +253,18 @@ def quark_options() -> tuple[QuarkOption, ...]:
 
 
 @cache
+def quark_names() -> Mapping[str, str]:
+    """Further option names that every tried release of Quark reads, with where they go (``extra``, ``attribute``)."""
+    table = read_toml(DATA / "quark" / "names.toml")
+    lists = structure(
+        Mapping[str, tuple[str, ...]],  # type: ignore[type-abstract]
+        {place: table[place] for place in ("attribute", "extra")},
+        where="quark/names.toml:",
+    )
+    return {name: place for place, names in lists.items() for name in names}
+
+
+@cache
 def presets() -> tuple[Preset, ...]:
     """Quark's presets."""
     return _rows(Preset, "quark/presets.toml", "preset")
@@ -249,6 +274,12 @@ def presets() -> tuple[Preset, ...]:
 def quark_releases() -> tuple[QuarkRelease, ...]:
     """Quark's releases."""
     return _rows(QuarkRelease, "quark/releases.toml", "release")
+
+
+@cache
+def fp16_ways() -> tuple[Fp16Way, ...]:
+    """What each tried release of Quark makes of float16 models."""
+    return _rows(Fp16Way, "quark/fp16.toml", "way")
 
 
 @cache

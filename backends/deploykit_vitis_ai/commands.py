@@ -1,0 +1,62 @@
+"""The files of a package: the model, calibration data, configurations, and scripts that run without deploykit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from deploykit.adapter import CopiedFile, JsonFile, PackageFile, Situation, TextFile, copied_model
+from deploykit.plan import Plan
+from deploykit.rendering import render
+from deploykit_vitis_ai import configs
+from deploykit_vitis_ai.planning import Details
+
+__all__ = ["render_package"]
+
+
+def render_package(situation: Situation, plan: Plan, templates: Path | None) -> tuple[PackageFile, ...]:
+    """Every file of the package, in a fixed order."""
+    details = plan.details
+    assert isinstance(details, Details)
+    return tuple(_files(situation, plan, details, templates))
+
+
+def _files(situation: Situation, plan: Plan, details: Details, templates: Path | None) -> Iterator[PackageFile]:
+    draft = details.draft
+    yield from copied_model(situation, configs.float_model(draft))
+    uses_data = draft.needs_quark or draft.precision == "bf16"
+    if uses_data:
+        yield from (CopiedFile(path=path, source=source) for path, source in details.files)
+    reader = details.calibration.reader_file if details.calibration is not None else None
+    if reader is not None and uses_data:
+        yield CopiedFile(path=f"calibration/{reader.name}", source=reader)
+    for path, value in plan.configs.items():
+        yield JsonFile(path=path, value=value)
+    values = _script_values(plan, details)
+    scripts = ["compile.py", "run.py", "build.sh"]
+    if uses_data:
+        scripts.insert(0, "quantize.py")
+    if draft.is_ryzen:
+        scripts.append("build.ps1")
+    for script in scripts:
+        text = render(f"vitis_ai/scripts/{script}.j2", values, templates=templates)
+        yield TextFile(path=f"scripts/{script}", text=text, executable=script != "build.ps1")
+
+
+def _script_values(plan: Plan, details: Details) -> dict[str, Any]:
+    from importlib.metadata import version
+
+    draft = details.draft
+    release = draft.release
+    return {
+        "deploykit": version("deploykit"),
+        "device": draft.situation.target.device.name,
+        "sdk": f"{release.name} {release.version}" if release is not None else "",
+        "route": plan.route.id if plan.route is not None else "",
+        "quark": draft.toolchain,
+        "needs_quark": draft.needs_quark,
+        "is_gen2": draft.is_gen2,
+        "compiled": configs.compiled_model(draft),
+        "random_data": draft.random_data and draft.needs_quark,
+    }

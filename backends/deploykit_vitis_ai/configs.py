@@ -1,0 +1,245 @@
+"""The configurations of a package as JSON values: Quark's recipe, ``vitisai_config.json``, the session; their check.
+
+Nothing here touches the disk; every key is one that the tables know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import PurePosixPath
+from typing import Any
+
+from deploykit.calibration import Calibration, InputSpec
+from deploykit_vitis_ai.draft import Draft, preset_of
+from deploykit_vitis_ai.tables import VaimlKey, passes, quark_options, vaiml_keys
+
+__all__ = [
+    "CONFIG",
+    "RECIPE",
+    "SESSION",
+    "VALIDATION",
+    "compiled_model",
+    "config_problems",
+    "float_model",
+    "quantize_recipe",
+    "session_config",
+    "validation_recipe",
+    "vitisai_config",
+]
+
+CONFIG = "config/vitisai_config.json"
+RECIPE = "config/quantize.json"
+SESSION = "config/session.json"
+VALIDATION = "config/validation_only_bf16.json"
+CACHE = "artifacts/cache"
+TOP_LEVEL = ("passes", "target", "targets")
+
+
+def float_model(draft: Draft) -> str:
+    """The package path of the model as the user gave it."""
+    return f"model/{draft.situation.request.model.name}"
+
+
+def compiled_model(draft: Draft) -> str:
+    """The package path of the model that the compiler gets; its stem is the cache key.
+
+    A model calibrated with random data says so in its name.
+    """
+    if not draft.needs_quark:
+        return float_model(draft)
+    stem = PurePosixPath(draft.situation.request.model.name).stem
+    mark = "_random_data" if draft.random_data else ""
+    return f"artifacts/{stem}_{draft.precision}{mark}.onnx"
+
+
+def quantize_recipe(draft: Draft, calibration: Mapping[str, Any], inputs: tuple[InputSpec, ...]) -> dict[str, Any]:
+    """What ``scripts/quantize.py`` does; ``calibration`` is its ``calibration`` entry without the inputs."""
+    vint8 = draft.precision in ("vint8", "mixed")
+    attributes: dict[str, Any] = dict(_mandatory("attribute")) if vint8 else {}
+    extra: dict[str, Any] = dict(_mandatory("extra")) if vint8 else {}
+    if draft.exclusions:
+        attributes["nodes_to_exclude"] = list(draft.exclusions.names(draft.facts))
+    recipe: dict[str, Any] = {
+        "schema": 1,
+        "quark": draft.toolchain.partition("==")[2],
+        "precision": draft.precision,
+        "preset": preset_of(draft.precision),
+        "source": float_model(draft),
+        "output": compiled_model(draft),
+        "attributes": attributes | draft.options.attributes,
+        "extra_options": extra | {"UseRandomData": draft.random_data} | draft.options.extra,
+        "calibration": {**calibration, "inputs": _inputs(draft, inputs)},
+        "not_for_production": draft.random_data,
+    }
+    return recipe | _float16(draft, attributes=recipe["attributes"])
+
+
+def _mandatory(where: str) -> Iterator[tuple[str, bool]]:
+    for option in quark_options():
+        if option.where == where and option.vint8_mandatory:
+            yield option.name, option.vint8_mandatory == "true"
+
+
+def _float16(draft: Draft, attributes: dict[str, Any]) -> dict[str, Any]:
+    """The observed way for a float16 source, where this Quark has a valid one."""
+    way = draft.float16_way
+    if draft.source != "float16" or way is None:
+        return {}
+    if way.way == "convert_fp16_to_fp32":
+        attributes["convert_fp16_to_fp32"] = True
+        return {}
+    stem = PurePosixPath(draft.situation.request.model.name).stem
+    return {"float32_model": f"artifacts/{stem}_float32.onnx"}
+
+
+def _inputs(draft: Draft, inputs: tuple[InputSpec, ...]) -> dict[str, Any]:
+    """The inputs as the quantizer feeds them: a float16 source is fed float32 after its conversion."""
+    converted = draft.source == "float16" and draft.float16_way is not None
+    return {
+        spec.name: {
+            "shape": list(spec.shape),
+            "dtype": "float32" if converted and spec.dtype == "float16" else spec.dtype,
+        }
+        for spec in inputs
+    }
+
+
+def validation_recipe(draft: Draft, inputs: tuple[InputSpec, ...], calibration: Mapping[str, Any]) -> dict[str, Any]:
+    """A BF16 model with Casts for a look at the accuracy on a CPU. The compiler never gets it.
+
+    Quark asks for data or for the random-data flag although the values of BF16 do not depend on them.
+    """
+    stem = PurePosixPath(draft.situation.request.model.name).stem
+    random = calibration["kind"] == "random"
+    return {
+        "schema": 1,
+        "quark": draft.toolchain.partition("==")[2],
+        "precision": "bf16",
+        "preset": "BF16",
+        "source": float_model(draft),
+        "output": f"artifacts/{stem}_validation_only_bf16.onnx",
+        "attributes": {},
+        "extra_options": {"BF16QDQToCast": True, "UseRandomData": random},
+        "calibration": {**calibration, "inputs": _inputs(draft, inputs)},
+        "not_for_production": True,
+        "purpose": "validation only: shows BF16 rounding on a CPU; the compiler takes the float32 model",
+    }
+
+
+def calibration_entry(
+    calibration: Calibration | None, names: Mapping[Any, str], *, random: bool = False
+) -> dict[str, Any]:
+    """The ``calibration`` entry of a recipe; ``names`` maps the user's files to their package paths."""
+    if calibration is None or random:
+        return {"kind": "random"}
+    entry: dict[str, Any] = {"kind": calibration.kind}
+    if calibration.kind == "reader":
+        return entry | {"reader": calibration.reader}
+    entry["files"] = [names[path] for path in calibration.files if path in names]
+    if calibration.recipe is not None:
+        entry["recipe"] = calibration.recipe.to_json()
+    return entry
+
+
+def vitisai_config(draft: Draft) -> dict[str, Any] | None:
+    """The compiler's configuration; None on the INT8 route of Ryzen AI, which takes provider options only."""
+    if draft.is_ryzen and draft.precision not in ("bf16", "mixed", "vint8"):
+        return None
+    wanted = [row for row in passes() if draft.options.cpu_partition or row.name in ("init", "vaiml_partition")]
+    listed: list[dict[str, Any]] = [{"name": row.name, "plugin": row.plugin} for row in wanted]
+    next(entry for entry in listed if entry["name"] == "vaiml_partition")["vaiml_config"] = _vaiml(draft)
+    return {
+        "passes": listed,
+        "target": "VAIML",
+        "targets": [{"name": "VAIML", "pass": [row.name for row in wanted]}],
+    }
+
+
+def _vaiml(draft: Draft) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    if draft.is_gen2:
+        values["device"] = draft.device_facts["config_device"]
+        values |= _conversions(draft)
+    values |= draft.options.vaiml
+    if draft.precision == "mixed":
+        values["fe_args"] = _joined(values.get("fe_args", ""), "match-power-of-two-quant-kernel=1")
+    return values
+
+
+def _conversions(draft: Draft) -> dict[str, Any]:
+    """What the float parts become: the bf16 key is on by default, so it is switched off where it must not act."""
+    if draft.precision == "fp16" or draft.options.vaiml.get("enable_f32_to_f16_conversion") is True:
+        return {"enable_f32_to_bf16_conversion": False, "enable_f32_to_f16_conversion": True}
+    return {"enable_f32_to_bf16_conversion": True} if draft.precision in ("bf16", "mixed") else {}
+
+
+def _joined(given: str, needed: str) -> str:
+    return given if needed in given.split() else f"{given} {needed}".strip()
+
+
+def session_config(draft: Draft) -> dict[str, Any]:
+    """What compile.py and run.py open a session with; paths are relative to the package."""
+    model = compiled_model(draft)
+    options: dict[str, Any] = {"cache_dir": CACHE, "cache_key": PurePosixPath(model).stem}
+    if vitisai_config(draft) is not None:
+        options["config_file"] = CONFIG
+    if draft.is_gen2:
+        options["target"] = "VAIML"
+    elif draft.precision not in ("bf16", "mixed", "vint8"):
+        options |= {"target": draft.device_facts["provider_target"], "enable_cache_file_io_in_mem": "0"}
+        if "xclbin" in draft.device_facts:
+            options["xclbin"] = draft.device_facts["xclbin"].replace("\\", "/")
+    return {
+        "schema": 1,
+        "product": draft.product,
+        "model": model,
+        "float_model": float_model(draft),
+        "providers": ["VitisAIExecutionProvider"],
+        "provider_options": options | draft.options.provider,
+        "not_for_production": draft.random_data and draft.needs_quark,
+    }
+
+
+def config_problems(config: Any, *, product: str) -> tuple[str, ...]:
+    """What is wrong with a ``vitisai_config.json``, by dotted path; empty for a good one."""
+    if not isinstance(config, dict):
+        return ("the file is not an object",)
+    return tuple(_problems(config, product))
+
+
+def _problems(config: Mapping[str, Any], product: str) -> Iterator[str]:
+    for key in TOP_LEVEL:
+        if key not in config:
+            yield f"{key}: missing; with passes alone the provider finds no target"
+    yield from (f"{key}: unknown key" for key in config if key not in TOP_LEVEL)
+    listed = [entry.get("name") for entry in config.get("passes", []) if isinstance(entry, dict)]
+    order = [row.name for row in passes() if row.name in listed]
+    if listed != order:
+        yield f"passes: {listed} is not in the order {order}"
+    plugins = {row.name: row.plugin for row in passes()}
+    for entry in config.get("passes", []):
+        if plugins.get(entry.get("name")) != entry.get("plugin"):
+            yield f"passes.{entry.get('name')}.plugin: {entry.get('plugin')!r}"
+        yield from _vaiml_problems(entry.get("vaiml_config", {}), product)
+    names = [target.get("name") for target in config.get("targets", [])]
+    if config.get("target") not in names:
+        yield f"target: {config.get('target')!r} is not one of targets {names}"
+    for target in config.get("targets", []):
+        if target.get("pass") != listed:
+            yield f"targets.{target.get('name')}.pass: {target.get('pass')} differs from the passes {listed}"
+    partition: Mapping[str, Any] = next((e for e in config.get("passes", []) if e.get("name") == "vaiml_partition"), {})
+    if product == "versal_ai_edge_gen2" and "device" not in partition.get("vaiml_config", {}):
+        yield "passes.vaiml_partition.vaiml_config.device: missing; gen 2 needs it"
+
+
+def _vaiml_problems(values: Mapping[str, Any], product: str) -> Iterator[str]:
+    rows: dict[str, VaimlKey] = {name: row for row in vaiml_keys() for name in (row.name, *row.aliases)}
+    kinds = {"bool": bool, "int": int, "string": str, "enum": str}
+    for name, value in values.items():
+        row = rows.get(name)
+        if row is None:
+            yield f"vaiml_config.{name}: unknown key, the compiler would ignore it"
+        elif product not in row.products:
+            yield f"vaiml_config.{name}: not a key of this product"
+        elif row.type in kinds and not isinstance(value, kinds[row.type]):
+            yield f"vaiml_config.{name}: {row.type} is expected, not {type(value).__name__}"

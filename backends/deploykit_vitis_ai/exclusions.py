@@ -1,0 +1,174 @@
+"""What stays in float: node names and subgraphs as typed, checked against the graph, and the region they make.
+
+Quark answers an unknown name and an open subgraph with the same sentence, and its own search stops at the first operand
+of a node that leads to a start: nodes behind another operand stay quantized without a word. So the region is worked
+out here and given to Quark node by node (``nodes_to_exclude``). Pure graph work; it reads no file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from deploykit.errors import UsageError
+from deploykit.facts.graph import GraphFacts, NodeFact
+from deploykit.target import nearest_names
+
+__all__ = ["Exclusions", "Leak", "Region", "Subgraph", "parse_subgraph", "resolve_exclusions"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subgraph:
+    """A subgraph as typed: the names of the nodes where it starts, and of those where it ends."""
+
+    starts: tuple[str, ...]
+    ends: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{','.join(self.starts)}:{','.join(self.ends)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leak:
+    """One way into a subgraph that passes no start: ``tensor`` of ``producer`` (a node or "graph input")."""
+
+    subgraph: Subgraph
+    tensor: str
+    producer: str
+    consumer: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Region:
+    """The nodes between the starts and the ends of one subgraph, both included, by index; and its leaks."""
+
+    subgraph: Subgraph
+    nodes: frozenset[int]
+    leaks: tuple[Leak, ...] = ()
+    unreached: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exclusions:
+    """Everything the user wants in float. ``unknown`` maps a name that no node has to names that look like it."""
+
+    nodes: tuple[str, ...] = ()
+    regions: tuple[Region, ...] = ()
+    unknown: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    indices: frozenset[int] = frozenset()
+
+    def __bool__(self) -> bool:
+        return bool(self.nodes or self.regions or self.unknown)
+
+    def names(self, facts: GraphFacts) -> tuple[str, ...]:
+        """The names of all excluded nodes in graph order, for ``nodes_to_exclude``; nameless ones are left out."""
+        return tuple(facts.nodes[index].name for index in sorted(self.indices) if facts.nodes[index].name)
+
+    def nameless(self, facts: GraphFacts) -> tuple[str, ...]:
+        """Excluded nodes that have no name and therefore cannot be told to Quark."""
+        return tuple(facts.nodes[index].label for index in sorted(self.indices) if not facts.nodes[index].name)
+
+
+def parse_subgraph(text: str, known: Iterable[str]) -> Subgraph:
+    """``START,START:END,END`` or ``[[start, …], [end, …]]``; names may hold colons where that stays unambiguous."""
+    if text.lstrip().startswith("["):
+        return _parse_json(text)
+    names = frozenset(known)
+    readings = [Subgraph(starts=_split(text[:i]), ends=_split(text[i + 1 :])) for i, c in enumerate(text) if c == ":"]
+    readings = [reading for reading in readings if reading.starts and reading.ends]
+    if not readings:
+        raise UsageError(f"--exclude-subgraph {text}: START,…:END,… is expected", next="for instance A,B:C")
+    fitting = [reading for reading in readings if names.issuperset((*reading.starts, *reading.ends))]
+    return (fitting or readings)[0]
+
+
+def _split(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _parse_json(text: str) -> Subgraph:
+    try:
+        starts, ends = json.loads(text)
+        if not all(isinstance(name, str) for name in (*starts, *ends)) or isinstance(starts, str):
+            raise TypeError
+    except (ValueError, TypeError):
+        raise UsageError(f"--exclude-subgraph {text}: [[start, …], [end, …]] is expected") from None
+    return Subgraph(starts=tuple(starts), ends=tuple(ends))
+
+
+def resolve_exclusions(facts: GraphFacts, nodes: Iterable[str], subgraphs: Iterable[str]) -> Exclusions:
+    """Check names, walk every subgraph, and gather the nodes that stay in float."""
+    by_name = {node.name: node for node in facts.nodes if node.name}
+    wanted = tuple(dict.fromkeys(nodes))
+    typed = tuple(parse_subgraph(text, by_name) for text in subgraphs)
+    unknown = tuple(_unknown(by_name, wanted, typed))
+    bad = {name for name, _ in unknown}
+    regions = tuple(_walk(facts, by_name, s) for s in typed if not bad.intersection((*s.starts, *s.ends)))
+    single = frozenset(by_name[name].index for name in wanted if name in by_name)
+    return Exclusions(
+        nodes=wanted,
+        regions=regions,
+        unknown=unknown,
+        indices=single.union(*(region.nodes for region in regions)),
+    )
+
+
+def _unknown(
+    by_name: Mapping[str, NodeFact], nodes: Iterable[str], subgraphs: Iterable[Subgraph]
+) -> Iterator[tuple[str, tuple[str, ...]]]:
+    asked = dict.fromkeys((*nodes, *(name for s in subgraphs for name in (*s.starts, *s.ends))))
+    for name in asked:
+        if name not in by_name:
+            yield name, tuple(nearest_names(name, by_name))
+
+
+def _walk(facts: GraphFacts, by_name: Mapping[str, NodeFact], subgraph: Subgraph) -> Region:
+    """Backwards from the ends to the starts; what is met without having passed a start is a leak."""
+    starts = {by_name[name].index for name in subgraph.starts}
+    inside = _descendants(facts, starts)
+    region: set[int] = set()
+    leaks: list[Leak] = []
+    queue = [by_name[name] for name in subgraph.ends]
+    while queue:
+        node = queue.pop()
+        if node.index in region:
+            continue
+        region.add(node.index)
+        if node.index in starts:
+            continue
+        for tensor in dict.fromkeys(node.inputs):
+            before = facts.producer_of(tensor)
+            if before is not None and before.index in inside:
+                queue.append(before)
+            elif tensor in facts.inputs or (before is not None and _depends_on_input(facts, before)):
+                producer = "graph input" if before is None else before.label
+                leaks.append(Leak(subgraph=subgraph, tensor=tensor, producer=producer, consumer=node.label))
+    unreached = tuple(name for name in subgraph.starts if by_name[name].index not in region)
+    return Region(subgraph=subgraph, nodes=frozenset(region), leaks=tuple(leaks), unreached=unreached)
+
+
+def _descendants(facts: GraphFacts, starts: Iterable[int]) -> set[int]:
+    seen = set(starts)
+    queue = list(seen)
+    while queue:
+        for tensor in facts.nodes[queue.pop()].outputs:
+            for node in facts.consumers_of(tensor):
+                if node.index not in seen:
+                    seen.add(node.index)
+                    queue.append(node.index)
+    return seen
+
+
+def _depends_on_input(facts: GraphFacts, node: NodeFact) -> bool:
+    """False for a chain of constants, which is no way in."""
+    seen, queue = {node.index}, [node]
+    while queue:
+        for tensor in queue.pop().inputs:
+            if tensor in facts.inputs:
+                return True
+            before = facts.producer_of(tensor)
+            if before is not None and before.index not in seen:
+                seen.add(before.index)
+                queue.append(before)
+    return False

@@ -1,0 +1,165 @@
+"""What runs while packaging: Quark in its environment, then a look at its model and at what the model still computes.
+
+Compiling for the NPU happens in the vendor's container or on the PC; ``deploykit build`` and the scripts do that.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deploykit.adapter import Execution, Situation
+from deploykit.findings import Finding, SubjectKind
+from deploykit.plan import Plan
+from deploykit.rules import Found, Registry
+from deploykit_vitis_ai import configs
+from deploykit_vitis_ai.planning import Details
+from deploykit_vitis_ai.quantized import QUANTIZED_RULES, inspect_quantized
+from deploykit_vitis_ai.runner import RESULT, QuarkRun, quark_environment, run_quark
+
+if TYPE_CHECKING:
+    from deploykit.numerics.comparison import Comparison
+
+__all__ = ["OUTCOME_RULES", "Outcome", "execute"]
+
+GEN2_LAST_OPSET = 22
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How the execution went: the toolchain's state, and calibration files that the quantizer's script skipped."""
+
+    toolchain: str
+    state: str
+    skipped: tuple[tuple[str, str], ...] = ()
+    samples: int | None = None
+
+
+OUTCOME_RULES: Registry[Outcome] = Registry("execution")
+
+
+@OUTCOME_RULES.rule(
+    "VAI301",
+    "quantizer-not-installed",
+    "warning",
+    what="Quark is not installed on this machine, so the model was not quantized.",
+    why="The package holds everything that is needed, but nothing of it was tried.",
+    fix="Install it with 'deploykit toolchain install', and package again, or run scripts/quantize.py where Quark is.",
+    sources=["deploykit: the toolchains on this machine"],
+)
+def check_installed(outcome: Outcome) -> Iterator[Found]:
+    """A toolchain that is not ready."""
+    if outcome.state != "ready":
+        yield Found(
+            kind=SubjectKind.ENVIRONMENT,
+            name=outcome.toolchain,
+            message=f"{outcome.toolchain} is {outcome.state}: scripts/quantize.py was generated and not run",
+            hint=f"deploykit toolchain install {outcome.toolchain}",
+        )
+
+
+@OUTCOME_RULES.rule(
+    "VAI302",
+    "calibration-file-skipped",
+    "error",
+    what="The quantizer's script could not decode or read a calibration file.",
+    why="The header looked right, the content is not.",
+    fix="Repair or remove the file.",
+    sources=["deploykit: scripts/quantize.py, run with Quark"],
+)
+def check_skipped(outcome: Outcome) -> Iterator[Found]:
+    """Files that were named in the result."""
+    for name, why in outcome.skipped:
+        yield Found(kind=SubjectKind.FILE, name=name, message=f"{why}; {outcome.samples} samples were used")
+
+
+def execute(package: Path, plan: Plan, situation: Situation, progress: Callable[[str], None]) -> Execution:
+    """Quantize inside the unpublished package where the toolchain is installed, and judge the result."""
+    details = plan.details
+    assert isinstance(details, Details)
+    draft = details.draft
+    if not draft.needs_quark:
+        return Execution()
+    environment = quark_environment(draft.toolchain)
+    state = environment.state(with_size=False).state
+    if state != "ready":
+        if situation.request.compile:
+            environment.require()
+        return Execution(findings=OUTCOME_RULES.run(Outcome(toolchain=draft.toolchain, state=state)))
+    with tempfile.TemporaryDirectory() as folder:
+        compare = None if draft.random_data else Path(folder)
+        run = run_quark(environment, package, recipe=configs.RECIPE, compare=compare, progress=progress)
+        progress("comparing the quantized model with the float model")
+        comparison = _compare(Path(folder)) if compare is not None else None
+    return _execution(package, details, run, comparison)
+
+
+def _compare(folder: Path) -> Comparison:
+    from deploykit.numerics.comparison import compare
+    from deploykit.numerics.outputs import read_outputs
+
+    return compare(read_outputs(folder / "baseline"), read_outputs(folder / "candidate"))
+
+
+def _execution(package: Path, details: Details, run: QuarkRun, comparison: Comparison | None) -> Execution:
+    skipped = tuple((str(item["file"]), str(item["why"])) for item in run.result.get("skipped", []))
+    outcome = Outcome(
+        toolchain=details.draft.toolchain, state="ready", skipped=skipped, samples=run.result.get("samples")
+    )
+    return Execution(
+        executed=("quantize",),
+        outputs=(run.output, RESULT),
+        record=_record(details, run, comparison),
+        findings=(
+            *OUTCOME_RULES.run(outcome),
+            *_model_findings(package / run.output, details),
+            *_quality_findings(details, comparison),
+        ),
+    )
+
+
+def _record(details: Details, run: QuarkRun, comparison: Comparison | None) -> dict[str, Any]:
+    record: dict[str, Any] = {
+        "quark": run.result.get("quark"),
+        "samples": run.result.get("samples"),
+        "random_data": details.draft.random_data,
+        "quantized_model": run.output,
+    }
+    if comparison is not None:
+        record["quality"] = {
+            name: {key: round(value, 9) if value == value else None for key, value in output.summary().items()}
+            for name, output in comparison.outputs.items()
+        }
+    return record
+
+
+def _model_findings(path: Path, details: Details) -> tuple[Finding, ...]:
+    draft = details.draft
+    quantized = inspect_quantized(
+        path,
+        precision=draft.precision,
+        excluded=frozenset(draft.exclusions.names(draft.facts)),
+        source=draft.facts,
+        last_opset=GEN2_LAST_OPSET if draft.is_gen2 else None,
+        float16_source=draft.source == "float16",
+    )
+    return QUANTIZED_RULES.run(quantized)
+
+
+def _quality_findings(details: Details, comparison: Comparison | None) -> tuple[Finding, ...]:
+    """The rules of ``deploykit evaluate`` on the calibration samples: dead outputs are found at once."""
+    if comparison is None:
+        return ()
+    from deploykit.numerics.judgement import COMPARISON_RULES, Judged
+
+    request = details.draft.situation.request
+    judged = Judged(
+        comparison=comparison,
+        facts=details.draft.facts,
+        model=request.model.name,
+        target=details.draft.situation.target.device.id,
+    )
+    return COMPARISON_RULES.run(judged)

@@ -1,0 +1,220 @@
+"""Rules about the model: shapes, operator set, operators that fall to the CPU or take the whole model there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from deploykit.facts.graph import GraphFacts, NodeFact
+from deploykit.findings import Severity, SubjectKind
+from deploykit.numerics.mixing import exclusion_around
+from deploykit.rules import Found
+from deploykit_vitis_ai.draft import DRAFT_RULES, Draft
+
+__all__ = ["DRAFT_RULES"]
+
+_DOC2 = "vitisai.docs.amd.com, projects/gen2, Vitis AI 6.2/6.3: operators, ops_support"
+_ROSS = "repository Xilinx/ross-ai-assistant (AMD assistant skills, for Vitis AI 6.3+)"
+_RAI = "repository amd/ryzen-ai-documentation, main = 1.8"
+_LAB = "observed with amd-quark 0.13, 0.12.post1 and 0.11.2 on Linux x86-64"
+
+_GEN2_FULL_OPSET, _GEN2_LAST_OPSET, _RYZEN_OPSET = 20, 22, 17
+_CPU_ONLY = frozenset({"NonZero", "NonMaxSuppression"})
+_WITHOUT: Mapping[tuple[str, str], frozenset[str]] = {
+    ("gen2", "int8"): frozenset({"Attention", "CumSum", "GridSample", "PRelu", "ReduceL2", "Selu"}),
+    ("gen2", "fp16"): frozenset({"Attention", "ConvTranspose"}),
+    ("ryzen", "bf16"): frozenset({"Clip"}),
+    ("ryzen", "a8w8"): frozenset({"Abs", "Cast"}),
+    ("ryzen", "a16w8"): frozenset({"Abs", "Cast"}),
+}
+"""Operators without a mark in the vendor's per-operator tables; for Ryzen AI the table gives examples only."""
+
+_BOUNDED = frozenset({"Sigmoid", "HardSigmoid", "Softmax", "Tanh"})
+_PASSING = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Slice", "Split"})
+
+
+def _labels(nodes: Iterable[NodeFact], *, most: int = 6) -> str:
+    names = [node.label for node in nodes]
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+@DRAFT_RULES.rule(
+    "VAI121",
+    "shape-not-static",
+    "error",
+    what="An input has a dimension that is not a number.",
+    why="On gen 2 the whole model then runs on the CPU, or the compiler crashes in lowering; Ryzen AI compiles dynamic "
+    "batches for BF16 only, since 1.6.",
+    fix="Fix the input shapes when you export the model (batch 1).",
+    sources=[_DOC2, _ROSS, _RAI],
+)
+def check_shapes(draft: Draft) -> Iterator[Found]:
+    """Dynamic inputs, and computed shapes inside."""
+    dynamic_batch_allowed = draft.is_ryzen and draft.precision == "bf16"
+    for name in draft.facts.inputs:
+        fact = draft.facts.tensors[name]
+        if not fact.is_static:
+            only_batch = fact.shape is not None and all(isinstance(dim, int) for dim in fact.shape[1:])
+            severity = Severity.WARNING if dynamic_batch_allowed and only_batch else Severity.ERROR
+            message = f"input {name!r} has shape {list(fact.shape or ())}"
+            yield Found(kind=SubjectKind.TENSOR, name=name, message=message, severity=severity)
+
+
+@DRAFT_RULES.rule(
+    "VAI122",
+    "opset-out-of-range",
+    "error",
+    what="The operator set is newer than the compiler takes, or older than an operator needs.",
+    why="Gen 2 has all operators up to 20 and some of 21 and 22; operators of newer sets take the whole model to the "
+    "CPU. Ryzen AI recommends 17 and does not take a Resize of opset 10 or older.",
+    fix="Export the model with opset 17.",
+    sources=[_DOC2, _RAI],
+)
+def check_opset(draft: Draft) -> Iterator[Found]:
+    """The default domain's version against the product's range."""
+    opset, about = draft.facts.opset, {"kind": SubjectKind.MODEL, "name": draft.facts.model_name}
+    if draft.is_gen2 and opset > _GEN2_LAST_OPSET:
+        yield Found(**about, message=f"opset {opset} is beyond {_GEN2_LAST_OPSET}")  # type: ignore[arg-type]
+    elif draft.is_gen2 and opset > _GEN2_FULL_OPSET:
+        message = f"opset {opset}: only some operators of it are supported"
+        yield Found(**about, message=message, severity=Severity.WARNING)  # type: ignore[arg-type]
+    elif draft.is_ryzen and opset <= 10 and any(node.op_type == "Resize" for node in draft.facts.nodes):
+        yield Found(**about, message=f"Resize of opset {opset} is not supported")  # type: ignore[arg-type]
+    elif draft.is_ryzen and opset != _RYZEN_OPSET:
+        message = f"opset {opset}; {_RYZEN_OPSET} is recommended"
+        yield Found(**about, message=message, severity=Severity.INFO)  # type: ignore[arg-type]
+
+
+@DRAFT_RULES.rule(
+    "VAI123",
+    "cpu-only-operator",
+    "error",
+    what="An operator takes the whole model to the CPU.",
+    why="These operators have outputs of unknown shape; ONNX Runtime then runs everything on the CPU. Only with the "
+    "CPU-partition passes, and with VART-ML as runtime, such a part runs beside the NPU.",
+    fix="Cut the model before it and run that part on the host, or give --option cpu_partition=true and use VART-ML.",
+    sources=[_DOC2, "Ultralytics documentation, AMD integration page (format xilinx)", "repository amd/Vitis-AI 6.3"],
+)
+def check_cpu_only(draft: Draft) -> Iterator[Found]:
+    """NonZero and NonMaxSuppression on gen 2."""
+    found = [node for node in draft.facts.nodes if node.op_type in _CPU_ONLY]
+    if not draft.is_gen2 or not found:
+        return
+    handled = "the CPU-partition passes are set; run it with VART-ML" if draft.options.cpu_partition else None
+    message = f"{_labels(found)}: the whole model would run on the CPU"
+    yield Found(kind=SubjectKind.NODE, name=found[0].label, message=message, handled=handled)
+
+
+@DRAFT_RULES.rule(
+    "VAI124",
+    "falls-to-cpu",
+    "warning",
+    what="Operators have no mark for this number format in the vendor's tables.",
+    why="They run on the CPU and split the model; every split costs time.",
+    fix="Replace them, or choose another format for that part.",
+    sources=[_DOC2, _RAI],
+)
+def check_operators(draft: Draft) -> Iterator[Found]:
+    """Nodes by name, operator by operator."""
+    product = "gen2" if draft.is_gen2 else "ryzen"
+    column = "int8" if draft.is_gen2 and draft.precision in ("vint8", "mixed") else draft.precision
+    without = _WITHOUT.get((product, column), frozenset())
+    for op in sorted(without):
+        found = [n for n in draft.facts.nodes if n.op_type == op and n.index not in draft.exclusions.indices]
+        if found:
+            message = f"{op} has no {draft.precision} on this NPU: {_labels(found)}"
+            yield Found(kind=SubjectKind.NODE, name=found[0].label, message=message, evidence={"operator": op})
+
+
+@DRAFT_RULES.rule(
+    "VAI125",
+    "batch-over-one",
+    "warning",
+    what="The model has a static batch over 1 on Phoenix.",
+    why="Users found the results of every sample but the first unwritten (XINT8).",
+    fix="Export with batch 1.",
+    sources=["amd/RyzenAI-SW#401"],
+)
+def check_batch(draft: Draft) -> Iterator[Found]:
+    """Batch over 1 with XINT8 on an XDNA device."""
+    if draft.precision != "xint8" or draft.device_facts.get("provider_target") != "X1":
+        return
+    for name in draft.facts.inputs:
+        shape = draft.facts.tensors[name].shape
+        if shape and len(shape) > 2 and isinstance(shape[0], int) and shape[0] > 1:
+            yield Found(kind=SubjectKind.TENSOR, name=name, message=f"input {name!r} has batch {shape[0]}")
+
+
+@DRAFT_RULES.rule(
+    "VAI126",
+    "known-miscompilation",
+    "warning",
+    what="A model like this one was reported to give wrong results without a warning.",
+    why="A super-resolution net with PRelu exploded in BF16 on Ryzen AI 1.7.1, depending on the weights.",
+    fix="Always compare the NPU's outputs with the CPU's ('deploykit evaluate').",
+    sources=["amd/RyzenAI-SW#390"],
+)
+def check_miscompilation(draft: Draft) -> Iterator[Found]:
+    """PRelu in BF16 on Ryzen AI."""
+    found = [node for node in draft.facts.nodes if node.op_type == "PRelu"]
+    if draft.is_ryzen and draft.precision == "bf16" and found:
+        yield Found(kind=SubjectKind.NODE, name=found[0].label, message=f"PRelu in BF16: {_labels(found)}")
+
+
+@DRAFT_RULES.rule(
+    "VAI127",
+    "clip-becomes-relu",
+    "info",
+    what="Quark replaces a Clip between 0 and 6 by Relu.",
+    why="The upper bound then is that of the int8 range, not 6.",
+    fix="Compare the outputs; keep the node in float if the bound matters.",
+    sources=[_LAB],
+)
+def check_clip(draft: Draft) -> Iterator[Found]:
+    """Clip nodes of a model that becomes VINT8."""
+    found = [n for n in draft.facts.nodes if n.op_type == "Clip" and n.index not in draft.exclusions.indices]
+    if draft.needs_quark and draft.precision in ("vint8", "mixed") and found:
+        message = f"{_labels(found)} become Relu where they clip to 0 and 6"
+        yield Found(kind=SubjectKind.NODE, name=found[0].label, message=message)
+
+
+@DRAFT_RULES.rule(
+    "VAI128",
+    "ranges-mixed-at-output",
+    "warning",
+    what="A Concat at an output joins a bounded operand (Sigmoid, Softmax …) with an unbounded one.",
+    why="One scale serves both: where the other operand is large, scores between 0 and 1 all become 0, while metrics "
+    "over the whole tensor still look good.",
+    fix="Leave the part around the Concat in float.",
+    sources=[_LAB],
+)
+def check_mixing(draft: Draft) -> Iterator[Found]:
+    """Concats in front of an output, when the model is to be quantized whole."""
+    if not draft.needs_quark:
+        return
+    for output in draft.facts.outputs:
+        concat = draft.facts.producer_of(output)
+        if concat is None or concat.op_type != "Concat" or concat.index in draft.exclusions.indices:
+            continue
+        bounded = [name for name in concat.inputs if _is_bounded(draft.facts, name)]
+        if bounded and len(bounded) < len(concat.inputs):
+            yield Found(
+                kind=SubjectKind.NODE,
+                name=concat.label,
+                message=f"{concat.label} joins {', '.join(bounded)} (bounded) with operands of other ranges",
+                hint=_proposal(draft, concat),
+                evidence={"bounded": bounded},
+            )
+
+
+def _is_bounded(facts: GraphFacts, tensor: str) -> bool:
+    node = facts.producer_of(tensor)
+    while node is not None and node.op_type in _PASSING:
+        node = facts.producer_of(node.inputs[0])
+    return node is not None and node.op_type in _BOUNDED
+
+
+def _proposal(draft: Draft, concat: NodeFact) -> str:
+    starts, ends = exclusion_around(draft.facts, concat)
+    if not starts:
+        return "leave the part around the Concat in float (--exclude-node)"
+    return f"--precision mixed --exclude-subgraph '{','.join(starts)}:{','.join(ends)}'"

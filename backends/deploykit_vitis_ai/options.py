@@ -1,0 +1,171 @@
+"""``--option KEY=VALUE`` sorted into compiler keys, provider options and Quark options, each against its table.
+
+Quark and the compiler take unknown names without a word; here an unknown name is an error with the nearest known one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from deploykit.errors import UsageError
+from deploykit.target import nearest_names
+from deploykit_vitis_ai.tables import (
+    ProviderOption,
+    QuarkOption,
+    VaimlKey,
+    provider_options,
+    quark_names,
+    quark_options,
+    vaiml_keys,
+)
+
+__all__ = ["ChosenOptions", "parse_options"]
+
+_OWN = frozenset({"cache_dir", "cache_key", "config_file", "target"})
+_INTEGER = re.compile(r"[+-]?\d+")
+_RANGE = re.compile(r"(\d+)-(\d+)(?: \((\w+)\))?")
+
+
+@dataclass(slots=True, kw_only=True)
+class ChosenOptions:
+    """Typed values by name. ``renamed`` are (as typed, as used); ``beyond`` are (key, value, documented values)."""
+
+    vaiml: dict[str, Any] = field(default_factory=dict)
+    provider: dict[str, Any] = field(default_factory=dict)
+    attributes: dict[str, Any] = field(default_factory=dict)
+    extra: dict[str, Any] = field(default_factory=dict)
+    cpu_partition: bool = False
+    renamed: list[tuple[str, str]] = field(default_factory=list)
+    beyond: list[tuple[str, str, str]] = field(default_factory=list)
+
+
+def parse_options(pairs: Iterable[tuple[str, str]], *, product: str, device_class: str = "") -> ChosenOptions:
+    """Sort and type the pairs; raises UsageError for an unknown, dead, foreign or ill-typed one."""
+    chosen = ChosenOptions()
+    for key, value in pairs:
+        _take(chosen, key, value, product, device_class)
+    return chosen
+
+
+def _take(chosen: ChosenOptions, key: str, value: str, product: str, device_class: str) -> None:
+    name = key.removeprefix("quark.")
+    if key == "cpu_partition":
+        chosen.cpu_partition = _typed(key, "bool", value)
+    elif key in _OWN:
+        raise UsageError(
+            f"--option {key}: deploykit sets it itself", why="cache key, file names and target belong together"
+        )
+    elif (row := _vaiml_key(key)) is not None:
+        _take_vaiml(chosen, row, key, value, product, device_class)
+    elif (option := _provider_option(key)) is not None:
+        _take_provider(chosen, option, value, product)
+    elif (quark := _quark_option(name)) is not None:
+        _take_quark(chosen, quark, name, value)
+    elif (place := quark_names().get(name)) is not None:
+        _store(chosen, place, name, _guess(value))
+    else:
+        _refuse(key)
+
+
+def _refuse(key: str) -> None:
+    known = [row.name for row in vaiml_keys()] + [row.name for row in provider_options()]
+    known += [row.name for row in quark_options()] + [*quark_names(), "cpu_partition"]
+    near = nearest_names(key.removeprefix("quark."), known)
+    raise UsageError(
+        f"--option {key}: not a known key of vaiml_config, of the provider or of Quark",
+        why="these tools ignore unknown names without a word",
+        next=f"did you mean {', '.join(near)}?" if near else "'deploykit compat vaiml_config' lists the keys",
+    )
+
+
+def _vaiml_key(name: str) -> VaimlKey | None:
+    return next((row for row in vaiml_keys() if name in (row.name, *row.aliases)), None)
+
+
+def _provider_option(name: str) -> ProviderOption | None:
+    return next((row for row in provider_options() if row.name == name), None)
+
+
+def _quark_option(name: str) -> QuarkOption | None:
+    return next((row for row in quark_options() if row.name == name), None)
+
+
+def _take_vaiml(chosen: ChosenOptions, row: VaimlKey, key: str, value: str, product: str, device_class: str) -> None:
+    if product not in row.products:
+        raise UsageError(f"--option {key}: not a key of this product", why=f"known for {', '.join(row.products)}")
+    if key != row.name:
+        chosen.renamed.append((key, row.name))
+    typed = _typed(key, row.type, value)
+    if row.values and not any(_matches(typed, allowed, device_class) for allowed in row.values):
+        chosen.beyond.append((row.name, value, ", ".join(row.values)))
+    chosen.vaiml[row.name] = typed
+
+
+def _take_provider(chosen: ChosenOptions, row: ProviderOption, value: str, product: str) -> None:
+    if row.status == "superseded" or product not in row.products:
+        raise UsageError(
+            f"--option {row.name}: not an option of this product",
+            why=f"{row.status or 'known'} for {', '.join(row.products)}; {row.note}".rstrip("; "),
+        )
+    if row.values and value not in row.values:
+        chosen.beyond.append((row.name, value, ", ".join(row.values)))
+    chosen.provider[row.name] = _typed(row.name, "bool", value) if row.type == "bool" else value
+
+
+def _take_quark(chosen: ChosenOptions, row: QuarkOption, name: str, value: str) -> None:
+    if row.renamed_to:
+        chosen.renamed.append((name, row.renamed_to))
+        row = next(known for known in quark_options() if known.name == row.renamed_to)
+    if row.vint8_mandatory and value.lower() != row.vint8_mandatory:
+        raise UsageError(
+            f"--option {name}={value}: the compiler needs {row.name} {row.vint8_mandatory}", why=row.effect
+        )
+    if row.name in ("subgraphs_to_exclude", "nodes_to_exclude", "exclude"):
+        raise UsageError(
+            f"--option {name}: what stays in float is told with --exclude-node and --exclude-subgraph",
+            why="they are checked against the graph, which Quark does not do",
+        )
+    if row.name in ("calibrate_method", "UseRandomData"):
+        raise UsageError(f"--option {name}: deploykit sets it", next="--random-data asks for random data")
+    _store(chosen, row.where, row.name, _typed(name, row.type, value))
+
+
+def _store(chosen: ChosenOptions, where: str, name: str, value: Any) -> None:
+    (chosen.extra if where == "extra" else chosen.attributes)[name] = value
+
+
+def _typed(key: str, kind: str, value: str) -> Any:
+    if kind == "bool":
+        if value.lower() not in ("true", "false"):
+            raise UsageError(f"--option {key}={value}: true or false is expected")
+        return value.lower() == "true"
+    if kind == "int":
+        if not _INTEGER.fullmatch(value):
+            raise UsageError(f"--option {key}={value}: a whole number is expected")
+        return int(value)
+    return _guess(value) if kind == "unknown" else value
+
+
+def _guess(value: str) -> Any:
+    """Booleans and numbers by their look; a list where brackets say so; text otherwise."""
+    if value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    if _INTEGER.fullmatch(value):
+        return int(value)
+    if value.startswith("[") and value.endswith("]"):
+        return [_guess(part.strip()) for part in value[1:-1].split(",") if part.strip()]
+    try:
+        return float(value)
+    except ValueError:
+        return value
+
+
+def _matches(value: Any, allowed: str, device_class: str) -> bool:
+    span = _RANGE.fullmatch(allowed)
+    if span is None:
+        return str(value) == allowed
+    right_class = not span[3] or not device_class or span[3] == device_class
+    return right_class and isinstance(value, int) and int(span[1]) <= value <= int(span[2])

@@ -1,0 +1,388 @@
+"""Looks at a quantized model and judges it: types, scales, zero points, what was left in float and what was not.
+
+Only the scales and zero points are read, never the weights.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deploykit.facts.graph import GraphFacts, NodeFact
+from deploykit.findings import SubjectKind
+from deploykit.rules import Found, Registry
+
+if TYPE_CHECKING:
+    from deploykit.model import Model
+
+__all__ = ["QUANTIZED_RULES", "Grid", "Quantized", "actual_types", "inspect_quantized"]
+
+_POWER_OF_TWO = ("vint8", "mixed", "xint8")
+_ACTIVATIONS = {"vint8": "int8", "mixed": "int8", "xint8": "uint8", "a8w8": "int8", "a16w8": "int16"}
+_ZERO_POINTS = {"vint8": (0,), "mixed": (0,), "xint8": (0, 128), "a8w8": (0,), "a16w8": (0,)}
+_WHOLE = ("vint8", "mixed")
+"""Formats in which every operator is quantized (QuantizeAllOpTypes)."""
+_NO_WORK = frozenset({"QuantizeLinear", "DequantizeLinear", "Constant", "Shape", "Cast", "ConstantOfShape"})
+_FUSED = frozenset({"Relu", "Clip", "LeakyRelu", "PRelu", "HardSigmoid", "HardSwish"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """The grid of one QuantizeLinear or DequantizeLinear: node, tensor, scales, zero points and integer type."""
+
+    node: str
+    tensor: str
+    scales: tuple[float, ...]
+    zero_points: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantized:
+    """A quantized model with what it should be. ``excluded`` are names of nodes that were to stay in float.
+
+    ``refusal`` is what ONNX Runtime says when it does not load the model. ``source`` are the float model's facts.
+    """
+
+    name: str
+    precision: str
+    facts: GraphFacts
+    grids: tuple[Grid, ...]
+    excluded: frozenset[str] = frozenset()
+    source: GraphFacts | None = None
+    last_opset: int | None = None
+    refusal: str = ""
+    float16_source: bool = False
+
+
+def inspect_quantized(
+    path: Path,
+    *,
+    precision: str,
+    excluded: frozenset[str] = frozenset(),
+    source: GraphFacts | None = None,
+    last_opset: int | None = None,
+    float16_source: bool = False,
+) -> Quantized:
+    """Read one model file; raises InputError when it is no ONNX model."""
+    from deploykit.facts.collect import collect_facts
+    from deploykit.model import load_model
+
+    model = load_model(path)
+    facts = collect_facts(model)
+    return Quantized(
+        name=path.name,
+        precision=precision,
+        facts=facts,
+        grids=tuple(_grids(model, facts)),
+        excluded=excluded,
+        source=source,
+        last_opset=last_opset,
+        refusal=_refusal(path),
+        float16_source=float16_source,
+    )
+
+
+def _refusal(path: Path) -> str:
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    try:
+        ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        return str(error).splitlines()[0] if str(error) else type(error).__name__
+    return ""
+
+
+def _grids(model: Model, facts: GraphFacts) -> Iterator[Grid]:
+    from deploykit.facts.collect import constant_value
+
+    seen: dict[str, tuple[Any, ...]] = {}
+
+    def values(name: str) -> tuple[Any, ...]:
+        if name not in seen:
+            array = constant_value(model, name, limit=1 << 20)
+            seen[name] = () if array is None else tuple(array.ravel().tolist())
+        return seen[name]
+
+    for node in facts.nodes:
+        if node.op_type in ("QuantizeLinear", "DequantizeLinear") and len(node.inputs) > 1:
+            zero = node.inputs[2] if len(node.inputs) > 2 else ""
+            integer = facts.tensors.get(node.outputs[0] if node.op_type == "QuantizeLinear" else node.inputs[0])
+            known = facts.tensors.get(zero)
+            yield Grid(
+                node=node.label,
+                tensor=node.inputs[0],
+                scales=values(node.inputs[1]),
+                zero_points=values(zero) if zero else (0,),
+                dtype=known.dtype if known is not None and known.dtype else (integer.dtype if integer else ""),
+            )
+
+
+QUANTIZED_RULES: Registry[Quantized] = Registry("quantized-model")
+_SOURCES = ["observed with amd-quark 0.13, 0.12.post1 and 0.11.2 on Linux x86-64"]
+_BOUNDARY = "repository Xilinx/ross-ai-assistant: the boundary kernel matches power-of-two scales and zero point 0 only"
+
+
+def _about(quantized: Quantized, message: str, **evidence: object) -> Found:
+    return Found(kind=SubjectKind.FILE, name=quantized.name, message=message, evidence=evidence)
+
+
+def _some(names: list[str], most: int = 5) -> str:
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+
+
+@QUANTIZED_RULES.rule(
+    "VAI201",
+    "model-refused",
+    "error",
+    what="ONNX Runtime does not load the quantized model.",
+    why="The compiler opens models through ONNX Runtime, so it will not get far either.",
+    fix="See the message; float16 sources and untried combinations of options are the usual causes.",
+    sources=_SOURCES,
+)
+def check_loads(quantized: Quantized) -> Iterator[Found]:
+    """What ONNX Runtime says."""
+    if quantized.refusal:
+        yield _about(quantized, quantized.refusal)
+
+
+@QUANTIZED_RULES.rule(
+    "VAI202",
+    "scale-not-power-of-two",
+    "error",
+    what="A scale is not a power of two.",
+    why="The integer kernels of this format shift instead of multiplying, and the boundary kernel does not match.",
+    fix="Quantize with Quark's preset for this format.",
+    sources=[*_SOURCES, _BOUNDARY],
+)
+def check_scales(quantized: Quantized) -> Iterator[Found]:
+    """Scales of the formats that need powers of two."""
+    if quantized.precision not in _POWER_OF_TWO:
+        return
+    bad = [grid.tensor for grid in quantized.grids if not all(map(_is_power_of_two, grid.scales))]
+    if bad:
+        yield _about(quantized, f"{len(bad)} scales are no powers of two: {_some(bad)}", tensors=bad[:50])
+
+
+def _is_power_of_two(scale: float) -> bool:
+    return scale > 0 and math.isfinite(scale) and math.frexp(scale)[0] == 0.5
+
+
+@QUANTIZED_RULES.rule(
+    "VAI203",
+    "zero-point-unexpected",
+    "error",
+    what="A zero point is not the one of this format.",
+    why="VINT8, A8W8 and A16W8 are symmetric with zero point 0; XINT8 has 128 for uint8 activations, 0 for weights.",
+    fix="Quantize with Quark's preset for this format.",
+    sources=[*_SOURCES, _BOUNDARY],
+)
+def check_zero_points(quantized: Quantized) -> Iterator[Found]:
+    """Zero points against the format."""
+    allowed = _ZERO_POINTS.get(quantized.precision)
+    if allowed is None:
+        return
+    bad = [grid.tensor for grid in quantized.grids if not set(grid.zero_points) <= set(allowed)]
+    if bad:
+        yield _about(quantized, f"{len(bad)} zero points are not {allowed}: {_some(bad)}", tensors=bad[:50])
+
+
+@QUANTIZED_RULES.rule(
+    "VAI204",
+    "integer-type-unexpected",
+    "error",
+    what="An activation is quantized to another integer type than the format has.",
+    why="The compiler has kernels for the types of its formats only.",
+    fix="Quantize with Quark's preset for this format, and do not override its types.",
+    sources=_SOURCES,
+)
+def check_types(quantized: Quantized) -> Iterator[Found]:
+    """Activations against the format."""
+    wanted = _ACTIVATIONS.get(quantized.precision)
+    if wanted is None:
+        return
+    nodes = {node.label: node for node in quantized.facts.nodes if node.op_type == "QuantizeLinear"}
+    bad = [grid.tensor for grid in quantized.grids if grid.node in nodes and grid.dtype != wanted]
+    if bad:
+        yield _about(quantized, f"{len(bad)} activations are not {wanted}: {_some(bad)}", tensors=bad[:50])
+
+
+@QUANTIZED_RULES.rule(
+    "VAI205",
+    "left-in-float",
+    "warning",
+    what="An operator that should be quantized reads float values.",
+    why="It falls to the CPU, or to BF16 where the compiler converts; either splits the integer part.",
+    fix="See whether the operator has integer kernels at all; otherwise leave it out on purpose with --exclude-node.",
+    sources=_SOURCES,
+)
+def check_float(quantized: Quantized) -> Iterator[Found]:
+    """Float operators that nobody excluded, by name."""
+    if quantized.precision not in _WHOLE:
+        return
+    found = [
+        node.label
+        for node in quantized.facts.nodes
+        if node.op_type not in _NO_WORK and node.name not in quantized.excluded and _reads_float(quantized.facts, node)
+    ]
+    if found:
+        message = f"{len(found)} operators read float values: {_some(found)}"
+        yield Found(kind=SubjectKind.NODE, name=found[0], message=message, evidence={"nodes": found[:50]})
+
+
+def _reads_float(facts: GraphFacts, node: NodeFact) -> bool:
+    for name in node.inputs:
+        fact = facts.tensors.get(name)
+        before = facts.producer_of(name)
+        if fact is None or fact.is_weight or not fact.is_float:
+            continue
+        if before is None or before.op_type != "DequantizeLinear":
+            return True
+    return False
+
+
+@QUANTIZED_RULES.rule(
+    "VAI206",
+    "exclusion-ignored",
+    "error",
+    what="A node that was to stay in float is quantized after all.",
+    why="Quark ignores wrong option names and nodes that its own search does not reach, without a word.",
+    fix="Quantize again with scripts/quantize.py, which names every node in nodes_to_exclude.",
+    sources=_SOURCES,
+)
+def check_exclusions(quantized: Quantized) -> Iterator[Found]:
+    """Excluded nodes with quantized weights, or with Q and DQ between two of them."""
+    facts = quantized.facts
+    bad = [
+        node.name
+        for node in facts.nodes
+        if node.name in quantized.excluded and any(_quantized_inside(quantized, name) for name in node.inputs)
+    ]
+    if bad:
+        yield _about(quantized, f"excluded and still quantized: {_some(bad)}", nodes=bad[:50])
+
+
+def _quantized_inside(quantized: Quantized, tensor: str) -> bool:
+    """True for a DQ of a weight, and for a Q/DQ pair behind another excluded node."""
+    facts = quantized.facts
+    dequantize = facts.producer_of(tensor)
+    if dequantize is None or dequantize.op_type != "DequantizeLinear":
+        return False
+    quantize = facts.producer_of(dequantize.inputs[0])
+    if quantize is None:
+        return True
+    before = facts.producer_of(quantize.inputs[0])
+    return before is not None and before.name in quantized.excluded
+
+
+@QUANTIZED_RULES.rule(
+    "VAI207",
+    "interface-changed",
+    "error",
+    what="Inputs or outputs of the quantized model differ from those of the float model.",
+    why="The application feeds and reads what the float model has.",
+    fix="Quantize again; if the change is wanted, adapt the application.",
+    sources=_SOURCES,
+)
+def check_interface(quantized: Quantized) -> Iterator[Found]:
+    """Names, types and shapes of inputs and outputs."""
+    source = quantized.source
+    if source is None:
+        return
+    for kind in ("inputs", "outputs"):
+        before, after = _interface(source, kind), _interface(quantized.facts, kind)
+        if quantized.float16_source:
+            before = [(name, "float" if dtype == "float16" else dtype, shape) for name, dtype, shape in before]
+            after = [(name, "float" if dtype == "float16" else dtype, shape) for name, dtype, shape in after]
+        if before != after:
+            yield _about(quantized, f"{kind} were {before} and are {after}")
+
+
+def _interface(facts: GraphFacts, kind: str) -> list[tuple[str, str, Any]]:
+    names = facts.inputs if kind == "inputs" else facts.outputs
+    return [(name, facts.tensors[name].dtype, facts.tensors[name].shape) for name in names]
+
+
+@QUANTIZED_RULES.rule(
+    "VAI208",
+    "quantized-shape-not-static",
+    "error",
+    what="An input or output of the quantized model has a dimension that is not a number.",
+    why="The NPU compiler wants static shapes; Quark accepts dynamic ones.",
+    fix="Fix the shapes of the float model.",
+    sources=_SOURCES,
+)
+def check_static(quantized: Quantized) -> Iterator[Found]:
+    """Dynamic inputs and outputs."""
+    for name in (*quantized.facts.inputs, *quantized.facts.outputs):
+        fact = quantized.facts.tensors[name]
+        if not fact.is_static:
+            yield Found(kind=SubjectKind.TENSOR, name=name, message=f"{name!r} has shape {fact.shape}")
+
+
+@QUANTIZED_RULES.rule(
+    "VAI209",
+    "quantized-opset-out-of-range",
+    "error",
+    what="The quantized model uses a newer operator set than the compiler takes.",
+    why="Operators of newer sets take the whole model to the CPU.",
+    fix="Export the float model with opset 17; Quark keeps the operator set.",
+    sources=["vitisai.docs.amd.com, projects/gen2, Vitis AI 6.2/6.3: operators, ops_support"],
+)
+def check_opset(quantized: Quantized) -> Iterator[Found]:
+    """The default domain's version against the product's last."""
+    if quantized.last_opset is not None and quantized.facts.opset > quantized.last_opset:
+        yield _about(quantized, f"opset {quantized.facts.opset} is beyond {quantized.last_opset}")
+
+
+@QUANTIZED_RULES.rule(
+    "VAI210",
+    "nothing-quantized",
+    "error",
+    what="The model has no QuantizeLinear at all.",
+    why="Everything was excluded, or the quantizer did nothing.",
+    fix="Exclude less.",
+    sources=_SOURCES,
+)
+def check_anything(quantized: Quantized) -> Iterator[Found]:
+    """A model without quantizers."""
+    if not any(node.op_type == "QuantizeLinear" for node in quantized.facts.nodes):
+        yield _about(quantized, "no tensor is quantized")
+
+
+def actual_types(facts: GraphFacts, grids: tuple[Grid, ...]) -> Mapping[str, str]:
+    """The type of every activation by its original name: the integer it is quantized to, else its own float type.
+
+    A tensor between an operator and the activation that is fused with it is left out: its type is not decided here.
+    """
+    by_node = {grid.node: grid.dtype for grid in grids}
+    types: dict[str, str] = {}
+    for node in facts.nodes:
+        if node.op_type in ("QuantizeLinear", "Constant"):
+            continue
+        for name in node.outputs:
+            fact = facts.tensors.get(name)
+            if fact is None or not fact.is_float or fact.is_weight:
+                continue
+            kind = _type_of(facts, node, name, by_node)
+            if kind:
+                types[name] = kind
+    return types
+
+
+def _type_of(facts: GraphFacts, node: NodeFact, name: str, by_node: Mapping[str, str]) -> str:
+    if node.op_type == "DequantizeLinear":
+        return by_node.get(node.label, "") if name in facts.outputs else ""
+    readers = facts.consumers_of(name)
+    integer = [by_node.get(reader.label, "") for reader in readers if reader.op_type == "QuantizeLinear"]
+    if integer and len(integer) == len(readers):
+        return integer[0]
+    if len(readers) == 1 and readers[0].op_type in _FUSED:
+        return ""
+    return "float32" if facts.tensors[name].dtype == "float" else facts.tensors[name].dtype

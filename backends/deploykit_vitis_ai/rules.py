@@ -1,0 +1,367 @@
+"""Rules about the request: device, number format, exclusions, options, calibration, release. They judge a draft."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from deploykit.findings import Severity, SubjectKind
+from deploykit.rules import Found
+from deploykit_vitis_ai.draft import DRAFT_RULES, INTEGER, Draft
+from deploykit_vitis_ai.tables import precisions
+from deploykit_vitis_ai.targets import PRODUCTS
+
+__all__ = ["DRAFT_RULES"]
+
+_LAB = "observed with amd-quark 0.13, 0.12.post1 and 0.11.2 on Linux x86-64"
+_PAGE = 'AMD documentation page "Model Quantization", Vitis AI 6.2 (June 2026)'
+_RAI = "repository amd/ryzen-ai-documentation, main = 1.8"
+_ROSS = "repository Xilinx/ross-ai-assistant (AMD assistant skills, for Vitis AI 6.3+)"
+
+
+def _device(draft: Draft) -> str:
+    return draft.situation.target.device.id
+
+
+@DRAFT_RULES.rule(
+    "VAI101",
+    "other-tool-chain",
+    "error",
+    what="The device belongs to a tool chain that this backend does not drive.",
+    why="Boards of the first Versal AI Edge generation use snapshots, DPU boards use Vitis AI 3.5 with arch.json.",
+    fix="Use that tool chain's own flow; 'deploykit targets' lists the devices that are packaged for.",
+    sources=["repository amd/Vitis-AI, branch 6.3", "AMD UG1414, Vitis AI 3.5 user guide"],
+)
+def check_product(draft: Draft) -> Iterator[Found]:
+    """A device whose product is neither Vitis AI gen 2 nor Ryzen AI."""
+    if draft.product not in PRODUCTS:
+        device = draft.situation.target.device
+        yield Found(kind=SubjectKind.TARGET, name=device.id, message=f"{device.name}: {device.note}")
+
+
+@DRAFT_RULES.rule(
+    "VAI102",
+    "precision-not-on-device",
+    "error",
+    what="The device does not have the number format that was asked for.",
+    why="The compiler would refuse it, or run everything on the CPU.",
+    fix="Ask for a format that the device has.",
+    sources=[_RAI, "Ultralytics documentation, AMD integration page (format xilinx)"],
+)
+def check_precision(draft: Draft) -> Iterator[Found]:
+    """A known format on the wrong device."""
+    known = {*INTEGER, "bf16", "fp16"}
+    if draft.product not in PRODUCTS or draft.precision not in known:
+        return
+    if draft.precision not in (*draft.offered, *draft.unconfirmed):
+        yield Found(
+            kind=SubjectKind.TARGET,
+            name=_device(draft),
+            message=f"{_device(draft)} has no {draft.precision}",
+            hint=f"it has {', '.join(draft.offered)}",
+        )
+
+
+@DRAFT_RULES.rule(
+    "VAI103",
+    "precision-unconfirmed",
+    "warning",
+    what="Only one uncertain source gives this device that number format.",
+    why="The compiler may refuse the model.",
+    fix="Compile early, and read the compiler's summary.",
+    sources=[_ROSS],
+)
+def check_unconfirmed(draft: Draft) -> Iterator[Found]:
+    """A format of ``precisions_unconfirmed``."""
+    if draft.precision in draft.unconfirmed and draft.precision not in draft.offered:
+        yield Found(
+            kind=SubjectKind.TARGET,
+            name=_device(draft),
+            message=f"{draft.precision} on {_device(draft)}: an assistant skill of the vendor names it, its manual not",
+        )
+
+
+@DRAFT_RULES.rule(
+    "VAI104",
+    "precision-unknown",
+    "error",
+    what="No number format was given and none can be chosen, or the name means nothing here.",
+    why="A float model runs on this NPU only in a format that the compiler or the quantizer makes.",
+    fix="Give --precision with one that the device has.",
+    sources=["deploykit: data/precisions.toml of this backend"],
+)
+def check_known(draft: Draft) -> Iterator[Found]:
+    """An empty or unknown format."""
+    if draft.product not in PRODUCTS or draft.precision in (*INTEGER, "bf16", "fp16", "as-is"):
+        return
+    asked = f"{draft.asked!r} is not a format of this backend" if draft.asked else "no precision was given"
+    listed = [row.name for row in precisions()]
+    yield Found(
+        kind=SubjectKind.TARGET,
+        name=_device(draft),
+        message=f"{asked}; {_device(draft)} has {', '.join(draft.offered)}",
+        evidence={"known": listed},
+    )
+
+
+@DRAFT_RULES.rule(
+    "VAI105",
+    "calibration-missing",
+    "error",
+    what="Quantizing needs calibration data and none was given.",
+    why="Without data Quark stops with a ValueError, or uses random data, which is not for production.",
+    fix="Give --calibration DIR or FILE.npz; --random-data only to see the tools run.",
+    sources=[_PAGE, _LAB],
+)
+def check_calibration(draft: Draft) -> Iterator[Found]:
+    """An integer format without data."""
+    if draft.needs_quark and draft.situation.request.calibration is None and not draft.random_data:
+        yield Found(kind=SubjectKind.DATA, name="calibration", message=f"{draft.precision} needs calibration data")
+
+
+@DRAFT_RULES.rule(
+    "VAI106",
+    "encodings-not-used",
+    "error",
+    what="Encodings were given, and Quark does not take any.",
+    why="The quantizer makes its own ranges; the encodings would be ignored silently.",
+    fix="Apply them to the model first ('deploykit encodings apply'), and package the QDQ model; Ryzen AI 1.6 and "
+    "newer take it.",
+    sources=[_RAI],
+)
+def check_encodings(draft: Draft) -> Iterator[Found]:
+    """An encodings file beside a backend that quantizes itself."""
+    if draft.situation.request.encodings is not None:
+        name = draft.situation.request.encodings.name
+        yield Found(kind=SubjectKind.ENCODINGS, name=name, message="encodings are not read by this backend's tools")
+
+
+@DRAFT_RULES.rule(
+    "VAI107",
+    "excluded-node-unknown",
+    "error",
+    what="A node that is to stay in float is not in the model.",
+    why="Quark ignores unknown names of nodes, and answers those of subgraphs with a misleading sentence.",
+    fix="Check the spelling; the nearest names are listed.",
+    sources=[_LAB],
+)
+def check_excluded_names(draft: Draft) -> Iterator[Found]:
+    """Names that no node has, and nodes without a name."""
+    for name, near in draft.exclusions.unknown:
+        hint = f"did you mean {', '.join(near)}?" if near else "no node has a similar name"
+        yield Found(kind=SubjectKind.NODE, name=name, message=f"no node is called {name!r}", hint=hint)
+    for label in draft.exclusions.nameless(draft.facts):
+        yield Found(
+            kind=SubjectKind.NODE,
+            name=label,
+            message=f"{label} lies inside an excluded subgraph and has no name by which Quark could leave it out",
+            hint="give every node a name when you export the model",
+        )
+
+
+@DRAFT_RULES.rule(
+    "VAI108",
+    "excluded-subgraph-leaks",
+    "error",
+    what="A way leads into an excluded subgraph past its starts, or a start does not lead to its ends.",
+    why="Quark refuses such a subgraph without naming the way, or leaves out other nodes than meant.",
+    fix="Add the node where the way comes in to the starts.",
+    sources=[_LAB],
+)
+def check_closed(draft: Draft) -> Iterator[Found]:
+    """Every leak of every subgraph, by its edge."""
+    for region in draft.exclusions.regions:
+        for leak in region.leaks:
+            yield Found(
+                kind=SubjectKind.NODE,
+                name=leak.consumer,
+                message=f"{region.subgraph}: {leak.tensor!r} of {leak.producer} enters at {leak.consumer}, "
+                "past the starts",
+                hint=f"make {leak.consumer} a start, or a node before it",
+                evidence={"tensor": leak.tensor, "producer": leak.producer, "consumer": leak.consumer},
+            )
+        for name in region.unreached:
+            message = f"{region.subgraph}: no way leads from the start {name} to the ends"
+            yield Found(kind=SubjectKind.NODE, name=name, message=message, hint="leave this start out")
+
+
+@DRAFT_RULES.rule(
+    "VAI109",
+    "mixed-without-exclusion",
+    "error",
+    what="Mixed precision was asked for without saying what stays in float.",
+    why="Nothing would be left out: the result would be plain VINT8 under another name.",
+    fix="Give --exclude-subgraph START,…:END,… or --exclude-node NAME; 'deploykit evaluate --model' proposes one.",
+    sources=[_PAGE],
+)
+def check_mixed(draft: Draft) -> Iterator[Found]:
+    """``mixed`` and no exclusion."""
+    if draft.precision == "mixed" and draft.source != "qdq" and not draft.exclusions:
+        yield Found(
+            kind=SubjectKind.MODEL, name=draft.facts.model_name, message="nothing is excluded from quantization"
+        )
+
+
+@DRAFT_RULES.rule(
+    "VAI110",
+    "exclusion-without-effect",
+    "error",
+    what="Nodes are to stay in float, but nothing quantizes the model.",
+    why="In bf16 and fp16 every node is float, and a QDQ model is packaged as it is: the wish would be ignored.",
+    fix="Ask for --precision mixed (gen 2) or an integer format, with a float model.",
+    sources=[_PAGE],
+)
+def check_exclusion_used(draft: Draft) -> Iterator[Found]:
+    """Exclusions beside a route without quantizer."""
+    if draft.exclusions and not draft.needs_quark:
+        yield Found(
+            kind=SubjectKind.MODEL,
+            name=draft.facts.model_name,
+            message=f"exclusions have no effect on {draft.precision or 'this request'} from a {draft.source} model",
+        )
+
+
+@DRAFT_RULES.rule(
+    "VAI111",
+    "option-renamed",
+    "info",
+    what="An option was typed under a name that the tool ignores or that is older.",
+    why="Quark takes any name and does nothing with unknown ones.",
+    fix="Write the name that is used.",
+    sources=[_LAB, _ROSS],
+)
+def check_renamed(draft: Draft) -> Iterator[Found]:
+    """Spellings that were translated."""
+    for typed, used in draft.options.renamed:
+        message = f"{typed} is written {used}"
+        yield Found(kind=SubjectKind.CONFIG_KEY, name=typed, message=message, handled=f"{used} is set instead")
+
+
+@DRAFT_RULES.rule(
+    "VAI112",
+    "option-beyond-documentation",
+    "warning",
+    what="An option has a value that its documentation does not list.",
+    why="The compiler may ignore it or refuse it.",
+    fix="Use a documented value.",
+    sources=["deploykit: the tables of this backend"],
+)
+def check_beyond(draft: Draft) -> Iterator[Found]:
+    """Values outside the documented ones."""
+    for name, value, documented in draft.options.beyond:
+        message = f"{name}={value}: documented are {documented}"
+        yield Found(kind=SubjectKind.CONFIG_KEY, name=name, message=message)
+
+
+@DRAFT_RULES.rule(
+    "VAI113",
+    "float16-source",
+    "error",
+    what="The model is stored in float16.",
+    why="Quark's ways to take float16 models mostly give files that ONNX Runtime rejects, or nothing at all; the "
+    "compiler is documented for float32 models.",
+    fix="Export the model in float32.",
+    sources=[_LAB, _PAGE],
+)
+def check_float16(draft: Draft) -> Iterator[Found]:
+    """A float16 source, handled where a valid way was observed for this Quark."""
+    if draft.source != "float16":
+        return
+    way = draft.float16_way
+    handled = None
+    if draft.needs_quark and way is not None:
+        handled = f"quantize.py turns it into float32 first ({way.way} of {draft.toolchain})"
+    yield Found(
+        kind=SubjectKind.MODEL,
+        name=draft.facts.model_name,
+        message=f"float16 source for {draft.precision or 'no precision'}",
+        handled=handled,
+    )
+
+
+@DRAFT_RULES.rule(
+    "VAI114",
+    "foreign-qdq",
+    "error",
+    what="A model that is quantized already meets a compiler that may not take it.",
+    why="Ryzen AI takes QDQ models of other quantizers since 1.6; the gen 2 compiler wants power-of-two scales and "
+    "zero point 0 at the borders.",
+    fix="Quantize the float model with --precision, or use a newer release.",
+    sources=[_RAI, _ROSS],
+)
+def check_qdq(draft: Draft) -> Iterator[Found]:
+    """A QDQ model: an old Ryzen AI refuses it, on gen 2 its scales decide (see the VAI2xx rules)."""
+    if draft.source != "qdq":
+        return
+    if draft.asked and draft.asked.lower() not in ("as-is", *INTEGER, "w8a8", "int8", "w8a16"):
+        message = f"the model is quantized already and cannot become {draft.asked}"
+        yield Found(kind=SubjectKind.MODEL, name=draft.facts.model_name, message=message)
+    release = draft.release
+    quark_made = "quark" in draft.facts.producer
+    if draft.is_ryzen and release is not None and not quark_made and _older(release.version, (1, 6)):
+        message = f"Ryzen AI {release.version} takes QDQ models of Quark only"
+        yield Found(kind=SubjectKind.MODEL, name=draft.facts.model_name, message=message)
+
+
+def _older(version: str, bound: tuple[int, int]) -> bool:
+    return tuple(int(part) for part in version.split(".")[:2]) < bound
+
+
+@DRAFT_RULES.rule(
+    "VAI115",
+    "quantizer-not-established",
+    "warning",
+    what="Which Quark belongs to this release is not known, or that version was never tried here.",
+    why="A model of a newer Quark may use what an older compiler does not know.",
+    fix="Use the Quark inside the vendor's container: scripts/quantize.py runs there as it is.",
+    sources=["deploykit: the data files of this backend"],
+)
+def check_toolchain(draft: Draft) -> Iterator[Found]:
+    """A release whose file names no toolchain."""
+    release = draft.release
+    if draft.needs_quark and release is not None and not release.toolchain:
+        bundled = f"it belongs to Quark {release.quark}" if release.quark else "its Quark is not known"
+        yield Found(
+            kind=SubjectKind.SDK,
+            name=f"{release.name} {release.version}",
+            message=f"{bundled}; {draft.toolchain} is used here",
+        )
+
+
+@DRAFT_RULES.rule(
+    "VAI116",
+    "no-overlay-in-release",
+    "warning",
+    what="The release does not ship the overlay file that this NPU needs.",
+    why="Without its xclbin the provider runs everything on the CPU, silently.",
+    fix="Take xclbins/phoenix/4x4.xclbin from Ryzen AI 1.7.1 and name it with --option xclbin=PATH.",
+    sources=["amd/RyzenAI-SW#396", "amd/RyzenAI-SW#400"],
+)
+def check_overlay(draft: Draft) -> Iterator[Found]:
+    """Phoenix under 1.8."""
+    release = draft.release
+    if "xclbin" in draft.device_facts and release is not None and release.version == "1.8":
+        message = "Ryzen AI 1.8.0 was reported to ship no xclbin for Phoenix"
+        yield Found(kind=SubjectKind.SDK, name="Ryzen AI 1.8", message=message)
+
+
+@DRAFT_RULES.rule(
+    "VAI117",
+    "xclbin-forbidden",
+    "error",
+    what="An xclbin is named for a device that chooses it by itself.",
+    why="Since Ryzen AI 1.6 it must not be set on Strix and Krackan.",
+    fix="Leave the option out.",
+    sources=[_RAI],
+)
+def check_xclbin(draft: Draft) -> Iterator[Found]:
+    """``xclbin`` on a device with an automatic overlay."""
+    release = draft.release
+    if "xclbin" not in draft.options.provider or not draft.device_facts.get("xclbin_automatic"):
+        return
+    if release is not None and not _older(release.version, (1, 6)):
+        yield Found(
+            kind=SubjectKind.CONFIG_KEY,
+            name="xclbin",
+            message=f"must not be set on {_device(draft)} since 1.6",
+            severity=Severity.ERROR,
+        )

@@ -1,0 +1,115 @@
+"""Runs Quark as a child process in its own environment and judges it by what it leaves, never by its exit status.
+
+Quark takes over the root logger, shares presets between calls, and can fail by logging only: so one process per run,
+a time limit, the log kept, and the result file and the model as the only evidence.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from deploykit.errors import InputError, ToolError
+from deploykit.process import Completed
+from deploykit.reading import read_json
+from deploykit.toolchain import Environment, environment_of, load_toolchains, select
+from deploykit_vitis_ai.tables import DATA
+
+__all__ = ["QuarkRun", "quark_environment", "run_quark"]
+
+TIMEOUT = 3600.0
+"""Seconds after which a run is ended; fine-tuning a large net takes minutes, a hung compiler for ever."""
+
+RESULT = "logs/quantize.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuarkRun:
+    """What one run left: the model's package path, what the script counted, and where the log is."""
+
+    output: str
+    result: Mapping[str, Any]
+    log: Path
+    seconds: float
+
+
+def quark_environment(toolchain: str) -> Environment:
+    """The environment of one toolchain, for instance ``quark==0.13``; it need not be installed."""
+    return environment_of(select(load_toolchains(DATA / "toolchains", backend="vitis-ai"), toolchain))
+
+
+def run_quark(
+    environment: Environment,
+    package: Path,
+    *,
+    recipe: str,
+    compare: Path | None = None,
+    progress: Callable[[str], None],
+    timeout: float = TIMEOUT,
+) -> QuarkRun:
+    """Run the package's own ``scripts/quantize.py`` for one recipe file.
+
+    ``compare`` is a folder for outputs of both models. Raises ToolError, with the known cause where the log shows one,
+    when the environment is not ready, the time is up, or no model came out.
+    """
+    environment.require()
+    wanted = read_json(package / recipe)
+    log = _log_path(environment, package / recipe, package / str(wanted["source"]))
+    (package / RESULT).unlink(missing_ok=True)
+    arguments = ["scripts/quantize.py", "--recipe", recipe, "--result", RESULT]
+    arguments += ["--compare", str(compare)] if compare is not None else []
+    progress(f"{environment.spec.id}: quantizing")
+    done = environment.run(
+        arguments,
+        cwd=package,
+        timeout=timeout,
+        log=log,
+        on_line=lambda line: progress(f"{environment.spec.id}: {line}") if line.strip() else None,
+    )
+    result = _result(package)
+    if done.timed_out or not result.get("ok") or not (package / str(wanted["output"])).is_file():
+        raise _failure(environment, done, result, log)
+    return QuarkRun(output=str(wanted["output"]), result=result, log=log, seconds=done.seconds)
+
+
+def _log_path(environment: Environment, recipe: Path, model: Path) -> Path:
+    """The log stays with the toolchain: it holds paths and settings of this machine, which no package may."""
+    digest = hashlib.sha256(recipe.read_bytes() + model.name.encode()).hexdigest()[:12]
+    log = environment.path / "logs" / f"quantize-{digest}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.unlink(missing_ok=True)
+    return log
+
+
+def _result(package: Path) -> dict[str, Any]:
+    try:
+        value = read_json(package / RESULT)
+    except InputError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _failure(environment: Environment, done: Completed, result: Mapping[str, Any], log: Path) -> ToolError:
+    how = "took longer than its time limit and was ended" if done.timed_out else "made no model"
+    why, way_out = _known_cause(log)
+    said = str(result.get("error", "")) or f"it ended with status {done.returncode} and left no result"
+    return ToolError(
+        f"{environment.spec.id} {how}",
+        why=f"{why} ({said})" if why else said,
+        next=f"{way_out}; the log is {log}" if way_out else f"read its log: {log}",
+    )
+
+
+def _known_cause(log: Path) -> tuple[str, str]:
+    """Cause and way out of the first known error that the log shows."""
+    from deploykit.diagnosis import diagnose
+    from deploykit_vitis_ai.known_errors import known_errors
+
+    if not log.is_file():
+        return "", ""
+    with log.open("rb") as stream:
+        found = diagnose(stream, known_errors(), tools=("quark",)).errors
+    return (found[0].error.cause, found[0].error.workaround) if found else ("", "")

@@ -1,0 +1,171 @@
+"""Judges a package on disk: configurations against the tables, the quantized model, and the compiler's summary."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from deploykit.adapter import Check, Verification
+from deploykit.errors import InputError
+from deploykit.findings import Finding, SubjectKind
+from deploykit.reading import read_json
+from deploykit.rules import Found, Registry
+from deploykit_vitis_ai import configs
+from deploykit_vitis_ai.quantized import QUANTIZED_RULES, Quantized, actual_types, inspect_quantized
+from deploykit_vitis_ai.summary import CompileSummary, find_summary
+from deploykit_vitis_ai.tables import quark_names, quark_options
+from deploykit_vitis_ai.targets import GEN2
+
+__all__ = ["SUMMARY_RULES", "verify"]
+
+_GEN2_LAST_OPSET = 22
+
+SUMMARY_RULES: Registry[CompileSummary] = Registry("compilation")
+_SOURCES = ["repository Xilinx/ross-ai-assistant", "repository amd/Vitis-AI, branch 6.3: summaries in the examples"]
+
+
+@SUMMARY_RULES.rule(
+    "VAI401",
+    "nothing-on-the-npu",
+    "error",
+    what="The compiler put no operator on the NPU.",
+    why="Opening the model succeeds all the same: ONNX Runtime then runs everything on the CPU.",
+    fix="Read the compiler's log; 'deploykit diagnose' knows the usual causes.",
+    sources=_SOURCES,
+)
+def check_offloaded(summary: CompileSummary) -> Iterator[Found]:
+    """No operator offloaded."""
+    if not summary.offloaded:
+        yield Found(kind=SubjectKind.MODEL, name="compiled model", message="no operator runs on the NPU")
+
+
+@SUMMARY_RULES.rule(
+    "VAI402",
+    "subgraph-failed",
+    "error",
+    what="A part of the model failed to compile and falls back to the CPU.",
+    why="The compiler's own errors are swallowed by the provider.",
+    fix="Compile with keep_outputs=true and logging_level=info, and diagnose the log.",
+    sources=_SOURCES,
+)
+def check_failed(summary: CompileSummary) -> Iterator[Found]:
+    """Subgraphs with compilation errors."""
+    if summary.failed_subgraphs:
+        message = f"{summary.failed_subgraphs} subgraphs failed to compile"
+        yield Found(kind=SubjectKind.MODEL, name="compiled model", message=message)
+
+
+@SUMMARY_RULES.rule(
+    "VAI403",
+    "partly-on-the-cpu",
+    "warning",
+    what="Less than the whole work runs on the NPU, or in several pieces.",
+    why="Every piece on the CPU costs copies and time. One partition with everything in it is the aim.",
+    fix="See which operators fall to the CPU; lower threshold_gops_percent where small parts were left out.",
+    sources=_SOURCES,
+)
+def check_share(summary: CompileSummary) -> Iterator[Found]:
+    """A share under 100 %, or more than one subgraph."""
+    share = summary.gops_percent
+    if summary.offloaded and share is not None and share < 100:
+        message = f"{share}% of the work runs on the NPU"
+        yield Found(kind=SubjectKind.MODEL, name="compiled model", message=message)
+    if summary.subgraphs is not None and summary.subgraphs > 1:
+        message = f"the model is split into {summary.subgraphs} pieces"
+        yield Found(kind=SubjectKind.MODEL, name="compiled model", message=message)
+
+
+def verify(package: Path, manifest: Mapping[str, Any]) -> Verification:
+    """Checks, and the types that were intended against those of the quantized model where it exists."""
+    session = read_json(package / configs.SESSION)
+    checks = [*_session_checks(package, session), *_config_checks(package, session), *_script_checks(package)]
+    recipe = read_json(package / configs.RECIPE) if (package / configs.RECIPE).is_file() else None
+    checks += _recipe_checks(package, recipe) if recipe is not None else []
+    quantized = _quantized(package, session, recipe)
+    findings: tuple[Finding, ...] = () if quantized is None else QUANTIZED_RULES.run(quantized)
+    summary = find_summary(package / str(session["provider_options"].get("cache_dir", "")))
+    findings += () if summary is None else SUMMARY_RULES.run(summary)
+    intended = dict(manifest.get("precision", {}).get("intended", {})) if quantized is not None else {}
+    actual = dict(actual_types(quantized.facts, quantized.grids)) if quantized is not None else {}
+    return Verification(checks=tuple(checks), intended=intended, actual=actual, findings=findings)
+
+
+def _check(identifier: str, problems: list[str] | tuple[str, ...], good: str) -> Check:
+    return Check(id=identifier, ok=not problems, detail="; ".join(problems) if problems else good)
+
+
+def _session_checks(package: Path, session: Mapping[str, Any]) -> Iterator[Check]:
+    options = session["provider_options"]
+    stem = PurePosixPath(session["model"]).stem
+    key = options.get("cache_key")
+    wrong = [] if key == stem else [f"cache_key {key!r} is not the stem of {session['model']}"]
+    yield _check("cache-key", wrong, f"cache_key is {stem}, the stem of the compiled model")
+    marked = "random_data" in session["model"]
+    unmarked = [] if marked == session["not_for_production"] else ["random data is not marked in the model's name"]
+    yield _check("random-data-marked", unmarked, "no random data" if not marked else "the name says random data")
+    config = options.get("config_file")
+    lost = [] if config is None or (package / config).is_file() else [f"{config} is not there"]
+    yield _check("provider-files", lost, "every file the provider options name is there")
+
+
+def _config_checks(package: Path, session: Mapping[str, Any]) -> Iterator[Check]:
+    path = package / configs.CONFIG
+    if path.is_file():
+        problems = configs.config_problems(read_json(path), product=str(session["product"]))
+        yield _check("vitisai-config", problems, "three top-level keys, passes in order, every key known")
+    elif session["product"] == GEN2:
+        yield _check("vitisai-config", [f"{configs.CONFIG} is missing; gen 2 needs it"], "")
+
+
+def _script_checks(package: Path) -> Iterator[Check]:
+    for path in sorted((package / "scripts").glob("*.py")):
+        try:
+            ast.parse(path.read_text("utf-8"))
+        except (SyntaxError, UnicodeDecodeError) as error:
+            yield Check(id="script-syntax", ok=False, detail=f"{path.name}: {error}")
+        else:
+            yield Check(id="script-syntax", ok=True, detail=path.name)
+
+
+def _recipe_checks(package: Path, recipe: Mapping[str, Any]) -> list[Check]:
+    options = {row.name: row for row in quark_options()}
+    given = {**recipe["attributes"], **recipe["extra_options"]}
+    known = {name for name, row in options.items() if not row.renamed_to} | set(quark_names())
+    unknown = [f"{name}: Quark would ignore it" for name in given if name not in known]
+    mandatory = [
+        f"{row.name} is not {row.vint8_mandatory}"
+        for row in options.values()
+        if row.vint8_mandatory
+        and recipe["preset"] == "VINT8"
+        and given.get(row.name) is not (row.vint8_mandatory == "true")
+    ]
+    lost = [name for name in recipe["calibration"].get("files", ()) if not (package / name).is_file()]
+    return [
+        _check("quark-options", unknown, "every option is on the allow-list"),
+        _check("quark-mandatory", mandatory, "the options that the compiler needs are set"),
+        _check("calibration-files", lost, "every calibration file of the recipe is there"),
+    ]
+
+
+def _quantized(package: Path, session: Mapping[str, Any], recipe: Mapping[str, Any] | None) -> Quantized | None:
+    path = package / str(session["model"])
+    if recipe is None or not path.is_file():
+        return None
+    source = None
+    try:
+        from deploykit.facts.collect import collect_facts
+        from deploykit.model import load_model
+
+        source = collect_facts(load_model(package / str(recipe["source"])))
+    except InputError:
+        source = None
+    return inspect_quantized(
+        path,
+        precision=str(recipe["precision"]),
+        excluded=frozenset(recipe["attributes"].get("nodes_to_exclude", ())),
+        source=source,
+        last_opset=_GEN2_LAST_OPSET if session["product"] == GEN2 else None,
+        float16_source=bool(recipe.get("float32_model") or recipe["attributes"].get("convert_fp16_to_fp32")),
+    )
