@@ -60,6 +60,7 @@ def affine(
     )
     if scale.shape != zero_point.shape:
         raise InputError(f"{where}: {scale.size} scales of shape {scale.shape}, but zero points of {zero_point.shape}")
+    _check_reach(scale, bits, where)
     outside = (zero_point < value.lowest) | (zero_point > value.highest)
     if outside.any():
         worst = float(zero_point[outside].flat[0])
@@ -85,6 +86,7 @@ def lpbq(
 ) -> Lpbq:
     """An LPBQ value whose channel scales are positive and whose block scales are whole and in range."""
     check_scales(channel_scale, where)
+    _check_reach(channel_scale, WIDEST, where)
     if not bits < decompressed_bits <= WIDEST:
         raise InputError(f"{where}: {bits} bits cannot be decompressed to {decompressed_bits}")
     largest = 1 << (decompressed_bits - bits)
@@ -131,6 +133,14 @@ def check_scales(scale: Array, where: str) -> None:
             why="a scale must be finite and greater than zero, or the grid has no values",
             next="calibrate again with data that reaches this tensor, then export",
         )
+
+
+def _check_reach(scale: Array, bits: int, where: str) -> None:
+    """Refuse scales whose largest value is no number any more: nothing could be said or written about them."""
+    with np.errstate(over="ignore"):
+        reach = scale * (1 << bits)
+    if not np.isfinite(reach).all():
+        raise InputError(f"{where}: the scale {float(scale.max()):g} reaches beyond what a double can hold")
 
 
 def split_dtype(name: str) -> tuple[int, bool] | None:

@@ -22,6 +22,7 @@ __all__ = ["FINEST_SCALE", "DerivedBiases", "derive_biases", "effective_entry"]
 FINEST_SCALE = 0.01 / (2**32 - 1)
 """AIMET's floor for an int32 scale: the grid still reaches from -0.005 to 0.005."""
 
+_LARGEST_SCALE = 1e298
 _FINEST_FLOAT16 = 2.0**-14
 _LINEAR = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 _BIASED = _LINEAR | {"BatchNormalization", "InstanceNormalization", "LayerNormalization", "GroupNormalization"}
@@ -153,7 +154,8 @@ def _analytic(case: _Case, data: Value, weight: Value) -> Made:
     assert isinstance(weight, Affine | Lpbq)
     if isinstance(weight, Lpbq):
         # Observed: AIMET keeps the channel scales of LPBQ in double, and only the input's in float32.
-        scale = np.asarray(data.scale.astype(np.float32).astype(np.float64) * weight.channel_scale)
+        with np.errstate(over="ignore", under="ignore"):
+            scale = np.asarray(data.scale.astype(np.float32).astype(np.float64) * weight.channel_scale)
     else:
         scale = _single_product(data.scale, weight.scale)
     if weight.block_axis is not None:
@@ -165,7 +167,7 @@ def _single_product(first: Array, second: Array) -> Array:
     """The product in float32, as AIMET computes it; in double where float32 would underflow or overflow."""
     with np.errstate(over="ignore", under="ignore"):
         single = first.astype(np.float32) * second.astype(np.float32)
-    exact = np.asarray(first * second)
+        exact = np.asarray(first * second)
     return np.where(np.isfinite(single) & (single >= np.finfo(np.float32).tiny), single.astype(np.float64), exact)
 
 
@@ -182,6 +184,8 @@ def _statistical(case: _Case, weight: Value) -> Made:
     return _int32(np.asarray(scale.max()) if weight.granularity == "per-tensor" else scale.reshape(-1))
 
 
-def _int32(scale: Array) -> Affine:
+def _int32(scale: Array) -> Made:
+    if not ((scale > 0) & (scale < _LARGEST_SCALE)).all():
+        return f"the product of the scales, {float(scale.flat[0]):g}, is no usable scale"
     axis = 0 if scale.ndim else None
     return Affine(bits=32, signed=True, scale=scale, zero_point=np.zeros(scale.shape), symmetric=True, axis=axis)

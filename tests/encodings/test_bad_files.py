@@ -182,6 +182,8 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "100 claims 0.6.1": (V100 | {"version": "0.6.1"}, "says version 0.6.1, but is laid out as version 1.0.0"),
     # 2.0.0
     "200 negative scale": (put(V200, "encodings.0.y_scale", -1), "scale is -1"),
+    "200 scale that overflows": (put(V200, "encodings.0.y_scale", 1e307), "beyond what a double can hold"),
+    "100 lpbq scale that overflows": (put(V100, f"{P}.scale", [1e300, 1.0]), "beyond what a double can hold"),
     "200 infinite scale": (put(V200, "encodings.1.y_scale", [0.5, float("inf")]), "'w': 'y_scale'[1] is not finite"),
     "200 zero point off the grid": (put(V200, "encodings.0.y_zero_point", 256), "zero point 256 does not lie on"),
     "200 zero points differ": (put(V200, "encodings.1.y_zero_point", [0]), "but zero points of"),

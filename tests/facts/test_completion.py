@@ -224,3 +224,11 @@ def test_scales_that_float32_cannot_multiply_are_multiplied_in_double() -> None:
         done = derive_biases(tiny, facts, read_values=values_of(model))
         made = {e.name: e.value for e in done.entries}["b"]
         assert isinstance(made, Affine) and float(made.scale) == scale * scale
+
+
+def test_products_that_are_no_scale_give_no_entry() -> None:
+    model, facts = bias_model()
+    for scale in (1e-200, 1e200):
+        odd = encoding_set(**{**FULL, "x": grid(scale), "w": grid(scale, signed=True)})
+        done = derive_biases(odd, facts, read_values=values_of(model))
+        assert "no usable scale" in done.skipped["b"]
