@@ -24,6 +24,7 @@ __all__ = [
     "fingerprint",
     "parse_severity_overrides",
     "read_baseline",
+    "write_baseline_file",
 ]
 
 _SCHEMA = 1
@@ -80,6 +81,14 @@ def baseline_text(findings: Iterable[Finding]) -> str:
     return json.dumps({"schema": _SCHEMA, "accepted": list(rows.values())}, indent=1, ensure_ascii=False) + "\n"
 
 
+def write_baseline_file(path: Path, findings: Iterable[Finding]) -> None:
+    """Write a baseline file; raises InputError when the path cannot be written."""
+    try:
+        path.write_text(baseline_text(findings), "utf-8")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written", why=error.strerror or str(error)) from None
+
+
 def apply_baseline(findings: Iterable[Finding], baseline: Baseline) -> tuple[Finding, ...]:
     """The findings, those of the baseline marked as handled; what a plan handles keeps its own words."""
     accepted = baseline.fingerprints
@@ -103,12 +112,13 @@ def parse_severity_overrides(texts: Sequence[str]) -> dict[str, Severity | None]
 
 
 def apply_severity_overrides(
-    findings: Iterable[Finding], overrides: Mapping[str, Severity | None]
+    findings: Iterable[Finding], overrides: Mapping[str, Severity | None] | Sequence[str]
 ) -> tuple[Finding, ...]:
-    """The findings with their severities changed by code; those that are off are left out."""
+    """The findings with their severities changed by code, those that are off left out; overrides parsed or as typed."""
+    wanted = overrides if isinstance(overrides, Mapping) else parse_severity_overrides(overrides)
     changed = []
     for finding in findings:
-        severity = overrides.get(finding.code, finding.severity)
+        severity = wanted.get(finding.code, finding.severity)
         if severity is not None:
             changed.append(replace(finding, severity=severity))
     return tuple(changed)

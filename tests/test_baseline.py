@@ -16,6 +16,7 @@ from deploykit.baseline import (
     fingerprint,
     parse_severity_overrides,
     read_baseline,
+    write_baseline_file,
 )
 from deploykit.errors import InputError, UsageError
 from deploykit.findings import Finding, Severity, Subject, SubjectKind, exit_status
@@ -34,7 +35,7 @@ def finding(code: str = "DK901", name: str = "x", message: str = "m", handled: s
 
 def write(tmp_path: Path, *findings: Finding) -> Path:
     path = tmp_path / "baseline.json"
-    path.write_text(baseline_text(findings), "utf-8")
+    write_baseline_file(path, findings)
     return path
 
 
@@ -83,10 +84,16 @@ def test_a_damaged_file_is_named(tmp_path: Path, text: str, what: str) -> None:
     assert "baseline.json" in caught.value.what
 
 
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="gone"):
+        write_baseline_file(tmp_path / "gone" / "b.json", [])
+
+
 def test_overrides_by_code() -> None:
     overrides = parse_severity_overrides(["dk901=warning", "DK902=off"])
     changed = apply_severity_overrides([finding(), finding(code="DK902"), finding(code="DK903")], overrides)
     assert [(one.code, one.severity) for one in changed] == [("DK901", Severity.WARNING), ("DK903", Severity.ERROR)]
+    assert apply_severity_overrides([finding()], ["DK901=off"]) == ()
 
 
 @pytest.mark.parametrize("text", ["DK901", "DK901=", "=error", "DK901=fatal", ""])

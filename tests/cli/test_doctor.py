@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from deploykit import doctor
+from deploykit.cli import cli
+from deploykit.cli.frame import run
+from deploykit.doctor import CheckLine
+
+
+def test_doctor_looks_at_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    status = run(cli, ["doctor", "--json"])
+    value = json.loads(capsys.readouterr().out)
+    lines = {line["id"]: line for line in value["lines"]}
+    assert lines["python"]["state"] == "ok"
+    assert all(line["next"] for line in lines.values() if line["state"] != "ok")
+    assert status == int(not value["ok"]) == int(any(line["state"] == "problem" for line in lines.values()))
+
+
+def test_a_problem_is_exit_status_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    broken = CheckLine(id="tool", state="problem", detail="it does not start", next="repair it")
+    monkeypatch.setattr(doctor, "examine", lambda backends: (broken,))
+    assert run(cli, ["doctor"]) == 1
+    out = capsys.readouterr().out
+    assert "it does not start" in out and "next: repair it" in out and "1 problem" in out
