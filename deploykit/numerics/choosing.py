@@ -28,6 +28,7 @@ _SMALL_LOSS_DB = 3.0
 class Way:
     """One way to deploy, with its simulated quality. ``sqnr_db`` is per output of the original model.
 
+    ``lost_rows`` is the share of rows behind a TopK that only one side chose: they are not part of the numbers.
     ``kind`` is ``integer`` (no float16 left), ``fallback`` (the SDK mixes) or ``segments``. ``intrusion`` orders ways
     by how much of the user's model they change: 0 nothing, 1 rewrites, 2 other outputs, 3 a host tail.
     """
@@ -43,6 +44,7 @@ class Way:
     intrusion: int = 0
     confidence: Confidence = Confidence.INFERRED
     unavailable: str = ""
+    lost_rows: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
         """The published shape of a plan's candidate, without the verdict."""
@@ -54,6 +56,7 @@ class Way:
             "rewrites": list(self.rewrites),
             "overall_db": _finite(self.overall_db),
             "sqnr_db": {name: _finite(value) for name, value in self.sqnr_db.items()},
+            "lost_rows": round(self.lost_rows, 4),
             "confidence": str(self.confidence),
         }
 

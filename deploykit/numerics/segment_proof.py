@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from deploykit.encodings.values import EncodingSet, Float
 from deploykit.facts.segments import Partition
+from deploykit.numerics.judging import made_by
 from deploykit.numerics.sessions import Feed, Session
 from deploykit.numerics.simulation import Fidelity, Simulator, compare_outputs
 from deploykit.transforms.segmentation import Segment, whole_as_cut
@@ -44,14 +45,17 @@ class SegmentChain:
     ``quantized`` ones with their encodings, float ones in float16 where ``half`` is given, else in float32.
     """
 
-    def __init__(self, segments: Sequence[Segment], *, quantized: bool, half: bool = False) -> None:
+    def __init__(
+        self, segments: Sequence[Segment], *, quantized: bool, half: bool = False, capture: Sequence[str] = ()
+    ) -> None:
         self._runs: list[Session | Simulator] = []
         for segment in segments:
             entries = _half(segment) if half and segment.is_float else segment.encodings
+            inner = made_by(segment.model, capture)
             if quantized and entries is not None:
-                self._runs.append(Simulator(segment.model, entries))
+                self._runs.append(Simulator(segment.model, entries, capture=inner))
             else:
-                self._runs.append(Session(segment.model))
+                self._runs.append(Session(segment.model, capture=inner))
         self._inputs = [segment.inputs for segment in segments]
 
     def run(self, feed: Feed) -> dict[str, npt.NDArray[Any]]:

@@ -20,10 +20,11 @@ from deploykit.facts.segments import partition
 from deploykit.findings import Confidence
 from deploykit.numerics.calibration import fill_entries
 from deploykit.numerics.choosing import Choice, Way, choose
+from deploykit.numerics.judging import Judge, Verdict, made_by
 from deploykit.numerics.rewriting import SAFE_REWRITES, Rewriting, rewrite
 from deploykit.numerics.segment_proof import ChainProof, SegmentChain, prove_chain
 from deploykit.numerics.sessions import Feed, Session
-from deploykit.numerics.simulation import Simulator, compare_outputs, overall_sqnr_db
+from deploykit.numerics.simulation import Simulator
 from deploykit.transforms.segmentation import Segment, split_model
 
 if TYPE_CHECKING:
@@ -84,13 +85,14 @@ def prepare_ways(
     InputError for samples that do not fit and UsageError for unknown names.
     """
     tell = progress or (lambda _line: None)
-    judge = _Judge(model, feeds)
-    prediction = predict_float_set(_facts(model), encodings)
+    facts = _facts(model)
+    judge = Judge(model, facts, feeds)
+    prediction = predict_float_set(facts, encodings)
     tell("simulating the encodings as they are")
-    reference = judge.quality(Simulator(model, encodings).run)
+    reference = judge.judge(_simulator(model, encodings, judge).run)
     prepared: list[Prepared] = []
     if not prediction.intended:
-        way = Way(id="as-is", kind="integer", confidence=Confidence.OBSERVED, **reference)
+        way = Way(id="as-is", kind="integer", confidence=Confidence.OBSERVED, **_numbers(reference))
         prepared.append(Prepared(way=way, model=model, encodings=encodings))
     banned = frozenset(no_rewrite)
     first = [name for name in (*SAFE_REWRITES, *also_rewrite) if name not in banned]
@@ -104,25 +106,16 @@ def prepare_ways(
         tell("simulating fallback and segments")
         prepared.append(_fallback_way(model, encodings, prediction, judge))
         prepared.append(_segments_way(model, encodings, prediction, judge, max_segments))
-    return Ways(prepared=tuple(prepared), reference_db=reference["overall_db"], prediction=prediction)
+    return Ways(prepared=tuple(prepared), reference_db=reference.overall_db, prediction=prediction)
 
 
-class _Judge:
-    """The float model's outputs on the samples, and how far others are from them."""
+def _simulator(model: ModelProto, encodings: EncodingSet, judge: Judge) -> Simulator:
+    return Simulator(model, encodings, capture=made_by(model, judge.choices))
 
-    def __init__(self, model: ModelProto, feeds: Sequence[Feed]) -> None:
-        session = Session(model)
-        self.feeds = feeds
-        self.reference = [session.run(feed) for feed in feeds]
 
-    def quality(self, run: Callable[[Feed], dict[str, npt.NDArray[Any]]]) -> dict[str, Any]:
-        """SQNR per output and over all, as arguments of a Way."""
-        outputs = [run(feed) for feed in self.feeds]
-        found = compare_outputs(self.reference, outputs)
-        return {
-            "overall_db": overall_sqnr_db(self.reference, outputs),
-            "sqnr_db": {item.name: item.sqnr_db for item in found},
-        }
+def _numbers(verdict: Verdict) -> dict[str, Any]:
+    """A verdict as arguments of a Way."""
+    return {"overall_db": verdict.overall_db, "sqnr_db": verdict.sqnr_db, "lost_rows": verdict.lost}
 
 
 def _facts(model: ModelProto) -> GraphFacts:
@@ -162,10 +155,10 @@ def _adds_something(
     return bool(made.kept) or bool(prediction.intended) or not before
 
 
-def _integer_way(identity: str, intrusion: int, made: Rewriting, judge: _Judge) -> Prepared:
+def _integer_way(identity: str, intrusion: int, made: Rewriting, judge: Judge) -> Prepared:
     assert made.encodings is not None
-    simulator = Simulator(made.model, made.encodings)
-    tail = None if made.tail is None else Session(made.tail)
+    simulator = _simulator(made.model, made.encodings, judge)
+    tail = None if made.tail is None else Session(made.tail, capture=made_by(made.tail, judge.choices))
 
     def run(feed: Feed) -> dict[str, npt.NDArray[Any]]:
         values = simulator.run(feed)
@@ -177,12 +170,12 @@ def _integer_way(identity: str, intrusion: int, made: Rewriting, judge: _Judge) 
         rewrites=made.kept,
         intrusion=intrusion,
         confidence=Confidence.OBSERVED,
-        **judge.quality(run),
+        **_numbers(judge.judge(run)),
     )
     return Prepared(way=way, model=made.model, encodings=made.encodings, tail=made.tail, rewriting=made)
 
 
-def _fallback_way(model: ModelProto, encodings: EncodingSet, prediction: FloatPrediction, judge: _Judge) -> Prepared:
+def _fallback_way(model: ModelProto, encodings: EncodingSet, prediction: FloatPrediction, judge: Judge) -> Prepared:
     """As the device would run it: what is meant to be float, in float16."""
     entries = {name: entry for name, entry in encodings.entries.items() if name not in prediction.intended}
     stated = replace(encodings, entries=entries, float_tensors=prediction.intended)
@@ -191,7 +184,7 @@ def _fallback_way(model: ModelProto, encodings: EncodingSet, prediction: FloatPr
         kind="fallback",
         float16_tensors=len(prediction.intended),
         borders=len(find_borders(_facts(model), prediction.intended, ignored=prediction.absorbed.keys())),
-        **judge.quality(Simulator(model, stated).run),
+        **_numbers(judge.judge(_simulator(model, stated, judge).run)),
     )
     return Prepared(way=way, model=model, encodings=stated)
 
@@ -200,13 +193,14 @@ def _segments_way(
     model: ModelProto,
     encodings: EncodingSet,
     prediction: FloatPrediction,
-    judge: _Judge,
+    judge: Judge,
     max_segments: int | None,
 ) -> Prepared:
     facts = _facts(model)
     cut = partition(facts, prediction.intended, absorbed=list(prediction.absorbed), max_segments=max_segments)
     segments = split_model(model, encodings, cut)
     proof = prove_chain(model, encodings, cut, segments, judge.feeds)
+    chain = SegmentChain(segments, quantized=True, half=True, capture=judge.choices)
     floats = sum(len(facts.nodes[i].outputs) for span in cut.segments if span.is_float for i in span.nodes)
     way = Way(
         id="segments",
@@ -215,6 +209,6 @@ def _segments_way(
         borders=sum(len(segment.inputs) for segment in segments[1:]),
         segments=len(segments),
         unavailable="" if proof.holds else f"the chain does not equal the whole: {proof}",
-        **judge.quality(SegmentChain(segments, quantized=True, half=True).run),
+        **_numbers(judge.judge(chain.run)),
     )
     return Prepared(way=way, model=model, encodings=encodings, segments=segments, proof=proof)

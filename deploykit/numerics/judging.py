@@ -1,0 +1,108 @@
+"""Judges outputs against the float model's, with rows in the same order behind a TopK.
+
+A detector whose second best box became the best is not wrong; compared row by row it would look as bad as noise. Rows
+that only one side chose are left out, and their share is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from deploykit.facts.graph import GraphFacts, NodeFact
+from deploykit.numerics.alignment import align_rows, choices_before, indices_of
+from deploykit.numerics.quality import sqnr_db
+from deploykit.numerics.sessions import Feed, Session
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+__all__ = ["Judge", "Verdict", "made_by"]
+
+Numbers: TypeAlias = npt.NDArray[Any]
+_Pair: TypeAlias = tuple[Numbers, Numbers, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """SQNR over all outputs and per output; ``lost`` is the largest share of rows without a partner in any output."""
+
+    overall_db: float
+    sqnr_db: Mapping[str, float]
+    lost: float = 0.0
+
+
+def made_by(model: ModelProto, names: Iterable[str]) -> tuple[str, ...]:
+    """Those of some tensors that a model's nodes make."""
+    made = {name for node in model.graph.node for name in node.output}
+    return tuple(name for name in names if name in made)
+
+
+class Judge:
+    """The float model's outputs on samples; ``choices`` are tensors that a run should show beside its outputs."""
+
+    def __init__(self, model: ModelProto, facts: GraphFacts, feeds: Sequence[Feed]) -> None:
+        self.feeds = feeds
+        self.names = tuple(item.name for item in model.graph.output)
+        self._tops = {name: choices_before(facts, name) for name in self.names}
+        indices = (node.outputs[1] for nodes in self._tops.values() for node in nodes if len(node.outputs) > 1)
+        self.choices = tuple(dict.fromkeys(indices))
+        session = Session(model, capture=self.choices)
+        self.reference = [session.run(feed) for feed in feeds]
+
+    def judge(self, run: Callable[[Feed], Mapping[str, Numbers]]) -> Verdict:
+        """Run every sample and compare; what ``run`` returns must hold the outputs and may hold the choices."""
+        outputs = [run(feed) for feed in self.feeds]
+        per_output: dict[str, list[_Pair]] = {
+            name: [_best(name, a, b, self._tops[name]) for a, b in zip(self.reference, outputs, strict=True)]
+            for name in self.names
+        }
+        everything = [pair for pairs in per_output.values() for pair in pairs]
+        return Verdict(
+            overall_db=_sqnr(everything),
+            sqnr_db={name: _sqnr(pairs) for name, pairs in per_output.items()},
+            lost=max((lost for _, _, lost in everything), default=0.0),
+        )
+
+
+def _sqnr(pairs: Sequence[_Pair]) -> float:
+    wanted = np.concatenate([np.asarray(one, np.float64).ravel() for one, _, _ in pairs])
+    return sqnr_db(wanted, np.concatenate([np.asarray(two, np.float64).ravel() for _, two, _ in pairs]))
+
+
+def _best(name: str, left: Mapping[str, Numbers], right: Mapping[str, Numbers], tops: Sequence[NodeFact]) -> _Pair:
+    """The pair as it is, or with rows in the order of some TopK, whichever agrees best."""
+    best: _Pair = (left[name], right[name], 0.0)
+    agreement = sqnr_db(left[name], right[name])
+    for first, second in _orders(left, right, tops):
+        for aligned in align_rows(left[name], right[name], first, second):
+            better = sqnr_db(aligned.left, aligned.right)
+            if better > agreement:
+                best, agreement = (aligned.left, aligned.right, aligned.lost), better
+    return best
+
+
+def _orders(
+    left: Mapping[str, Numbers], right: Mapping[str, Numbers], tops: Sequence[NodeFact]
+) -> Iterable[tuple[Numbers, Numbers]]:
+    """The choices of every TopK on both sides, and those of each seen through the next one before it."""
+    found = [(indices_of(left, node), indices_of(right, node)) for node in tops]
+    known = [(one, two) for one, two in found if one is not None and two is not None]
+    yield from known
+    for (one, two), (far_one, far_two) in pairwise(known):
+        through = _through(one, far_one), _through(two, far_two)
+        if through[0] is not None and through[1] is not None:
+            yield through[0], through[1]
+
+
+def _through(near: Numbers, far: Numbers) -> Numbers | None:
+    """What rows of rows are rows of: the far choice at the places of the near one."""
+    near, far = (array.reshape(array.shape[0], -1) if array.ndim > 1 else array[None] for array in (near, far))
+    if near.shape[0] != far.shape[0] or not near.size or int(near.max()) >= far.shape[1]:
+        return None
+    return np.take_along_axis(far, near, axis=1)
