@@ -1,1 +1,8 @@
 """The ort-qnn backend: ONNX Runtime's QNN provider."""
+
+from deploykit_ort_qnn.adapter import OrtQnn
+
+__all__ = ["backend"]
+
+backend = OrtQnn()
+"""What the entry point ``deploykit.backends`` names."""

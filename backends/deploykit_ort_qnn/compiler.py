@@ -22,7 +22,15 @@ from deploykit.process import Completed, run
 from deploykit_ort_qnn.qnn_graph import QnnGraph, read_graph
 from deploykit_ort_qnn.schematic import Schematic, read_schematic
 
-__all__ = ["CompileJob", "CompileOutcome", "RefusedNode", "compile_model", "execute_model", "installed_wheel"]
+__all__ = [
+    "CompileJob",
+    "CompileOutcome",
+    "RefusedNode",
+    "compile_model",
+    "execute_model",
+    "installed_wheel",
+    "read_context",
+]
 
 Progress = Callable[[str], None]
 Status = Literal["compiled", "refused", "failed", "crashed", "timed-out"]
@@ -142,6 +150,14 @@ def execute_model(
             raise ToolError(f"{model}: cannot be run on {provider}", why=why, next="\n".join(log[-3:]))
         with np.load(scratch / "outputs.npz") as data:
             return {key: data[key] for key in data.files}
+
+
+def read_context(path: Path, timeout: float = 120.0) -> dict[str, Any]:
+    """The metadata of a context binary as the worker answers it; a crash of the library is an answer too."""
+    with tempfile.TemporaryDirectory() as folder:
+        request = {"action": "context", "path": str(path.resolve())}
+        done, answer, _ = _work(request, Path(folder), Path(folder), timeout, None)
+    return answer or {"ok": False, "error": _death(done, timeout)}
 
 
 def installed_wheel(timeout: float = 60.0) -> dict[str, str] | None:

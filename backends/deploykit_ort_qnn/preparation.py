@@ -7,28 +7,31 @@ no files and starts nothing.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deploykit.encodings.values import Affine, EncodingSet, Float8
+from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float8
 from deploykit.transforms.block_grids import symmetric_blocks
-from deploykit.transforms.blocks_to_matmul import blocks_to_matmul, match_blocks
+from deploykit.transforms.blocks_to_matmul import blocks_to_matmul, match_blocks, value_grid
 from deploykit.transforms.complete_encodings import complete_encodings
 from deploykit.transforms.contract import load_transform
+from deploykit.transforms.editing import constant_values, element_type, stored_tensors
 from deploykit.transforms.extract_qdq import extract_qdq
 from deploykit.transforms.insert_qdq import Skipped, insert_qdq
+from deploykit.transforms.lpbq import lpbq_encodings
 from deploykit_ort_qnn.node_units import find_conversions
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
+    from onnx import ModelProto, NodeProto
 
 __all__ = ["Prepared", "Step", "prepare"]
 
 LOG_RANGE = 4.0
 """Least range of a 16-bit Log's output: below it the kernel of QAIRT 2.51 answers the range's minimum everywhere."""
 
+_ELEMENTWISE = frozenset(["Add", "Sub", "Mul", "Div", "Max", "Min", "Pow", "Where", "PRelu"])
 _STRUCTURAL = ("fold-batchnorm", "fuse-gelu")
 
 
@@ -49,7 +52,8 @@ class Step:
 class Prepared:
     """The model to compile. ``intended`` is the type every tensor is meant to have, by the tensor's own name.
 
-    ``placed`` are the types that Q/DQ nodes state. ``refusals`` name nodes that look rewritable and are not.
+    ``placed`` are the types that Q/DQ nodes state, ``stored`` the names of the integers, ``activations`` the tensors
+    computed at run time. ``refusals`` name nodes that look rewritable and are not.
     ``float8`` are weights that no rewrite helps.
     """
 
@@ -58,6 +62,8 @@ class Prepared:
     intended: Mapping[str, str]
     placed: Mapping[str, str]
     steps: tuple[Step, ...]
+    stored: Mapping[str, str] = field(default_factory=dict)
+    activations: frozenset[str] = frozenset()
     skipped: tuple[Skipped, ...] = ()
     refusals: tuple[str, ...] = ()
     float8: tuple[str, ...] = ()
@@ -69,11 +75,12 @@ def prepare(
     *,
     int16_matmul: bool,
     without: Collection[str] = (),
+    lpbq: bool = False,
 ) -> Prepared:
     """The form of a model for the provider; ``encodings`` None means that the model holds its own Q/DQ, or is float.
 
     ``int16_matmul`` keeps 16 bits in MatMuls of two activations (HTP v73 and later). ``without`` names steps to leave
-    out. The model must hold its weights.
+    out; ``lpbq`` turns per-block weights into LPBQ, with a loss. The model must hold its weights.
     """
     steps, refusals = list[Step](), list[str]()
     if encodings is None:
@@ -85,8 +92,11 @@ def prepare(
         if name not in without:
             model, encodings = _apply(name, model, encodings, steps, refusals)
     encodings = _complete(model, encodings, steps)
+    if lpbq:
+        encodings = _lpbq(encodings, steps, refusals)
     if "blocks-to-matmul" not in without:
         model, encodings = _blocks(model, encodings, steps, refusals)
+    encodings = constant_grids(model, encodings, steps)
     if "widen-log" not in without:
         encodings = _widen_logs(model, encodings, steps)
     conversions = find_conversions(model, encodings, int16_matmul=int16_matmul)
@@ -98,6 +108,8 @@ def prepare(
         intended=_intended(given, encodings, made.placed),
         placed=made.placed,
         steps=tuple(steps),
+        stored=made.stored,
+        activations=made.activations,
         skipped=made.skipped,
         refusals=tuple(refusals),
         float8=tuple(entry.name for entry in encodings if isinstance(entry.value, Float8)),
@@ -133,6 +145,15 @@ def _complete(model: ModelProto, encodings: EncodingSet, steps: list[Step]) -> E
     return completed
 
 
+def _lpbq(encodings: EncodingSet, steps: list[Step], refusals: list[str]) -> EncodingSet:
+    changed, left = lpbq_encodings(encodings)
+    names = tuple(entry.name for entry in encodings if entry.value is not changed.entries[entry.name].value)
+    refusals += [f"{name}: not LPBQ, {reason}" for name, reason in left.items()]
+    if names:
+        steps.append(Step(id="lpbq", why="asked for; a float scale per channel times a number per block", names=names))
+    return changed
+
+
 def _blocks(
     model: ModelProto, encodings: EncodingSet, steps: list[Step], refusals: list[str]
 ) -> tuple[ModelProto, EncodingSet]:
@@ -149,6 +170,43 @@ def _blocks(
     why = "block-quantized weights are taken, and computed rightly, as MatMul only"
     steps.append(Step(id="blocks-to-matmul", why=why, names=tuple(node for site in found.sites for node in site.nodes)))
     return done.model, _complete(done.model, done.encodings, steps)
+
+
+def constant_grids(model: ModelProto, encodings: EncodingSet, steps: list[Step]) -> EncodingSet:
+    """Constants of elementwise operators whose other sides are integers get the grid of their values.
+
+    An int32 grid is one of a bias: the provider refuses it here. Where a product without a grid is added to a bias,
+    ONNX Runtime makes one layer of the two and stores the bias itself, so the constant stays float.
+    """
+    stored, entries, changed = stored_tensors(model.graph), dict(encodings.entries), list[str]()
+    for node in model.graph.node:
+        if node.op_type not in _ELEMENTWISE:
+            continue
+        width = _common_width(node, encodings, stored)
+        for name in node.input:
+            entry = encodings.get(name)
+            is_bias = entry is not None and isinstance(entry.value, Affine) and entry.value.bits == 32
+            if name not in stored or not (entry is None or is_bias) or name in encodings.floats:
+                continue
+            entries.pop(name, None)
+            if width and stored[name].data_type == element_type("float"):
+                value = value_grid(constant_values(stored[name]), width)
+                entries[name] = Encoding(name=name, value=value, is_param=False)
+                changed.append(name)
+    if changed:
+        why = "a constant beside integers needs a grid; it follows from its values"
+        steps.append(Step(id="constant-grids", why=why, names=tuple(changed)))
+    return replace(encodings, entries=entries)
+
+
+def _common_width(node: NodeProto, encodings: EncodingSet, stored: Mapping[str, object]) -> int:
+    """The output's width when all tensors computed at run time have integer grids, else 0."""
+    names = [*(name for name in node.input if name not in stored), *node.output]
+    values = [entry.value for name in names if (entry := encodings.get(name)) is not None]
+    if len(values) < len(names) or not all(isinstance(value, Affine) and value.bits in (8, 16) for value in values):
+        return 0
+    last = values[-1]
+    return last.bits if isinstance(last, Affine) else 0
 
 
 def _widen_logs(model: ModelProto, encodings: EncodingSet, steps: list[Step]) -> EncodingSet:

@@ -28,7 +28,7 @@ from deploykit.transforms.editing import (
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto
 
-__all__ = ["blocks_to_matmul", "has_blocks", "match_blocks"]
+__all__ = ["blocks_to_matmul", "has_blocks", "match_blocks", "value_grid"]
 
 Kind = Literal["gemm", "conv", "matmul-add"]
 
@@ -218,9 +218,12 @@ def _derive_product(work: _Work, product: str, total: str, bias: str) -> None:
     high = float(entry.value.maximum.max()) - float(values.min())
     bits = entry.value.bits
     work.entries[product] = Encoding(name=product, value=_grid(low, high, bits), is_param=False)
-    work.entries[bias] = Encoding(
-        name=bias, value=_grid(float(values.min()), float(values.max()), bits), is_param=False
-    )
+    work.entries[bias] = Encoding(name=bias, value=value_grid(values, bits), is_param=False)
+
+
+def value_grid(values: Any, bits: int) -> Affine:
+    """The unsigned per-tensor grid of stored values, with 0 on it."""
+    return _grid(float(values.min(initial=0.0)), float(values.max(initial=0.0)), bits)
 
 
 def _grid(low: float, high: float, bits: int) -> Affine:

@@ -25,7 +25,7 @@ from deploykit.transforms.editing import (
     usable_copy,
 )
 from deploykit.transforms.quantized_constant import QuantizedConstant, quantize_bias, quantize_constant
-from deploykit.transforms.raise_opset import raise_opset
+from deploykit.transforms.raise_opset import is_wide, needed_opset, raise_opset
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto
@@ -61,10 +61,14 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QdqModel:
-    """The quantized model; ``placed`` maps each quantized tensor to its type, ``skipped`` says what was left float."""
+    """The quantized model. ``placed`` maps each quantized tensor to its type, ``stored`` to the name of its integers,
+    ``activations`` are those computed at run time, and ``skipped`` says what was left float.
+    """
 
     model: ModelProto
     placed: dict[str, str]
+    stored: dict[str, str] = field(default_factory=dict)
+    activations: frozenset[str] = frozenset()
     skipped: tuple[Skipped, ...] = ()
 
 
@@ -125,7 +129,20 @@ def insert_qdq(
     set_nodes(graph, work.nodes)
     drop_unused_constants(graph, work.stored)
     del graph.value_info[:]
-    return QdqModel(model=work.model, placed=dict(sorted(work.placed.items())), skipped=tuple(work.skipped))
+    return QdqModel(
+        model=work.model,
+        placed=dict(sorted(work.placed.items())),
+        stored=_integers(work),
+        activations=frozenset(work.placed) - work.stored.keys(),
+        skipped=tuple(work.skipped),
+    )
+
+
+def _integers(work: _Work) -> dict[str, str]:
+    """What each dequantized tensor is read from; a bias that was stored for several layers has its last one."""
+    sources = {node.output[0]: node.input[0] for node in work.nodes if node.op_type == "DequantizeLinear"}
+    found = {name: sources[final] for name, final in work.read_as.items() if final in sources}
+    return {**found, **{name: sources[final] for (name, _), final in work.biases.items()}}
 
 
 def _chosen(encodings: EncodingSet, only: Collection[str] | None) -> EncodingSet:
@@ -143,9 +160,9 @@ def _start(
     first: Mapping[str, Affine],
 ) -> _Work:
     copy = usable_copy(model)
-    copy = raise_opset(copy, _wanted_opset(encodings))
+    copy = raise_opset(copy, needed_opset(encodings))
     domain = ""
-    if opset_of(copy) < 21 and any(_is_wide(entry.value) for entry in encodings):
+    if opset_of(copy) < 21 and any(is_wide(entry.value) for entry in encodings):
         domain = _MS
         if not opset_of(copy, _MS):
             copy.opset_import.add(domain=_MS, version=1)
@@ -160,22 +177,6 @@ def _start(
         requantize=requantize,
         first=first,
     )
-
-
-def _is_wide(value: Any) -> bool:
-    """True for the types that the standard operators store from opset 21 on."""
-    return isinstance(value, Affine) and value.bits in (4, 16)
-
-
-def _wanted_opset(encodings: EncodingSet) -> int:
-    wanted = 13
-    for entry in encodings:
-        value = entry.value
-        if isinstance(value, Lpbq) or (isinstance(value, Affine) and (value.block_size is not None or value.bits == 4)):
-            wanted = max(wanted, 21)
-        elif isinstance(value, Float8):
-            wanted = max(wanted, 19)
-    return wanted
 
 
 def _copy_node(work: _Work, node: NodeProto) -> None:
@@ -208,8 +209,7 @@ def _quantize_activation(work: _Work, name: str, source: str) -> str:
     if not isinstance(value, Affine) or value.scale.size != 1 or value.bits not in (8, 16):
         work.skip(name, f"an activation cannot be {value.dtype} {value.granularity}")
         return source
-    if work.unsigned and value.signed:
-        value = replace(value, signed=False, zero_point=value.zero_point - value.lowest)
+    value = _unsigned(value) if work.unsigned else value
     is_output = any(output.name == name for output in work.model.graph.output)
     if is_output:
         source = work.names.fresh(f"{name}_float")
@@ -220,6 +220,10 @@ def _quantize_activation(work: _Work, name: str, source: str) -> str:
         final = _pair(work, name, source, value, final=name if is_output else None)
     work.read(name, final, value.dtype)
     return source
+
+
+def _unsigned(value: Affine) -> Affine:
+    return replace(value, signed=False, zero_point=value.zero_point - value.lowest) if value.signed else value
 
 
 def _pair(work: _Work, name: str, source: str, value: Affine, *, final: str | None = None) -> str:
@@ -259,8 +263,8 @@ def _store_weight(work: _Work, name: str) -> None:
     value = entry.value
     if isinstance(value, Affine) and value.bits == 32 and work.bias == "float":
         return
-    if work.unsigned and entry.is_param is False and isinstance(value, Affine) and value.signed and value.bits <= 16:
-        value = replace(value, signed=False, zero_point=value.zero_point - value.lowest)
+    if work.unsigned and entry.is_param is False and isinstance(value, Affine) and value.bits <= 16:
+        value = _unsigned(value)
     try:
         values = constant_values(tensor)
         is_bias = isinstance(value, Affine) and value.bits == 32

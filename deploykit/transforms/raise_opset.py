@@ -5,15 +5,16 @@ Where one did, ONNX's own converter is asked. It never lowers a version.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from deploykit.encodings.values import Affine, EncodingSet, Float8, Lpbq
 from deploykit.errors import InputError
 from deploykit.transforms.editing import opset_of
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
 
-__all__ = ["changed_operators", "raise_opset"]
+__all__ = ["changed_operators", "is_wide", "needed_opset", "raise_opset"]
 
 _ONLY_MORE_TYPES = frozenset(
     [
@@ -101,3 +102,20 @@ def _convert(model: ModelProto, version: int) -> ModelProto:
     present = {entry.domain for entry in converted.opset_import}
     converted.opset_import.extend(entry for entry in others if entry.domain not in present)
     return converted
+
+
+def is_wide(value: Any) -> bool:
+    """True for the types that the standard operators store from opset 21 on."""
+    return isinstance(value, Affine) and value.bits in (4, 16)
+
+
+def needed_opset(encodings: EncodingSet) -> int:
+    """The least operator set that can store these encodings: 13, 19 for float8, 21 for 4 bits and blocks."""
+    wanted = 13
+    for entry in encodings:
+        value = entry.value
+        if isinstance(value, Lpbq) or (isinstance(value, Affine) and (value.block_size is not None or value.bits == 4)):
+            wanted = max(wanted, 21)
+        elif isinstance(value, Float8):
+            wanted = max(wanted, 19)
+    return wanted

@@ -1,0 +1,99 @@
+"""The backend object: the methods of ``deploykit.adapter.Backend``, each a call into the module that does it.
+
+Cheap to import; what needs onnx or numpy is imported when it is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from deploykit.adapter import Execution, PackageFile, Progress, Situation, Verification
+    from deploykit.capabilities import CompatRow
+    from deploykit.devices import Device
+    from deploykit.plan import Plan
+    from deploykit.rules import Registry
+    from deploykit.target import Target
+
+__all__ = ["OrtQnn"]
+
+
+class OrtQnn:
+    """Qualcomm HTP through ONNX Runtime's QNN provider."""
+
+    id = "ort-qnn"
+    summary = "Qualcomm HTP through ONNX Runtime's QNN provider: compiled, typed and emulated on the build machine"
+
+    def devices(self) -> tuple[Device, ...]:
+        """Every Qualcomm device that the provider can compile for."""
+        from deploykit_qualcomm.devices import qualcomm_devices
+
+        return tuple(device for device in qualcomm_devices() if self.id in device.backends)
+
+    def registries(self) -> tuple[Registry[Any], ...]:
+        """Shared rules, then those about the plan, the environment, the compilation, types, numbers and the package."""
+        from deploykit_ort_qnn.draft_rules import DRAFT_RULES
+        from deploykit_ort_qnn.environment import ENVIRONMENT_RULES
+        from deploykit_ort_qnn.rules import COMPILE_RULES, NUMERIC_RULES, PACKAGE_RULES, PRECISION_RULES
+        from deploykit_qualcomm.registries import qualcomm_registries
+
+        own = (DRAFT_RULES, ENVIRONMENT_RULES, COMPILE_RULES, PRECISION_RULES, NUMERIC_RULES, PACKAGE_RULES)
+        return (*qualcomm_registries(self.id), *own)
+
+    def compat(self) -> Iterable[CompatRow]:
+        """The shared tables, and the provider's options."""
+        from deploykit_ort_qnn.compat import option_rows
+        from deploykit_qualcomm.compat import compat_rows
+
+        yield from compat_rows(self.id)
+        yield from option_rows()
+
+    def resolve(self, device: Device, sdk: str | None) -> Target:
+        """The device under the QAIRT that the wanted wheel carries; ``sdk`` is a wheel's or a QAIRT's version."""
+        from deploykit_ort_qnn.targets import resolve
+
+        return resolve(device, sdk)
+
+    def plan(self, situation: Situation) -> Plan:
+        """Decide."""
+        from deploykit_ort_qnn.planning import make_plan
+
+        return make_plan(situation)
+
+    def render(self, situation: Situation, plan: Plan, templates: Path | None) -> Iterable[PackageFile]:
+        """QDQ model, options and scripts."""
+        from deploykit_ort_qnn.files import package_files
+
+        return package_files(situation, plan, templates)
+
+    def execute(self, package: Path, plan: Plan, situation: Situation, progress: Progress) -> Execution:
+        """Compile, read the types, emulate."""
+        from deploykit_ort_qnn.execution import execute
+
+        return execute(package, plan, situation, progress)
+
+    def verify(self, package: Path, manifest: Mapping[str, Any]) -> Verification:
+        """Judge a package on disk."""
+        from deploykit_ort_qnn.verification import verify
+
+        return verify(package, manifest)
+
+    def inspect(self, path: Path) -> Mapping[str, Any] | None:
+        """The metadata of a compiled context binary or model; InputError where it is none."""
+        from deploykit_ort_qnn.inspection import inspect_context
+
+        return inspect_context(path).to_json()
+
+    def preflight(self, model: bytes, device: Device, progress: Progress) -> Mapping[str, Any]:
+        """A second opinion on a QDQ or float model: does this compiler take it, and what does it make of it?"""
+        from deploykit_ort_qnn.preflight import preflight
+
+        return preflight(model, device, progress)
+
+    def block_weight_path(self, *, op_type: str, lpbq: bool, has_bias: bool, sdk: str) -> str:
+        """What the provider makes of a layer with block-quantized weights, in words."""
+        from deploykit_ort_qnn.block_paths import block_weight_path
+
+        return block_weight_path(op_type=op_type, lpbq=lpbq, has_bias=has_bias, wheel=sdk)

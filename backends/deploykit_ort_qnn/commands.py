@@ -1,0 +1,39 @@
+"""The steps of a package as argv tuples with package-relative paths; they are run by execution.py and build scripts."""
+
+from __future__ import annotations
+
+from deploykit.plan import Step
+
+__all__ = ["BINARY", "CONTEXT", "MODEL", "steps"]
+
+MODEL, CONTEXT, BINARY = "model/model.onnx", "artifacts/model_ctx.onnx", "artifacts/model_ctx_qnn.bin"
+
+
+def steps(*, embed: bool) -> tuple[Step, ...]:
+    """Compile on the host, run on the device."""
+    made = (CONTEXT,) if embed else (CONTEXT, BINARY)
+    return (
+        Step(
+            id="compile",
+            tool="onnxruntime-qnn",
+            argv=("python3", "scripts/compile.py"),
+            inputs=(MODEL,),
+            outputs=made,
+            note="needs the wheel for Linux x86-64; no device and no SDK",
+        ),
+        Step(
+            id="emulate",
+            tool="onnxruntime-qnn",
+            argv=("python3", "scripts/run.py", "--compare", MODEL),
+            inputs=(CONTEXT, MODEL),
+            note="emulator against CPU; its time says nothing about the device",
+        ),
+        Step(
+            id="run",
+            tool="onnxruntime-qnn",
+            argv=("python3", "scripts/run.py"),
+            inputs=made,
+            where="device",
+            note="needs the wheel of the device's platform, QAIRT inside not older than the one that compiled",
+        ),
+    )

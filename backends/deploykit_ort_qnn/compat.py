@@ -1,0 +1,53 @@
+"""Rows of ``deploykit compat`` about provider options and session entries; the shared tables have the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from deploykit.capabilities import CompatRow, Status
+from deploykit_ort_qnn.options import load_options
+
+__all__ = ["option_rows"]
+
+_FAMILY = "onnxruntime-qnn"
+
+
+def option_rows() -> Iterator[CompatRow]:
+    """One row per option, entry and name that never was."""
+    table = load_options()
+    for option in table.option:
+        values = f"; values {' '.join(option.values)}" if option.values else ""
+        limits = f"; {option.range[0]} to {option.range[1]}" if option.range else ""
+        first = "" if option.since else f"; first seen in {table.checked_with}, older wheels not looked at"
+        managed = "; deploykit sets it" if option.managed else ""
+        note = f"{option.type}, when {_when(option.phase)}; {option.note}{values}{limits}{managed}{first}"
+        yield _row(f"provider-option {option.name}", note, table.named(option.source), option, since=option.since)
+    for entry in table.entry:
+        yield _row(f"session-entry {entry.name}", entry.note, table.named(entry.source), entry)
+    for refused in table.refused:
+        yield _row(
+            f"provider-option {refused.name}",
+            f"{refused.why}; use {refused.instead}",
+            table.named(refused.source),
+            refused,
+            status=Status.UNSUPPORTED,
+            renamed_to=f"provider-option {refused.instead}",
+        )
+
+
+def _when(phase: str) -> str:
+    return {"compile": "compiling", "run": "running", "both": "compiling and running"}[phase]
+
+
+def _row(feature: str, note: str, source: tuple[str, ...], row: Any, **more: Any) -> CompatRow:
+    fields = {"tool": "onnxruntime-qnn", "sdk": "", "status": Status.SUPPORTED, "since": "", "until": "", **more}
+    return CompatRow(
+        feature=feature,
+        backend="ort-qnn",
+        note=note,
+        source=source,
+        confidence=row.confidence,
+        family=_FAMILY,
+        **fields,
+    )

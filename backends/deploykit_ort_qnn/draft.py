@@ -1,0 +1,154 @@
+"""What is known before a plan is made: the wheel, the chip's abilities, the options chosen, and the prepared model.
+
+The prepared model is made once per process for the same files and abilities, so that several chips share the work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from packaging.version import Version
+
+from deploykit.adapter import Request, Situation
+from deploykit.errors import InputError, UnknownTargetError, UsageError
+from deploykit_ort_qnn.options import Chosen, choose_options
+from deploykit_qualcomm.archs import arch_number, arch_of, capability
+from deploykit_qualcomm.rows import Wheel
+from deploykit_qualcomm.tables import tables
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+    from deploykit_ort_qnn.preparation import Prepared
+
+__all__ = ["Draft", "Source", "draft_of", "wheel_for"]
+
+Source = Literal["encodings", "qdq", "float"]
+_INTEGER = ("w8a8", "w8a16", "w4a8", "w4a16", "w16a16", "int8", "int16")
+_MOST_BYTES = 1_800_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """The facts a plan is made of. ``arch`` is the HTP architecture's number, None when unknown."""
+
+    situation: Situation
+    wheel: Wheel
+    soc_model: int | None
+    arch: int | None
+    fp16: bool | None
+    source: Source
+    precision: str
+    chosen: Chosen
+    prepared: Prepared | None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def wants_integers(self) -> bool:
+        """True when an integer precision was asked for by name."""
+        return self.precision in _INTEGER
+
+
+_CACHE: dict[tuple[object, ...], Prepared] = {}
+
+
+def wheel_for(requested: str | None, table: str = "") -> Wheel:
+    """The wheel for a version as typed: its own (2.7.0), or that of the QAIRT inside (2.51); None is the newest."""
+    wheels = tables().wheels
+    if not requested:
+        return wheels[-1]
+    for wheel in wheels:
+        if requested in (wheel.version, wheel.version.removesuffix(".0")):
+            return wheel
+    inside = [wheel for wheel in wheels if _same_series(wheel.sdk, requested) or (table and wheel.sdk == table)]
+    if inside:
+        return inside[-1]
+    known = ", ".join(f"{wheel.version} (QAIRT {wheel.sdk})" for wheel in wheels)
+    raise UnknownTargetError(
+        f"no onnxruntime-qnn wheel for SDK {requested!r}", why=f"known wheels: {known}", next="name one of them"
+    )
+
+
+def _same_series(sdk: str, requested: str) -> bool:
+    words = requested.split(".")
+    return sdk.split(".")[: len(words)] == words[:3]
+
+
+def draft_of(situation: Situation) -> Draft:
+    """Collect the facts for one request; raises UsageError for options that the wheel does not know."""
+    request, device = situation.request, situation.target.device
+    wheel = wheel_for(situation.target.requested or None)
+    arch_name = arch_of(device)
+    arch = None if arch_name is None else arch_number(arch_name)
+    fp16 = capability("fp16", device=device)
+    soc = device.fact("soc_model")
+    source: Source = "encodings" if situation.encodings is not None else "qdq" if situation.facts.is_qdq else "float"
+    if source == "encodings" and situation.facts.is_qdq:
+        raise UsageError(
+            f"{request.model}: holds Q/DQ nodes already, and encodings were given too",
+            next="give the float model with --encodings, or the QDQ model alone",
+        )
+    return Draft(
+        situation=situation,
+        wheel=wheel,
+        soc_model=soc if isinstance(soc, int) else None,
+        arch=arch,
+        fp16=None if fp16 is None else bool(fp16.value),
+        source=source,
+        precision=request.precision or "",
+        chosen=choose_options(request.options, wheel.version),
+        prepared=None if source == "float" else _prepared(situation, int16=arch is not None and arch >= 73),
+        options=request.adapter_options,
+    )
+
+
+def _prepared(situation: Situation, *, int16: bool) -> Prepared:
+    from deploykit_ort_qnn.preparation import prepare
+
+    request = situation.request
+    lpbq = bool(request.adapter_options.get("lpbq"))
+    key = (*_stamps(request), int16, lpbq, tuple(sorted(request.no_rewrite)))
+    if key not in _CACHE:
+        _CACHE.clear()  # one model at a time: prepared models hold their weights
+        model = whole_model(situation)
+        _CACHE[key] = prepare(model, situation.encodings, int16_matmul=int16, without=request.no_rewrite, lpbq=lpbq)
+    return _CACHE[key]
+
+
+def _stamps(request: Request) -> tuple[object, ...]:
+    paths = (request.model, request.encodings, request.float_tensors)
+    return tuple(_stamp(path) for path in paths)
+
+
+def _stamp(path: Path | None) -> object:
+    if path is None:
+        return None
+    status = path.stat()
+    return (str(path.resolve()), status.st_size, status.st_mtime_ns)
+
+
+def whole_model(situation: Situation) -> ModelProto:
+    """The model with its weights; InputError when it is too large for one file."""
+    from onnx import ModelProto
+    from onnx.external_data_helper import load_external_data_for_model
+
+    given = situation.model
+    if situation.facts.weight_bytes > _MOST_BYTES:
+        raise InputError(
+            f"{given.path}: {situation.facts.weight_bytes:,} bytes of weights",
+            why="a quantized model is written as one ONNX file, which ends at 2 GiB",
+            next="split the model",
+        )
+    model = ModelProto()
+    model.CopyFrom(given.proto)
+    if given.external:
+        load_external_data_for_model(model, str(given.path.parent))
+    return model
+
+
+def newest_wheel() -> Wheel:
+    """The newest wheel of the table."""
+    return max(tables().wheels, key=lambda wheel: Version(wheel.version))

@@ -1,0 +1,237 @@
+"""Rules about a model and a chip before anything is compiled. Codes ORT001 to ORT099; nothing is started here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from deploykit.findings import Severity, SubjectKind
+from deploykit.rules import Found, Registry
+from deploykit_ort_qnn.draft import Draft
+
+__all__ = ["DRAFT_RULES"]
+
+_LAB = "onnxruntime-qnn 2.7.0 (QAIRT 2.51) with ONNX Runtime 1.31.1, run on Linux x86-64 without hardware"
+_HANDLED = {
+    "widen-log": "the output's grid is widened",
+    "symmetric-blocks": "the weights are stored as symmetric 8-bit blocks",
+    "one-width": "the 8-bit sides are converted to 16 bits",
+    "int16-matmul": "both operands are converted to symmetric int16",
+}
+
+DRAFT_RULES: Registry[Draft] = Registry("ort-qnn plan")
+
+
+@DRAFT_RULES.rule(
+    "ORT001",
+    "no-soc-model",
+    "error",
+    what="The chip's number (soc_model) is not known.",
+    why="Without it the provider compiles for another chip, or in FP32, without a message.",
+    fix="Choose a device whose soc_model is known; 'deploykit targets' shows it.",
+    sources=[_LAB],
+)
+def check_soc_model(draft: Draft) -> Iterator[Found]:
+    """A device without a number."""
+    if draft.soc_model is None:
+        device = draft.situation.target.device
+        yield Found(kind=SubjectKind.TARGET, name=device.id, message=f"{device.name}: its soc_model is not known")
+
+
+@DRAFT_RULES.rule(
+    "ORT002",
+    "needs-encodings",
+    "error",
+    what="An integer precision was asked for, but the model is float and no encodings were given.",
+    why="Ranges come from a calibration; deploykit invents none.",
+    fix="Give --encodings, or a QDQ model.",
+    sources=["docs/ort-qnn.md"],
+)
+def check_needs_encodings(draft: Draft) -> Iterator[Found]:
+    """A float model with an integer precision."""
+    if draft.source == "float" and draft.wants_integers:
+        name = draft.situation.request.model.name
+        yield Found(kind=SubjectKind.MODEL, name=name, message=f"{name}: {draft.precision} needs encodings")
+
+
+@DRAFT_RULES.rule(
+    "ORT003",
+    "float8-weights",
+    "error",
+    what="A weight is quantized to float8.",
+    why="The provider takes no float8; every layer with such a weight is refused.",
+    fix="Quantize these weights to int8 or int4.",
+    sources=[_LAB],
+)
+def check_float8(draft: Draft) -> Iterator[Found]:
+    """float8 weights, each by name."""
+    for name in () if draft.prepared is None else draft.prepared.float8:
+        yield Found(kind=SubjectKind.TENSOR, name=name, message=f"{name}: float8 is not taken by the provider")
+
+
+@DRAFT_RULES.rule(
+    "ORT004",
+    "float-without-fp16",
+    "error",
+    what="A float model is to be compiled for a chip without FP16.",
+    why="The compiler makes an FP32 binary of it, without an error; the HTP has no FP32 unit.",
+    fix="Quantize the model, or take a chip with FP16 (HTP v69 and later).",
+    sources=[_LAB],
+)
+def check_fp16(draft: Draft) -> Iterator[Found]:
+    """Float model on v68."""
+    if draft.source == "float" and draft.fp16 is False:
+        device = draft.situation.target.device
+        yield Found(kind=SubjectKind.TARGET, name=device.id, message=f"{device.name} has no FP16")
+
+
+@DRAFT_RULES.rule(
+    "ORT005",
+    "blocks-need-fp16",
+    "error",
+    what="Block-quantized weights are to be compiled for a chip without FP16.",
+    why="The provider computes them in FP16 and refuses them on HTP v68.",
+    fix="Turn them into LPBQ with --lpbq.",
+    sources=[_LAB],
+)
+def check_blocks_fp16(draft: Draft) -> Iterator[Found]:
+    """Per-block weights on v68."""
+    if draft.fp16 is False:
+        for name in _block_weights(draft):
+            yield Found(
+                kind=SubjectKind.TENSOR, name=name, message=f"{name}: block-quantized, and the chip has no FP16"
+            )
+
+
+@DRAFT_RULES.rule(
+    "ORT006",
+    "blocks-run-in-fp16",
+    "warning",
+    what="Block-quantized weights make their layer run in FP16.",
+    why="The provider dequantizes the layer's input and quantizes its result; an integer plan is a float one there.",
+    fix="--lpbq makes integer layers of them, with a loss that is reported per weight.",
+    sources=[_LAB, "onnxruntime/onnxruntime-qnn#476"],
+)
+def check_blocks(draft: Draft) -> Iterator[Found]:
+    """Per-block weights where FP16 exists."""
+    if draft.fp16 is not False:
+        strict = Severity.ERROR if draft.options.get("strict_precision") else None
+        for name in _block_weights(draft):
+            message = f"{name}: block-quantized, so its layer runs in FP16"
+            yield Found(kind=SubjectKind.TENSOR, name=name, message=message, severity=strict)
+
+
+@DRAFT_RULES.rule(
+    "ORT007",
+    "encoding-not-written",
+    "warning",
+    what="An encoding cannot be written as Q/DQ.",
+    why="The tensor stays float; the nodes around it follow.",
+    fix="The message says what does not fit; correct the encoding.",
+    sources=["ONNX operators QuantizeLinear and DequantizeLinear"],
+)
+def check_skipped(draft: Draft) -> Iterator[Found]:
+    """What the insertion skipped."""
+    for entry in () if draft.prepared is None else draft.prepared.skipped:
+        yield Found(kind=SubjectKind.TENSOR, name=entry.tensor, message=f"{entry.tensor}: {entry.reason}")
+
+
+@DRAFT_RULES.rule(
+    "ORT008",
+    "operand-will-be-narrowed",
+    "warning",
+    what="The second operand of a 16-bit MatMul of two activations will be read with 8 bits.",
+    why="HTP v68 and v69 have no MatMul with two 16-bit operands; the provider converts one without a message.",
+    fix="Accept it, or take HTP v73 and later, where deploykit keeps 16 bits.",
+    sources=[_LAB],
+)
+def check_narrowing(draft: Draft) -> Iterator[Found]:
+    """16-bit dynamic MatMuls where int16 is not to be had."""
+    if draft.prepared is None or (draft.arch is not None and draft.arch >= 73):
+        return
+    encodings, facts = draft.prepared.encodings, draft.situation.facts
+    for node in facts.nodes:
+        weights = [name for name in node.inputs if name in facts.tensors and facts.tensors[name].is_weight]
+        entries = [encodings.get(name) for name in (*node.inputs, *node.outputs)]
+        if node.op_type == "MatMul" and not weights and all(e is not None and e.dtype[-2:] == "16" for e in entries):
+            message = f"MatMul {node.label}: {node.inputs[1]} will be read with 8 bits"
+            strict = Severity.ERROR if draft.options.get("strict_precision") else None
+            yield Found(kind=SubjectKind.NODE, name=node.label, message=message, severity=strict)
+
+
+@DRAFT_RULES.rule(
+    "ORT009",
+    "wrong-kernel-avoided",
+    "error",
+    what="The model holds something that the compiler turns into wrong numbers, or float, without a message.",
+    why="Nothing but running the compiled model shows it.",
+    fix="Leave the named step switched on.",
+    sources=[_LAB],
+)
+def check_wrong_kernels(draft: Draft) -> Iterator[Found]:
+    """What preparation stepped around."""
+    for step in () if draft.prepared is None else draft.prepared.steps:
+        if step.id in _HANDLED:
+            for name in step.names:
+                message = f"{name}: {step.why}"
+                yield Found(kind=SubjectKind.TENSOR, name=name, message=message, handled=_HANDLED[step.id])
+
+
+@DRAFT_RULES.rule(
+    "ORT010",
+    "not-rewritten",
+    "info",
+    what="A place that looks like one a rewrite would help does not qualify.",
+    why="The rewrite would change the result there.",
+    fix="The message says what stands in the way.",
+    sources=["docs/ort-qnn.md"],
+)
+def check_refusals(draft: Draft) -> Iterator[Found]:
+    """Near misses of the rewrites."""
+    for text in () if draft.prepared is None else draft.prepared.refusals:
+        yield Found(kind=SubjectKind.NODE, name=text.partition(":")[0], message=text)
+
+
+@DRAFT_RULES.rule(
+    "ORT011",
+    "refused-operator",
+    "error",
+    what="An operator that the provider refuses is left in the model.",
+    why="It is not taken quantized; the model would not run wholly on the NPU.",
+    fix="Rewrite it; exact GELU is fused and BatchNormalization folded where their form allows.",
+    sources=[_LAB],
+)
+def check_operators(draft: Draft) -> Iterator[Found]:
+    """Operators seen refused that no rewrite removed."""
+    allowed = draft.situation.request.mixed == "fallback"
+    if draft.prepared is None:
+        return
+    for node in draft.prepared.model.graph.node:
+        if node.op_type in ("Erf", "BatchNormalization"):
+            yield Found(
+                kind=SubjectKind.NODE,
+                name=node.name or node.output[0],
+                message=f"{node.op_type} {node.name or node.output[0]} is refused by the provider",
+                handled="it stays on the CPU (--mixed fallback)" if allowed else None,
+            )
+
+
+@DRAFT_RULES.rule(
+    "ORT012",
+    "option-not-checked",
+    "warning",
+    what="A provider option was not looked up in this wheel.",
+    why="It is known in the newest wheel; an older one may ignore it without a word.",
+    fix="Use the newest wheel, or leave the option out.",
+    sources=[_LAB],
+)
+def check_unchecked(draft: Draft) -> Iterator[Found]:
+    """Options whose first wheel is not known."""
+    for name in draft.chosen.unchecked:
+        message = f"{name}: not looked up in onnxruntime-qnn {draft.wheel.version}"
+        yield Found(kind=SubjectKind.CONFIG_KEY, name=name, message=message)
+
+
+def _block_weights(draft: Draft) -> list[str]:
+    if draft.prepared is None:
+        return []
+    return [entry.name for entry in draft.prepared.encodings if entry.value.granularity == "per-block"]

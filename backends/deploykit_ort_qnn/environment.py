@@ -1,0 +1,77 @@
+"""Rules about the provider that is installed here, against the one the plan is for. Codes ORT140 to ORT149."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from deploykit.capabilities import Status
+from deploykit.findings import SubjectKind
+from deploykit.rules import Found, Registry
+from deploykit_qualcomm.rows import Wheel
+
+__all__ = ["ENVIRONMENT_RULES", "EnvironmentScope"]
+
+_LAB = "onnxruntime-qnn 2.3.0 to 2.7.0 with ONNX Runtime 1.24.2 to 1.31.1, run on Linux x86-64 without hardware"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentScope:
+    """What is installed (``wheel``, ``qairt``, ``onnxruntime``), None for nothing, and the wheel that is planned."""
+
+    installed: Mapping[str, str] | None
+    planned: Wheel
+
+
+ENVIRONMENT_RULES: Registry[EnvironmentScope] = Registry("environment")
+
+
+@ENVIRONMENT_RULES.rule(
+    "ORT140",
+    "not-compiled-here",
+    "info",
+    what="The provider is not installed here, so nothing was compiled.",
+    why="Without compiling, refused nodes, changed types and wrong numbers stay unknown.",
+    fix="pip install 'deploykit[ort-qnn]' on Linux x86-64, or run scripts/compile.py elsewhere.",
+    sources=[_LAB],
+)
+def check_absent(scope: EnvironmentScope) -> Iterator[Found]:
+    """No wheel."""
+    if scope.installed is None:
+        yield Found(kind=SubjectKind.ENVIRONMENT, name="onnxruntime-qnn", message="onnxruntime-qnn is not installed")
+
+
+@ENVIRONMENT_RULES.rule(
+    "ORT141",
+    "another-wheel",
+    "warning",
+    what="Another wheel is installed than the one the package is for; nothing was compiled.",
+    why="A binary made by a newer QAIRT does not load in an older runtime.",
+    fix="Install the wheel named, in an environment of its own, and run scripts/compile.py there.",
+    sources=[_LAB],
+)
+def check_other_wheel(scope: EnvironmentScope) -> Iterator[Found]:
+    """A wheel of another version."""
+    if scope.installed is not None and scope.installed["wheel"] != scope.planned.version:
+        message = f"onnxruntime-qnn {scope.installed['wheel']} is installed, the package is for {scope.planned.version}"
+        yield Found(kind=SubjectKind.ENVIRONMENT, name="onnxruntime-qnn", message=message)
+
+
+@ENVIRONMENT_RULES.rule(
+    "ORT142",
+    "unloadable-wheel",
+    "warning",
+    what="This ONNX Runtime is known not to load this wheel, or the pair was never tried.",
+    why="The provider then fails to start, and Python opens the model on the CPU instead.",
+    fix="Use one of the pairs that 'deploykit compat wheel' lists as supported.",
+    sources=[_LAB],
+)
+def check_pair(scope: EnvironmentScope) -> Iterator[Found]:
+    """A broken or untried pair."""
+    if scope.installed is None or scope.installed["wheel"] != scope.planned.version:
+        return
+    version = scope.installed["onnxruntime"]
+    status = next((pair.status for pair in scope.planned.onnxruntime if pair.version == version), Status.UNKNOWN)
+    if status is not Status.SUPPORTED:
+        message = f"onnxruntime-qnn {scope.planned.version} with onnxruntime {version}: {status}"
+        yield Found(kind=SubjectKind.ENVIRONMENT, name="onnxruntime", message=message)

@@ -1,0 +1,165 @@
+"""Runs what can be run on this machine: the compiler, then the emulator against the CPU, inside the package folder.
+
+Its findings come from rules; it chooses nothing that the plan did not choose.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deploykit.adapter import Execution, Progress, Situation
+from deploykit.errors import DefectError, ToolError
+from deploykit.findings import Finding
+from deploykit.package import json_text
+from deploykit.plan import Plan
+from deploykit_ort_qnn.commands import CONTEXT, MODEL
+from deploykit_ort_qnn.compiler import CompileJob, CompileOutcome, compile_model, installed_wheel
+from deploykit_ort_qnn.configs import COMPILE
+from deploykit_ort_qnn.environment import ENVIRONMENT_RULES, EnvironmentScope
+from deploykit_ort_qnn.evidence import EVIDENCE, evidence_json, precision_scope
+from deploykit_ort_qnn.planning import Details
+from deploykit_ort_qnn.precision import PrecisionScope
+from deploykit_ort_qnn.rules import COMPILE_RULES, NUMERIC_RULES, PRECISION_RULES
+
+if TYPE_CHECKING:
+    from deploykit_ort_qnn.rules import NumericScope
+
+__all__ = ["execute"]
+
+NUMBERS = "artifacts/numbers.json"
+
+
+def execute(package: Path, plan: Plan, situation: Situation, progress: Progress) -> Execution:
+    """Compile and compare; without the planned wheel nothing is compiled, and a finding says so."""
+    if not isinstance(plan.details, Details):
+        raise DefectError("a plan of another backend is executed by ort-qnn")
+    wheel = installed_wheel()
+    if wheel is None and situation.request.compile:
+        raise ToolError(
+            "--compile: the QNN provider is not installed here",
+            why="onnxruntime-qnn cannot be imported",
+            next="pip install 'deploykit[ort-qnn]' (Linux x86-64)",
+        )
+    environment = ENVIRONMENT_RULES.run(EnvironmentScope(installed=wheel, planned=plan.details.draft.wheel))
+    if wheel is None or wheel["wheel"] != plan.details.draft.wheel.version:
+        return Execution(findings=environment)
+    outcome = compile_model(_job(package, plan), progress)
+    peak = "" if outcome.peak_rss_mb is None else f", {outcome.peak_rss_mb:.0f} MiB at most"
+    progress(f"{outcome.status} in {outcome.seconds:.1f} s{peak}")
+    findings = (*environment, *COMPILE_RULES.run(outcome))
+    record: dict[str, Any] = {"compile": _record(plan, wheel, outcome)}
+    if not outcome.ok:
+        (package / "logs").mkdir(exist_ok=True)
+        (package / "logs" / "compile.log").write_text("\n".join(_stable(outcome.log)) + "\n", "utf-8")
+        return Execution(outputs=("logs/compile.log",), findings=findings, record=record)
+    precision = _judge_types(package, plan, outcome)
+    numbers, numeric = _judge_numbers(package, plan, situation, progress)
+    outputs = (*outcome.files, EVIDENCE, *((NUMBERS,) if numbers else ()))
+    if numbers:
+        record["numbers"] = numbers
+    executed = ("compile", "emulate") if numbers else ("compile",)
+    return Execution(executed=executed, outputs=outputs, record=record, findings=(*findings, *precision, *numeric))
+
+
+def _job(package: Path, plan: Plan) -> CompileJob:
+    config = plan.configs[COMPILE]
+    entries = dict(config["session_entries"])
+    embed = entries.pop("ep.context_embed_mode") == "1"
+    entries.pop("ep.context_enable")
+    strict = entries.pop("session.disable_cpu_ep_fallback", "0") == "1"
+    return CompileJob(
+        root=package,
+        model=MODEL,
+        context=CONTEXT,
+        options=config["provider_options"],
+        entries=entries,
+        embed=embed,
+        allow_cpu=not strict,
+    )
+
+
+def _record(plan: Plan, wheel: dict[str, str], outcome: CompileOutcome) -> dict[str, Any]:
+    options = plan.configs[COMPILE]["provider_options"]
+    return {
+        "status": outcome.status,
+        "wheel": wheel["wheel"],
+        "qairt": wheel["qairt"],
+        "onnxruntime": wheel["onnxruntime"],
+        "soc_model": int(options["soc_model"]),
+        "finalization_mode": options.get("htp_graph_finalization_optimization_mode", "default"),
+        "graphs": len(outcome.graphs),
+        "nodes_on_cpu": len(outcome.cpu_nodes),
+        "schematic": bool(outcome.schematics),
+    }
+
+
+def _stable(log: tuple[str, ...]) -> list[str]:
+    """Without the clock at the start of each line."""
+    return [line.split(" ", 2)[2] if line[:4].isdigit() and line.count(" ") > 2 else line for line in log]
+
+
+def _judge_types(package: Path, plan: Plan, outcome: CompileOutcome) -> tuple[Finding, ...]:
+    draft = plan.details.draft
+    (package / EVIDENCE).write_text(json_text(evidence_json(outcome)), "utf-8")
+    if draft.prepared is None:
+        return PRECISION_RULES.run(
+            PrecisionScope(graphs=outcome.graphs, schematics=outcome.schematics, intended={}, stored={})
+        )
+    prepared = draft.prepared
+    return PRECISION_RULES.run(
+        precision_scope(
+            prepared.model,
+            outcome.graphs,
+            outcome.schematics,
+            prepared.intended,
+            prepared.stored,
+            strict=bool(draft.options.get("strict_precision")),
+        )
+    )
+
+
+def _judge_numbers(
+    package: Path, plan: Plan, situation: Situation, progress: Progress
+) -> tuple[dict[str, Any], tuple[Finding, ...]]:
+    from deploykit_ort_qnn.emulation import Comparison, compare, threshold
+
+    draft = plan.details.draft
+    prepared = draft.prepared
+    types = [] if prepared is None else [prepared.placed[name] for name in prepared.activations]
+    job = Comparison(
+        root=package,
+        qdq=MODEL,
+        context=CONTEXT,
+        options={"soc_model": plan.configs[COMPILE]["provider_options"]["soc_model"]},
+        inputs=_inputs(plan, situation),
+        threshold_db=threshold(types),
+    )
+    scope = compare(job, progress)
+    numbers = _numbers_json(scope)
+    (package / NUMBERS).write_text(json_text({"schema": 1, **numbers}), "utf-8")
+    return numbers, NUMERIC_RULES.run(scope)
+
+
+def _numbers_json(scope: NumericScope) -> dict[str, Any]:
+    return {
+        "compared": "emulator against ONNX Runtime on the CPU, the same QDQ model",
+        "threshold_db": scope.threshold_db,
+        "outputs": {name: dict(numbers) for name, numbers in sorted(scope.outputs.items())},
+        "first_node": scope.first,
+    }
+
+
+def _inputs(plan: Plan, situation: Situation) -> Any:
+    """At most two calibration samples, or reproducible random ones."""
+    from itertools import islice
+
+    from deploykit_ort_qnn.emulation import random_inputs
+
+    if situation.request.calibration is not None:
+        from deploykit.calibration import read_samples
+
+        return tuple(islice(read_samples(situation.request.calibration, situation.facts), 2))
+    prepared = plan.details.draft.prepared
+    model = situation.model.proto if prepared is None else prepared.model
+    return random_inputs(model, None if prepared is None else prepared.encodings)

@@ -1,0 +1,113 @@
+"""What a context binary is for, read in a child process, and whether it will load on a runtime and a chip.
+
+The loading rules are the tables' and come with their confidence; nothing is loaded here.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from deploykit.errors import InputError
+from deploykit_ort_qnn.compiler import read_context
+
+__all__ = ["ContextInfo", "inspect_context"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextInfo:
+    """A binary's own words: who built it, for which chip, with which graphs. ``onnx`` is the ONNX side's metadata."""
+
+    path: Path
+    build: str
+    soc_model: int
+    core_api: str
+    backend_api: str
+    blob_version: str
+    graph_count: int
+    graphs: tuple[dict[str, Any], ...]
+    onnx: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def qairt(self) -> str:
+        """The release that built it, 2.51.0 of v2.51.0.260929181845."""
+        return ".".join(self.build.removeprefix("v").split(".")[:3])
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape of ``deploykit inspect``."""
+        return {
+            "file": self.path.name,
+            "build": self.build,
+            "qairt": self.qairt,
+            "soc_model": self.soc_model,
+            "core_api": self.core_api,
+            "backend_api": self.backend_api,
+            "blob_version": self.blob_version,
+            "graph_count": self.graph_count,
+            "graphs": list(self.graphs),
+            "onnx": self.onnx,
+        }
+
+
+def inspect_context(path: Path) -> ContextInfo:
+    """Read a context binary or a context model; InputError for another file, ToolError without the vendor's library."""
+    if not path.is_file():
+        raise InputError(f"{path}: no such file")
+    onnx_side: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        binary = path
+        if path.suffix == ".onnx":
+            onnx_side, binary = _context_model(path, Path(folder))
+        answer = read_context(binary)
+    if not answer["ok"]:
+        raise InputError(f"{path}: not readable as a context binary", why=answer["error"])
+    context = answer["context"]
+    return ContextInfo(
+        path=path,
+        build=context["build"],
+        soc_model=context["soc_model"],
+        core_api=_dotted(context["core_api"]),
+        backend_api=_dotted(context["backend_api"]),
+        blob_version=_dotted(context["blob_version"]),
+        graph_count=context["graph_count"],
+        graphs=tuple(context["graphs"]),
+        onnx=onnx_side,
+    )
+
+
+def _context_model(path: Path, folder: Path) -> tuple[dict[str, Any], Path]:
+    """The ONNX side, and the binary: beside the model, or taken out of it."""
+    from deploykit.model import load_model
+    from deploykit.transforms.editing import attribute
+
+    model = load_model(path).proto
+    nodes = [node for node in model.graph.node if node.op_type == "EPContext"]
+    if not nodes:
+        raise InputError(f"{path}: holds no EPContext node", next="give a compiled model (…_ctx.onnx) or its .bin")
+    main = next((node for node in nodes if attribute(node, "main_context", 1)), nodes[0])
+    cache = next((entry.s for entry in main.attribute if entry.name == "ep_cache_context"), b"")
+    side = {
+        "nodes": len(nodes),
+        "other_nodes": len(model.graph.node) - len(nodes),
+        "ep_sdk_version": attribute(main, "ep_sdk_version", ""),
+        "source": attribute(main, "source", ""),
+        "partition": attribute(main, "partition_name", ""),
+        "embedded": bool(attribute(main, "embed_mode", 1)),
+        "compatibility": {p.key: p.value for p in model.metadata_props if p.key.startswith("ep_compatibility_info")},
+    }
+    if side["embedded"]:
+        binary = folder / "embedded.bin"
+        binary.write_bytes(cache)
+        return side, binary
+    name = cache.decode(errors="replace")
+    if not name or Path(name).name != name:
+        raise InputError(f"{path}: points to {name!r}", why="the binary must lie beside the model")
+    if not (path.parent / name).is_file():
+        raise InputError(f"{path}: its binary {name} is not beside it", next="copy both files together")
+    return side, path.parent / name
+
+
+def _dotted(numbers: list[int]) -> str:
+    return ".".join(map(str, numbers))

@@ -1,0 +1,186 @@
+"""The table of provider options and session entries, and the check of what the user types against it.
+
+The provider ignores an unknown option without a word, so an unknown one is refused here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from packaging.version import Version
+
+from deploykit.errors import UsageError
+from deploykit.findings import Confidence
+from deploykit.reading import read_toml, structure
+from deploykit.target import nearest_names
+
+__all__ = [
+    "Chosen",
+    "Entry",
+    "Option",
+    "OptionTable",
+    "RefusedOption",
+    "choose_options",
+    "load_options",
+    "unknown_names",
+]
+
+_BOOLS = {"1": "1", "true": "1", "on": "1", "0": "0", "false": "0", "off": "0"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One provider option. ``since`` is "" where wheels older than the checked one were not looked at."""
+
+    name: str
+    type: Literal["bool", "int", "enum", "string", "path"]
+    phase: Literal["compile", "run", "both"]
+    note: str
+    source: tuple[str, ...]
+    confidence: Confidence
+    since: str = ""
+    values: tuple[str, ...] = ()
+    range: tuple[int, ...] = ()
+    managed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One session configuration entry."""
+
+    name: str
+    note: str
+    source: tuple[str, ...]
+    confidence: Confidence
+    managed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedOption:
+    """A name that circulates and that no wheel has, with the right one."""
+
+    name: str
+    instead: str
+    why: str
+    source: tuple[str, ...]
+    confidence: Confidence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptionTable:
+    """``options.toml``."""
+
+    schema: int
+    checked_with: str
+    sources: Mapping[str, str]
+    option: tuple[Option, ...]
+    entry: tuple[Entry, ...]
+    refused: tuple[RefusedOption, ...] = ()
+
+    def find(self, name: str) -> Option | None:
+        """The row of one provider option."""
+        return next((row for row in self.option if row.name == name), None)
+
+    def named(self, keys: Iterable[str]) -> tuple[str, ...]:
+        """Source keys written out."""
+        return tuple(self.sources.get(key, key) for key in keys)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """What the user chose, checked: provider options by phase, session entries, and names not checked for the wheel."""
+
+    compile: Mapping[str, str]
+    run: Mapping[str, str]
+    entries: Mapping[str, str]
+    unchecked: tuple[str, ...] = ()
+
+
+@cache
+def load_options() -> OptionTable:
+    """The table of this adapter."""
+    path = Path(__file__).parent / "data" / "options.toml"
+    return structure(OptionTable, read_toml(path), where=f"{path.name}:")
+
+
+def choose_options(pairs: Iterable[tuple[str, str]], wheel: str) -> Chosen:
+    """Check ``--option KEY=VALUE`` pairs for one wheel; raises UsageError that names the right spelling."""
+    table = load_options()
+    compiled, run, entries, unchecked = dict[str, str](), dict[str, str](), dict[str, str](), list[str]()
+    for name, value in pairs:
+        if "." in name:
+            entries[name] = _entry_value(table, name, value)
+            continue
+        row = _row(table, name, wheel)
+        checked = _value(row, value)
+        if row.phase in ("compile", "both"):
+            compiled[name] = checked
+        if row.phase in ("run", "both"):
+            run[name] = checked
+        if not row.since and Version(wheel) < Version(table.checked_with):
+            unchecked.append(name)
+    return Chosen(compile=compiled, run=run, entries=entries, unchecked=tuple(unchecked))
+
+
+def unknown_names(names: Iterable[str]) -> tuple[str, ...]:
+    """Names that no row has, for the check of a package on disk."""
+    table = load_options()
+    return tuple(name for name in names if table.find(name) is None)
+
+
+def _row(table: OptionTable, name: str, wheel: str) -> Option:
+    row = table.find(name)
+    if row is None:
+        raise _unknown(table, name)
+    if row.managed:
+        raise UsageError(f"--option {name}: deploykit sets this one itself", why=row.note)
+    if row.since and Version(wheel) < Version(row.since):
+        raise UsageError(
+            f"--option {name}: not in onnxruntime-qnn {wheel}",
+            why=f"it came with {row.since}; an older wheel would ignore it without a word",
+            next=f"use --sdk {row.since} or later",
+        )
+    return row
+
+
+def _unknown(table: OptionTable, name: str) -> UsageError:
+    for refused in table.refused:
+        if refused.name == name:
+            return UsageError(f"--option {name}: {refused.why}", next=f"the option is called {refused.instead}")
+    near = nearest_names(name, [row.name for row in table.option])
+    return UsageError(
+        f"--option {name}: the provider has no such option",
+        why="it would ignore it without a word",
+        next=f"did you mean {', '.join(near)}?" if near else "'deploykit compat provider-option' lists all",
+    )
+
+
+def _value(row: Option, text: str) -> str:
+    if row.type == "bool":
+        if text.lower() not in _BOOLS:
+            raise UsageError(f"--option {row.name}={text}: 1 or 0 is expected")
+        return _BOOLS[text.lower()]
+    if row.values and text not in row.values:
+        raise UsageError(f"--option {row.name}={text}: not one of {', '.join(row.values)}")
+    if row.type == "int":
+        if not text.isdecimal() or (row.range and not row.range[0] <= int(text) <= row.range[1]):
+            wanted = f"a number from {row.range[0]} to {row.range[1]}" if row.range else "a whole number"
+            raise UsageError(f"--option {row.name}={text}: {wanted} is expected")
+        return str(int(text))
+    return text
+
+
+def _entry_value(table: OptionTable, name: str, value: str) -> str:
+    row = next((entry for entry in table.entry if entry.name == name), None)
+    if row is None:
+        near = nearest_names(name, [entry.name for entry in table.entry])
+        raise UsageError(
+            f"--option {name}: no such session entry", next=f"did you mean {', '.join(near)}?" if near else ""
+        )
+    if row.managed:
+        raise UsageError(f"--option {name}: deploykit sets this one itself", why=row.note)
+    return value

@@ -1,0 +1,104 @@
+"""Decides how one model is packaged for one chip through the provider, as a plan; it runs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from deploykit.adapter import Situation
+from deploykit.findings import Confidence, Finding, exit_status
+from deploykit.plan import Plan, Precision, Rejected, Route
+from deploykit_ort_qnn.commands import steps
+from deploykit_ort_qnn.configs import build_configs
+from deploykit_ort_qnn.draft import Draft, draft_of
+from deploykit_ort_qnn.draft_rules import DRAFT_RULES
+
+__all__ = ["Details", "make_plan"]
+
+_ROUTES = {
+    "encodings": (
+        "qdq-from-encodings",
+        "the encodings become Q/DQ of the model, in the form the provider takes",
+    ),
+    "qdq": ("qdq", "the model's own Q/DQ are kept, in the form the provider takes"),
+    "float": ("float16", "the model is float: the compiler makes FP16 of it"),
+}
+
+_ANSWERED = {
+    "QNN241": "both operands are converted to symmetric int16",
+    "QNN249": "the constant gets a grid of its own, or the sum becomes a layer with an int32 bias",
+    "QNN253": "the pairs are completed; what is left is judged from the compiled types (ORT101)",
+}
+"""Shared rules about the model as given, by what the preparation does about them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Details:
+    """What rendering and execution need beyond the published plan."""
+
+    draft: Draft
+
+
+def make_plan(situation: Situation) -> Plan:
+    """Decide for one situation."""
+    draft = draft_of(situation)
+    findings = (*DRAFT_RULES.run(draft), *_lint(situation, draft))
+    name, why = _ROUTES[draft.source]
+    blocked = exit_status(findings) or exit_status(situation.target.findings)
+    common: dict[str, Any] = {
+        "backend": "ort-qnn",
+        "target": situation.target.device.to_json(),
+        "sdk": _sdk(draft),
+        "precision": _precision(draft),
+        "findings": findings,
+    }
+    if blocked:
+        codes = tuple(dict.fromkeys(finding.code for finding in findings if finding.blocks))
+        return Plan(route=None, rejected=(Rejected(id=name, because=codes, why=why),), **common)
+    return Plan(
+        route=Route(id=name, why=why, confidence=Confidence.OBSERVED, sources=draft.wheel.source),
+        steps=steps(embed=draft.chosen.entries.get("ep.context_embed_mode") == "1"),
+        configs=build_configs(draft),
+        details=Details(draft=draft),
+        **common,
+    )
+
+
+def _sdk(draft: Draft) -> dict[str, Any]:
+    target = draft.situation.target
+    return {
+        "name": "onnxruntime-qnn",
+        "version": draft.wheel.version,
+        "requested": target.requested,
+        "qairt": draft.wheel.sdk,
+        "table": "" if target.sdk is None else target.sdk.version,
+        "exact": target.requested in ("", draft.wheel.version),
+    }
+
+
+def _precision(draft: Draft) -> Precision:
+    if draft.prepared is None:
+        return Precision()
+    intended = dict(draft.prepared.intended)
+    expected = {name: draft.prepared.placed.get(name, kind) for name, kind in intended.items()}
+    return Precision(intended=intended, expected=expected)
+
+
+def _lint(situation: Situation, draft: Draft) -> tuple[Finding, ...]:
+    """The shared rules about shapes and operators; what preparation already changed is judged by the compiler."""
+    from deploykit_qualcomm.lint import run_lint
+
+    prepared = draft.prepared
+    done = None if prepared is None else {step.id: frozenset(step.names) for step in prepared.steps}
+    return tuple(_handled(finding, done) for finding in run_lint(situation, "ort-qnn"))
+
+
+def _handled(finding: Finding, done: Mapping[str, frozenset[str]] | None) -> Finding:
+    answer = _ANSWERED.get(finding.code, "")
+    if answer and done is not None and (finding.code != "QNN241" or "int16-matmul" in done):
+        return finding.with_handled(answer)
+    names = frozenset().union(*done.values()) if done else frozenset[str]()
+    if finding.blocks and finding.subject.name in names:
+        return finding.with_handled("deploykit rewrites it (see the steps in config/intended_types.json)")
+    return finding

@@ -1,0 +1,197 @@
+"""Compares the types that were meant with what the compiler was asked for and what it made of it; it only compares.
+
+Names: a tensor is stored under the output name of its QuantizeLinear, or the name of its integers; operations keep
+the name of the node they came from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from deploykit_ort_qnn.qnn_graph import QnnGraph, QnnNode
+from deploykit_ort_qnn.schematic import Schematic
+
+__all__ = ["FloatNode", "Narrowed", "PrecisionScope", "actual_types", "float_nodes", "narrowed"]
+
+_BORDER = frozenset({"Quantize", "Dequantize", "Convert", "Cast"})
+_ACTIVATION = {
+    "QUInt8": "uint8",
+    "QInt8": "int8",
+    "QUInt16": "uint16",
+    "QInt16": "int16",
+    "Float16": "float16",
+    "Float32": "float32",
+}
+_PREPARED = ("weight", "bias")
+"""Operations whose kind has one of these words prepare constants: their types are not those of activations."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrecisionScope:
+    """One compiled model. ``stored`` maps a tensor to its name in the QDQ model, ``quantized`` are all such names
+    (conversions that were asked for included). ``strict`` makes every change an error.
+    """
+
+    graphs: tuple[QnnGraph, ...]
+    schematics: tuple[Schematic, ...]
+    intended: Mapping[str, str]
+    stored: Mapping[str, str]
+    quantized: frozenset[str] = frozenset()
+    strict: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FloatNode:
+    """A node that was asked for in float. ``wanted`` is the integer type meant for a tensor of it, "" if none was.
+
+    ``made`` is what the compiler made of it (``float16``, ``float32``), "" when no schematic tells.
+    """
+
+    name: str
+    type: str
+    tensor: str
+    wanted: str
+    made: str
+    block_weights: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Narrowed:
+    """A tensor that loses bits on its way into a node, by a conversion nobody asked for."""
+
+    node: str
+    type: str
+    tensor: str
+    asked: str
+    made: str
+
+
+def actual_types(scope: PrecisionScope) -> dict[str, str]:
+    """The type each tensor with an intention got in the compiled graph; a tensor that was fused away is left out."""
+    found: dict[str, str] = {}
+    made = {node.tensor: node.made for node in float_nodes(scope) if node.made}
+    for graph in scope.graphs:
+        for name, wanted in scope.intended.items():
+            stored = scope.stored.get(name, "")
+            tensor = next(
+                (graph.tensors[n] for n in (stored, f"{stored}_transpose", name) if n and n in graph.tensors), None
+            )
+            # The graph's own inputs and outputs are float by agreement; what counts are the pairs beside them.
+            if tensor is None or tensor.role in ("input", "output"):
+                continue
+            narrow = wanted.endswith("int4") and tensor.fixed and tensor.encoding not in ("per-tensor", "per-channel")
+            kind = wanted if narrow else tensor.dtype
+            found[name] = made.get(name, kind) if tensor.is_float else kind
+    return found
+
+
+def float_nodes(scope: PrecisionScope) -> Iterator[FloatNode]:
+    """Nodes that compute in float, by what was asked; a graph wholly in float has them too."""
+    made = _made(scope)
+    for graph in scope.graphs:
+        producers, consumers = graph.producers(), graph.consumers()
+        for node in graph.nodes:
+            if _computes_in_float(graph, node) and not _only_moves(graph, node, producers, consumers):
+                yield _float_node(scope, graph, node, made.get(node.name, ""))
+
+
+def _computes_in_float(graph: QnnGraph, node: QnnNode) -> bool:
+    return node.type not in _BORDER and any(graph.tensors[name].is_float for name in node.outputs)
+
+
+def _only_moves(
+    graph: QnnGraph, node: QnnNode, producers: Mapping[str, QnnNode], consumers: Mapping[str, list[QnnNode]]
+) -> bool:
+    """True for a reshape beside a node that computes in float: it follows that one."""
+    if node.type not in ("Reshape", "Transpose"):
+        return False
+    beside = [*(producers[name] for name in node.inputs[:1] if name in producers)]
+    beside += [reader for name in node.outputs for reader in consumers.get(name, ())]
+    return any(_computes_in_float(graph, other) for other in beside)
+
+
+def _float_node(scope: PrecisionScope, graph: QnnGraph, node: QnnNode, made: str) -> FloatNode:
+    tensor = _tensor_of(graph, node)
+    wanted = scope.intended.get(tensor, "")
+    return FloatNode(
+        name=node.name,
+        type=node.type,
+        tensor=tensor,
+        wanted="" if wanted.startswith(("float", "bfloat")) else wanted,
+        made=made or ("float16" if graph.tensors[node.outputs[0]].dtype == "float16" else ""),
+        block_weights=any(graph.tensors[name].encoding == "per-block" for name in node.inputs),
+    )
+
+
+def _tensor_of(graph: QnnGraph, node: QnnNode) -> str:
+    """The node's output by the name it has in the model; inserted reshapes are looked through."""
+    name = node.outputs[0]
+    consumers = graph.consumers()
+    for _ in range(4):
+        readers = consumers.get(name, [])
+        if len(readers) == 1 and readers[0].type in ("Reshape", "Transpose", "Cast", "Convert"):
+            name = readers[0].outputs[0]
+    return name.removesuffix("_float")
+
+
+def narrowed(scope: PrecisionScope) -> Iterator[Narrowed]:
+    """Conversions from 16 to 8 bits that the provider put in by itself, and operations the compiler narrowed."""
+    seen = set[str]()
+    for graph in scope.graphs:
+        consumers = graph.consumers()
+        for node in graph.nodes:
+            if node.type not in ("Convert", "Cast") or node.outputs[0] in scope.quantized:
+                continue
+            before, after = graph.tensors[node.inputs[0]], graph.tensors[node.outputs[0]]
+            if before.dtype in ("uint16", "int16") and after.dtype in ("uint8", "int8"):
+                for reader in consumers.get(node.outputs[0], []):
+                    seen.add(reader.name)
+                    yield Narrowed(
+                        node=reader.name, type=reader.type, tensor=node.inputs[0], asked=before.dtype, made=after.dtype
+                    )
+    yield from _narrowed_by_compiler(scope, seen)
+
+
+def _narrowed_by_compiler(scope: PrecisionScope, seen: set[str]) -> Iterator[Narrowed]:
+    types = _activation_types(scope)
+    for graph in scope.graphs:
+        for node in graph.nodes:
+            asked = {graph.tensors[name].dtype for name in (*node.inputs, *node.outputs) if _is_data(graph, name)}
+            got = types.get(node.name, set())
+            if node.name not in seen and node.type not in _BORDER and asked and asked <= {"uint16", "int16"}:
+                for kind in sorted(got & {"uint8", "int8", "float16", "float32"}):
+                    yield Narrowed(
+                        node=node.name,
+                        type=node.type,
+                        tensor=_tensor_of(graph, node),
+                        asked="/".join(sorted(asked)),
+                        made=kind,
+                    )
+
+
+def _is_data(graph: QnnGraph, name: str) -> bool:
+    return graph.tensors[name].role != "static"
+
+
+def _activation_types(scope: PrecisionScope) -> dict[str, set[str]]:
+    """Per node, the types of activations in the optimized graph."""
+    found: dict[str, set[str]] = {}
+    for schematic in scope.schematics:
+        for op in schematic.after:
+            name = schematic.names.get(op.origin)
+            if name is None or not op.computes or any(word in op.kind for word in _PREPARED):
+                continue
+            kinds = (_ACTIVATION.get(output.dtype) for output in op.outputs)
+            found.setdefault(name, set()).update(kind for kind in kinds if kind)
+    return found
+
+
+def _made(scope: PrecisionScope) -> dict[str, str]:
+    """Per node, the float type in the optimized graph; float16 wins, since borders are converted through float32."""
+    found: dict[str, str] = {}
+    for name, kinds in _activation_types(scope).items():
+        floats = kinds & {"float16", "float32"}
+        if floats:
+            found[name] = "float16" if "float16" in floats else "float32"
+    return found

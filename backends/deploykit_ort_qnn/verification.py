@@ -1,0 +1,109 @@
+"""Judges an ort-qnn package on disk: options, model, context binary, types and numbers. It compiles nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from deploykit.adapter import Check, Verification
+from deploykit.errors import DeploykitError
+from deploykit.findings import Finding
+from deploykit.reading import read_json
+from deploykit_ort_qnn.commands import BINARY, CONTEXT, MODEL
+from deploykit_ort_qnn.configs import COMPILE, RUN, TYPES
+from deploykit_ort_qnn.evidence import EVIDENCE, precision_scope, read_evidence
+from deploykit_ort_qnn.inspection import inspect_context
+from deploykit_ort_qnn.options import unknown_names
+from deploykit_ort_qnn.precision import PrecisionScope, actual_types
+from deploykit_ort_qnn.rules import PACKAGE_RULES, PRECISION_RULES, PackageScope
+
+__all__ = ["verify"]
+
+
+def verify(package: Path, manifest: Mapping[str, Any]) -> Verification:
+    """Checks, intended against actual types of every tensor the compiler kept, and findings."""
+    checks = [_model_check(package)]
+    findings = list(_package_findings(package, manifest, checks))
+    scope = _scope(package)
+    intended: dict[str, str] = {}
+    actual: dict[str, str] = {}
+    if scope is None:
+        checks.append(
+            Check(id="compiled-types", ok=True, detail="not compiled yet: the compiler's types are not known")
+        )
+    else:
+        actual = actual_types(scope)
+        intended = {name: scope.intended[name] for name in actual}
+        wrong = [name for name, kind in actual.items() if kind != intended[name]]
+        findings += PRECISION_RULES.run(scope)
+        detail = f"{len(actual)} tensors compared, {len(wrong)} differ"
+        checks.append(Check(id="compiled-types", ok=not (wrong and scope.strict), detail=detail))
+    checks += _numbers(package)
+    return Verification(checks=tuple(checks), intended=intended, actual=actual, findings=tuple(findings))
+
+
+def _model_check(package: Path) -> Check:
+    import onnx
+
+    try:
+        onnx.checker.check_model(str(package / MODEL))
+    except (onnx.checker.ValidationError, OSError, ValueError) as error:
+        return Check(id="model-valid", ok=False, detail=f"{MODEL}: {str(error).splitlines()[0]}")
+    return Check(id="model-valid", ok=True, detail=f"{MODEL}: valid ONNX")
+
+
+def _package_findings(package: Path, manifest: Mapping[str, Any], checks: list[Check]) -> Iterator[Finding]:
+    options = dict(read_json(package / COMPILE).get("provider_options", {}))
+    run = dict(read_json(package / RUN).get("provider_options", {}))
+    context: dict[str, Any] = {}
+    if (package / BINARY).exists() or (package / CONTEXT).exists():
+        try:
+            context = inspect_context(package / (BINARY if (package / BINARY).exists() else CONTEXT)).to_json()
+            checks.append(Check(id="context-readable", ok=True, detail=f"built by QAIRT {context['build']}"))
+        except DeploykitError as error:
+            # Without the vendor's library the binary cannot be read: that says nothing against the package.
+            checks.append(Check(id="context-readable", ok=True, detail=f"not read: {error.why or error.what}"))
+    target = manifest.get("target") or {}
+    scope = PackageScope(
+        provider_options=options,
+        soc_model=target.get("soc_model"),
+        context=context,
+        unknown_options=unknown_names((*options, *run)),
+    )
+    found = PACKAGE_RULES.run(scope)
+    bad = [finding for finding in found if finding.blocks]
+    checks.append(
+        Check(
+            id="provider-options",
+            ok=not bad,
+            detail="; ".join(finding.message for finding in bad) or "every option is known, soc_model is set",
+        )
+    )
+    yield from found
+
+
+def _scope(package: Path) -> PrecisionScope | None:
+    import onnx
+
+    if not (package / EVIDENCE).exists():
+        return None
+    graphs, schematics = read_evidence(package / EVIDENCE)
+    types = read_json(package / TYPES)
+    model = onnx.load(package / MODEL, load_external_data=False)
+    return precision_scope(
+        model, graphs, schematics, dict(types["types"]), dict(types["stored"]), strict=bool(types["strict"])
+    )
+
+
+def _numbers(package: Path) -> Iterator[Check]:
+    path = package / "artifacts/numbers.json"
+    if not path.exists():
+        yield Check(id="emulated-numbers", ok=True, detail="not emulated yet")
+        return
+    value = read_json(path)
+    limit = float(value["threshold_db"])
+    for name, numbers in value["outputs"].items():
+        sqnr = numbers["sqnr_db"]
+        ok = sqnr == "infinite" or (isinstance(sqnr, int | float) and sqnr >= limit)
+        yield Check(id="emulated-numbers", ok=ok, detail=f"{name}: {sqnr} dB, {limit:g} wanted")

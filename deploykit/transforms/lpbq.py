@@ -1,0 +1,257 @@
+"""The arithmetic of turning per-block scales into LPBQ ones: a float scale per channel times a whole number per block.
+
+For channel c: ``s_c = max over blocks of s[c, b] / 16`` and ``k[c, b] = clip(round(s[c, b] / s_c), 1, 16)``. It is
+lossy, so every conversion comes with its loss. Pure numpy, a few blocks at a time; nothing is read or written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from deploykit.encodings.values import Affine, EncodingSet, Lpbq
+
+__all__ = ["BlockWeight", "ExplainsBlockWeights", "Loss", "lpbq_encodings", "lpbq_scales", "measure_loss", "refine"]
+
+Numbers: TypeAlias = npt.NDArray[Any]
+
+BITS = 4
+DECOMPRESSED_BITS = 8
+LARGEST = 1 << (DECOMPRESSED_BITS - BITS)
+"""The largest whole block scale, 16: it does not fit a uint4, so these scales are stored as uint8."""
+
+_CHUNK = 1 << 17
+_THREADS = 2
+
+
+@runtime_checkable
+class ExplainsBlockWeights(Protocol):
+    """A backend that knows what its compiler makes of block-quantized weights."""
+
+    def block_weight_path(self, *, op_type: str, lpbq: bool, has_bias: bool, sdk: str) -> str:
+        """In words: the operation and types the layer gets under that version, with or without LPBQ."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """What LPBQ costs one weight: the largest relative change of a scale, and the SQNR of the dequantized weight.
+
+    ``refined_sqnr_db`` is that after re-rounding the integers to the new scales; None when it was not computed.
+    """
+
+    scale_error: float
+    sqnr_db: float
+    refined_sqnr_db: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain numbers; ``infinite`` for no loss at all."""
+        return {
+            "scale_error": round(self.scale_error, 6),
+            "sqnr_db": _json_db(self.sqnr_db),
+            "refined_sqnr_db": None if self.refined_sqnr_db is None else _json_db(self.refined_sqnr_db),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class BlockWeight:
+    """A 4-bit weight as ONNX stores it: two integers to a byte, the first in the low half.
+
+    ``scale`` is of the weight's rank, with the block axis divided by ``block_size``.
+    """
+
+    packed: Numbers
+    shape: tuple[int, ...]
+    scale: Numbers
+    block_axis: int
+    channel_axis: int
+    block_size: int
+
+
+def lpbq_scales(scale: Numbers, block_axis: int, channel_axis: int) -> tuple[Numbers, Numbers]:
+    """Channel scales (1-d) and whole block scales (of the shape of ``scale``). A channel of zeros keeps scale 0."""
+    others = tuple(axis for axis in range(scale.ndim) if axis != channel_axis)
+    channel = scale.max(axis=others, keepdims=True).astype(np.float64) / LARGEST
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.where(channel > 0, scale / channel, 1.0)
+    blocks = np.clip(np.rint(ratio), 1, LARGEST)
+    del block_axis
+    return channel.reshape(-1), blocks
+
+
+def _new_scale(weight: BlockWeight) -> Numbers:
+    channel, blocks = lpbq_scales(weight.scale, weight.block_axis, weight.channel_axis)
+    shape = tuple(-1 if axis == weight.channel_axis else 1 for axis in range(weight.scale.ndim))
+    return np.asarray(blocks * channel.astype(np.float32).reshape(shape), np.float32)
+
+
+def measure_loss(weight: BlockWeight) -> Loss:
+    """The loss with the integers kept: only the sums of their squares per block are needed."""
+    new, old = _new_scale(weight), weight.scale.astype(np.float32)
+    squares = np.zeros(old.shape, np.float64)
+
+    def work(rows: slice) -> None:
+        values = _blocked(weight, _unpack(weight, rows))
+        squares[_scale_rows(weight, rows)] = _dots(weight, values, values)
+
+    list(_parallel(weight, work))
+    signal, noise = float((squares * old**2).sum()), float((squares * (new - old) ** 2).sum())
+    return Loss(scale_error=_scale_error(old, new), sqnr_db=_db(signal, noise))
+
+
+def refine(weight: BlockWeight) -> tuple[Numbers, Loss]:
+    """The integers re-rounded to the new scales, packed, with the loss of both ways."""
+    new, old = _new_scale(weight), weight.scale.astype(np.float32)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.where(new > 0, old / new, 1.0).astype(np.float32)
+    packed = np.empty_like(weight.packed)
+    sums = np.zeros((3, *old.shape), np.float64)
+    list(_parallel(weight, lambda rows: _refine_rows(weight, rows, ratio, packed, sums)))
+    before, mixed, after = sums
+    signal, kept = float((before * old**2).sum()), float((before * (new - old) ** 2).sum())
+    # The square of q' * new - q * old, summed per block; rounding may take a tiny sum below 0.
+    refined = max(0.0, float((after * new**2 - 2 * mixed * new * old + before * old**2).sum()))
+    return packed, Loss(
+        scale_error=_scale_error(old, new), sqnr_db=_db(signal, kept), refined_sqnr_db=_db(signal, refined)
+    )
+
+
+def _scale_error(old: Numbers, new: Numbers) -> float:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        error = np.where(old > 0, np.abs(new - old) / old, 0.0)
+    return float(error.max(initial=0.0))
+
+
+def lpbq_encodings(encodings: EncodingSet) -> tuple[EncodingSet, dict[str, str]]:
+    """Every per-block 4-bit entry as LPBQ; the second value says, per entry left as it was, why."""
+    entries, left = dict(encodings.entries), dict[str, str]()
+    for name, entry in encodings.entries.items():
+        value = entry.value
+        if not isinstance(value, Affine) or value.block_size is None:
+            continue
+        reason = _reason(value)
+        if reason:
+            left[name] = reason
+            continue
+        assert value.block_axis is not None and value.axis is not None
+        channel, blocks = lpbq_scales(value.scale, value.block_axis, value.axis)
+        shape = tuple(-1 if axis == value.axis else 1 for axis in range(value.scale.ndim))
+        entries[name] = replace(
+            entry,
+            value=Lpbq(
+                bits=BITS,
+                decompressed_bits=DECOMPRESSED_BITS,
+                channel_scale=channel.reshape(shape),
+                block_scale=blocks,
+                axis=value.axis,
+                block_axis=value.block_axis,
+                block_size=value.block_size,
+            ),
+        )
+    return replace(encodings, entries=entries), left
+
+
+def _reason(value: Affine) -> str:
+    if value.bits != BITS:
+        return f"{value.bits}-bit blocks; LPBQ expands 4-bit ones"
+    if np.any(value.zero_point - (0 if value.signed else 8)):
+        return "its zero point is not that of a symmetric grid"
+    if value.axis is None or value.block_axis is None:
+        return "its channel axis is not known"
+    return "" if np.all(value.scale >= 0) else "a scale is negative"
+
+
+def _refine_rows(weight: BlockWeight, rows: slice, ratio: Numbers, packed: Numbers, sums: Numbers) -> None:
+    here = _scale_rows(weight, rows)
+    values = _blocked(weight, _unpack(weight, rows))
+    axis = len(weight.shape) if _along_last(weight) else weight.block_axis + 1
+    rounded = values * np.expand_dims(ratio[here], axis)
+    np.rint(rounded, out=rounded)
+    np.clip(rounded, -8, 7, out=rounded)
+    after = rounded.astype(np.int8)
+    _pack_into(packed, weight, rows, after)
+    sums[0, here] = _dots(weight, values, values)
+    sums[1, here] = _dots(weight, values, after)
+    sums[2, here] = _dots(weight, after, after)
+
+
+def _blocked(weight: BlockWeight, values: Numbers) -> Numbers:
+    """With the block axis split in two: blocks, and the values of one block; last where they lie side by side."""
+    shape = list(values.shape)
+    axis, size = weight.block_axis, weight.block_size
+    if _along_last(weight):
+        return values.reshape(*shape[:axis], shape[axis] // size, *shape[axis + 1 :], size)
+    shape[axis : axis + 1] = [shape[axis] // size, size]
+    return values.reshape(shape)
+
+
+def _dots(weight: BlockWeight, a: Numbers, b: Numbers) -> Numbers:
+    """The sum of products per block. Products of 4-bit integers are whole numbers that float32 sums exactly."""
+    products = np.multiply(a, b, dtype=np.float32)
+    if _along_last(weight):
+        return np.asarray(products @ np.ones(weight.block_size, np.float32))
+    return np.asarray(products.sum(axis=weight.block_axis + 1))
+
+
+def _along_last(weight: BlockWeight) -> bool:
+    return int(np.prod(weight.shape[weight.block_axis + 1 :])) == 1
+
+
+def _row_step(weight: BlockWeight) -> int:
+    """Rows of the first axis per chunk: whole blocks, whole bytes, few enough for the cache."""
+    width = max(1, int(np.prod(weight.shape[1:])))
+    unit = weight.block_size if weight.block_axis == 0 else 1
+    unit *= 2 if (unit * width) % 2 else 1
+    return max(unit, (_CHUNK // width) // unit * unit)
+
+
+def _parallel(weight: BlockWeight, work: Any) -> Iterator[Any]:
+    step = _row_step(weight)
+    rows = [slice(start, min(start + step, weight.shape[0])) for start in range(0, weight.shape[0], step)]
+    with ThreadPoolExecutor(_THREADS) as pool:
+        yield from pool.map(work, rows)
+
+
+def _scale_rows(weight: BlockWeight, rows: slice) -> slice:
+    if weight.block_axis:
+        return rows
+    return slice(rows.start // weight.block_size, -(-rows.stop // weight.block_size))
+
+
+def _bytes(weight: BlockWeight, rows: slice) -> slice:
+    width = int(np.prod(weight.shape[1:]))
+    return slice(rows.start * width // 2, -(-rows.stop * width // 2))
+
+
+def _unpack(weight: BlockWeight, rows: slice) -> Numbers:
+    """int8 values of some rows of the first axis. Both halves of a byte move at once, as one 16-bit number."""
+    count = (rows.stop - rows.start) * int(np.prod(weight.shape[1:]))
+    wide = weight.packed[_bytes(weight, rows)].astype("<u2")
+    wide |= wide << 4
+    wide &= 0x0F0F
+    values = wide.view(np.int8)
+    values ^= 8
+    values -= 8
+    return values[:count].reshape(rows.stop - rows.start, *weight.shape[1:])
+
+
+def _pack_into(packed: Numbers, weight: BlockWeight, rows: slice, values: Numbers) -> None:
+    flat = values.reshape(-1)
+    if flat.size % 2:
+        flat = np.append(flat, np.int8(0))
+    wide = flat.view("<u2")
+    packed[_bytes(weight, rows)] = (wide & 0x0F) | ((wide >> 4) & 0xF0)
+
+
+def _db(signal: float, noise: float) -> float:
+    if noise <= 0:
+        return float("inf")
+    return float("-inf") if signal <= 0 else 10 * float(np.log10(signal / noise))
+
+
+def _json_db(value: float) -> float | str:
+    return round(value, 2) if np.isfinite(value) else "infinite"
