@@ -81,15 +81,18 @@ def _enter(entries: dict[str, RuleEntry], rule: Rule[Any], backends: tuple[str, 
 
 
 def find_rule(name: str) -> RuleEntry:
-    """One rule by code or slug; raises UsageError with the nearest names."""
-    known: dict[str, RuleEntry] = {}
-    for entry in all_rules():
-        known[entry.rule.code.lower()] = known[entry.rule.slug.lower()] = entry
-    found = known.get(name.lower())
-    if found is None:
-        near = ", ".join(nearest_names(name.lower(), known))
-        raise UsageError(f"no rule {name!r}", next=f"did you mean {near}?" if near else "'deploykit rule' lists all")
-    return found
+    """One rule by code or slug; raises UsageError with the nearest names, or for a slug that several rules share."""
+    entries = all_rules()
+    wanted = name.lower()
+    found = [entry for entry in entries if wanted in (entry.rule.code.lower(), entry.rule.slug.lower())]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        codes = ", ".join(entry.rule.code for entry in found)
+        raise UsageError(f"{len(found)} rules are called {name!r}", next=f"name one of them by its code: {codes}")
+    known = [text for entry in entries for text in (entry.rule.code.lower(), entry.rule.slug.lower())]
+    near = ", ".join(nearest_names(wanted, known))
+    raise UsageError(f"no rule {name!r}", next=f"did you mean {near}?" if near else "'deploykit rule' lists all")
 
 
 def rule_page(entry: RuleEntry) -> str:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from deploykit.errors import InputError
 from deploykit.reading import structure
-from deploykit.rules import Registry
-from deploykit_qnn_htp.draft_rules import DRAFT_RULES
+from deploykit.ruledocs import all_rules
 from deploykit_qualcomm.lint import lint_registries
 from deploykit_qualcomm.lint.constraints import ConstraintTable, constraint, constraints
 
-REGISTRIES: tuple[Registry[Any], ...] = (*lint_registries("qnn-htp"), *lint_registries("ort-qnn"), DRAFT_RULES)
-CODES = {rule.code for registry in REGISTRIES for rule in registry}
+CODES = {entry.rule.code for entry in all_rules()}
 
 
 def test_every_row_is_looked_for() -> None:

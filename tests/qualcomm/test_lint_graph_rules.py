@@ -31,7 +31,6 @@ HEADS = """g (float[1,%d,16,8] q, float[1,%d,8,16] k) => (float[1,%d,16,16] y) {
 
 CASES: dict[str, tuple[Case, Case]] = {
     "QNN200": ({"graph": SHUFFLE}, one("Relu (x)", "1,2,2,2,2")),
-    "QNN201": (one("Relu (x)", "N,4"), one("Relu (x)", "1,4")),
     "QNN202": (
         {"graph": "g (float[4] x) => (int64[1,n] y) { y = NonZero (x) }"},
         one("Relu (x)", "4"),

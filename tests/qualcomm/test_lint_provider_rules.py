@@ -106,7 +106,6 @@ NBITS = """g (float[1,64] x) => (float[1,4] y) {
 NBITS_STORED = {"w": ("uint8", (4, 2, 16), 1), "s": ("float", (8,), 0.1)}
 
 CASES: dict[str, tuple[Case, Case]] = {
-    "QNN230": (ep(RELU, target="qcs6490"), ep(RELU, target="sm8650")),
     "QNN232": (wide(4), wide(1)),
     "QNN233": (lpbq("MatMul (xd, w)", target="qcs6490"), lpbq("MatMul (xd, w)", target="sm8650")),
     "QNN234": (
@@ -122,7 +121,6 @@ CASES: dict[str, tuple[Case, Case]] = {
     "QNN251": (lpbq("Gemm (xd, w)"), lpbq("MatMul (xd, w)")),
     "QNN252": (lpbq("Conv (xd, w)"), lpbq("MatMul (xd, w)")),
     "QNN253": (chain(paired=False), chain(paired=True)),
-    "QNN254": (blocked(16), lpbq("MatMul (xd, w)")),
     "QNN260": (options(precision="float16"), options(O="3")),
     "QNN261": (options(soc_model="618", target="sm8750"), options(soc_model="69", target="sm8750")),
     "QNN262": (options(vtcm_mb="64"), options(vtcm_mb="8")),

@@ -1,6 +1,6 @@
 """Lint rules about limits and silent failures of ONNX Runtime's QNN provider alone.
 
-Codes QNN230, QNN232 to QNN235, QNN242, QNN247, QNN249 and QNN251 to QNN254.
+Codes QNN232 to QNN235, QNN242, QNN247, QNN249 and QNN251 to QNN253.
 """
 
 from __future__ import annotations
@@ -52,28 +52,6 @@ def _blocks(situation: Situation) -> Iterator[tuple[NodeFact, Quantized]]:
     for node, found in _linear(situation, "per-block"):
         if not _is_lpbq_pair(situation, node):
             yield node, found
-
-
-@EP_LINT.rule(
-    "QNN230",
-    "float-on-v68",
-    "error",
-    what="A float model for a chip without float16.",
-    why="The provider compiles it in FP32 and reports success; the chip computes no float16, and whether such a "
-    "binary runs on one is not known.",
-    fix="quantize the model (w8a16 keeps most of the accuracy), or choose a device with v69 or newer",
-    sources=(*constraint("fp16-needs-v69").source, f"{_LAB}: soc_model 30 gives FP32 code"),
-)
-def check_float_on_v68(situation: Situation) -> Iterator[Found]:
-    """Neither Q/DQ pairs nor encodings, and an architecture that is known to have no float16."""
-    fact = capability("fp16", device=situation.target.device)
-    if fact is not None and fact.value is False and not situation.facts.is_qdq and situation.encodings is None:
-        yield Found(
-            kind=SubjectKind.TARGET,
-            name=situation.target.device.id,
-            message=f"the model is float, and {arch(situation)} has no float16",
-            sources=fact.source,
-        )
 
 
 @EP_LINT.rule(
@@ -245,7 +223,7 @@ def check_lpbq_conv(situation: Situation) -> Iterator[Found]:
 
 @EP_LINT.rule(
     "QNN253",
-    "float-island",
+    "float-island-in-model",
     "warning",
     what="A node of a Q/DQ model that is not surrounded by pairs.",
     why="It runs in float on the NPU, with conversions around it; a missing pair behind a Softmax takes the following "
@@ -282,25 +260,3 @@ def _is_paired(situation: Situation, name: str) -> bool:
     if situation.facts.tensors[name].is_output and not readers:
         return False
     return all(reader.op_type in ("QuantizeLinear", "Relu", "Clip", "Shape") for reader in readers)
-
-
-@EP_LINT.rule(
-    "QNN254",
-    "block-weights-run-in-float",
-    "warning",
-    what="Weights with a float scale per block.",
-    why="Unless enable_block_quant_weight_optimization is set, the provider dequantizes the activations and runs the "
-    "layer in float16: a w4a16 plan gets a float island. With the option the scales are rounded to integers (33 dB).",
-    fix="quantize to LPBQ in the first place: deploykit lpbq says what it costs per weight",
-    sources=(f"{_LAB}: JSON graph of MatMul, Gemm and Conv with blocks", "onnxruntime/onnxruntime-qnn#476"),
-)
-def check_block_float(situation: Situation) -> Iterator[Found]:
-    """Any layer with such a weight."""
-    names = [node.label for node, _ in _blocks(situation)]
-    if names:
-        yield Found(
-            kind=SubjectKind.NODE,
-            name=names[0],
-            message=f"{len(names)} layers have a float scale per block: {listed(names)}",
-            evidence={"nodes": names[:_MOST_NODES], "count": len(names)},
-        )

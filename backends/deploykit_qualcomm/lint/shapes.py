@@ -1,4 +1,4 @@
-"""Lint rules about shapes: ranks, dynamic dimensions, control flow, sizes. Codes QNN200 to QNN207 and QNN274."""
+"""Lint rules about shapes: ranks, data-dependent sizes, control flow, memory. Codes QNN200 to QNN207 and QNN274."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from deploykit.findings import SubjectKind
 from deploykit.rules import Found
 from deploykit_qualcomm.lint.constraints import constraint, constraints
 from deploykit_qualcomm.lint.registries import QNN_LINT
-from deploykit_qualcomm.lint.views import activations, at_node, bits_of, byte_count, listed, nodes
+from deploykit_qualcomm.lint.views import at_node, bits_of, byte_count, listed, nodes
 
 __all__: list[str] = []
 
@@ -40,30 +40,6 @@ def check_rank(situation: Situation) -> Iterator[Found]:
             name=names[0],
             message=f"{len(names)} tensors have more than {_MAX_RANK} dimensions: {listed(names)}",
             evidence={"tensors": names},
-        )
-
-
-@QNN_LINT.rule(
-    "QNN201",
-    "dynamic-shape",
-    "error",
-    what="An input or another tensor with a dimension that is not a number.",
-    why="The converters and the HTP compiler want static shapes; what is left symbolic fails or is guessed as 1.",
-    fix="export with fixed shapes, batch included, or set them with onnxruntime's make_dynamic_shape_fixed tool",
-    sources=constraint("static-shapes").source,
-)
-def check_static(situation: Situation) -> Iterator[Found]:
-    """Inputs first, because they are usually the cause of the others."""
-    facts = situation.facts
-    inputs = [name for name in facts.inputs if not facts.tensors[name].is_static]
-    inner = [fact.name for fact in activations(facts) if fact.shape is not None and not fact.is_static]
-    if inputs or inner:
-        names = inputs or inner
-        yield Found(
-            kind=SubjectKind.TENSOR,
-            name=names[0],
-            message=f"{len(names)} {'inputs' if inputs else 'tensors'} have dynamic dimensions: {listed(names)}",
-            evidence={"tensors": names, "affected": len(inner)},
         )
 
 
