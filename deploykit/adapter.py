@@ -30,6 +30,8 @@ __all__ = [
     "CopiedFile",
     "Execution",
     "JsonFile",
+    "MixedSupport",
+    "MixesPrecision",
     "PackageFile",
     "Progress",
     "Request",
@@ -73,6 +75,10 @@ class Situation:
     facts: GraphFacts
     encodings: EncodingSet | None
     target: Target
+    rewritten: bool = False
+    """True when ``model`` is a rewritten form of the file that was asked for."""
+    tail: bytes | None = None
+    """The serialized model that the host runs after the device, when the end was cut off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,8 +182,34 @@ class Backend(Protocol):
         """Judge a package on disk."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixedSupport:
+    """Which kinds of ways a backend has for a target: ``integer``, ``fallback``, ``segments``.
+
+    ``safe`` says that its tools are known to mix float16 and integers well; ``without`` why a kind is missing.
+    """
+
+    kinds: frozenset[str]
+    safe: bool = False
+    without: Mapping[str, str] = field(default_factory=dict)
+
+
+@runtime_checkable
+class MixesPrecision(Protocol):
+    """A backend for which deploykit may rewrite graphs and choose among ways to mix precisions."""
+
+    def mixed_support(self, target: Target) -> MixedSupport:
+        """What there is for this target."""
+
+
 def copied_model(situation: Situation, path: str) -> tuple[PackageFile, ...]:
-    """The user's model and its external data as files of the package; external files keep their relative place."""
+    """The model as files of the package: the user's with its external data in place, or the rewritten one, and a tail.
+
+    The tail is called ``tail.onnx`` and lies beside the model.
+    """
     folder = path.rpartition("/")[0]
+    tail = () if situation.tail is None else (BytesFile(path=f"{folder}/tail.onnx", data=situation.tail),)
+    if situation.rewritten:
+        return (BytesFile(path=path, data=situation.model.proto.SerializeToString(deterministic=True)), *tail)
     external = (CopiedFile(path=f"{folder}/{file.location}", source=file.path) for file in situation.model.external)
-    return (CopiedFile(path=path, source=situation.request.model), *external)
+    return (CopiedFile(path=path, source=situation.request.model), *external, *tail)

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deploykit.adapter import Backend, Execution, PackageFile, Progress, Request, Situation, TextFile
+from deploykit.choice import Chosen, choose_way
 from deploykit.errors import DefectError, UsageError
-from deploykit.findings import Finding, exit_status, sort_findings
+from deploykit.findings import Finding, Severity, exit_status, sort_findings
 from deploykit.package import PackageWriter, hash_file, read_manifest
 from deploykit.plan import Plan
 from deploykit.plugins import all_devices, load_backend
@@ -109,22 +110,56 @@ def _read_encodings(request: Request, facts: GraphFacts) -> EncodingSet | None:
 
 
 def _core_findings(situation: Situation) -> tuple[Finding, ...]:
+    from deploykit.facts.encoding_rules import ENCODING_RULES
+    from deploykit.facts.encodings_on_graph import EncodingsOnGraph
     from deploykit.facts.rules import GRAPH_RULES
 
-    return GRAPH_RULES.run(situation.facts)
+    graph = GRAPH_RULES.run(situation.facts)
+    if situation.encodings is None:
+        return graph
+    return (*graph, *ENCODING_RULES.run(EncodingsOnGraph(encodings=situation.encodings, facts=situation.facts)))
 
 
-def make_plan(request: Request) -> Plan:
+def make_plan(request: Request, *, progress: Progress | None = None) -> Plan:
     """The decision for one request, nothing written."""
     backend, situation = read_situation(request)
-    return plan_situation(backend, situation)
+    return _decide(backend, situation, progress or _silent)[1]
 
 
 def plan_situation(backend: Backend, situation: Situation) -> Plan:
-    """The decision for what was read already; ``lowest_sdk`` asks this for one model under many releases."""
+    """The decision for a model as it is; ``lowest_sdk`` asks this for one model under many releases."""
     plan = backend.plan(situation)
-    core = (*situation.target.findings, *_core_findings(situation))
-    return replace(plan, findings=sort_findings((*core, *plan.findings)))
+    findings = (*situation.target.findings, *_core_findings(situation), *plan.findings)
+    return replace(plan, findings=sort_findings(_each_once(findings)))
+
+
+def _decide(backend: Backend, given: Situation, tell: Progress) -> tuple[Situation, Plan]:
+    """The situation to package, which may be a rewritten one, and its plan.
+
+    What is wrong with the model as it was given stays visible: its errors are shown as handled by the rewriting.
+    """
+    chosen = choose_way(backend, given, tell)
+    tell("planning")
+    plan = backend.plan(chosen.situation)
+    avoided = _avoided(backend.plan(given), plan, chosen) if chosen.situation.rewritten else ()
+    findings = (*given.target.findings, *_core_findings(given), *chosen.findings, *plan.findings, *avoided)
+    return chosen.situation, replace(plan, findings=sort_findings(_each_once(findings)), candidates=chosen.candidates)
+
+
+def _avoided(before: Plan, after: Plan, chosen: Chosen) -> tuple[Finding, ...]:
+    """Errors and warnings of the model as it was given that the rewritten one no longer has."""
+    left = {(finding.code, finding.subject.name) for finding in after.findings}
+    gone = [finding for finding in before.findings if (finding.code, finding.subject.name) not in left]
+    how = chosen.explains or "the graph is rewritten"
+    return tuple(finding.with_handled(how) for finding in gone if finding.severity is not Severity.INFO)
+
+
+def _each_once(findings: Iterable[Finding]) -> list[Finding]:
+    """Two stages may see the same thing; the first word stands."""
+    kept: dict[tuple[str, str, str], Finding] = {}
+    for finding in findings:
+        kept.setdefault((finding.code, finding.subject.name, finding.message), finding)
+    return list(kept.values())
 
 
 def check(request: Request) -> tuple[Finding, ...]:
@@ -138,8 +173,8 @@ def make_package(
     """Check, plan, render, write and verify one package; nothing is written when an error is not handled."""
     tell: Progress = progress or _silent
     tell("reading the model and its encodings")
-    backend, situation = read_situation(request)
-    plan = plan_situation(backend, situation)
+    backend, given = read_situation(request)
+    situation, plan = _decide(backend, given, tell)
     if not plan.feasible:
         return Packaged(plan=plan, package=None, manifest=None, findings=plan.findings)
     with PackageWriter(out, force=force) as writer:
@@ -150,7 +185,7 @@ def make_package(
         findings = sort_findings((*plan.findings, *execution.findings))
         writer.add(_documents(plan, situation, execution, findings, templates))
         tell("verifying")
-        writer.seal(_manifest(plan, situation, execution, findings))
+        writer.seal(_manifest(plan, given, execution, findings))
         _assert_sound(verify_package(writer.folder))
         manifest = writer.publish()
     return Packaged(

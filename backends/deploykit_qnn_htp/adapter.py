@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from deploykit.adapter import Execution, PackageFile, Progress, Situation, Verification
+    from deploykit.adapter import Execution, MixedSupport, PackageFile, Progress, Situation, Verification
     from deploykit.capabilities import CompatRow
     from deploykit.devices import Device
     from deploykit.diagnosis import Catalog
@@ -83,3 +83,9 @@ class QnnHtp:
         from deploykit_qualcomm.known_errors import known_errors
 
         return known_errors()
+
+    def mixed_support(self, target: Target) -> MixedSupport:
+        """Integers everywhere; a float fallback where the architecture has float16."""
+        from deploykit_qnn_htp.planning import mixed_support
+
+        return mixed_support(target)

@@ -8,10 +8,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from deploykit.adapter import Situation
+from deploykit.adapter import MixedSupport, Situation
+from deploykit.capabilities import Status
 from deploykit.errors import UsageError
-from deploykit.findings import Finding, exit_status
+from deploykit.findings import Confidence, Finding, exit_status
 from deploykit.plan import Plan, Precision, Rejected, Route
+from deploykit.target import Target
 from deploykit_qnn_htp.commands import Paths, steps
 from deploykit_qnn_htp.configs import build_configs, parse_settings
 from deploykit_qnn_htp.draft import Candidate, Draft, draft_of
@@ -23,7 +25,7 @@ from deploykit_qnn_htp.rules import ROUTE_RULES
 if TYPE_CHECKING:
     from deploykit.encodings.conversion import Conversion
 
-__all__ = ["Details", "make_plan"]
+__all__ = ["Details", "make_plan", "mixed_support"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,3 +170,14 @@ def _whole(draft: Draft) -> Precision:
     names = [name for name, fact in draft.situation.facts.tensors.items() if fact.is_float and not fact.is_weight]
     types = dict.fromkeys(names, kinds[draft.intent])
     return Precision(intended=types, expected=types)
+
+
+def mixed_support(target: Target) -> MixedSupport:
+    """The kinds of ways for one target; the SDK mixes safely where its preferred route is more than inferred."""
+    arch, sdk = str(target.device.fact("arch") or ""), target.sdk
+    if sdk is None or sdk.status("fp16", arch=arch) is Status.UNSUPPORTED:
+        why = f"{arch} has no float16"
+        return MixedSupport(kinds=frozenset({"integer"}), without={"fallback": why, "segments": why})
+    safe = preference(Intent.MIXED, sdk.parsed).confidence is not Confidence.INFERRED
+    without = {"segments": "not packaged by this backend yet"}
+    return MixedSupport(kinds=frozenset({"integer", "fallback"}), safe=safe, without=without)
