@@ -68,11 +68,9 @@ def _scripts(situation: Situation, plan: Plan, details: Details, templates: Path
     for script in ("build.sh", "run_on_device.sh"):
         text = render(f"qnn_htp/scripts/{script}.j2", values, templates=templates)
         yield TextFile(path=f"scripts/{script}", text=text, executable=True)
-    yield TextFile(
-        path="scripts/check_types.py",
-        text=render("qnn_htp/scripts/check_types.py.j2", values, templates=templates),
-        executable=True,
-    )
+    for script in ("check_types.py", "run_tail.py") if situation.tail is not None else ("check_types.py",):
+        text = render(f"qnn_htp/scripts/{script}.j2", values, templates=templates)
+        yield TextFile(path=f"scripts/{script}", text=text, executable=True)
 
 
 def _script_values(situation: Situation, plan: Plan, details: Details) -> dict[str, Any]:
@@ -91,6 +89,7 @@ def _script_values(situation: Situation, plan: Plan, details: Details) -> dict[s
         "arch_number": arch.lstrip("v"),
         "legacy": details.candidate.route.legacy,
         "compares_types": details.candidate.route.legacy and bool(plan.precision.expected),
+        "has_tail": situation.tail is not None,
         "has_encodings": details.conversion is not None,
         "has_input_list": details.candidate.route.input_list,
     }
