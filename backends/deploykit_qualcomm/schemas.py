@@ -1,0 +1,68 @@
+"""The JSON Schemas of the Qualcomm data files; a stale one is found by comparing.
+
+    python -m deploykit_qualcomm.schemas docs/schemas
+
+writes them again.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from deploykit.devices import Device
+from deploykit.errors import UsageError
+from deploykit.schemas import schema_of
+from deploykit_qualcomm.rows import (
+    ArchFile,
+    CompatRuleFile,
+    FeatureFile,
+    KeyFile,
+    MissingEncodingFile,
+    SdkFile,
+    Series,
+    SourceFile,
+    ToolFile,
+    WheelFile,
+)
+
+__all__ = ["SCHEMAS", "schema_texts", "write_schemas"]
+
+_FILLED = ("since",)
+
+SCHEMAS: dict[str, tuple[str, dict[str, Any]]] = {
+    "device": ("devices/*.toml", schema_of(Device)),
+    "qualcomm-sdk": ("sdks/*.toml", schema_of(SdkFile, hidden=_FILLED)),
+    "qualcomm-tool": ("tools/*.toml", schema_of(ToolFile, hidden=_FILLED, optional=("tool",))),
+    "qualcomm-features": ("features.toml", schema_of(FeatureFile, hidden=_FILLED)),
+    "qualcomm-config-keys": ("config_keys.toml", schema_of(KeyFile, hidden=_FILLED)),
+    "qualcomm-missing-encoding": ("missing_encoding.toml", schema_of(MissingEncodingFile)),
+    "qualcomm-compat-rules": ("compat_rules.toml", schema_of(CompatRuleFile)),
+    "qualcomm-wheels": ("wheels.toml", schema_of(WheelFile)),
+    "qualcomm-archs": ("archs.toml", schema_of(ArchFile)),
+    "qualcomm-series": ("series.toml", schema_of(Series)),
+    "qualcomm-sources": ("sources.toml", schema_of(SourceFile)),
+}
+"""Per schema the data files that it describes, relative to the data folder, and the schema itself."""
+
+
+def schema_texts() -> dict[str, str]:
+    """The schema files by name, as they are written."""
+    return {
+        f"{name}.schema.json": json.dumps(schema, indent=1, ensure_ascii=False) + "\n"
+        for name, (_, schema) in SCHEMAS.items()
+    }
+
+
+def write_schemas(folder: Path) -> None:
+    """Write every schema into a folder that exists."""
+    for name, text in schema_texts().items():
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        raise UsageError("one folder is wanted", next="python -m deploykit_qualcomm.schemas docs/schemas")
+    write_schemas(Path(sys.argv[1]))

@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from deploykit_qualcomm.schemas import SCHEMAS, schema_texts, write_schemas
+from deploykit_qualcomm.tables import DATA
+
+DOCS = Path(__file__).parents[2] / "docs" / "schemas"
+
+
+@pytest.mark.parametrize("name", sorted(schema_texts()))
+def test_the_published_schemas_are_not_stale(name: str) -> None:
+    text = (DOCS / name).read_text(encoding="utf-8")
+    assert text == schema_texts()[name], "run: python -m deploykit_qualcomm.schemas docs/schemas"
+
+
+@pytest.mark.parametrize("name", sorted(SCHEMAS))
+def test_every_data_file_fits_its_schema(name: str) -> None:
+    pattern, schema = SCHEMAS[name]
+    jsonschema.Draft202012Validator.check_schema(schema)
+    check = jsonschema.Draft202012Validator(schema)
+    paths = sorted(DATA.glob(pattern))
+    assert paths
+    for path in paths:
+        errors = [error.message for error in check.iter_errors(tomllib.loads(path.read_text(encoding="utf-8")))]
+        assert errors == [], path
+
+
+def test_a_wrong_row_does_not_fit() -> None:
+    data = tomllib.loads((DATA / "sdks/2.33.0.toml").read_text(encoding="utf-8"))
+    data["feature"][0]["confidence"] = "sure"
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(data, SCHEMAS["qualcomm-sdk"][1])
+
+
+def test_writing_gives_the_same_files(tmp_path: Path) -> None:
+    write_schemas(tmp_path)
+    assert {path.name: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()} == schema_texts()
