@@ -34,7 +34,7 @@ def _files(situation: Situation, plan: Plan, details: Details, templates: Path |
     for path, value in plan.configs.items():
         yield JsonFile(path=path, value=value)
     values = _script_values(plan, details)
-    scripts = ["compile.py", "run.py", "build.sh"]
+    scripts = ["compile.py", "run.py", "build.sh", "run_on_device.sh"]
     if uses_data:
         scripts.insert(0, "quantize.py")
     if draft.is_ryzen:

@@ -110,6 +110,7 @@ def make_draft(situation: Situation) -> Draft:
     source = _source(situation.facts)
     offered = device.fact("precisions") or ()
     release = release_of(situation.target)
+    options = parse_options(request.options, product=product, device_class=str(device.fact("device_class") or ""))
     return Draft(
         situation=situation,
         product=product,
@@ -118,10 +119,16 @@ def make_draft(situation: Situation) -> Draft:
         precision=_precision(request.precision or "", offered, source, exclusions),
         source=source,
         exclusions=exclusions,
-        options=parse_options(request.options, product=product, device_class=str(device.fact("device_class") or "")),
-        toolchain=(release.toolchain if release is not None else "") or DEFAULT_TOOLCHAIN,
+        options=options,
+        toolchain=_toolchain(options, release),
         random_data=bool(given.get("random_data")),
     )
+
+
+def _toolchain(options: ChosenOptions, release: Release | None) -> str:
+    if options.quark:
+        return f"quark=={options.quark}"
+    return (release.toolchain if release is not None else "") or DEFAULT_TOOLCHAIN
 
 
 def _precision(asked: str, offered: tuple[str, ...], source: str, exclusions: Exclusions) -> str:

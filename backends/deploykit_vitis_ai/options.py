@@ -13,6 +13,7 @@ from typing import Any
 from deploykit.errors import UsageError
 from deploykit.target import nearest_names
 from deploykit_vitis_ai.tables import (
+    DATA,
     ProviderOption,
     QuarkOption,
     VaimlKey,
@@ -31,13 +32,17 @@ _RANGE = re.compile(r"(\d+)-(\d+)(?: \((\w+)\))?")
 
 @dataclass(slots=True, kw_only=True)
 class ChosenOptions:
-    """Typed values by name. ``renamed`` are (as typed, as used); ``beyond`` are (key, value, documented values)."""
+    """Typed values by name. ``quark`` is the version to quantize with, "" for the release's own.
+
+    ``renamed`` are (as typed, as used); ``beyond`` are (key, value, documented values).
+    """
 
     vaiml: dict[str, Any] = field(default_factory=dict)
     provider: dict[str, Any] = field(default_factory=dict)
     attributes: dict[str, Any] = field(default_factory=dict)
     extra: dict[str, Any] = field(default_factory=dict)
     cpu_partition: bool = False
+    quark: str = ""
     renamed: list[tuple[str, str]] = field(default_factory=list)
     beyond: list[tuple[str, str, str]] = field(default_factory=list)
 
@@ -54,6 +59,8 @@ def _take(chosen: ChosenOptions, key: str, value: str, product: str, device_clas
     name = key.removeprefix("quark.")
     if key == "cpu_partition":
         chosen.cpu_partition = _typed(key, "bool", value)
+    elif key == "quark":
+        chosen.quark = _quark_version(value)
     elif key in _OWN:
         raise UsageError(
             f"--option {key}: deploykit sets it itself", why="cache key, file names and target belong together"
@@ -72,13 +79,20 @@ def _take(chosen: ChosenOptions, key: str, value: str, product: str, device_clas
 
 def _refuse(key: str) -> None:
     known = [row.name for row in vaiml_keys()] + [row.name for row in provider_options()]
-    known += [row.name for row in quark_options()] + [*quark_names(), "cpu_partition"]
+    known += [row.name for row in quark_options()] + [*quark_names(), "cpu_partition", "quark"]
     near = nearest_names(key.removeprefix("quark."), known)
     raise UsageError(
         f"--option {key}: not a known key of vaiml_config, of the provider or of Quark",
         why="these tools ignore unknown names without a word",
         next=f"did you mean {', '.join(near)}?" if near else "'deploykit compat vaiml_config' lists the keys",
     )
+
+
+def _quark_version(value: str) -> str:
+    known = [path.stem.removeprefix("quark-") for path in sorted((DATA / "toolchains").glob("quark-*.toml"))]
+    if value not in known:
+        raise UsageError(f"--option quark={value}: no toolchain has that version", next=f"known: {', '.join(known)}")
+    return value
 
 
 def _vaiml_key(name: str) -> VaimlKey | None:

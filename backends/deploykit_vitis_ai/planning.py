@@ -77,7 +77,7 @@ def make_plan(situation: Situation) -> Plan:
     possible = draft.precision in _ROUTES and not blocking
     return Plan(
         backend="vitis-ai",
-        target={"device": situation.target.device.id, "product": draft.product},
+        target=situation.target.device.to_json(),
         sdk=situation.target.sdk_json(),
         route=_route(draft) if possible else None,
         rejected=() if possible else (Rejected(id=_route_id(draft), because=blocking),),

@@ -316,9 +316,9 @@ def _older(version: str, bound: tuple[int, int]) -> bool:
     sources=["deploykit: the data files of this backend"],
 )
 def check_toolchain(draft: Draft) -> Iterator[Found]:
-    """A release whose file names no toolchain."""
+    """A release whose file names no toolchain, or another one than is used."""
     release = draft.release
-    if draft.needs_quark and release is not None and not release.toolchain:
+    if draft.needs_quark and release is not None and draft.toolchain != release.toolchain:
         bundled = f"it belongs to Quark {release.quark}" if release.quark else "its Quark is not known"
         yield Found(
             kind=SubjectKind.SDK,

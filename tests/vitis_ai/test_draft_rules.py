@@ -1,0 +1,261 @@
+"""Rules about request and model: one triggering and one clean case each, on tiny models made here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+from deploykit.adapter import Request, Situation
+from deploykit.errors import UnknownTargetError, UsageError
+from deploykit.facts.collect import collect_facts
+from deploykit.findings import Severity
+from deploykit.model import load_model, wrap_proto
+from deploykit.target import find_device
+from deploykit_vitis_ai import backend
+from deploykit_vitis_ai.draft import Draft, make_draft
+from deploykit_vitis_ai.model_rules import DRAFT_RULES
+from deploykit_vitis_ai.rules import DRAFT_RULES as REQUEST_RULES
+from deploykit_vitis_ai.tables import releases
+from deploykit_vitis_ai.targets import TARGET_RULES, Choice, resolve
+
+DATA = Path(__file__).parents[1] / "data" / "quark"
+POST = "/post/Slice,/post/Slice_1,/post/Sigmoid:/post/Concat_1"
+
+
+def chain(
+    *ops: str, opset: int = 17, shape: Iterable[Any] = (1, 3, 8, 8), dtype: int = TensorProto.FLOAT, named: bool = True
+) -> ModelProto:
+    """One operator after the other, ended by a Conv so that the model has weights."""
+    nodes, last = [], "x"
+    for index, op in enumerate(ops):
+        nodes.append(helper.make_node(op, [last], [f"t{index}"], name=f"n{index}" if named else ""))
+        last = f"t{index}"
+    nodes.append(helper.make_node("Conv", [last, "w"], ["y"], name="conv" if named else ""))
+    kind = np.float16 if dtype == TensorProto.FLOAT16 else np.float32
+    weight = numpy_helper.from_array(np.ones((4, 3, 1, 1), kind), "w")
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", dtype, list(shape))],
+        [helper.make_tensor_value_info("y", dtype, None)],
+        [weight],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+
+
+def draft(
+    model: ModelProto | str = "",
+    target: str = "vek385",
+    sdk: str | None = None,
+    options: tuple[tuple[str, str], ...] = (),
+    encodings: Path | None = None,
+    calibration: Path | None = Path("data"),
+    precision: str | None = "vint8",
+    **adapter_options: Any,
+) -> Draft:
+    proto = chain("Relu") if model == "" else model
+    read = load_model(DATA / proto) if isinstance(proto, str) else wrap_proto(proto, path=Path("model.onnx"))
+    request = Request(
+        model=read.path,
+        target=target,
+        precision=precision,
+        options=options,
+        encodings=encodings,
+        calibration=calibration,
+        adapter_options=adapter_options,
+    )
+    resolved = resolve(find_device(backend.devices(), target), sdk)
+    facts = collect_facts(read)
+    return make_draft(Situation(request=request, model=read, facts=facts, encodings=None, target=resolved))
+
+
+QDQ = "vint8.onnx"
+YOLO = "fp32.onnx"
+NEWEST = max((r for r in releases() if r.name == "Vitis AI"), key=lambda r: r.version)
+UNKNOWN = next(r for r in releases() if not r.established)
+
+CASES: dict[str, tuple[Any, Any]] = {
+    "VAI001": (Choice(requested="6.9", release=NEWEST), Choice(requested=NEWEST.version, release=NEWEST)),
+    "VAI002": (Choice(requested="", release=UNKNOWN), Choice(requested="", release=NEWEST)),
+    "VAI101": (draft(target="vek280"), draft()),
+    "VAI102": (draft(target="phoenix", precision="bf16"), draft(precision="bf16")),
+    "VAI103": (draft(target="strix", precision="vint8"), draft(target="strix", precision="a8w8")),
+    "VAI104": (draft(target="phoenix", precision=None), draft(precision=None)),
+    "VAI105": (draft(calibration=None), draft(calibration=None, random_data=True)),
+    "VAI106": (draft(encodings=Path("x.encodings")), draft()),
+    "VAI107": (draft(exclude_node=("Conv_9",)), draft(exclude_node=("conv",))),
+    "VAI108": (
+        draft(YOLO, exclude_subgraph=("/post/Slice,/post/Slice_1:/post/Concat_1",)),
+        draft(YOLO, exclude_subgraph=(POST,)),
+    ),
+    "VAI109": (draft(precision="mixed"), draft(precision="mixed", exclude_node=("conv",))),
+    "VAI110": (draft(precision="bf16", exclude_node=("conv",)), draft(exclude_node=("conv",))),
+    "VAI111": (draft(options=(("fe_experiment", "a=1"),)), draft(options=(("fe_args", "a=1"),))),
+    "VAI112": (draft(options=(("optimize_level", "4"),)), draft(options=(("optimize_level", "3"),))),
+    "VAI113": (draft(chain("Relu", dtype=TensorProto.FLOAT16)), draft()),
+    "VAI114": (draft(QDQ, precision="bf16"), draft(QDQ, precision=None)),
+    "VAI115": (draft(sdk="6.1"), draft(sdk="6.2")),
+    "VAI116": (
+        draft(target="phoenix", precision="xint8", sdk="1.8"),
+        draft(target="phoenix", precision="xint8", sdk="1.7"),
+    ),
+    "VAI117": (
+        draft(target="strix", precision="xint8", sdk="1.7", options=(("xclbin", "a.xclbin"),)),
+        draft(target="strix", precision="xint8", sdk="1.5", options=(("xclbin", "a.xclbin"),)),
+    ),
+    "VAI121": (draft(chain("Relu", shape=("n", 3, 8, 8))), draft()),
+    "VAI122": (draft(chain("Relu", opset=23)), draft()),
+    "VAI123": (draft(chain("NonZero")), draft(chain("NonZero"), target="strix", precision="bf16")),
+    "VAI124": (draft(chain("Selu")), draft(chain("Selu"), exclude_node=("n0",))),
+    "VAI125": (
+        draft(chain("Relu", shape=(4, 3, 8, 8)), target="phoenix", precision="xint8"),
+        draft(target="phoenix", precision="xint8"),
+    ),
+    "VAI126": (
+        draft(chain("PRelu"), target="strix", precision="bf16"),
+        draft(chain("Relu"), target="strix", precision="bf16"),
+    ),
+    "VAI127": (draft(chain("Clip")), draft()),
+    "VAI128": (draft(YOLO), draft(YOLO, exclude_subgraph=(POST,))),
+}
+
+
+@pytest.mark.parametrize("code", [rule.code for rule in (*TARGET_RULES, *REQUEST_RULES)])
+def test_each_rule_fires_and_stays_silent(code: str) -> None:
+    triggering, clean = CASES[code]
+    rules = TARGET_RULES if code in [rule.code for rule in TARGET_RULES] else DRAFT_RULES
+    assert list(rules[code].run(triggering))
+    assert not list(rules[code].run(clean))
+
+
+def test_the_leaking_edge_is_named() -> None:
+    found = list(DRAFT_RULES["VAI108"].run(CASES["VAI108"][0]))
+    edges = {(f.evidence["tensor"], f.evidence["producer"], f.evidence["consumer"]) for f in found}
+    assert edges == {("score", "/post/Sigmoid", "/post/Concat_1")}
+
+
+def test_a_start_that_leads_nowhere_is_named() -> None:
+    one = draft(YOLO, exclude_subgraph=("/post/Concat_1:/post/Concat_1",))
+    assert not list(DRAFT_RULES["VAI108"].run(one)), "a single node is a closed region"
+    assert one.exclusions.names(one.facts) == ("/post/Concat_1",)
+    away = draft(YOLO, exclude_subgraph=("/post/Slice,/post/Slice_1,/post/Sigmoid,/head/cls/Conv:/post/Concat",))
+    assert {f.subject.name for f in DRAFT_RULES["VAI108"].run(away)} == {"/post/Sigmoid", "/head/cls/Conv"}
+
+
+def test_near_names_are_offered() -> None:
+    found = list(DRAFT_RULES["VAI107"].run(draft(YOLO, exclude_node=("/post/Concat_l",))))
+    assert "/post/Concat_1" in found[0].hint
+
+
+def test_nameless_nodes_inside_a_region_are_refused() -> None:
+    model = chain("Relu", "Sigmoid", named=False)
+    model.graph.node[0].name = "start"
+    model.graph.node[-1].name = "end"
+    found = list(DRAFT_RULES["VAI107"].run(draft(model, exclude_subgraph=("start:end",))))
+    assert [f.subject.name for f in found] == ["Sigmoid -> t1"]
+
+
+def test_the_region_is_what_lies_between() -> None:
+    names = draft(YOLO, exclude_subgraph=(POST,)).exclusions.names(draft(YOLO).facts)
+    expected = ["Slice", "Slice_1", "Sub", "Add", "Add_1", "Mul", "Sub_1", "Concat", "Mul_1", "Sigmoid", "Concat_1"]
+    assert set(names) == {f"/post/{name}" for name in expected}
+
+
+def test_vint8_with_exclusions_is_mixed() -> None:
+    assert draft(exclude_node=("conv",)).precision == "mixed"
+    assert draft(precision="w8a8").precision == "vint8"
+    assert draft(target="strix", precision="w8a8").precision == "a8w8"
+    assert draft(target="phoenix", precision="w8a8").precision == "xint8"
+    assert draft(target="krackan", precision="w8a16").precision == "a16w8"
+    assert draft(precision=None).precision == "bf16"
+    assert draft(QDQ, precision=None).precision == "as-is"
+
+
+@pytest.mark.parametrize(
+    ("sdk", "way"), [("6.3", "shapeshifter"), ("6.2", "convert_fp16_to_fp32"), ("6.1", "shapeshifter")]
+)
+def test_float16_sources_take_the_way_that_was_observed(sdk: str, way: str) -> None:
+    found = draft(chain("Relu", dtype=TensorProto.FLOAT16), sdk=sdk)
+    assert found.float16_way is not None
+    assert found.float16_way.way == way
+    (finding,) = DRAFT_RULES["VAI113"].run(found)
+    assert finding.severity is Severity.ERROR
+    assert finding.handled is not None
+
+
+def test_a_float16_source_for_the_compiler_is_refused() -> None:
+    (finding,) = DRAFT_RULES["VAI113"].run(draft(chain("Relu", dtype=TensorProto.FLOAT16), precision="bf16"))
+    assert finding.blocks
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        ("NoSuchOption", "1"),
+        ("Int32Bias", "true"),
+        ("enable_npu_cnn", "False"),
+        ("exclude_nodes", "[conv]"),
+        ("nodes_to_exclude", "[conv]"),
+        ("cache_key", "other"),
+        ("UseRandomData", "true"),
+        ("dp_size", "many"),
+        ("keep_outputs", "maybe"),
+        ("cacheDir", "x"),
+        ("opt_level", "1"),
+        ("quark", "9.9"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(pair: tuple[str, str]) -> None:
+    with pytest.raises(UsageError):
+        draft(options=(pair,))
+
+
+def test_an_unknown_option_gets_the_nearest_name() -> None:
+    with pytest.raises(UsageError) as refused:
+        draft(options=(("optimise_level", "2"),))
+    assert "optimize_level" in refused.value.next
+
+
+def test_options_are_typed() -> None:
+    chosen = draft(
+        options=(
+            ("keep_outputs", "true"),
+            ("dp_size", "2"),
+            ("include_cle", "false"),
+            ("quark.ConvertSplitToSlice", "true"),
+            ("aie_single_core_compiler", "peano"),
+        )
+    ).options
+    assert chosen.vaiml == {"keep_outputs": True, "dp_size": 2, "aie_single_core_compiler": "peano"}
+    assert chosen.attributes == {"include_cle": False}
+    assert chosen.extra == {"ConvertSplitToSlice": True}
+
+
+def test_names_with_colons_are_understood() -> None:
+    model = chain("Relu")
+    model.graph.node[0].name, model.graph.node[1].name = "a:0", "b:0"
+    assert draft(model, exclude_subgraph=("a:0:b:0",)).exclusions.names(draft(model).facts) == ("a:0", "b:0")
+    assert draft(model, exclude_subgraph=('[["a:0"], ["b:0"]]',)).exclusions.regions[0].nodes == {0, 1}
+    for bad in ("a", ":", "[1]", '[["a"]]', '["ab", "c"]'):
+        with pytest.raises(UsageError):
+            draft(model, exclude_subgraph=(bad,))
+
+
+@pytest.mark.parametrize(
+    ("device", "sdk", "version"), [("VEK385", "6.2", "6.2"), ("xc2ve3858", "6.9.1", "6.3"), ("stx", "1.7.1", "1.7")]
+)
+def test_versions_resolve(device: str, sdk: str, version: str) -> None:
+    target = resolve(find_device(backend.devices(), device), sdk)
+    assert target.sdk is not None
+    assert target.sdk.version == version
+
+
+@pytest.mark.parametrize("sdk", ["5.0", "new"])
+def test_versions_that_no_table_answers_for(sdk: str) -> None:
+    with pytest.raises(UnknownTargetError):
+        resolve(find_device(backend.devices(), "vek385"), sdk)
