@@ -8,59 +8,21 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from deploykit.encodings.differences import compare_values
-from deploykit.encodings.values import Affine, Encoding, EncodingSet, Lpbq
-from deploykit.facts.coverage import Coverage, collect_coverage
-from deploykit.facts.graph import GraphFacts, NodeFact
-from deploykit.facts.movement import GRID_PRESERVING_OPS
-from deploykit.facts.parameters import BIAS, WEIGHT, ParameterUse, parameter_uses
 from deploykit.findings import Severity, SubjectKind
 from deploykit.rules import Found, Registry
 
-__all__ = ["ENCODING_RULES", "EncodingsOnGraph"]
+if TYPE_CHECKING:
+    from deploykit.facts.encodings_on_graph import EncodingsOnGraph
+    from deploykit.facts.graph import GraphFacts
+
+__all__ = ["ENCODING_RULES"]
 
 _SHOWN = 10
 _COMPARED = 20_000
 _LARGEST_FLOAT16 = 65504.0
 _AIMET = "aimet-onnx 2.42.0, observed"
-
-
-@dataclass(frozen=True, kw_only=True)
-class EncodingsOnGraph:
-    """What these rules look at: encodings, placed on the graph they are for."""
-
-    encodings: EncodingSet
-    facts: GraphFacts
-
-    @cached_property
-    def uses(self) -> dict[str, tuple[ParameterUse, ...]]:
-        """Which stored tensors are read as parameters."""
-        return parameter_uses(self.facts)
-
-    @cached_property
-    def coverage(self) -> Coverage:
-        """Which tensors have an entry, and why others have none."""
-        return collect_coverage(self.facts, self.encodings)
-
-    @property
-    def strangers(self) -> tuple[str, ...]:
-        """Names of entries, and of tensors named as float, that the graph does not have."""
-        names = (*self.encodings.entries, *sorted(self.encodings.float_tensors))
-        return tuple(dict.fromkeys(name for name in names if name not in self.facts.tensors))
-
-    @property
-    def source(self) -> str:
-        """The file, for messages."""
-        return self.encodings.source or "the encodings"
-
-    def known(self) -> Iterator[Encoding]:
-        """The entries of tensors that the graph has."""
-        return (entry for entry in self.encodings if entry.name in self.facts.tensors)
 
 
 ENCODING_RULES: Registry[EncodingsOnGraph] = Registry("encodings")
@@ -78,16 +40,14 @@ ENCODING_RULES: Registry[EncodingsOnGraph] = Registry("encodings")
 def check_unknown_tensor(context: EncodingsOnGraph) -> Iterator[Found]:
     """One finding for all of them, unless none fits at all."""
     strangers = context.strangers
-    if not strangers or len(strangers) == len(set(context.encodings.entries) | context.encodings.float_tensors):
+    if not strangers or len(strangers) == len(context.names):
         return
     near = {name: _nearest(name, context.facts) for name in strangers[:_SHOWN]}
     shown = ", ".join(name + (f" (nearest: {found[0]})" if found else "") for name, found in near.items())
     yield Found(
         kind=SubjectKind.ENCODINGS,
         name=context.source,
-        message=f"{len(strangers)} of {len(context.encodings)} entries name no tensor of the model: "
-        + shown
-        + _more(strangers),
+        message=f"{len(strangers)} of {len(context.names)} names are no tensor of the model: {shown}{_more(strangers)}",
         evidence={"names": list(strangers), "nearest": {name: found[0] for name, found in near.items() if found}},
     )
 
@@ -103,14 +63,14 @@ def check_unknown_tensor(context: EncodingsOnGraph) -> Iterator[Found]:
 )
 def check_foreign_encodings(context: EncodingsOnGraph) -> Iterator[Found]:
     """One finding when nothing fits."""
-    names = list(context.encodings.entries)
-    if names and len([name for name in names if name in context.facts.tensors]) == 0:
+    names = context.names
+    if names and len(context.strangers) == len(names):
         yield Found(
             kind=SubjectKind.ENCODINGS,
             name=context.source,
             message=f"none of the {len(names)} entries names a tensor of {context.facts.model_name or 'the model'}; "
             f"the first are {', '.join(names[:3])}",
-            evidence={"names": names[:_SHOWN]},
+            evidence={"names": list(names[:_SHOWN])},
         )
 
 
@@ -150,15 +110,13 @@ def check_float_set_unknown(context: EncodingsOnGraph) -> Iterator[Found]:
 )
 def check_step_beyond_float16(context: EncodingsOnGraph) -> Iterator[Found]:
     """One finding per tensor."""
-    for entry in context.known():
-        if isinstance(entry.value, Affine) and float(entry.value.scale.max()) > _LARGEST_FLOAT16:
-            step, high = float(entry.value.scale.max()), float(entry.value.maximum.max())
-            yield Found(
-                kind=SubjectKind.TENSOR,
-                name=entry.name,
-                message=f"{entry.name}: one {entry.dtype} step is {step:.3g}, so that values below half of it become 0",
-                evidence={"scale": step, "max": high},
-            )
+    for entry, step in context.steps_beyond(_LARGEST_FLOAT16):
+        yield Found(
+            kind=SubjectKind.TENSOR,
+            name=entry.name,
+            message=f"{entry.name}: one {entry.dtype} step is {step:.3g}, so that values below half of it become 0",
+            evidence={"scale": step},
+        )
 
 
 @ENCODING_RULES.rule(
@@ -172,18 +130,16 @@ def check_step_beyond_float16(context: EncodingsOnGraph) -> Iterator[Found]:
 )
 def check_unplaceable_list(context: EncodingsOnGraph) -> Iterator[Found]:
     """One finding per tensor that stayed unplaced on a graph that has it."""
-    for entry in context.known():
-        if not isinstance(entry.value, Affine | Lpbq) or entry.value.placed:
-            continue
+    for entry, count in context.unplaced():
         shape = context.facts.tensors[entry.name].shape
-        known = "a shape that is not known" if shape is None else "x".join("?" if d is None else str(d) for d in shape)
+        known = "unknown shape" if shape is None else "x".join("?" if d is None else str(d) for d in shape)
         yield Found(
             kind=SubjectKind.TENSOR,
             name=entry.name,
-            message=f"{entry.name}: {_length(entry.value)} scales for a tensor of {known}, along no axis that is "
-            "stated or follows from the model",
+            message=f"{entry.name}: {count} scales for a tensor of {known}, along no axis that is stated or follows "
+            "from the model",
             severity=None if shape is not None else Severity.WARNING,
-            evidence={"scales": _length(entry.value), "version": context.encodings.version},
+            evidence={"scales": count, "version": context.encodings.version},
         )
 
 
@@ -202,17 +158,13 @@ def check_unplaceable_list(context: EncodingsOnGraph) -> Iterator[Found]:
 )
 def check_asymmetric_weight(context: EncodingsOnGraph) -> Iterator[Found]:
     """One finding for all weights together, since a file is usually all one way."""
-    names = [
-        entry.name
-        for entry in context.known()
-        if isinstance(entry.value, Affine) and _is_off_centre(entry.value) and _is_linear_weight(context, entry.name)
-    ]
+    names = context.asymmetric_weights()
     if names:
         yield Found(
             kind=SubjectKind.ENCODINGS,
             name=context.source,
             message=f"{len(names)} weights are asymmetric: {_listed(names)}",
-            evidence={"names": names},
+            evidence={"names": list(names)},
         )
 
 
@@ -227,14 +179,13 @@ def check_asymmetric_weight(context: EncodingsOnGraph) -> Iterator[Found]:
 )
 def check_narrow_bias(context: EncodingsOnGraph) -> Iterator[Found]:
     """One finding per bias."""
-    for entry in context.known():
-        if isinstance(entry.value, Affine) and entry.value.bits < 32 and _has_role(context, entry.name, BIAS):
-            yield Found(
-                kind=SubjectKind.TENSOR,
-                name=entry.name,
-                message=f"{entry.name}: a bias on a grid of {entry.dtype}",
-                evidence={"dtype": entry.dtype},
-            )
+    for entry in context.narrow_biases(32):
+        yield Found(
+            kind=SubjectKind.TENSOR,
+            name=entry.name,
+            message=f"{entry.name}: a bias on a grid of {entry.dtype}",
+            evidence={"dtype": entry.dtype},
+        )
 
 
 @ENCODING_RULES.rule(
@@ -249,20 +200,19 @@ def check_narrow_bias(context: EncodingsOnGraph) -> Iterator[Found]:
 )
 def check_regrid_in_movement(context: EncodingsOnGraph) -> Iterator[Found]:
     """One finding per pair of tensors."""
-    for node in context.facts.nodes:
-        for source, copy in _moved_pairs(node):
-            first, second = context.encodings.get(source), context.encodings.get(copy)
-            if first is None or second is None or first.value.granularity != second.value.granularity:
-                continue
-            changes = compare_values(first.value, second.value, grid_only=True, tolerance=1e-6)
-            if changes and first.value.granularity == "per-tensor":
-                yield Found(
-                    kind=SubjectKind.NODE,
-                    name=node.label,
-                    message=f"{node.op_type} {node.label}: {source} is {first.dtype}, {copy} is {second.dtype}, with "
-                    f"another {' and '.join(change.field for change in changes)}",
-                    evidence={"input": source, "output": copy, "changes": [str(change) for change in changes]},
-                )
+    for found in context.regrids():
+        yield Found(
+            kind=SubjectKind.NODE,
+            name=found.node.label,
+            message=f"{found.node.op_type} {found.node.label}: {found.source.name} is {found.source.dtype}, "
+            f"{found.copy.name} is {found.copy.dtype}, with another "
+            + " and ".join(change.field for change in found.changes),
+            evidence={
+                "input": found.source.name,
+                "output": found.copy.name,
+                "changes": [str(change) for change in found.changes],
+            },
+        )
 
 
 @ENCODING_RULES.rule(
@@ -276,15 +226,13 @@ def check_regrid_in_movement(context: EncodingsOnGraph) -> Iterator[Found]:
 )
 def check_entry_on_integers(context: EncodingsOnGraph) -> Iterator[Found]:
     """One finding per tensor."""
-    for entry in context.known():
-        fact = context.facts.tensors[entry.name]
-        if fact.dtype and not fact.is_float and not context.facts.is_qdq:
-            yield Found(
-                kind=SubjectKind.TENSOR,
-                name=entry.name,
-                message=f"{entry.name} holds {fact.dtype} in the model, but has an entry of {entry.dtype}",
-                evidence={"dtype": fact.dtype, "encoding": entry.dtype},
-            )
+    for entry, dtype in context.on_integers():
+        yield Found(
+            kind=SubjectKind.TENSOR,
+            name=entry.name,
+            message=f"{entry.name} holds {dtype} in the model, but has an entry of {entry.dtype}",
+            evidence={"dtype": dtype, "encoding": entry.dtype},
+        )
 
 
 @ENCODING_RULES.rule(
@@ -298,18 +246,13 @@ def check_entry_on_integers(context: EncodingsOnGraph) -> Iterator[Found]:
 )
 def check_symmetric_off_centre(context: EncodingsOnGraph) -> Iterator[Found]:
     """One finding per tensor; strict and unsigned symmetry, which AIMET has, are no contradiction."""
-    for entry in context.known():
-        value = entry.value
-        if not isinstance(value, Affine) or not value.symmetric or not value.signed:
-            continue
-        odd = value.zero_point[~np.isin(value.zero_point, (0.0, -0.5, -1.0, float(value.lowest)))]
-        if odd.size:
-            yield Found(
-                kind=SubjectKind.TENSOR,
-                name=entry.name,
-                message=f"{entry.name}: called symmetric, but zero lies at step {float(odd[0]):g} of {value.dtype}",
-                evidence={"zero_point": float(odd[0])},
-            )
+    for entry, zero_point in context.symmetric_off_centre():
+        yield Found(
+            kind=SubjectKind.TENSOR,
+            name=entry.name,
+            message=f"{entry.name}: called symmetric, but zero lies at step {zero_point:g} of {entry.dtype}",
+            evidence={"zero_point": zero_point},
+        )
 
 
 @ENCODING_RULES.rule(
@@ -323,18 +266,13 @@ def check_symmetric_off_centre(context: EncodingsOnGraph) -> Iterator[Found]:
 )
 def check_mixed_widths(context: EncodingsOnGraph) -> Iterator[Found]:
     """One finding for all of them."""
-    nodes = []
-    for node in context.facts.nodes:
-        values = [context.encodings.get(name) for name in node.inputs]
-        widths = {e.value.bits for e in values if e is not None and isinstance(e.value, Affine)}
-        if node.op_type in ("Add", "Sub", "Mul", "Div", "Concat") and len(widths) > 1:
-            nodes.append(node.label)
+    nodes = context.mixed_widths()
     if nodes:
         yield Found(
             kind=SubjectKind.MODEL,
             name=context.facts.model_name or "model",
             message=f"{len(nodes)} ops join inputs of different widths: {_listed(nodes)}",
-            evidence={"nodes": nodes},
+            evidence={"nodes": list(nodes)},
         )
 
 
@@ -343,29 +281,6 @@ def _nearest(name: str, facts: GraphFacts) -> list[str]:
     if len(facts.tensors) > _COMPARED:
         return []
     return difflib.get_close_matches(name, facts.tensors, n=1, cutoff=0.5)
-
-
-def _moved_pairs(node: NodeFact) -> Iterator[tuple[str, str]]:
-    if node.op_type in GRID_PRESERVING_OPS and node.op_type != "Pad" and node.inputs:
-        yield from ((node.inputs[0], name) for name in node.outputs if name)
-
-
-def _is_off_centre(value: Affine) -> bool:
-    middle = value.lowest + (1 << (value.bits - 1))
-    return not np.isin(value.zero_point - middle, (0.0, -0.5)).all()
-
-
-def _has_role(context: EncodingsOnGraph, name: str, role: str) -> bool:
-    return any(use.role == role for use in context.uses.get(name, ()))
-
-
-def _is_linear_weight(context: EncodingsOnGraph, name: str) -> bool:
-    """Weights that are multiplied and summed up; those of norms only scale and may well be asymmetric."""
-    return any(use.role == WEIGHT and use.channel_axis is not None for use in context.uses.get(name, ()))
-
-
-def _length(value: Affine | Lpbq) -> int:
-    return int(value.block_scale.size if isinstance(value, Lpbq) else value.scale.size)
 
 
 def _listed(names: Sequence[str]) -> str:

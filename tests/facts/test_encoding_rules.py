@@ -11,7 +11,8 @@ from onnx import TensorProto, helper, numpy_helper
 from deploykit.encodings.reading import read_encodings
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Value
 from deploykit.facts.collect import collect_facts
-from deploykit.facts.encoding_rules import ENCODING_RULES, EncodingsOnGraph
+from deploykit.facts.encoding_rules import ENCODING_RULES
+from deploykit.facts.encodings_on_graph import EncodingsOnGraph
 from deploykit.facts.graph import GraphFacts
 from deploykit.facts.placement import place
 from deploykit.findings import Finding, Severity
@@ -102,7 +103,7 @@ def only(code: str, context: EncodingsOnGraph) -> Finding:
 
 def test_unknown_names_are_listed_with_the_nearest() -> None:
     finding = only("DK101", on_graph(x=grid(), shape_=grid(), nowhere=grid()))
-    assert "shape_ (nearest: shape)" in finding.message and "2 of 3 entries" in finding.message
+    assert "shape_ (nearest: shape)" in finding.message and "2 of 3 names" in finding.message
     assert finding.evidence["names"] == ["shape_", "nowhere"]
 
 

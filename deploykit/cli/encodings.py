@@ -1,0 +1,192 @@
+"""``deploykit encodings``: show, check, convert and compare AIMET encodings and QDQ models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from deploykit.cli.files import write_files
+from deploykit.cli.frame import Group
+from deploykit.cli.output import emit, findings_text, table
+from deploykit.errors import UsageError
+
+if TYPE_CHECKING:
+    from deploykit.encodings.conversion import Conversion
+    from deploykit.encodings.differences import Difference
+
+__all__ = ["command"]
+
+_PATH = click.Path(path_type=Path)
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@click.group("encodings", cls=Group)
+def command() -> None:
+    """Read quantization encodings: AIMET 0.6.1, 1.0.0 and 2.0.0 files, and the Q/DQ nodes of ONNX models."""
+
+
+def _model_option(required: bool = False) -> Callable[[F], F]:
+    text = "The ONNX model they are for: gives axes and order, and what is a parameter."
+    return click.option("--model", type=_PATH, required=required, metavar="MODEL", help=text)
+
+
+_float_option = click.option(
+    "--float-tensors", type=_PATH, metavar="FILE", help="Names of tensors meant to be float16 (2.0.0 cannot say)."
+)
+
+
+@command.command("show")
+@click.argument("file", type=_PATH)
+@click.argument("names", nargs=-1)
+@_model_option()
+@click.option("--values", is_flag=True, help="With --json: every scale and zero point.")
+def show(file: Path, names: tuple[str, ...], model: Path | None, values: bool) -> None:
+    """Show what FILE says about every tensor, or about those named."""
+    from deploykit.facts.encoding_files import show_encodings
+
+    found = show_encodings(file, model=model, names=names, arrays=values)
+    emit(found, lambda: _show_text(found))
+
+
+def _show_text(found: dict[str, Any]) -> str:
+    producer = found["producer"] or {}
+    made = " ".join(str(producer[key]) for key in ("package", "version") if key in producer)
+    counts = ", ".join(f"{count} {dtype}" for dtype, count in found["counts"]["dtypes"].items())
+    head = (
+        f"version {found['version']}{f', by {made}' if made else ''}: {found['counts']['tensors']} tensors ({counts})"
+    )
+    rows = [
+        (
+            row["dtype"],
+            row["granularity"],
+            {True: "param", False: "act", None: "?"}[row["is_param"]],
+            _axes_text(row),
+            _span(row.get("scale")),
+            _span(row.get("zero_point")),
+            f"{row['min']:.6g} .. {row['max']:.6g}" if "min" in row else "",
+            row["name"],
+        )
+        for row in found["tensors"]
+    ]
+    header = ("dtype", "granularity", "role", "axis", "scale", "zero point", "range", "tensor")
+    return f"{head}\n{table(rows, header=header)}" if rows else head
+
+
+def _axes_text(row: dict[str, Any]) -> str:
+    if row.get("placed") is False:
+        return "not stated"
+    axis = "" if row.get("axis") is None else str(row["axis"])
+    return f"{axis}, blocks of {row['block_size']} along {row['block_axis']}" if row.get("block_size") else axis
+
+
+def _span(bounds: list[float] | None) -> str:
+    if bounds is None:
+        return ""
+    return f"{bounds[0]:.6g}" if bounds[0] == bounds[1] else f"{bounds[0]:.4g} .. {bounds[1]:.4g}"
+
+
+@command.command("check")
+@click.argument("file", type=_PATH)
+@_model_option(required=True)
+@_float_option
+def check(file: Path, model: Path, float_tensors: Path | None) -> int:
+    """Check FILE against the model it is for; exit status 1 when an error was found."""
+    from deploykit.facts.encoding_files import check_encodings
+    from deploykit.findings import exit_status, summarize
+
+    findings = check_encodings(file, model=model, float_tensors=float_tensors)
+    result = {"findings": [finding.to_json() for finding in findings], "summary": summarize(findings)}
+    emit(result, lambda: findings_text(findings))
+    return exit_status(findings)
+
+
+@command.command("convert")
+@click.argument("file", type=_PATH)
+@click.option("--to", "to_version", required=True, metavar="VERSION", help="0.6.1, 1.0.0 or 2.0.0.")
+@_model_option()
+@_float_option
+@click.option(
+    "-o", "--output", type=_PATH, metavar="FILE", help="Where to write; without it, only the losses are said."
+)
+@click.option(
+    "--activations",
+    type=click.Choice(["as-is", "unsigned", "signed"]),
+    default="as-is",
+    show_default=True,
+    help="Signedness of activations, for 2.0.0 only.",
+)
+@click.option("--infer-blocks", is_flag=True, help="Give blockwise lists of 0.6.1 the only block size that fits.")
+@click.option("--partial", is_flag=True, help="Write the file without the entries that cannot be converted.")
+@click.option("--force", is_flag=True, help="Replace a file that stands there.")
+def convert(file: Path, output: Path | None, partial: bool, force: bool, **options: Any) -> int:
+    """Convert FILE to another version and say what that loses, tensor by tensor.
+
+    Exit status 1 when a tensor cannot be converted; nothing is written then, unless --partial. Float16 tensors have no
+    entry in 2.0.0: they are listed beside the output, in NAME.float_tensors.json.
+    """
+    from deploykit.facts.encoding_files import convert_encodings
+
+    conversion = convert_encodings(file, **_options(options))
+    complete = not conversion.counts["impossible"]
+    written = output is not None and (complete or partial)
+    files = _files(conversion, output) if output is not None and written else {}
+    write_files(files, force=force)
+    result = {**conversion.to_json(), "written": [str(path) for path in files]}
+    emit(result, lambda: _convert_text(conversion, list(files), refused=output is not None and not written))
+    return 0 if complete else 1
+
+
+def _options(given: dict[str, Any]) -> dict[str, Any]:
+    return {**{key: value for key, value in given.items() if key != "activations"}, "signedness": given["activations"]}
+
+
+def _files(conversion: Conversion, output: Path) -> dict[Path, str]:
+    from deploykit.encodings.float_tensors import float_tensors_to_json
+
+    files = {output: conversion.text}
+    if conversion.float_tensors:
+        side = output.with_name(f"{output.name}.float_tensors.json")
+        files = {side: float_tensors_to_json(conversion.float_tensors), **files}
+    return files
+
+
+def _convert_text(conversion: Conversion, written: list[Path], *, refused: bool) -> str:
+    counts = ", ".join(f"{count} {kind}" for kind, count in conversion.counts.items() if count)
+    lines = [f"{conversion.source_version} -> {conversion.version}: {counts or 'no tensors'}"]
+    lossy = [(outcome.kind, outcome.name, outcome.what) for outcome in conversion.outcomes if outcome.what]
+    if lossy:
+        lines.append(table(lossy, header=("outcome", "tensor", "what")))
+    lines += [f"note: {note}" for note in conversion.notes]
+    lines += [f"warning: {warning}" for warning in conversion.warnings]
+    lines += [f"written: {path}" for path in written]
+    if refused:
+        lines.append("nothing was written; --partial writes the rest")
+    return "\n".join(lines)
+
+
+@command.command("diff")
+@click.argument("first", type=_PATH)
+@click.argument("second", type=_PATH)
+@_model_option()
+@click.option("--tolerance", type=float, default=0.0, show_default=True, help="Relative, for scales.")
+@click.option("--grid", "grid_only", is_flag=True, help="Compare real values only: an int8 grid may equal a uint8 one.")
+def compare(first: Path, second: Path, **options: Any) -> int:
+    """Say in which tensors FIRST and SECOND differ; exit status 1 when they do."""
+    from deploykit.facts.encoding_files import diff_encodings
+
+    if not 0 <= options["tolerance"] < 1:
+        raise UsageError(f"--tolerance {options['tolerance']}: a number in 0 .. 1 is expected")
+    found = diff_encodings(first, second, **options)
+    emit({"differences": [item.to_json() for item in found]}, lambda: _diff_text(found))
+    return int(bool(found))
+
+
+def _diff_text(found: tuple[Difference, ...]) -> str:
+    if not found:
+        return "no differences"
+    rows = [(item.kind, item.name, "; ".join(str(change) for change in item.changes)) for item in found]
+    return table(rows, header=("kind", "tensor", "changes"))

@@ -1,0 +1,185 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploykit.cli import cli
+from deploykit.cli.frame import run
+from deploykit.encodings.float_tensors import read_float_tensors
+from deploykit.encodings.reading import read_encodings
+
+AIMET = Path(__file__).parents[1] / "data" / "aimet"
+DETR = str(AIMET / "detr/model.onnx")
+MLP = str(AIMET / "mlp/model.onnx")
+
+
+def file(name: str) -> str:
+    return str(AIMET / name)
+
+
+def call(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, dict[str, Any]]:
+    """Run with --json; the status and the one JSON value on stdout."""
+    status = run(cli, ["encodings", *args, "--json"])
+    value = json.loads(capsys.readouterr().out)
+    assert value["schema"] == 1
+    return status, value
+
+
+def text(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str]:
+    status = run(cli, ["encodings", *args])
+    return status, capsys.readouterr().out
+
+
+def test_show(capsys: pytest.CaptureFixture[str]) -> None:
+    status, value = call(capsys, "show", file("cnn/w8a8.v1.0.0.encodings"))
+    assert status == 0
+    assert value["version"] == "1.0.0" and value["counts"]["tensors"] == len(value["tensors"]) == 18
+    assert {"name", "kind", "dtype", "bitwidth"} <= value["tensors"][0].keys()
+    status, out = text(capsys, "show", file("cnn/w8a8.v1.0.0.encodings"))
+    assert status == 0 and out.startswith("version 1.0.0, by aimet-onnx 2.42.0: 18 tensors")
+
+
+def test_show_of_a_qdq_model_and_of_some_tensors(capsys: pytest.CaptureFixture[str]) -> None:
+    status, value = call(capsys, "show", file("mlp/w8a8.qdq.onnx"), "logits", "--values")
+    assert status == 0 and value["version"] == "qdq"
+    assert [row["name"] for row in value["tensors"]] == ["logits"] and "values" in value["tensors"][0]
+    status, value = call(capsys, "show", file("mlp/w8a8.qdq.onnx"), "nothing")
+    assert status == 2 and "no entry for 'nothing'" in value["error"]["what"]
+
+
+def test_show_placed_on_its_model(capsys: pytest.CaptureFixture[str]) -> None:
+    _, plain = call(capsys, "show", file("mlp/bq-w4a16.v1.0.0.encodings"), "fc1.weight")
+    _, placed = call(capsys, "show", file("mlp/bq-w4a16.v1.0.0.encodings"), "fc1.weight", "--model", MLP)
+    assert (plain["tensors"][0]["axis"], placed["tensors"][0]["axis"]) == (None, 0)
+    status, out = text(capsys, "show", file("mlp/bq-w4a16.v1.0.0.encodings"), "--model", MLP)
+    assert status == 0 and "0, blocks of 16 along 1" in out
+
+
+def test_check(capsys: pytest.CaptureFixture[str]) -> None:
+    status, value = call(capsys, "check", file("detr/w8a8.v1.0.0.encodings"), "--model", DETR)
+    assert status == 0 and value["summary"] == {"error": 0, "warning": 2, "info": 0}
+    status, value = call(capsys, "check", file("cnn/w8a8.v1.0.0.encodings"), "--model", DETR)
+    assert status == 1 and value["findings"][0]["code"] == "DK102"
+    assert run(cli, ["encodings", "check", file("cnn/w8a8.v1.0.0.encodings")]) == 2
+
+
+def test_check_with_named_float_tensors(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    names = read_encodings(AIMET / "detr/w8a8-fp16mix-explicit.v1.0.0.encodings").floats
+    floats = tmp_path / "floats"
+    floats.write_text("\n".join(names))
+    source = file("detr/w8a8-fp16mix-omit.v2.0.0.encodings")
+    _, without = call(capsys, "check", source, "--model", DETR)
+    _, named = call(capsys, "check", source, "--model", DETR, "--float-tensors", str(floats))
+    assert [f["code"] for f in without["findings"]] == ["DK103"] and without["findings"][0]["severity"] == "warning"
+    assert not named["findings"]
+
+
+def test_convert_writes_the_file_and_the_float_list(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    out = tmp_path / "new.encodings"
+    source = file("detr/w8a8-fp16mix-explicit.v1.0.0.encodings")
+    status, value = call(capsys, "convert", source, "--to", "2.0.0", "--model", DETR, "-o", str(out))
+    side = tmp_path / "new.encodings.float_tensors.json"
+    assert status == 0 and value["written"] == [str(side), str(out)]
+    assert value["counts"] == {"lossless": 31, "lossy": 10, "impossible": 0}
+    assert len(value["losses"]) == 10 and len(value["float_tensors"]) == 10
+    assert read_encodings(out).version == "2.0.0" and len(read_encodings(out)) == 31
+    assert read_float_tensors(side) == set(value["float_tensors"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == [out.name, side.name]
+
+
+def test_convert_and_back_with_the_float_list(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    source = file("detr/w8a8-fp16mix-explicit.v1.0.0.encodings")
+    there, back = tmp_path / "there", tmp_path / "back"
+    call(capsys, "convert", source, "--to", "2.0.0", "--model", DETR, "-o", str(there))
+    floats = str(tmp_path / "there.float_tensors.json")
+    status, value = call(
+        capsys, "convert", str(there), "--to", "1.0.0", "--model", DETR, "--float-tensors", floats, "-o", str(back)
+    )
+    assert status == 0 and not value["warnings"] and not value["float_tensors"]
+    status, value = call(capsys, "diff", source, str(back))
+    assert status == 0 and value["differences"] == []
+
+
+def test_convert_refuses_to_replace(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    out = tmp_path / "x.encodings"
+    out.write_text("mine")
+    args = ("convert", file("cnn/w8a8.v1.0.0.encodings"), "--to", "0.6.1", "-o", str(out))
+    status, value = call(capsys, *args)
+    assert status == 6 and "exists and was kept" in value["error"]["what"] and out.read_text() == "mine"
+    status, _ = call(capsys, *args, "--force")
+    assert status == 0 and read_encodings(out).version == "0.6.1"
+    assert [path.name for path in tmp_path.iterdir()] == ["x.encodings"]
+
+
+def test_an_existing_float_list_is_kept_too(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    out, side = tmp_path / "x", tmp_path / "x.float_tensors.json"
+    side.write_text("mine")
+    source = file("detr/fp16.v1.0.0.encodings")
+    status, _ = call(capsys, "convert", source, "--to", "2.0.0", "--model", DETR, "-o", str(out))
+    assert status == 6 and side.read_text() == "mine" and not out.exists()
+
+
+def test_nothing_is_written_when_something_is_impossible(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    out = tmp_path / "x.encodings"
+    args = ("convert", file("mlp/lpbq-w4a16.v1.0.0.encodings"), "--to", "0.6.1", "--model", MLP, "-o", str(out))
+    status, value = call(capsys, *args)
+    assert status == 1 and value["written"] == [] and not out.exists()
+    assert {loss["outcome"] for loss in value["losses"]} == {"impossible"}
+    status, shown = text(capsys, *args)
+    assert status == 1 and "nothing was written; --partial" in shown and "0.6.1 has no LPBQ entries" in shown
+    status, _ = call(capsys, *args, "--partial")
+    assert status == 1 and len(read_encodings(out)) == 9
+
+
+def test_convert_options(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    out = tmp_path / "x"
+    vit = str(AIMET / "vit/model.onnx")
+    source = file("vit/w8a8.v1.0.0.encodings")
+    expected = {"unsigned": ("uint8", "uint8"), "signed": ("int8", "int8"), "as-is": ("uint8", "int8")}
+    for choice, types in expected.items():
+        more = ("--activations", choice, "-o", str(out), "--force")
+        call(capsys, "convert", source, "--to", "2.0.0", "--model", vit, *more)
+        written = read_encodings(out).entries
+        assert (written["logits"].dtype, written["/blocks/0/attn/qkv/Add_output_0"].dtype) == types
+        assert written["norm.weight"].dtype == "uint8", "parameters are left alone"
+    status, value = call(
+        capsys, "convert", file("mlp/bq-w4a16.v0.6.1.encodings"), "--to", "1.0.0", "--model", MLP, "--infer-blocks"
+    )
+    assert status == 0 and value["written"] == [] and value["counts"]["impossible"] == 0
+
+
+def test_convert_without_the_model_says_what_it_lacks(capsys: pytest.CaptureFixture[str]) -> None:
+    status, value = call(capsys, "convert", file("cnn/w8a8.v2.0.0.encodings"), "--to", "1.0.0")
+    assert status == 1 and "the model does" in value["losses"][0]["what"]
+    assert run(cli, ["encodings", "convert", file("cnn/w8a8.v2.0.0.encodings"), "--to", "3.0.0"]) == 2
+
+
+def test_diff(capsys: pytest.CaptureFixture[str]) -> None:
+    status, value = call(capsys, "diff", file("cnn/w8a8.v1.0.0.encodings"), file("cnn/w8a8.v0.6.1.encodings"))
+    assert status == 0 and value["differences"] == []
+    status, value = call(capsys, "diff", file("cnn/w8a8.v1.0.0.encodings"), file("cnn/w8a16.v1.0.0.encodings"))
+    assert status == 1 and {item["kind"] for item in value["differences"]} == {"changed"}
+    status, shown = text(capsys, "diff", file("cnn/w8a8.v1.0.0.encodings"), file("cnn/w8a16.v1.0.0.encodings"))
+    assert "uint8 -> uint16" in shown
+    assert text(capsys, "diff", file("mlp/w8a8.qdq.onnx"), file("mlp/w8a8.qdq.onnx")) == (0, "no differences\n")
+    status, value = call(capsys, "diff", "--grid", file("mlp/w8a8-nobias.v2.0.0.encodings"), file("mlp/w8a8.qdq.onnx"))
+    assert status == 0, "a QDQ model holds single precision, which is no difference"
+    assert run(cli, ["encodings", "diff", "--tolerance", "2", file("a"), file("b")]) == 2
+
+
+@pytest.mark.parametrize("command", ["show", "check", "convert", "diff"])
+def test_bad_files_are_input_errors(command: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    bad = tmp_path / "bad.encodings"
+    bad.write_text('{"version": "2.0.0", "encodings": [null]}')
+    more = {"check": ["--model", MLP], "convert": ["--to", "1.0.0"], "diff": [str(bad)]}.get(command, [])
+    status, value = call(capsys, command, str(bad), *more)
+    assert status == 3 and "bad.encodings" in value["error"]["what"]
+
+
+def test_outputs_that_cannot_be_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    source = file("cnn/w8a8.v1.0.0.encodings")
+    status, value = call(capsys, "convert", source, "--to", "0.6.1", "-o", str(tmp_path))
+    assert status == 6 and "is a folder" in value["error"]["what"]
+    status, value = call(capsys, "convert", source, "--to", "0.6.1", "-o", str(tmp_path / "none" / "x"))
+    assert status == 6 and "cannot be written" in value["error"]["what"] and not list(tmp_path.iterdir())

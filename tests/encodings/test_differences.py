@@ -1,0 +1,107 @@
+from pathlib import Path
+
+import numpy as np
+
+from deploykit.encodings.differences import Change, compare_values, diff
+from deploykit.encodings.reading import read_encodings
+from deploykit.encodings.signedness import to_signed, to_unsigned
+from deploykit.encodings.summary import describe_encodings
+from deploykit.encodings.values import Affine, Float, Float8
+
+AIMET = Path(__file__).parents[1] / "data" / "aimet"
+
+
+def grid(scale: float = 0.5, zero_point: float = 0.0, *, bits: int = 8, signed: bool = False) -> Affine:
+    return Affine(bits=bits, signed=signed, scale=np.asarray(scale), zero_point=np.asarray(zero_point))
+
+
+def channels(*scales: float, axis: int | None = 0, placed: bool = True) -> Affine:
+    return Affine(
+        bits=8, signed=True, scale=np.array(scales), zero_point=np.zeros(len(scales)), axis=axis, placed=placed
+    )
+
+
+def test_equal_values_do_not_differ() -> None:
+    assert compare_values(grid(), grid()) == ()
+    assert compare_values(Float(dtype="float16"), Float(dtype="float16")) == ()
+
+
+def test_every_property_is_named() -> None:
+    assert compare_values(grid(0.5), grid(0.25)) == (Change(field="scale", first=0.5, second=0.25),)
+    assert [c.field for c in compare_values(grid(), grid(bits=16, zero_point=3))] == ["dtype", "zero_point"]
+    assert [c.field for c in compare_values(channels(1, 2), channels(1, 2, axis=1))] == ["axis"]
+    assert [c.field for c in compare_values(channels(1, 2), channels(1, 2, 3))] == ["scale shape", "zero_point shape"]
+    (change,) = compare_values(grid(), Float(dtype="float16"))
+    assert str(change) == "type: uint8 per-tensor -> float16 per-tensor"
+    eights = (Float8(dtype=f"float8{kind}", scale=np.asarray(1.0)) for kind in ("e5m2", "e4m3fn"))
+    assert [c.field for c in compare_values(*eights)] == ["dtype"]
+
+
+def test_the_worst_of_many_scales_is_shown() -> None:
+    (change,) = compare_values(channels(1, 2, 3), channels(1, 2.5, 5))
+    assert change.field == "scale (2 of 3 differ; the most at 2)" and (change.first, change.second) == (3.0, 5.0)
+
+
+def test_tolerance_is_relative_and_for_scales_only() -> None:
+    assert not compare_values(grid(1e-9), grid(1.0000001e-9), tolerance=1e-6)
+    assert compare_values(grid(1e-9), grid(1.1e-9), tolerance=1e-6)
+    assert compare_values(grid(zero_point=100), grid(zero_point=101), tolerance=0.5)
+
+
+def test_the_same_grid_in_other_words() -> None:
+    signed = grid(signed=True)
+    unsigned = to_unsigned(signed)
+    assert (unsigned.dtype, float(unsigned.zero_point)) == ("uint8", 128.0)
+    assert np.array_equal(signed.minimum, unsigned.minimum) and np.array_equal(signed.maximum, unsigned.maximum)
+    assert compare_values(signed, unsigned)
+    assert not compare_values(signed, unsigned, grid_only=True)
+    assert not compare_values(to_signed(unsigned), signed)
+    assert to_signed(signed) is signed and to_unsigned(unsigned) is unsigned
+
+
+def test_unplaced_lists_compare_where_their_order_is_certain() -> None:
+    assert not compare_values(channels(1, 2, axis=None, placed=False), channels(1, 2))
+
+
+def test_files_of_one_simulation_in_two_versions() -> None:
+    for version in ("0.6.1", "1.0.0"):
+        old = read_encodings(AIMET / f"cnn/w8a8.v{version}.encodings")
+        found = diff(old, read_encodings(AIMET / "cnn/w8a8.v2.0.0.encodings"), grid_only=True)
+        assert {item.kind for item in found} == {"only-second"} and len(found) == 3
+
+
+def test_missing_and_added_tensors() -> None:
+    first = read_encodings(AIMET / "detr/w8a8-fp16mix-omit.v1.0.0.encodings")
+    second = read_encodings(AIMET / "detr/w8a8-fp16mix-explicit.v1.0.0.encodings")
+    assert {item.kind for item in diff(first, second)} == {"only-second"} and len(diff(first, second)) == 10
+    assert {item.kind for item in diff(second, first)} == {"only-first"}
+    (one, *_) = diff(second, first)
+    assert one.to_json() == {"name": one.name, "kind": "only-first", "changes": []}
+
+
+def test_the_description_counts_everything() -> None:
+    found = describe_encodings(read_encodings(AIMET / "mlp/lpbq-w4a16.v1.0.0.encodings"), arrays=True)
+    assert found["version"] == "1.0.0" and found["producer"]["version"] == "2.42.0"
+    assert found["counts"] == {
+        "tensors": 14,
+        "parameters": 5,
+        "kinds": {"affine": 9, "lpbq": 5},
+        "dtypes": {"int4": 5, "uint16": 9},
+        "granularities": {"lpbq": 5, "per-tensor": 9},
+    }
+    rows = {row["name"]: row for row in found["tensors"]}
+    assert rows["fc1.weight"]["decompressed_bitwidth"] == 8 and rows["fc1.weight"]["block_scale"] == [6.0, 16.0]
+    assert len(rows["fc1.weight"]["values"]["block_scale"]) == 192
+    assert rows["logits"]["bitwidth"] == 16 and rows["logits"]["zero_point"] == [28436.0, 28436.0]
+    floats = describe_encodings(read_encodings(AIMET / "mlp/wfp8a8.v2.0.0.encodings"), arrays=True)
+    assert floats["counts"]["kinds"] == {"affine": 9, "float8": 5}
+    assert len({row["name"]: row for row in floats["tensors"]}["fc1.weight"]["values"]["scale"]) == 48
+    halves = describe_encodings(read_encodings(AIMET / "detr/fp16.v1.0.0.encodings"))
+    assert halves["tensors"][0] == {
+        "name": "images",
+        "kind": "float",
+        "dtype": "float16",
+        "bitwidth": 16,
+        "granularity": "per-tensor",
+        "is_param": False,
+    }
