@@ -94,7 +94,7 @@ def test_the_description_counts_everything() -> None:
     assert len(rows["fc1.weight"]["values"]["block_scale"]) == 192
     assert rows["logits"]["bitwidth"] == 16 and rows["logits"]["zero_point"] == [28436.0, 28436.0]
     floats = describe_encodings(read_encodings(AIMET / "mlp/wfp8a8.v2.0.0.encodings"), arrays=True)
-    assert floats["counts"]["kinds"] == {"affine": 9, "float8": 5}
+    assert floats["counts"]["kinds"] == {"affine": 11, "float8": 5}
     assert len({row["name"]: row for row in floats["tensors"]}["fc1.weight"]["values"]["scale"]) == 48
     halves = describe_encodings(read_encodings(AIMET / "detr/fp16.v1.0.0.encodings"))
     assert halves["tensors"][0] == {
