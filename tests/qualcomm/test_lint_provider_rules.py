@@ -130,6 +130,14 @@ CASES: dict[str, tuple[Case, Case]] = {
     "QNN266": (options("ort-qnn", htp_arch="74"), options("ort-qnn", htp_arch="75")),
     "QNN267": (options("ort-qnn", htp_arch="73"), options("ort-qnn", htp_arch="75")),
     "QNN268": (options(O="4"), options(O="2")),
+    "QNN269": (
+        options("ort-qnn", enable_htp_fp16_precision="0"),
+        options("ort-qnn", enable_htp_fp16_precision="1"),
+    ),
+    "QNN272": (
+        {**chain(paired=True), "options": {"htp_bf16_enable": "1"}},
+        options("ort-qnn", htp_bf16_enable="1"),
+    ),
     "QNN274": (
         {"graph": RELU, "described": {"w": (60_000, 60_000)}},
         {"graph": RELU, "described": {"w": (40_000, 40_000)}},

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from deploykit.adapter import Situation
 from deploykit.capabilities import Feature, Status
+from deploykit.facts.borders import Extension, suggest_extensions
 from deploykit.facts.graph import GraphFacts, NodeFact
 from deploykit.findings import Severity, SubjectKind
 from deploykit.rules import Found
@@ -24,8 +25,9 @@ _PASSING = frozenset(
     | {"Cast", "Concat", "QuantizeLinear", "DequantizeLinear"}
 )
 _REACH = 64
-_MOST_BORDERS = 64
-"""With more borders no extension is looked for: it would be no small one, and the search grows with their number."""
+_MOST_WORK = 250_000
+_SMALL = 12
+"""An extension of so many operators is looked for, unless borders times nodes is too much work for a lint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +155,6 @@ def check_borders(situation: Situation) -> Iterator[Found]:
     """The borders of the float set that the encodings lead to, and what removes most of them per operator."""
     if situation.encodings is None:
         return
-    from deploykit.facts.borders import suggest_extensions
     from deploykit.facts.float_propagation import predict_float_set
 
     facts = situation.facts
@@ -161,8 +162,10 @@ def check_borders(situation: Situation) -> Iterator[Found]:
     if not prediction.borders or not prediction.predicted:
         return
     labels = list(dict.fromkeys(border.node for border in prediction.borders))
-    small = len(prediction.borders) <= _MOST_BORDERS
-    best = suggest_extensions(facts, prediction.predicted, ignored=prediction.absorbed.keys())[:1] if small else ()
+    ignored = prediction.absorbed.keys()
+    best: tuple[Extension, ...] = ()
+    if len(prediction.borders) * len(facts.nodes) <= _MOST_WORK:
+        best = suggest_extensions(facts, prediction.predicted, ignored=ignored, most_nodes=_SMALL)[:1]
     advice = "".join(
         f"; {listed(list(more.tensors))} in float too would remove {more.removed} of them" for more in best
     )

@@ -1,6 +1,6 @@
 """Lint rules about options of the request: numbers of another numbering, keys that are gone, values out of range.
 
-Codes QNN260 to QNN268. An option that no table has is refused elsewhere, before any rule runs.
+Codes QNN260 to QNN269 and QNN272. An option that no table has is refused elsewhere, before any rule runs.
 """
 
 from __future__ import annotations
@@ -198,3 +198,35 @@ def check_level(situation: Situation) -> Iterator[Found]:
         allowed = ("1", "2", "3") if key == "O" else ("0", "1", "2", "3")
         if text is not None and text not in allowed:
             yield _about(key, f"{key}={text}; {allowed[0]} to 3 are defined")
+
+
+@EP_LINT.rule(
+    "QNN269",
+    "fp16-option-without-effect",
+    "warning",
+    what="enable_htp_fp16_precision=0 to keep a float model in FP32.",
+    why="It changes nothing: with a soc_model that has float16 the float graph is compiled in float16, whatever the "
+    "option says; the binary is the same.",
+    fix="quantize what needs more range than float16 has; there is no FP32 on the HTP",
+    sources=("onnxruntime-qnn 2.7.0 run on Linux x86-64: soc_model 43, same size and same SQNR with 0 and 1",),
+)
+def check_fp16_option(situation: Situation) -> Iterator[Found]:
+    """By the option alone."""
+    if option(situation, "enable_htp_fp16_precision") == "0":
+        yield _about("enable_htp_fp16_precision", "0 has no effect: float graphs are compiled in float16")
+
+
+@EP_LINT.rule(
+    "QNN272",
+    "bf16-option-on-quantized",
+    "error",
+    what="htp_bf16_enable=1 with a quantized model.",
+    why="The provider then refuses the Q and DQ nodes at the model's inputs and outputs.",
+    fix="leave the option out: a quantized model needs no bfloat16",
+    sources=("onnxruntime-qnn 2.7.0 run on Linux x86-64: soc_model 88, w8a16 Q/DQ model, nodes refused",),
+)
+def check_bf16_option(situation: Situation) -> Iterator[Found]:
+    """The option together with Q/DQ pairs or encodings."""
+    is_quantized = situation.facts.is_qdq or situation.encodings is not None
+    if option(situation, "htp_bf16_enable") == "1" and is_quantized:
+        yield _about("htp_bf16_enable", "with bf16 the provider refuses the pairs of a quantized model")

@@ -12,7 +12,7 @@ from deploykit.findings import SubjectKind
 from deploykit.rules import Found
 from deploykit_qualcomm.lint.constraints import constraint
 from deploykit_qualcomm.lint.registries import CONVERTER_LINT, QNN_LINT
-from deploykit_qualcomm.lint.views import arch, at_node, below_arch, listed, nodes, quantized, weight_name
+from deploykit_qualcomm.lint.views import arch, at_node, below_arch, listed, nodes, option, quantized, weight_name
 
 __all__: list[str] = []
 
@@ -95,7 +95,7 @@ def check_block_scales(situation: Situation) -> Iterator[Found]:
 )
 def check_bfloat16(situation: Situation) -> Iterator[Found]:
     """By the wish, by entries, and by tensors of the model."""
-    wanted = situation.request.precision == "bf16"
+    wanted = situation.request.precision == "bf16" or option(situation, "htp_bf16_enable") == "1"
     entries = [entry.name for entry in situation.encodings or () if entry.dtype == "bfloat16"]
     tensors = [fact.name for fact in situation.facts.tensors.values() if fact.dtype == "bfloat16"]
     soc = situation.target.device.fact("soc_model")
