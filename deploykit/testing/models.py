@@ -123,14 +123,20 @@ def save_model(model: ModelProto, path: Path) -> Path:
 
 
 def save_with_external_data(model: ModelProto, path: Path, *, location: str = "weights.bin") -> Path:
-    """Write the model and, in one file beside it, the data of every initializer; the model given is not changed."""
+    """Write the model and, in one file beside it, the data of its float initializers; the model given is not changed.
+
+    Integers stay inside, as exporters leave them: ONNX Runtime reads shapes only from there.
+    """
     from onnx import ModelProto, numpy_helper
 
     copy, data = ModelProto(), bytearray()
     copy.CopyFrom(model)
     for tensor in copy.graph.initializer:
-        raw = numpy_helper.from_array(numpy_helper.to_array(tensor)).raw_data
-        for field in ("raw_data", "float_data", "int64_data", "int32_data"):
+        values = numpy_helper.to_array(tensor)
+        if values.dtype.kind != "f":
+            continue
+        raw = numpy_helper.from_array(values).raw_data
+        for field in ("raw_data", "float_data", "double_data", "int32_data"):
             tensor.ClearField(field)
         tensor.data_location = 1  # EXTERNAL
         for key, value in (("location", location), ("offset", len(data)), ("length", len(raw))):
