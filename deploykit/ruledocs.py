@@ -15,7 +15,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import deploykit
 from deploykit.errors import DefectError, UsageError
 from deploykit.plugins import load_backends
 from deploykit.rules import Registry, Rule
@@ -51,7 +50,7 @@ class RuleEntry:
 
 def core_registries() -> tuple[Registry[Any], ...]:
     """The registries that the core's own modules make, in the order of the modules; their text tells which do."""
-    root = Path(deploykit.__file__).parent
+    root = Path(__file__).parent
     found: list[Registry[Any]] = []
     for path in sorted(root.rglob("*.py")):
         if path != root / "rules.py" and _MAKES_REGISTRY.search(path.read_text("utf-8")):
