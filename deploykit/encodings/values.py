@@ -169,6 +169,12 @@ class EncodingSet:
     extra: Mapping[str, Any] = field(default_factory=dict)
     float_tensors: frozenset[str] = frozenset()
     source: str = ""
+    _floats: frozenset[str] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        # Asked for once per tensor by those who walk a graph, so it must not walk the entries each time.
+        stated = {name for name, entry in self.entries.items() if isinstance(entry.value, Float)}
+        object.__setattr__(self, "_floats", self.float_tensors | stated)
 
     def __iter__(self) -> Iterator[Encoding]:
         return iter(self.entries.values())
@@ -186,4 +192,4 @@ class EncodingSet:
     @property
     def floats(self) -> frozenset[str]:
         """Tensors that are explicitly meant to be 16-bit float: float entries and ``float_tensors``."""
-        return self.float_tensors | {e.name for e in self if isinstance(e.value, Float)}
+        return self._floats

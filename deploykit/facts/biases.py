@@ -54,7 +54,7 @@ def derive_biases(encodings: EncodingSet, facts: GraphFacts, *, read_values: Rea
     entries: list[Encoding] = []
     skipped: dict[str, str] = {}
     for use in _biases(uses):
-        if use.name in encodings or use.name in encodings.floats:
+        if use.name in encodings or use.name in encodings.float_tensors:
             continue
         made = _derive(_Case(encodings, facts, use, weights.get(use.node.index), len(uses[use.name]), read_values))
         if isinstance(made, str):
@@ -99,7 +99,7 @@ def effective_entry(encodings: EncodingSet, facts: GraphFacts, name: str) -> Enc
     """The entry of a tensor, or the nearest one upstream over ops that keep the grid; None when there is none."""
     for _ in range(len(facts.nodes) + 1):
         entry = encodings.get(name)
-        if entry is not None or name in encodings.floats:
+        if entry is not None or name in encodings.float_tensors:
             return entry
         producer = facts.producer_of(name)
         if producer is None or not producer.inputs or not _keeps_grid(facts, producer):

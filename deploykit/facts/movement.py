@@ -59,11 +59,12 @@ def copy_over_movement(
     axes move too. ``read_values`` is only asked for scalars, to tell a masked Softmax, whose ReduceMin AIMET leaves
     alone; without it no such ReduceMin is recognised.
     """
-    known: dict[str, Value] = {e.name: e.value for e in encodings if e.name not in encodings.floats}
+    floats = encodings.floats
+    known: dict[str, Value] = {e.name: e.value for e in encodings if e.name not in floats}
     moving = [node for node in facts.nodes if _moves(node) and not _is_masked_minimum(facts, node, read_values)]
     found: dict[str, Value] = {}
     for node in (*moving, *reversed(moving)):
-        for name, value in _derived(facts, node, known, encodings.floats):
+        for name, value in _derived(facts, node, known, floats):
             found[name] = known[name] = value
     params = parameter_uses(facts)
     return tuple(Encoding(name=name, value=value, is_param=name in params) for name, value in found.items())
