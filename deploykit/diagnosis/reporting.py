@@ -20,7 +20,7 @@ def diagnosis_text(diagnosis: Diagnosis, *, verbose: bool = False) -> str:
     if diagnosis.numbers:
         counts = (f"{name} {' of '.join(f'{v:g}' for v in values)}" for name, values in diagnosis.numbers.items())
         lines += [f"counted by the tools: {', '.join(counts)}", ""]
-    if diagnosis.codes and (verbose or not diagnosis.errors):
+    if diagnosis.codes:
         lines += [*_codes(diagnosis), ""]
     if not diagnosis.errors:
         lines += _without_error(diagnosis)

@@ -255,6 +255,7 @@ def test_numbers_are_types_only_in_lines_about_types() -> None:
 def test_text_names_way_out_and_source() -> None:
     text = diagnosis_text(diagnose(io.BytesIO(cascade()), known_errors(), Names(nodes=NODES)))
     assert "seen 129 times, first in line 3" in text
+    assert "code 0x138b = 5003: context: the graph was not finalized" in text
     assert "command: deploykit package MODEL" in text
     assert "qualcomm/aimet#4086 (reported" in text
     assert "_backbone_encoder_layer_0_attention_value_Add is node /backbone/encoder/layer.0" in text
