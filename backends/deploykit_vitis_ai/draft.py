@@ -81,6 +81,11 @@ class Draft:
         return self.precision in INTEGER and self.source != "qdq"
 
     @property
+    def precision_with_exclusions(self) -> str:
+        """What to ask for to leave a part in float: a format of its own on gen 2, the same format elsewhere."""
+        return "mixed" if self.precision in ("vint8", "mixed") else self.precision
+
+    @property
     def is_gen2(self) -> bool:
         """Versal AI Edge Gen 2, compiled ahead on a host."""
         return self.product == GEN2

@@ -161,5 +161,6 @@ def _quality_findings(details: Details, comparison: Comparison | None) -> tuple[
         facts=details.draft.facts,
         model=request.model.name,
         target=details.draft.situation.target.device.id,
+        precision=details.draft.precision_with_exclusions,
     )
     return COMPARISON_RULES.run(judged)

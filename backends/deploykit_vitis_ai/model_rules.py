@@ -217,4 +217,4 @@ def _proposal(draft: Draft, concat: NodeFact) -> str:
     starts, ends = exclusion_around(draft.facts, concat)
     if not starts:
         return "leave the part around the Concat in float (--exclude-node)"
-    return f"--precision mixed --exclude-subgraph '{','.join(starts)}:{','.join(ends)}'"
+    return f"--precision {draft.precision_with_exclusions} --exclude-subgraph '{','.join(starts)}:{','.join(ends)}'"

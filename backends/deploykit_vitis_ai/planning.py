@@ -110,7 +110,7 @@ def _details(draft: Draft) -> tuple[Details, tuple[Finding, ...]]:
     if draft.random_data and draft.needs_quark:
         seen = survey_of_random_data()
         return Details(draft=draft, inputs=inputs, survey=seen), CALIBRATION_RULES.run(seen)
-    if source is None or draft.precision == "as-is" or draft.source == "qdq":
+    if source is None or not (draft.needs_quark or draft.precision == "bf16"):
         return Details(draft=draft, inputs=inputs), ()
     calibration = load_calibration(source)
     seen = survey(calibration, inputs)

@@ -31,12 +31,16 @@ class Thresholds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """A comparison with what is known around it: the float model's facts, the target, and the thresholds."""
+    """A comparison with what is known around it: the float model's facts, the target, and the thresholds.
+
+    ``precision`` is what a proposed command asks for to leave a part in float.
+    """
 
     comparison: Comparison
     facts: GraphFacts | None = None
     model: str = "MODEL"
     target: str = "TARGET"
+    precision: str = "mixed"
     thresholds: Thresholds = Thresholds()
 
 
@@ -100,8 +104,8 @@ def _command(judged: Judged, mixing: Mixing) -> str:
     if not mixing.exclusion:
         return f"keep {mixing.concat.label!r} and what feeds it in float; name its nodes first, some have no name"
     return (
-        f"deploykit package {shlex.quote(judged.model)} --target {shlex.quote(judged.target)} --precision mixed "
-        f"--exclude-subgraph {shlex.quote(mixing.exclusion)} --calibration FOLDER -o OUT"
+        f"deploykit package {shlex.quote(judged.model)} --target {shlex.quote(judged.target)} "
+        f"--precision {judged.precision} --exclude-subgraph {shlex.quote(mixing.exclusion)} --calibration FOLDER -o OUT"
     )
 
 

@@ -1,0 +1,120 @@
+"""Rules about quantized models, executions and compiler summaries: real models of Quark, and small changes to them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploykit.facts.collect import collect_facts
+from deploykit.model import load_model
+from deploykit_vitis_ai.execution import OUTCOME_RULES, Outcome
+from deploykit_vitis_ai.quantized import QUANTIZED_RULES, Quantized, actual_types, inspect_quantized
+from deploykit_vitis_ai.summary import CompileSummary, parse_summary
+from deploykit_vitis_ai.verification import SUMMARY_RULES
+
+DATA = Path(__file__).parents[1] / "data" / "quark"
+FLOAT = collect_facts(load_model(DATA / "fp32.onnx"))
+POST = frozenset(f"/post/{n}" for n in ("Slice", "Slice_1", "Sub", "Add", "Add_1", "Mul", "Sub_1", "Concat", "Mul_1"))
+POST |= {"/post/Sigmoid", "/post/Concat_1"}
+
+
+def look(name: str, precision: str, excluded: frozenset[str] = frozenset()) -> Quantized:
+    return inspect_quantized(DATA / f"{name}.onnx", precision=precision, excluded=excluded, source=FLOAT, last_opset=22)
+
+
+VINT8 = look("vint8", "vint8")
+MIXED = look("vint8_mixed", "mixed", POST)
+
+
+def with_grid(**changes: Any) -> Quantized:
+    """VINT8 with the grid of one activation changed."""
+    at = next(i for i, grid in enumerate(VINT8.grids) if "QuantizeLinear" in grid.node and "Dequ" not in grid.node)
+    grids = list(VINT8.grids)
+    grids[at] = replace(grids[at], **changes)
+    return replace(VINT8, grids=tuple(grids))
+
+
+def reshaped(shape: tuple[Any, ...]) -> Quantized:
+    tensors = dict(VINT8.facts.tensors)
+    tensors["images"] = replace(tensors["images"], shape=shape)
+    return replace(VINT8, facts=replace(VINT8.facts, tensors=tensors))
+
+
+GOOD = CompileSummary(operators=493, offloaded=493, gops_percent=100.0, subgraphs=1, failed_subgraphs=0)
+
+CASES: dict[str, tuple[Any, Any]] = {
+    "VAI201": (replace(VINT8, refusal="Load model failed"), VINT8),
+    "VAI202": (with_grid(scales=(0.3,)), VINT8),
+    "VAI203": (with_grid(zero_points=(1,)), VINT8),
+    "VAI204": (with_grid(dtype="uint8"), VINT8),
+    "VAI205": (look("vint8_mixed", "vint8"), MIXED),
+    "VAI206": (look("vint8", "mixed", POST), MIXED),
+    "VAI207": (reshaped((1, 3, 32, 32)), VINT8),
+    "VAI208": (reshaped(("n", 3, 64, 64)), VINT8),
+    "VAI209": (replace(VINT8, last_opset=13), VINT8),
+    "VAI210": (look("fp32", "vint8"), VINT8),
+    "VAI301": (Outcome(toolchain="quark==0.13", state="absent"), Outcome(toolchain="quark==0.13", state="ready")),
+    "VAI302": (
+        Outcome(toolchain="quark==0.13", state="ready", skipped=(("a.jpg", "cannot be decoded"),), samples=3),
+        Outcome(toolchain="quark==0.13", state="ready", samples=4),
+    ),
+    "VAI401": (CompileSummary(operators=10, offloaded=0), GOOD),
+    "VAI402": (replace(GOOD, failed_subgraphs=2), GOOD),
+    "VAI403": (replace(GOOD, gops_percent=80.0, subgraphs=3), GOOD),
+}
+RULES = {rule.code: rule for registry in (QUANTIZED_RULES, OUTCOME_RULES, SUMMARY_RULES) for rule in registry}
+
+
+@pytest.mark.parametrize("code", RULES)
+def test_each_rule_fires_and_stays_silent(code: str) -> None:
+    triggering, clean = CASES[code]
+    assert list(RULES[code].run(triggering))
+    assert not list(RULES[code].run(clean))
+
+
+@pytest.mark.parametrize("quantized", [VINT8, MIXED], ids=["vint8", "mixed"])
+def test_what_quark_really_made_is_good(quantized: Quantized) -> None:
+    assert not QUANTIZED_RULES.run(quantized)
+
+
+def test_a_model_that_onnx_runtime_refuses_is_noticed(tmp_path: Path) -> None:
+    model = load_model(DATA / "vint8.onnx").proto
+    next(node for node in model.graph.node if node.op_type == "Sigmoid").op_type = "NoSuchOperator"
+    (tmp_path / "x.onnx").write_bytes(model.SerializeToString())
+    assert "NoSuchOperator" in inspect_quantized(tmp_path / "x.onnx", precision="vint8").refusal
+
+
+def test_types_are_those_of_the_graph() -> None:
+    vint8, mixed = (actual_types(q.facts, q.grids) for q in (VINT8, MIXED))
+    assert {vint8[name] for name in ("score", "pixels", "box", "output0")} == {"int8"}
+    assert {mixed[name] for name in ("score", "pixels", "output0")} == {"float32"}
+    assert {mixed[name] for name in ("box", "cls", "act2")} == {"int8"}
+
+
+# Lines as the examples of repository amd/Vitis-AI print them, numbers changed.
+SUMMARY = """\
+--------- Final Summary of VAIML Pass ----------
+OS: Linux X64
+Model: /models/some.onnx
+Device: ve2-xc2ve3858
+Number of operators in the model: 50
+GOPs of the model: 8.5
+Number of operators supported by VAIML: 48 (96.000%)
+Number of subgraphs supported by VAIML: 3
+Number of operators offloaded by VAIML: 40 (80.000%)
+GOPs offloaded by VAIML: 7.65 (90.000%)
+Number of subgraphs offloaded by VAIML: 2
+Number of subgraphs with compilation errors (fall back to CPU): 1
+Number of subgraphs below 20% GOPs threshold (fall back to CPU): 0
+"""
+
+
+def test_a_summary_is_read() -> None:
+    assert parse_summary(SUMMARY) == CompileSummary(
+        operators=50, offloaded=40, gops_percent=90.0, subgraphs=2, failed_subgraphs=1, small_subgraphs=0
+    )
+    assert {finding.code for finding in SUMMARY_RULES.run(parse_summary(SUMMARY))} == {"VAI402", "VAI403"}
+    assert {finding.code for finding in SUMMARY_RULES.run(parse_summary("nothing of use"))} == {"VAI401"}

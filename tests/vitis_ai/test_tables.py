@@ -1,0 +1,129 @@
+"""The data files: everything loads, is complete, reachable through ``deploykit compat``, and cheap to import."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from deploykit.capabilities import Status
+from deploykit_vitis_ai import backend, tables
+from deploykit_vitis_ai.configs import config_problems
+from deploykit_vitis_ai.targets import PRODUCTS
+
+ROWS = tuple(backend.compat())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "exclude_nodes", "nodes_to_exclude", "Int32Bias", "vint8", "xint8", "bf16", "mixed", "cacheDir", "cache_dir",
+        "xclbin", "encryption_key", "fe_args", "fe_experiment", "vaiml_cpu_partition", "XLNX_VART_FIRMWARE", "opset",
+        "npu driver", "enable_f32_to_f16_conversion", "UseFP32Scale", "fp16",
+    ],
+)  # fmt: skip
+def test_every_subject_is_found(words: str) -> None:
+    assert [row for row in ROWS if words.lower() in row.feature.lower()]
+
+
+def test_every_row_has_a_source_and_a_confidence() -> None:
+    assert len(ROWS) > 110
+    assert all(row.source and row.confidence is not None and row.note for row in ROWS)
+    assert not [row for row in ROWS for source in row.source if source in tables.sources()], "unexplained short keys"
+
+
+def test_ignored_and_dead_names_say_so() -> None:
+    status = {row.feature: row.status for row in ROWS}
+    assert status["quark option exclude_nodes"] is Status.UNSUPPORTED
+    assert status["provider option cacheDir"] is Status.UNSUPPORTED
+    assert status["env XLNX_TARGET_NAME"] is Status.UNSUPPORTED
+    assert status["quark option nodes_to_exclude"] is Status.SUPPORTED
+
+
+def test_contradictions_are_kept() -> None:
+    told = {row.feature: row.contradicts for row in ROWS if row.contradicts}
+    assert "encryptionKey" in told["provider option encryption_key"]
+    assert "4" in told["vaiml_config optimize_level"]
+
+
+def test_the_four_mandatory_options_are_the_documented_ones() -> None:
+    needed = {row.name: row.vint8_mandatory for row in tables.quark_options() if row.vint8_mandatory}
+    assert needed == {
+        "Int32Bias": "false",
+        "enable_npu_cnn": "true",
+        "DedicatedQDQPair": "true",
+        "QuantizeAllOpTypes": "true",
+    }
+
+
+def test_every_toolchain_of_a_release_exists() -> None:
+    known = {spec.id for spec in backend.toolchains()}
+    assert {release.toolchain for release in tables.releases()} - {""} <= known
+    for spec in backend.toolchains():
+        assert spec.needs_cxx
+        assert len(spec.constraints) > 60
+
+
+def test_devices_have_what_planning_needs() -> None:
+    for device in backend.devices():
+        product = device.fact("product")
+        assert device.fact("precisions")
+        if product == "versal_ai_edge_gen2":
+            assert device.fact("config_device").startswith("ve2-")
+        elif product in PRODUCTS:
+            assert device.fact("provider_target") in ("X1", "X2")
+
+
+def test_release_rows_without_claims_are_not_shipped_as_claims() -> None:
+    assert not [row for row in ROWS if row.feature == "release Vitis AI" and row.sdk == "6.1"]
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"passes": []}, "targets.VAIML.pass"),
+        ({"target": "OTHER"}, "target:"),
+        ({"extra": 1}, "extra: unknown key"),
+        ({"targets": None}, "targets: missing"),
+    ],
+)
+def test_bad_configurations_are_told_by_path(change: dict[str, object], told: str) -> None:
+    good: dict[str, object] = {
+        "passes": [
+            {"name": "init", "plugin": "vaip-pass_init"},
+            {
+                "name": "vaiml_partition",
+                "plugin": "vaip-pass_vaiml_partition",
+                "vaiml_config": {"device": "ve2-xc2ve3858"},
+            },
+        ],
+        "target": "VAIML",
+        "targets": [{"name": "VAIML", "pass": ["init", "vaiml_partition"]}],
+    }
+    assert config_problems(good, product="versal_ai_edge_gen2") == ()
+    bad = {key: value for key, value in {**good, **change}.items() if value is not None}
+    assert [problem for problem in config_problems(bad, product="versal_ai_edge_gen2") if told in problem]
+
+
+def test_a_missing_device_and_wrong_keys_are_told() -> None:
+    partition: dict[str, object] = {"name": "vaiml_partition", "plugin": "vaip-pass_vaiml_partition"}
+    config = {
+        "passes": [partition],
+        "target": "VAIML",
+        "targets": [{"name": "VAIML", "pass": ["vaiml_partition"]}],
+    }
+    assert "device: missing" in " ".join(config_problems(config, product="versal_ai_edge_gen2"))
+    partition["vaiml_config"] = {"device": "x", "optimise": 2, "dp_size": "2"}
+    problems = " ".join(config_problems(config, product="versal_ai_edge_gen2"))
+    assert "vaiml_config.optimise: unknown key" in problems
+    assert "vaiml_config.dp_size: int is expected" in problems
+
+
+def test_importing_the_backend_is_light() -> None:
+    program = (
+        "import sys, deploykit_vitis_ai as v; list(v.backend.compat()); v.backend.devices(); v.backend.registries(); "
+        "v.backend.toolchains(); print([m for m in ('numpy', 'onnx', 'onnxruntime') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
