@@ -13,6 +13,7 @@ from deploykit.reading import read_toml, structure
 
 __all__ = [
     "Catalog",
+    "CatalogFile",
     "CodeMeaning",
     "HasKnownErrors",
     "KnownError",
@@ -131,7 +132,9 @@ class Observation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _File:
+class CatalogFile:
+    """One file of known errors; ``sources`` spells out the short keys that rows use."""
+
     schema: int
     sources: Mapping[str, str] = field(default_factory=dict)
     error: tuple[KnownError, ...] = ()
@@ -180,11 +183,11 @@ def load_catalog(paths: Iterable[Path]) -> Catalog:
     return catalog
 
 
-def _load_file(path: Path) -> _File:
-    file = structure(_File, read_toml(path), where=path.name)
+def _load_file(path: Path) -> CatalogFile:
+    file = structure(CatalogFile, read_toml(path), where=path.name)
     if file.schema != 1:
         raise InputError(f"{path.name}: schema: {file.schema} is not known", next="schema 1 is read")
-    return _File(
+    return CatalogFile(
         schema=file.schema,
         error=_spell_out(file.error, file.sources),
         code=_spell_out(file.code, file.sources),
