@@ -1,0 +1,180 @@
+"""Each rule of this adapter on a situation that triggers it and on one that does not, from real AIMET files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploykit.adapter import Request
+from deploykit.capabilities import Feature, Status
+from deploykit.encodings.values import EncodingSet
+from deploykit.pipeline import read_situation
+from deploykit_qnn_htp.draft import Candidate, Draft, draft_of
+from deploykit_qnn_htp.draft_rules import DRAFT_RULES
+from deploykit_qnn_htp.routes import Intent, route_row
+from deploykit_qnn_htp.rules import ROUTE_RULES
+
+DATA = Path(__file__).parents[1] / "data" / "aimet"
+
+
+@cache
+def draft(model: str, encodings: str | None = None, *, device: str = "sm8650", sdk: str = "2.33", **more: Any) -> Draft:
+    """The draft for one model of the fixtures."""
+    request = Request(
+        model=DATA / model / "model.onnx",
+        target=device,
+        sdk=sdk,
+        backend="qnn-htp",
+        encodings=None if encodings is None else DATA / model / f"{encodings}.encodings",
+        **more,
+    )
+    return draft_of(read_situation(request)[1])
+
+
+def route(name: str, made: Draft) -> Candidate:
+    return Candidate(draft=made, route=route_row(name))
+
+
+def mixed(style: str = "omit", **more: Any) -> Draft:
+    return draft("detr", f"w8a16-fp16mix-{style}.v0.6.1", **more)
+
+
+def integer(**more: Any) -> Draft:
+    return draft("detr", "w8a16.v0.6.1", **more)
+
+
+def with_float_operand() -> Draft:
+    """The first attention product of the ViT reads one operand as float16, the other stays uint8."""
+    made = draft("vit", "w8a8.v0.6.1")
+    assert made.source is not None and made.completed is not None
+    product = next(n for n in made.situation.facts.nodes if n.op_type == "MatMul" and "attn/MatMul_1" in n.name)
+    first, second = product.inputs
+    entries = {n: e for n, e in made.completed.entries.items() if n != first}
+    unsigned = replace(entries[second].value, signed=False)  # type: ignore[type-var]
+    entries[second] = replace(entries[second], value=unsigned)
+    from deploykit.facts.float_propagation import predict_float_set
+
+    completed = replace(made.completed, entries=entries)
+    after = predict_float_set(made.situation.facts, completed)
+    return replace(made, intent=Intent.MIXED, completed=completed, after=after)
+
+
+def with_status(made: Draft, feature: str, tool: str, status: Status) -> Draft:
+    """The same draft under a table that says something else of one feature."""
+    table = made.sdk
+    row = next(row for row in table.features if (row.feature, row.tool) == (feature, tool))
+    rows: tuple[Feature, ...] = tuple(replace(r, status=status) if r is row else r for r in table.features)
+    target = replace(made.situation.target, sdk=replace(table, features=rows))
+    return replace(made, situation=replace(made.situation, target=target))
+
+
+def losing(made: Draft, name: str) -> Draft:
+    """A float tensor that will be quantized after all, because its entry is still there."""
+    assert made.source is not None and made.after is not None
+    return replace(made, after=replace(made.after, predicted=made.after.predicted - {name}))
+
+
+def empty() -> Draft:
+    made = draft("detr", "fp16.v2.0.0")
+    assert isinstance(made.source, EncodingSet)
+    return made
+
+
+ROUTE_CASES: dict[str, tuple[Callable[[], Candidate], Callable[[], Candidate]]] = {
+    "QNN101": (lambda: route("legacy-calibrated", mixed()), lambda: route("legacy-float-fallback", mixed())),
+    "QNN102": (
+        lambda: route("legacy-float-fallback", mixed("explicit")),
+        lambda: route("qairt-overrides", mixed("explicit")),
+    ),
+    "QNN103": (
+        lambda: route("legacy-complete", draft("cnn", "w8a8.v2.0.0")),
+        lambda: route("legacy-complete", draft("cnn", "w8a8.v0.6.1")),
+    ),
+    "QNN104": (
+        lambda: route("legacy-complete", draft("mlp", "wfp8a8.v2.0.0")),
+        lambda: route("legacy-complete", draft("mlp", "w8a8.v2.0.0")),
+    ),
+    "QNN105": (
+        lambda: route("legacy-complete", draft("mlp", "bq-w4a16.v0.6.1")),
+        lambda: route("legacy-complete", draft("mlp", "w8a16.v0.6.1")),
+    ),
+    "QNN106": (
+        lambda: route("legacy-quantizer-v2", mixed()),
+        lambda: route("legacy-quantizer-v2", mixed(sdk="2.37")),
+    ),
+    "QNN107": (
+        lambda: route("legacy-quantizer-v2", mixed(sdk="2.37")),
+        lambda: route("qairt-overrides", mixed(sdk="2.37")),
+    ),
+    "QNN108": (
+        lambda: route("legacy-float-fallback", losing(mixed(), "/decoder/Div_output_0")),
+        lambda: route("legacy-float-fallback", mixed()),
+    ),
+    "QNN109": (
+        lambda: route("legacy-float-fallback", with_float_operand()),
+        lambda: route("legacy-float-fallback", mixed()),
+    ),
+    "QNN110": (lambda: route("legacy-float-fallback", mixed()), lambda: route("legacy-complete", integer())),
+    "QNN111": (
+        lambda: route("legacy-complete", draft("mlp", "lpbq-w4a16.v1.0.0")),
+        lambda: route("legacy-complete", integer()),
+    ),
+    "QNN112": (
+        lambda: route("legacy-calibrated", draft("cnn", precision="w8a8")),
+        lambda: route("legacy-complete", integer()),
+    ),
+}
+
+DRAFT_CASES: dict[str, tuple[Callable[[], Draft], Callable[[], Draft]]] = {
+    "QNN122": (lambda: mixed(device="sm8350"), lambda: mixed(device="sm8450")),
+    "QNN123": (
+        lambda: draft("vit", "w8a16.v0.6.1", device="sm8450"),
+        lambda: draft("vit", "w8a16.v0.6.1", device="sm8550"),
+    ),
+    "QNN124": (
+        lambda: draft("mlp", "lpbq-w4a16.v1.0.0", device="sm8350"),
+        lambda: draft("mlp", "lpbq-w4a16.v1.0.0", device="sm8650"),
+    ),
+    "QNN125": (lambda: draft("mlp", "wfp8a8.v2.0.0"), lambda: draft("mlp", "w8a8.v2.0.0")),
+    "QNN126": (lambda: draft("mlp", "bq-w2a16-zpshift.v1.0.0"), lambda: draft("mlp", "w4a8.v1.0.0")),
+    "QNN127": (mixed, integer),
+    "QNN128": (mixed, lambda: mixed("explicit")),
+    "QNN129": (empty, lambda: draft("detr", "fp16.v1.0.0")),
+}
+
+CASES: dict[str, Any] = {**ROUTE_CASES, **DRAFT_CASES}
+
+
+@pytest.mark.parametrize("code", CASES)
+def test_each_rule_fires_and_stays_silent(code: str) -> None:
+    rules: Any = ROUTE_RULES if code in ROUTE_CASES else DRAFT_RULES
+    triggering, clean = CASES[code]
+    findings = list(rules[code].run(triggering()))
+    assert findings
+    assert not list(rules[code].run(clean()))
+    for finding in findings:
+        assert finding.sources
+        assert finding.hint
+        json.dumps(finding.to_json())
+
+
+def test_an_unknown_status_is_a_warning_not_an_error() -> None:
+    made = with_status(mixed("explicit"), "explicit-float-entries", "qnn-onnx-converter", Status.UNKNOWN)
+    (finding,) = ROUTE_RULES["QNN102"].run(route("legacy-float-fallback", made))
+    assert finding.severity == "warning"
+
+
+def test_every_sdk_has_a_preference_for_every_intent() -> None:
+    from deploykit_qnn_htp.routes import preference
+    from deploykit_qualcomm.tables import load_sdk_tables
+
+    for table in load_sdk_tables():
+        for intent in Intent:
+            for name in preference(intent, table.parsed).order:
+                assert intent in route_row(name).intents
