@@ -5,9 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from deploykit.encodings.differences import diff
 from deploykit.encodings.reading import read_encodings
 from deploykit.encodings.values import Affine, Encoding, Float, Float8, Lpbq
 from deploykit.encodings.writing import write_encodings
+from deploykit.errors import InputError
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 FILES = sorted(AIMET.rglob("*.encodings"))
@@ -137,23 +139,38 @@ def test_200_scales_beyond_any_float16() -> None:
     assert 3.9e27 < float(value.scale) < 4e27
 
 
-def test_210_lpbq_as_a_scale_of_scales(tmp_path: Path) -> None:
-    document = json.loads((AIMET / "mlp/lpbq-w4a16.v2.0.0.encodings").read_text())
-    expected = read_encodings(AIMET / "mlp/lpbq-w4a16.v2.0.0.encodings")
-    for entry in document["encodings"]:
-        if "per_block_int_scale" in entry:
-            value = expected.entries[entry["name"]].value
-            assert isinstance(value, Lpbq)
-            channels = np.array(entry.pop("per_channel_float_scale")).reshape(-1).tolist()
-            entry["y_scale"] = {"x": entry.pop("per_block_int_scale"), "x_scale": channels, "axis": value.axis}
-    path = tmp_path / "w.encodings"
-    path.write_text(json.dumps(document | {"version": "2.1.0"}))
-    for name, entry in read_encodings(path).entries.items():
+def test_210_lpbq_as_a_scale_of_scales() -> None:
+    newer = read_encodings(AIMET.parent / "aimet_derived/mlp-lpbq-w4a16.v2.1.0.encodings")
+    older = read_encodings(AIMET / "mlp/lpbq-w4a16.v2.0.0.encodings")
+    assert newer.version == "2.1.0" and sum(isinstance(entry.value, Lpbq) for entry in newer) == 5
+    assert not diff(newer, older)
+    for name, entry in newer.entries.items():
         if isinstance(entry.value, Lpbq):
-            same = expected.entries[name].value
-            assert isinstance(same, Lpbq)
-            assert (entry.value.axis, entry.value.block_axis) == (same.axis, same.block_axis)
-            assert np.array_equal(entry.value.scale, same.scale)
+            other = older.entries[name].value
+            assert isinstance(other, Lpbq)
+            assert (entry.value.axis, entry.value.block_axis) == (other.axis, other.block_axis)
+
+
+WRONG_210 = {
+    "channels": ("x_scale", [1.0, 2.0], "'x_scale' has 2 items"),
+    "zero point": ("x_zero_point", 1, "'x_zero_point' must be left out or 0"),
+    "axis": ("axis", 0, "'x_scale'"),
+    "far axis": ("axis", 5, "axis 5 is out of range"),
+    "unknown key": ("y", 1, "'y' is not a key"),
+    "flat": ("x", [1, 2], "must be nested"),
+}
+
+
+@pytest.mark.parametrize(("key", "value", "words"), WRONG_210.values(), ids=WRONG_210.keys())
+def test_wrong_210_scales_are_refused(key: str, value: Any, words: str, tmp_path: Path) -> None:
+    document = json.loads((AIMET.parent / "aimet_derived/mlp-lpbq-w4a16.v2.1.0.encodings").read_text())
+    entry = next(entry for entry in document["encodings"] if entry["name"] == "onnx::MatMul_57")
+    entry["y_scale"][key] = value
+    path = tmp_path / "w.encodings"
+    path.write_text(json.dumps(document))
+    with pytest.raises(InputError) as caught:
+        read_encodings(path)
+    assert words in str(caught.value) and "'onnx::MatMul_57'" in str(caught.value)
 
 
 def test_062_of_aimet_torch_is_061(tmp_path: Path) -> None:
