@@ -8,7 +8,7 @@ borders less often outweigh a few ops in float. A float op is never turned quant
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from deploykit.facts.borders import float_nodes
@@ -68,18 +68,41 @@ def partition(
     ``absorbed`` are tensors inside fused pairs, which are never cut. With a maximum, cheap groups are turned float
     until it holds; one float segment always remains possible.
     """
-    draft = _Draft(facts, costs or SegmentCosts(), _float_kinds(facts, floats, absorbed), absorbed)
-    best = draft.levels(frozenset())
-    while True:
-        options = [draft.levels(best.changed | group) for group in draft.groups(best)]
-        crowded = max_segments is not None and best.count > max_segments
-        if crowded:
-            options = [option for option in options if option.count < best.count] or options
-        better = min(options, key=lambda option: (option.cost, sorted(option.changed)), default=None)
-        if better is None or (better.cost >= best.cost and not crowded):
-            break
-        best = better
+    draft = _Draft(facts, costs or SegmentCosts(), _float_kinds(facts, floats, absorbed))
+    best = _improve(draft, draft.levels(frozenset()), _cheaper)
+    while max_segments is not None and best.count > max(max_segments, 1):
+        fewer = _improve(draft, best, _fewer, enough=max_segments)
+        best = fewer if fewer is not best else _merge_any(draft, best)
     return draft.finish(best, max_segments)
+
+
+def _cheaper(new: _Levels, old: _Levels) -> bool:
+    return new.cost < old.cost
+
+
+def _fewer(new: _Levels, old: _Levels) -> bool:
+    return new.count < old.count
+
+
+def _improve(draft: _Draft, best: _Levels, better: Callable[[_Levels, _Levels], bool], *, enough: int = 0) -> _Levels:
+    """Turn groups float, the most promising first, each judged again before it is taken, until none is better."""
+    while best.count > enough:
+        options = ((draft.levels(best.changed | group), sorted(group)) for group in draft.groups(best))
+        promising = sorted((o for o in options if better(o[0], best)), key=lambda o: (o[0].cost, o[1]))
+        start = best
+        for _, group in promising:
+            again = draft.levels(best.changed | frozenset(group))
+            if better(again, best) and best.count > enough:
+                best = again
+        if best is start:
+            break
+    return best
+
+
+def _merge_any(draft: _Draft, best: _Levels) -> _Levels:
+    """Turn the cheapest group float although that alone saves no segment; in the end all is one float segment."""
+    options = [draft.levels(best.changed | group) for group in draft.groups(best)]
+    return min(options, key=lambda option: (option.cost, sorted(option.changed)))
 
 
 def _float_kinds(facts: GraphFacts, floats: Collection[str], absorbed: Collection[str]) -> frozenset[int]:
@@ -115,15 +138,24 @@ class _Levels:
 class _Draft:
     """The graph with its forced float nodes; evaluates sets of nodes that are turned float in addition."""
 
-    def __init__(
-        self, facts: GraphFacts, costs: SegmentCosts, forced: frozenset[int], absorbed: Collection[str]
-    ) -> None:
+    def __init__(self, facts: GraphFacts, costs: SegmentCosts, forced: frozenset[int]) -> None:
         self.facts = facts
         self.costs = costs
         self.forced = forced
-        self.absorbed = absorbed
         self.before = {node.index: tuple(_makers(facts, node)) for node in facts.nodes}
-        self.live = _live(facts, self.before)
+        live = _live(facts, self.before)
+        self.working = [n.index for n in facts.nodes if n.op_type != "Constant" and n.index in live]
+        inside = set(self.working)
+        self.before = {index: tuple(m for m in self.before[index] if m in inside) for index in self.working}
+        self.data = {i for i in self.working if any(self._is_data(name) for name in facts.nodes[i].outputs)}
+        self.edges = tuple(self._edges(inside))
+
+    def _edges(self, inside: set[int]) -> Iterator[tuple[int, tuple[int, ...], int]]:
+        """(maker, readers, bytes) of every computed tensor that some node reads."""
+        for name, fact in self.facts.tensors.items():
+            readers = tuple(index for index in fact.consumers if index in inside)
+            if readers and fact.producer in inside and fact.producer is not None:
+                yield fact.producer, readers, self._bytes(name)
 
     def levels(self, changed: frozenset[int]) -> _Levels:
         """The cheaper of the two ways to begin."""
@@ -131,40 +163,25 @@ class _Draft:
 
     def _from(self, changed: frozenset[int], first_float: bool) -> _Levels:
         level: dict[int, int] = {}
-        for node in self._working():
-            lowest = max((level[index] for index in self.before[node.index] if index in level), default=0)
-            kind = self._kind(node, changed)
+        for index in self.working:
+            lowest = max([level[maker] for maker in self.before[index]], default=0)
+            kind = self._kind(index, changed)
             fits = kind is None or kind == (first_float == (lowest % 2 == 0))
-            level[node.index] = lowest if fits else lowest + 1
+            level[index] = lowest if fits else lowest + 1
         used = len(set(level.values()))
-        crossing = sum(self._bytes(name) for _, name in self._crossings(level))
+        crossing = sum(len({level[r] for r in readers} - {level[made]}) * size for made, readers, size in self.edges)
         cost = used * self.costs.segment + crossing * self.costs.crossing_byte + self._change_cost(changed)
         return _Levels(changed=changed, level=level, first_float=first_float, count=used, crossing=crossing, cost=cost)
 
-    def _working(self) -> Iterator[NodeFact]:
-        return (node for node in self.facts.nodes if node.op_type != "Constant" and node.index in self.live)
-
-    def _kind(self, node: NodeFact, changed: frozenset[int]) -> bool | None:
+    def _kind(self, index: int, changed: frozenset[int]) -> bool | None:
         """True for float, False for quantized, None for nodes without float data (shapes, indices)."""
-        if node.index in self.forced or node.index in changed:
+        if index in self.forced or index in changed:
             return True
-        return False if any(self._is_data(name) for name in node.outputs) else None
+        return False if index in self.data else None
 
     def _is_data(self, name: str) -> bool:
         fact = self.facts.tensors.get(name)
         return fact is not None and not fact.is_weight and (fact.is_float or not fact.dtype)
-
-    def _crossings(self, level: Mapping[int, int]) -> Iterator[tuple[int, str]]:
-        """(reading level, tensor) for every tensor that is read on another level than it is made on, each once."""
-        seen = set()
-        for node in self._working():
-            for name in node.inputs:
-                fact = self.facts.tensors.get(name)
-                made = None if fact is None or fact.producer is None else level.get(fact.producer)
-                key = (level[node.index], name)
-                if made is not None and made != key[0] and key not in seen:
-                    seen.add(key)
-                    yield key
 
     def _change_cost(self, changed: frozenset[int]) -> float:
         nodes = (self.facts.nodes[index] for index in changed)
@@ -186,8 +203,8 @@ class _Draft:
         for level in sorted(set(way.level.values())):
             if way.is_float(level):
                 continue
-            at_level = (self.facts.nodes[index] for index, at in way.level.items() if at == level)
-            members = {node.index for node in at_level if self._kind(node, way.changed) is False}
+            at_level = (index for index, at in way.level.items() if at == level)
+            members = {index for index in at_level if self._kind(index, way.changed) is False}
             parts = [frozenset(part) for part in self._connected(members)]
             found.update((part, None) for part in (*parts, frozenset(members)) if part)
         return list(found)

@@ -6,6 +6,7 @@ that only one side chose are left out, and their share is told.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -36,6 +37,12 @@ class Verdict:
     sqnr_db: Mapping[str, float]
     lost: float = 0.0
 
+    def to_json(self) -> dict[str, Any]:
+        """The published shape; what is not finite is None."""
+        numbers = {name: value if math.isfinite(value) else None for name, value in self.sqnr_db.items()}
+        overall = self.overall_db if math.isfinite(self.overall_db) else None
+        return {"sqnr_db": overall, "outputs": numbers, "lost_rows": round(self.lost, 4)}
+
 
 def made_by(model: ModelProto, names: Iterable[str]) -> tuple[str, ...]:
     """Those of some tensors that a model's nodes make."""
@@ -57,7 +64,10 @@ class Judge:
 
     def judge(self, run: Callable[[Feed], Mapping[str, Numbers]]) -> Verdict:
         """Run every sample and compare; what ``run`` returns must hold the outputs and may hold the choices."""
-        outputs = [run(feed) for feed in self.feeds]
+        return self.compare([run(feed) for feed in self.feeds])
+
+    def compare(self, outputs: Sequence[Mapping[str, Numbers]]) -> Verdict:
+        """``judge`` for what was run already, one mapping per sample."""
         per_output: dict[str, list[_Pair]] = {
             name: [_best(name, a, b, self._tops[name]) for a, b in zip(self.reference, outputs, strict=True)]
             for name in self.names

@@ -22,6 +22,9 @@ from deploykit.numerics.sessions import Feed, Session, check_feed
 if TYPE_CHECKING:
     from onnx import ModelProto
 
+    from deploykit.facts.graph import GraphFacts
+    from deploykit.numerics.judging import Judge, Verdict
+
 __all__ = ["Fidelity", "Simulation", "Simulator", "compare_outputs", "overall_sqnr_db", "simulate", "simulate_files"]
 
 
@@ -49,7 +52,8 @@ class Fidelity:
 class Simulation:
     """The outputs per sample, quantized and float, and what lies between them.
 
-    ``applied`` tensors were quantized; ``skipped`` says of the other entries why not.
+    ``applied`` tensors were quantized; ``skipped`` says of the other entries why not. ``reordered`` is the verdict with
+    rows in the same order behind a TopK, None where that makes no difference.
     """
 
     outputs: tuple[dict[str, npt.NDArray[Any]], ...]
@@ -57,6 +61,7 @@ class Simulation:
     fidelity: tuple[Fidelity, ...]
     applied: tuple[str, ...]
     skipped: Mapping[str, str]
+    reordered: Verdict | None = None
 
     @property
     def sqnr_db(self) -> float:
@@ -68,6 +73,7 @@ class Simulation:
         overall = self.sqnr_db
         return {
             "sqnr_db": overall if math.isfinite(overall) else None,
+            "reordered": None if self.reordered is None else self.reordered.to_json(),
             "outputs": [item.to_json() for item in self.fidelity],
             "samples": len(self.outputs),
             "quantized_tensors": len(self.applied),
@@ -91,21 +97,39 @@ class Simulator:
         return self._session.run({self._feeds.get(name, name): value for name, value in feed.items()})
 
 
-def simulate(model: ModelProto, encodings: EncodingSet, inputs: Sequence[Feed]) -> Simulation:
+def simulate(
+    model: ModelProto, encodings: EncodingSet, inputs: Sequence[Feed], *, facts: GraphFacts | None = None
+) -> Simulation:
     """Run every sample through the quantized and the float graph and compare the outputs.
 
-    Raises InputError where an entry does not fit its tensor or a sample does not fit the inputs.
+    With ``facts`` rows behind a TopK are compared in the same order as well. Raises InputError where an entry does not
+    fit its tensor or a sample does not fit the inputs.
     """
-    simulator, float_session = Simulator(model, encodings), Session(model)
-    outputs = tuple(simulator.run(feed) for feed in inputs)
-    reference = tuple(float_session.run(feed) for feed in inputs)
+    from deploykit.numerics.judging import Judge, made_by
+
+    judge = None if facts is None else Judge(model, facts, inputs)
+    choices = () if judge is None else made_by(model, judge.choices)
+    simulator = Simulator(model, encodings, capture=choices)
+    shown = [simulator.run(feed) for feed in inputs]
+    reference = judge.reference if judge is not None else [Session(model).run(feed) for feed in inputs]
+    names = [item.name for item in model.graph.output]
+    outputs = tuple({name: values[name] for name in names} for values in shown)
+    expected = tuple({name: values[name] for name in names} for values in reference)
     return Simulation(
         outputs=outputs,
-        reference=reference,
-        fidelity=compare_outputs(reference, outputs, encodings),
+        reference=expected,
+        fidelity=compare_outputs(expected, outputs, encodings),
         applied=simulator.applied,
         skipped=simulator.skipped,
+        reordered=_reordered(judge, shown, overall_sqnr_db(expected, outputs)),
     )
+
+
+def _reordered(judge: Judge | None, shown: Sequence[Feed], plain_db: float) -> Verdict | None:
+    if judge is None or not judge.choices:
+        return None
+    verdict = judge.compare(shown)
+    return verdict if verdict.overall_db > plain_db else None
 
 
 def simulate_files(
@@ -130,10 +154,11 @@ def simulate_files(
         from deploykit.encodings.float_tensors import read_float_tensors
 
         entries = replace(entries, float_tensors=read_float_tensors(float_tensors))
-    placed = place(entries, collect_facts(read))
+    facts = collect_facts(read)
+    placed = place(entries, facts)
     proto = load_weights(read)
     feeds = gather_samples(proto, data, samples=samples, seed=seed, encodings=placed)
-    return simulate(proto, placed, feeds)
+    return simulate(proto, placed, feeds, facts=facts)
 
 
 def compare_outputs(

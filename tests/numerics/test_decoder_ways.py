@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
+from deploykit.facts.collect import collect_facts
+from deploykit.model.loading import wrap_proto
 from deploykit.numerics.calibration import GridKind, affine_for_range, observed_ranges
 from deploykit.numerics.rewriting import SAFE_REWRITES, rewrite
 from deploykit.numerics.sessions import random_feeds
+from deploykit.numerics.simulation import simulate
 from deploykit.numerics.ways import Ways, prepare_ways
 from deploykit.testing.tiny_graphs import TinyGraph
 from deploykit.transforms.contract import load_transform
@@ -221,3 +225,15 @@ def test_cut_tail_leaves_a_network_that_ends_with_linears() -> None:
 def test_saturating_constant_follows_the_gather() -> None:
     matched = load_transform("saturating-constant").match(_detector().model)
     assert {"raw", "raw/chosen"} <= set(matched.sites[0].tensors)
+
+
+def test_the_simulation_shows_what_another_order_hides() -> None:
+    detector = _detector()
+    done = rewrite(detector.model, detector.encodings, SAFE_REWRITES, detector.feeds)
+    assert done.encodings is not None
+    facts = collect_facts(wrap_proto(done.model, path=Path("decoder.onnx")))
+    result = simulate(done.model, done.encodings, detector.feeds, facts=facts)
+    assert result.reordered is not None
+    assert result.sqnr_db < 20
+    assert result.reordered.overall_db > 45
+    assert result.to_json()["reordered"]["sqnr_db"] > 45
