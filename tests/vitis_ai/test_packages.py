@@ -1,0 +1,301 @@
+"""Packages of both product lines, made without Quark: what is in them, that they verify, and that their scripts run."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from deploykit.adapter import Request
+from deploykit.pipeline import Packaged, make_package, verify
+from deploykit_vitis_ai.runner import RESULT
+
+DATA = Path(__file__).parents[1] / "data" / "quark"
+POST = "/post/Slice,/post/Slice_1,/post/Sigmoid:/post/Concat_1"
+
+Make = Callable[..., Path]
+
+
+@pytest.fixture
+def samples(tmp_path: Path) -> Path:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    rng = np.random.default_rng(7)
+    for i in range(4):
+        np.save(folder / f"s{i}.npy", rng.random((1, 3, 64, 64), dtype=np.float32))
+    return folder
+
+
+@pytest.fixture
+def make(tmp_path: Path, samples: Path) -> Callable[..., Packaged]:
+    def package(target: str, precision: str | None = None, out: str = "out", **options: Any) -> Packaged:
+        values: dict[str, Any] = {"compile": False, "calibration": samples, "model": DATA / "fp32.onnx"} | options
+        return make_package(Request(target=target, precision=precision, **values), tmp_path / out)
+
+    return package
+
+
+def read(packaged: Packaged, path: str) -> Any:
+    assert packaged.package is not None
+    return json.loads((packaged.package / path).read_text("utf-8"))
+
+
+@pytest.mark.parametrize(
+    ("target", "precision", "options"),
+    [
+        ("vek385", "vint8", {}),
+        ("vek385", "mixed", {"adapter_options": {"exclude_subgraph": (POST,)}}),
+        ("vek385", "bf16", {"calibration": None}),
+        ("vek385", "fp16", {}),
+        ("xc2ve3304", None, {}),
+        ("phoenix", "xint8", {"sdk": "1.7.1"}),
+        ("strix", "a8w8", {}),
+        ("strix", "bf16", {}),
+        ("krackan", "a16w8", {}),
+        ("vek385", "vint8", {"calibration": None, "adapter_options": {"random_data": True}}),
+        ("strix", None, {"model": DATA / "vint8.onnx"}),
+    ],
+)
+def test_packages_of_both_product_lines_verify(
+    make: Callable[..., Packaged], target: str, precision: str | None, options: dict[str, Any]
+) -> None:
+    packaged = make(target, precision, **options)
+    assert packaged.package is not None, packaged.findings
+    report = verify(packaged.package)
+    assert report.ok, [check for check in report.checks if not check.ok]
+    assert packaged.executed == ()
+    assert "compile" in packaged.generated
+    for path in packaged.package.rglob("*"):
+        if path.suffix in (".json", ".py", ".sh", ".md", ".html"):
+            assert str(DATA) not in path.read_text("utf-8")
+
+
+def test_the_mandatory_options_are_always_written(make: Callable[..., Packaged]) -> None:
+    recipe = read(make("vek385", "vint8"), "config/quantize.json")
+    assert recipe["attributes"] == {"enable_npu_cnn": True}
+    wanted = {"Int32Bias": False, "DedicatedQDQPair": True, "QuantizeAllOpTypes": True, "UseRandomData": False}
+    assert recipe["extra_options"] == wanted
+
+
+def test_mixed_precision_sets_what_the_compiler_needs(make: Callable[..., Packaged]) -> None:
+    excluded = {"exclude_subgraph": (POST,)}
+    config = read(make("vek385", "mixed", adapter_options=excluded), "config/vitisai_config.json")
+    assert config["passes"][1]["vaiml_config"] == {
+        "device": "ve2-xc2ve3858",
+        "enable_f32_to_bf16_conversion": True,
+        "fe_args": "match-power-of-two-quant-kernel=1",
+    }
+    options = (("enable_f32_to_f16_conversion", "true"), ("fe_args", "use-accurate-mode=1"))
+    packaged = make("vek385", "mixed", out="f16", adapter_options=excluded, options=options)
+    assert read(packaged, "config/vitisai_config.json")["passes"][1]["vaiml_config"] == {
+        "device": "ve2-xc2ve3858",
+        "enable_f32_to_bf16_conversion": False,
+        "enable_f32_to_f16_conversion": True,
+        "fe_args": "use-accurate-mode=1 match-power-of-two-quant-kernel=1",
+    }
+
+
+def test_cpu_partition_passes_stand_in_order(make: Callable[..., Packaged]) -> None:
+    packaged = make("vek385", "bf16", options=(("cpu_partition", "true"),))
+    names = ["init", "vaiml_partition", "vaiml_cpu_partition", "vaiml_connectivity", "vaiml_create_cache"]
+    config = read(packaged, "config/vitisai_config.json")
+    assert [entry["name"] for entry in config["passes"]] == names == config["targets"][0]["pass"]
+
+
+def test_bf16_gives_the_float_model_to_the_compiler(make: Callable[..., Packaged]) -> None:
+    packaged = make("vek385", "bf16", calibration=None)
+    assert read(packaged, "config/session.json")["model"] == "model/fp32.onnx"
+    recipe = read(packaged, "config/validation_only_bf16.json")
+    assert recipe["extra_options"] == {"BF16QDQToCast": True, "UseRandomData": True}
+    assert "validation_only" in recipe["output"]
+    assert recipe["purpose"].startswith("validation only")
+
+
+def test_provider_options_of_the_product_lines(make: Callable[..., Packaged]) -> None:
+    def options(target: str, precision: str, **more: Any) -> dict[str, Any]:
+        packaged = make(target, precision, out=f"{target}{precision}", **more)
+        found = read(packaged, "config/session.json")["provider_options"]
+        return {key: value for key, value in found.items() if key not in ("cache_dir", "cache_key")}
+
+    config = {"config_file": "config/vitisai_config.json"}
+    assert options("vek385", "vint8") == config | {"target": "VAIML"}
+    assert options("strix", "bf16") == config
+    assert options("strix", "xint8") == {"target": "X2", "enable_cache_file_io_in_mem": "0"}
+    phoenix = {"target": "X1", "enable_cache_file_io_in_mem": "0", "xclbin": "xclbins/phoenix/4x4.xclbin"}
+    assert options("phoenix", "xint8") == phoenix
+    assert options("krackan", "a8w8", options=(("opt_level", "2"),))["opt_level"] == "2"
+
+
+def test_random_data_is_marked_everywhere(make: Callable[..., Packaged]) -> None:
+    packaged = make("vek385", "vint8", calibration=None, adapter_options={"random_data": True})
+    assert packaged.package is not None
+    assert [finding for finding in packaged.findings if finding.code == "DK627"]
+    recipe = read(packaged, "config/quantize.json")
+    assert recipe["not_for_production"]
+    assert recipe["output"] == "artifacts/fp32_vint8_random_data.onnx"
+    assert read(packaged, "config/session.json")["provider_options"]["cache_key"] == "fp32_vint8_random_data"
+    for path in ("scripts/build.sh", "README.md"):
+        assert "not for production" in (packaged.package / path).read_text("utf-8").lower()
+
+
+def test_the_same_request_gives_the_same_bytes(make: Callable[..., Packaged], tmp_path: Path) -> None:
+    for out in ("a", "b"):
+        make("vek385", "vint8", out=out)
+    files = [
+        {p.relative_to(tmp_path / o): p.read_bytes() for p in (tmp_path / o).rglob("*") if p.is_file()} for o in "ab"
+    ]
+    assert files[0] == files[1]
+
+
+def test_damage_is_found(make: Callable[..., Packaged]) -> None:
+    from deploykit_vitis_ai import backend
+
+    packaged = make("vek385", "vint8")
+    assert packaged.package is not None
+    session = read(packaged, "config/session.json")
+    session["provider_options"]["cache_key"] = "other"
+    (packaged.package / "config/session.json").write_text(json.dumps(session))
+    recipe = read(packaged, "config/quantize.json")
+    recipe["attributes"] = {"enable_npu_cnn": False, "exclude_nodes": ["a"]}
+    recipe["calibration"]["files"].append("calibration/lost.npy")
+    (packaged.package / "config/quantize.json").write_text(json.dumps(recipe))
+    (packaged.package / "scripts/run.py").write_text("def broken(:\n")
+    checks = backend.verify(packaged.package, {}).checks
+    bad = {check.id for check in checks if not check.ok}
+    assert bad == {"cache-key", "quark-options", "quark-mandatory", "calibration-files", "script-syntax"}
+    assert "exclude_nodes" in next(check.detail for check in checks if check.id == "quark-options")
+
+
+def test_a_no_about_the_request_writes_nothing(make: Callable[..., Packaged]) -> None:
+    packaged = make("phoenix", "bf16")
+    assert packaged.package is None
+    assert packaged.plan.rejected[0].because == ("VAI102",)
+    assert packaged.exit_status == 1
+
+
+def test_two_models_make_the_run_script_and_evaluate_agree(make: Callable[..., Packaged], samples: Path) -> None:
+    """run.py --cpu runs alone, and what it saves is what evaluate reads."""
+    packaged = make("strix", "bf16")
+    assert packaged.package is not None
+    argv = [sys.executable, "scripts/run.py", "--cpu", "--data", str(samples), "--out", "artifacts/outputs"]
+    done = subprocess.run(argv, cwd=packaged.package, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert sorted(p.name for p in (packaged.package / "artifacts/outputs").iterdir()) == [f"s{i}.npz" for i in range(4)]
+    assert np.load(packaged.package / "artifacts/outputs/s0.npz")["output0"].shape == (1, 8, 64)
+
+
+def test_compile_without_the_provider_says_so(make: Callable[..., Packaged]) -> None:
+    packaged = make("strix", "bf16")
+    assert packaged.package is not None
+    argv = [sys.executable, "scripts/compile.py"]
+    done = subprocess.run(argv, cwd=packaged.package, capture_output=True, text=True, check=False)
+    assert done.returncode == 5
+    assert "has no VitisAIExecutionProvider" in done.stderr
+
+
+FAKE = """
+    import pathlib, os
+    __version__ = "0"
+    def get_available_providers(): return ["VitisAIExecutionProvider", "CPUExecutionProvider"]
+    class SessionOptions:
+        def add_session_config_entry(self, key, value): pass
+    class InferenceSession:
+        def __init__(self, path, options=None, providers=None, provider_options=None):
+            (given,) = provider_options
+            assert providers == ["VitisAIExecutionProvider"]
+            folder = pathlib.Path(given["cache_dir"]) / given["cache_key"]
+            folder.mkdir(parents=True, exist_ok=True)
+            text = os.environ.get("FAKE_SUMMARY", "")
+            if text:
+                (folder / "final-vaiml-pass-summary.txt").write_text(text)
+"""
+GOOD = "Number of operators offloaded by VAIML: 9 (100.000%)\nGOPs offloaded by VAIML: 1.5 (100.000%)\n"
+
+
+@pytest.mark.parametrize(
+    ("summary", "status", "told"),
+    [
+        ("", 1, "nothing was compiled for the NPU"),
+        ("Number of operators offloaded by VAIML: 0 (0.000%)", 1, "no operator runs on the NPU"),
+        (GOOD + "Number of subgraphs with compilation errors (fall back to CPU): 2", 1, "2 subgraphs failed"),
+        (GOOD, 0, ""),
+    ],
+)
+def test_compile_judges_by_the_summary(
+    make: Callable[..., Packaged], tmp_path: Path, summary: str, status: int, told: str
+) -> None:
+    """A stand-in for the provider returns without an error each time; only its summary differs."""
+    packaged = make("vek385", "bf16")
+    assert packaged.package is not None
+    (tmp_path / "fake").mkdir()
+    (tmp_path / "fake/onnxruntime.py").write_text(textwrap.dedent(FAKE))
+    environment = os.environ | {"PYTHONPATH": str(tmp_path / "fake"), "FAKE_SUMMARY": summary}
+    done = subprocess.run(
+        [sys.executable, "scripts/compile.py"],
+        cwd=packaged.package,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == status, done.stderr
+    assert told in done.stderr
+    assert (packaged.package / "logs/compile.json").is_file()
+    verified = verify(packaged.package)
+    codes = {finding.code for finding in verified.findings if finding.blocks}
+    assert codes == (set() if status == 0 or not summary else {"VAI402" if "errors" in summary else "VAI401"})
+
+
+def test_the_scripts_are_good_shell(make: Callable[..., Packaged]) -> None:
+    shellcheck = Path(sys.executable).with_name("shellcheck")
+    if not shellcheck.exists():
+        pytest.skip("shellcheck is not installed")
+    for target, precision in (("vek385", "vint8"), ("phoenix", "xint8")):
+        packaged = make(target, precision, out=target)
+        assert packaged.package is not None
+        scripts = [str(path) for path in (packaged.package / "scripts").glob("*.sh")]
+        done = subprocess.run([str(shellcheck), *scripts], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout
+
+
+def test_build_goes_on_where_it_stopped(make: Callable[..., Packaged], tmp_path: Path) -> None:
+    packaged = make("vek385", "vint8")
+    assert packaged.package is not None
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\necho "$1" >> "$CALLS"\ncase "$1" in *compile.py) exit "$STATUS";; esac\n')
+    python.chmod(0o755)
+    calls = tmp_path / "calls"
+    for status in ("3", "0"):
+        done = subprocess.run(
+            ["bash", str(packaged.package / "scripts/build.sh")],
+            cwd=tmp_path,
+            env={"PATH": os.environ["PATH"], "PYTHON": str(python), "CALLS": str(calls), "STATUS": status},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == (5 if status == "3" else 0), done.stderr
+    assert calls.read_text().split() == ["scripts/quantize.py", "scripts/compile.py", "scripts/compile.py"]
+    shutil.rmtree(packaged.package / "artifacts")
+
+
+def test_without_the_toolchain_the_package_says_that_nothing_ran(
+    make: Callable[..., Packaged], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("DEPLOYKIT_TOOLCHAINS", str(tmp_path / "none"))
+    packaged = make("vek385", "vint8", compile=None)
+    assert packaged.executed == ()
+    assert "quantize" in packaged.generated
+    (finding,) = [finding for finding in packaged.findings if finding.code == "VAI301"]
+    assert finding.hint == "deploykit toolchain install quark==0.12.post1"
+    assert packaged.package is not None
+    assert not (packaged.package / RESULT).exists()
