@@ -56,8 +56,8 @@ CASES: dict[str, tuple[Case, Case]] = {
     "QNN215": (block(("q", "k", "s", "y", "x")), block(("q", "k", "s", "y", "x"), sdk="2.47")),
     "QNN231": (conv(encodings={"w": S16}, target="sm8450"), conv(encodings={"w": S16}, target="sm8550")),
     "QNN236": (
+        conv(encodings={"w": {"type": "lpbq", "blocks": [[17.0, 1.0, 2.0, 3.0]]}}),
         conv(encodings={"w": {"type": "lpbq", "blocks": [[16.0, 1.0, 2.0, 3.0]]}}),
-        conv(encodings={"w": {"type": "lpbq", "blocks": [[15.0, 1.0, 2.0, 3.0]]}}),
     ),
     "QNN237": (conv(precision="bf16", target="sm8650"), conv(precision="bf16", target="sm8850")),
     "QNN238": (

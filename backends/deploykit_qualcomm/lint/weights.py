@@ -62,10 +62,14 @@ def check_weights_16(situation: Situation) -> Iterator[Found]:
     "QNN236",
     "lpbq-block-scale",
     "error",
-    what="LPBQ whose integer block scales leave the range that the packed form can hold.",
-    why="A block scale is stored in as many bits as the weights: with 4 bits 1 to 15. AIMET writes up to 16.",
-    fix="quantize with block scales of 1 to 15, as deploykit lpbq does",
-    sources=(*constraint("lpbq-integer-scale").source, "aimet-onnx 2.42.0 (writes 1 to 2**bits)"),
+    what="LPBQ whose integer block scales leave the range from 1 to 2**(decompressed - compressed) bits.",
+    why="A 4-bit weight expands to 8 bits by a factor of 1 to 16; AIMET writes up to 16, and the HTP compiler takes it.",
+    fix="quantize with block scales of 1 to 16, as deploykit lpbq does",
+    sources=(
+        *constraint("lpbq-integer-scale").source,
+        "aimet-onnx 2.42.0 (writes 1 to 16)",
+        "onnxruntime-qnn 2.7.0 (block scales of 16 compiled and run on the emulator)",
+    ),
 )
 def check_block_scales(situation: Situation) -> Iterator[Found]:
     """Only encodings carry them."""
@@ -73,7 +77,7 @@ def check_block_scales(situation: Situation) -> Iterator[Found]:
 
     for entry in situation.encodings or ():
         if isinstance(entry.value, Lpbq):
-            scales, most = entry.value.block_scale, (1 << entry.value.bits) - 1
+            scales, most = entry.value.block_scale, 1 << (entry.value.decompressed_bits - entry.value.bits)
             low, high = float(scales.min()), float(scales.max())
             if low < 1 or high > most:
                 yield Found(
