@@ -1,6 +1,6 @@
 """Tensors between two ops that tool chains compute as one: they have no type of their own, and AIMET no entry for them.
 
-The pairs are those whose inner tensor AIMET 2.42 leaves out under its HTP configurations. It reads no encodings.
+The pairs are those whose inner tensor AIMET 2.42 leaves out when it simulates an NPU. It reads no encodings.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ _TAKES_IN: Mapping[str, frozenset[str]] = {
 }
 """Reader -> makers that it is fused with; MatMul and the Add of its bias are told apart by what is added."""
 
+_MOST_INPUTS = 5
+"""What a BatchNormalization reads; looking through longer lists for every tensor in them would not be linear."""
+
 
 def fused_tensors(facts: GraphFacts) -> dict[str, NodeFact]:
     """Every tensor inside a fused pair, with the node that takes it in: its only reader, and it is no output."""
@@ -36,6 +39,8 @@ def _fusing_reader(facts: GraphFacts, tensor: TensorFact) -> NodeFact | None:
     if maker is None or len(readers) != 1 or tensor.is_output:
         return None
     reader = readers[0]
+    if len(reader.inputs) > _MOST_INPUTS:
+        return None
     if not {maker.domain, reader.domain} <= set(DEFAULT_DOMAINS) or reader.inputs.count(tensor.name) != 1:
         return None
     if bias_after_matmul(facts, maker) is not None:

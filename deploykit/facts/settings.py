@@ -25,13 +25,16 @@ _SETTINGS: Mapping[str, frozenset[int]] = {
     "Upsample": frozenset({1}),
 }
 
+_MOST_INPUTS = 5
+
 
 def is_setting(node: NodeFact, name: str) -> bool:
     """True where ``node`` reads ``name`` as a setting only."""
-    if node.domain not in DEFAULT_DOMAINS:
+    settings = _SETTINGS.get(node.op_type) if node.domain in DEFAULT_DOMAINS else None
+    if settings is None or len(node.inputs) > _MOST_INPUTS:
         return False
     positions = {index for index, used in enumerate(node.inputs) if used == name}
-    return bool(positions) and positions <= _SETTINGS.get(node.op_type, frozenset())
+    return bool(positions) and positions <= settings
 
 
 def setting_of(facts: GraphFacts, name: str) -> NodeFact | None:

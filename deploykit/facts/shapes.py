@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from deploykit.facts.graph import GraphFacts, TensorFact
+from deploykit.facts.graph import GraphFacts, TensorFact, TensorRole
 
 __all__ = ["DynamicDim", "dynamic_inputs", "dynamic_tensors", "high_rank_tensors", "shape_text", "tensor_bytes"]
 
@@ -43,7 +43,7 @@ def dynamic_tensors(facts: GraphFacts) -> tuple[str, ...]:
 
     Tensors about which nothing could be inferred are left out.
     """
-    computed = (fact for fact in facts.tensors.values() if not fact.is_weight and fact.name not in facts.inputs)
+    computed = (fact for fact in facts.tensors.values() if fact.role is TensorRole.ACTIVATION)
     return tuple(fact.name for fact in computed if fact.shape is not None and not fact.is_static)
 
 

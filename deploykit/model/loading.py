@@ -16,7 +16,7 @@ from deploykit.model.external import ExternalFile, locate_external
 from deploykit.model.formats import name_format
 from deploykit.model.structure import check_structure
 from deploykit.model.tensors import check_inline, constant_tensor, is_external, stored_tensors
-from deploykit.model.wire import WireError, scan
+from deploykit.model.wire import ExcessError, WireError, scan
 
 if TYPE_CHECKING:
     from onnx import ModelProto, TensorProto
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Model", "load_model", "wrap_proto"]
 
 _PROTOBUF_LIMIT = 1 << 31
-_WORTH_SCANNING = 1 << 20
+_WORTH_SCANNING = 1 << 18
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +109,12 @@ def _parse(path: Path, data: bytes) -> ModelProto:
 def _scan(path: Path, data: bytes) -> None:
     try:
         scan(memoryview(data))
+    except ExcessError as error:
+        raise InputError(
+            f"{path}: too large or too deeply nested a graph",
+            why=str(error),
+            next="simplify it or split it before packaging, if it is not a broken file",
+        ) from None
     except WireError as error:
         raise _not_onnx(path, data, str(error)) from None
 

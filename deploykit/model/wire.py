@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeAlias
 
-__all__ = ["DEPTH_LIMIT", "PART_LIMIT", "WireError", "scan"]
+__all__ = ["DEPTH_LIMIT", "NODE_LIMIT", "PART_LIMIT", "ExcessError", "WireError", "scan"]
 
 PART_LIMIT = 4_000_000
 """Fields in the nested messages of one model: enough for 150,000 nodes with names and shapes."""
+
+NODE_LIMIT = 200_000
+"""Nodes of one model, those of subgraphs and functions included: what can be looked at within seconds."""
 
 DEPTH_LIMIT = 100
 """Levels of nested messages that protobuf reads; one subgraph takes three."""
@@ -61,13 +64,17 @@ class WireError(ValueError):
     """The bytes are not a whole model of a sane size; the text says why."""
 
 
+class ExcessError(WireError):
+    """The bytes may be a model, but one that would take too much time and memory."""
+
+
 def scan(data: memoryview) -> None:
     """Raise WireError unless ``data`` is a well-formed model; time is linear in the number of fields.
 
     Payloads (weights, strings) are stepped over, never looked at.
     """
     stack: list[tuple[Mapping[int, str], int]] = []
-    fields, end, position, parts = _NESTED["model"], len(data), 0, 0
+    fields, end, position, parts, nodes = _NESTED["model"], len(data), 0, 0, 0
     while True:
         if position == end:
             if not stack:
@@ -75,14 +82,17 @@ def scan(data: memoryview) -> None:
             fields, end = stack.pop()
             continue
         parts += 1
-        if parts > PART_LIMIT:
-            raise WireError(f"it has more than {PART_LIMIT:,} parts; no real model does")
+        if parts > PART_LIMIT or nodes > NODE_LIMIT:
+            raise ExcessError(
+                f"it has more than {NODE_LIMIT:,} nodes or {PART_LIMIT:,} parts; larger ones are not read"
+            )
         tag, position = _varint(data, position, end)
         kind = fields.get(tag >> 3) if tag & 7 == 2 else None
         start, position = _skip(data, tag, position, end)
         if kind is not None:
             if len(stack) >= DEPTH_LIMIT:
-                raise WireError(f"its messages are nested more than {DEPTH_LIMIT} levels deep")
+                raise ExcessError(f"its messages are nested more than {DEPTH_LIMIT} levels deep")
+            nodes += kind == "node"
             stack.append((fields, end))
             fields, end, position = _NESTED[kind], position, start
 

@@ -151,7 +151,15 @@ def test_subgraphs_nested_without_end(tmp_path: Path) -> None:
 def test_millions_of_empty_parts(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     path.write_bytes(b"\x08\x08" + field(7, field(1, b"\x2a\x00" * 5_000_000)))
-    assert "parts" in refusal(path)
+    assert "4,000,000 parts" in refusal(path)
+
+
+def test_more_nodes_than_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(b"\x08\x08" + field(7, b"\x0a\x00" * 300_000))
+    text = refusal(path)
+    assert "200,000 nodes" in text
+    assert "too large" in text
 
 
 LIMITED = """
@@ -173,7 +181,7 @@ except InputError as error:
     [
         hostile_nesting(100_000),
         b"\x08\x08" + field(7, b"\x0a\x00" * 5_000_000),
-        b"\x08\x08" + field(7, b"\x0a\x00" * 3_000_000),
+        b"\x08\x08" + field(7, b"\x0a\x00" * 199_000),
         b"\x08\x08" + field(7, field(5, b"\x08\xff\xff\xff\xff\xff\xff\xff\xff\x7f" * 2 + b"\x10\x01\x42\x01w")),
     ],
     ids=["nesting", "too many nodes", "many empty nodes", "dimensions beyond 64 bits"],
@@ -188,7 +196,7 @@ def test_hostile_files_are_refused_within_a_gigabyte(data: bytes, tmp_path: Path
     assert "refused:" in done.stdout
 
 
-def test_a_model_at_the_part_limit_still_loads_within_a_gigabyte(tmp_path: Path) -> None:
+def test_a_model_of_many_nodes_loads_within_a_gigabyte(tmp_path: Path) -> None:
     script = textwrap.dedent("""
         import sys
         from onnx import TensorProto, helper
@@ -257,6 +265,13 @@ def test_honest_tensors_load(value: npt.NDArray[Any], raw: bool, tmp_path: Path)
     loaded = wrap_proto(model, path=tmp_path / "m.onnx")
     assert list(loaded.stored) == ["w"]
     assert model.SerializeToString() == before
+
+
+@pytest.mark.parametrize("kind", sorted(set(TensorProto.DataType.keys()) - {"UNDEFINED"}))
+def test_every_element_type_of_onnx_has_a_size(kind: str, tmp_path: Path) -> None:
+    model = relu_model()
+    model.graph.initializer.add(name="w", data_type=TensorProto.DataType.Value(kind), dims=[0])
+    assert wrap_proto(model, path=tmp_path / "m.onnx").stored.keys() == {"w"}
 
 
 def test_tensors_in_attributes_and_bodies_are_checked_too(tmp_path: Path) -> None:
