@@ -36,6 +36,7 @@ _MOST_DIMS = 64
 _BITS = {
     **dict.fromkeys(("int2", "uint2"), 2),
     **dict.fromkeys(("int4", "uint4", "float4e2m1"), 4),
+    **dict.fromkeys(("float6e2m3", "float6e3m2"), 6),
     **dict.fromkeys(("int8", "uint8", "bool", "float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz"), 8),
     **dict.fromkeys(("float8e8m0",), 8),
     **dict.fromkeys(("int16", "uint16", "float16", "bfloat16"), 16),
@@ -196,7 +197,7 @@ def check_inline(tensor: TensorProto, where: str) -> None:
         present, wanted, unit = len(tensor.raw_data), size, "bytes"
     else:
         field, entries = _FIELDS[name]
-        packed = _BITS.get(name, 8) < 8
+        packed = _BITS.get(name) in (2, 4)
         present, unit = len(getattr(tensor, field)), "values"
         wanted = size if packed else element_count(tensor, where) * entries
     if present != wanted:

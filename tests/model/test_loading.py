@@ -270,8 +270,10 @@ def test_honest_tensors_load(value: npt.NDArray[Any], raw: bool, tmp_path: Path)
 @pytest.mark.parametrize("kind", sorted(set(TensorProto.DataType.keys()) - {"UNDEFINED"}))
 def test_every_element_type_of_onnx_has_a_size(kind: str, tmp_path: Path) -> None:
     model = relu_model()
-    model.graph.initializer.add(name="w", data_type=TensorProto.DataType.Value(kind), dims=[0])
-    assert wrap_proto(model, path=tmp_path / "m.onnx").stored.keys() == {"w"}
+    number = TensorProto.DataType.Value(kind)
+    plain = helper.make_tensor("w", number, [5], [b"1"] * 5 if kind == "STRING" else [1, 0, 1, 0, 1])
+    model.graph.initializer.extend([plain, numpy_helper.from_array(numpy_helper.to_array(plain), "raw")])
+    assert wrap_proto(model, path=tmp_path / "m.onnx").stored.keys() == {"w", "raw"}
 
 
 def test_tensors_in_attributes_and_bodies_are_checked_too(tmp_path: Path) -> None:
