@@ -271,7 +271,8 @@ def test_honest_tensors_load(value: npt.NDArray[Any], raw: bool, tmp_path: Path)
 def test_every_element_type_of_onnx_has_a_size(kind: str, tmp_path: Path) -> None:
     model = relu_model()
     number = TensorProto.DataType.Value(kind)
-    plain = helper.make_tensor("w", number, [5], [b"1"] * 5 if kind == "STRING" else [1, 0, 1, 0, 1])
+    values: Any = [b"1"] * 5 if kind == "STRING" else [1, 0, 1, 0, 1]
+    plain = helper.make_tensor("w", number, [5], values)
     model.graph.initializer.extend([plain, numpy_helper.from_array(numpy_helper.to_array(plain), "raw")])
     assert wrap_proto(model, path=tmp_path / "m.onnx").stored.keys() == {"w", "raw"}
 
