@@ -72,11 +72,13 @@ class GraphCopy:
         return readers[0] if len(readers) == 1 and name not in self.outputs else None
 
     def array(self, name: str) -> npt.NDArray[Any] | None:
-        """The stored value of an initializer or Constant, or None."""
+        """The stored value of an initializer or Constant, or None (also where it lies in a file that was not read)."""
         from onnx import numpy_helper
 
         tensor = self.stored.get(name)
-        return None if tensor is None else numpy_helper.to_array(tensor)
+        if tensor is None or tensor.data_location == tensor.EXTERNAL:
+            return None
+        return numpy_helper.to_array(tensor)
 
     def scalar(self, name: str) -> float | None:
         """A stored value of one element as a number, or None."""

@@ -34,7 +34,9 @@ def graph_bounds(graph: GraphCopy, known: Mapping[str, Interval] | None = None) 
     bounds: dict[str, Interval] = {}
     narrow = known or {}
     for name in graph.stored:
-        bounds[name] = _stored(graph, name)
+        # Weights of linear ops tell nothing here and may be large: they are not read.
+        if any(node.op_type in _RULES for node in graph.readers(name)):
+            bounds[name] = _stored(graph, name)
     for name in graph.inputs:
         bounds[name] = narrow.get(name, ANYTHING)
     for node in graph.nodes:

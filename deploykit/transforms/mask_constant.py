@@ -74,7 +74,8 @@ def match(model: ModelProto) -> MatchResult:
 
 def _candidates(graph: GraphCopy) -> Iterator[str]:
     for name, tensor in graph.stored.items():
-        if tensor.data_type == tensor.FLOAT and graph.readers(name):
+        readers = graph.readers(name)
+        if tensor.data_type == tensor.FLOAT and any(n.op_type in ("Add", "Where", "Identity") for n in readers):
             value = graph.array(name)
             if value is not None and value.size and float(value.min()) < _MASKED and float(value.max()) < -_MASKED:
                 yield name

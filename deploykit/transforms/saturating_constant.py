@@ -35,6 +35,8 @@ _MOVING = frozenset(
     | {"Tile", "TopK", "Transpose", "Unsqueeze", "Concat", "Where", "Add"}
 )
 
+_COMPUTING = frozenset({"BatchNormalization", "Conv", "ConvTranspose", "Gemm", "LayerNormalization", "MatMul"})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Flow:
@@ -75,7 +77,8 @@ def match(model: ModelProto) -> MatchResult:
 
 def _huge(graph: GraphCopy) -> Iterator[str]:
     for name, tensor in graph.stored.items():
-        if tensor.data_type == tensor.FLOAT and graph.readers(name):
+        # What a Conv or MatMul reads is no candidate and may be large: it is not even looked at.
+        if tensor.data_type == tensor.FLOAT and any(n.op_type not in _COMPUTING for n in graph.readers(name)):
             value = graph.array(name)
             if value is not None and value.size and float(np.abs(value).max()) > _HUGE:
                 yield name

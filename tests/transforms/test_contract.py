@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -35,3 +36,22 @@ def test_listing_imports_nothing_heavy() -> None:
 def test_a_match_is_true_only_with_sites() -> None:
     assert not MatchResult(reason="no Log")
     assert MatchResult(sites=(Site(nodes=("n",), tensors=("t",), why="because"),))
+
+
+def test_matching_leaves_external_weights_alone(tmp_path: Path) -> None:
+    """Every matcher runs on a model whose weights were not read; nothing is opened, nothing fails."""
+    import numpy as np
+    import onnx
+
+    from deploykit.testing.tiny_graphs import TinyGraph
+
+    graph = TinyGraph()
+    weight = graph.stored("weight", np.ones((64, 64)))
+    product = graph.op("MatMul", [graph.input("x", (1, 8, 64)), weight], "product")
+    total = graph.op("Add", [product, graph.stored("offset", np.full((8, 64), 1e30))], "sum")
+    graph.op("Log", [graph.op("Sigmoid", [total], "s")], "y")
+    onnx.save(graph.model("y"), tmp_path / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
+    (tmp_path / "w.bin").unlink()
+    model = onnx.load(tmp_path / "m.onnx", load_external_data=False)
+    for name in transform_names():
+        load_transform(name).match(model)
