@@ -1,0 +1,67 @@
+"""``deploykit simulate`` through the front door: text, JSON, data files, exit statuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from deploykit.cli import cli
+from deploykit.cli.frame import run
+
+AIMET = Path(__file__).parents[1] / "data" / "aimet"
+DETR, W8A16 = str(AIMET / "detr" / "model.onnx"), str(AIMET / "detr" / "w8a16.v1.0.0.encodings")
+
+
+def _data(folder: Path) -> Path:
+    with np.load(AIMET / "detr" / "w8a16.io.npz") as stored:
+        for index in (0, 1):
+            names = [key for key in stored.files if key.startswith(f"input.{index}:")]
+            np.savez(folder / f"sample{index}.npz", **{key.split(":", 1)[1]: stored[key] for key in names})
+    return folder
+
+
+def test_json_on_given_data_has_the_recorded_sqnr(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(cli, ["--json", "simulate", DETR, "--encodings", W8A16, "--data", str(_data(tmp_path))]) == 0
+    value = json.loads(capsys.readouterr().out)
+    assert value["sqnr_db"] == pytest.approx(10.21, abs=0.01)
+    assert value["samples"] == 2
+    assert value["data"] == "given"
+    assert [output["name"] for output in value["outputs"]] == ["detections"]
+
+
+def test_several_samples_in_one_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with np.load(AIMET / "detr" / "w8a16.io.npz") as stored:
+        keys = [key for key in stored.files if key.startswith("input.")]
+        np.savez(tmp_path / "all.npz", **{key.removeprefix("input."): stored[key] for key in keys})
+    call = ["--json", "simulate", DETR, "--encodings", W8A16, "--data", str(tmp_path / "all.npz")]
+    assert run(cli, call) == 0
+    assert json.loads(capsys.readouterr().out)["sqnr_db"] == pytest.approx(10.21, abs=0.01)
+    assert run(cli, [*call, "--samples", "1"]) == 0
+    assert json.loads(capsys.readouterr().out)["samples"] == 1
+
+
+def test_random_data_is_called_random(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(cli, ["simulate", DETR, "--encodings", W8A16, "--seed", "7"]) == 0
+    assert "random, seed 7" in capsys.readouterr().out
+
+
+def test_a_missed_threshold_exits_with_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    call = ["simulate", DETR, "--encodings", W8A16, "--data", str(_data(tmp_path)), "--min-sqnr"]
+    assert run(cli, [*call, "70"]) == 1
+    assert run(cli, [*call, "5"]) == 0
+    assert "detections" in capsys.readouterr().out
+
+
+def test_data_without_an_input_exits_with_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.savez(tmp_path / "x.npz", images=np.zeros((1, 3, 32, 32), np.float32))
+    assert run(cli, ["simulate", DETR, "--encodings", W8A16, "--data", str(tmp_path / "x.npz")]) == 3
+    assert "orig_target_sizes" in capsys.readouterr().err
+
+
+def test_a_sample_of_the_wrong_shape_exits_with_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.savez(tmp_path / "x.npz", images=np.zeros((1, 3, 8, 8), np.float32), orig_target_sizes=np.ones((1, 2)))
+    assert run(cli, ["simulate", DETR, "--encodings", W8A16, "--data", str(tmp_path / "x.npz")]) == 3
+    assert "does not run on this sample" in capsys.readouterr().err
