@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from deploykit.capabilities import Status
+from deploykit.capabilities import Feature, Status
 from deploykit.findings import Severity, SubjectKind
 from deploykit.rules import Found, Registry
 from deploykit_qnn_htp.draft import Draft
@@ -21,6 +21,8 @@ DRAFT_RULES: Registry[Draft] = Registry("draft")
 
 FLOAT16_MAX = 65504.0
 """The largest finite float16 (IEEE 754 binary16)."""
+
+_CONVERTERS = ("qnn-onnx-converter", "qairt-converter")
 
 _WORTH_READING = 1 << 20
 """Constants with more elements are weights, not range problems; they are not read for this question."""
@@ -105,15 +107,12 @@ def check_matmul_16(draft: Draft) -> Iterator[Found]:
 )
 def check_block_quantization(draft: Draft) -> Iterator[Found]:
     """LPBQ and block entries against the feature rows."""
-    entries = tuple(draft.completed or ())
-    for kind, feature in (("lpbq", "lpbq"), ("per-block", "bq")):
-        names = [entry.name for entry in entries if _granularity(entry) == kind]
-        if not names:
-            continue
-        row = draft.sdk.feature(feature, arch=draft.arch)
+    for kind in ("lpbq", "per-block"):
+        names = [entry.name for entry in draft.completed or () if _granularity(entry) == kind]
+        row = draft.sdk.feature("lpbq", arch=draft.arch) if kind == "lpbq" else _converter_row(draft)
         status = Status.UNKNOWN if row is None else row.status
-        # A float scale per block has no way into the converters at all, so that unknown is not good enough there.
-        if status is Status.SUPPORTED or (status is Status.UNKNOWN and feature == "lpbq"):
+        # A float scale per block has no known way through the converters, so that unknown is not good enough there.
+        if not names or status is Status.SUPPORTED or (status is Status.UNKNOWN and kind == "lpbq"):
             continue
         yield Found(
             kind=SubjectKind.ENCODINGS,
@@ -123,6 +122,12 @@ def check_block_quantization(draft: Draft) -> Iterator[Found]:
             sources=() if row is None else row.source,
             evidence={"tensors": names},
         )
+
+
+def _converter_row(draft: Draft) -> Feature | None:
+    """What is known of block quantization through the converters; what the provider can do does not help here."""
+    rows = (row for row in draft.sdk.features if row.feature == "bq" and row.tool in _CONVERTERS)
+    return next(rows, None)
 
 
 def _granularity(entry: Encoding) -> str:
