@@ -5,6 +5,7 @@ What a file means is decided by the model's inputs; nothing is guessed from valu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from deploykit.encodings.values import EncodingSet
     from deploykit.model import Model
 
-__all__ = ["gather_samples", "load_weights", "read_samples"]
+__all__ = ["gather_samples", "load_small_weights", "load_weights", "read_samples"]
 
 _Arrays = dict[str, npt.NDArray[Any]]
 
@@ -39,6 +40,25 @@ def load_weights(model: Model) -> ModelProto:
     whole.CopyFrom(model.proto)
     load_external_data_for_model(whole, str(model.path.parent))
     return whole
+
+
+def load_small_weights(model: Model, *, limit: int = 1 << 20) -> ModelProto:
+    """The model with initializers of at most ``limit`` elements read.
+
+    Enough for matching rewrites, which look at constants and never at the weights of linear ops.
+    """
+    if not model.external:
+        return model.proto
+    from onnx import ModelProto, numpy_helper
+
+    from deploykit.model.weights import weight
+
+    partly = ModelProto()
+    partly.CopyFrom(model.proto)
+    for tensor in partly.graph.initializer:
+        if tensor.data_location == tensor.EXTERNAL and math.prod(tensor.dims) <= limit:
+            tensor.CopyFrom(numpy_helper.from_array(np.asarray(weight(model, tensor.name)), tensor.name))
+    return partly
 
 
 def gather_samples(
