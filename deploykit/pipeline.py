@@ -103,9 +103,9 @@ def _read_encodings(request: Request, facts: GraphFacts) -> EncodingSet | None:
 
     encodings = read_encodings(request.encodings)
     if request.float_tensors is not None:
-        from deploykit.encodings.float_tensors import read_float_tensors
+        from deploykit.encodings.float_tensors import read_float_tensors, with_float_tensors
 
-        encodings = replace(encodings, float_tensors=read_float_tensors(request.float_tensors))
+        encodings = with_float_tensors(encodings, read_float_tensors(request.float_tensors))
     return place(encodings, facts)
 
 

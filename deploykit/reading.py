@@ -77,6 +77,9 @@ def parse_json(data: bytes, *, where: str) -> Any:
         raise InputError(f"{where}: not JSON", why=str(error), next="is the file complete?") from None
     except RecursionError:
         raise InputError(f"{where}: nested too deeply to be a real file") from None
+    except ValueError as error:
+        # Whole numbers of more digits than Python converts.
+        raise InputError(f"{where}: not JSON that can be read", why=str(error)) from None
 
 
 class _RefusedJSONError(ValueError):
