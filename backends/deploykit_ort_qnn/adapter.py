@@ -86,6 +86,12 @@ class OrtQnn:
 
         return inspect_context(path).to_json()
 
+    def binary_rows(self, built_with: str, built_for: str, runtime: str, arch: str) -> Iterable[CompatRow]:
+        """Will a binary made by one release for one architecture load on another release and architecture?"""
+        from deploykit_qualcomm.binaries import binary_rows
+
+        return binary_rows(self.id, built_with, built_for, runtime, arch)
+
     def preflight(self, model: bytes, device: Device, progress: Progress) -> Mapping[str, Any]:
         """A second opinion on a QDQ or float model: does this compiler take it, and what does it make of it?"""
         from deploykit_ort_qnn.preflight import preflight

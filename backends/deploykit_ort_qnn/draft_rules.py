@@ -146,16 +146,10 @@ def check_skipped(draft: Draft) -> Iterator[Found]:
 )
 def check_narrowing(draft: Draft) -> Iterator[Found]:
     """16-bit dynamic MatMuls where int16 is not to be had."""
-    if draft.prepared is None or (draft.arch is not None and draft.arch >= 73):
-        return
-    encodings, facts = draft.prepared.encodings, draft.situation.facts
-    for node in facts.nodes:
-        weights = [name for name in node.inputs if name in facts.tensors and facts.tensors[name].is_weight]
-        entries = [encodings.get(name) for name in (*node.inputs, *node.outputs)]
-        if node.op_type == "MatMul" and not weights and all(e is not None and e.dtype[-2:] == "16" for e in entries):
-            message = f"MatMul {node.label}: {node.inputs[1]} will be read with 8 bits"
-            strict = Severity.ERROR if draft.options.get("strict_precision") else None
-            yield Found(kind=SubjectKind.NODE, name=node.label, message=message, severity=strict)
+    for name in () if draft.prepared is None else draft.prepared.narrowed:
+        message = f"the MatMul that makes {name}: its operand 1 will be read with 8 bits"
+        strict = Severity.ERROR if draft.options.get("strict_precision") else None
+        yield Found(kind=SubjectKind.TENSOR, name=name, message=message, severity=strict)
 
 
 @DRAFT_RULES.rule(

@@ -18,7 +18,8 @@ __all__ = ["ContextInfo", "inspect_context"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextInfo:
-    """A binary's own words: who built it, for which chip, with which graphs. ``onnx`` is the ONNX side's metadata."""
+    """A binary's own words: who built it, for which chip, with which graphs. ``arch`` and ``devices`` are
+    what the tables know of that chip; ``onnx`` is the ONNX side's metadata."""
 
     path: Path
     build: str
@@ -28,6 +29,8 @@ class ContextInfo:
     blob_version: str
     graph_count: int
     graphs: tuple[dict[str, Any], ...]
+    arch: str = ""
+    devices: tuple[str, ...] = ()
     onnx: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -42,6 +45,8 @@ class ContextInfo:
             "build": self.build,
             "qairt": self.qairt,
             "soc_model": self.soc_model,
+            "arch": self.arch,
+            "devices": list(self.devices),
             "core_api": self.core_api,
             "backend_api": self.backend_api,
             "blob_version": self.blob_version,
@@ -64,6 +69,7 @@ def inspect_context(path: Path) -> ContextInfo:
     if not answer["ok"]:
         raise InputError(f"{path}: not readable as a context binary", why=answer["error"])
     context = answer["context"]
+    arch, devices = _chips(context["soc_model"])
     return ContextInfo(
         path=path,
         build=context["build"],
@@ -73,8 +79,20 @@ def inspect_context(path: Path) -> ContextInfo:
         blob_version=_dotted(context["blob_version"]),
         graph_count=context["graph_count"],
         graphs=tuple(context["graphs"]),
+        arch=arch,
+        devices=devices,
         onnx=onnx_side,
     )
+
+
+def _chips(soc_model: int) -> tuple[str, tuple[str, ...]]:
+    """The architecture and the devices of that chip number, as far as the tables know."""
+    from deploykit_qualcomm.archs import arch_of
+    from deploykit_qualcomm.devices import qualcomm_devices
+
+    found = [device for device in qualcomm_devices() if device.fact("soc_model") == soc_model]
+    archs = {arch for device in found if (arch := arch_of(device))}
+    return (archs.pop() if len(archs) == 1 else ""), tuple(device.id for device in found)
 
 
 def _context_model(path: Path, folder: Path) -> tuple[dict[str, Any], Path]:

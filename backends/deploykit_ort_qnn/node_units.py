@@ -78,29 +78,39 @@ _KEEPS_WEIGHTS = frozenset(["LayerNormalization", "InstanceNormalization"])
 class Conversions:
     """What ``insert_qdq`` is told: other grids for inputs of nodes, and grids before a tensor's own.
 
-    ``widened`` and ``int16`` are the first outputs of the nodes concerned.
+    ``widened`` and ``int16`` are the first outputs of the nodes concerned; ``narrowed`` those of 16-bit MatMuls of two
+    activations that were left as they are.
     """
 
     requantize: dict[tuple[str, int], Affine] = field(default_factory=dict)
     first: dict[str, Affine] = field(default_factory=dict)
     widened: tuple[str, ...] = ()
     int16: tuple[str, ...] = ()
+    narrowed: tuple[str, ...] = ()
 
 
 def find_conversions(model: ModelProto, encodings: EncodingSet, *, int16_matmul: bool) -> Conversions:
     """Conversions for every node of mixed widths, and for 16-bit MatMuls of two activations where that is wanted."""
     stored = stored_tensors(model.graph)
     found = Conversions()
-    wide, int16 = list[str](), list[str]()
+    wide, int16, narrowed = list[str](), list[str](), list[str]()
     for node in model.graph.node:
         if node.op_type == "MatMul" and not any(name in stored for name in node.input):
-            if int16_matmul and _all_wide(node, encodings):
+            if not _all_wide(node, encodings):
+                continue
+            (int16 if int16_matmul else narrowed).append(node.output[0])
+            if int16_matmul:
                 _use_int16(node, encodings, found)
-                int16.append(node.output[0])
         elif node.op_type in _ONE_WIDTH and _is_mixed(node, encodings):
             _use_widest(node, encodings, found)
             wide.append(node.output[0])
-    return Conversions(requantize=found.requantize, first=found.first, widened=tuple(wide), int16=tuple(int16))
+    return Conversions(
+        requantize=found.requantize,
+        first=found.first,
+        widened=tuple(wide),
+        int16=tuple(int16),
+        narrowed=tuple(narrowed),
+    )
 
 
 def symmetric_int16(value: Affine) -> Affine:

@@ -54,7 +54,7 @@ class Prepared:
 
     ``placed`` are the types that Q/DQ nodes state, ``stored`` the names of the integers, ``activations`` the tensors
     computed at run time. ``refusals`` name nodes that look rewritable and are not.
-    ``float8`` are weights that no rewrite helps.
+    ``float8`` are weights that no rewrite helps; ``narrowed`` are results of MatMuls whose operand 1 loses 8 bits.
     """
 
     model: ModelProto
@@ -67,6 +67,7 @@ class Prepared:
     skipped: tuple[Skipped, ...] = ()
     refusals: tuple[str, ...] = ()
     float8: tuple[str, ...] = ()
+    narrowed: tuple[str, ...] = ()
 
 
 def prepare(
@@ -112,6 +113,7 @@ def prepare(
         activations=made.activations,
         skipped=made.skipped,
         refusals=tuple(refusals),
+        narrowed=conversions.narrowed,
         float8=tuple(entry.name for entry in encodings if isinstance(entry.value, Float8)),
     )
 
