@@ -5,12 +5,15 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from deploykit.facts.graph import GraphFacts
 from deploykit.findings import Severity, SubjectKind
-from deploykit.numerics.comparison import Comparison, OutputComparison, SliceRun
 from deploykit.numerics.mixing import Mixing, find_mixing, output_of_shape
 from deploykit.rules import Found, Registry
+
+if TYPE_CHECKING:
+    from deploykit.numerics.comparison import Comparison, OutputComparison, SliceRun
 
 __all__ = ["COMPARISON_RULES", "Judged", "Thresholds"]
 
