@@ -13,7 +13,7 @@ import pytest
 
 from deploykit.adapter import Request
 from deploykit.capabilities import Feature, Status
-from deploykit.encodings.values import EncodingSet
+from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.pipeline import read_situation
 from deploykit_qnn_htp.draft import Candidate, Draft, draft_of
 from deploykit_qnn_htp.draft_rules import DRAFT_RULES
@@ -56,8 +56,9 @@ def with_float_operand() -> Draft:
     product = next(n for n in made.situation.facts.nodes if n.op_type == "MatMul" and "attn/MatMul_1" in n.name)
     first, second = product.inputs
     entries = {n: e for n, e in made.completed.entries.items() if n != first}
-    unsigned = replace(entries[second].value, signed=False)  # type: ignore[type-var]
-    entries[second] = replace(entries[second], value=unsigned)
+    grid = entries[second].value
+    assert isinstance(grid, Affine)
+    entries[second] = replace(entries[second], value=replace(grid, signed=False))
     from deploykit.facts.float_propagation import predict_float_set
 
     completed = replace(made.completed, entries=entries)

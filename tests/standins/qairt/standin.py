@@ -106,7 +106,7 @@ def overrides(flags: dict[str, list[str]]) -> dict[str, str]:
         if "--use_quantize_v2" not in flags:
             fail("Traceback (most recent call last):\nKeyError: 'param_encodings'", 1)
         return {entry["name"]: entry["output_dtype"] for entry in data["encodings"]}
-    kinds = {}
+    kinds: dict[str, str] = {}
     for section in ("activation_encodings", "param_encodings"):
         rows = data[section]
         pairs = rows.items() if isinstance(rows, dict) else ((row["name"], [row]) for row in rows)
