@@ -15,14 +15,15 @@ from deploykit.errors import UnknownTargetError
 from deploykit.findings import Confidence
 from deploykit_qualcomm.archs import arch_number, known_archs
 from deploykit_qualcomm.compat import FAMILY
+from deploykit_qualcomm.tables import tables
 
 __all__ = ["Loading", "binary_rows", "judge_loading"]
 
 _CACHE = "onnxruntime/onnxruntime-qnn onnxruntime/core/providers/qnn builder/qnn_cache_compatibility_manager.cc"
-_LAB = "onnxruntime-qnn 2.4.0 and 2.7.0 run on Linux x86-64 without hardware"
-_BLOB = "docs.qualcomm.com 80-63442-10, general_revision_history (beginning), and user notes"
+_LAB = "onnxruntime-qnn 2.3.0 to 2.7.0 run on Linux x86-64 without hardware: 25 pairs of builder and runtime"
+_EMULATOR = "onnxruntime-qnn 2.7.0 run on Linux x86-64 without hardware: 36 pairs of architectures"
 _MAINTAINER = "qualcomm/ai-hub-apps#148 (maintainer statement)"
-_NEW_BLOB = Version("2.49")
+_V81 = 81  # the emulator refuses binaries for v81 under any older architecture, and no others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,15 +83,33 @@ def binary_rows(backend: str, built_with: str, built_for: str, runtime: str, arc
 
 def _by_release(built: Version, runtime: Version) -> Loading:
     if _comparable(built, runtime) <= _comparable(runtime, built):
-        why = f"a binary of {built} is not newer than the runtime {runtime}"
-        return _release(Status.SUPPORTED, why, (_CACHE, _MAINTAINER, _LAB))
-    if runtime < _NEW_BLOB <= built:
-        why = f"{built} writes context blobs of version 4.0, {runtime} reads 3.x"
-        return _release(Status.UNSUPPORTED, why, (_CACHE, _BLOB, _LAB))
-    return _release(Status.UNSUPPORTED, f"{built} is newer than the runtime {runtime}", (_CACHE, _MAINTAINER, _LAB))
+        return _release(Status.SUPPORTED, f"a binary of {built} is not newer than the runtime {runtime}")
+    written, read = _blob_written(built), _blob_read(runtime)
+    why = f"{built} is newer than the runtime {runtime}"
+    if written and read and Version(written) > Version(read):
+        why += f"; it writes context blobs of version {written} or later, the runtime reads at most {read}"
+    return _release(Status.UNSUPPORTED, why)
 
 
-def _release(status: Status, why: str, source: tuple[str, ...]) -> Loading:
+def _blob_written(built: Version) -> str | None:
+    """The blob version of the newest release up to ``built`` of which it is known: at least that is written."""
+    known = [blob for version, blob in _blobs() if version <= built]
+    return known[-1] if known else None
+
+
+def _blob_read(runtime: Version) -> str | None:
+    """The blob version of the oldest release from ``runtime`` on of which it is known: at most that is read."""
+    return next((blob for version, blob in _blobs() if version >= runtime), None)
+
+
+def _blobs() -> list[tuple[Version, str]]:
+    shelf = tables()
+    files = (shelf.file(version) for version in shelf.versions)
+    return [(Version(f.version), str(f.facts["context_blob"].value)) for f in files if "context_blob" in f.facts]
+
+
+def _release(status: Status, why: str) -> Loading:
+    source = (_CACHE, _MAINTAINER, _LAB)
     return Loading(part="release", status=status, why=why, source=source, confidence=Confidence.OBSERVED)
 
 
@@ -111,7 +130,11 @@ def _by_arch(built_for: int | None, arch: int | None) -> Loading:
             f"built for v{built_for}, below v{arch}: accepted, recompilation preferred",
             contradicts="the vendor's HTP backend page (2.39) calls loading a binary of another arch indeterminate",
         )
-    return _arch(Status.UNSUPPORTED, f"built for v{built_for}, above v{arch}: refused")
+    return _arch(
+        Status.UNSUPPORTED,
+        f"built for v{built_for}, above v{arch}: refused",
+        contradicts="" if built_for >= _V81 else "the x86 emulator loads such a binary all the same",
+    )
 
 
 def _arch(status: Status, why: str, *, contradicts: str = "") -> Loading:
@@ -119,7 +142,7 @@ def _arch(status: Status, why: str, *, contradicts: str = "") -> Loading:
         part="architecture",
         status=status,
         why=why,
-        source=(_CACHE, _LAB),
+        source=(_CACHE, _EMULATOR),
         confidence=Confidence.OBSERVED,
         contradicts=contradicts,
     )

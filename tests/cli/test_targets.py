@@ -55,7 +55,7 @@ def test_both_sides_of_a_contradiction_are_shown(call: Any) -> None:
 
 
 def test_an_unknown_architecture_is_said_to_be_unknown(call: Any) -> None:
-    assert "arch: unknown" in call("sm7150")
+    assert "arch: unknown" in call("sc7280x")
 
 
 def test_only_one_backend(call: Any) -> None:

@@ -177,12 +177,24 @@ def test_wheels() -> None:
 
 
 def test_context_blob_versions() -> None:
-    found = {row.feature: row.since for row in ask("fact context-blob") if row.since <= "2.49.0"}
+    found = {row.since: row.feature.split()[-1] for row in ask("fact context-blob")}
     assert found == {
-        "fact context-blob 3.2.0": "2.28",
-        "fact context-blob 3.3.4": "2.42.0",
-        "fact context-blob 4.0": "2.49.0",
+        "2.28": "3.2.0",
+        "2.42.0": "3.3.4",
+        "2.47.0": "3.3.4",
+        "2.48.40": "4.0.4",
+        "2.49.0": "4.0",
+        "2.49.40": "4.0.4",
+        "2.50.40": "4.0.5",
+        "2.51.0": "4.0.6",
     }
+
+
+def test_what_an_unset_vtcm_size_means_changed() -> None:
+    states = [
+        status("vtcm-unset-is-soc-maximum", sdk) for sdk in ("2.33", "2.42", "2.47", "2.48.40", "2.49.40", "2.51")
+    ]
+    assert states == ["unknown", "unsupported", "unsupported", "unsupported", "supported", "supported"]
 
 
 @pytest.mark.parametrize(
@@ -209,8 +221,21 @@ def test_will_a_context_binary_load(built: str, built_for: str, runtime: str, ar
 
 
 def test_the_blob_version_is_named_where_it_decides() -> None:
-    release, _ = judge_loading("2.49.0", "v73", "2.42.0", "v73")
-    assert "4.0" in release.why
+    release, _ = judge_loading("2.49.40", "v73", "2.42.0", "v73")
+    assert "4.0.4" in release.why
+    assert "3.3.4" in release.why
+    same, _ = judge_loading("2.49.40", "v73", "2.48.40", "v73")
+    assert str(same.status) == "unsupported"
+    assert "blob" not in same.why
+
+
+@pytest.mark.parametrize("built", range(5))
+@pytest.mark.parametrize("runtime", range(5))
+def test_loading_by_release_as_measured_with_five_wheels(built: int, runtime: int) -> None:
+    """All 25 pairs of builder and runtime, on the emulator: a binary loads where the runtime is at least as new."""
+    releases = ("2.47.0", "2.48.40", "2.49.40", "2.50.40", "2.51.0")
+    release, _ = judge_loading(releases[built], "v75", releases[runtime], "v75")
+    assert (str(release.status) == "supported") is (built <= runtime)
 
 
 def test_what_changes_for_a_v75_device_from_2_33_to_2_37() -> None:

@@ -33,8 +33,35 @@ def test_soc_models_and_architectures() -> None:
         assert of_chip(chip).fact("soc_model") == int(number), chip
     with_arch = dict(line.split() for line in ROWS["with_arch"])
     assert len(with_arch) == 42
-    for chip in ROWS["devices"]:
-        assert of_chip(chip).fact("arch") == with_arch.get(chip), chip
+    for chip, arch in with_arch.items():
+        assert of_chip(chip).fact("arch") == arch, chip
+
+
+@pytest.mark.parametrize(
+    ("name", "soc_model", "arch", "vtcm_mb"),
+    [
+        ("sm7550", 64, "v73", 2),
+        ("sm7450", 41, "v69", 2),
+        ("sa7255", 67, "v75", 8),
+        ("sm8635", 68, "v73", 4),
+        ("sm8735", 85, "v73", 8),
+        ("qcm6690", 78, "v73", 2),
+        ("sc8280x", 37, "v68", 4),
+        ("qcs8845", 109, "v81", 8),
+    ],
+)
+def test_what_the_soc_table_of_the_wheels_says(name: str, soc_model: int, arch: str, vtcm_mb: int) -> None:
+    device = DEVICES[name]
+    assert (device.fact("soc_model"), device.fact("arch"), device.fact("vtcm_mb")) == (soc_model, arch, vtcm_mb)
+    assert any("SoC table inside onnxruntime-qnn" in source for source in device.facts["arch"].source)
+
+
+def test_chips_that_the_soc_table_gives_no_architecture() -> None:
+    for name in ("sdm660", "sm4635", "qcs2290"):
+        assert has_htp(DEVICES[name]) is False
+        assert DEVICES[name].fact("arch") is None
+    assert has_htp(DEVICES["sdm845"]) is False
+    assert DEVICES["sdm845"].fact("arch") == "v65"
 
 
 @pytest.mark.parametrize("device", qualcomm_devices(), ids=lambda device: device.id)
@@ -84,12 +111,9 @@ def test_a_name_is_never_a_path(name: str) -> None:
 
 
 def test_search_by_name_architecture_and_phrase() -> None:
-    assert {device.id for device in search_devices(DEVICES.values(), "v75")} == {
-        "qcs8275",
-        "qcs8300",
-        "qcs8625",
-        "sm8650",
-    }
+    found = {device.id for device in search_devices(DEVICES.values(), "v75")}
+    assert found >= {"qcs8275", "qcs8300", "qcs8625", "sa7255", "sm8650"}
+    assert "sm8550" not in found
     assert [device.id for device in search_devices(DEVICES.values(), "8 gen 3")] == ["sm8650"]
     assert "sm8650" in {device.id for device in search_devices(DEVICES.values(), "snapdragon v75")}
     assert search_devices(DEVICES.values(), "no such chip") == ()
@@ -99,13 +123,13 @@ def test_contradictions_are_kept_with_both_sides() -> None:
     soc = DEVICES["qcs6490"].facts["soc_model"]
     assert (soc.value, soc.alternatives) == (35, (93,))
     arch = DEVICES["sc8480xp"].facts["arch"]
-    assert (arch.value, arch.alternatives, str(arch.confidence)) == ("v81", ("v75",), "inferred")
+    assert (arch.value, arch.alternatives, str(arch.confidence)) == ("v81", ("v75",), "observed")
     assert "88" in DEVICES["sm8850"].facts["bf16"].contradicts
     assert DEVICES["sm8850"].fact("android_soc_id") == 660
 
 
 def test_an_unknown_architecture_stays_unknown() -> None:
-    device = DEVICES["sm7150"]
+    device = DEVICES["sc7280x"]
     assert device.fact("arch") is None
     assert has_htp(device) is None
     assert capability("fp16", device=device) is None
@@ -121,7 +145,7 @@ def test_precisions_follow_from_the_architecture() -> None:
 
 
 def test_architectures() -> None:
-    assert known_archs() == ("v66", "v68", "v69", "v73", "v75", "v79", "v81")
+    assert known_archs() == ("v65", "v66", "v68", "v69", "v73", "v75", "v79", "v81")
     assert arch_number("v73") == 73
     assert arch_number("v74") is None
     fact = capability("fp16", arch="v68")

@@ -147,7 +147,7 @@ def test_a_backend_that_does_not_serve_the_device() -> None:
 
 
 def test_the_provider_needs_no_tools_and_no_dsp_arch() -> None:
-    target = resolve_target("sm7150", "2.51", "ort-qnn")
+    target = resolve_target("sc7280x", "2.51", "ort-qnn")
     assert [(finding.code, str(finding.severity)) for finding in target.findings] == [("QNN010", "warning")]
-    (error,) = [f for f in resolve_target("sm7150", "2.50", "qnn-htp").findings if f.code == "QNN010"]
+    (error,) = [f for f in resolve_target("sc7280x", "2.50", "qnn-htp").findings if f.code == "QNN010"]
     assert error.blocks
