@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -33,6 +34,7 @@ def plan_text(plan: Plan) -> str:
     """A plan for people."""
     sdk = f", {plan.sdk['name']} {plan.sdk['version']}" if plan.sdk.get("version") else ""
     lines = [click.style(f"{plan.target['name']} ({plan.backend}{sdk})", bold=True), findings_text(plan.findings), ""]
+    lines += [_way(way) for way in plan.candidates]
     if plan.route is None:
         lines.append("route      none")
     else:
@@ -43,3 +45,10 @@ def plan_text(plan: Plan) -> str:
     if counts["intended"]:
         lines.append("precision  " + ", ".join(f"{count} {kind}" for kind, count in counts["expected"].items()))
     return "\n".join(lines)
+
+
+def _way(way: Mapping[str, Any]) -> str:
+    """One way to deploy a precision mix, with its simulated quality, and why it won or lost."""
+    mark = click.style("way *     ", bold=True) if way["won"] else "way       "
+    quality = "no signal" if way["overall_db"] is None else f"{way['overall_db']:.1f} dB"
+    return f"{mark} {way['id']}: {quality}, {way['float16_tensors']} float16 tensors; {way['why']}"
