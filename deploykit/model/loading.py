@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deploykit.errors import InputError
+from deploykit.model.arity import check_arity
 from deploykit.model.external import ExternalFile, locate_external
 from deploykit.model.formats import name_format
 from deploykit.model.structure import check_structure
@@ -58,6 +59,7 @@ def wrap_proto(proto: ModelProto, *, path: Path) -> Model:
             check_inline(tensor.proto, f"{path}: {tensor.where}")
     files = locate_external(path, external)
     check_structure(path, proto)
+    check_arity(path, proto)
     return Model(path=path, proto=proto, external=files, stored=_stored(proto))
 
 

@@ -26,11 +26,26 @@ def check_structure(path: Path, proto: ModelProto) -> None:
     """InputError, naming the tensor and the node, where the graph is not in single assignment form and sorted order."""
     if not proto.graph.output:
         raise InputError(f"{path}: its graph has no outputs, so it computes nothing", next="export the model again")
+    _check_head(path, proto)
     _Checker(path).graph(proto.graph, set(), "the graph")
     for function in proto.functions:
         _check_signature(path, function)
         _Checker(path).nodes(function.node, set(function.input), "function " + repr(function.name))
     _check_calls(path, proto)
+
+
+def _check_head(path: Path, proto: ModelProto) -> None:
+    head = (proto.producer_name, proto.producer_version, proto.graph.name)
+    for text in (*head, *(entry.domain for entry in proto.opset_import)):
+        _check_text(path, text, "the model")
+
+
+def _check_text(path: Path, text: str, what: str) -> None:
+    # Protobuf hands over bytes where a text is not valid.
+    if not isinstance(text, str):
+        raise InputError(
+            f"{path}: {what} has the name {text!r:.80}, which is not UTF-8", next="copy or export the model again"
+        )
 
 
 def node_label(node: NodeProto) -> str:
@@ -102,10 +117,10 @@ class _Checker:
             raise InputError(
                 f"{self.path}: node {node_label(node)!r} has no operator type", next="export the model again"
             )
-        for name in (node.name, node.op_type, node.domain):
-            self._text(name, f"node {node_label(node)!r}")
+        for name in (node.name, node.op_type, node.domain, *(attribute.name for attribute in node.attribute)):
+            _check_text(self.path, name, f"node {node_label(node)!r}")
         for name in filter(None, node.input):
-            self._text(name, f"an input of node {node_label(node)!r}")
+            _check_text(self.path, name, f"an input of node {node_label(node)!r}")
             if name not in visible:
                 raise _unordered(self.path, nodes, node, name)
         for attribute in node.attribute:
@@ -113,16 +128,9 @@ class _Checker:
                 self.graph(graph, visible, f"{attribute.name!r} of node {node_label(node)!r} in {where}"[:300])
 
     def _name(self, name: str, what: str) -> None:
-        self._text(name, what)
+        _check_text(self.path, name, what)
         if not name:
             raise InputError(f"{self.path}: {what} has no name", why="tensors are told apart by their names")
-
-    def _text(self, name: str, what: str) -> None:
-        # Protobuf hands over bytes where a name is not valid text.
-        if not isinstance(name, str):
-            raise InputError(
-                f"{self.path}: {what} has the name {name!r:.80}, which is not UTF-8", next="export the model again"
-            )
 
 
 def _unordered(path: Path, nodes: Sequence[NodeProto], node: NodeProto, name: str) -> InputError:
