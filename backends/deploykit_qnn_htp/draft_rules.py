@@ -69,7 +69,10 @@ def check_float16(draft: Draft) -> Iterator[Found]:
     why="The second operand is treated as a weight there, and 16-bit weights need v73 (has incorrect Value 68, "
     "expected >= 73).",
     fix="encode the second operand with 8 bits, or choose a device with v73 or newer",
-    sources=("pytorch/executorch backends/qualcomm quantizer/annotators/htp_rules.py", "TOOLS (qairt-quantizer)"),
+    sources=(
+        "pytorch/executorch backends/qualcomm quantizer/annotators/htp_rules.py",
+        "QNN SDK documentation 80-63442-2 Rev BL (2025-06-11, about QAIRT 2.35): qairt-quantizer",
+    ),
 )
 def check_matmul_16(draft: Draft) -> Iterator[Found]:
     """Second operands of dynamic MatMuls."""
@@ -163,7 +166,10 @@ def check_float8(draft: Draft) -> Iterator[Found]:
     what="Weights of a width that the converters do not take.",
     why="--weights_bitwidth takes 4, 8 and 16; 2-bit weights are listed for one operation from QAIRT 2.49 on only.",
     fix="use 4 or 8 bits",
-    sources=("NS", "QAIRT revision history 80-63442-10 (2.49)"),
+    sources=(
+        "argument lists recorded in generated model.cpp files (QAIRT 2.25 to 2.50), public repositories",
+        "QAIRT revision history 80-63442-10 (2.49)",
+    ),
 )
 def check_weight_width(draft: Draft) -> Iterator[Found]:
     """Integer entries of 1, 2, 3 … bits."""

@@ -36,7 +36,10 @@ def _sources(row: Feature | None) -> tuple[str, ...]:
     why="With --input_list quantizer V1 calibrates every tensor without an encoding and makes it UFIXED_POINT_8: the "
     "layers that were meant to stay float16 are downgraded to 8 bit without a word.",
     fix="convert without an input list: deploykit's float-fallback route does",
-    sources=("qualcomm/aimet#4102", "TOOLS (wording of the options)"),
+    sources=(
+        "qualcomm/aimet#4102",
+        "QNN SDK documentation 80-63442-2 Rev BL (2025-06-11, about QAIRT 2.35): wording of the options",
+    ),
 )
 def check_silent_downgrade(candidate: Candidate) -> Iterator[Found]:
     """Strategy 1 of qualcomm/aimet#4102."""
@@ -176,7 +179,10 @@ def check_gaps(candidate: Candidate) -> Iterator[Found]:
     what="A route through quantizer V2 under an SDK that is not known to have it.",
     why="--use_quantize_v2 is refused by converters that do not have it; 2.35 and 2.36 may hold a partial form.",
     fix="use another route, or QAIRT 2.37 and later",
-    sources=("qualcomm/aimet#4102", "NS"),
+    sources=(
+        "qualcomm/aimet#4102",
+        "argument lists recorded in generated model.cpp files (QAIRT 2.25 to 2.50), public repositories",
+    ),
 )
 def check_quantizer_v2(candidate: Candidate) -> Iterator[Found]:
     """The feature row decides."""
@@ -326,7 +332,10 @@ def check_version_proven(candidate: Candidate) -> Iterator[Found]:
     what="A precision that only calibration can give, without calibration data.",
     why="Encodings come from data; without an input list quantizer V1 quantizes nothing at all.",
     fix="give --calibration DIR|FILE.npz, or --encodings",
-    sources=("QCODE", "NS"),
+    sources=(
+        "converter quantizer module of a 2023 SDK, seen in a public repository",
+        "argument lists recorded in generated model.cpp files (QAIRT 2.25 to 2.50), public repositories",
+    ),
 )
 def check_calibration(candidate: Candidate) -> Iterator[Found]:
     """The route needs an input list and there is nothing to make it of."""
