@@ -12,7 +12,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -21,12 +21,14 @@ from deploykit.errors import InputError, ToolError, UsageError
 from deploykit.process import Completed, run
 from deploykit_ort_qnn.qnn_graph import QnnGraph, read_graph
 from deploykit_ort_qnn.schematic import Schematic, read_schematic
+from deploykit_qualcomm.tables import tables
 
 __all__ = [
     "CompileJob",
     "CompileOutcome",
     "RefusedNode",
     "compile_model",
+    "execute_both",
     "execute_model",
     "installed_wheel",
     "read_context",
@@ -122,7 +124,6 @@ def execute_model(
     *,
     provider: Literal["npu", "cpu"],
     options: Mapping[str, str] | None = None,
-    optimization: str = "none",
     timeout: float = 600.0,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
@@ -130,26 +131,60 @@ def execute_model(
 
     ``npu`` executes a compiled model on the emulator: its time says nothing about a device. Raises ToolError.
     """
+    runs = ((provider, model, dict(options or {})),)
+    return _execute(root, runs, inputs, timeout, progress)[0]
+
+
+def execute_both(
+    root: Path,
+    qdq: str,
+    context: str,
+    inputs: Path,
+    *,
+    options: Mapping[str, str],
+    timeout: float = 600.0,
+    progress: Progress | None = None,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The outputs of a model on the CPU and of its compiled form on the emulator. Raises ToolError."""
+    runs = (("cpu", qdq, dict[str, str]()), ("npu", context, dict(options)))
+    cpu, npu = _execute(root, runs, inputs, timeout, progress)
+    return cpu, npu
+
+
+def _execute(
+    root: Path,
+    runs: Sequence[tuple[str, str, dict[str, str]]],
+    inputs: Path,
+    timeout: float,
+    progress: Progress | None,
+) -> list[dict[str, Any]]:
     import numpy as np
 
     with tempfile.TemporaryDirectory(prefix=".run-", dir=root) as folder:
         scratch = Path(folder)
-        request = {
-            "action": "run",
-            "model": model,
-            "provider": provider,
-            "options": dict(options or {}),
-            "entries": {},
-            "optimization": optimization,
-            "inputs": str(inputs.resolve()),
-            "outputs": str((scratch / "outputs.npz").resolve()),
-        }
-        done, answer, log = _work(request, root, scratch, timeout, progress)
+        requests = [
+            {
+                "model": model,
+                "provider": provider,
+                "options": options,
+                "entries": {},
+                "optimization": "none",
+                "inputs": str(inputs.resolve()),
+                "outputs": str((scratch / f"{provider}.npz").resolve()),
+            }
+            for provider, model, options in runs
+        ]
+        done, answer, log = _work({"action": "run-both", "runs": requests}, root, scratch, timeout, progress)
         if answer is None or not answer["ok"]:
             why = answer["error"] if answer else _death(done, timeout)
-            raise ToolError(f"{model}: cannot be run on {provider}", why=why, next="\n".join(log[-3:]))
-        with np.load(scratch / "outputs.npz") as data:
-            return {key: data[key] for key in data.files}
+            where = answer["provider"] if answer else "/".join(provider for provider, _, _ in runs)
+            named = ", ".join(model for _, model, _ in runs)
+            raise ToolError(f"{named}: cannot be run ({where})", why=why, next="\n".join(log[-3:]))
+        results = []
+        for request in requests:
+            with np.load(str(request["outputs"])) as data:
+                results.append({key: data[key] for key in data.files})
+        return results
 
 
 def read_context(path: Path, timeout: float = 120.0) -> dict[str, Any]:
@@ -160,15 +195,19 @@ def read_context(path: Path, timeout: float = 120.0) -> dict[str, Any]:
     return answer or {"ok": False, "error": _death(done, timeout)}
 
 
-def installed_wheel(timeout: float = 60.0) -> dict[str, str] | None:
-    """Versions of the installed provider, QAIRT inside it and ONNX Runtime; None when it cannot be imported."""
+def installed_wheel() -> dict[str, str] | None:
+    """Versions of the installed provider, ONNX Runtime and the QAIRT inside (by the table); None without one."""
+    from importlib.metadata import PackageNotFoundError, version
     from importlib.util import find_spec
 
     if find_spec("onnxruntime_qnn") is None:
         return None
-    with tempfile.TemporaryDirectory() as folder:
-        _, answer, _ = _work({"action": "wheel"}, Path(folder), Path(folder), timeout, None)
-    return {key: str(value) for key, value in answer.items() if key != "ok"} if answer else None
+    try:
+        wheel, runtime = version("onnxruntime-qnn"), version("onnxruntime")
+    except PackageNotFoundError:
+        return None
+    known = next((row.sdk for row in tables().wheels if row.version == wheel), "unknown")
+    return {"wheel": wheel, "qairt": known, "onnxruntime": runtime}
 
 
 def _request(job: CompileJob, scratch: Path) -> dict[str, Any]:

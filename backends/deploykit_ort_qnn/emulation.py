@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from deploykit.numerics.quality import cosine, max_error, sqnr_db
-from deploykit_ort_qnn.compiler import CompileJob, Progress, compile_model, execute_model
+from deploykit_ort_qnn.compiler import CompileJob, Progress, compile_model, execute_both
 from deploykit_ort_qnn.rules import NumericScope
 
 if TYPE_CHECKING:
@@ -94,12 +94,11 @@ def compare(job: Comparison, progress: Progress | None = None) -> NumericScope:
     with tempfile.TemporaryDirectory(prefix=".numbers-", dir=job.root) as folder:
         inputs = Path(folder) / "inputs.npz"
         _save(inputs, job.inputs)
-        cpu = execute_model(job.root, job.qdq, inputs, provider="cpu", timeout=job.timeout, progress=progress)
-        npu = execute_model(
+        cpu, npu = execute_both(
             job.root,
+            job.qdq,
             job.context,
             inputs,
-            provider="npu",
             options=job.options,
             timeout=job.timeout,
             progress=progress,
@@ -168,9 +167,8 @@ def _first_difference(
     )
     if not done.ok:
         return "", "", None
-    cpu = execute_model(root, "model.onnx", inputs, provider="cpu", timeout=job.timeout, progress=progress)
-    npu = execute_model(
-        root, "c.onnx", inputs, provider="npu", options=job.options, timeout=job.timeout, progress=progress
+    cpu, npu = execute_both(
+        root, "model.onnx", "c.onnx", inputs, options=job.options, timeout=job.timeout, progress=progress
     )
     shutil.rmtree(root)
     numbers = _numbers(cpu, npu)

@@ -6,7 +6,7 @@ Its findings come from rules; it chooses nothing that the plan did not choose.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from deploykit.adapter import Execution, Progress, Situation
 from deploykit.errors import DefectError, ToolError
@@ -18,16 +18,12 @@ from deploykit_ort_qnn.compiler import CompileJob, CompileOutcome, compile_model
 from deploykit_ort_qnn.configs import COMPILE
 from deploykit_ort_qnn.environment import ENVIRONMENT_RULES, EnvironmentScope
 from deploykit_ort_qnn.evidence import EVIDENCE, evidence_json, precision_scope
+from deploykit_ort_qnn.numbers import NUMBERS, numbers_json
 from deploykit_ort_qnn.planning import Details
 from deploykit_ort_qnn.precision import PrecisionScope
 from deploykit_ort_qnn.rules import COMPILE_RULES, NUMERIC_RULES, PRECISION_RULES
 
-if TYPE_CHECKING:
-    from deploykit_ort_qnn.rules import NumericScope
-
 __all__ = ["execute"]
-
-NUMBERS = "artifacts/numbers.json"
 
 
 def execute(package: Path, plan: Plan, situation: Situation, progress: Progress) -> Execution:
@@ -136,18 +132,9 @@ def _judge_numbers(
         threshold_db=threshold(types),
     )
     scope = compare(job, progress)
-    numbers = _numbers_json(scope)
-    (package / NUMBERS).write_text(json_text({"schema": 1, **numbers}), "utf-8")
-    return numbers, NUMERIC_RULES.run(scope)
-
-
-def _numbers_json(scope: NumericScope) -> dict[str, Any]:
-    return {
-        "compared": "emulator against ONNX Runtime on the CPU, the same QDQ model",
-        "threshold_db": scope.threshold_db,
-        "outputs": {name: dict(numbers) for name, numbers in sorted(scope.outputs.items())},
-        "first_node": scope.first,
-    }
+    numbers = numbers_json(scope)
+    (package / NUMBERS).write_text(json_text(numbers), "utf-8")
+    return {key: numbers[key] for key in ("threshold_db", "outputs", "failed", "first_node")}, NUMERIC_RULES.run(scope)
 
 
 def _inputs(plan: Plan, situation: Situation) -> Any:

@@ -80,6 +80,16 @@ def run_model(request: Mapping[str, Any]) -> dict[str, Any]:
     return {"ok": True, "outputs": names, "sets": len(feeds)}
 
 
+def run_both(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Several runs, one after the other, in one process; the first that fails is the answer."""
+    answer: dict[str, Any] = {"ok": True}
+    for run in request["runs"]:
+        answer = run_model(run)
+        if not answer["ok"]:
+            return {**answer, "provider": run["provider"]}
+    return answer
+
+
 def read_context(request: Mapping[str, Any]) -> dict[str, Any]:
     """The metadata of a context binary, read by the vendor's own library."""
     from deploykit_ort_qnn.context_reader import ContextReadError, read_context_binary
@@ -90,26 +100,11 @@ def read_context(request: Mapping[str, Any]) -> dict[str, Any]:
         return {"ok": False, "error": str(error), "kind": "ContextReadError"}
 
 
-def describe_wheel(_request: Mapping[str, Any]) -> dict[str, Any]:
-    """The versions of what would be used here."""
-    import onnxruntime as ort
-    import onnxruntime_qnn as qnn
-    from onnxruntime_qnn import build_and_package_info as info
-
-    return {
-        "ok": True,
-        "wheel": str(info.__version__),
-        "qairt": str(info.qnn_version),
-        "onnxruntime": ort.__version__,
-        "backend": Path(qnn.get_qnn_htp_path()).name,
-    }
-
-
 _ACTIONS: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "compile": compile_context,
     "run": run_model,
+    "run-both": run_both,
     "context": read_context,
-    "wheel": describe_wheel,
 }
 
 

@@ -1,0 +1,171 @@
+"""The child process: a compilation ends in a plain outcome, whatever happens to it, and leaves no half-made files."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from deploykit.errors import InputError, ToolError, UsageError
+from deploykit_ort_qnn.compiler import CompileJob, compile_model, execute_model, installed_wheel, read_context
+from deploykit_ort_qnn.qnn_graph import parse_graph
+from deploykit_ort_qnn.schematic import parse_schematic
+
+AIMET = Path(__file__).parents[1] / "data" / "aimet"
+
+
+def job_for(root: Path, fixture: str, **more: object) -> CompileJob:
+    shutil.copy(AIMET / f"{fixture}.qdq.onnx", root / "model.onnx")
+    given: dict[str, object] = {"options": {"soc_model": "57"}, "context": "out/model_ctx.onnx", **more}
+    return CompileJob(root=root, model="model.onnx", **given)  # type: ignore[arg-type]
+
+
+def names(root: Path) -> set[str]:
+    return {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}
+
+
+def test_a_compilation_leaves_the_context_and_tells_the_types(tmp_path: Path) -> None:
+    news: list[str] = []
+    outcome = compile_model(job_for(tmp_path, "mlp/w8a16"), news.append)
+    assert outcome.status == "compiled" and not outcome.cpu_nodes
+    assert outcome.files == ("out/model_ctx.onnx", "out/model_ctx_qnn.bin")
+    assert names(tmp_path) == {"model.onnx", *outcome.files}
+    assert any("compiling" in line for line in news)
+    assert outcome.peak_rss_mb is not None and outcome.peak_rss_mb > 50
+    (graph,), (schematic,) = outcome.graphs, outcome.schematics
+    assert {node.type for node in graph.nodes} >= {"FullyConnected", "Conv2d", "Sigmoid", "Quantize"}
+    assert graph.tensors["/act_fn/Mul_output_0_q"].dtype == "uint16"
+    assert "QUInt16" in schematic.types()["/Add"]
+    assert not schematic.totals()["Float16"]
+
+
+def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
+    digests = []
+    for folder in ("one", "two"):
+        root = tmp_path / folder
+        root.mkdir()
+        compile_model(job_for(root, "cnn_bnfold/w8a8", trace=folder == "one"))
+        digests.append(hashlib.sha256((root / "out/model_ctx_qnn.bin").read_bytes()).hexdigest())
+    assert digests[0] == digests[1]
+
+
+def test_refused_nodes_are_named_and_nothing_is_left(tmp_path: Path) -> None:
+    outcome = compile_model(job_for(tmp_path, "vit/w8a8"))
+    assert outcome.status == "refused"
+    assert [(node.name, node.type) for node in outcome.refused] == [("/blocks/blocks.0/mlp/act/Erf", "Erf")]
+    assert names(tmp_path) == {"model.onnx"}
+
+
+def test_with_cpu_fallback_the_nodes_on_the_cpu_are_listed(tmp_path: Path) -> None:
+    outcome = compile_model(job_for(tmp_path, "vit/w8a8", allow_cpu=True))
+    assert outcome.status == "compiled"
+    assert "Erf" in {node.type for node in outcome.cpu_nodes}
+
+
+def test_an_unknown_chip_fails_without_naming_nodes(tmp_path: Path) -> None:
+    outcome = compile_model(job_for(tmp_path, "mlp/w8a8", options={"soc_model": "9999"}))
+    assert outcome.status == "failed" and not outcome.refused
+    assert any("INVALID_CONFIG" in line for line in outcome.log)
+
+
+def test_a_time_limit_is_kept(tmp_path: Path) -> None:
+    outcome = compile_model(job_for(tmp_path, "mlp/w8a8", timeout=0.05))
+    assert outcome.status == "timed-out" and "0.05 s" in outcome.message
+    assert names(tmp_path) == {"model.onnx"}
+
+
+def test_a_dead_worker_is_an_outcome(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A worker that kills itself stands for a crash inside the vendor's library.
+    (tmp_path / "sitecustomize.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n")
+    root = tmp_path / "root"
+    root.mkdir()
+    job = job_for(root, "mlp/w8a8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    outcome = compile_model(job)
+    assert outcome.status == "crashed" and "SIGSEGV" in outcome.message
+
+
+def test_an_existing_target_is_kept_unless_told_otherwise(tmp_path: Path) -> None:
+    job = job_for(tmp_path, "mlp/w8a8")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/model_ctx.onnx").write_text("mine")
+    with pytest.raises(UsageError, match="exists already"):
+        compile_model(job)
+    assert (tmp_path / "out/model_ctx.onnx").read_text() == "mine"
+    again = compile_model(job_for(tmp_path, "mlp/w8a8", overwrite=True))
+    assert again.ok and (tmp_path / "out/model_ctx.onnx").read_bytes() != b"mine"
+
+
+def test_a_failed_attempt_leaves_an_older_context_alone(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/model_ctx.onnx").write_text("older")
+    assert not compile_model(job_for(tmp_path, "vit/w8a8", overwrite=True)).ok
+    assert (tmp_path / "out/model_ctx.onnx").read_text() == "older"
+
+
+def test_an_embedded_context_is_one_file(tmp_path: Path) -> None:
+    outcome = compile_model(job_for(tmp_path, "cnn_bnfold/w8a8", embed=True))
+    assert outcome.files == ("out/model_ctx.onnx",)
+
+
+def test_the_emulator_runs_what_was_compiled(tmp_path: Path) -> None:
+    compile_model(job_for(tmp_path, "cnn_bnfold/w8a16"))
+    feed = np.random.default_rng(0).normal(size=(1, 3, 16, 16)).astype(np.float32)
+    np.savez(tmp_path / "in.npz", **{"0:input": feed})  # type: ignore[arg-type]
+    npu = execute_model(
+        tmp_path, "out/model_ctx.onnx", tmp_path / "in.npz", provider="npu", options={"soc_model": "57"}
+    )
+    cpu = execute_model(tmp_path, "model.onnx", tmp_path / "in.npz", provider="cpu")
+    assert np.abs(npu["0:logits"] - cpu["0:logits"]).max() < 0.01 * np.abs(cpu["0:logits"]).max()
+
+
+def test_a_model_that_cannot_run_is_a_tool_error(tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").write_bytes(b"no model")
+    np.savez(tmp_path / "in.npz", **{"0:x": np.zeros(1, np.float32)})  # type: ignore[arg-type]
+    with pytest.raises(ToolError, match=r"model\.onnx"):
+        execute_model(tmp_path, "model.onnx", tmp_path / "in.npz", provider="cpu")
+
+
+def test_rubbish_is_no_context(tmp_path: Path) -> None:
+    (tmp_path / "x.bin").write_bytes(b"\0" * 4096)
+    assert read_context(tmp_path / "x.bin")["ok"] is False
+
+
+def test_the_wheel_says_what_is_inside() -> None:
+    wheel = installed_wheel()
+    assert wheel is not None and set(wheel) >= {"wheel", "qairt", "onnxruntime"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "graph_after_optimization = {\n",
+        'qnn_graph_name = "g"\n',
+        "# :::BEGIN:graph_after_optimization:::\n\t0x1: {\n",
+    ],
+)
+def test_a_schematic_of_another_form_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match="schematic"):
+        parse_schematic(text.splitlines(keepends=True), where="s")
+
+
+@pytest.mark.parametrize("bad", [None, {}, {"graph": {}}, {"graph": {"tensors": {"t": {}}, "nodes": {}}}])
+def test_a_graph_of_another_form_is_refused(bad: object) -> None:
+    with pytest.raises(InputError, match="graph of a known form"):
+        parse_graph(bad, where="g.json", name="g")
+
+
+def test_the_worker_is_no_part_of_importing_the_adapter() -> None:
+    import subprocess
+    import sys
+
+    code = (
+        "import sys, deploykit_ort_qnn; deploykit_ort_qnn.backend.id;"
+        "bad = {'onnx', 'onnxruntime', 'numpy', 'onnxruntime_qnn'} & set(sys.modules); sys.exit(' '.join(bad) or None)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

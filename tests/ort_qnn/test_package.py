@@ -1,0 +1,269 @@
+"""Packages from beginning to end, really compiled and run on the emulator; every trap of the issue is caught."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+
+from deploykit.adapter import Request
+from deploykit.errors import UnknownTargetError, UsageError
+from deploykit.pipeline import Packaged, make_package, make_plan, verify
+from deploykit_ort_qnn import backend
+from deploykit_ort_qnn.compiler import CompileJob, compile_model
+from deploykit_ort_qnn.emulation import Comparison, compare, random_inputs
+
+AIMET = Path(__file__).parents[1] / "data" / "aimet"
+
+
+def request(model: Path | str, target: str = "sm8550", **more: Any) -> Request:
+    path = AIMET / model if isinstance(model, str) else model
+    return Request(model=path, target=target, backend="ort-qnn", **more)
+
+
+def without_pair(model: onnx.ModelProto, node_name: str) -> onnx.ModelProto:
+    """The QDQ model with the pair behind one node removed."""
+    graph = model.graph
+    node = next(n for n in graph.node if n.name == node_name)
+    quantize = next(n for n in graph.node if n.op_type == "QuantizeLinear" and n.input[0] == node.output[0])
+    dequantize = next(n for n in graph.node if n.op_type == "DequantizeLinear" and n.input[0] == quantize.output[0])
+    for reader in graph.node:
+        for position, name in enumerate(reader.input):
+            if name == dequantize.output[0]:
+                reader.input[position] = node.output[0]
+    graph.node.remove(quantize)
+    graph.node.remove(dequantize)
+    return model
+
+
+def codes(packaged: Packaged) -> set[str]:
+    return {finding.code for finding in packaged.findings}
+
+
+def test_a_qdq_model_is_compiled_typed_and_emulated(tmp_path: Path) -> None:
+    packaged = make_package(request("vit/w8a16.qdq.onnx"), tmp_path / "p")
+    assert packaged.exit_status == 0 and packaged.executed == ("compile", "emulate")
+    assert packaged.generated == ("run",)
+    report = verify(tmp_path / "p").to_json()
+    assert report["ok"] and report["precision"]["mismatches"] == []
+    assert report["precision"]["actual"]
+    numbers = json.loads((tmp_path / "p/artifacts/numbers.json").read_text())
+    assert numbers["outputs"]["logits"]["sqnr_db"] > 60
+    options = json.loads((tmp_path / "p/config/compile_options.json").read_text())["provider_options"]
+    assert options["soc_model"] == "43"
+
+
+@pytest.mark.parametrize("version", ["0.6.1", "1.0.0", "2.0.0"])
+def test_a_float_model_with_encodings_of_any_version(tmp_path: Path, version: str) -> None:
+    given = request("cnn/model.onnx", encodings=AIMET / f"cnn/w8a8.v{version}.encodings")
+    packaged = make_package(given, tmp_path / "p")
+    assert packaged.exit_status == 0, packaged.findings
+    assert packaged.plan.route is not None and packaged.plan.route.id == "qdq-from-encodings"
+    record = json.loads((tmp_path / "p/manifest.json").read_text())["record"]
+    assert record["compile"]["nodes_on_cpu"] == 0 and record["compile"]["soc_model"] == 43
+
+
+def test_a_float_model_becomes_float16(tmp_path: Path) -> None:
+    packaged = make_package(request("mlp/model.onnx"), tmp_path / "p")
+    assert packaged.exit_status == 0
+    assert packaged.plan.route is not None and packaged.plan.route.id == "float16"
+
+
+def test_a_float_model_on_a_chip_without_fp16_is_a_no() -> None:
+    plan = make_plan(request("mlp/model.onnx", target="sm8350"))
+    assert plan.route is None and "ORT004" in plan.rejected[0].because
+
+
+def test_three_phones_share_the_quantized_model(tmp_path: Path) -> None:
+    models = set()
+    for target in ("sm8550", "sm8650", "sm8750"):
+        packaged = make_package(request("mlp/w8a8.qdq.onnx", target), tmp_path / target)
+        assert packaged.exit_status == 0
+        models.add(hashlib.sha256((tmp_path / target / "model/model.onnx").read_bytes()).hexdigest())
+    assert len(models) == 1
+
+
+def test_the_same_request_gives_the_same_package(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        make_package(request("cnn/w8a16.qdq.onnx"), tmp_path / folder)
+    files = {folder: _digests(tmp_path / folder) for folder in ("a", "b")}
+    assert files["a"] == files["b"]
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    paths = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+
+
+def test_a_removed_pair_is_a_float_island(tmp_path: Path) -> None:
+    model = without_pair(onnx.load(AIMET / "vit/w8a8.qdq.onnx"), "/blocks/blocks.0/attn/Softmax")
+    onnx.save(model, tmp_path / "m.onnx")
+    packaged = make_package(request(tmp_path / "m.onnx"), tmp_path / "p")
+    found = [finding for finding in packaged.findings if finding.code == "ORT101"]
+    assert {"/blocks/blocks.0/attn/Softmax", "/blocks/blocks.0/attn/MatMul_1"} <= {f.subject.name for f in found}
+    assert packaged.exit_status == 0
+    strict = make_package(request(tmp_path / "m.onnx", adapter_options={"strict_precision": True}), tmp_path / "s")
+    assert strict.exit_status == 1
+
+
+def test_a_wrong_option_name_is_refused_with_the_right_one() -> None:
+    with pytest.raises(UsageError, match="no such option") as caught:
+        make_plan(request("mlp/w8a8.qdq.onnx", options=(("vtcm_mbs", "8"),)))
+    assert "vtcm_mb" in caught.value.next and caught.value.exit_status == 2
+    with pytest.raises(UsageError, match="no released wheel") as caught:
+        make_plan(request("mlp/w8a8.qdq.onnx", options=(("convert_bq_to_lpbq", "1"),)))
+    assert "enable_block_quant_weight_optimization" in caught.value.next
+
+
+@pytest.mark.parametrize(
+    ("pair", "message"),
+    [
+        (("htp_performance_mode", "fastest"), "not one of"),
+        (("vtcm_mb", "x"), "expected"),
+        (("enable_htp_prepare_only", "maybe"), "1 or 0"),
+        (("soc_model", "69"), "sets this one itself"),
+        (("ep.context_enabled", "1"), "no such session entry"),
+        (("session.disable_cpu_ep_fallback", "0"), "sets this one itself"),
+    ],
+)
+def test_wrong_values_are_refused(pair: tuple[str, str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        make_plan(request("mlp/w8a8.qdq.onnx", options=(pair,)))
+
+
+def test_an_option_newer_than_the_wheel_is_refused() -> None:
+    option = (("enable_block_quant_weight_optimization", "1"),)
+    with pytest.raises(UsageError, match=r"not in onnxruntime-qnn 2\.4\.0"):
+        make_plan(request("mlp/w8a8.qdq.onnx", sdk="2.4.0", options=option))
+
+
+def test_an_unset_chip_in_a_package_is_found(tmp_path: Path) -> None:
+    make_package(request("mlp/w8a8.qdq.onnx", compile=False), tmp_path / "p")
+    path = tmp_path / "p/config/compile_options.json"
+    config = json.loads(path.read_text())
+    del config["provider_options"]["soc_model"]
+    config["provider_options"]["vtcm"] = "8"
+    path.write_text(json.dumps(config))
+    assert not verify(tmp_path / "p").ok  # a changed file
+    report = backend.verify(tmp_path / "p", json.loads((tmp_path / "p/manifest.json").read_text()))
+    assert {"ORT130", "ORT131"} <= {finding.code for finding in report.findings}
+    details = " ".join(check.detail for check in report.checks if not check.ok)
+    assert "soc_model is not set" in details and "vtcm" in details
+
+
+def test_a_log_over_a_narrow_range_is_widened_or_caught(tmp_path: Path, log_model: Path) -> None:
+    good = make_package(request(log_model, "sm8650"), tmp_path / "good")
+    assert good.exit_status == 0
+    assert [f.handled for f in good.findings if f.code == "ORT009"] == ["the output's grid is widened"]
+    bad = make_package(request(log_model, "sm8650", no_rewrite=("widen-log",)), tmp_path / "bad")
+    (finding,) = (finding for finding in bad.findings if finding.code == "ORT120")
+    assert bad.exit_status == 1 and finding.evidence["first_node"] == "the_log"
+
+
+def test_an_lpbq_gemm_compiles_and_is_caught_as_wrong(tmp_path: Path, lpbq_gemm: onnx.ModelProto) -> None:
+    onnx.save(lpbq_gemm, tmp_path / "model.onnx")
+    options = {"soc_model": "57"}
+    assert compile_model(CompileJob(root=tmp_path, model="model.onnx", context="c.onnx", options=options)).ok
+    scope = compare(
+        Comparison(
+            root=tmp_path,
+            qdq="model.onnx",
+            context="c.onnx",
+            options=options,
+            inputs=random_inputs(lpbq_gemm, None),
+            threshold_db=35.0,
+        )
+    )
+    assert scope.failed == ("y",) and scope.first == "the_gemm"
+
+
+def test_an_lpbq_gemm_is_packaged_in_a_form_that_is_right(tmp_path: Path, lpbq_gemm: onnx.ModelProto) -> None:
+    onnx.save(lpbq_gemm, tmp_path / "m.onnx")
+    packaged = make_package(request(tmp_path / "m.onnx"), tmp_path / "p")
+    assert packaged.exit_status == 0, [f.message for f in packaged.findings if f.blocks]
+    numbers = json.loads((tmp_path / "p/artifacts/numbers.json").read_text())
+    assert numbers["outputs"]["y"]["sqnr_db"] > 60
+
+
+def test_a_failing_compilation_is_a_no_with_its_log(tmp_path: Path) -> None:
+    no = ("fuse-gelu",)
+    plan = make_plan(request("vit/w8a8.qdq.onnx", no_rewrite=no))
+    assert {"ORT011"} == {finding.code for finding in plan.findings if finding.blocks}
+    # Without the rule's warning, the compiler says it itself.
+    with_fallback = make_package(request("vit/w8a8.qdq.onnx", no_rewrite=no, mixed="fallback"), tmp_path / "p")
+    assert "ORT114" in codes(with_fallback)
+
+
+def test_float8_is_named_before_compiling() -> None:
+    plan = make_plan(request("mlp/wfp8a8.qdq.onnx"))
+    assert plan.route is None
+    assert {finding.subject.name for finding in plan.findings if finding.code == "ORT003"} >= {"fc1.weight"}
+
+
+def test_blocks_run_in_fp16_unless_lpbq_is_asked_for(tmp_path: Path) -> None:
+    blocks = make_package(request("mlp/bq-w4a16.qdq.onnx"), tmp_path / "bq")
+    assert {"ORT006", "ORT103"} <= codes(blocks) and blocks.exit_status == 0
+    strict = {"strict_precision": True}
+    assert make_plan(request("mlp/bq-w4a16.qdq.onnx", adapter_options=strict)).route is None
+    lpbq = make_package(request("mlp/bq-w4a16.qdq.onnx", adapter_options={"lpbq": True, **strict}), tmp_path / "lpbq")
+    assert lpbq.exit_status == 0 and not {"ORT006", "ORT103"} & codes(lpbq)
+
+
+def test_the_finalization_mode_is_offered_and_recorded(tmp_path: Path) -> None:
+    given = request("mlp/w8a16.qdq.onnx", adapter_options={"finalization_mode": 3})
+    make_package(given, tmp_path / "p")
+    record = json.loads((tmp_path / "p/manifest.json").read_text())["record"]
+    assert record["compile"]["finalization_mode"] == "3" and record["numbers"]["outputs"]
+
+
+def test_another_wheel_is_not_compiled_for(tmp_path: Path) -> None:
+    packaged = make_package(request("mlp/w8a8.qdq.onnx", sdk="2.5.0"), tmp_path / "p")
+    assert packaged.executed == () and "ORT141" in codes(packaged)
+    assert packaged.plan.sdk["version"] == "2.5.0" and packaged.plan.sdk["qairt"] == "2.49.40"
+
+
+def test_an_unknown_wheel_is_refused() -> None:
+    with pytest.raises(UnknownTargetError, match="no onnxruntime-qnn wheel"):
+        make_plan(request("mlp/w8a8.qdq.onnx", sdk="1.2.3"))
+
+
+def test_encodings_beside_a_qdq_model_are_refused() -> None:
+    with pytest.raises(UsageError, match="Q/DQ nodes already"):
+        make_plan(request("cnn/w8a8.qdq.onnx", encodings=AIMET / "cnn/w8a8.v1.0.0.encodings"))
+
+
+def test_an_integer_precision_needs_encodings() -> None:
+    plan = make_plan(request("mlp/model.onnx", precision="w8a8"))
+    assert plan.route is None and "ORT002" in plan.rejected[0].because
+
+
+def test_the_scripts_of_the_package_do_the_same(tmp_path: Path) -> None:
+    make_package(request("cnn/w8a8.qdq.onnx"), tmp_path / "p")
+    binary = tmp_path / "p/artifacts/model_ctx_qnn.bin"
+    before = binary.read_bytes()
+    binary.unlink()
+    for script in ("compile.py", "run.py"):
+        extra = ["--compare", "model/model.onnx"] if script == "run.py" else []
+        done = subprocess.run(
+            [sys.executable, f"scripts/{script}", *extra],
+            cwd=tmp_path / "p",
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+    assert binary.read_bytes() == before
+    assert "dB against the CPU" in done.stdout
+
+
+def test_numbers_never_become_latency(tmp_path: Path) -> None:
+    make_package(request("cnn_bnfold/w8a8.qdq.onnx"), tmp_path / "p")
+    manifest = json.loads((tmp_path / "p/manifest.json").read_text())
+    words = json.dumps([manifest["record"], manifest["steps"]])
+    assert "seconds" not in words and "cycles" not in words and "_ms" not in words
