@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from deploykit.capabilities import CompatRow
@@ -211,5 +211,7 @@ def copied_model(situation: Situation, path: str) -> tuple[PackageFile, ...]:
     tail = () if situation.tail is None else (BytesFile(path=f"{folder}/tail.onnx", data=situation.tail),)
     if situation.rewritten:
         return (BytesFile(path=path, data=situation.model.proto.SerializeToString(deterministic=True)), *tail)
-    external = (CopiedFile(path=f"{folder}/{file.location}", source=file.path) for file in situation.model.external)
-    return (CopiedFile(path=path, source=situation.request.model), *external, *tail)
+    # Two spellings of one place (``w.bin``, ``./w.bin``) are one file.
+    external = {str(PurePosixPath(folder, file.location)): file.path for file in situation.model.external}
+    copies = (CopiedFile(path=place, source=source) for place, source in external.items())
+    return (CopiedFile(path=path, source=situation.request.model), *copies, *tail)

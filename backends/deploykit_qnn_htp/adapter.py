@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from deploykit.capabilities import CompatRow
     from deploykit.devices import Device
     from deploykit.diagnosis import Catalog
+    from deploykit.doctor import Probe
     from deploykit.plan import Plan
     from deploykit.rules import Registry
     from deploykit.target import Target
@@ -89,3 +90,15 @@ class QnnHtp:
         from deploykit_qnn_htp.planning import mixed_support
 
         return mixed_support(target)
+
+    def probes(self) -> Iterable[Probe]:
+        """SDK roots, their tools and Python, the NDK, adb."""
+        from deploykit_qualcomm.probes import sdk_probes
+
+        return sdk_probes()
+
+    def binary_rows(self, built_with: str, built_for: str, runtime: str, arch: str) -> Iterable[CompatRow]:
+        """Whether a context binary loads elsewhere, as rows with their sources."""
+        from deploykit_qualcomm.binaries import binary_rows
+
+        return binary_rows(self.id, built_with, built_for, runtime, arch)
