@@ -62,8 +62,14 @@ class Exclusions:
         return bool(self.nodes or self.regions or self.unknown)
 
     def names(self, facts: GraphFacts) -> tuple[str, ...]:
-        """The names of all excluded nodes in graph order, for ``nodes_to_exclude``; nameless ones are left out."""
-        return tuple(facts.nodes[index].name for index in sorted(self.indices) if facts.nodes[index].name)
+        """The names of all excluded nodes in graph order, for ``nodes_to_exclude``; nameless ones are left out.
+
+        Quark folds a BatchNormalization into the Conv before it and calls the result after the tensor between them
+        (observed with 0.11.2, 0.12.post1 and 0.13), so that name is added.
+        """
+        own = [facts.nodes[index].name for index in sorted(self.indices) if facts.nodes[index].name]
+        pairs = (_folded_pair(facts, facts.nodes[index]) for index in sorted(self.indices))
+        return tuple(dict.fromkeys((*own, *(pair[0].outputs[0] for pair in pairs if pair is not None))))
 
     def nameless(self, facts: GraphFacts) -> tuple[str, ...]:
         """Excluded nodes that have no name and therefore cannot be told to Quark."""
@@ -106,12 +112,23 @@ def resolve_exclusions(facts: GraphFacts, nodes: Iterable[str], subgraphs: Itera
     bad = {name for name, _ in unknown}
     regions = tuple(_walk(facts, by_name, s) for s in typed if not bad.intersection((*s.starts, *s.ends)))
     single = frozenset(by_name[name].index for name in wanted if name in by_name)
-    return Exclusions(
-        nodes=wanted,
-        regions=regions,
-        unknown=unknown,
-        indices=single.union(*(region.nodes for region in regions)),
-    )
+    chosen = single.union(*(region.nodes for region in regions))
+    pairs = (_folded_pair(facts, facts.nodes[index]) for index in chosen)
+    together = {node.index for pair in pairs if pair is not None for node in pair}
+    return Exclusions(nodes=wanted, regions=regions, unknown=unknown, indices=chosen | together)
+
+
+def _folded_pair(facts: GraphFacts, node: NodeFact) -> tuple[NodeFact, NodeFact] | None:
+    """The Conv and the BatchNormalization that become one node, when ``node`` is one of them."""
+    if node.op_type == "BatchNormalization":
+        before = facts.producer_of(node.inputs[0])
+        return _folded_pair(facts, before) if before is not None else None
+    if node.op_type not in ("Conv", "ConvTranspose", "Gemm"):
+        return None
+    readers = facts.consumers_of(node.outputs[0])
+    if len(readers) == 1 and readers[0].op_type == "BatchNormalization":
+        return node, readers[0]
+    return None
 
 
 def _unknown(

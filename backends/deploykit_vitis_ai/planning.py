@@ -15,6 +15,7 @@ from deploykit.findings import Confidence, Finding
 from deploykit.plan import Plan, Precision, Rejected, Route, Step
 from deploykit_vitis_ai import configs, model_rules, rules
 from deploykit_vitis_ai.draft import Draft, make_draft
+from deploykit_vitis_ai.types import activation_types
 
 __all__ = ["Details", "make_plan"]
 
@@ -180,14 +181,10 @@ _FLOATS = {"bf16": "bfloat16", "fp16": "float16"}
 
 def _precision(draft: Draft) -> Precision:
     """Per activation: the format that was asked for, float where the user left a node out."""
-    wanted = _TYPES.get(draft.precision) if draft.needs_quark else _FLOATS.get(draft.precision)
-    if wanted is None:
+    if draft.needs_quark and draft.precision in _TYPES:
+        types = activation_types(draft.facts, draft.exclusions.indices, _TYPES[draft.precision])
+    elif draft.precision in _FLOATS:
+        types = activation_types(draft.facts, (), _FLOATS[draft.precision])
+    else:
         return Precision()
-    types: dict[str, str] = {}
-    for node in draft.facts.nodes:
-        excluded = node.index in draft.exclusions.indices
-        for name in node.outputs:
-            fact = draft.facts.tensors.get(name)
-            if fact is not None and fact.dtype in ("float", "float16") and not fact.is_weight:
-                types[name] = "float32" if excluded else wanted
     return Precision(intended=types, expected=dict(types))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deploykit.facts.graph import GraphFacts, NodeFact
-from deploykit.findings import SubjectKind
+from deploykit.findings import Severity, SubjectKind
 from deploykit.rules import Found, Registry
 
 if TYPE_CHECKING:
@@ -229,11 +229,21 @@ def check_float(quantized: Quantized) -> Iterator[Found]:
     found = [
         node.label
         for node in quantized.facts.nodes
-        if node.op_type not in _NO_WORK and node.name not in quantized.excluded and _reads_float(quantized.facts, node)
+        if node.op_type not in _NO_WORK
+        and node.name not in quantized.excluded
+        and _reads_float(quantized.facts, node)
+        and not _scales_pooling(quantized.facts, node)
     ]
     if found:
         message = f"{len(found)} operators read float values: {_some(found)}"
         yield Found(kind=SubjectKind.NODE, name=found[0], message=message, evidence={"nodes": found[:50]})
+
+
+def _scales_pooling(facts: GraphFacts, node: NodeFact) -> bool:
+    """True for the Mul by a constant that ``enable_npu_cnn`` puts behind a GlobalAveragePool: the compiler fuses it."""
+    before = facts.producer_of(node.inputs[0]) if node.op_type == "Mul" else None
+    other = facts.tensors.get(node.inputs[1]) if before is not None and len(node.inputs) == 2 else None
+    return before is not None and before.op_type == "GlobalAveragePool" and other is not None and other.is_weight
 
 
 def _reads_float(facts: GraphFacts, node: NodeFact) -> bool:
@@ -257,8 +267,13 @@ def _reads_float(facts: GraphFacts, node: NodeFact) -> bool:
     sources=_SOURCES,
 )
 def check_exclusions(quantized: Quantized) -> Iterator[Found]:
-    """Excluded nodes with quantized weights, or with Q and DQ between two of them."""
+    """Excluded nodes with quantized weights, or with Q and DQ between two of them; and those that are gone."""
     facts = quantized.facts
+    gone = _gone(quantized)
+    if gone:
+        message = f"excluded, and no longer in the model under that name: {_some(gone)}"
+        hint = "the quantizer merged or folded it; see what makes its output now"
+        yield Found(kind=SubjectKind.FILE, name=quantized.name, message=message, hint=hint, severity=Severity.WARNING)
     bad = [
         node.name
         for node in facts.nodes
@@ -266,6 +281,22 @@ def check_exclusions(quantized: Quantized) -> Iterator[Found]:
     ]
     if bad:
         yield _about(quantized, f"excluded and still quantized: {_some(bad)}", nodes=bad[:50])
+
+
+def _gone(quantized: Quantized) -> list[str]:
+    """Excluded nodes of the float model of which neither the name nor a float output is left."""
+    if quantized.source is None:
+        return []
+    names = {node.name for node in quantized.facts.nodes}
+    gone = []
+    for node in quantized.source.nodes:
+        if node.name not in quantized.excluded or node.name in names:
+            continue
+        makers = [quantized.facts.producer_of(output) for output in node.outputs]
+        merged = node.op_type in ("BatchNormalization", "Identity") or node.outputs[0] in names
+        if not merged and all(maker is None for maker in makers):
+            gone.append(node.name)
+    return gone
 
 
 def _quantized_inside(quantized: Quantized, tensor: str) -> bool:

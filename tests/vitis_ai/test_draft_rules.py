@@ -33,7 +33,8 @@ def chain(
     """One operator after the other, ended by a Conv so that the model has weights."""
     nodes, last = [], "x"
     for index, op in enumerate(ops):
-        nodes.append(helper.make_node(op, [last], [f"t{index}"], name=f"n{index}" if named else ""))
+        inputs = [last, "w"] if op == "PRelu" else [last]
+        nodes.append(helper.make_node(op, inputs, [f"t{index}"], name=f"n{index}" if named else ""))
         last = f"t{index}"
     nodes.append(helper.make_node("Conv", [last, "w"], ["y"], name="conv" if named else ""))
     kind = np.float16 if dtype == TensorProto.FLOAT16 else np.float32

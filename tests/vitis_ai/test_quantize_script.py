@@ -1,0 +1,104 @@
+"""The parts of the generated quantize.py that need no Quark, and that they agree with what deploykit itself reads."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper
+
+from deploykit.calibration import InputSpec
+from deploykit.calibration.sources import samples_of
+from deploykit.errors import InputError
+from deploykit.rendering import render
+
+
+@pytest.fixture(scope="module")
+def script(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
+    path = tmp_path_factory.mktemp("package") / "scripts" / "quantize.py"
+    path.parent.mkdir()
+    path.write_text(render("vitis_ai/scripts/quantize.py.j2", {}))
+    spec = importlib.util.spec_from_file_location("generated_quantize", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    wanted=st.lists(st.one_of(st.none(), st.integers(1, 3)), min_size=1, max_size=4),
+    shape=st.lists(st.integers(1, 3), min_size=1, max_size=5),
+    packed=st.booleans(),
+)
+def test_the_script_splits_samples_as_deploykit_does(
+    tmp_path_factory: pytest.TempPathFactory,
+    script: ModuleType,
+    wanted: list[int | None],
+    shape: list[int],
+    packed: bool,
+) -> None:
+    array = np.random.default_rng(0).random(shape)
+    path = tmp_path_factory.mktemp("data") / ("x.npz" if packed else "x.npy")
+    if packed:
+        np.savez(path, x=array)
+    else:
+        np.save(path, array)
+    spec = InputSpec(name="x", dtype="float32", shape=tuple(wanted))
+    inputs = {"x": {"shape": wanted, "dtype": "float32"}}
+    try:
+        mine: list[Any] = [sample["x"] for sample in samples_of(path, (spec,))]
+    except InputError:
+        mine = []
+    try:
+        theirs: list[Any] = [script.checked(sample, inputs)["x"] for sample in script.array_samples(path, inputs)]
+    except ValueError:
+        theirs = []
+    assert len(mine) == len(theirs)
+    assert all(np.array_equal(a, b) and a.dtype == b.dtype for a, b in zip(mine, theirs, strict=True))
+
+
+def test_a_sample_with_a_wrong_name_or_shape_is_refused(script: ModuleType) -> None:
+    inputs = {"images": {"shape": [1, 3, None, 4], "dtype": "float32"}}
+    good = script.checked({"images": np.zeros((1, 3, 9, 4))}, inputs)
+    assert good["images"].dtype == np.float32
+    with pytest.raises(ValueError, match="images"):
+        script.checked({"image": np.zeros((1, 3, 9, 4))}, inputs)
+    with pytest.raises(ValueError, match="shape"):
+        script.checked({"images": np.zeros((1, 9, 4, 3))}, inputs)
+
+
+def test_a_users_reader_is_found_beside_the_data(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = script.ROOT / "calibration"
+    folder.mkdir()
+    (folder / "my_reader.py").write_text(
+        "class Reader:\n    def __init__(self): self.left = 3\n"
+        "    def get_next(self):\n        self.left -= 1\n        return {'x': self.left} if self.left >= 0 else None\n"
+    )
+    monkeypatch.syspath_prepend(str(folder))
+    assert script.user_reader("my_reader:Reader") == [{"x": 2}, {"x": 1}, {"x": 0}]
+
+
+def test_nodes_are_sorted_and_nothing_else_changes(script: ModuleType, tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Relu", ["b"], ["c"], name="last"),
+        helper.make_node("Relu", ["x"], ["a"], name="first"),
+        helper.make_node("Relu", ["a"], ["b"], name="middle"),
+    ]
+    kind = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in ("x", "c")]
+    model = helper.make_model(helper.make_graph(nodes, "g", kind[:1], kind[1:]))
+    onnx.save(model, tmp_path / "m.onnx")
+    assert script.put_in_order(tmp_path / "m.onnx") is True
+    after = onnx.load(tmp_path / "m.onnx")
+    assert [node.name for node in after.graph.node] == ["first", "middle", "last"]
+    onnx.checker.check_model(after)
+    before = (tmp_path / "m.onnx").read_bytes()
+    assert script.put_in_order(tmp_path / "m.onnx") is False
+    assert (tmp_path / "m.onnx").read_bytes() == before

@@ -1,0 +1,334 @@
+"""Real AMD Quark in its isolated environments: installed as a user would, then run. Minutes and gigabytes: heavy."""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from deploykit.adapter import Request
+from deploykit.cli import cli
+from deploykit.cli.frame import run as command
+from deploykit.errors import ToolError
+from deploykit.facts.collect import collect_facts
+from deploykit.model import load_model
+from deploykit.numerics.quality import cosine
+from deploykit.pipeline import Packaged, make_package, verify
+from deploykit.toolchain import Environment
+from deploykit_vitis_ai.quantized import inspect_quantized
+from deploykit_vitis_ai.runner import quark_environment, run_quark
+
+pytestmark = [pytest.mark.heavy, pytest.mark.xdist_group("quark")]
+
+DATA = Path(__file__).parents[1] / "data" / "quark"
+POST = "/post/Slice,/post/Slice_1,/post/Sigmoid:/post/Concat_1"
+DEFAULT, NEWEST = "quark==0.12.post1", "quark==0.13"
+
+Make = Callable[..., Packaged]
+
+
+def installed(name: str, capsys_manager: Any = None) -> Environment:
+    del capsys_manager
+    assert command(cli, ["toolchain", "install", name]) == 0
+    environment = quark_environment(name)
+    environment.require()
+    return environment
+
+
+@pytest.fixture(scope="module")
+def default() -> Environment:
+    """The Quark that belongs to the newest Vitis AI."""
+    return installed(DEFAULT)
+
+
+@pytest.fixture(scope="module")
+def newest() -> Environment:
+    """The Quark that made the fixtures."""
+    return installed(NEWEST)
+
+
+@pytest.fixture
+def samples(tmp_path: Path) -> Path:
+    """The sixteen samples with which the fixtures were made."""
+    rng = np.random.default_rng(7)
+    folder = tmp_path / "samples"
+    folder.mkdir()
+    for i in range(16):
+        np.save(folder / f"s{i:02}.npy", rng.random((1, 3, 64, 64), dtype=np.float32))
+    return folder
+
+
+@pytest.fixture
+def make(tmp_path: Path, samples: Path) -> Make:
+    def package(model: Path = DATA / "fp32.onnx", target: str = "vek385", out: str = "out", **options: Any) -> Packaged:
+        values: dict[str, Any] = {"calibration": samples, "compile": True, "precision": "vint8"} | options
+        return make_package(Request(model=model, target=target, **values), tmp_path / out)
+
+    return package
+
+
+def codes(packaged: Packaged) -> set[str]:
+    return {finding.code for finding in packaged.findings if finding.blocks}
+
+
+def classifier() -> onnx.ModelProto:
+    """A small convolution net with what such nets have: BatchNormalization, Relu, Clip, pooling, a residual, Gemm."""
+    rng = np.random.default_rng(3)
+    values: dict[str, np.ndarray] = {
+        "w0": rng.normal(size=(8, 3, 3, 3)) * 0.3,
+        "w1": rng.normal(size=(8, 8, 3, 3)) * 0.2,
+        "w2": rng.normal(size=(10, 8)) * 0.5,
+        "b2": rng.normal(size=10) * 0.1,
+        "gamma": rng.random(8) + 0.5,
+        "beta": rng.normal(size=8) * 0.1,
+        "mean": rng.normal(size=8) * 0.1,
+        "var": rng.random(8) + 0.5,
+        "low": np.array(0.0),
+        "high": np.array(6.0),
+    }
+    nodes = [
+        helper.make_node("Conv", ["images", "w0"], ["a"], name="conv0", pads=[1, 1, 1, 1]),
+        helper.make_node("BatchNormalization", ["a", "gamma", "beta", "mean", "var"], ["b"], name="norm"),
+        helper.make_node("Relu", ["b"], ["c"], name="relu"),
+        helper.make_node("MaxPool", ["c"], ["d"], name="pool", kernel_shape=[2, 2], strides=[2, 2]),
+        helper.make_node("Conv", ["d", "w1"], ["e"], name="conv1", pads=[1, 1, 1, 1]),
+        helper.make_node("Clip", ["e", "low", "high"], ["f"], name="clip"),
+        helper.make_node("Add", ["d", "f"], ["g"], name="add"),
+        helper.make_node("GlobalAveragePool", ["g"], ["h"], name="gap"),
+        helper.make_node("Flatten", ["h"], ["i"], name="flatten"),
+        helper.make_node("Gemm", ["i", "w2", "b2"], ["logits"], name="fc", transB=1),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "classifier",
+        [helper.make_tensor_value_info("images", TensorProto.FLOAT, [1, 3, 64, 64])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, [1, 10])],
+        [numpy_helper.from_array(np.asarray(value, np.float32), name) for name, value in values.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_a_classifier_becomes_vint8(make: Make, default: Environment, tmp_path: Path) -> None:
+    onnx.save(classifier(), tmp_path / "cnn.onnx")
+    packaged = make(tmp_path / "cnn.onnx")
+    assert packaged.executed == ("quantize",)
+    assert codes(packaged) == set()
+    assert packaged.package is not None
+    report = verify(packaged.package)
+    assert report.ok, report
+    added = {"h_Mul"}  # between GlobalAveragePool and the Mul that enable_npu_cnn adds
+    assert {kind for name, kind in report.actual.items() if name not in added} == {"int8"}
+    assert not [finding for finding in packaged.findings if finding.code == "VAI205"]
+    manifest = json.loads((packaged.package / "manifest.json").read_text())
+    assert manifest["record"]["quark"] == "0.12.post1"
+    assert manifest["record"]["quality"]["logits"]["min_cosine"] > 0.99
+
+
+def test_the_detector_is_dead_in_vint8_and_the_proposed_way_out_cures_it(make: Make, default: Environment) -> None:
+    whole = make(out="whole")
+    assert codes(whole) == {"DK601"}
+    assert whole.exit_status == 1
+    (dead,) = [finding for finding in whole.findings if finding.code == "DK601"]
+    assert dead.evidence["concat"] == "/post/Concat_1"
+    assert (dead.evidence["start"], dead.evidence["stop"]) == (4, 8)
+    proposed = dead.evidence["exclude_subgraph"]
+    assert proposed in dead.hint
+
+    mixed = make(out="mixed", precision="mixed", adapter_options={"exclude_subgraph": (proposed,)})
+    assert codes(mixed) == set()
+    assert mixed.exit_status == 0
+    assert mixed.package is not None
+    assert verify(mixed.package).ok
+
+
+def test_packages_equal_the_fixtures_byte_for_byte(make: Make, newest: Environment) -> None:
+    newest.require()
+    options = (("quark", "0.13"),)
+    whole = make(out="whole", options=options)
+    mixed = make(out="mixed", precision="mixed", options=options, adapter_options={"exclude_subgraph": (POST,)})
+    assert whole.package is not None and mixed.package is not None
+    assert (whole.package / "artifacts/fp32_vint8.onnx").read_bytes() == (DATA / "vint8.onnx").read_bytes()
+    assert (mixed.package / "artifacts/fp32_mixed.onnx").read_bytes() == (DATA / "vint8_mixed.onnx").read_bytes()
+
+
+@pytest.mark.parametrize(("target", "precision"), [("phoenix", "xint8"), ("strix", "a8w8"), ("krackan", "a16w8")])
+def test_ryzen_ai_formats(make: Make, newest: Environment, target: str, precision: str) -> None:
+    newest.require()
+    packaged = make(target=target, precision=precision, options=(("quark", "0.13"),))
+    assert codes(packaged) <= {"DK601"}, "the detector's scores may die, nothing else"
+    assert packaged.package is not None
+    report = verify(packaged.package)
+    assert report.ok, report.findings or report.mismatches
+
+
+def test_the_bf16_validation_recipe_runs(make: Make, newest: Environment) -> None:
+    packaged = make(precision="bf16", calibration=None)
+    assert packaged.package is not None
+    done = run_quark(newest, packaged.package, recipe="config/validation_only_bf16.json", progress=lambda line: None)
+    model = onnx.load(packaged.package / done.output)
+    assert sum(node.op_type == "Cast" for node in model.graph.node) > 10
+    assert done.result["random_data"] is True
+
+
+@pytest.mark.parametrize(("quark", "way"), [("0.13", "float32_model"), ("0.12.post1", "float32_model")])
+def test_a_float16_source_goes_through_shapeshifter(
+    make: Make, default: Environment, newest: Environment, tmp_path: Path, quark: str, way: str
+) -> None:
+    model = onnx.load(DATA / "fp32.onnx")
+    for tensor in model.graph.initializer:
+        if tensor.data_type == TensorProto.FLOAT:
+            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float16), tensor.name))
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.elem_type = TensorProto.FLOAT16
+    onnx.save(model, tmp_path / "half.onnx")
+    packaged = make(tmp_path / "half.onnx", options=(("quark", quark),))
+    assert codes(packaged) == {"DK601"}
+    assert packaged.package is not None
+    assert way in json.loads((packaged.package / "config/quantize.json").read_text())
+    assert verify(packaged.package).ok
+
+
+def png(pixels: np.ndarray) -> bytes:
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    height, width, _ = pixels.shape
+    rows = b"".join(b"\0" + row.tobytes() for row in pixels)
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+
+
+def test_images_are_decoded_as_the_recipe_says(make: Make, default: Environment, tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    folder = tmp_path / "images"
+    folder.mkdir()
+    for i in range(6):
+        (folder / f"{i}.png").write_bytes(png(rng.integers(0, 256, (48, 96, 3), dtype=np.uint8)))
+    (folder / "calibration.toml").write_text(
+        'schema = 1\nwidth = 64\nheight = 64\nresize = "letterbox"\nscale = 0.00392156862745098\n'
+    )
+    packaged = make(calibration=folder, precision="mixed", adapter_options={"exclude_subgraph": (POST,)})
+    assert codes(packaged) == set()
+    assert packaged.package is not None
+    assert json.loads((packaged.package / "manifest.json").read_text())["record"]["samples"] == 6
+
+
+# ---- what Quark does silently, and what is made of it ---------------------------------------------------------------
+
+
+def test_a_reader_with_a_wrong_name_is_caught(
+    make: Make, default: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "wrong_reader.py").write_text(
+        "import numpy as np\nclass Reader:\n    left = 2\n    def get_next(self):\n"
+        "        self.left -= 1\n        value = {'image': np.zeros((1, 3, 64, 64), 'float32')}\n"
+        "        return value if self.left >= 0 else None\n"
+    )
+    with pytest.raises(ToolError) as failed:
+        make(calibration=Path("wrong_reader:Reader"))
+    assert "['image']" in failed.value.why and "['images']" in failed.value.why
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_option_that_quark_would_ignore_is_caught(make: Make, default: Environment) -> None:
+    packaged = make(out="good")
+    assert packaged.package is not None
+    path = packaged.package / "config/quantize.json"
+    recipe = json.loads(path.read_text())
+    recipe["attributes"]["exclude_nodes"] = ["/post/Concat_1"]
+    path.write_text(json.dumps(recipe))
+    with pytest.raises(ToolError) as failed:
+        run_quark(default, packaged.package, recipe="config/quantize.json", progress=lambda line: None)
+    assert "no attribute 'exclude_nodes'" in failed.value.why
+
+
+def branches() -> onnx.ModelProto:
+    """A part whose end has two operands: the first leads to a start at once, the second through one more node."""
+    nodes = [
+        helper.make_node("Conv", ["images", "w"], ["a"], name="conv"),
+        helper.make_node("Relu", ["a"], ["r"], name="relu"),
+        helper.make_node("Sigmoid", ["a"], ["s"], name="sigmoid"),
+        helper.make_node("Mul", ["s", "half"], ["m"], name="mul"),
+        helper.make_node("Add", ["r", "m"], ["y"], name="add"),
+    ]
+    values = {"w": np.random.default_rng(1).normal(size=(4, 3, 3, 3)), "half": np.array(0.5)}
+    graph = helper.make_graph(
+        nodes,
+        "branches",
+        [helper.make_tensor_value_info("images", TensorProto.FLOAT, [1, 3, 64, 64])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 4, 62, 62])],
+        [numpy_helper.from_array(np.asarray(value, np.float32), name) for name, value in values.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_a_part_that_quark_would_leave_out_by_half_stays_out_as_a_whole(
+    make: Make, newest: Environment, tmp_path: Path
+) -> None:
+    """Quark's own search stops at the first operand that leads to a start; deploykit names every node instead."""
+    onnx.save(branches(), tmp_path / "branches.onnx")
+    excluded = {"exclude_subgraph": ("relu,sigmoid:add",)}
+    packaged = make(
+        tmp_path / "branches.onnx", precision="mixed", options=(("quark", "0.13"),), adapter_options=excluded
+    )
+    assert codes(packaged) == set()
+    assert packaged.package is not None
+
+    path = packaged.package / "config/quantize.json"
+    recipe = json.loads(path.read_text())
+    del recipe["attributes"]["nodes_to_exclude"]
+    recipe["attributes"]["subgraphs_to_exclude"] = [[["relu", "sigmoid"], ["add"]]]
+    path.write_text(json.dumps(recipe))
+    done = run_quark(newest, packaged.package, recipe="config/quantize.json", progress=lambda line: None)
+    theirs = inspect_quantized(packaged.package / done.output, precision="mixed")
+    by_name = {node.name: node for node in theirs.facts.nodes}
+    made = theirs.facts.producer_of(by_name["add"].inputs[1])
+    assert made is not None
+    assert made.op_type == "DequantizeLinear", "Quark quantizes mul inside the excluded part"
+
+
+def test_a_convolution_that_is_folded_stays_out(make: Make, newest: Environment, tmp_path: Path) -> None:
+    """Quark renames a Conv into which it folds a BatchNormalization; excluded by its own name it gets quantized."""
+    newest.require()
+    onnx.save(classifier(), tmp_path / "cnn.onnx")
+    excluded = {"exclude_node": ("conv0",)}
+    packaged = make(tmp_path / "cnn.onnx", precision="mixed", options=(("quark", "0.13"),), adapter_options=excluded)
+    assert codes(packaged) == set()
+    assert packaged.package is not None
+    recipe = json.loads((packaged.package / "config/quantize.json").read_text())
+    assert recipe["attributes"]["nodes_to_exclude"] == ["conv0", "norm", "a"]
+    report = verify(packaged.package)
+    assert report.ok
+    assert report.actual["c"] == "float32", "relu and pool follow into float"
+    model = onnx.load(packaged.package / "artifacts/cnn_mixed.onnx")
+    (folded,) = [node for node in model.graph.node if node.output[0] == "b"]
+    assert folded.input[0] == "images"
+
+
+def test_an_open_part_is_refused_before_quark_sees_it(make: Make) -> None:
+    packaged = make(
+        precision="mixed", adapter_options={"exclude_subgraph": ("/post/Slice,/post/Slice_1:/post/Concat_1",)}
+    )
+    assert packaged.package is None
+    assert codes(packaged) == {"VAI108"}
+
+
+def test_the_numbers_are_those_of_quarks_own_tool(newest: Environment, tmp_path: Path) -> None:
+    folders = [str(DATA / "output_fp32"), str(DATA / "output_vint8_mixed")]
+    done = newest.run(["-m", "quark.onnx.tools.evaluate", *folders], cwd=tmp_path, timeout=300)
+    printed = dict(line.split(": ", 1) for line in done.tail if line.startswith(("Mean ", "Min ", "Max ")))
+    pairs = [
+        (np.load(path), np.load(DATA / "output_vint8_mixed" / path.name))
+        for path in sorted((DATA / "output_fp32").iterdir())
+    ]
+    assert float(printed["Min cos similarity"]) == pytest.approx(min(cosine(a, b) for a, b in pairs), abs=1e-6)
+    assert collect_facts(load_model(DATA / "fp32.onnx")).outputs == ("output0",)

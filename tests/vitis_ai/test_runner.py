@@ -1,0 +1,121 @@
+"""Running the quantizer as a child: judged by what it leaves. The environment is a stand-in whose script misbehaves.
+
+No Quark is involved: the scripts below only imitate its silent failures. Real Quark runs in test_quark.py.
+"""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from deploykit.errors import ToolError
+from deploykit.findings import Confidence
+from deploykit.toolchain import Environment, Stage, ToolchainSpec, install
+from deploykit_vitis_ai.runner import RESULT, run_quark
+
+WRITE = f"""
+    import json, pathlib, sys
+    print("ordinary news")
+    def leave(result, model=True):
+        pathlib.Path("{RESULT}").write_text(json.dumps(result))
+        if model:
+            pathlib.Path("artifacts/m.onnx").write_bytes(b"model")
+"""
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """A real, nearly empty environment."""
+    root = tmp_path_factory.mktemp("tools")
+    spec = ToolchainSpec(
+        schema=1,
+        name="standin",
+        version="1",
+        summary="a test",
+        python=">=3.11",
+        disk_mb=1,
+        minutes=1,
+        stages=(Stage(id="probe", run=("-c", "pass")),),
+        source=("this test",),
+        confidence=Confidence.OBSERVED,
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DEPLOYKIT_TOOLCHAINS", str(root))
+        state = install(spec, lambda line: None)
+    return Environment(spec=spec, path=state.path)
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    for folder in ("scripts", "config", "model", "logs", "artifacts"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "config/quantize.json").write_text(json.dumps({"source": "model/x.onnx", "output": "artifacts/m.onnx"}))
+    return tmp_path
+
+
+def run(environment: Environment, package: Path, body: str, timeout: float = 60.0) -> str:
+    (package / "scripts/quantize.py").write_text(textwrap.dedent(WRITE) + textwrap.dedent(body))
+    news: list[str] = []
+    done = run_quark(environment, package, recipe="config/quantize.json", progress=news.append, timeout=timeout)
+    assert any("ordinary news" in line for line in news)
+    assert "ordinary news" in done.log.read_text()
+    return done.output
+
+
+def test_a_model_and_a_result_are_success(environment: Environment, package: Path) -> None:
+    assert run(environment, package, "leave({'ok': True})") == "artifacts/m.onnx"
+
+
+def test_a_bad_exit_status_does_not_matter_when_the_model_is_there(environment: Environment, package: Path) -> None:
+    assert run(environment, package, "leave({'ok': True}); sys.exit(3)")
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("leave({'ok': True}, model=False)", "status 0"),
+        ("sys.exit(0)", "left no result"),
+        ("leave({'ok': False, 'error': 'ValueError: open subgraph'})", "open subgraph"),
+        ("pathlib.Path('artifacts/m.onnx').write_bytes(b'x')", "left no result"),
+        (f"pathlib.Path('{RESULT}').write_text('[1, 2')", "left no result"),
+        ("import os; os.abort()", "status -6"),
+    ],
+)
+def test_a_clean_return_without_a_model_is_a_failure(
+    environment: Environment, package: Path, body: str, told: str
+) -> None:
+    with pytest.raises(ToolError, match="made no model") as failed:
+        run(environment, package, body)
+    assert told in failed.value.why
+    assert str(environment.path / "logs") in failed.value.next
+
+
+def test_a_result_of_an_earlier_run_does_not_count(environment: Environment, package: Path) -> None:
+    run(environment, package, "leave({'ok': True})")
+    with pytest.raises(ToolError, match="made no model"):
+        run(environment, package, "pass")
+
+
+def test_a_hung_run_is_ended(environment: Environment, package: Path) -> None:
+    with pytest.raises(ToolError, match="longer than its time limit"):
+        run(environment, package, "sys.stdout.flush(); import time; time.sleep(600)", timeout=3.0)
+
+
+def test_a_known_message_is_explained(environment: Environment, package: Path) -> None:
+    body = """
+        print("[QUARK-ERROR]: Run the float model failed with images")
+        leave({'ok': False, 'error': 'RuntimeError: wrote no model'}, model=False)
+    """
+    with pytest.raises(ToolError) as failed:
+        run(environment, package, body)
+    assert "wrong input name or shape" in failed.value.why
+
+
+def test_an_environment_that_is_not_ready_is_named(environment: Environment, package: Path, tmp_path: Path) -> None:
+    absent = Environment(spec=environment.spec, path=tmp_path / "nowhere")
+    with pytest.raises(ToolError, match="is absent") as failed:
+        run_quark(absent, package, recipe="config/quantize.json", progress=lambda line: None)
+    assert "deploykit toolchain install standin==1" in failed.value.next
