@@ -21,6 +21,8 @@ Feed: TypeAlias = Mapping[str, npt.NDArray[Any]]
 """One sample: arrays by input name."""
 
 _PROTOBUF_LIMIT = 1_900_000_000
+_PLANNED_NODES = 1500
+"""Above it memory is not planned: the time that takes grows with the square of the number of nodes (20 s for 9,000)."""
 
 
 class Session:
@@ -67,6 +69,8 @@ def _open(model: ModelProto, optimize: bool) -> Any:
 
     options = ort.SessionOptions()
     options.log_severity_level = 3
+    if len(model.graph.node) > _PLANNED_NODES:
+        options.enable_mem_reuse = options.enable_mem_pattern = False
     if not optimize:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     try:
