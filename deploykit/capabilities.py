@@ -7,13 +7,14 @@ unknown, never a guess. Nothing here knows a vendor.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Any, Literal
 
 from packaging.version import Version
 
 from deploykit.findings import Confidence
+from deploykit.records import dataclass
 
 __all__ = ["Change", "CompatRow", "ConfigKey", "Feature", "Flag", "SdkTable", "Status"]
 

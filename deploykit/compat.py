@@ -6,7 +6,7 @@ It searches rows and never makes one up; what no row says is unknown. It knows n
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache
 from typing import Any, Protocol, runtime_checkable
 
@@ -15,6 +15,7 @@ from packaging.version import InvalidVersion, Version
 from deploykit.capabilities import CompatRow, Status
 from deploykit.devices import Device
 from deploykit.errors import UnknownTargetError
+from deploykit.records import dataclass
 
 __all__ = [
     "Answer",

@@ -6,13 +6,14 @@ A device is a bag of sourced facts; what a fact such as a memory size means is t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from deploykit.errors import InputError
 from deploykit.findings import Confidence
 from deploykit.reading import read_toml, structure
+from deploykit.records import dataclass
 
 __all__ = ["Device", "Fact", "load_device", "load_devices", "search_devices"]
 

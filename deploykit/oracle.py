@@ -6,7 +6,7 @@ It collects and filters; what the answer is stands in the backends' tables.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from deploykit.capabilities import CompatRow
@@ -23,6 +23,7 @@ from deploykit.compat import (
 )
 from deploykit.errors import UnknownTargetError, UsageError
 from deploykit.plugins import all_devices, backend_ids, load_backend
+from deploykit.records import dataclass
 from deploykit.target import find_device
 
 if TYPE_CHECKING:

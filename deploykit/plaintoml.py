@@ -1,9 +1,10 @@
 """Reads the plain part of TOML that data files use, at the speed of the JSON scanner; the rest it leaves to tomllib.
 
 Plain is: comments on lines of their own, ``[table]`` and ``[[array]]`` headers of bare keys, and ``key = value`` on one
-line where the value is a literal string or JSON as well (basic string, number, boolean, or a list of them). Anything
-else, whatever is wrong included, is answered with None and never with a guess: the caller then asks tomllib, which is several times
-slower and says what is wrong. The tables make up most of the time of ``deploykit compat``, which has a budget.
+line where the value is a literal string, JSON as well (basic string, number, boolean, or a list of them), or an inline
+table of such JSON values. Anything else, whatever is wrong included, is answered with None and never with a guess: the
+caller then asks tomllib, which is several times slower and says what is wrong. The tables make up most of the time of
+``deploykit compat``, which has a budget.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 __all__ = ["parse_plain"]
 
 _KEY = re.compile(r"[A-Za-z0-9_-]+")
+_INLINE_KEY = re.compile(r'([A-Za-z0-9_-]+|"[^"\\]*") = ')
 _HEADER = re.compile(r"\[(\[)?([A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*)\](?(1)\])")
 # Where TOML and JSON differ inside a value, and characters that TOML refuses anywhere.
 _NOT_PLAIN = re.compile(r"\\[u/]|[\x00-\x08\x0b-\x1f\x7f]")
@@ -56,9 +58,30 @@ def _set(table: dict[str, Any], line: str) -> bool:
     if value[:1] == "'":
         table[key] = value[1:-1]
         return value.find("'", 1) == len(value) - 1
+    if value[:2] == "{ ":
+        table[key] = {}
+        return _fill(table[key], value)
     found, end = _scan(value)
     table[key] = found
     return end == len(value) and _is_toml(found)
+
+
+def _fill(table: dict[str, Any], text: str) -> bool:
+    """Read ``{ key = value, "key" = value }`` into a table."""
+    at = 2
+    while match := _INLINE_KEY.match(text, at):
+        key = match[1].strip('"')
+        if key in table:
+            return False
+        table[key], at = _scan(text, match.end())
+        if not _is_toml(table[key]):
+            return False
+        if text[at:] == " }":
+            return True
+        if text[at : at + 2] != ", ":
+            return False
+        at += 2
+    return False
 
 
 def _is_toml(value: Any) -> bool:

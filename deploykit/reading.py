@@ -7,7 +7,9 @@ knows what the data means.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
+import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
@@ -222,7 +224,7 @@ def _union_converter(args: tuple[Any, ...]) -> _Converter:
 
 
 def _dataclass_converter(kind: type[Any]) -> _Converter:
-    hints = typing.get_type_hints(kind)
+    hints = _hints(kind)
     fields = {f.name: _converter(hints[f.name]) for f in dataclasses.fields(kind)}
     required = [f.name for f in dataclasses.fields(kind) if _is_required(f)]
 
@@ -237,6 +239,21 @@ def _dataclass_converter(kind: type[Any]) -> _Converter:
             raise _BadValueError(str(error)) from None
 
     return convert
+
+
+def _hints(kind: type[Any]) -> dict[str, Any]:
+    """The types of all fields, each in the words of the class that declares it."""
+    found: dict[str, Any] = {}
+    for owner in reversed(kind.__mro__):
+        for name, hint in inspect.get_annotations(owner).items():
+            found[name] = _evaluated(hint, owner.__module__) if isinstance(hint, str) else hint
+    return found
+
+
+@cache
+def _evaluated(hint: str, module: str) -> Any:
+    """An annotation as written; typing.get_type_hints compiles each anew, which is most of its time."""
+    return eval(hint, vars(sys.modules[module]))
 
 
 def _is_required(field: dataclasses.Field[Any]) -> bool:

@@ -18,6 +18,7 @@ schema = 1
 name = "x = \\"y\\" # not a comment"
 literal = 'C:\\temp'
 empty = []
+inline = { one = 1, "2.0" = "two", c-d = [true] }
 
 [facts.one]
 value = true
@@ -66,7 +67,15 @@ def test_most_data_files_are_plain() -> None:
         "a = 0x10",
         "a = 01",
         "a = 1979-05-27",
-        "a = { b = 1 }",
+        "a = {b = 1}",
+        "a = { b = 1, }",
+        "a = { b = 1 } # comment",
+        "a = { b = 1, b = 2 }",
+        "a = { b = { c = 1 } }",
+        "a = { b.c = 1 }",
+        "a = { b = [null] }",
+        'a = { "b\\n" = 1 }',
+        "a = { }",
         "a = [{ b = 1 }]",
         "a = [1, 2,]",
         "a = [\n1]",
@@ -107,6 +116,8 @@ _value = st.one_of(
     st.text(max_size=8).map(lambda text: json.dumps(text, ensure_ascii=False)),
     st.text(max_size=8).map(lambda text: f"'{text}'"),
     st.lists(st.text(max_size=3), max_size=3).map(json.dumps),
+    st.sampled_from(['{ a = 1, "b" = "x" }', "{ a = 1, a = 2 }", '{ "a b" = 1 }', '{ "" = [1] }', "{ a = null }"]),
+    st.text(max_size=4).map(lambda text: f'{{ "{text}" = 1 }}'),
     st.text(max_size=6),
 )
 _key = st.sampled_from(["a", "b", "c-d", "e_1", "a.b", '"q"', ""])

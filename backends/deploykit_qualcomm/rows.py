@@ -6,12 +6,13 @@ Every file carries ``schema``; an unknown key in any of them is refused by the r
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 from deploykit.capabilities import Change, ConfigKey, Feature, Flag, Status
 from deploykit.devices import Fact
 from deploykit.findings import Confidence
+from deploykit.records import dataclass
 
 __all__ = [
     "Arch",

@@ -69,7 +69,7 @@ class Tables:
         """What ``sdks/<version>.toml`` itself says."""
         if version not in self._files:
             name = f"sdks/{version}.toml"
-            made = self._read(SdkFile, name)
+            made = self._read(SdkFile, name, since=version)
             if made.version != version:
                 raise InputError(f"{name}: version: {made.version!r} differs from the file name")
             self._files[version] = made
@@ -85,6 +85,11 @@ class Tables:
     def all(self) -> tuple[SdkTable, ...]:
         """Every release that has rows, oldest first."""
         return tuple(self.table(version) for version in self.with_rows)
+
+    @cached_property
+    def _oldest(self) -> str:
+        """The release that the files beside ``sdks/`` describe: the one that extends them."""
+        return next((version for version in self.versions if self.file(version).extends == BASE), "")
 
     @cached_property
     def series(self) -> Series:
@@ -114,7 +119,7 @@ class Tables:
     @cached_property
     def keys(self) -> KeyFile:
         """The configuration keys of the oldest table, with the layout of the two files."""
-        return self._read(KeyFile, "config_keys.toml")
+        return self._read(KeyFile, "config_keys.toml", since=self._oldest)
 
     @cached_property
     def tools(self) -> tuple[ToolFile, ...]:
@@ -123,7 +128,7 @@ class Tables:
         return tuple(self._tool(name) for name in names)
 
     def _tool(self, name: str) -> ToolFile:
-        made = self._read(ToolFile, f"tools/{name}", fill_tool=True)
+        made = self._read(ToolFile, f"tools/{name}", since=self._oldest, fill_tool=True)
         if made.tool != name.removesuffix(".toml"):
             raise InputError(f"tools/{name}: tool: {made.tool!r} differs from the file name")
         return made
@@ -132,25 +137,23 @@ class Tables:
     def _sources(self) -> SourceFile:
         return structure(SourceFile, read_toml(self.data / "sources.toml"), where="sources.toml:")
 
-    def _read(self, kind: type[T], name: str, *, fill_tool: bool = False) -> T:
+    def _read(self, kind: type[T], name: str, *, since: str = "", fill_tool: bool = False) -> T:
         raw = read_toml(self.data / name)
         if fill_tool:
             _fill_tool(raw, name)
-        _refuse_since(raw, name)
-        return structure(kind, self._written_out(raw), where=f"{name}:")
+        _fill_since(raw, name, since)
+        self._write_out(raw)
+        return structure(kind, raw, where=f"{name}:")
 
-    def _written_out(self, value: Any) -> Any:
-        """Replace the short names in every ``source`` list."""
-        if isinstance(value, list):
-            return [self._written_out(item) for item in value]
-        if not isinstance(value, dict):
-            return value
-        return {
-            key: [self._source(item) for item in item_or_list]
-            if key == "source" and isinstance(item_or_list, list)
-            else self._written_out(item_or_list)
-            for key, item_or_list in value.items()
-        }
+    def _write_out(self, value: Any) -> None:
+        """Replace the short names in every ``source`` list of the tables in a document."""
+        if isinstance(value, dict):
+            if isinstance(value.get("source"), list):
+                value["source"] = [self._source(item) for item in value["source"]]
+            value = value.values()
+        for item in value:
+            if isinstance(item, dict) or (isinstance(item, list) and item and isinstance(item[0], dict)):
+                self._write_out(item)
 
     def _source(self, source: Any) -> Any:
         short = _SHORT.match(source) if isinstance(source, str) else None
@@ -178,9 +181,9 @@ class Tables:
         file = self.file(version)
         flags, features, keys = self._inherited(file)
         name = f"sdks/{version}.toml"
-        _replace_rows(flags, file.flag, _flag_key, version, f"{name}: flag")
-        _replace_rows(features, file.feature, _feature_key, version, f"{name}: feature")
-        _replace_rows(keys, file.key, _config_key, version, f"{name}: key")
+        _replace_rows(flags, file.flag, _flag_key, f"{name}: flag")
+        _replace_rows(features, file.feature, _feature_key, f"{name}: feature")
+        _replace_rows(keys, file.key, _config_key, f"{name}: key")
         return SdkTable(
             sdk=file.sdk,
             version=version,
@@ -212,12 +215,12 @@ class Tables:
         for tool in self.tools:
             later = _parsed(tool.read_at) > _parsed(version)
             rows = tuple(_lowered(row, tool.read_at) for row in tool.flag) if later else tool.flag
-            _replace_rows(flags, rows, _flag_key, version, f"tools/{tool.tool}.toml: flag")
+            _replace_rows(flags, rows, _flag_key, f"tools/{tool.tool}.toml: flag")
         features: dict[Any, Feature] = {}
-        base = self._read(FeatureFile, "features.toml").feature
-        _replace_rows(features, base, _feature_key, version, "features.toml: feature")
+        base = self._read(FeatureFile, "features.toml", since=version).feature
+        _replace_rows(features, base, _feature_key, "features.toml: feature")
         keys: dict[Any, ConfigKey] = {}
-        _replace_rows(keys, self.keys.key, _config_key, version, "config_keys.toml: key")
+        _replace_rows(keys, self.keys.key, _config_key, "config_keys.toml: key")
         return flags, features, keys
 
     def _raise_confidence(self, flags: dict[Any, Flag], file: SdkFile) -> None:
@@ -255,13 +258,15 @@ def _fill_tool(raw: dict[str, Any], name: str) -> None:
             raise InputError(f"{name}: flag[{index}].tool: {row['tool']!r} is not the tool of this file")
 
 
-def _refuse_since(raw: dict[str, Any], name: str) -> None:
+def _fill_since(raw: dict[str, Any], name: str, since: str) -> None:
     """``since`` follows from the file a row stands in; written by hand it could contradict that."""
     for section in ("flag", "feature", "key"):
         rows = raw.get(section, ())
         for index, row in enumerate(rows if isinstance(rows, list) else ()):
             if isinstance(row, dict) and "since" in row:
                 raise InputError(f"{name}: {section}[{index}].since: unknown key", why="the loader fills it")
+            if isinstance(row, dict):
+                row["since"] = since
 
 
 def _lowered(row: Flag, read_at: str) -> Flag:
@@ -270,14 +275,14 @@ def _lowered(row: Flag, read_at: str) -> Flag:
     return replace(row, confidence=Confidence.INFERRED, confidence_note=_LOWERED.format(read_at=read_at))
 
 
-def _replace_rows(into: dict[Any, R], rows: Iterable[R], key: Callable[[R], Any], version: str, where: str) -> None:
+def _replace_rows(into: dict[Any, R], rows: Iterable[R], key: Callable[[R], Any], where: str) -> None:
     seen: set[Any] = set()
     for index, row in enumerate(rows):
         name = key(row)
         if name in seen:
             raise InputError(f"{where}[{index}]: the same row occurs twice: {name}")
         seen.add(name)
-        into[name] = replace(row, since=version)
+        into[name] = row
 
 
 def _flag_key(row: Flag) -> tuple[str, tuple[str, ...]]:
