@@ -12,10 +12,8 @@ from deploykit.cli.output import emit, findings_text, table
 from deploykit.errors import UsageError
 
 if TYPE_CHECKING:
-    from deploykit.facts.graph import GraphFacts
-    from deploykit.findings import Finding
     from deploykit.numerics.comparison import Comparison
-    from deploykit.numerics.judgement import Judged
+    from deploykit.numerics.evaluation import Evaluation
 
 __all__ = ["command"]
 
@@ -54,22 +52,14 @@ def command(
     Files are matched by name. --baseline and --candidate may stand in any order. Exit status 1 when an output is dead,
     samples are missing, or a threshold is missed.
     """
-    from deploykit.findings import exit_status
-    from deploykit.numerics.comparison import compare
-    from deploykit.numerics.judgement import COMPARISON_RULES, Judged, Thresholds
-    from deploykit.numerics.outputs import read_pair
+    from deploykit.numerics.evaluation import evaluate
+    from deploykit.numerics.judgement import Thresholds
 
     first, second = _sides(positional, baseline, candidate)
-    comparison = compare(*read_pair(first, second, data))
-    model = first if model is None and first.suffix == ".onnx" else model
     asked = Thresholds(min_cosine=min_cosine, min_psnr=min_psnr, min_sqnr=min_sqnr, max_error=max_error)
-    judged = Judged(
-        comparison=comparison, facts=_facts(model), model=str(model or "MODEL"), target=target, thresholds=asked
-    )
-    findings = COMPARISON_RULES.run(judged)
-    value = comparison.to_json(slices=slices) | {"findings": [finding.to_json() for finding in findings]}
-    emit(value, lambda: _text(judged, findings, slices))
-    return exit_status(findings)
+    found = evaluate(first, second, data=data, model=model, target=target, thresholds=asked)
+    emit(found.to_json(slices=slices), lambda: _text(found, slices))
+    return found.exit_status
 
 
 def _sides(positional: tuple[Path, ...], baseline: Path | None, candidate: Path | None) -> tuple[Path, Path]:
@@ -84,17 +74,8 @@ def _sides(positional: tuple[Path, ...], baseline: Path | None, candidate: Path 
     )
 
 
-def _facts(model: Path | None) -> GraphFacts | None:
-    if model is None:
-        return None
-    from deploykit.facts.collect import collect_facts
-    from deploykit.model import load_model
-
-    return collect_facts(load_model(model))
-
-
-def _text(judged: Judged, findings: tuple[Finding, ...], slices: bool) -> str:
-    comparison = judged.comparison
+def _text(found: Evaluation, slices: bool) -> str:
+    comparison, findings = found.comparison, found.findings
     parts = [f"{comparison.samples} samples, {len(comparison.outputs)} outputs"]
     parts += [_metrics(comparison)] if comparison.outputs else ["nothing could be compared"]
     parts += [_slices(comparison)] if slices else []

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from deploykit.calibration.arrays import read_arrays
 from deploykit.errors import InputError, UsageError
 
-__all__ = ["OutputSet", "Outputs", "read_outputs", "run_models"]
+__all__ = ["OutputSet", "Outputs", "read_outputs", "read_pair", "run_models"]
 
 Outputs: TypeAlias = Mapping[str, npt.NDArray[Any]]
 """The outputs of one sample by name; the only output of a .npy file is called ``""``."""
