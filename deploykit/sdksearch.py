@@ -13,7 +13,7 @@ from packaging.version import Version
 
 from deploykit.adapter import Request
 from deploykit.capabilities import CompatRow
-from deploykit.errors import UnknownTargetError
+from deploykit.errors import UnknownTargetError, UsageError
 from deploykit.findings import Finding
 from deploykit.pipeline import plan_situation, read_situation
 
@@ -62,11 +62,17 @@ class SdkSearch:
 
 
 def lowest_sdk(request: Request) -> SdkSearch:
-    """Plan one request under every SDK release that has tables, oldest first; the model is read once."""
+    """Plan one request under every SDK release that has tables, oldest first; the model is read once.
+
+    Raises UsageError for a backend whose tables are not kept per release.
+    """
     backend, situation = read_situation(replace(request, sdk=None))
     device = situation.target.device
+    releases = _releases(backend.compat())
+    if not releases:
+        raise UsageError(f"the tables of {backend.id} are not kept per SDK release", next="use deploykit plan")
     trials = []
-    for version in _releases(backend.compat()):
+    for version in releases:
         try:
             target = backend.resolve(device, version)
         except UnknownTargetError:
