@@ -1,0 +1,77 @@
+"""Capability rows, block weight paths, versions and the second opinion."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from deploykit.capabilities import Status
+from deploykit.errors import UnknownTargetError
+from deploykit_ort_qnn import backend
+from deploykit_ort_qnn.draft import wheel_for
+from deploykit_ort_qnn.options import load_options
+from deploykit_qualcomm.devices import qualcomm_device
+
+AIMET = Path(__file__).parents[1] / "data" / "aimet"
+
+
+def test_every_option_is_a_row_and_the_name_that_never_was_too() -> None:
+    rows = {row.feature: row for row in backend.compat()}
+    for option in load_options().option:
+        row = rows[f"provider-option {option.name}"]
+        assert row.status is Status.SUPPORTED and row.source and row.confidence
+    never = rows["provider-option convert_bq_to_lpbq"]
+    assert never.status is Status.UNSUPPORTED
+    assert never.renamed_to == "provider-option enable_block_quant_weight_optimization"
+
+
+def test_option_names_are_unique_and_sourced() -> None:
+    table = load_options()
+    names = [option.name for option in table.option]
+    assert len(names) == len(set(names))
+    assert all(key in table.sources for option in table.option for key in option.source)
+
+
+@pytest.mark.parametrize(
+    ("typed", "wheel"), [(None, "2.7.0"), ("2.7.0", "2.7.0"), ("2.7", "2.7.0"), ("2.51", "2.7.0"), ("2.49.40", "2.5.0")]
+)
+def test_a_version_names_a_wheel_or_the_qairt_inside(typed: str | None, wheel: str) -> None:
+    assert wheel_for(typed).version == wheel
+
+
+def test_a_version_without_a_wheel_is_refused() -> None:
+    with pytest.raises(UnknownTargetError, match=r"2\.33"):
+        wheel_for("2.33")
+
+
+@pytest.mark.parametrize(
+    ("op_type", "lpbq", "has_bias", "words"),
+    [
+        ("MatMul", True, False, "integer activations"),
+        ("Gemm", True, True, "bias dropped"),
+        ("Conv", True, False, "refused as Conv"),
+        ("MatMul", False, False, "FP16"),
+        ("Gemm", False, True, "refused with a bias"),
+    ],
+)
+def test_the_path_of_block_weights_is_told(op_type: str, lpbq: bool, has_bias: bool, words: str) -> None:
+    assert words in backend.block_weight_path(op_type=op_type, lpbq=lpbq, has_bias=has_bias, sdk="2.7.0")
+
+
+def test_an_older_wheel_is_not_spoken_for() -> None:
+    assert "not with 2.4.0" in backend.block_weight_path(op_type="Conv", lpbq=False, has_bias=False, sdk="2.4.0")
+
+
+def test_a_second_opinion_names_its_compiler(capsys: pytest.CaptureFixture[str]) -> None:
+    opinion = backend.preflight((AIMET / "vit/w8a8.qdq.onnx").read_bytes(), qualcomm_device("sm8650"), print)
+    assert opinion["available"] and opinion["ok"] and opinion["qairt"] == "2.51.0"
+    assert "not the SDK" in opinion["note"]
+    assert [step["id"] for step in opinion["rewrites"]][:1] == ["fuse-gelu"]
+    assert "compiling" in capsys.readouterr().out
+
+
+def test_a_second_opinion_can_be_a_no() -> None:
+    opinion = backend.preflight((AIMET / "mlp/wfp8a8.qdq.onnx").read_bytes(), qualcomm_device("sm8650"), lambda _: None)
+    assert opinion["available"] and not opinion["ok"]
+    assert {finding["code"] for finding in opinion["findings"]} & {"ORT110", "ORT111"}

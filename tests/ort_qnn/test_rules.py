@@ -1,0 +1,212 @@
+"""Every rule of the adapter finds what it is about, and is silent otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from deploykit.adapter import Request
+from deploykit.encodings.values import Affine, Encoding, EncodingSet
+from deploykit.pipeline import read_situation
+from deploykit.rules import Rule
+from deploykit.transforms.insert_qdq import Skipped
+from deploykit_ort_qnn import backend
+from deploykit_ort_qnn.compiler import CompileOutcome, RefusedNode
+from deploykit_ort_qnn.draft import Draft, draft_of, wheel_for
+from deploykit_ort_qnn.environment import EnvironmentScope
+from deploykit_ort_qnn.options import Chosen
+from deploykit_ort_qnn.precision import PrecisionScope
+from deploykit_ort_qnn.preparation import Step
+from deploykit_ort_qnn.qnn_graph import QnnGraph, QnnNode, QnnTensor
+from deploykit_ort_qnn.rules import NumericScope, PackageScope
+from deploykit_ort_qnn.schematic import Schematic, SchematicOp, SchematicOutput
+
+AIMET = Path(__file__).parents[1] / "data" / "aimet"
+Case = Callable[[], Any]
+
+
+@cache
+def base(model: str = "mlp/w8a8.qdq.onnx", target: str = "sm8550") -> Draft:
+    _, situation = read_situation(Request(model=AIMET / model, target=target, backend="ort-qnn"))
+    return draft_of(situation)
+
+
+def draft(model: str = "mlp/w8a8.qdq.onnx", target: str = "sm8550", **changes: Any) -> Draft:
+    return replace(base(model, target), **changes)
+
+
+def prepared(**changes: Any) -> Draft:
+    known = base().prepared
+    assert known is not None
+    return draft(prepared=replace(known, **changes))
+
+
+def with_operator(op_type: str) -> Draft:
+    from onnx import ModelProto
+
+    known = base().prepared
+    assert known is not None
+    model = ModelProto()
+    model.CopyFrom(known.model)
+    next(node for node in model.graph.node if node.op_type == "Sigmoid").op_type = op_type
+    return prepared(model=model)
+
+
+def blocks() -> EncodingSet:
+    value = Affine(
+        bits=4,
+        signed=True,
+        scale=np.ones((2, 3)),
+        zero_point=np.zeros((2, 3)),
+        axis=1,
+        block_axis=0,
+        block_size=16,
+    )
+    return EncodingSet(version="2.0.0", entries={"w": Encoding(name="w", value=value)})
+
+
+def block_draft(fp16: bool) -> Draft:
+    return replace(prepared(encodings=blocks()), fp16=fp16)
+
+
+def graph(types: tuple[str, str, str], *, encoding: str = "") -> QnnGraph:
+    """Quantize -> MatMul(x, w) -> Quantize, with the types of x, the product and w."""
+    tensors = {
+        "x": QnnTensor(name="x", dtype=types[0], role="native", dims=(1, 4), fixed=types[0][0] in "ui"),
+        "w": QnnTensor(name="w", dtype=types[2], role="static", dims=(4, 4), encoding=encoding, fixed=True),
+        "y": QnnTensor(name="y", dtype=types[1], role="native", dims=(1, 4), fixed=types[1][0] in "ui"),
+        "y_q": QnnTensor(name="y_q", dtype="uint16", role="native", dims=(1, 4), fixed=True),
+    }
+    nodes = (
+        QnnNode(name="m", type="MatMul", inputs=("x", "w"), outputs=("y",)),
+        QnnNode(name="q", type="Quantize", inputs=("y",), outputs=("y_q",)),
+    )
+    return QnnGraph(name="g", nodes=nodes, tensors=tensors)
+
+
+def made(dtype: str, kind: str = "q::MatMul") -> Schematic:
+    output = SchematicOutput(dtype=dtype, dims=(1, 4), zero_point=0, step=1.0)
+    return Schematic(
+        graph="g", before=(), after=(SchematicOp(id=7, kind=kind, inputs=(), outputs=(output,)),), names={7: "m"}
+    )
+
+
+def types(asked: QnnGraph, schematic: Schematic | None = None, *, intended: str = "uint16") -> PrecisionScope:
+    return PrecisionScope(
+        graphs=(asked,),
+        schematics=() if schematic is None else (schematic,),
+        intended={"y": intended, "x": "uint16"},
+        stored={"y": "y_q"},
+        quantized=frozenset({"y_q"}),
+    )
+
+
+def converted(made_type: str, *, asked_for: bool) -> PrecisionScope:
+    """x (16 bits) is converted on its way into the MatMul."""
+    plain = graph(("uint16", "uint16", "int8"))
+    extra = QnnTensor(name="x8", dtype=made_type, role="native", dims=(1, 4), fixed=True)
+    nodes = (
+        QnnNode(name="c", type="Convert", inputs=("x",), outputs=("x8",)),
+        QnnNode(name="m", type="MatMul", inputs=("w", "x8"), outputs=("y",)),
+    )
+    changed = QnnGraph(name="g", nodes=nodes, tensors={**plain.tensors, "x8": extra})
+    return replace(types(changed), quantized=frozenset({"x8"}) if asked_for else frozenset())
+
+
+FINE = CompileOutcome(status="compiled")
+GOOD = NumericScope(outputs={"y": {"sqnr_db": 50.0}}, threshold_db=35.0)
+BAD = NumericScope(outputs={"y": {"sqnr_db": 9.0}}, threshold_db=35.0, failed=("y",), first="m", first_type="Log")
+PACKAGE = PackageScope(provider_options={"soc_model": "43"}, soc_model=43, context={"soc_model": 43})
+WHEEL = wheel_for("2.7.0")
+INSTALLED = {"wheel": "2.7.0", "qairt": "2.51.0", "onnxruntime": "1.31.1"}
+GOOD_TYPES = types(graph(("uint16", "uint16", "int8")), made("QUInt16"))
+
+
+def step(identifier: str) -> Draft:
+    return prepared(steps=(Step(id=identifier, why="because", names=("y",)),))
+
+
+CASES: dict[str, tuple[Case, Case]] = {
+    "ORT001": (lambda: draft(soc_model=None), draft),
+    "ORT002": (lambda: draft("mlp/model.onnx", precision="w8a8"), lambda: draft("mlp/model.onnx")),
+    "ORT003": (lambda: draft("mlp/wfp8a8.qdq.onnx"), draft),
+    "ORT004": (lambda: draft("mlp/model.onnx", "sm8350"), lambda: draft("mlp/model.onnx")),
+    "ORT005": (lambda: block_draft(fp16=False), lambda: block_draft(fp16=True)),
+    "ORT006": (lambda: block_draft(fp16=True), draft),
+    "ORT007": (lambda: prepared(skipped=(Skipped(tensor="t", reason="no"),)), draft),
+    "ORT008": (lambda: prepared(narrowed=("y",)), draft),
+    "ORT009": (lambda: step("widen-log"), lambda: step("fold-batchnorm")),
+    "ORT010": (lambda: prepared(refusals=("n: no",)), draft),
+    "ORT011": (lambda: with_operator("Erf"), lambda: with_operator("Tanh")),
+    "ORT012": (
+        lambda: draft(chosen=Chosen(compile={}, run={}, entries={}, unchecked=("vtcm_mb",))),
+        draft,
+    ),
+    "ORT101": (lambda: types(graph(("uint16", "float32", "int8"))), lambda: GOOD_TYPES),
+    "ORT102": (lambda: converted("uint8", asked_for=False), lambda: converted("uint8", asked_for=True)),
+    "ORT103": (lambda: types(graph(("float16", "float16", "int8"), encoding="per-block")), lambda: GOOD_TYPES),
+    "ORT104": (lambda: types(graph(("uint16", "uint16", "int8")), made("Float16")), lambda: GOOD_TYPES),
+    "ORT105": (
+        lambda: types(graph(("float32", "float32", "float32")), made("Float32"), intended="float16"),
+        lambda: types(graph(("float32", "float32", "float32")), made("Float16"), intended="float16"),
+    ),
+    "ORT110": (
+        lambda: CompileOutcome(status="refused", refused=(RefusedNode(name="n", type="Erf"),)),
+        lambda: replace(FINE, refused=(RefusedNode(name="n", type="Erf"),)),
+    ),
+    "ORT111": (lambda: CompileOutcome(status="failed", message="m"), lambda: FINE),
+    "ORT112": (lambda: CompileOutcome(status="crashed", message="m"), lambda: FINE),
+    "ORT113": (lambda: CompileOutcome(status="timed-out", message="m"), lambda: FINE),
+    "ORT114": (lambda: replace(FINE, cpu_nodes=(RefusedNode(name="n", type="Erf"),)), lambda: FINE),
+    "ORT120": (lambda: BAD, lambda: GOOD),
+    "ORT130": (lambda: replace(PACKAGE, provider_options={}), lambda: PACKAGE),
+    "ORT131": (lambda: replace(PACKAGE, unknown_options=("vtcm",)), lambda: PACKAGE),
+    "ORT132": (lambda: replace(PACKAGE, context={"soc_model": 0}), lambda: PACKAGE),
+    "ORT140": (
+        lambda: EnvironmentScope(installed=None, planned=WHEEL),
+        lambda: EnvironmentScope(installed=INSTALLED, planned=WHEEL),
+    ),
+    "ORT141": (
+        lambda: EnvironmentScope(installed={**INSTALLED, "wheel": "2.5.0"}, planned=WHEEL),
+        lambda: EnvironmentScope(installed=INSTALLED, planned=WHEEL),
+    ),
+    "ORT142": (
+        lambda: EnvironmentScope(installed={**INSTALLED, "onnxruntime": "9.9"}, planned=WHEEL),
+        lambda: EnvironmentScope(installed=INSTALLED, planned=WHEEL),
+    ),
+}
+
+
+def rules() -> dict[str, Rule[Any]]:
+    return {rule.code: rule for registry in backend.registries() for rule in registry if rule.code.startswith("ORT")}
+
+
+def test_every_rule_has_its_cases() -> None:
+    assert sorted(CASES) == sorted(rules())
+
+
+@pytest.mark.parametrize("code", sorted(CASES))
+def test_a_rule_finds_its_case_and_nothing_else(code: str) -> None:
+    triggering, clean = CASES[code]
+    found = list(rules()[code].run(triggering()))
+    assert found and all(finding.message and finding.sources for finding in found)
+    assert list(rules()[code].run(clean())) == []
+
+
+def test_strict_makes_a_change_of_precision_an_error() -> None:
+    for code in ("ORT101", "ORT102", "ORT103", "ORT104"):
+        scope = CASES[code][0]()
+        relaxed = list(rules()[code].run(scope))
+        strict = list(rules()[code].run(replace(scope, strict=True)))
+        assert not any(finding.blocks for finding in relaxed) and all(finding.blocks for finding in strict)
+
+
+def test_preparing_weights_is_no_change_of_precision() -> None:
+    scope = types(graph(("uint16", "uint16", "int8")), made("QInt8", "q::ConvLayer.opt.weights_to_vtcm"))
+    assert not list(rules()["ORT102"].run(scope)) and not list(rules()["ORT104"].run(scope))

@@ -1,0 +1,55 @@
+"""The full matrix on the emulator: every fixture wholly on the NPU, on six chips; minutes long."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from deploykit.adapter import Request
+from deploykit.pipeline import make_package, verify
+
+AIMET = Path(__file__).parents[1] / "data" / "aimet"
+CHIPS = {"sm8350": 30, "sm8450": 36, "sm8550": 43, "sm8650": 57, "sm8750": 69, "sm8850": 87}
+MODELS = sorted(path.relative_to(AIMET).as_posix() for path in AIMET.glob("*/*.qdq.onnx") if "fp8" not in path.name)
+# Without FP16 (HTP v68) float tensors and per-block weights are a precise no instead.
+NEEDS_FP16 = ("fp16", "/bq-")
+LEAST_DB = {"w8a8": 25.0, "w4a8": 25.0, "w8a16": 40.0, "amp": 40.0, "lpbq": 55.0, "bq": 55.0, "fp16": 40.0}
+
+
+def least_db(model: str) -> float:
+    variant = Path(model).name
+    return next(limit for start, limit in LEAST_DB.items() if variant.startswith(start))
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("target", CHIPS)
+@pytest.mark.parametrize("model", MODELS)
+def test_every_fixture_is_wholly_on_the_npu(tmp_path: Path, model: str, target: str) -> None:
+    packaged = make_package(Request(model=AIMET / model, target=target, backend="ort-qnn"), tmp_path / "p")
+    if target == "sm8350" and any(word in model for word in NEEDS_FP16):
+        assert packaged.exit_status == 1
+        assert {f.code for f in packaged.findings if f.blocks} <= {"ORT004", "ORT005", "ORT105", "ORT111"}
+        return
+    assert packaged.exit_status == 0, [finding.message for finding in packaged.findings if finding.blocks]
+    record = json.loads((tmp_path / "p/manifest.json").read_text())["record"]
+    assert record["compile"]["nodes_on_cpu"] == 0 and record["compile"]["soc_model"] == CHIPS[target]
+    for numbers in record["numbers"]["outputs"].values():
+        assert numbers["sqnr_db"] == "infinite" or numbers["sqnr_db"] >= least_db(model)
+    report = verify(tmp_path / "p")
+    assert report.ok and report.mismatches == ()
+    if not any(word in model for word in NEEDS_FP16):
+        assert not {finding.code for finding in packaged.findings} & {"ORT101", "ORT103", "ORT104", "ORT105"}
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("version", ["0.6.1", "1.0.0", "2.0.0"])
+@pytest.mark.parametrize("variant", ["w8a8", "w8a16"])
+@pytest.mark.parametrize("name", ["cnn", "vit", "detr", "mlp"])
+def test_encodings_of_every_version_reach_the_npu(tmp_path: Path, name: str, variant: str, version: str) -> None:
+    encodings = AIMET / name / f"{variant}.v{version}.encodings"
+    request = Request(model=AIMET / name / "model.onnx", encodings=encodings, target="sm8650", backend="ort-qnn")
+    packaged = make_package(request, tmp_path / "p")
+    assert packaged.exit_status == 0, [finding.message for finding in packaged.findings if finding.blocks]
+    assert verify(tmp_path / "p").ok
