@@ -58,8 +58,8 @@ def test_every_public_module_says_what_it_offers() -> None:
 def test_what_a_module_offers_exists() -> None:
     code = (
         "import importlib, pkgutil, deploykit\n"
-        "names = [m.name for m in pkgutil.walk_packages(deploykit.__path__, 'deploykit.') if '__main__' not in m.name]\n"
-        "for name in names:\n"
+        "modules = pkgutil.walk_packages(deploykit.__path__, 'deploykit.')\n"
+        "for name in [module.name for module in modules if '__main__' not in module.name]:\n"
         "    module = importlib.import_module(name)\n"
         "    bad = [n for n in getattr(module, '__all__', ()) if not hasattr(module, n)]\n"
         "    assert not bad, (name, bad)\n"
