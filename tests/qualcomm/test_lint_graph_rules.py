@@ -42,10 +42,7 @@ CASES: dict[str, tuple[Case, Case]] = {
         },
         one("Relu (x)", "4"),
     ),
-    "QNN204": (
-        one("InstanceNormalization (x, s, b)", "1,64,512,512", stored=BIG),
-        one("InstanceNormalization (x, s, b)", "1,64,64,64", stored=BIG),
-    ),
+    "QNN204": (one("Softmax (x)", "1,2500000"), one("Softmax (x)", "1,2097152")),
     "QNN205": (
         {"graph": "g (int64[4] x) => (int64[4] y) { y = Abs (x) }"},
         {"graph": "g (int32[4] x) => (int32[4] y) { y = Abs (x) }"},
@@ -69,6 +66,10 @@ CASES: dict[str, tuple[Case, Case]] = {
     "QNN210": (
         one("Gather (x, i)", "4", "1", stored={"i": ("int64", (1,), -1)}),
         one("Gather (x, i)", "4", "1", stored={"i": ("int64", (1,), 3)}),
+    ),
+    "QNN222": (
+        one("InstanceNormalization (x, s, b)", "1,64,512,512", stored=BIG),
+        one("InstanceNormalization (x, s, b)", "1,64,512,512", stored=BIG, sdk="2.51"),
     ),
     "QNN211": (
         {
@@ -144,11 +145,44 @@ def test_attributes_at_their_harmless_value_pass(lint: Lint) -> None:
 
 def test_the_chip_decides_what_is_too_big(lint: Lint) -> None:
     case = one("InstanceNormalization (x, s, b)", "1,64,160,160", stored=BIG)
-    assert "QNN204" not in lint({**case, "target": "sm8650"})
-    (finding,) = lint({**case, "target": "qcs6490"})["QNN204"]
-    assert finding.severity is Severity.ERROR
+    assert "QNN222" not in lint({**case, "target": "sm8650"})
+    (finding,) = lint({**case, "target": "qcs6490"})["QNN222"]
+    assert finding.severity is Severity.WARNING
     assert finding.evidence["vtcm_bytes"] == 2 << 20
     assert finding.evidence["bytes"] == 2 * 2 * 64 * 160 * 160
+
+
+@pytest.mark.parametrize(
+    ("elements", "target", "fits"),
+    [
+        (1 << 21, "sm8550", True),
+        (5 << 19, "sm8550", False),
+        (1 << 20, "sm8350", True),
+        (1 << 21, "sm8350", False),
+        (1 << 19, "qcs6490", True),
+        (1 << 20, "qcs6490", False),
+        (1 << 21, "sa8295", True),
+        (5 << 19, "sa8295", False),
+    ],
+)
+def test_rows_as_the_compiler_of_2_51_took_them(elements: int, target: str, fits: bool, lint: Lint) -> None:
+    """Sizes at which the HTP compiler of onnxruntime-qnn 2.7.0 did and did not prepare a Softmax."""
+    assert ("QNN204" not in lint(one("Softmax (x)", f"1,{elements}", target=target))) == fits
+
+
+def test_other_axes_are_tiled(lint: Lint) -> None:
+    """A Softmax along the middle and a mean over pictures compile at any size."""
+    assert "QNN204" not in lint(one("Softmax <axis = 1> (x)", "1,4194304,4"))
+    assert "QNN204" not in lint(one("ReduceMax <axes = [1]> (x)", "1,4194304,4", "1,1,4"))
+    assert "QNN204" in lint(one("ReduceMax <axes = [1,2]> (x)", "1,4,4194304", "1,1,1"))
+
+
+def test_what_a_later_release_takes_is_no_warning(lint: Lint) -> None:
+    squared = one("ReduceL2 <axes = [1]> (x)", "1,4", "1,1", encodings={"x": {"type": "uint8"}})
+    behind = one("Gather (x, i)", "4", "1", stored={"i": ("int64", (1,), -1)})
+    assert "QNN209" not in lint({**squared, "sdk": "2.51"})
+    assert "QNN210" not in lint({**behind, "sdk": "2.51", "backend": "ort-qnn"})
+    assert "QNN210" in lint({**behind, "sdk": "2.51", "backend": "qnn-htp"})
 
 
 def test_grid_sample_is_as_good_as_the_release(lint: Lint) -> None:

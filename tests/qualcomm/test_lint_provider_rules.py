@@ -57,10 +57,19 @@ def wide(scales: int) -> Case:
     return layer("MatMul (xd, w)", "1,8", weight, stored, "1,4")
 
 
-def norm(kind: str) -> Case:
-    stored = {"gq": (kind, (8,), 1), "gs": ("float", (), 0.1), "gz": (kind, (), 0), "b": ("float", (8,), 0.0)}
-    op = "LayerNormalization <axis = -1> (xd, w, b)"
-    return layer(op, "1,4,8", "w = DequantizeLinear (gq, gs, gz)", stored, "1,4,8")
+def norm(kind: str, bias: str = "int32") -> Case:
+    stored = {
+        "gq": (kind, (8,), 1),
+        "gs": ("float", (), 0.1),
+        "gz": (kind, (), 0),
+        "hq": (bias, (8,), 0),
+        "hs": ("float", (), 0.01),
+        "hz": (bias, (), 0),
+    }
+    pairs = "w = DequantizeLinear (gq, gs, gz)  h = DequantizeLinear (hq, hs, hz)"
+    op = "LayerNormalization <axis = -1> (xd, w, h)  o = QuantizeLinear (n, sx, zx)  y = DequantizeLinear (o, sx, zx)"
+    graph = f"g (float[1,4,8] x) => (float[1,4,8] y) {{ {QDQ} {pairs}  n = {op} }}"
+    return ep(graph, stored={**SCALE, **stored}, opset=21)
 
 
 def added(kind: str) -> Case:

@@ -11,7 +11,16 @@ from typing import TypeVar
 from deploykit.findings import Confidence, Severity
 from deploykit.reading import read_toml, structure
 
-__all__ = ["Constraint", "ConstraintTable", "OpRank", "Refused", "WholeOperand", "constraint", "constraints"]
+__all__ = [
+    "Constraint",
+    "ConstraintTable",
+    "OpRank",
+    "Refused",
+    "RowOperand",
+    "WholeOperand",
+    "constraint",
+    "constraints",
+]
 
 _FILE = Path(__file__).parents[1] / "data" / "constraints.toml"
 
@@ -58,10 +67,21 @@ class Refused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WholeOperand:
-    """An operator whose operands have to be in VTCM as a whole."""
+    """An operator whose operands had to be in VTCM as a whole, in releases before ``before``."""
 
     op: str
-    severity: Severity
+    before: str
+    source: tuple[str, ...]
+    confidence: Confidence
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowOperand:
+    """An operator that needs one row of its last axis in VTCM, at so many bytes per element."""
+
+    op: str
+    bytes_per_element: int
     source: tuple[str, ...]
     confidence: Confidence
 
@@ -76,6 +96,7 @@ class ConstraintTable:
     op_rank: tuple[OpRank, ...] = ()
     refused: tuple[Refused, ...] = ()
     whole_operand: tuple[WholeOperand, ...] = ()
+    row_operand: tuple[RowOperand, ...] = ()
 
 
 @cache
@@ -88,10 +109,11 @@ def constraints() -> ConstraintTable:
         op_rank=_spelled(table.op_rank, table.sources),
         refused=_spelled(table.refused, table.sources),
         whole_operand=_spelled(table.whole_operand, table.sources),
+        row_operand=_spelled(table.row_operand, table.sources),
     )
 
 
-R = TypeVar("R", Constraint, OpRank, Refused, WholeOperand)
+R = TypeVar("R", Constraint, OpRank, Refused, WholeOperand, RowOperand)
 
 
 def _spelled(rows: tuple[R, ...], sources: Mapping[str, str]) -> tuple[R, ...]:

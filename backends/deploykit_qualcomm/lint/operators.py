@@ -16,6 +16,7 @@ from deploykit_qualcomm.lint.views import arch, at_node, nodes, quantized
 __all__: list[str] = []
 
 _LARGEST_INDEX_LIST = 4096
+_TRIED_WITH = (2, 51)
 
 
 def _rank(situation: Situation, node: NodeFact) -> int | None:
@@ -77,31 +78,41 @@ def _refuses(row: Refused, node: NodeFact, rank: int | None) -> bool:
 @QNN_LINT.rule(
     "QNN209",
     "reduce-l2-quantized",
-    "error",
+    "warning",
     what="A quantized ReduceL2.",
-    why="The HTP has it in float only.",
+    why="The provider's builders of 2026-03 refuse it; onnxruntime-qnn 2.7.0 (QAIRT 2.51) takes it. What converters "
+    "do is not known.",
     fix="leave it and its input out of the encodings, or write it as Mul, ReduceSum and Sqrt",
     sources=constraint("unsupported-ops-htp").source,
 )
 def check_reduce_l2(situation: Situation) -> Iterator[Found]:
-    """An integer type on its input or output."""
-    for node in nodes(situation, "ReduceL2"):
+    """An integer type on its input or output, for releases before the one that was seen to take it."""
+    for node in () if _is_recent(situation) else nodes(situation, "ReduceL2"):
         found = [quantized(situation, name) for name in (node.inputs[0], node.outputs[0])]
         if any(one is not None and one.bits for one in found):
             yield at_node(node, "it is quantized")
 
 
+def _is_recent(situation: Situation) -> bool:
+    """True for the release with which operators were tried here."""
+    sdk = situation.target.sdk
+    return sdk is not None and sdk.parsed.release >= _TRIED_WITH
+
+
 @QNN_LINT.rule(
     "QNN210",
     "negative-gather-index",
-    "error",
-    what="Gather or GatherND with negative indices.",
-    why="The HTP counts from the front only: the index is read as an unsigned number.",
+    "warning",
+    what="Gather, GatherND or GatherElements with negative indices.",
+    why="The HTP counts from the front only. The provider of 2.51 converts stored indices, with right numbers; what "
+    "other releases and the converters do is not known.",
     fix="add the dimension's size to the index",
     sources=constraint("unsupported-ops-htp").source,
 )
 def check_negative_indices(situation: Situation) -> Iterator[Found]:
     """Stored index lists only; computed ones cannot be seen."""
+    if _is_recent(situation) and situation.target.backend == "ort-qnn":
+        return
     for node in nodes(situation, "Gather", "GatherND", "GatherElements"):
         fact = situation.facts.tensors.get(node.inputs[1])
         if fact is None or not fact.is_weight or not _is_small(fact.shape):

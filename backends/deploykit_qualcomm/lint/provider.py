@@ -157,19 +157,29 @@ def check_per_channel_activation(situation: Situation) -> Iterator[Found]:
 
 @EP_LINT.rule(
     "QNN247",
-    "norm-scale-int8",
+    "layer-norm-types",
     "error",
-    what="A LayerNormalization whose scale is int8.",
-    why="Every version of the provider from 2.3.0 to 2.7.0 refuses the node, on every architecture.",
-    fix="quantize weights of normalizations as uint8",
-    sources=("onnxruntime-qnn 2.3.0 to 2.7.0 run on Linux x86-64: 7 of 56 compiles, this node each time",),
+    what="A LayerNormalization with an int32 bias and a scale that is not uint8.",
+    why="The provider refuses the node: with an int32 bias it takes a uint8 scale, or int16 with 16-bit activations. "
+    "Symmetric schemes make the scale int8.",
+    fix="quantize scales of normalizations as uint8, or leave the bias in float or uint8",
+    sources=(
+        f"{_LAB}: 24 combinations of scale, bias and activation types",
+        "onnxruntime-qnn 2.3.0 to 2.6.0, int8 only",
+    ),
 )
-def check_norm_int8(situation: Situation) -> Iterator[Found]:
-    """The second input."""
+def check_norm_types(situation: Situation) -> Iterator[Found]:
+    """Scale and bias by their types."""
     for node in nodes(situation, "LayerNormalization"):
-        found = quantized(situation, node.inputs[1]) if len(node.inputs) > 1 else None
-        if found is not None and found.dtype == "int8":
-            yield at_node(node, "its scale is int8; the provider refuses the node")
+        source, scale, bias = (_dtype(situation, name) for name in (*node.inputs, "", "")[:3])
+        fits = scale in ("", "uint8") or (scale == "int16" and source in ("uint16", "int16"))
+        if bias == "int32" and not fits:
+            yield at_node(node, f"its scale is {scale} and its bias int32; the provider refuses that")
+
+
+def _dtype(situation: Situation, name: str) -> str:
+    found = quantized(situation, name) if name else None
+    return "" if found is None else found.dtype
 
 
 @EP_LINT.rule(

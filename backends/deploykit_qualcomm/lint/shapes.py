@@ -1,11 +1,13 @@
-"""Lint rules about shapes: ranks, data-dependent sizes, control flow, memory. Codes QNN200 to QNN207 and QNN274."""
+"""Lint rules about shapes: ranks, sizes from data, control flow, memory. Codes QNN200 to QNN207, QNN222, QNN274."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+
+from packaging.version import Version
 
 from deploykit.adapter import Situation
+from deploykit.facts.graph import NodeFact
 from deploykit.findings import SubjectKind
 from deploykit.rules import Found
 from deploykit_qualcomm.lint.constraints import constraint, constraints
@@ -89,33 +91,72 @@ def check_control_flow(situation: Situation) -> Iterator[Found]:
 
 @QNN_LINT.rule(
     "QNN204",
-    "operator-exceeds-vtcm",
+    "row-exceeds-vtcm",
     "error",
-    what="One operator whose operands together are larger than the chip's VTCM.",
-    why="Spilling to memory happens between operators only. Prepare ends with 'requires 0x… bytes of TCM, which is "
-    "greater than the TCM size', then code 13 and 1002.",
-    fix="split the operator along batch or channels, reduce the spatial size, or use another normalization",
+    what="A Softmax, reduction, normalization or search along a last axis that does not fit into the VTCM.",
+    why="Such an operator needs one row of its axis in VTCM at four bytes per element; spilling to memory happens "
+    "between operators only. Prepare ends with 1002, or with 'greater than the TCM size'.",
+    fix="split the axis: reshape it into two, work along the last one, then combine the parts",
     sources=constraint("per-op-vtcm").source,
 )
-def check_vtcm(situation: Situation) -> Iterator[Found]:
-    """The operators that need their operands as a whole; convolutions and element-wise ones are tiled."""
+def check_row(situation: Situation) -> Iterator[Found]:
+    """The operators and their bytes per element stand in the data file; other axes are tiled and are no problem."""
     megabytes = situation.target.device.fact("vtcm_mb")
     if not isinstance(megabytes, int):
         return
+    rows = {row.op: row for row in constraints().row_operand}
+    for node in nodes(situation, *rows):
+        fact, row = situation.facts.tensors.get(node.inputs[0]), rows[node.op_type]
+        length = fact.shape[-1] if fact is not None and fact.shape else None
+        if not isinstance(length, int) or not _works_on_last_axis(node, fact.rank if fact is not None else None):
+            continue
+        needed = length * row.bytes_per_element
+        if needed > megabytes << 20:
+            yield at_node(
+                node,
+                f"a row of {length} elements needs {needed / (1 << 20):.1f} MB, the VTCM has {megabytes} MB",
+                sources=row.source,
+                bytes=needed,
+                vtcm_bytes=megabytes << 20,
+            )
+
+
+def _works_on_last_axis(node: NodeFact, rank: int | None) -> bool:
+    """False only where an attribute says that another axis is meant; an axis given as input counts as the last."""
+    axes = node.attributes.get("axes", node.attributes.get("axis", -1))
+    given = list(axes) if isinstance(axes, list | tuple) else [axes]
+    return any(axis in (-1, (rank or 0) - 1) for axis in given)
+
+
+@QNN_LINT.rule(
+    "QNN222",
+    "operand-exceeds-vtcm",
+    "warning",
+    what="A normalization over whole channels whose operands are larger than the VTCM.",
+    why="Older releases need them in VTCM as a whole and end with code 13 and 1002; QAIRT 2.51 compiles them.",
+    fix="use a newer SDK, reduce the spatial size, or use another normalization",
+    sources=constraint("per-op-vtcm").source,
+)
+def check_operands(situation: Situation) -> Iterator[Found]:
+    """Releases before the one with which it was seen to compile."""
+    megabytes, sdk = situation.target.device.fact("vtcm_mb"), situation.target.sdk
     whole = {row.op: row for row in constraints().whole_operand}
+    if not isinstance(megabytes, int):
+        return
     for node in nodes(situation, *whole):
+        row = whole[node.op_type]
+        if sdk is not None and sdk.parsed >= Version(row.before):
+            continue
         sizes = [byte_count(situation, name) for name in (*node.inputs[:1], *node.outputs[:1])]
         total = sum(size for size in sizes if size is not None)
         if total > megabytes << 20:
-            row = whole[node.op_type]
-            found = at_node(
+            yield at_node(
                 node,
                 f"{total / (1 << 20):.1f} MB of operands, the VTCM has {megabytes} MB",
                 sources=row.source,
                 bytes=total,
                 vtcm_bytes=megabytes << 20,
             )
-            yield replace(found, severity=row.severity)
 
 
 @QNN_LINT.rule(

@@ -63,7 +63,7 @@ def check_weights_16(situation: Situation) -> Iterator[Found]:
     "lpbq-block-scale",
     "error",
     what="LPBQ whose integer block scales leave the range from 1 to 2**(decompressed - compressed) bits.",
-    why="A 4-bit weight expands to 8 bits by a factor of 1 to 16; AIMET writes up to 16, and the HTP compiler takes it.",
+    why="A 4-bit weight expands to 8 bits by a factor of 1 to 16; AIMET writes 16 too, and the HTP compiler takes it.",
     fix="quantize with block scales of 1 to 16, as deploykit lpbq does",
     sources=(
         *constraint("lpbq-integer-scale").source,
@@ -232,8 +232,8 @@ def check_bias_width(situation: Situation) -> Iterator[Found]:
     "norm-scale-signed-8-bit",
     "warning",
     what="The scale of an RMS or layer normalization as signed 8-bit integers.",
-    why="A globally symmetric scheme makes it so, and the HTP refuses it (RmsNorm with SFIXED_POINT_8, code 3110; the "
-    "provider refuses LayerNormalization).",
+    why="A globally symmetric scheme makes it so, and the HTP refuses it (RmsNorm with SFIXED_POINT_8, code 3110). "
+    "ONNX Runtime's provider refuses LayerNormalization with it when the bias is int32.",
     fix="keep symmetric weights to linear layers; give norm scales unsigned 8 or 16 bits",
     sources=("user lab notes, QAIRT 2.48 on SM8750", "onnxruntime-qnn 2.3.0 to 2.7.0 run on Linux x86-64"),
 )
