@@ -1,24 +1,17 @@
-"""Looks at a quantized model and judges it: types, scales, zero points, what was left in float and what was not.
-
-Only the scales and zero points are read, never the weights.
-"""
+"""Judges a quantized model: types, scales, zero points, what was left in float and what was not."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 from deploykit.facts.graph import GraphFacts, NodeFact
 from deploykit.findings import Severity, SubjectKind
 from deploykit.rules import Found, Registry
+from deploykit_vitis_ai.inspection import Quantized
 
-if TYPE_CHECKING:
-    from deploykit.model import Model
-
-__all__ = ["QUANTIZED_RULES", "Grid", "Quantized", "actual_types", "inspect_quantized"]
+__all__ = ["QUANTIZED_RULES"]
 
 _POWER_OF_TWO = ("vint8", "mixed", "xint8")
 _ACTIVATIONS = {"vint8": "int8", "mixed": "int8", "xint8": "uint8", "a8w8": "int8", "a16w8": "int16"}
@@ -26,101 +19,6 @@ _ZERO_POINTS = {"vint8": (0,), "mixed": (0,), "xint8": (0, 128), "a8w8": (0,), "
 _WHOLE = ("vint8", "mixed")
 """Formats in which every operator is quantized (QuantizeAllOpTypes)."""
 _NO_WORK = frozenset({"QuantizeLinear", "DequantizeLinear", "Constant", "Shape", "Cast", "ConstantOfShape"})
-_FUSED = frozenset({"Relu", "Clip", "LeakyRelu", "PRelu", "HardSigmoid", "HardSwish"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grid:
-    """The grid of one QuantizeLinear or DequantizeLinear: node, tensor, scales, zero points and integer type."""
-
-    node: str
-    tensor: str
-    scales: tuple[float, ...]
-    zero_points: tuple[int, ...]
-    dtype: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quantized:
-    """A quantized model with what it should be. ``excluded`` are names of nodes that were to stay in float.
-
-    ``refusal`` is what ONNX Runtime says when it does not load the model. ``source`` are the float model's facts.
-    """
-
-    name: str
-    precision: str
-    facts: GraphFacts
-    grids: tuple[Grid, ...]
-    excluded: frozenset[str] = frozenset()
-    source: GraphFacts | None = None
-    last_opset: int | None = None
-    refusal: str = ""
-    float16_source: bool = False
-
-
-def inspect_quantized(
-    path: Path,
-    *,
-    precision: str,
-    excluded: frozenset[str] = frozenset(),
-    source: GraphFacts | None = None,
-    last_opset: int | None = None,
-    float16_source: bool = False,
-) -> Quantized:
-    """Read one model file; raises InputError when it is no ONNX model."""
-    from deploykit.facts.collect import collect_facts
-    from deploykit.model import load_model
-
-    model = load_model(path)
-    facts = collect_facts(model)
-    return Quantized(
-        name=path.name,
-        precision=precision,
-        facts=facts,
-        grids=tuple(_grids(model, facts)),
-        excluded=excluded,
-        source=source,
-        last_opset=last_opset,
-        refusal=_refusal(path),
-        float16_source=float16_source,
-    )
-
-
-def _refusal(path: Path) -> str:
-    import onnxruntime as ort
-
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    try:
-        ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    except Exception as error:
-        return str(error).splitlines()[0] if str(error) else type(error).__name__
-    return ""
-
-
-def _grids(model: Model, facts: GraphFacts) -> Iterator[Grid]:
-    from deploykit.facts.collect import constant_value
-
-    seen: dict[str, tuple[Any, ...]] = {}
-
-    def values(name: str) -> tuple[Any, ...]:
-        if name not in seen:
-            array = constant_value(model, name, limit=1 << 20)
-            seen[name] = () if array is None else tuple(array.ravel().tolist())
-        return seen[name]
-
-    for node in facts.nodes:
-        if node.op_type in ("QuantizeLinear", "DequantizeLinear") and len(node.inputs) > 1:
-            zero = node.inputs[2] if len(node.inputs) > 2 else ""
-            integer = facts.tensors.get(node.outputs[0] if node.op_type == "QuantizeLinear" else node.inputs[0])
-            known = facts.tensors.get(zero)
-            yield Grid(
-                node=node.label,
-                tensor=node.inputs[0],
-                scales=values(node.inputs[1]),
-                zero_points=values(zero) if zero else (0,),
-                dtype=known.dtype if known is not None and known.dtype else (integer.dtype if integer else ""),
-            )
 
 
 QUANTIZED_RULES: Registry[Quantized] = Registry("quantized-model")
@@ -385,35 +283,3 @@ def check_anything(quantized: Quantized) -> Iterator[Found]:
     """A model without quantizers."""
     if not any(node.op_type == "QuantizeLinear" for node in quantized.facts.nodes):
         yield _about(quantized, "no tensor is quantized")
-
-
-def actual_types(facts: GraphFacts, grids: tuple[Grid, ...]) -> Mapping[str, str]:
-    """The type of every activation by its original name: the integer it is quantized to, else its own float type.
-
-    A tensor between an operator and the activation that is fused with it is left out: its type is not decided here.
-    """
-    by_node = {grid.node: grid.dtype for grid in grids}
-    types: dict[str, str] = {}
-    for node in facts.nodes:
-        if node.op_type in ("QuantizeLinear", "Constant"):
-            continue
-        for name in node.outputs:
-            fact = facts.tensors.get(name)
-            if fact is None or not fact.is_float or fact.is_weight:
-                continue
-            kind = _type_of(facts, node, name, by_node)
-            if kind:
-                types[name] = kind
-    return types
-
-
-def _type_of(facts: GraphFacts, node: NodeFact, name: str, by_node: Mapping[str, str]) -> str:
-    if node.op_type == "DequantizeLinear":
-        return by_node.get(node.label, "") if name in facts.outputs else ""
-    readers = facts.consumers_of(name)
-    integer = [by_node.get(reader.label, "") for reader in readers if reader.op_type == "QuantizeLinear"]
-    if integer and len(integer) == len(readers):
-        return integer[0]
-    if len(readers) == 1 and readers[0].op_type in _FUSED:
-        return ""
-    return "float32" if facts.tensors[name].dtype == "float" else facts.tensors[name].dtype

@@ -13,7 +13,8 @@ from deploykit.findings import Finding, SubjectKind
 from deploykit.reading import read_json
 from deploykit.rules import Found, Registry
 from deploykit_vitis_ai import configs
-from deploykit_vitis_ai.quantized import QUANTIZED_RULES, Quantized, actual_types, inspect_quantized
+from deploykit_vitis_ai.inspection import Quantized, actual_types, inspect_quantized
+from deploykit_vitis_ai.quantized import QUANTIZED_RULES
 from deploykit_vitis_ai.summary import CompileSummary, find_summary
 from deploykit_vitis_ai.tables import quark_names, quark_options
 from deploykit_vitis_ai.targets import GEN2

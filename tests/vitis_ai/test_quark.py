@@ -23,7 +23,7 @@ from deploykit.model import load_model
 from deploykit.numerics.quality import cosine
 from deploykit.pipeline import Packaged, make_package, verify
 from deploykit.toolchain import Environment
-from deploykit_vitis_ai.quantized import inspect_quantized
+from deploykit_vitis_ai.inspection import inspect_quantized
 from deploykit_vitis_ai.runner import quark_environment, run_quark
 
 pytestmark = [pytest.mark.heavy, pytest.mark.xdist_group("quark")]

@@ -11,7 +11,7 @@ from deploykit.facts.collect import collect_facts
 from deploykit.facts.graph import GraphFacts
 from deploykit.model import load_model, wrap_proto
 from deploykit_vitis_ai.exclusions import resolve_exclusions
-from deploykit_vitis_ai.quantized import actual_types, inspect_quantized
+from deploykit_vitis_ai.inspection import actual_types, inspect_quantized
 from deploykit_vitis_ai.types import activation_types
 
 DATA = Path(__file__).parents[1] / "data" / "quark"
