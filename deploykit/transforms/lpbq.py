@@ -112,6 +112,7 @@ def refine(weight: BlockWeight) -> tuple[Numbers, Loss]:
     sums = np.zeros((3, *old.shape), np.float64)
     list(_parallel(weight, lambda rows: _refine_rows(weight, rows, ratio, packed, sums)))
     before, mixed, after = sums
+    new, old = new.astype(np.float64), old.astype(np.float64)  # squares of nearly equal numbers are subtracted below
     signal, kept = float((before * old**2).sum()), float((before * (new - old) ** 2).sum())
     # The square of q' * new - q * old, summed per block; rounding may take a tiny sum below 0.
     refined = max(0.0, float((after * new**2 - 2 * mixed * new * old + before * old**2).sum()))
