@@ -10,6 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from deploykit.facts.graph import GraphFacts, NodeFact
+from deploykit.facts.static import with_static
 
 __all__ = ["Border", "Extension", "find_borders", "float_nodes", "suggest_extensions"]
 
@@ -29,6 +30,10 @@ class Border:
 
 def float_nodes(facts: GraphFacts, floats: Collection[str]) -> frozenset[int]:
     """Indices of the nodes that run in float: those that read or make a float activation."""
+    return _running(with_static(facts), floats)
+
+
+def _running(facts: GraphFacts, floats: Collection[str]) -> frozenset[int]:
     return frozenset(node.index for node in facts.nodes if any(_active(facts, name, floats) for name in _names(node)))
 
 
@@ -48,7 +53,11 @@ def find_borders(
 
     ``ignored`` are tensors without a type of their own (inside fused pairs).
     """
-    running = float_nodes(facts, floats)
+    return _find(with_static(facts), floats, ignored)
+
+
+def _find(facts: GraphFacts, floats: Collection[str], ignored: Collection[str]) -> tuple[Border, ...]:
+    running = _running(facts, floats)
     found = []
     for index in sorted(running):
         node = facts.nodes[index]
@@ -89,15 +98,15 @@ def suggest_extensions(
     An island starts at a border and grows over the ops it turns float while these are at most ``most_nodes``; borders
     that it would put around itself are subtracted. Gains are measured one by one, not added up.
     """
-    base = frozenset(floats)
-    running = float_nodes(facts, base)
-    before = len(find_borders(facts, base, ignored=ignored))
+    facts, base = with_static(facts), frozenset(floats)
+    running = _running(facts, base)
+    before = len(_find(facts, base, ignored))
     found = []
     for island in _islands(facts, base, running, ignored, most_nodes):
         grown = base | island
-        removed = before - len(find_borders(facts, grown, ignored=ignored))
+        removed = before - len(_find(facts, grown, ignored))
         if removed > 0:
-            turned = sorted(float_nodes(facts, grown) - running)
+            turned = sorted(_running(facts, grown) - running)
             labels = tuple(facts.nodes[index].label for index in turned)
             found.append(Extension(tensors=tuple(sorted(island)), nodes=labels, removed=removed))
     return tuple(sorted(found, key=lambda e: (-e.removed / (len(e.nodes) + 1), e.tensors)))
@@ -108,7 +117,7 @@ def _islands(
 ) -> list[frozenset[str]]:
     """Groups of quantized tensors around every border, one per step of their growth."""
     islands: dict[frozenset[str], None] = {}
-    for start in dict.fromkeys(border.tensor for border in find_borders(facts, floats, ignored=ignored)):
+    for start in dict.fromkeys(border.tensor for border in _find(facts, floats, ignored)):
         island, frontier, turned = {start}, {start}, set(running)
         while frontier:
             islands[frozenset(island)] = None

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from deploykit.encodings.values import EncodingSet, Float
 from deploykit.facts.borders import Border, find_borders
 from deploykit.facts.graph import GraphFacts, NodeFact, TensorFact
+from deploykit.facts.static import with_static
 
 __all__ = ["MOVEMENT_OPS", "FloatPrediction", "absorbed_tensors", "movement_pairs", "predict_float_set"]
 
@@ -60,6 +61,7 @@ def predict_float_set(facts: GraphFacts, encodings: EncodingSet) -> FloatPredict
 
     Works on encodings as read and on completed ones; the difference between the two is what completing is for.
     """
+    facts = with_static(facts)
     absorbed = absorbed_tensors(facts, encodings)
     stated = encodings.floats & facts.tensors.keys()
     quantized = _spread(facts, _integers(facts, encodings), blocked=stated)
@@ -144,9 +146,15 @@ def _spread(facts: GraphFacts, seeds: set[str], *, blocked: Iterable[str]) -> se
 
 def _has_type(facts: GraphFacts, tensor: TensorFact) -> bool:
     """True for float tensors that some op really computes with: not shapes, indices, statistics or dead values."""
-    if not _is_data(facts, tensor.name) or not (tensor.consumers or tensor.is_output):
+    if not _is_data(facts, tensor.name) or not (tensor.consumers or tensor.is_output) or _is_folded(facts, tensor):
         return False
     return not tensor.is_weight or not all(_is_setting(node, tensor.name) for node in facts.consumers_of(tensor.name))
+
+
+def _is_folded(facts: GraphFacts, tensor: TensorFact) -> bool:
+    """True for what is computed from stored values while the graph is built."""
+    maker = facts.producer_of(tensor.name)
+    return tensor.is_weight and maker is not None and maker.op_type != "Constant"
 
 
 _SETTINGS: Mapping[str, frozenset[int]] = {
@@ -194,8 +202,22 @@ def _spread_forward(facts: GraphFacts, seeds: set[str], walls: Iterable[str]) ->
 
 def _is_bias(facts: GraphFacts, name: str) -> bool:
     """True for a stored value that only linear and norm ops read as their bias, an Add after MatMul included."""
-    readers = facts.consumers_of(name)
-    return _is_weight(facts, name) and bool(readers) and all(_reads_as_bias(facts, node, name) for node in readers)
+    readers = _readers(facts, name)
+    return _is_weight(facts, name) and bool(readers) and all(_reads_as_bias(facts, n, used) for n, used in readers)
+
+
+def _readers(facts: GraphFacts, name: str) -> list[tuple[NodeFact, str]]:
+    """The nodes that read a tensor, and under which name, looking through Identity."""
+    found, seen, todo = [], {name}, [name]
+    while todo:
+        used = todo.pop()
+        for node in facts.consumers_of(used):
+            if node.op_type != "Identity":
+                found.append((node, used))
+            elif node.outputs[0] not in seen:
+                seen.add(node.outputs[0])
+                todo.append(node.outputs[0])
+    return found
 
 
 def _reads_as_bias(facts: GraphFacts, node: NodeFact, name: str) -> bool:
@@ -217,7 +239,7 @@ def _servants(facts: GraphFacts, names: Iterable[str], floats: set[str], absorbe
 
 
 def _serves_only(facts: GraphFacts, name: str, floats: set[str]) -> bool:
-    readers = facts.consumers_of(name)
+    readers = _readers(facts, name)
     if not _is_weight(facts, name) or not readers:
         return False
-    return all(out in floats for node in readers for out in node.outputs if out and _is_data(facts, out))
+    return all(out in floats for node, _ in readers for out in node.outputs if out and _is_data(facts, out))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from deploykit.facts.borders import float_nodes
 from deploykit.facts.graph import GraphFacts, NodeFact
+from deploykit.facts.static import static_nodes, with_static
 
 __all__ = ["Partition", "SegmentCosts", "SegmentRange", "partition"]
 
@@ -68,6 +69,7 @@ def partition(
     ``absorbed`` are tensors inside fused pairs, which are never cut. With a maximum, cheap groups are turned float
     until it holds; one float segment always remains possible.
     """
+    facts = with_static(facts)
     draft = _Draft(facts, costs or SegmentCosts(), _float_kinds(facts, floats, absorbed))
     best = _improve(draft, draft.levels(frozenset()), _cheaper)
     while max_segments is not None and best.count > max(max_segments, 1):
@@ -144,7 +146,8 @@ class _Draft:
         self.forced = forced
         self.before = {node.index: tuple(_makers(facts, node)) for node in facts.nodes}
         live = _live(facts, self.before)
-        self.working = [n.index for n in facts.nodes if n.op_type != "Constant" and n.index in live]
+        fixed = static_nodes(facts)
+        self.working = [n.index for n in facts.nodes if n.index in live and n.index not in fixed]
         inside = set(self.working)
         self.before = {index: tuple(m for m in self.before[index] if m in inside) for index in self.working}
         self.data = {i for i in self.working if any(self._is_data(name) for name in facts.nodes[i].outputs)}

@@ -20,6 +20,9 @@ _EQUAL_DB = 0.05
 _TIE_DB = 1.0
 """Ways that are closer than this are equally good: the less intrusive one wins."""
 
+_ENOUGH_DB = 80.0
+"""Better than this no application notices: what is above is no reason to change more of a model."""
+
 _SMALL_LOSS_DB = 3.0
 """What may be lost against the encodings' own simulation before float16 is worth its risks."""
 
@@ -112,7 +115,7 @@ def _wanted(way: Way, mixed: str) -> bool:
 
 
 def _reaching(ways: list[Way], least_db: float) -> list[Way]:
-    return [way for way in ways if way.overall_db >= least_db - _EQUAL_DB]
+    return [way for way in ways if way.overall_db >= min(least_db, _ENOUGH_DB) - _EQUAL_DB]
 
 
 def _surest(ways: list[Way]) -> list[Way]:
@@ -121,11 +124,11 @@ def _surest(ways: list[Way]) -> list[Way]:
 
 
 def _best(ways: list[Way]) -> Way | None:
-    """The least intrusive of those within a decibel of the best; fewer borders and segments break ties."""
+    """The least intrusive of those within a decibel of the best, or good enough; then fewer borders and segments."""
     if not ways:
         return None
-    top = max(way.overall_db for way in ways)
-    close = [way for way in ways if way.overall_db >= top - _TIE_DB or way.overall_db == top]
+    top = min(max(way.overall_db for way in ways), _ENOUGH_DB + _TIE_DB)
+    close = [way for way in ways if way.overall_db >= top - _TIE_DB]
     return min(close, key=lambda way: (way.intrusion, way.borders + way.segments, -way.overall_db, way.id))
 
 
@@ -140,7 +143,7 @@ def _lost(way: Way, winner: Way, reference_db: float, mixed: str) -> str:
         return f"not asked for (--mixed {mixed})"
     if way.kind != "integer" and winner.kind == "integer":
         return f"{way.float16_tensors} float16 tensors and {way.borders} borders that {winner.id} does without"
-    if way.overall_db < winner.overall_db - _TIE_DB:
+    if way.overall_db < min(winner.overall_db, _ENOUGH_DB) - _TIE_DB:
         return f"{_db(way.overall_db)} against {_db(winner.overall_db)} of {winner.id}"
     if winner.kind == "integer" and way.overall_db < reference_db - _EQUAL_DB:
         return f"{_db(way.overall_db)} is less than the encodings' own simulation has ({_db(reference_db)})"

@@ -43,24 +43,30 @@ def match(model: ModelProto) -> MatchResult:
 
 def _end(graph: GraphCopy) -> frozenset[int]:
     where = {id(node): index for index, node in enumerate(graph.nodes)}
+    static = graph.static()
     later: set[int] = set()
     for index in reversed(range(len(graph.nodes))):
         node = graph.nodes[index]
-        if node.op_type == "Constant" or node.op_type in _BODY or _belongs(graph, node):
+        if node.op_type == "Constant" or node.op_type in _BODY or _belongs(graph, node, static):
             continue
         if all(where[id(reader)] in later for name in node.output for reader in graph.readers(name)):
             later.add(index)
     return frozenset(later)
 
 
-def _belongs(graph: GraphCopy, node: NodeProto) -> bool:
+def _belongs(graph: GraphCopy, node: NodeProto, static: frozenset[str]) -> bool:
     """True for the bias Add of a MatMul and for a clamp right behind an op of the network: they fuse with it."""
-    makers = [graph.maker(name) for name in node.input]
-    if node.op_type == "Add":
-        stored = any(name in graph.stored for name in node.input)
-        return stored and any(maker is not None and maker.op_type == "MatMul" for maker in makers)
-    behind = makers[0] if makers else None
-    return node.op_type in _CLAMPS and behind is not None and (behind.op_type in _BODY or _belongs(graph, behind))
+    if node.op_type in _CLAMPS:
+        behind = graph.maker(node.input[0])
+        return behind is not None and (behind.op_type in _BODY or _is_bias_add(graph, behind, static))
+    return _is_bias_add(graph, node, static)
+
+
+def _is_bias_add(graph: GraphCopy, node: NodeProto, static: frozenset[str]) -> bool:
+    if node.op_type != "Add":
+        return False
+    products = [name for name in node.input if graph.maker(name, "MatMul") is not None]
+    return bool(products) and any(name in static for name in node.input)
 
 
 transform = Transform(

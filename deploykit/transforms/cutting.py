@@ -26,7 +26,7 @@ def infer_types(model: ModelProto) -> dict[str, ValueInfoProto]:
 
 def crossing_tensors(graph: GraphCopy, later: Collection[int]) -> tuple[str, ...]:
     """Activations made outside the nodes at ``later`` positions and read by them, in order of reading."""
-    inside = {name for index in later for name in graph.nodes[index].output}
+    inside = {name for index in later for name in graph.nodes[index].output} | graph.static()
     found: dict[str, None] = {}
     for index in sorted(later):
         for name in (*graph.nodes[index].input, *outer_names(graph.nodes[index])):
@@ -45,13 +45,15 @@ def part_of(
 ) -> ModelProto:
     """The model of the nodes at some positions: inputs are what they read from outside, outputs as asked.
 
-    Every part gets its own copy of the stored values that it reads. Constant nodes are copied wherever they are read.
+    Every part gets its own copy of the stored values that it reads, and of the nodes that only compute constants.
     """
     from onnx import ModelProto
 
     known = infer_types(graph.model) if types is None else types
     nodes = [graph.nodes[index] for index in sorted(positions)]
-    nodes = [*_constants(graph, nodes), *(node for node in nodes if node.op_type != "Constant")]
+    fixed = _fixed(graph, nodes)
+    known_fixed = {id(node) for node in fixed}
+    nodes = [*fixed, *(node for node in nodes if node.op_type != "Constant" and id(node) not in known_fixed)]
     made = {out for node in nodes for out in node.output}
     read = dict.fromkeys(n for node in nodes for n in (*node.input, *outer_names(node)) if n)
     read.update(dict.fromkeys(n for n in outputs if n not in made))
@@ -74,15 +76,18 @@ def _exists(graph: GraphCopy, name: str) -> bool:
     return name in graph.makers or name in graph.inputs
 
 
-def _constants(graph: GraphCopy, nodes: Iterable[NodeProto]) -> list[NodeProto]:
-    """The Constant nodes that some nodes read, each once."""
-    found: dict[str, NodeProto] = {}
-    for node in nodes:
-        for name in (*node.input, *outer_names(node)):
-            maker = graph.makers.get(name)
-            if maker is not None and maker.op_type == "Constant":
-                found[name] = maker
-    return list(found.values())
+def _fixed(graph: GraphCopy, nodes: Iterable[NodeProto]) -> list[NodeProto]:
+    """The nodes that only compute constants for some others, in graph order: every part makes its own."""
+    static = graph.static()
+    wanted: dict[str, None] = {}
+    todo = [name for node in nodes for name in (*node.input, *outer_names(node))]
+    while todo:
+        name = todo.pop()
+        maker = graph.makers.get(name)
+        if maker is not None and name in static and name not in wanted:
+            wanted[name] = None
+            todo += maker.input
+    return [node for node in graph.nodes if any(name in wanted for name in node.output)]
 
 
 def _typed(name: str, types: dict[str, ValueInfoProto]) -> ValueInfoProto:

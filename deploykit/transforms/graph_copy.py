@@ -72,13 +72,32 @@ class GraphCopy:
         return readers[0] if len(readers) == 1 and name not in self.outputs else None
 
     def array(self, name: str) -> npt.NDArray[Any] | None:
-        """The stored value of an initializer or Constant, or None (also where it lies in a file that was not read)."""
+        """The stored value of an initializer or Constant, through Identity; None where there is none to be read."""
         from onnx import numpy_helper
 
-        tensor = self.stored.get(name)
+        tensor = self.stored.get(self.origin(name))
         if tensor is None or tensor.data_location == tensor.EXTERNAL:
             return None
         return numpy_helper.to_array(tensor)
+
+    def origin(self, name: str) -> str:
+        """What a tensor is a copy of, looking through Identity."""
+        for _ in range(len(self.makers)):
+            node = self.makers.get(name)
+            if node is None or node.op_type != "Identity":
+                break
+            name = node.input[0]
+        return name
+
+    def static(self) -> frozenset[str]:
+        """Stored tensors and what is computed from nothing else."""
+        found = set(self.stored)
+        for node in self.nodes:
+            inner = any(attr.HasField("g") or attr.graphs for attr in node.attribute)
+            names = [name for name in node.input if name]
+            if names and not inner and not node.op_type.startswith("Random") and all(n in found for n in names):
+                found.update(name for name in node.output if name)
+        return frozenset(found)
 
     def scalar(self, name: str) -> float | None:
         """A stored value of one element as a number, or None."""

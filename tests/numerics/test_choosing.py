@@ -51,6 +51,14 @@ def test_the_less_intrusive_of_two_equals_wins() -> None:
     assert choose((REWRITE, CUT), reference_db=70).winner is CUT
 
 
+def test_what_is_good_enough_is_not_changed_further() -> None:
+    choice = choose(
+        (_way("rewrite", "integer", 95.0, intrusion=1), _way("cut", "integer", 104.0, intrusion=3)), reference_db=98
+    )
+    assert choice.winner is not None
+    assert choice.winner.id == "rewrite"
+
+
 def test_a_way_below_the_reference_gives_way_to_one_that_reaches_it() -> None:
     choice = choose((REWRITE, _way("cut", "integer", 77.6, intrusion=3)), reference_db=77.5)
     assert choice.winner is not None

@@ -98,6 +98,18 @@ def test_cut_tail_ends_with_the_last_weights() -> None:
     assert {node.op_type for node in done.model.graph.node} == {"Relu", "MatMul", "Add"}
 
 
+def test_a_bias_behind_identity_stays_with_its_matmul() -> None:
+    graph = TinyGraph()
+    rng = np.random.default_rng(0)
+    product = graph.op("MatMul", [graph.input("x", (1, 4, 8)), graph.stored("w", rng.normal(size=(8, 3)))], "product")
+    alias = graph.op("Identity", [graph.stored("b", rng.normal(size=3))], "alias")
+    graph.op("Sigmoid", [graph.op("Add", [product, alias], "logits")], "scores")
+    model = graph.model("scores")
+    done = rewrite(model, None, ["cut-tail"], random_feeds(model))
+    assert [item.name for item in done.model.graph.output] == ["logits"]
+    _check(model, done, random_feeds(model))
+
+
 def test_new_outputs_get_entries_and_lost_tensors_lose_theirs() -> None:
     model = _detector(5, 3, 0).model("detections")
     kind = GridKind(bits=16, signed=False)
