@@ -117,7 +117,7 @@ def answer(rows: Iterable[CompatRow], query: Query) -> Answer:
         wanted = _at(wanted, answered_by)
     found = search(wanted, query.words)
     near = () if found else _near(wanted, query.words)
-    shown = found if query.sdk else tuple(replace(row, sdk=_range(row) or row.sdk) for row in found)
+    shown = tuple(_stamped(row, answered_by) for row in found)
     return Answer(rows=shown, requested=query.sdk, answered_by=answered_by, near=near)
 
 
@@ -144,12 +144,20 @@ def differences(rows: Iterable[CompatRow], before: str, after: str, query: Query
     """What has another status, lifecycle or name at the release ``after`` than at ``before``."""
     everything = tuple(rows)
     wanted = [row for row in everything if _passes(row, query) and not row.feature.startswith(RELEASE)]
-    old, new = (
-        {_key(row): row for row in search(_at(wanted, _answering(everything, sdk)), query.words)}
-        for sdk in (before, after)
-    )
-    pairs = (Difference(before=old.get(key), after=new.get(key)) for key in dict.fromkeys((*old, *new)))
-    return tuple(pair for pair in pairs if _differs(pair))
+    old, new = (_states(wanted, _answering(everything, sdk), query.words) for sdk in (before, after))
+    keys = dict.fromkeys((*old, *new))
+    return tuple(_difference(old.get(key), new.get(key)) for key in keys if _differs(old.get(key), new.get(key)))
+
+
+def _difference(before: CompatRow | None, after: CompatRow | None) -> Difference:
+    old, new = (None if row is None else _stamped(row, {}) for row in (before, after))
+    return Difference(before=old, after=new)
+
+
+def _states(
+    rows: Iterable[CompatRow], answered_by: Mapping[str, str], words: Sequence[str]
+) -> dict[tuple[str, ...], CompatRow]:
+    return {_key(row): row for row in search(_at(rows, answered_by), words)}
 
 
 def releases_between(rows: Iterable[CompatRow], before: str, after: str, query: Query) -> tuple[CompatRow, ...]:
@@ -214,7 +222,7 @@ def _at(rows: Iterable[CompatRow], answered_by: Mapping[str, str]) -> list[Compa
             # Two statements about one release (its changes) are two answers; of two ranges the later one answers.
             key = (*_key(row), row.note) if row.feature.startswith(RELEASE) else _key(row)
             if key not in best or _version(best[key].since or "0") <= _version(row.since or "0"):
-                best[key] = replace(row, sdk=table) if row.since else row
+                best[key] = row
     return list(best.values())
 
 
@@ -248,19 +256,22 @@ def _holds(row: CompatRow, release: str) -> bool:
     return _version(row.since) <= version and (not row.until or version <= _version(row.until))
 
 
-def _differs(pair: Difference) -> bool:
-    if pair.before is None or pair.after is None:
+def _differs(before: CompatRow | None, after: CompatRow | None) -> bool:
+    if before is None or after is None:
         return True
-    return _state(pair.before) != _state(pair.after)
+    return before is not after and _state(before) != _state(after)
 
 
 def _state(row: CompatRow) -> tuple[str, str, str]:
     return row.status, row.lifecycle, row.renamed_to
 
 
+def _stamped(row: CompatRow, answered_by: Mapping[str, str]) -> CompatRow:
+    """The row with the release that answers, or with its own range of releases."""
+    return replace(row, sdk=answered_by.get(row.family, "") or _range(row)) if row.since else row
+
+
 def _range(row: CompatRow) -> str:
-    if not row.since:
-        return ""
     if not row.until:
         return f">={row.since}"
     return row.since if row.since == row.until else f">={row.since},<={row.until}"

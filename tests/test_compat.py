@@ -157,7 +157,9 @@ def test_differences_between_two_releases() -> None:
         ("fast-mode", "runner"): (None, "broken"),
         ("fast-mode-deluxe", ""): (None, "supported"),
     }
-    assert changes[0].to_json()["feature"] == "fast-mode"
+    shape = changes[0].to_json()
+    assert shape["feature"] == "fast-mode"
+    assert (shape["before"]["sdk"], shape["after"]["sdk"]) == (">=1.0,<=1.1", ">=1.3")
     assert differences(ROWS, "1.3", "1.3", Query()) == ()
 
 
