@@ -119,9 +119,20 @@ def prepare(
 
 
 def _intended(given: EncodingSet, final: EncodingSet, placed: Mapping[str, str]) -> dict[str, str]:
-    """What the user's entries say, and what follows from them for tensors that the rewrites made."""
-    wanted = {name: entry.dtype for name, entry in final.entries.items() if name in placed or name not in given}
+    """What the user's entries say, and what follows from them for tensors that the rewrites made.
+
+    A signed activation grid is written as the same unsigned one: that is no other intention.
+    """
+    wanted = {
+        name: placed[name] if _same_width(entry.dtype, placed.get(name, "")) else entry.dtype
+        for name, entry in final.entries.items()
+        if name in placed or name not in given
+    }
     return {**wanted, **dict.fromkeys(given.floats, "float16")}
+
+
+def _same_width(a: str, b: str) -> bool:
+    return "int" in a and "int" in b and a.lstrip("u") == b.lstrip("u")
 
 
 def _apply(
