@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import IO
 
-from deploykit.diagnosis.known import Catalog, KnownError, merge_catalogs
+from deploykit.diagnosis.known import Catalog, KnownError, ToolMark, merge_catalogs
 from deploykit.diagnosis.names import MappedName, Names
 from deploykit.diagnosis.sightings import Hit, Sighting, Sightings, collect
 from deploykit.diagnosis.text import CONTEXT_LINES
@@ -53,7 +53,7 @@ def diagnose(
     causes = _in_order([*causes, *_by_code(causes, found, codes, catalog, known_tools)])
     explained = {line for sighting in found for line in sighting.hits}
     unknown = [line for line in seen.error_lines.values() if line.line not in explained]
-    failed = any(cause.error.severity is Severity.ERROR for cause in causes)
+    failed = any(cause.error.severity is Severity.ERROR and cause.error.root != "follow-up" for cause in causes)
     marks = [mark for mark in catalog.tools if mark.tool in known_tools]
     return Diagnosis(
         causes=tuple(causes),
@@ -62,10 +62,14 @@ def diagnose(
         unknown=() if failed else tuple(sorted(unknown, key=lambda line: line.line)[:_MOST_UNKNOWN]),
         tail=() if failed else seen.tail,
         tools=tuple(sorted(known_tools)),
-        collect=() if failed or not unknown else (*(text for mark in marks for text in mark.collect), *_COLLECT),
+        collect=() if failed or not (unknown or causes) else _wanted(marks),
         lines=seen.lines,
         size=seen.size,
     )
+
+
+def _wanted(marks: Iterable[ToolMark]) -> tuple[str, ...]:
+    return (*(text for mark in marks for text in mark.collect), *_COLLECT)
 
 
 def _trusted(sighting: Sighting, tools: set[str]) -> bool:
@@ -86,13 +90,14 @@ def _cause(sighting: Sighting, catalog: Catalog, names: Names) -> Cause:
 
 
 def _names(hits: Iterable[Hit], names: Names) -> Iterator[MappedName]:
+    """The names of each line that shows the cause, or of the first line after it that names anything."""
     seen: set[str] = set()
     for hit in hits:
-        for line in (hit.text, *hit.after):
-            for mapped in names.find(line):
-                if mapped.log not in seen:
-                    seen.add(mapped.log)
-                    yield mapped
+        found = next((found for line in (hit.text, *hit.after) if (found := names.find(line))), [])
+        for mapped in found:
+            if mapped.log not in seen:
+                seen.add(mapped.log)
+                yield mapped
 
 
 def _terms(hits: Iterable[Hit], catalog: Catalog) -> Iterator[tuple[str, str]]:

@@ -22,8 +22,8 @@ def diagnosis_text(diagnosis: Diagnosis, *, verbose: bool = False) -> str:
         lines += [f"counted by the tools: {', '.join(counts)}", ""]
     if diagnosis.codes:
         lines += [*_codes(diagnosis), ""]
-    if not diagnosis.errors:
-        lines += _without_error(diagnosis)
+    if not diagnosis.errors or not diagnosis.understood:
+        lines += _open_end(diagnosis)
     return "\n".join(lines).rstrip()
 
 
@@ -64,11 +64,14 @@ def _codes(diagnosis: Diagnosis) -> Iterator[str]:
         yield f"code {code.spelling} = {other}: {meaning}"
 
 
-def _without_error(diagnosis: Diagnosis) -> Iterator[str]:
-    if not diagnosis.unknown:
+def _open_end(diagnosis: Diagnosis) -> Iterator[str]:
+    """What is said where no cause was found: that nothing failed, or that it is not known why."""
+    if diagnosis.understood:
         yield "no known failure, and nothing that looks like an error" if not diagnosis.causes else "no failure found"
         return
-    yield "this failure is not known. Lines that look like an error:"
+    yield "the cause itself is not in this log" if diagnosis.errors else "this failure is not known"
+    if diagnosis.unknown:
+        yield "lines that look like an error:"
     for line in diagnosis.unknown:
         times = f" ({line.count} times)" if line.count > 1 else ""
         yield f"    line {line.line}{times}: {line.text}"

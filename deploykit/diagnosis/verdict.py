@@ -97,7 +97,7 @@ class Diagnosis:
     """What a log says: causes by likelihood, errors before warnings before information.
 
     ``numbers`` are what the tools counted, by observation id. ``unknown`` are error lines that no row explains, shown
-    when no error-level cause was found. ``collect`` says what to gather then.
+    when no cause of a failure was found. ``collect`` says what to gather then.
     """
 
     causes: tuple[Cause, ...] = ()
@@ -120,8 +120,12 @@ class Diagnosis:
 
     @property
     def understood(self) -> bool:
-        """True when an error-level cause was found, or when nothing in the log looks like an error."""
-        return bool(self.errors) or not self.unknown
+        """True when a cause was found, or when nothing in the log looks like an error.
+
+        False when there are only messages that follow from a cause which the log does not show.
+        """
+        errors = self.errors
+        return any(cause.error.root != "follow-up" for cause in errors) or not (errors or self.unknown)
 
     @property
     def exit_status(self) -> int:

@@ -106,6 +106,23 @@ def test_an_unknown_failure_is_called_unknown() -> None:
     assert "not known" in text and "flux capacitor" in text and "logcat" in text
 
 
+def test_a_log_of_consequences_only_says_that_the_cause_is_missing() -> None:
+    """The log of ONNX Runtime at its default severity: prepare failed, and why stands in more verbose lines only."""
+    log = b"onnxruntime: EP_FAIL : Failed to finalize QNN graph. Error: QNN_COMMON_ERROR_MEM_ALLOC, Code: 1002"
+    diagnosis = diagnose(io.BytesIO(log), known_errors())
+    assert [cause.error.id for cause in diagnosis.causes] == ["finalize-1002"]
+    assert not diagnosis.understood
+    assert diagnosis.exit_status == 1
+    assert any("log_severity_level 0" in text for text in diagnosis.collect)
+    assert "the cause itself is not in this log" in diagnosis_text(diagnosis)
+
+
+def test_names_come_from_the_line_itself_before_the_lines_after_it() -> None:
+    log = b"<E> Failed to validate op /a/Add with error 0xc26\n<V> Validating Op /b/Mul\n"
+    (cause,) = diagnose(io.BytesIO(log), known_errors(), Names(nodes=["/a/Add", "/b/Mul"])).causes
+    assert [name.log for name in cause.names] == ["/a/Add"]
+
+
 def test_the_true_cause_of_a_named_kernel_is_not_invented() -> None:
     log = (
         b"graph_prepare.cc:219:ERROR:could not create op: q::Flux\n<E> Failed to finalize graph (id: 1) with err 1002\n"

@@ -161,7 +161,7 @@ def check_per_channel_activation(situation: Situation) -> Iterator[Found]:
     "error",
     what="A LayerNormalization with an int32 bias and a scale that is not uint8.",
     why="The provider refuses the node: with an int32 bias it takes a uint8 scale, or int16 with 16-bit activations. "
-    "Symmetric schemes make the scale int8.",
+    "Symmetric schemes make the scale int8. (All three int8 or int32 stand in the operator's own table; not tried.)",
     fix="quantize scales of normalizations as uint8, or leave the bias in float or uint8",
     sources=(
         f"{_LAB}: 24 combinations of scale, bias and activation types",
@@ -172,7 +172,9 @@ def check_norm_types(situation: Situation) -> Iterator[Found]:
     """Scale and bias by their types."""
     for node in nodes(situation, "LayerNormalization"):
         source, scale, bias = (_dtype(situation, name) for name in (*node.inputs, "", "")[:3])
-        fits = scale in ("", "uint8") or (scale == "int16" and source in ("uint16", "int16"))
+        fits = (
+            scale in ("", "uint8") or (scale == "int16" and source in ("uint16", "int16")) or scale == source == "int8"
+        )
         if bias == "int32" and not fits:
             yield at_node(node, f"its scale is {scale} and its bias int32; the provider refuses that")
 
