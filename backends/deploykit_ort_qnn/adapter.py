@@ -80,7 +80,7 @@ class OrtQnn:
 
         return verify(package, manifest)
 
-    def inspect(self, path: Path) -> Mapping[str, Any] | None:
+    def inspect(self, path: Path) -> Mapping[str, Any]:
         """The metadata of a compiled context binary or model; InputError where it is none."""
         from deploykit_ort_qnn.inspection import inspect_context
 
@@ -101,5 +101,6 @@ class OrtQnn:
     def block_weight_path(self, *, op_type: str, lpbq: bool, has_bias: bool, sdk: str) -> str:
         """What the provider makes of a layer with block-quantized weights, in words."""
         from deploykit_ort_qnn.block_paths import block_weight_path
+        from deploykit_ort_qnn.draft import wheel_for
 
-        return block_weight_path(op_type=op_type, lpbq=lpbq, has_bias=has_bias, wheel=sdk)
+        return block_weight_path(op_type=op_type, lpbq=lpbq, has_bias=has_bias, wheel=wheel_for(sdk).version)

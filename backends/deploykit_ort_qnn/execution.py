@@ -25,6 +25,9 @@ from deploykit_ort_qnn.rules import COMPILE_RULES, NUMERIC_RULES, PRECISION_RULE
 
 __all__ = ["execute"]
 
+_TIME_LIMIT = 1800.0
+"""Seconds for one compilation; the default finalization mode of a transformer can run for minutes."""
+
 
 def execute(package: Path, plan: Plan, situation: Situation, progress: Progress) -> Execution:
     """Compile and compare; without the planned wheel nothing is compiled, and a finding says so."""
@@ -72,6 +75,7 @@ def _job(package: Path, plan: Plan) -> CompileJob:
         entries=entries,
         embed=embed,
         allow_cpu=not strict,
+        timeout=float(plan.details.draft.options.get("time_limit", _TIME_LIMIT)),
     )
 
 

@@ -34,7 +34,7 @@ class ContextInfo:
     onnx: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def qairt(self) -> str:
+    def release(self) -> str:
         """The release that built it, 2.51.0 of v2.51.0.260929181845."""
         return ".".join(self.build.removeprefix("v").split(".")[:3])
 
@@ -42,8 +42,9 @@ class ContextInfo:
         """The published shape of ``deploykit inspect``."""
         return {
             "file": self.path.name,
+            "maker": "QAIRT",
+            "release": self.release,
             "build": self.build,
-            "qairt": self.qairt,
             "soc_model": self.soc_model,
             "arch": self.arch,
             "devices": list(self.devices),

@@ -4,68 +4,75 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import click
 
 from deploykit.cli.frame import Command
 from deploykit.cli.output import emit
 
+if TYPE_CHECKING:
+    from deploykit.devices import Device
+
 __all__ = ["command"]
 
 
 @runtime_checkable
-class _Inspects(Protocol):
-    def inspect(self, path: Path) -> Mapping[str, Any] | None:
-        """The metadata of a compiled file."""
+class Inspects(Protocol):
+    """A backend that reads compiled files."""
+
+    def devices(self) -> tuple[Device, ...]:
+        """The devices of the backend."""
+
+    def inspect(self, path: Path) -> Mapping[str, Any]:
+        """The metadata of a compiled file; InputError where it is none."""
 
 
 @click.command(cls=Command)
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--backend", default="ort-qnn", show_default=True, metavar="ID", help="Whose binary it is.")
+@click.option("--backend", metavar="ID", help="Whose binary it is. Default: the first backend that reads such files.")
 @click.option("--sdk", default="", metavar="VERSION", help="The release on the device: will it load there?")
 @click.option("--target", default="", metavar="DEVICE", help="The device it is to be loaded on.")
-def command(file: Path, backend: str, sdk: str, target: str) -> int:
+def command(file: Path, backend: str | None, sdk: str, target: str) -> int:
     """Show who built a context binary (or …_ctx.onnx), for which chip, with which inputs and outputs.
 
     With --sdk and --target it also says whether the binary will load there, and how sure that is.
     """
-    info = _info(file, backend)
-    answers = _loads(info, backend, sdk, target)
+    known = _reader(backend)
+    info = known.inspect(file)
+    answers = _loads(info, known, sdk, target)
     emit({**info, "loads": answers}, lambda: _text(info, answers))
     return int(any(answer["status"] == "unsupported" for answer in answers))
 
 
-def _info(file: Path, backend: str) -> Mapping[str, Any]:
+def _reader(backend: str | None) -> Inspects:
     from deploykit.errors import UsageError
-    from deploykit.plugins import load_backend
+    from deploykit.plugins import load_backend, load_backends
 
-    known = load_backend(backend)
-    found = known.inspect(file) if isinstance(known, _Inspects) else None
-    if found is None:
-        raise UsageError(f"--backend {backend}: reads no compiled files", next="use --backend ort-qnn")
-    return found
+    candidates = load_backends() if backend is None else (load_backend(backend),)
+    for known in candidates:
+        if isinstance(known, Inspects):
+            return known
+    raise UsageError(f"{backend or 'no installed backend'}: reads no compiled files")
 
 
-def _loads(info: Mapping[str, Any], backend: str, sdk: str, target: str) -> list[dict[str, Any]]:
-    if not sdk and not target:
+def _loads(info: Mapping[str, Any], known: Inspects, sdk: str, target: str) -> list[dict[str, Any]]:
+    if not (sdk or target):
         return []
     from deploykit.compat import AnswersBinaries
-    from deploykit.plugins import load_backend
     from deploykit.target import find_device
 
-    known = load_backend(backend)
     if not isinstance(known, AnswersBinaries):
         return []
-    built_with, built_for = str(info["qairt"]), str(info.get("arch") or "")
-    arch = find_device(known.devices(), target).fact("arch") if target else built_for
-    return [row.to_json() for row in known.binary_rows(built_with, built_for, sdk or built_with, str(arch or ""))]
+    built_with, arch = str(info["release"]), str(info.get("arch") or "")
+    on = find_device(known.devices(), target).fact("arch") if target else arch
+    return [row.to_json() for row in known.binary_rows(built_with, arch, sdk or built_with, str(on or ""))]
 
 
 def _text(info: Mapping[str, Any], answers: list[dict[str, Any]]) -> str:
     lines = [
         f"file      {info['file']}",
-        f"built by  QAIRT {info['qairt']} ({info['build']})",
+        f"built by  {info['maker']} {info['release']} ({info['build']})",
         f"for       soc_model {info['soc_model']}{' ' + info['arch'] if info.get('arch') else ''}",
         f"APIs      core {info['core_api']}, backend {info['backend_api']}, blob {info['blob_version']}",
         f"graphs    {info['graph_count']}",

@@ -11,6 +11,7 @@ from deploykit.cli.frame import Command
 from deploykit.cli.output import emit, table
 
 if TYPE_CHECKING:
+    from deploykit.transforms.lpbq import ExplainsBlockWeights
     from deploykit.transforms.lpbq_files import LpbqReport, WeightReport
 
 __all__ = ["command"]
@@ -22,10 +23,10 @@ _PATH = click.Path(path_type=Path)
 @click.argument("model", type=_PATH)
 @click.option("-o", "--out", type=_PATH, required=True, metavar="FILE", help="The model to write.")
 @click.option("--refine/--no-refine", default=False, help="Re-round the integers to the new scales.")
-@click.option("--backend", default="ort-qnn", show_default=True, metavar="ID", help="Whose compiler to report on.")
-@click.option("--sdk", default="2.7.0", show_default=True, metavar="VERSION", help="The version of that compiler.")
+@click.option("--backend", metavar="ID", help="Whose compiler to report on. Default: the first that knows blocks.")
+@click.option("--sdk", default="", metavar="VERSION", help="The version of that compiler. Default: the newest.")
 @click.option("--force", is_flag=True, help="Replace a file that stands there.")
-def command(model: Path, out: Path, refine: bool, backend: str, sdk: str, force: bool) -> int:
+def command(model: Path, out: Path, refine: bool, backend: str | None, sdk: str, force: bool) -> int:
     """Turn the block-quantized int4 weights of MODEL into LPBQ. Lossy: the loss is shown per weight.
 
     \b
@@ -34,31 +35,30 @@ def command(model: Path, out: Path, refine: bool, backend: str, sdk: str, force:
     from deploykit.transforms.lpbq_files import convert_file
 
     report = convert_file(model, out, refined=refine, force=force)
-    paths = [_path(weight, backend, sdk) for weight in report.weights]
-    emit(_json(report, paths, backend, sdk), lambda: _text(report, paths))
+    known = _explainer(backend)
+    paths = [_path(weight, known, sdk) for weight in report.weights]
+    emit(_json(report, paths), lambda: _text(report, paths))
     return 0
 
 
-def _path(weight: WeightReport, backend: str, sdk: str) -> str:
-    """What that backend's compiler makes of the layer now, where the backend knows."""
-    from deploykit.plugins import load_backend
+def _explainer(backend: str | None) -> ExplainsBlockWeights | None:
+    from deploykit.plugins import load_backend, load_backends
     from deploykit.transforms.lpbq import ExplainsBlockWeights
 
-    known = load_backend(backend)
-    if not weight.op_type or not isinstance(known, ExplainsBlockWeights):
+    candidates = load_backends() if backend is None else (load_backend(backend),)
+    return next((known for known in candidates if isinstance(known, ExplainsBlockWeights)), None)
+
+
+def _path(weight: WeightReport, known: ExplainsBlockWeights | None, sdk: str) -> str:
+    """What that backend's compiler makes of the layer now, where the backend knows."""
+    if not weight.op_type or known is None:
         return "unknown"
     return known.block_weight_path(op_type=weight.op_type, lpbq=weight.converted, has_bias=weight.has_bias, sdk=sdk)
 
 
-def _json(report: LpbqReport, paths: list[str], backend: str, sdk: str) -> dict[str, Any]:
+def _json(report: LpbqReport, paths: list[str]) -> dict[str, Any]:
     weights = [{**weight.to_json(), "path": path} for weight, path in zip(report.weights, paths, strict=True)]
-    return {
-        "output": str(report.output),
-        "converted": report.converted,
-        "backend": backend,
-        "sdk": sdk,
-        "weights": weights,
-    }
+    return {"output": str(report.output), "converted": report.converted, "weights": weights}
 
 
 def _text(report: LpbqReport, paths: list[str]) -> str:
