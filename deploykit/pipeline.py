@@ -5,7 +5,7 @@ It joins the stages and decides nothing itself; what a device or an SDK can do i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,7 @@ __all__ = [
     "Packaged",
     "check",
     "make_package",
+    "make_packages",
     "make_plan",
     "plan_situation",
     "read_situation",
@@ -83,14 +84,23 @@ def resolve_target(request: Request) -> tuple[Backend, Target]:
 
 def read_situation(request: Request) -> tuple[Backend, Situation]:
     """Everything known before a decision: the target first, because that is cheap, then model and encodings."""
+    ((backend, situation),) = read_situations([request])
+    return backend, situation
+
+
+def read_situations(requests: Sequence[Request]) -> list[tuple[Backend, Situation]]:
+    """The same for requests that differ in their target only: model and encodings are read once."""
     from deploykit.facts.collect import collect_facts
     from deploykit.model import load_model
 
-    backend, target = resolve_target(request)
-    model = load_model(request.model)
+    targets = [resolve_target(request) for request in requests]
+    model = load_model(requests[0].model)
     facts = collect_facts(model)
-    encodings = _read_encodings(request, facts)
-    return backend, Situation(request=request, model=model, facts=facts, encodings=encodings, target=target)
+    encodings = _read_encodings(requests[0], facts)
+    return [
+        (backend, Situation(request=request, model=model, facts=facts, encodings=encodings, target=target))
+        for request, (backend, target) in zip(requests, targets, strict=True)
+    ]
 
 
 def _read_encodings(request: Request, facts: GraphFacts) -> EncodingSet | None:
@@ -141,7 +151,8 @@ def _decide(backend: Backend, given: Situation, tell: Progress) -> tuple[Situati
     chosen = choose_way(backend, given, tell)
     tell("planning")
     plan = backend.plan(chosen.situation)
-    avoided = _avoided(backend.plan(given), plan, chosen) if chosen.situation.rewritten else ()
+    changed = chosen.situation.rewritten or chosen.situation.segments
+    avoided = _avoided(backend.plan(given), plan, chosen) if changed else ()
     findings = (*given.target.findings, *_core_findings(given), *chosen.findings, *plan.findings, *avoided)
     return chosen.situation, replace(plan, findings=sort_findings(_each_once(findings)), candidates=chosen.candidates)
 
@@ -171,9 +182,39 @@ def make_package(
     request: Request, out: Path, *, force: bool = False, templates: Path | None = None, progress: Progress | None = None
 ) -> Packaged:
     """Check, plan, render, write and verify one package; nothing is written when an error is not handled."""
+    return make_packages([request], out, force=force, templates=templates, progress=progress)[0]
+
+
+def make_packages(
+    requests: Sequence[Request],
+    out: Path,
+    *,
+    force: bool = False,
+    templates: Path | None = None,
+    progress: Progress | None = None,
+) -> tuple[Packaged, ...]:
+    """One package for each request; the requests differ in their target only.
+
+    A single one goes to ``out``, several go to folders below it, named after the devices.
+    """
     tell: Progress = progress or _silent
     tell("reading the model and its encodings")
-    backend, given = read_situation(request)
+    made = []
+    for backend, given in read_situations(requests):
+        name = given.target.device.id
+        where = out if len(requests) == 1 else out / name
+        say = tell if len(requests) == 1 else _prefixed(name, tell)
+        made.append(_package(backend, given, where, force=force, templates=templates, tell=say))
+    return tuple(made)
+
+
+def _prefixed(name: str, tell: Progress) -> Progress:
+    return lambda line: tell(f"{name}: {line}")
+
+
+def _package(
+    backend: Backend, given: Situation, out: Path, *, force: bool, templates: Path | None, tell: Progress
+) -> Packaged:
     situation, plan = _decide(backend, given, tell)
     if not plan.feasible:
         return Packaged(plan=plan, package=None, manifest=None, findings=plan.findings)

@@ -11,7 +11,7 @@ import click
 from deploykit.adapter import Request
 from deploykit.errors import UsageError
 
-__all__ = ["request_from", "request_options"]
+__all__ = ["many_target_options", "request_from", "request_options"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -19,7 +19,6 @@ _PATH = click.Path(path_type=Path)
 
 _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.argument("model", type=_PATH),
-    click.option("--target", required=True, metavar="DEVICE", help="Device id, chip or marketing name."),
     click.option("--backend", metavar="ID", help="Default: the device's first."),
     click.option("--sdk", metavar="VERSION", help="Series (2.33) or build (2.33.0.250327). Default: the newest."),
     click.option("--encodings", type=_PATH, metavar="FILE", help="AIMET encodings 0.6.1, 1.0.0 or 2.0.0."),
@@ -48,6 +47,9 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("--preflight", is_flag=True, help="Ask another backend's compiler for a second opinion."),
 )
 
+_TARGET_HELP = "Device id, chip or marketing name."
+_SEVERAL_HELP = f"{_TARGET_HELP} Repeatable: one package each, in a folder by its id."
+
 _ADAPTER_OPTIONS = (
     "route",
     "input_list",
@@ -62,8 +64,19 @@ _ADAPTER_OPTIONS = (
 
 
 def request_options(function: F) -> F:
-    """Add the shared options to a command."""
-    for option in reversed(_OPTIONS):
+    """Add the shared options to a command that takes one target."""
+    return _with(function, click.option("--target", required=True, metavar="DEVICE", help=_TARGET_HELP))
+
+
+def many_target_options(function: F) -> F:
+    """Add the shared options to a command that takes one target or several."""
+    option = click.option("--target", "targets", required=True, multiple=True, metavar="DEVICE", help=_SEVERAL_HELP)
+    return _with(function, option)
+
+
+def _with(function: F, target: Callable[[Any], Any]) -> F:
+    model, *others = _OPTIONS
+    for option in reversed((model, target, *others)):
         function = option(function)
     return function
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from deploykit.cli.frame import Command
-from deploykit.cli.options import request_from, request_options
+from deploykit.cli.options import many_target_options, request_from
 from deploykit.cli.output import emit, findings_text, progress
 
 if TYPE_CHECKING:
@@ -18,22 +18,30 @@ __all__ = ["command"]
 
 
 @click.command(cls=Command)
-@request_options
+@many_target_options
 @click.option("-o", "--out", type=click.Path(path_type=Path), required=True, metavar="DIR", help="The package folder.")
 @click.option("--templates", type=click.Path(path_type=Path), metavar="DIR", help="Own templates; they win.")
 @click.option("--force", is_flag=True, help="Replace a package that stands there.")
-def command(out: Path, templates: Path | None, force: bool, **given: Any) -> int:
-    """Package MODEL for one target: the main job.
+def command(targets: tuple[str, ...], out: Path, templates: Path | None, force: bool, **given: Any) -> int:
+    """Package MODEL for one target, or for each of several: the main job.
 
     \b
     deploykit package model.onnx --target sm8650 --sdk 2.33 --encodings model.encodings -o out
     """
-    from deploykit.pipeline import make_package
+    from deploykit.pipeline import make_packages
 
+    requests = [request_from(target=target, **given) for target in dict.fromkeys(targets)]
     with progress() as tell:
-        packaged = make_package(request_from(**given), out, force=force, templates=templates, progress=tell)
-    emit(packaged.to_json(), lambda: _text(packaged))
-    return packaged.exit_status
+        made = make_packages(requests, out, force=force, templates=templates, progress=tell)
+    if len(made) == 1:
+        emit(made[0].to_json(), lambda: _text(made[0]))
+    else:
+        emit({"packages": [packaged.to_json() for packaged in made]}, lambda: "\n\n".join(map(_titled, made)))
+    return max(packaged.exit_status for packaged in made)
+
+
+def _titled(packaged: Packaged) -> str:
+    return f"{click.style(str(packaged.plan.target['name']), bold=True)}\n{_text(packaged)}"
 
 
 def _text(packaged: Packaged) -> str:
