@@ -91,12 +91,12 @@ def _cause(sighting: Sighting, catalog: Catalog, names: Names) -> Cause:
 
 def _names(hits: Iterable[Hit], names: Names) -> Iterator[MappedName]:
     """The names of each line that shows the cause, or of the first line after it that names anything."""
-    seen: set[str] = set()
+    seen: set[tuple[str, ...]] = set()
     for hit in hits:
         found = next((found for line in (hit.text, *hit.after) if (found := names.find(line))), [])
         for mapped in found:
-            if mapped.log not in seen:
-                seen.add(mapped.log)
+            if mapped.onnx not in seen:
+                seen.add(mapped.onnx)
                 yield mapped
 
 
@@ -142,12 +142,12 @@ def _explains(root: Cause, cause: Cause) -> bool:
 
 def _with_follow_up(root: Cause, cause: Cause) -> Cause:
     follow_up = FollowUp(error=cause.error, count=cause.count, first_line=cause.first_line)
-    named = {name.log for name in root.names}
+    named = {name.onnx for name in root.names}
     terms = {term for term, _ in root.terms}
     return replace(
         root,
         follow_ups=(*root.follow_ups, follow_up),
-        names=(*root.names, *(name for name in cause.names if name.log not in named)),
+        names=(*root.names, *(name for name in cause.names if name.onnx not in named)),
         terms=(*root.terms, *(pair for pair in cause.terms if pair[0] not in terms)),
     )
 

@@ -22,6 +22,8 @@ _LINEAR = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 _PAIRS = ("QuantizeLinear", "DequantizeLinear")
 _LAB = "onnxruntime-qnn 2.7.0 (QAIRT 2.51) run on Linux x86-64"
 _MOST_NODES = 20
+_NORM_TYPES = (("int16", "uint16"), ("int16", "int16"), ("int8", "int8"))
+"""Types of scale and input that go with an int32 bias, besides a uint8 scale."""
 _SETTINGS = frozenset({"Shape", "Constant", "ConstantOfShape", "Identity", "Cast", "Range", "Size"})
 
 
@@ -172,9 +174,7 @@ def check_norm_types(situation: Situation) -> Iterator[Found]:
     """Scale and bias by their types."""
     for node in nodes(situation, "LayerNormalization"):
         source, scale, bias = (_dtype(situation, name) for name in (*node.inputs, "", "")[:3])
-        fits = (
-            scale in ("", "uint8") or (scale == "int16" and source in ("uint16", "int16")) or scale == source == "int8"
-        )
+        fits = scale in ("", "uint8") or (scale, source) in _NORM_TYPES
         if bias == "int32" and not fits:
             yield at_node(node, f"its scale is {scale} and its bias int32; the provider refuses that")
 
