@@ -24,8 +24,14 @@ def test_several_targets_are_several_packages(
 ) -> None:
     import deploykit.model
 
-    read, load = [], deploykit.model.load_model
-    monkeypatch.setattr(deploykit.model, "load_model", lambda path: (read.append(path), load(path))[1])
+    read: list[Path] = []
+    load = deploykit.model.load_model
+
+    def recording(path: Path) -> deploykit.model.Model:
+        read.append(path)
+        return load(path)
+
+    monkeypatch.setattr(deploykit.model, "load_model", recording)
     assert package(tmp_path / "out", "sm8550", "sm8650", "sm8350") == 0
     packages = json.loads(capsys.readouterr().out)["packages"]
     assert [made["target"]["id"] for made in packages] == ["sm8550", "sm8650", "sm8350"]
