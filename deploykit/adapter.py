@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from deploykit.capabilities import CompatRow
 from deploykit.devices import Device
-from deploykit.findings import Finding
+from deploykit.findings import Confidence, Finding
 from deploykit.plan import Plan
 from deploykit.rules import Registry
 from deploykit.target import Target
@@ -79,6 +79,8 @@ class Situation:
     """True when ``model`` is a rewritten form of the file that was asked for."""
     tail: bytes | None = None
     """The serialized model that the host runs after the device, when the end was cut off."""
+    segments: tuple[Any, ...] = ()
+    """``deploykit.transforms.segmentation.Segment`` in the order in which they run, when ``model`` is to be cut."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,12 +188,14 @@ class Backend(Protocol):
 class MixedSupport:
     """Which kinds of ways a backend has for a target: ``integer``, ``fallback``, ``segments``.
 
-    ``safe`` says that its tools are known to mix float16 and integers well; ``without`` why a kind is missing.
+    ``safe`` says that its tools are known to mix float16 and integers well; ``without`` why a kind is missing;
+    ``confidence`` how sure it is that a kind works here, where that is not what the way itself says.
     """
 
     kinds: frozenset[str]
     safe: bool = False
     without: Mapping[str, str] = field(default_factory=dict)
+    confidence: Mapping[str, Confidence] = field(default_factory=dict)
 
 
 @runtime_checkable

@@ -15,7 +15,7 @@ from deploykit.findings import Finding, SubjectKind
 from deploykit.rules import Found, Registry
 
 if TYPE_CHECKING:
-    from deploykit.numerics.choosing import Choice
+    from deploykit.numerics.choosing import Choice, Way
     from deploykit.numerics.ways import Prepared, Ways
 
 __all__ = ["CHOICE_RULES", "Chosen", "choose_way"]
@@ -50,7 +50,9 @@ class Chosen:
 
     @property
     def explains(self) -> str:
-        """How the need for float16 was removed, in words; "" when it was not."""
+        """How the mix of float16 and integers was avoided, in words; "" when it was not."""
+        if self.situation.segments:
+            return f"the graph is cut into {len(self.situation.segments)} segments, and none mixes float16 and integers"
         way = None if self.prepared is None else self.prepared.way
         if way is None or way.kind != "integer" or not way.rewrites:
             return ""
@@ -95,7 +97,10 @@ def _worthwhile(situation: Situation) -> bool:
         return False
     if not any(entry.name in situation.facts.tensors for entry in encodings):
         return False
-    if request.rewrite or predict_float_set(situation.facts, encodings).intended:
+    floats = predict_float_set(situation.facts, encodings).intended
+    if request.mixed == "segments" and not floats:
+        return False  # wholly integer as it is: there is nothing to cut
+    if request.rewrite or floats:
         return True
     names = [name for name in SAFE_REWRITES if name not in request.no_rewrite]
     return any(load_transform(name).match(situation.model.proto) for name in names)
@@ -115,20 +120,22 @@ def _simulated(situation: Situation, tell: Callable[[str], None]) -> Ways:
 
 
 def _limited(ways: Ways, support: MixedSupport) -> Ways:
-    """The ways with those marked that this backend does not have for this target."""
-    prepared = tuple(
-        item
-        if item.way.kind in support.kinds
-        else replace(item, way=replace(item.way, unavailable=support.without.get(item.way.kind, "not offered here")))
-        for item in ways.prepared
-    )
-    return replace(ways, prepared=prepared)
+    """The ways with those marked that this backend does not have for this target, and how sure it is of the others."""
+    return replace(ways, prepared=tuple(replace(item, way=_limited_way(item.way, support)) for item in ways.prepared))
+
+
+def _limited_way(way: Way, support: MixedSupport) -> Way:
+    if way.kind not in support.kinds:
+        return replace(way, unavailable=support.without.get(way.kind, "not offered here"))
+    return replace(way, confidence=support.confidence.get(way.kind, way.confidence))
 
 
 def _chosen(situation: Situation, ways: Ways, support: MixedSupport) -> Chosen:
     won, choice = ways.choose(sdk_mixes_safely=support.safe, mixed=situation.request.mixed)
     changed = situation
-    if won is not None and (won.way.rewrites or won.way.kind == "integer") and won.model is not situation.model.proto:
+    if won is not None and won.segments:
+        changed = replace(situation, segments=won.segments)
+    elif won is not None and (won.way.rewrites or won.way.kind == "integer") and won.model is not situation.model.proto:
         changed = _rewritten(situation, won)
     return Chosen(situation=changed, choice=choice, prepared=won, reference_db=ways.reference_db)
 
@@ -245,3 +252,30 @@ def check_quality(chosen: Chosen) -> Iterator[Found]:
             name=_name(chosen),
             message=f"simulated SQNR {chosen.prepared.way.overall_db:.1f} dB",
         )
+
+
+@CHOICE_RULES.rule(
+    "DK206",
+    "segments",
+    "warning",
+    what="The model is cut into segments that run one after the other.",
+    why="Each segment is wholly integer or wholly float, so that no tool has to mix precisions inside one graph. Every "
+    "tensor that crosses a border is written by one segment and read by the next.",
+    fix="run the segments in order, as the run scripts do, or let the tools mix with --mixed fallback",
+    sources=("ONNX Runtime, run while packaging",),
+)
+def check_segments(chosen: Chosen) -> Iterator[Found]:
+    """How many, what crosses, and what runs in float only because of where the cuts are."""
+    segments = chosen.situation.segments
+    if not segments:
+        return
+    whole = {*chosen.situation.facts.inputs}
+    crossing = sorted({name for segment in segments for name in segment.inputs} - whole)
+    changed = [label for segment in segments for label in segment.changed]
+    yield Found(
+        kind=SubjectKind.MODEL,
+        name=_name(chosen),
+        message=f"{len(segments)} segments, chained by the run scripts; {len(crossing)} tensors cross between them, "
+        f"{len(changed)} operators run in float16 though they have integer encodings",
+        evidence={"segments": [segment.name for segment in segments], "crossing": crossing, "changed": changed},
+    )

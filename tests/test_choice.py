@@ -56,6 +56,7 @@ CASES: dict[str, tuple[Callable[[], Chosen], Callable[[], Chosen]]] = {
     "DK202": (lambda: chosen("w8a8.v0.6.1.encodings"), lambda: chosen(W8A16)),
     "DK203": (lambda: replace(plain(), skipped="too large"), plain),
     "DK205": (lambda: _poor(), lambda: chosen(W8A16)),
+    "DK206": (lambda: chosen(OMIT, "segments"), lambda: chosen(W8A16)),
 }
 
 
@@ -146,6 +147,20 @@ def test_the_plan_shows_every_way_and_why_it_lost() -> None:
     assert {way["id"] for way in ways} >= {"rewrite", "fallback", "segments"}
     assert all(way["why"] for way in ways)
     assert sum(way["won"] for way in ways) == 1
+
+
+def test_segments_that_are_asked_for_are_carried_to_the_backend() -> None:
+    made = chosen(OMIT, "segments")
+    assert [segment.is_float for segment in made.situation.segments] == [False, True, False]
+    assert not made.situation.rewritten
+    assert "3 segments" in made.explains
+    (won,) = [way for way in made.candidates if way["won"]]
+    assert won["id"] == "segments"
+
+
+def test_a_wholly_integer_model_is_not_cut() -> None:
+    assert chosen(W8A16, "segments").situation.segments == ()
+    assert chosen(W8A16, "segments").findings == ()
 
 
 def test_v68_has_no_float_ways() -> None:

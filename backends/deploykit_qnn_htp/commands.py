@@ -57,10 +57,14 @@ class Argv:
 
 
 class Paths:
-    """Where everything lies inside the package, for one graph name."""
+    """Where everything lies inside the package, for one graph name; ``number`` counts the segments of a cut model.
 
-    def __init__(self, graph: str) -> None:
+    Segments share the configuration of the run, which names no graph.
+    """
+
+    def __init__(self, graph: str, number: int | None = None) -> None:
         self.graph = graph
+        self.suffix = "" if number is None else f"-{number}"
         self.model = f"model/{graph}.onnx"
         self.encodings = f"encodings/{graph}.json"
         self.input_list = "calibration/input_list.txt"
@@ -70,11 +74,13 @@ class Paths:
         self.library = f"artifacts/lib/{HOST}/lib{graph}.so"
         self.dlc = f"artifacts/{graph}.dlc"
         self.context = f"artifacts/{graph}_ctx.bin"
-        self.types = "config/intended_types.json"
-        self.outer = "config/backend_config.json"
-        self.inner = "config/htp_prepare.json"
+        self.types = f"config/intended_types{self.suffix}.json"
+        self.outer = f"config/backend_config{self.suffix}.json"
+        self.inner = f"config/htp_prepare{self.suffix}.json"
         self.outer_run = "config/run_config.json"
         self.inner_run = "config/htp_run.json"
+        self.device_list = f"input_list{self.suffix}.txt"
+        self.device_output = f"output{self.suffix}"
 
 
 def steps(candidate: Candidate, paths: Paths) -> tuple[Step, ...]:
@@ -88,7 +94,7 @@ def _legacy(candidate: Candidate, paths: Paths) -> Iterator[Step]:
     library = Argv("qnn-model-lib-generator", sdk)
     library.add("-c", paths.cpp).add("-b", paths.weights).add("-o", "artifacts/lib").add("-t", HOST)
     yield Step(
-        id="model-lib",
+        id=f"model-lib{paths.suffix}",
         tool=library.tool,
         argv=library.words,
         inputs=(paths.cpp, paths.weights),
@@ -123,7 +129,7 @@ def _convert_legacy(candidate: Candidate, paths: Paths) -> Step:
     # Without it the legacy converters turn 4-D inputs and outputs into NHWC: data would change its meaning silently.
     argv.add("--preserve_io", "layout")
     return Step(
-        id="convert",
+        id=f"convert{paths.suffix}",
         tool=route.tool,
         argv=argv.words,
         inputs=tuple(inputs),
@@ -142,7 +148,7 @@ def _dlc(candidate: Candidate, paths: Paths) -> Iterator[Step]:
     argv.add("--float_bitwidth", "32" if draft.intent is Intent.FLOAT32 else "16")
     argv.add_if_listed("--target_backend", "HTP")
     yield Step(
-        id="convert",
+        id=f"convert{paths.suffix}",
         tool=route.tool,
         argv=argv.words,
         inputs=tuple(inputs),
@@ -160,7 +166,7 @@ def _context(sdk: SdkTable, paths: Paths, *, model: str, dlc: str | None) -> Ste
     argv.add("--binary_file", f"{paths.graph}_ctx").add("--output_dir", "artifacts")
     argv.add("--config_file", paths.outer)
     return Step(
-        id="context-binary",
+        id=f"context-binary{paths.suffix}",
         tool=argv.tool,
         argv=argv.words,
         inputs=(dlc or model, paths.outer, paths.inner),
@@ -170,12 +176,13 @@ def _context(sdk: SdkTable, paths: Paths, *, model: str, dlc: str | None) -> Ste
 
 def _net_run(sdk: SdkTable, paths: Paths) -> Step:
     argv = Argv("qnn-net-run", sdk).add("--backend", "libQnnHtp.so").add("--retrieve_context", paths.context)
-    argv.add("--input_list", "input_list.txt").add("--output_dir", "output").add("--config_file", paths.outer_run)
+    argv.add("--input_list", paths.device_list).add("--output_dir", paths.device_output)
+    argv.add("--config_file", paths.outer_run)
     return Step(
-        id="net-run",
+        id=f"net-run{paths.suffix}",
         tool=argv.tool,
         argv=argv.words,
         inputs=(paths.context, paths.outer_run, paths.inner_run),
-        outputs=("output",),
+        outputs=(paths.device_output,),
         where="device",
     )

@@ -47,6 +47,7 @@ class Draft:
     after: FloatPrediction | None
     widths: Widths
     input_list_wanted: bool | None
+    is_segment: bool = False
 
     @cached_property
     def sdk(self) -> SdkTable:

@@ -1,175 +1,98 @@
-"""Chooses the route and writes it down as a plan: preferred routes are tried in order, the first without an
-unhandled error wins. It reads values and tables only and touches nothing.
+"""Writes the decision down as a plan: one conversion for a whole model, one per segment for a cut one.
+
+It reads values and tables only and touches nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
 
 from deploykit.adapter import MixedSupport, Situation
 from deploykit.capabilities import Status
-from deploykit.errors import UsageError
 from deploykit.findings import Confidence, Finding, exit_status
-from deploykit.plan import Plan, Precision, Rejected, Route
+from deploykit.plan import Plan, Rejected, Route, Step
 from deploykit.target import Target
 from deploykit_qnn_htp.commands import Paths, steps
-from deploykit_qnn_htp.configs import build_configs, parse_settings
-from deploykit_qnn_htp.draft import Candidate, Draft, draft_of
-from deploykit_qnn_htp.draft_rules import DRAFT_RULES
+from deploykit_qnn_htp.configs import Setting, build_configs, parse_settings
+from deploykit_qnn_htp.draft import Draft, draft_of
 from deploykit_qnn_htp.naming import graph_name
-from deploykit_qnn_htp.routes import Intent, RouteRow, load_routes, preference, route_row
-from deploykit_qnn_htp.rules import ROUTE_RULES
+from deploykit_qnn_htp.parts import Details, Part, part_of
+from deploykit_qnn_htp.routes import Intent, preference
+from deploykit_qnn_htp.segments import explanation, joined_precision, segment_findings, segment_parts
 
-if TYPE_CHECKING:
-    from deploykit.encodings.conversion import Conversion
-
-__all__ = ["Details", "make_plan", "mixed_support"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Details:
-    """What rendering needs to know beyond the published plan."""
-
-    candidate: Candidate
-    paths: Paths
-    conversion: Conversion | None
+__all__ = ["make_plan", "mixed_support"]
 
 
 def make_plan(situation: Situation) -> Plan:
     """Decide for one situation."""
-    draft = draft_of(situation)
+    draft, graph = draft_of(situation), graph_name(situation.request.model)
     settings = parse_settings(situation.request.options, draft.sdk, situation.target.device)
-    findings = [*DRAFT_RULES.run(draft), *_lint(draft)]
-    chosen, rejected, route_findings = _choose(draft)
-    findings += route_findings
-    device = situation.target.device
-    blocked = exit_status(situation.target.findings)
-    if chosen is None or blocked:
-        return Plan(
-            backend="qnn-htp",
-            target=device.to_json(),
-            sdk=situation.target.sdk_json(),
-            route=None if chosen is None else _route(chosen),
-            rejected=rejected,
-            precision=_precision(draft),
-            findings=tuple(findings),
-        )
-    paths = Paths(graph_name(situation.request.model))
-    conversion = _converted(chosen)
-    return Plan(
+    cut = bool(situation.segments)
+    parts = segment_parts(draft, graph) if cut else (part_of(draft, Paths(graph)),)
+    plan = Plan(
         backend="qnn-htp",
-        target=device.to_json(),
+        target=situation.target.device.to_json(),
         sdk=situation.target.sdk_json(),
-        route=_route(chosen),
-        rejected=rejected,
-        steps=steps(chosen, paths),
-        configs=build_configs(settings, draft.sdk, device, paths),
-        precision=_precision(draft),
-        findings=tuple(findings),
-        details=Details(candidate=chosen, paths=paths, conversion=conversion),
+        route=_route(parts),
+        rejected=_rejected(parts),
+        precision=joined_precision(draft, parts) if cut else parts[0].precision,
+        findings=_each_once(segment_findings(draft, parts) if cut else parts[0].findings),
+    )
+    if plan.route is None or exit_status(situation.target.findings):
+        return plan
+    return replace(plan, steps=_steps(parts), configs=_configs(parts, settings, draft), details=Details(parts=parts))
+
+
+def _each_once(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Segments may tell the same thing, and once is enough."""
+    kept: dict[tuple[str, str, str], Finding] = {}
+    for finding in findings:
+        kept.setdefault((finding.code, finding.subject.name, finding.message), finding)
+    return tuple(kept.values())
+
+
+def _route(parts: Sequence[Part]) -> Route | None:
+    """The route of the only conversion, or of all segments together; None when one of them has none."""
+    if any(part.selection.candidate is None for part in parts):
+        return None
+    rows = [part.candidate.route for part in parts]
+    written = [part.candidate.version for part in parts if part.candidate.version is not None]
+    why = explanation(parts) if parts[0].segment else rows[0].why
+    if written:
+        why += f"; encodings are written as {written[0]}"
+    return Route(
+        id="segments" if parts[0].segment else rows[0].id,
+        why=why,
+        confidence=_least_sure([row.confidence for row in rows]),
+        sources=tuple(dict.fromkeys(source for row in rows for source in row.source)),
     )
 
 
-def _lint(draft: Draft) -> tuple[Finding, ...]:
-    """The shared rules, on the encodings as they will be: what this adapter completes is not worth a warning."""
-    from deploykit_qualcomm.lint import run_lint
-
-    situation, source, completed = draft.situation, draft.source, draft.completed
-    if source is not None and completed is not None:
-        strangers = {entry.name: entry for entry in source if entry.name not in situation.facts.tensors}
-        entries = {**completed.entries, **strangers}
-        encodings = replace(source, entries=entries, float_tensors=draft.float_set)
-        situation = replace(situation, encodings=encodings)
-    return run_lint(situation, "qnn-htp")
+def _rejected(parts: Iterable[Part]) -> tuple[Rejected, ...]:
+    rows = []
+    for part in parts:
+        where = f"{part.segment}: " if part.segment else ""
+        rows += [replace(row, id=f"{where}{row.id}") for row in part.selection.rejected]
+    return tuple(rows)
 
 
-def _choose(draft: Draft) -> tuple[Candidate | None, tuple[Rejected, ...], list[Finding]]:
-    """The first candidate without an unhandled error, the ones rejected before it, and what was found about them."""
-    rejected: list[Rejected] = []
-    rejections: list[tuple[str, tuple[Finding, ...]]] = []
-    for row in _candidates(draft):
-        candidate = Candidate(draft=draft, route=row)
-        found = ROUTE_RULES.run(candidate)
-        blocking = [finding for finding in found if finding.blocks]
-        if not blocking:
-            handled = [f.with_handled(f"route {row.id} is taken instead") for f in _flat(rejections) if f.blocks]
-            return candidate, tuple(rejected), [*handled, *found]
-        rejected.append(
-            Rejected(
-                id=row.id,
-                because=tuple(dict.fromkeys(finding.code for finding in blocking)),
-                why="; ".join(finding.message for finding in blocking),
-            )
-        )
-        rejections.append((row.id, found))
-    # Nothing is left: the findings of the preferred route are the answer.
-    return None, tuple(rejected), list(rejections[0][1]) if rejections else []
+def _steps(parts: Iterable[Part]) -> tuple[Step, ...]:
+    """Everything for the host first, then what runs on the device."""
+    rows = [step for part in parts for step in steps(part.candidate, part.paths)]
+    return tuple(sorted(rows, key=lambda step: step.where == "device"))
 
 
-def _flat(rejections: Iterable[tuple[str, tuple[Finding, ...]]]) -> Iterable[Finding]:
-    seen = set()
-    for _, found in rejections:
-        for finding in found:
-            key = (finding.code, finding.subject.name, finding.message)
-            if key not in seen:
-                seen.add(key)
-                yield finding
+def _configs(parts: Iterable[Part], settings: Sequence[Setting], draft: Draft) -> dict[str, Any]:
+    files: dict[str, Any] = {}
+    for part in parts:
+        files |= build_configs(settings, draft.sdk, draft.situation.target.device, part.paths)
+    return files
 
 
-def _candidates(draft: Draft) -> list[RouteRow]:
-    """The routes to try, best first; a route the user named, or an input list the user insists on, is the only one."""
-    named = draft.situation.request.adapter_options.get("route")
-    if named is not None:
-        known = [row.id for row in load_routes().route]
-        if named not in known:
-            raise UsageError(f"--route {named}: no such route", next=f"one of {', '.join(known)}")
-        return [route_row(str(named))]
-    calibrated = route_row("legacy-calibrated")
-    if draft.input_list_wanted:
-        return [calibrated]
-    rows = [route_row(name) for name in preference(draft.intent, draft.sdk.parsed).order]
-    if draft.intent is Intent.MIXED and draft.calibration is not None:
-        # What most people would type; shown as rejected, with what it would have done.
-        return [calibrated, *rows]
-    if draft.intent is Intent.INTEGER and draft.calibration is None:
-        return [row for row in rows if not row.input_list]
-    return rows
-
-
-def _route(candidate: Candidate) -> Route:
-    row = candidate.route
-    why = row.why
-    if candidate.version is not None:
-        why += f"; encodings are written as {candidate.version}"
-    return Route(id=row.id, why=why, confidence=row.confidence, sources=row.source)
-
-
-def _converted(candidate: Candidate) -> Conversion | None:
-    from deploykit_qnn_htp.encodings import written
-
-    return written(candidate)
-
-
-def _precision(draft: Draft) -> Precision:
-    """Intended and expected type of every tensor that has one."""
-    if draft.source is None or draft.after is None or draft.completed is None:
-        return _whole(draft)
-    intended = {entry.name: entry.dtype for entry in draft.completed}
-    intended |= dict.fromkeys(draft.float_set, "float16")
-    expected: dict[str, Any] = {entry.name: entry.dtype for entry in draft.completed}
-    expected |= dict.fromkeys(draft.after.predicted, "float16")
-    return Precision(intended=intended, expected=expected)
-
-
-def _whole(draft: Draft) -> Precision:
-    kinds = {Intent.FLOAT16: "float16", Intent.FLOAT32: "float32"}
-    if draft.intent not in kinds:
-        return Precision()
-    names = [name for name, fact in draft.situation.facts.tensors.items() if fact.is_float and not fact.is_weight]
-    types = dict.fromkeys(names, kinds[draft.intent])
-    return Precision(intended=types, expected=types)
+def _least_sure(confidences: Iterable[Confidence]) -> Confidence:
+    return max(confidences, key=lambda confidence: confidence.rank)
 
 
 def mixed_support(target: Target) -> MixedSupport:
@@ -178,6 +101,12 @@ def mixed_support(target: Target) -> MixedSupport:
     if sdk is None or sdk.status("fp16", arch=arch) is Status.UNSUPPORTED:
         why = f"{arch} has no float16"
         return MixedSupport(kinds=frozenset({"integer"}), without={"fallback": why, "segments": why})
-    safe = preference(Intent.MIXED, sdk.parsed).confidence is not Confidence.INFERRED
-    without = {"segments": "not packaged by this backend yet"}
-    return MixedSupport(kinds=frozenset({"integer", "fallback"}), safe=safe, without=without)
+    sure = {intent: preference(intent, sdk.parsed).confidence for intent in Intent}
+    return MixedSupport(
+        kinds=frozenset({"integer", "fallback", "segments"}),
+        safe=sure[Intent.MIXED] is not Confidence.INFERRED,
+        confidence={
+            "fallback": sure[Intent.MIXED],
+            "segments": _least_sure((sure[Intent.INTEGER], sure[Intent.FLOAT16])),
+        },
+    )

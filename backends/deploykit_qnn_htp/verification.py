@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,21 @@ from deploykit_qualcomm.tables import load_sdk_table
 
 __all__ = ["verify"]
 
+_TYPES = "intended_types"
+"""How the files of intended types begin; the conversion's number follows where there are several."""
+
 
 def verify(package: Path, manifest: Mapping[str, Any]) -> Verification:
     """Checks and, after a build, intended against actual types of every tensor that the converter kept."""
-    precision = manifest.get("precision") or {}
-    intended = {str(name): str(kind) for name, kind in (precision.get("expected") or {}).items()}
-    actual = dict(_actual(package, intended))
-    checks = (*_encodings(package), *_flags(manifest), *_configs(package, manifest), *_types(actual, intended))
-    return Verification(checks=checks, intended={n: intended[n] for n in actual}, actual=actual)
+    compared = tuple(_compared(package, manifest))
+    # A tensor that crosses a cut has a type on either side; the one that is wrong counts.
+    ordered = sorted(compared, key=lambda row: row.intended != row.actual)
+    checks = (*_encodings(package), *_flags(manifest), *_configs(package, manifest), *_types(compared))
+    return Verification(
+        checks=checks,
+        intended={row.tensor: row.intended for row in ordered},
+        actual={row.tensor: row.actual for row in ordered},
+    )
 
 
 def _encodings(package: Path) -> Iterator[Check]:
@@ -73,7 +81,7 @@ def _configs(package: Path, manifest: Mapping[str, Any]) -> Iterator[Check]:
     """Every key of every configuration file is listed for that version."""
     table = load_sdk_table(str(manifest.get("sdk", {}).get("table", "")))
     for path in sorted((package / "config").glob("*.json")):
-        if path.name == "intended_types.json":
+        if path.name.startswith(_TYPES):
             continue
         known = {key.path for key in table.config_keys}
         unknown = [key for key in _paths(read_json(path)) if not _listed(key, known)]
@@ -104,31 +112,51 @@ def _listed(path: str, known: set[str]) -> bool:
     )
 
 
-def _actual(package: Path, intended: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """The types that the converter really gave, read from its _net.json when a build left one."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Compared:
+    """One tensor of one conversion, with the actual type told as the intended one where both have the same grid."""
+
+    tensor: str
+    intended: str
+    actual: str
+
+
+def _compared(package: Path, manifest: Mapping[str, Any]) -> Iterator[_Compared]:
+    """The types that the converter really gave, read from every _net.json that a build left."""
+    for step in manifest.get("steps", ()):
+        for output in step["outputs"]:
+            if step["id"].startswith("convert") and output.endswith("_net.json"):
+                types = package / "config" / f"{_TYPES}{step['id'].removeprefix('convert')}.json"
+                yield from _compare(package / "artifacts" / Path(output).name, _read_types(types))
+
+
+def _read_types(path: Path) -> dict[str, str]:
+    return {str(name): str(kind) for name, kind in read_json(path).get("types", {}).items()} if path.is_file() else {}
+
+
+def _compare(net_json: Path, intended: Mapping[str, str]) -> Iterator[_Compared]:
     from deploykit_qualcomm.qnn_types import mangled, same_grid, type_name
 
     names = {mangled(name): name for name in intended}
-    for path in sorted((package / "artifacts").glob("*_net.json")):
-        try:
-            tensors = json.loads(path.read_text("utf-8"))["graph"]["tensors"]
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
-        for name, tensor in tensors.items():
-            known = names.get(mangled(name))
-            if known is not None:
-                kind = type_name(tensor.get("data_type"))
-                static = tensor.get("type") == 4
-                yield known, intended[known] if same_grid(intended[known], kind, static=static) else kind
+    try:
+        tensors = json.loads(net_json.read_text("utf-8"))["graph"]["tensors"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return
+    for name, tensor in tensors.items():
+        known = names.get(mangled(name))
+        if known is not None:
+            kind = type_name(tensor.get("data_type"))
+            same = same_grid(intended[known], kind, static=tensor.get("type") == 4)
+            yield _Compared(tensor=known, intended=intended[known], actual=intended[known] if same else kind)
 
 
-def _types(actual: Mapping[str, str], intended: Mapping[str, str]) -> Iterator[Check]:
-    if not actual:
+def _types(compared: tuple[_Compared, ...]) -> Iterator[Check]:
+    if not compared:
         yield Check(id="converter-types", ok=True, detail="not built yet: the converter's types are not known")
         return
-    wrong = [name for name, kind in actual.items() if kind != intended[name]]
+    wrong = [row.tensor for row in compared if row.actual != row.intended]
     yield Check(
         id="converter-types",
         ok=not wrong,
-        detail=f"{len(actual)} tensors compared, {len(wrong)} differ",
+        detail=f"{len(compared)} tensors compared, {len(wrong)} differ",
     )

@@ -1,0 +1,102 @@
+"""One conversion with everything that follows from it: the whole model, or one segment of a cut one. Pure values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from deploykit.errors import DefectError
+from deploykit.findings import Finding
+from deploykit.plan import Precision
+from deploykit_qnn_htp.commands import Paths
+from deploykit_qnn_htp.draft import Candidate, Draft
+from deploykit_qnn_htp.draft_rules import DRAFT_RULES
+from deploykit_qnn_htp.routes import Intent
+from deploykit_qnn_htp.selection import Selection, select_route
+
+if TYPE_CHECKING:
+    from deploykit.encodings.conversion import Conversion
+
+__all__ = ["FLOAT_KINDS", "Details", "Part", "part_of", "precision_of"]
+
+FLOAT_KINDS = {Intent.FLOAT16: "float16", Intent.FLOAT32: "float32"}
+"""The type of every activation where the intent is float as a whole."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A draft, the route selected for it, and where its files lie. ``segment`` is "" for a whole model."""
+
+    draft: Draft
+    selection: Selection
+    paths: Paths
+    segment: str = ""
+
+    @property
+    def candidate(self) -> Candidate:
+        """The route with its draft; only for parts that have one."""
+        if self.selection.candidate is None:
+            raise DefectError(f"{self.paths.graph}: rendered without a route")
+        return self.selection.candidate
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """About the draft, the graph and the routes."""
+        return (*DRAFT_RULES.run(self.draft), *_lint(self.draft), *self.selection.findings)
+
+    @cached_property
+    def conversion(self) -> Conversion | None:
+        """The encodings as the converter gets them."""
+        from deploykit_qnn_htp.encodings import written
+
+        return written(self.candidate)
+
+    @property
+    def precision(self) -> Precision:
+        """Intended and expected type of every tensor of this conversion that has one."""
+        return precision_of(self.draft)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Details:
+    """What rendering needs to know beyond the published plan: the conversions, in the order in which they run."""
+
+    parts: tuple[Part, ...]
+
+
+def part_of(draft: Draft, paths: Paths, *, segment: str = "") -> Part:
+    """Select the route of one draft."""
+    return Part(draft=draft, selection=select_route(draft), paths=paths, segment=segment)
+
+
+def precision_of(draft: Draft) -> Precision:
+    """Intended and expected type of every tensor of a draft that has one."""
+    if draft.source is None or draft.after is None or draft.completed is None:
+        return _whole(draft)
+    intended = {entry.name: entry.dtype for entry in draft.completed}
+    intended |= dict.fromkeys(draft.float_set, "float16")
+    expected: dict[str, Any] = {entry.name: entry.dtype for entry in draft.completed}
+    expected |= dict.fromkeys(draft.after.predicted, "float16")
+    return Precision(intended=intended, expected=expected)
+
+
+def _lint(draft: Draft) -> tuple[Finding, ...]:
+    """The shared rules, on the encodings as they will be: what this adapter completes is not worth a warning."""
+    from deploykit_qualcomm.lint import run_lint
+
+    situation, source, completed = draft.situation, draft.source, draft.completed
+    if source is not None and completed is not None:
+        strangers = {entry.name: entry for entry in source if entry.name not in situation.facts.tensors}
+        entries = {**completed.entries, **strangers}
+        encodings = replace(source, entries=entries, float_tensors=draft.float_set)
+        situation = replace(situation, encodings=encodings)
+    return run_lint(situation, "qnn-htp")
+
+
+def _whole(draft: Draft) -> Precision:
+    if draft.intent not in FLOAT_KINDS:
+        return Precision()
+    names = [name for name, fact in draft.situation.facts.tensors.items() if fact.is_float and not fact.is_weight]
+    types = dict.fromkeys(names, FLOAT_KINDS[draft.intent])
+    return Precision(intended=types, expected=types)

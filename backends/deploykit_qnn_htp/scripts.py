@@ -1,0 +1,98 @@
+"""The scripts of a package: what each template is told. Nothing is quoted here; that is the templates' business."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from deploykit.adapter import PackageFile, Situation, TextFile
+from deploykit.plan import Plan
+from deploykit.rendering import render
+from deploykit_qnn_htp.commands import HOST
+from deploykit_qnn_htp.naming import graph_name
+from deploykit_qnn_htp.parts import Details, Part
+from deploykit_qualcomm.qnn_types import mangled
+
+__all__ = ["scripts"]
+
+
+def scripts(situation: Situation, plan: Plan, details: Details, templates: Path | None) -> Iterator[PackageFile]:
+    """The scripts that build and run; those for the host only where more than one model has to be chained."""
+    values = _values(situation, plan, details)
+    names = ["build.sh", "run_on_device.sh", "check_types.py"]
+    names += ["run_tail.py"] if values["has_tail"] else []
+    names += ["run_host.py"] if values["has_tail"] or situation.segments else []
+    for name in names:
+        text = render(f"qnn_htp/scripts/{name}.j2", values, templates=templates)
+        yield TextFile(path=f"scripts/{name}", text=text, executable=True)
+
+
+def _values(situation: Situation, plan: Plan, details: Details) -> dict[str, Any]:
+    parts = details.parts
+    device, arch = situation.target.device, parts[0].draft.arch
+    return {
+        "deploykit": version("deploykit"),
+        "device": device.name,
+        "sdk_version": str(plan.sdk["version"]),
+        "exact_build": str(plan.sdk["version"]).count(".") >= 3,
+        "route": plan.route.id if plan.route is not None else "",
+        "steps": [step for step in plan.steps if step.where == "host"],
+        "device_steps": [step for step in plan.steps if step.where == "device"],
+        "gates": {f"convert{part.paths.suffix}": _gate(part) for part in parts},
+        "graph": graph_name(situation.request.model),
+        "contexts": [part.paths.context for part in parts],
+        "host": HOST,
+        "arch": arch,
+        "arch_number": arch.lstrip("v"),
+        "has_tail": situation.tail is not None,
+        "segments": _chain(situation, parts) if situation.segments else [],
+        "single_input": len(situation.facts.inputs) == 1,
+        "models": [part.paths.model for part in parts] + (["model/tail.onnx"] if situation.tail is not None else []),
+        "outputs": _outputs(situation),
+    }
+
+
+def _gate(part: Part) -> dict[str, Any]:
+    """What build.sh looks at after a conversion."""
+    legacy = part.candidate.route.legacy
+    return {
+        "has_encodings": part.conversion is not None,
+        "legacy": legacy,
+        "compares_types": legacy and bool(part.precision.expected),
+        "net_json": part.paths.net_json,
+        "types": part.paths.types,
+    }
+
+
+def _outputs(situation: Situation) -> list[str]:
+    """What the chain on the host writes: the outputs of the device, and those of the tail."""
+    names = list(situation.facts.outputs)
+    if situation.tail is not None:
+        from onnx import ModelProto
+
+        names += [item.name for item in ModelProto.FromString(situation.tail).graph.output]
+    return list(dict.fromkeys(names))
+
+
+def _chain(situation: Situation, parts: Sequence[Part]) -> list[dict[str, Any]]:
+    """Per segment: its files on the device and where each input comes from, by the tools' form of the names.
+
+    An input without ``folder`` is one of the model's own. ``results`` says that outputs of the model are among its own.
+    """
+    rows: list[dict[str, Any]] = []
+    made: dict[str, str] = {}
+    for part, segment in zip(parts, situation.segments, strict=True):
+        inputs = [{"name": mangled(name), "folder": made.get(name, "")} for name in segment.inputs]
+        made |= dict.fromkeys(segment.outputs, part.paths.device_output)
+        rows.append(
+            {
+                "name": part.segment,
+                "list": part.paths.device_list,
+                "output": part.paths.device_output,
+                "inputs": inputs,
+                "results": bool(set(segment.outputs) & set(situation.facts.outputs)),
+            }
+        )
+    return rows

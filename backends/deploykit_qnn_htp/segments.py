@@ -1,0 +1,152 @@
+"""Drafts the segments of a cut model as ordinary conversions: wholly integer ones, and wholly float ones.
+
+It cuts nothing itself; the situation carries the segments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from deploykit.adapter import Request, Situation
+from deploykit.errors import UsageError
+from deploykit.findings import Finding
+from deploykit.plan import Precision
+from deploykit_qnn_htp.commands import Paths
+from deploykit_qnn_htp.draft import Draft, draft_of
+from deploykit_qnn_htp.draft_rules import DRAFT_RULES
+from deploykit_qnn_htp.parts import FLOAT_KINDS, Part, part_of, precision_of
+from deploykit_qnn_htp.routes import Intent, load_routes
+
+if TYPE_CHECKING:
+    from deploykit.encodings.values import EncodingSet
+    from deploykit.facts.graph import GraphFacts
+    from deploykit.transforms.segmentation import Segment
+
+__all__ = ["explanation", "joined_precision", "segment_findings", "segment_parts"]
+
+
+def segment_parts(whole: Draft, graph: str) -> tuple[Part, ...]:
+    """One conversion per segment, in the order in which they run. UsageError for options that contradict a cut."""
+    situation = whole.situation
+    _check_options(situation.request)
+    parts = []
+    for number, segment in enumerate(situation.segments):
+        draft = _wholly_integer(draft_of(_situation_of(whole, segment)))
+        paths = Paths(f"{graph}_{segment.name}", number)
+        parts.append(part_of(replace(draft, is_segment=True), paths, segment=segment.name))
+    return tuple(parts)
+
+
+def _check_options(request: Request) -> None:
+    options = request.adapter_options
+    listing = [row.id for row in load_routes().route if row.input_list]
+    if options.get("input_list") is True or options.get("route") in listing:
+        raise UsageError(
+            "--input-list with a model that is cut into segments",
+            why="segments are converted with complete encodings or wholly in float, and nothing is calibrated",
+            next="leave it out, or choose another way with --mixed",
+        )
+
+
+def _situation_of(whole: Draft, segment: Segment) -> Situation:
+    """The segment as if it were the model that was asked for."""
+    from deploykit.facts.collect import collect_facts
+    from deploykit.model import wrap_proto
+
+    situation = whole.situation
+    model = wrap_proto(segment.model, path=situation.model.path)
+    facts = collect_facts(model)
+    encodings = _encodings_of(whole, segment, facts)
+    return replace(
+        situation,
+        request=replace(situation.request, calibration=None, precision=_precision_of(situation.request, encodings)),
+        model=model,
+        facts=facts,
+        encodings=encodings,
+        rewritten=True,
+        segments=(),
+    )
+
+
+def _encodings_of(whole: Draft, segment: Segment, facts: GraphFacts) -> EncodingSet | None:
+    """The segment's own entries, and those that only the uncut graph lets follow; None for a float segment.
+
+    A copy of an input that crosses a border has no entry of its own, and what it was copied from is elsewhere.
+    """
+    if segment.encodings is None:
+        return None
+    known = {} if whole.completed is None else whole.completed.entries
+    derived = {name: entry for name, entry in known.items() if name in facts.tensors}
+    entries = {**derived, **segment.encodings.entries}
+    if not entries and not any(fact.is_float and not fact.is_weight for fact in facts.tensors.values()):
+        return None  # shapes and indices only: there is nothing to quantize
+    return replace(segment.encodings, entries=entries)
+
+
+def _precision_of(request: Request, encodings: EncodingSet | None) -> str | None:
+    if encodings is not None:
+        return None
+    return "fp32" if request.precision == "fp32" else "fp16"
+
+
+def _wholly_integer(draft: Draft) -> Draft:
+    """A quantized segment has no float set: what has no entry there is a gap, not an intent."""
+    if draft.intent is not Intent.MIXED or draft.source is None or draft.before is None:
+        return draft
+    from deploykit.facts.float_propagation import predict_float_set
+    from deploykit_qnn_htp.encodings import complete
+
+    completed = complete(draft.source, draft.situation, frozenset())
+    return replace(
+        draft,
+        intent=Intent.INTEGER,
+        completed=completed,
+        before=replace(draft.before, intended=frozenset()),
+        after=predict_float_set(draft.situation.facts, completed),
+    )
+
+
+def segment_findings(whole: Draft, parts: Sequence[Part]) -> tuple[Finding, ...]:
+    """What is found in the segments, and what only the uncut model shows.
+
+    That is how the float set was found (QNN128), and ranges that may come from other segments (QNN127).
+    """
+    found = [finding for part in parts for finding in part.findings if finding.code != "QNN127"]
+    found += DRAFT_RULES["QNN128"].run(whole)
+    if whole.before is not None:
+        floats = {name for part in parts if part.draft.source is None for name in _activations(part.draft)}
+        wider = replace(whole.before, intended=whole.before.intended | floats)
+        found += DRAFT_RULES["QNN127"].run(replace(whole, before=wider, intent=Intent.MIXED))
+    return tuple(found)
+
+
+def _activations(draft: Draft) -> list[str]:
+    return [name for name, fact in draft.situation.facts.tensors.items() if fact.is_float and not fact.is_weight]
+
+
+def joined_precision(whole: Draft, parts: Iterable[Part]) -> Precision:
+    """The types of the whole: as the encodings mean it, against as the segment that makes a tensor will have it."""
+    intended = precision_of(whole).intended
+    expected: dict[str, str] = {}
+    for part in parts:
+        types = {**part.precision.expected, **_stored_floats(part.draft, intended)}
+        expected = {**types, **expected}
+    return Precision(intended=intended, expected=expected)
+
+
+def _stored_floats(draft: Draft, intended: Mapping[str, str]) -> dict[str, str]:
+    """Weights that are converted in float although they have entries."""
+    tensors = draft.situation.facts.tensors
+    kind = FLOAT_KINDS.get(draft.intent)
+    return {} if kind is None else {name: kind for name in tensors if tensors[name].is_weight and name in intended}
+
+
+def explanation(parts: Sequence[Part]) -> str:
+    """Why the plan is what it is, with the route of every segment."""
+    routes = ", ".join(f"{part.segment} by {part.candidate.route.id}" for part in parts)
+    return (
+        f"the graph is cut at precision borders into {len(parts)} segments that are wholly integer or wholly float, "
+        f"each an ordinary conversion with a context binary of its own: {routes}"
+    )
