@@ -1,0 +1,16 @@
+"""The toolchain files of the shared tables are whole: pins for what they install, sources, what was tried."""
+
+from __future__ import annotations
+
+from packaging.requirements import Requirement
+
+from deploykit_qualcomm.toolchains import qualcomm_toolchains
+
+
+def test_the_files_are_whole() -> None:
+    specs = qualcomm_toolchains("qnn-htp")
+    assert [spec.id for spec in specs] == ["aimet==2.42.0", "onnxruntime-qnn==2.7.0"]
+    for spec in specs:
+        assert spec.verified and spec.source
+        pinned = {str(Requirement(pin)) for pin in spec.constraints}
+        assert {str(Requirement(name)) for stage in spec.stages for name in stage.packages} <= pinned
