@@ -233,6 +233,14 @@ def test_name_look_up(word: str, onnx: tuple[str, ...] | None, exact: bool | Non
     assert (mapped and mapped.onnx, mapped and mapped.exact) == (onnx, exact)
 
 
+@settings(max_examples=60, deadline=None)
+@given(st.binary(max_size=3000))
+def test_no_bytes_are_too_dirty(log: bytes) -> None:
+    diagnosis = diagnose(io.BytesIO(log), known_errors(), Names(nodes=["a", "/b/c"]))
+    assert diagnosis_text(diagnosis)
+    assert diagnosis.to_json()
+
+
 def test_two_names_that_mangle_alike_are_both_given() -> None:
     mapped = Names(tensors=["a.b/out", "a/b.out"]).look_up("a_b_out")
     assert mapped is not None

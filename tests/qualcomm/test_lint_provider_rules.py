@@ -188,3 +188,40 @@ def test_limits_of_the_provider_do_not_bind_the_converters(lint: Lint) -> None:
 def test_blocks_of_a_wrong_size(lint: Lint) -> None:
     assert "QNN234" not in lint(blocked(16))
     assert "QNN234" in lint({**blocked(6), "graph": blocked(6)["graph"]})
+
+
+def logged(scale: float) -> Case:
+    """A Log between pairs, as a Q/DQ model has it; its output spans 65535 times the scale."""
+    stored = {**SCALE, "so": ("float", (), scale), "zo": ("uint16", (), 65535)}
+    graph = (
+        f"g (float[1,4] x) => (float[1,4] y) {{ {QDQ}  n = Log (xd) "
+        "q = QuantizeLinear (n, so, zo)  y = DequantizeLinear (q, so, zo) }"
+    )
+    return ep(graph, stored=stored)
+
+
+def test_the_grids_of_stored_pairs_are_read(lint: Lint) -> None:
+    """A Q/DQ model has no encodings; its scales say the same."""
+    (finding,) = lint(logged(3.9 / 65535))["QNN250"]
+    assert finding.evidence["width"] == pytest.approx(3.9, rel=1e-3)
+    assert "QNN250" not in lint(logged(4.2 / 65535))
+
+
+@pytest.mark.parametrize(("zero", "code"), [(5, "QNN238"), (0, None)])
+def test_zero_points_of_stored_pairs_are_read(zero: int, code: str | None, lint: Lint) -> None:
+    stored = {"wq": ("int8", (8, 4), 1), "ws": ("float", (4,), 0.1), "wz": ("int8", (4,), zero)}
+    case = layer("MatMul (xd, w)", "1,8", "w = DequantizeLinear <axis = 1> (wq, ws, wz)", stored, "1,4")
+    assert ("QNN238" in lint(case)) == (code is not None)
+
+
+@pytest.mark.parametrize(("scale", "wrong"), [(0.01, False), (0.03, True)])
+def test_bias_scales_of_stored_pairs_are_compared(scale: float, wrong: bool, lint: Lint) -> None:
+    stored = {
+        "wq": ("int8", (4, 4, 1, 1), 1),
+        "ws": ("float", (), 0.1),
+        "bq": ("int32", (4,), 1),
+        "bs": ("float", (), scale),
+    }
+    pairs = "w = DequantizeLinear (wq, ws)  h = DequantizeLinear (bq, bs)"
+    case = layer("Conv (xd, w, h)", "1,4,8,8", pairs, stored, "1,4,8,8")
+    assert ("QNN243" in lint(case)) == wrong

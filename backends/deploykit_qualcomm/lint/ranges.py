@@ -14,7 +14,7 @@ from deploykit.findings import Severity, SubjectKind
 from deploykit.rules import Found
 from deploykit_qualcomm.lint.constraints import constraint
 from deploykit_qualcomm.lint.registries import EP_LINT, QNN_LINT
-from deploykit_qualcomm.lint.views import at_node, listed, nodes, quantized
+from deploykit_qualcomm.lint.views import at_node, grid_of, listed, nodes
 
 __all__: list[str] = []
 
@@ -70,15 +70,13 @@ def check_float16(situation: Situation) -> Iterator[Found]:
 )
 def check_narrow_log(situation: Situation) -> Iterator[Found]:
     """An error where it was seen, a warning for other releases, about which nothing is known."""
-    from deploykit.encodings.values import Affine
-
     version = "" if situation.target.sdk is None else situation.target.sdk.version
     seen = version.startswith(_LOG_SEEN_IN) or situation.target.backend == "ort-qnn"
     for node in nodes(situation, "Log"):
-        found = quantized(situation, node.outputs[0])
-        if found is None or found.dtype != "uint16" or not isinstance(found.value, Affine):
+        grid = grid_of(situation, node.outputs[0])
+        if grid is None or grid.dtype != "uint16":
             continue
-        width = float(found.value.maximum.max() - found.value.minimum.min())
+        width = float(grid.maximum.max() - grid.minimum.min())
         if width < _NARROW_LOG:
             note = "" if seen else f"; seen on 2.51, unknown on {version}"
             made = at_node(node, f"its uint16 output spans {width:.4g}, less than 4{note}", width=width)

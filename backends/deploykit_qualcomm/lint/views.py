@@ -14,7 +14,7 @@ from deploykit.rules import Found
 from deploykit_qualcomm.archs import arch_number, arch_of
 
 if TYPE_CHECKING:
-    from deploykit.encodings.values import Value
+    from deploykit.encodings.values import Affine, Value
 
 __all__ = [
     "Quantized",
@@ -24,6 +24,7 @@ __all__ = [
     "below_arch",
     "bits_of",
     "byte_count",
+    "grid_of",
     "is_computed",
     "listed",
     "nodes",
@@ -33,6 +34,7 @@ __all__ = [
 ]
 
 _SHOWN = 4
+_MOST_SCALES = 65_536
 _BITS = {"int4": 4, "uint4": 4, "int2": 2, "uint2": 2, "int8": 8, "uint8": 8, "int16": 16, "uint16": 16, "int32": 32}
 
 
@@ -40,8 +42,8 @@ _BITS = {"int4": 4, "uint4": 4, "int2": 2, "uint2": 2, "int8": 8, "uint8": 8, "i
 class Quantized:
     """How one tensor is quantized: by its encoding, or by the Q/DQ pair around it.
 
-    ``value`` is the encoding, None for a Q/DQ pair, whose scales are stored in the model; ``channels`` is the length of
-    the scale then. ``block`` is the block size, 0 without blocks.
+    ``value`` is the encoding, None for a Q/DQ pair, whose scales are stored in the model (``grid_of`` reads them).
+    ``block`` is the block size, 0 without blocks.
     """
 
     dtype: str
@@ -94,6 +96,49 @@ def _from_pair(facts: GraphFacts, node: NodeFact, stored: str) -> Quantized | No
     single = scale is None or math.prod(dim for dim in scale.shape or () if isinstance(dim, int)) <= 1
     granularity = "per-block" if block else "per-tensor" if single else "per-channel"
     return Quantized(dtype=dtype, granularity=granularity, block=block)
+
+
+def grid_of(situation: Situation, name: str) -> Affine | None:
+    """The integer grid of a tensor, from its encoding or from the stored scale of its Q/DQ pair; None without one.
+
+    Scales per block, and scales that are computed or have more than 65,536 elements, are not looked at.
+    """
+    from deploykit.encodings.values import Affine
+
+    found = quantized(situation, name)
+    if found is None or found.value is not None:
+        return found.value if found is not None and isinstance(found.value, Affine) else None
+    pair = _pair_of(situation.facts, name)
+    if pair is None or not found.bits or found.block:
+        return None
+    return _stored_grid(situation, pair, found)
+
+
+def _pair_of(facts: GraphFacts, name: str) -> NodeFact | None:
+    producer = facts.producer_of(name)
+    if producer is not None and producer.op_type == "DequantizeLinear":
+        return producer
+    return next((reader for reader in facts.consumers_of(name) if reader.op_type == "QuantizeLinear"), None)
+
+
+def _stored_grid(situation: Situation, pair: NodeFact, found: Quantized) -> Affine | None:
+    import numpy as np
+
+    from deploykit.encodings.values import Affine
+    from deploykit.facts.collect import constant_value
+
+    names = [*pair.inputs[1:3], ""][:2]
+    scale, zero = (constant_value(situation.model, name, limit=_MOST_SCALES) if name else None for name in names)
+    if scale is None or (names[1] and zero is None):
+        return None
+    grid = np.asarray(scale, np.float64)
+    return Affine(
+        bits=found.bits,
+        signed=not found.dtype.startswith("u"),
+        scale=grid,
+        zero_point=np.zeros_like(grid) if zero is None else np.broadcast_to(np.asarray(zero, np.float64), grid.shape),
+        axis=int(pair.attributes.get("axis", 1)) if grid.size > 1 else None,
+    )
 
 
 def weight_name(facts: GraphFacts, name: str) -> str | None:

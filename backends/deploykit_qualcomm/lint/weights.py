@@ -12,7 +12,17 @@ from deploykit.findings import SubjectKind
 from deploykit.rules import Found
 from deploykit_qualcomm.lint.constraints import constraint
 from deploykit_qualcomm.lint.registries import CONVERTER_LINT, QNN_LINT
-from deploykit_qualcomm.lint.views import arch, at_node, below_arch, listed, nodes, option, quantized, weight_name
+from deploykit_qualcomm.lint.views import (
+    arch,
+    at_node,
+    below_arch,
+    grid_of,
+    listed,
+    nodes,
+    option,
+    quantized,
+    weight_name,
+)
 
 __all__: list[str] = []
 
@@ -153,14 +163,12 @@ def _granularity(situation: Situation, name: str) -> str:
 def _asymmetric(situation: Situation) -> Iterator[str]:
     import numpy as np
 
-    from deploykit.encodings.values import Affine
-
     for _, name in _weights(situation):
-        found = quantized(situation, name)
-        if found is not None and isinstance(found.value, Affine) and found.value.symmetric is not True:
-            middle = 0 if found.value.signed else 1 << (found.value.bits - 1)
+        grid = grid_of(situation, name)
+        if grid is not None and grid.symmetric is not True:
+            middle = 0 if grid.signed else 1 << (grid.bits - 1)
             # Half a step off the middle is AIMET's symmetric grid over an even number of steps.
-            if bool((np.abs(found.value.zero_point - middle) > 0.5).any()):
+            if bool((np.abs(grid.zero_point - middle) > 0.5).any()):
                 yield name
 
 
@@ -188,10 +196,8 @@ def check_bias_scale(situation: Situation) -> Iterator[Found]:
 
 
 def _scale(situation: Situation, name: str) -> object:
-    from deploykit.encodings.values import Affine
-
-    found = quantized(situation, name) if name else None
-    return found.value.scale.reshape(-1) if found is not None and isinstance(found.value, Affine) else None
+    grid = grid_of(situation, name) if name else None
+    return None if grid is None else grid.scale.reshape(-1)
 
 
 def _worst_ratio(*scales: object) -> float | None:
