@@ -197,7 +197,7 @@ def logged(scale: float) -> Case:
         f"g (float[1,4] x) => (float[1,4] y) {{ {QDQ}  n = Log (xd) "
         "q = QuantizeLinear (n, so, zo)  y = DequantizeLinear (q, so, zo) }"
     )
-    return ep(graph, stored=stored)
+    return {**ep(graph, stored=stored), "backend": "qnn-htp"}
 
 
 def test_the_grids_of_stored_pairs_are_read(lint: Lint) -> None:

@@ -130,7 +130,7 @@ def test_borders_are_counted_and_an_extension_is_named(lint: Lint) -> None:
 
 def test_narrow_logs_warn_where_nobody_has_looked(lint: Lint) -> None:
     assert lint(log(3.0, sdk="2.33"))["QNN250"][0].severity is Severity.WARNING
-    assert lint(log(3.0, backend="ort-qnn"))["QNN250"][0].severity is Severity.ERROR
+    assert lint(log(3.0, sdk="2.51"))["QNN250"][0].severity is Severity.ERROR
 
 
 def test_encodings_of_another_model_are_an_error(lint: Lint) -> None:

@@ -13,7 +13,7 @@ from deploykit.adapter import Situation
 from deploykit.findings import Severity, SubjectKind
 from deploykit.rules import Found
 from deploykit_qualcomm.lint.constraints import constraint
-from deploykit_qualcomm.lint.registries import EP_LINT, QNN_LINT
+from deploykit_qualcomm.lint.registries import CONVERTER_LINT, EP_LINT, QNN_LINT
 from deploykit_qualcomm.lint.views import at_node, grid_of, listed, nodes
 
 __all__: list[str] = []
@@ -59,7 +59,7 @@ def check_float16(situation: Situation) -> Iterator[Found]:
         )
 
 
-@QNN_LINT.rule(
+@CONVERTER_LINT.rule(
     "QNN250",
     "narrow-log-16-bit",
     "error",
@@ -69,9 +69,12 @@ def check_float16(situation: Situation) -> Iterator[Found]:
     sources=("onnxruntime-qnn 2.7.0 (QAIRT 2.51) run on Linux x86-64: five-node model, emulator against CPU",),
 )
 def check_narrow_log(situation: Situation) -> Iterator[Found]:
-    """An error where it was seen, a warning for other releases, about which nothing is known."""
+    """An error where it was seen, a warning for other releases, about which nothing is known.
+
+    For ONNX Runtime's provider the adapter's own rule speaks (ORT009), because it knows what it rewrites.
+    """
     version = "" if situation.target.sdk is None else situation.target.sdk.version
-    seen = version.startswith(_LOG_SEEN_IN) or situation.target.backend == "ort-qnn"
+    seen = version.startswith(_LOG_SEEN_IN)
     for node in nodes(situation, "Log"):
         grid = grid_of(situation, node.outputs[0])
         if grid is None or grid.dtype != "uint16":
