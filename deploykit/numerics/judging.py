@@ -9,14 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from deploykit.facts.graph import GraphFacts, NodeFact
-from deploykit.numerics.alignment import align_rows, choices_before, indices_of
+from deploykit.facts.graph import GraphFacts
+from deploykit.numerics.alignment import best_aligned, choices_before
 from deploykit.numerics.quality import sqnr_db
 from deploykit.numerics.sessions import Feed, Session
 
@@ -57,8 +56,7 @@ class Judge:
         self.feeds = feeds
         self.names = tuple(item.name for item in model.graph.output)
         self._tops = {name: choices_before(facts, name) for name in self.names}
-        indices = (node.outputs[1] for nodes in self._tops.values() for node in nodes if len(node.outputs) > 1)
-        self.choices = tuple(dict.fromkeys(indices))
+        self.choices = tuple(dict.fromkeys(choice for choices in self._tops.values() for choice in choices))
         session = Session(model, capture=self.choices)
         self.reference = [session.run(feed) for feed in feeds]
 
@@ -85,34 +83,7 @@ def _sqnr(pairs: Sequence[_Pair]) -> float:
     return sqnr_db(wanted, np.concatenate([np.asarray(two, np.float64).ravel() for _, two, _ in pairs]))
 
 
-def _best(name: str, left: Mapping[str, Numbers], right: Mapping[str, Numbers], tops: Sequence[NodeFact]) -> _Pair:
-    """The pair as it is, or with rows in the order of some TopK, whichever agrees best."""
-    best: _Pair = (left[name], right[name], 0.0)
-    agreement = sqnr_db(left[name], right[name])
-    for first, second in _orders(left, right, tops):
-        for aligned in align_rows(left[name], right[name], first, second):
-            better = sqnr_db(aligned.left, aligned.right)
-            if better > agreement:
-                best, agreement = (aligned.left, aligned.right, aligned.lost), better
-    return best
-
-
-def _orders(
-    left: Mapping[str, Numbers], right: Mapping[str, Numbers], tops: Sequence[NodeFact]
-) -> Iterable[tuple[Numbers, Numbers]]:
-    """The choices of every TopK on both sides, and those of each seen through the next one before it."""
-    found = [(indices_of(left, node), indices_of(right, node)) for node in tops]
-    known = [(one, two) for one, two in found if one is not None and two is not None]
-    yield from known
-    for (one, two), (far_one, far_two) in pairwise(known):
-        through = _through(one, far_one), _through(two, far_two)
-        if through[0] is not None and through[1] is not None:
-            yield through[0], through[1]
-
-
-def _through(near: Numbers, far: Numbers) -> Numbers | None:
-    """What rows of rows are rows of: the far choice at the places of the near one."""
-    near, far = (array.reshape(array.shape[0], -1) if array.ndim > 1 else array[None] for array in (near, far))
-    if near.shape[0] != far.shape[0] or not near.size or int(near.max()) >= far.shape[1]:
-        return None
-    return np.take_along_axis(far, near, axis=1)
+def _best(name: str, left: Mapping[str, Numbers], right: Mapping[str, Numbers], choices: Sequence[str]) -> _Pair:
+    """The pair as it is, or with rows in the order of some choice, whichever agrees best."""
+    best, _ = best_aligned(name, left, right, choices, sqnr_db)
+    return best.left, best.right, best.lost

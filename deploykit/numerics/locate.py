@@ -14,8 +14,8 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from deploykit.facts.graph import GraphFacts, NodeFact
-from deploykit.numerics.alignment import align_rows, choices_before, indices_of
+from deploykit.facts.graph import GraphFacts
+from deploykit.numerics.alignment import best_aligned, choices_before
 from deploykit.numerics.quality import sqnr_db
 from deploykit.numerics.sessions import Feed
 
@@ -202,7 +202,7 @@ class _Search:
             return
         self.rounds += 1
         choices = {name: choices_before(self.facts, name) for name in fresh}
-        extra = {node.outputs[1] for nodes in choices.values() for node in nodes if len(node.outputs) > 1}
+        extra = {choice for found in choices.values() for choice in found}
         wanted = list(dict.fromkeys([*fresh, *(name for name in sorted(extra) if name in self._open)]))
         shown = [[side.show(wanted, feed) for feed in self._feeds] for side in self._sides]
         for name in fresh:
@@ -238,27 +238,18 @@ def _worst(views: list[TensorView], name: str) -> TensorView:
 
 
 def _compare(
-    name: str, left: Mapping[str, Numbers], right: Mapping[str, Numbers], choices: Sequence[NodeFact]
+    name: str, left: Mapping[str, Numbers], right: Mapping[str, Numbers], choices: Sequence[str]
 ) -> TensorView:
-    one, two = left[name], right[name]
-    best, reordered, lost = _agreement(one, two), False, 0.0
-    for node in choices:
-        first, second = indices_of(left, node), indices_of(right, node)
-        if first is None or second is None or np.array_equal(first, second):
-            continue
-        for aligned in align_rows(one, two, first, second):
-            agreement = _agreement(aligned.left, aligned.right)
-            if agreement > best:
-                best, reordered, lost = agreement, True, aligned.lost
+    best, agreement = best_aligned(name, left, right, choices, _agreement)
     return TensorView(
         name=name,
-        sqnr_db=best,
-        left_range=_range(one),
-        right_range=_range(two),
-        left_dtype=str(one.dtype),
-        right_dtype=str(two.dtype),
-        reordered=reordered,
-        lost=lost,
+        sqnr_db=agreement,
+        left_range=_range(left[name]),
+        right_range=_range(right[name]),
+        left_dtype=str(left[name].dtype),
+        right_dtype=str(right[name].dtype),
+        reordered=best.reordered,
+        lost=best.lost,
     )
 
 

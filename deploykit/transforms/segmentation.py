@@ -91,11 +91,9 @@ def whole_as_cut(
         entries.update(segment.encodings.entries if segment.encodings is not None else {})
     graph = GraphCopy(model)
     quantized = [index for span in cut.segments if not span.is_float for index in span.nodes]
-    made = {name for index in quantized for name in graph.nodes[index].output}
+    made = {name for index in quantized for name in graph.nodes[index].output} | graph.static()
     renamed = {
-        name: graph.fresh(f"{name}::entering")
-        for name in entries
-        if name not in made and name not in graph.stored and name in graph.tensor_names
+        name: graph.fresh(f"{name}::entering") for name in entries if name not in made and name in graph.tensor_names
     }
     _read_copies(graph, quantized, renamed)
     moved = {renamed.get(n, n): replace(e, name=renamed.get(n, n)) for n, e in entries.items()}

@@ -72,7 +72,8 @@ def test_constants_make_no_border_and_cross_none() -> None:
 
 
 def test_every_segment_computes_the_constants_it_reads() -> None:
-    model, facts, encodings = _model(), _facts(), _encodings(*QUANTIZED)
+    model, facts = _model(), _facts()
+    encodings = _encodings(*QUANTIZED, "negated", "grid")
     cut = partition(facts, {"squashed"}, costs=SegmentCosts(changed_op=1e12))
     segments = split_model(model, encodings, cut)
     assert len(segments) == 2

@@ -69,6 +69,36 @@ def test_the_same_rows_in_another_order_are_equal(seed: int, second: bool) -> No
     assert verdict.lost == 0
 
 
+def _classified() -> onnx.ModelProto:
+    """Rows chosen by score, then (row, class) pairs among them: the place is divided by the number of classes."""
+    graph = TinyGraph()
+    graph.op("TopK", [graph.input("scores", (1, ROWS)), graph.stored("k", [CHOSEN], "int64")], ["v", "i"], axis=1)
+    last = graph.stored("last", [-1], "int64")
+    reps = graph.stored("reps", [1, 1, 3], "int64")
+    where = graph.op("Tile", [graph.op("Unsqueeze", ["i", last], "i3"), reps], "where")
+    rows = graph.op("GatherElements", [graph.input("rows", (1, ROWS, 3)), where], "chosen", axis=1)
+    flat = graph.op("Reshape", [rows, graph.stored("flat", [1, CHOSEN * 3], "int64")], "flattened")
+    graph.op("TopK", [flat, graph.stored("k2", [8], "int64")], ["best", "pair"], axis=1)
+    row = graph.op("Div", ["pair", graph.stored("classes", 3, "int64")], "row")
+    where = graph.op("Tile", [graph.op("Unsqueeze", [row, last], "row3"), reps], "where2")
+    graph.op("Tanh", [graph.op("GatherElements", [rows, where], "again", axis=1)], "y")
+    return graph.model("y")
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 500))
+def test_rows_chosen_twice_for_their_classes_are_matched(seed: int) -> None:
+    model, feed = _classified(), _feed(seed, second=False)
+    judge = _judge(model, feed)
+    session = Session(model, capture=made_by(model, judge.choices))
+    order = np.argsort(feed["scores"][0])[-CHOSEN:]
+    other = {**feed, "scores": feed["scores"].copy(), "rows": feed["rows"] * np.float32(1.0001)}
+    other["scores"][0, order] = np.random.default_rng(seed + 1).permutation(CHOSEN) + 100
+    verdict = judge.judge(lambda _: session.run(other))
+    assert verdict.overall_db > 60
+    assert verdict.lost <= 0.25
+
+
 def test_wrong_rows_are_not_forgiven() -> None:
     model, feed = _model(second=False), _feed(3, second=False)
     judge = _judge(model, feed)
