@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from deploykit.adapter import Execution, PackageFile, Progress, Situation, Verification
+    from deploykit.adapter import Execution, MixedSupport, PackageFile, Progress, Situation, Verification
     from deploykit.capabilities import CompatRow
     from deploykit.devices import Device
     from deploykit.plan import Plan
@@ -85,6 +85,12 @@ class OrtQnn:
         from deploykit_ort_qnn.inspection import inspect_context
 
         return inspect_context(path).to_json()
+
+    def mixed_support(self, target: Target) -> MixedSupport:
+        """Integers everywhere; float16 tensors inside the same graph where the chip has it."""
+        from deploykit_ort_qnn.targets import mixed_support
+
+        return mixed_support(target)
 
     def binary_rows(self, built_with: str, built_for: str, runtime: str, arch: str) -> Iterable[CompatRow]:
         """Will a binary made by one release for one architecture load on another release and architecture?"""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from deploykit.plan import Step
 
-__all__ = ["BINARY", "CONTEXT", "MODEL", "steps"]
+__all__ = ["BINARY", "CONTEXT", "MODEL", "TAIL", "steps"]
 
 MODEL, CONTEXT, BINARY = "model/model.onnx", "artifacts/model_ctx.onnx", "artifacts/model_ctx_qnn.bin"
+TAIL = "model/tail.onnx"
 
 
 def steps(*, embed: bool) -> tuple[Step, ...]:

@@ -18,7 +18,7 @@ def build_configs(draft: Draft) -> dict[str, Any]:
     mode = draft.options.get("finalization_mode")
     extra = {} if mode is None else {"htp_graph_finalization_optimization_mode": str(mode)}
     compile_options = {**draft.chosen.compile, **extra, "soc_model": str(draft.soc_model)}
-    fallback = draft.situation.request.mixed == "fallback"
+    fallback = draft.chosen.allows_cpu
     return {
         COMPILE: {
             "provider_options": dict(sorted(compile_options.items())),
@@ -37,4 +37,5 @@ def build_configs(draft: Draft) -> dict[str, Any]:
 
 
 def _others(entries: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in sorted(entries.items()) if name != "ep.context_embed_mode"}
+    ours = ("ep.context_embed_mode", "session.disable_cpu_ep_fallback")
+    return {name: value for name, value in sorted(entries.items()) if name not in ours}

@@ -1,18 +1,15 @@
 """What is known before a plan is made: the wheel, the chip's abilities, the options chosen, and the prepared model.
 
-The prepared model is made once per process for the same files and abilities, so that several chips share the work.
+The prepared model is made once for the same model, encodings and abilities, so that several chips share the work.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from packaging.version import Version
-
-from deploykit.adapter import Request, Situation
+from deploykit.adapter import Situation
 from deploykit.errors import InputError, UnknownTargetError, UsageError
 from deploykit_ort_qnn.options import Chosen, choose_options
 from deploykit_qualcomm.archs import arch_number, arch_of, capability
@@ -52,7 +49,16 @@ class Draft:
         return self.precision in _INTEGER
 
 
-_CACHE: dict[tuple[object, ...], Prepared] = {}
+@dataclass(frozen=True, slots=True)
+class _Cached:
+    """The last prepared model with the objects it was made of, which are kept so that their identity stays theirs."""
+
+    made_of: tuple[object, object]
+    how: tuple[object, ...]
+    prepared: Prepared
+
+
+_LAST: list[_Cached] = []
 
 
 def wheel_for(requested: str | None, table: str = "") -> Wheel:
@@ -110,24 +116,15 @@ def _prepared(situation: Situation, *, int16: bool) -> Prepared:
 
     request = situation.request
     lpbq = bool(request.adapter_options.get("lpbq"))
-    key = (*_stamps(request), int16, lpbq, tuple(sorted(request.no_rewrite)))
-    if key not in _CACHE:
-        _CACHE.clear()  # one model at a time: prepared models hold their weights
-        model = whole_model(situation)
-        _CACHE[key] = prepare(model, situation.encodings, int16_matmul=int16, without=request.no_rewrite, lpbq=lpbq)
-    return _CACHE[key]
-
-
-def _stamps(request: Request) -> tuple[object, ...]:
-    paths = (request.model, request.encodings, request.float_tensors)
-    return tuple(_stamp(path) for path in paths)
-
-
-def _stamp(path: Path | None) -> object:
-    if path is None:
-        return None
-    status = path.stat()
-    return (str(path.resolve()), status.st_size, status.st_mtime_ns)
+    made_of = (situation.model.proto, situation.encodings)
+    how = (int16, lpbq, request.no_rewrite)
+    for cached in _LAST:
+        if cached.made_of[0] is made_of[0] and cached.made_of[1] is made_of[1] and cached.how == how:
+            return cached.prepared
+    model = whole_model(situation)
+    done = prepare(model, situation.encodings, int16_matmul=int16, without=request.no_rewrite, lpbq=lpbq)
+    _LAST[:] = [_Cached(made_of, how, done)]  # one model at a time: prepared models hold their weights
+    return done
 
 
 def whole_model(situation: Situation) -> ModelProto:
@@ -147,8 +144,3 @@ def whole_model(situation: Situation) -> ModelProto:
     if given.external:
         load_external_data_for_model(model, str(given.path.parent))
     return model
-
-
-def newest_wheel() -> Wheel:
-    """The newest wheel of the table."""
-    return max(tables().wheels, key=lambda wheel: Version(wheel.version))

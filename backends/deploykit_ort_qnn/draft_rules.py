@@ -196,7 +196,6 @@ def check_refusals(draft: Draft) -> Iterator[Found]:
 )
 def check_operators(draft: Draft) -> Iterator[Found]:
     """Operators seen refused that no rewrite removed."""
-    allowed = draft.situation.request.mixed == "fallback"
     if draft.prepared is None:
         return
     for node in draft.prepared.model.graph.node:
@@ -205,7 +204,7 @@ def check_operators(draft: Draft) -> Iterator[Found]:
                 kind=SubjectKind.NODE,
                 name=node.name or node.output[0],
                 message=f"{node.op_type} {node.name or node.output[0]} is refused by the provider",
-                handled="it stays on the CPU (--mixed fallback)" if allowed else None,
+                handled="it stays on the CPU, as asked for" if draft.chosen.allows_cpu else None,
             )
 
 

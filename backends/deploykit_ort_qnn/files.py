@@ -11,7 +11,7 @@ from deploykit.adapter import BytesFile, JsonFile, PackageFile, Situation, TextF
 from deploykit.errors import DefectError
 from deploykit.plan import Plan
 from deploykit.rendering import render
-from deploykit_ort_qnn.commands import CONTEXT, MODEL
+from deploykit_ort_qnn.commands import CONTEXT, MODEL, TAIL
 from deploykit_ort_qnn.configs import COMPILE, RUN, TYPES
 from deploykit_ort_qnn.planning import Details
 
@@ -28,6 +28,8 @@ def package_files(situation: Situation, plan: Plan, templates: Path | None) -> I
         yield from copied_model(situation, MODEL)
     else:
         yield BytesFile(path=MODEL, data=prepared.model.SerializeToString(deterministic=True))
+        if situation.tail is not None:
+            yield BytesFile(path=TAIL, data=situation.tail)
     for path, value in plan.configs.items():
         yield JsonFile(path=path, value=value)
     yield JsonFile(path=TYPES, value=_types(plan, details))
@@ -38,6 +40,7 @@ def package_files(situation: Situation, plan: Plan, templates: Path | None) -> I
         "device": situation.target.device.name,
         "model": MODEL,
         "context": CONTEXT,
+        "tail": TAIL if situation.tail is not None else "",
         "compile_options": COMPILE,
         "run_options": RUN,
     }

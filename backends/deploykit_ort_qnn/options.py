@@ -56,6 +56,7 @@ class Entry:
     note: str
     source: tuple[str, ...]
     confidence: Confidence
+    values: tuple[str, ...] = ()
     managed: bool = False
 
 
@@ -98,6 +99,11 @@ class Chosen:
     run: Mapping[str, str]
     entries: Mapping[str, str]
     unchecked: tuple[str, ...] = ()
+
+    @property
+    def allows_cpu(self) -> bool:
+        """True when nodes that the provider refuses may stay on the CPU."""
+        return self.entries.get("session.disable_cpu_ep_fallback", "1") == "0"
 
 
 @cache
@@ -183,4 +189,6 @@ def _entry_value(table: OptionTable, name: str, value: str) -> str:
         )
     if row.managed:
         raise UsageError(f"--option {name}: deploykit sets this one itself", why=row.note)
+    if row.values and value not in row.values:
+        raise UsageError(f"--option {name}={value}: not one of {', '.join(row.values)}")
     return value

@@ -57,7 +57,8 @@ PACKAGE_RULES: Registry[PackageScope] = Registry("package")
     "error",
     what="The provider does not take these nodes, so that the model would not run wholly on the NPU.",
     why="With CPU fallback the model would open without a word and run in pieces, copied to and fro.",
-    fix="Rewrite the nodes, give their tensors encodings, or allow the mix with --mixed fallback.",
+    fix="Rewrite the nodes or give their tensors encodings; --option session.disable_cpu_ep_fallback=0 leaves them "
+    "on the CPU.",
     sources=[_LAB],
 )
 def check_refused(outcome: CompileOutcome) -> Iterator[Found]:
@@ -130,7 +131,7 @@ def check_timed_out(outcome: CompileOutcome) -> Iterator[Found]:
     "warning",
     what="Some nodes of the compiled model stay on the CPU.",
     why="Every border copies and converts tensors.",
-    fix="Leave --mixed fallback out to see why each node was refused.",
+    fix="Leave --option session.disable_cpu_ep_fallback=0 out to see why each node was refused.",
     sources=[_LAB],
 )
 def check_cpu_nodes(outcome: CompileOutcome) -> Iterator[Found]:

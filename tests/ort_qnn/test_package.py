@@ -129,7 +129,8 @@ def test_a_wrong_option_name_is_refused_with_the_right_one() -> None:
         (("enable_htp_prepare_only", "maybe"), "1 or 0"),
         (("soc_model", "69"), "sets this one itself"),
         (("ep.context_enabled", "1"), "no such session entry"),
-        (("session.disable_cpu_ep_fallback", "0"), "sets this one itself"),
+        (("session.disable_cpu_ep_fallback", "yes"), "not one of"),
+        (("ep.context_enable", "0"), "sets this one itself"),
     ],
 )
 def test_wrong_values_are_refused(pair: tuple[str, str], message: str) -> None:
@@ -196,7 +197,8 @@ def test_a_failing_compilation_is_a_no_with_its_log(tmp_path: Path) -> None:
     plan = make_plan(request("vit/w8a8.qdq.onnx", no_rewrite=no))
     assert {"ORT011"} == {finding.code for finding in plan.findings if finding.blocks}
     # Without the rule's warning, the compiler says it itself.
-    with_fallback = make_package(request("vit/w8a8.qdq.onnx", no_rewrite=no, mixed="fallback"), tmp_path / "p")
+    cpu = (("session.disable_cpu_ep_fallback", "0"),)
+    with_fallback = make_package(request("vit/w8a8.qdq.onnx", no_rewrite=no, options=cpu), tmp_path / "p")
     assert "ORT114" in codes(with_fallback)
 
 
