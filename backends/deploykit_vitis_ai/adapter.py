@@ -33,13 +33,13 @@ class VitisAiBackend:
 
     def registries(self) -> tuple[Registry[Any], ...]:
         """The rules of this backend."""
-        from deploykit_vitis_ai import model_rules, rules
+        from deploykit_vitis_ai import model_rules, release_rules, rules
         from deploykit_vitis_ai.execution import OUTCOME_RULES
         from deploykit_vitis_ai.quantized import QUANTIZED_RULES
         from deploykit_vitis_ai.targets import TARGET_RULES
         from deploykit_vitis_ai.verification import SUMMARY_RULES
 
-        assert rules.DRAFT_RULES is model_rules.DRAFT_RULES
+        assert rules.DRAFT_RULES is model_rules.DRAFT_RULES is release_rules.DRAFT_RULES
         return (TARGET_RULES, rules.DRAFT_RULES, QUANTIZED_RULES, OUTCOME_RULES, SUMMARY_RULES)
 
     def compat(self) -> Iterable[CompatRow]:

@@ -5,6 +5,7 @@ Only scales and zero points are read, never the weights. What is right or wrong 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from deploykit.facts.graph import GraphFacts, NodeFact
 if TYPE_CHECKING:
     from deploykit.model import Model
 
-__all__ = ["Grid", "Quantized", "actual_types", "inspect_quantized"]
+__all__ = ["Grid", "Quantized", "actual_types", "grids_of", "inspect_quantized", "is_power_of_two"]
 
 _FUSED = frozenset({"Relu", "Clip", "LeakyRelu", "PRelu", "HardSigmoid", "HardSwish"})
 
@@ -68,7 +69,7 @@ def inspect_quantized(
         name=path.name,
         precision=precision,
         facts=facts,
-        grids=tuple(_grids(model, facts)),
+        grids=tuple(grids_of(model, facts)),
         excluded=excluded,
         source=source,
         last_opset=last_opset,
@@ -89,7 +90,8 @@ def _refusal(path: Path) -> str:
     return ""
 
 
-def _grids(model: Model, facts: GraphFacts) -> Iterator[Grid]:
+def grids_of(model: Model, facts: GraphFacts) -> Iterator[Grid]:
+    """The grids of all QuantizeLinear and DequantizeLinear nodes, in graph order."""
     from deploykit.facts.collect import constant_value
 
     seen: dict[str, tuple[Any, ...]] = {}
@@ -112,6 +114,11 @@ def _grids(model: Model, facts: GraphFacts) -> Iterator[Grid]:
                 zero_points=values(zero) if zero else (0,),
                 dtype=known.dtype if known is not None and known.dtype else (integer.dtype if integer else ""),
             )
+
+
+def is_power_of_two(scale: float) -> bool:
+    """True for 2 to a whole number."""
+    return scale > 0 and math.isfinite(scale) and math.frexp(scale)[0] == 0.5
 
 
 def actual_types(facts: GraphFacts, grids: tuple[Grid, ...]) -> Mapping[str, str]:

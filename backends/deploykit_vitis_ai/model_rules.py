@@ -9,6 +9,7 @@ from deploykit.findings import Severity, SubjectKind
 from deploykit.numerics.mixing import exclusion_around
 from deploykit.rules import Found
 from deploykit_vitis_ai.draft import DRAFT_RULES, Draft
+from deploykit_vitis_ai.inspection import grids_of, is_power_of_two
 
 __all__ = ["DRAFT_RULES"]
 
@@ -218,3 +219,28 @@ def _proposal(draft: Draft, concat: NodeFact) -> str:
     if not starts:
         return "leave the part around the Concat in float (--exclude-node)"
     return f"--precision {draft.precision_with_exclusions} --exclude-subgraph '{','.join(starts)}:{','.join(ends)}'"
+
+
+@DRAFT_RULES.rule(
+    "VAI120",
+    "foreign-grid",
+    "error",
+    what="A model that is quantized already has scales or zero points that the gen 2 compiler does not match.",
+    why="At the borders of its integer part it takes power-of-two scales with zero point 0 only; other Q and DQ nodes "
+    "break the partition or fall to the CPU.",
+    fix="Quantize the float model here (--precision vint8 or mixed).",
+    sources=[_ROSS],
+)
+def check_grids(draft: Draft) -> Iterator[Found]:
+    """Scales and zero points of a QDQ model for gen 2."""
+    if draft.source != "qdq" or not draft.is_gen2:
+        return
+    grids = tuple(grids_of(draft.situation.model, draft.facts))
+    bad = [grid.tensor for grid in grids if not all(map(is_power_of_two, grid.scales)) or any(grid.zero_points)]
+    if bad:
+        message = (
+            f"{len(bad)} of {len(grids)} grids are not power-of-two with zero point 0, for instance that of {bad[0]}"
+        )
+        yield Found(
+            kind=SubjectKind.MODEL, name=draft.facts.model_name, message=message, evidence={"tensors": bad[:50]}
+        )

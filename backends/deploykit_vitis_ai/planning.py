@@ -13,7 +13,7 @@ from deploykit.calibration.survey import Survey, survey, survey_of_random_data
 from deploykit.errors import InputError
 from deploykit.findings import Confidence, Finding
 from deploykit.plan import Plan, Precision, Rejected, Route, Step
-from deploykit_vitis_ai import configs, model_rules, rules
+from deploykit_vitis_ai import configs, model_rules, release_rules, rules
 from deploykit_vitis_ai.draft import Draft, make_draft
 from deploykit_vitis_ai.types import activation_types
 
@@ -69,7 +69,7 @@ _ROUTES: dict[str, tuple[str, Confidence, tuple[str, ...]]] = {
 
 def make_plan(situation: Situation) -> Plan:
     """Decide for one situation. Reads the calibration data, writes nothing."""
-    assert rules.DRAFT_RULES is model_rules.DRAFT_RULES
+    assert rules.DRAFT_RULES is model_rules.DRAFT_RULES is release_rules.DRAFT_RULES
     draft = make_draft(situation)
     findings = list(rules.DRAFT_RULES.run(draft))
     details, more = _details(draft)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Any
 
 from deploykit.facts.graph import GraphFacts, NodeFact
 from deploykit.findings import Severity, SubjectKind
 from deploykit.rules import Found, Registry
-from deploykit_vitis_ai.inspection import Quantized
+from deploykit_vitis_ai.inspection import Quantized, is_power_of_two
 
 __all__ = ["QUANTIZED_RULES"]
 
@@ -63,13 +62,9 @@ def check_scales(quantized: Quantized) -> Iterator[Found]:
     """Scales of the formats that need powers of two."""
     if quantized.precision not in _POWER_OF_TWO:
         return
-    bad = [grid.tensor for grid in quantized.grids if not all(map(_is_power_of_two, grid.scales))]
+    bad = [grid.tensor for grid in quantized.grids if not all(map(is_power_of_two, grid.scales))]
     if bad:
         yield _about(quantized, f"{len(bad)} scales are no powers of two: {_some(bad)}", tensors=bad[:50])
-
-
-def _is_power_of_two(scale: float) -> bool:
-    return scale > 0 and math.isfinite(scale) and math.frexp(scale)[0] == 0.5
 
 
 @QUANTIZED_RULES.rule(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from deploykit.findings import Severity, SubjectKind
+from deploykit.findings import SubjectKind
 from deploykit.rules import Found
 from deploykit_vitis_ai.draft import DRAFT_RULES, INTEGER, Draft
 from deploykit_vitis_ai.tables import precisions
-from deploykit_vitis_ai.targets import PRODUCTS
+from deploykit_vitis_ai.targets import PRODUCTS, is_older
 
 __all__ = ["DRAFT_RULES"]
 
@@ -297,71 +297,6 @@ def check_qdq(draft: Draft) -> Iterator[Found]:
         yield Found(kind=SubjectKind.MODEL, name=draft.facts.model_name, message=message)
     release = draft.release
     quark_made = "quark" in draft.facts.producer
-    if draft.is_ryzen and release is not None and not quark_made and _older(release.version, (1, 6)):
+    if draft.is_ryzen and release is not None and not quark_made and is_older(release.version, (1, 6)):
         message = f"Ryzen AI {release.version} takes QDQ models of Quark only"
         yield Found(kind=SubjectKind.MODEL, name=draft.facts.model_name, message=message)
-
-
-def _older(version: str, bound: tuple[int, int]) -> bool:
-    return tuple(int(part) for part in version.split(".")[:2]) < bound
-
-
-@DRAFT_RULES.rule(
-    "VAI115",
-    "quantizer-not-established",
-    "warning",
-    what="Which Quark belongs to this release is not known, or that version was never tried here.",
-    why="A model of a newer Quark may use what an older compiler does not know.",
-    fix="Use the Quark inside the vendor's container: scripts/quantize.py runs there as it is.",
-    sources=["deploykit: the data files of this backend"],
-)
-def check_toolchain(draft: Draft) -> Iterator[Found]:
-    """A release whose file names no toolchain, or another one than is used."""
-    release = draft.release
-    if draft.needs_quark and release is not None and draft.toolchain != release.toolchain:
-        bundled = f"it belongs to Quark {release.quark}" if release.quark else "its Quark is not known"
-        yield Found(
-            kind=SubjectKind.SDK,
-            name=f"{release.name} {release.version}",
-            message=f"{bundled}; {draft.toolchain} is used here",
-        )
-
-
-@DRAFT_RULES.rule(
-    "VAI116",
-    "no-overlay-in-release",
-    "warning",
-    what="The release does not ship the overlay file that this NPU needs.",
-    why="Without its xclbin the provider runs everything on the CPU, silently.",
-    fix="Take xclbins/phoenix/4x4.xclbin from Ryzen AI 1.7.1 and name it with --option xclbin=PATH.",
-    sources=["amd/RyzenAI-SW#396", "amd/RyzenAI-SW#400"],
-)
-def check_overlay(draft: Draft) -> Iterator[Found]:
-    """Phoenix under 1.8."""
-    release = draft.release
-    if "xclbin" in draft.device_facts and release is not None and release.version == "1.8":
-        message = "Ryzen AI 1.8.0 was reported to ship no xclbin for Phoenix"
-        yield Found(kind=SubjectKind.SDK, name="Ryzen AI 1.8", message=message)
-
-
-@DRAFT_RULES.rule(
-    "VAI117",
-    "xclbin-forbidden",
-    "error",
-    what="An xclbin is named for a device that chooses it by itself.",
-    why="Since Ryzen AI 1.6 it must not be set on Strix and Krackan.",
-    fix="Leave the option out.",
-    sources=[_RAI],
-)
-def check_xclbin(draft: Draft) -> Iterator[Found]:
-    """``xclbin`` on a device with an automatic overlay."""
-    release = draft.release
-    if "xclbin" not in draft.options.provider or not draft.device_facts.get("xclbin_automatic"):
-        return
-    if release is not None and not _older(release.version, (1, 6)):
-        yield Found(
-            kind=SubjectKind.CONFIG_KEY,
-            name="xclbin",
-            message=f"must not be set on {_device(draft)} since 1.6",
-            severity=Severity.ERROR,
-        )

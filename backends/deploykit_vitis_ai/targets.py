@@ -15,7 +15,7 @@ from deploykit.rules import Found, Registry
 from deploykit.target import Target
 from deploykit_vitis_ai.tables import Release, releases
 
-__all__ = ["PRODUCTS", "TARGET_RULES", "Choice", "release_of", "resolve"]
+__all__ = ["PRODUCTS", "TARGET_RULES", "Choice", "is_older", "release_of", "resolve"]
 
 GEN2 = "versal_ai_edge_gen2"
 RYZEN = "ryzen_ai"
@@ -78,6 +78,11 @@ def check_established(choice: Choice) -> Iterable[Found]:
             name=f"{choice.release.name} {choice.release.version}",
             message=f"{choice.release.name} {choice.release.version}: {choice.release.note}",
         )
+
+
+def is_older(version: str, bound: tuple[int, int]) -> bool:
+    """True when a version lies below ``bound``, its first two numbers."""
+    return Version(version).release[:2] < bound
 
 
 def release_of(target: Target) -> Release | None:

@@ -19,6 +19,7 @@ from deploykit.target import find_device
 from deploykit_vitis_ai import backend
 from deploykit_vitis_ai.draft import Draft, make_draft
 from deploykit_vitis_ai.model_rules import DRAFT_RULES
+from deploykit_vitis_ai.release_rules import DRAFT_RULES as RELEASE_RULES
 from deploykit_vitis_ai.rules import DRAFT_RULES as REQUEST_RULES
 from deploykit_vitis_ai.tables import releases
 from deploykit_vitis_ai.targets import TARGET_RULES, Choice, resolve
@@ -75,7 +76,9 @@ def draft(
     return make_draft(Situation(request=request, model=read, facts=facts, encodings=None, target=resolved))
 
 
+assert REQUEST_RULES is RELEASE_RULES
 QDQ = "vint8.onnx"
+AIMET = "../aimet/cnn/w8a8.qdq.onnx"
 YOLO = "fp32.onnx"
 NEWEST = max((r for r in releases() if r.name == "Vitis AI"), key=lambda r: r.version)
 UNKNOWN = next(r for r in releases() if not r.established)
@@ -109,6 +112,15 @@ CASES: dict[str, tuple[Any, Any]] = {
         draft(target="strix", precision="xint8", sdk="1.7", options=(("xclbin", "a.xclbin"),)),
         draft(target="strix", precision="xint8", sdk="1.5", options=(("xclbin", "a.xclbin"),)),
     ),
+    "VAI118": (
+        draft(target="strix", precision="xint8", sdk="1.5"),
+        draft(target="strix", precision="xint8", sdk="1.6"),
+    ),
+    "VAI119": (
+        draft(target="strix", precision="bf16", sdk="1.7"),
+        draft(target="strix", precision="bf16", sdk="1.8"),
+    ),
+    "VAI120": (draft(AIMET, precision=None), draft(QDQ, precision=None)),
     "VAI121": (draft(chain("Relu", shape=("n", 3, 8, 8))), draft()),
     "VAI122": (draft(chain("Relu", opset=23)), draft()),
     "VAI123": (draft(chain("NonZero")), draft(chain("NonZero"), target="strix", precision="bf16")),
