@@ -15,6 +15,10 @@ CODES = {"int4": 0x308, "int8": 0x308, "int16": 0x316, "int32": 0x332}
 CODES |= {"uint4": 0x408, "uint8": 0x408, "uint16": 0x416, "uint32": 0x432, "float16": 0x216, "float32": 0x232}
 
 
+PLAYS = "stand-in for "
+"""What every artifact holds, with the path of the ONNX file that it was made from: ``net_run`` runs that file."""
+
+
 def main(tool: str, version: str, argv: list[str]) -> None:
     """Record the call, check the command line, then act."""
     record = os.environ.get("STANDIN_CALLS")
@@ -91,7 +95,7 @@ def convert(flags: dict[str, list[str]], version: str) -> None:
         for name, stored in names_of(model)
     }
     output = Path(flags["--output_path"][0])
-    output.write_text("// stand-in\n", "utf-8")
+    output.write_text(f"{PLAYS}{model.resolve()}\n", "utf-8")
     output.with_suffix(".bin").write_bytes(b"stand-in")
     net = output.with_name(f"{output.stem}_net.json")
     net.write_text(json.dumps({"graph": {"tensors": tensors, "nodes": {}}}), "utf-8")
@@ -142,7 +146,8 @@ def model_lib(flags: dict[str, list[str]], version: str) -> None:
     del version
     folder = Path(flags["-o"][0]) / flags["-t"][0]
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"lib{Path(flags['-c'][0]).stem}.so").write_bytes(b"stand-in")
+    source = Path(flags["-c"][0])
+    (folder / f"lib{source.stem}.so").write_text(source.read_text("utf-8"), "utf-8")
 
 
 def context(flags: dict[str, list[str]], version: str) -> None:
@@ -155,13 +160,39 @@ def context(flags: dict[str, list[str]], version: str) -> None:
             row = sdk.key(f"devices[].{key}")
             if row is None or row.status != "supported":
                 fail(f"Unknown Key = devices/{key} passed in config", 1)
-    (Path(flags["--output_dir"][0]) / f"{flags['--binary_file'][0]}.bin").write_bytes(b"stand-in")
+    made_from = Path(flags.get("--dlc_path", flags["--model"])[0])
+    target = Path(flags["--output_dir"][0]) / f"{flags['--binary_file'][0]}.bin"
+    target.write_text(made_from.read_text("utf-8"), "utf-8")
 
 
 def dlc(flags: dict[str, list[str]], version: str) -> None:
     del version
     print(f"Processed {len(overrides(flags))} quantization encodings")
-    Path(flags["--output_path"][0]).write_bytes(b"stand-in")
+    model = Path(flags["--input_network"][0]).resolve()
+    Path(flags["--output_path"][0]).write_text(f"{PLAYS}{model}\n", "utf-8")
+
+
+def net_run(flags: dict[str, list[str]], version: str) -> None:
+    """Run what the context was made from, in float32: files of 32-bit floats in, files of 32-bit floats out."""
+    import numpy as np
+    import onnxruntime
+
+    del version
+    model = Path(flags["--retrieve_context"][0]).read_text("utf-8").removeprefix(PLAYS).strip()
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    kinds = {"tensor(float)": np.float32, "tensor(int64)": np.int64}
+    for index, line in enumerate(Path(flags["--input_list"][0]).read_text("utf-8").splitlines()):
+        files = dict(word.split(":=") for word in line.split())
+        feed = {
+            item.name: np.fromfile(files[mangled(item.name)], np.float32).astype(kinds[item.type]).reshape(item.shape)
+            for item in session.get_inputs()
+        }
+        result = Path(flags["--output_dir"][0]) / f"Result_{index}"
+        result.mkdir(parents=True)
+        for item, value in zip(session.get_outputs(), session.run(None, feed), strict=True):
+            np.asarray(value, np.float32).tofile(result / f"{mangled(item.name)}.raw")
 
 
 ACTIONS = {
@@ -169,6 +200,7 @@ ACTIONS = {
     "qairt-converter": dlc,
     "qnn-model-lib-generator": model_lib,
     "qnn-context-binary-generator": context,
+    "qnn-net-run": net_run,
 }
 
 if __name__ == "__main__":
