@@ -269,3 +269,18 @@ def test_numbers_never_become_latency(tmp_path: Path) -> None:
     manifest = json.loads((tmp_path / "p/manifest.json").read_text())
     words = json.dumps([manifest["record"], manifest["steps"]])
     assert "seconds" not in words and "cycles" not in words and "_ms" not in words
+
+
+def test_a_cut_off_end_is_run_by_the_script(tmp_path: Path) -> None:
+    given = request("detr/model.onnx", "sm8650", encodings=AIMET / "detr/w8a8.v1.0.0.encodings")
+    packaged = make_package(given, tmp_path / "p")
+    assert packaged.exit_status == 0 and (tmp_path / "p/model/tail.onnx").exists()
+    done = subprocess.run(
+        [sys.executable, "scripts/run.py", "-o", str(tmp_path / "out.npz")],
+        cwd=tmp_path / "p",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "detections: float32 [1, 64, 10] (host)" in done.stdout
