@@ -32,6 +32,8 @@ RECIPE = "config/quantize.json"
 SESSION = "config/session.json"
 VALIDATION = "config/validation_only_bf16.json"
 CACHE = "artifacts/cache"
+_PROTOBUF_ROOM = 1_900_000_000
+"""Bytes of weights beyond which a model does not fit into one file."""
 TOP_LEVEL = ("passes", "target", "targets")
 
 
@@ -57,6 +59,8 @@ def quantize_recipe(draft: Draft, calibration: Mapping[str, Any], inputs: tuple[
     vint8 = draft.precision in ("vint8", "mixed")
     attributes: dict[str, Any] = dict(_mandatory("attribute")) if vint8 else {}
     extra: dict[str, Any] = dict(_mandatory("extra")) if vint8 else {}
+    if draft.facts.weight_bytes > _PROTOBUF_ROOM:
+        attributes["use_external_data_format"] = True
     if draft.exclusions:
         attributes["nodes_to_exclude"] = list(draft.exclusions.names(draft.facts))
     recipe: dict[str, Any] = {

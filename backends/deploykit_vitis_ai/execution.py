@@ -129,6 +129,8 @@ def _record(details: Details, run: QuarkRun, comparison: Comparison | None) -> d
         "random_data": details.draft.random_data,
         "quantized_model": run.output,
     }
+    if details.survey is not None:
+        record["calibration"] = details.survey.to_json()
     if comparison is not None:
         record["quality"] = {
             name: {key: round(value, 9) if value == value else None for key, value in output.summary().items()}

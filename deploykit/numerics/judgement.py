@@ -255,6 +255,22 @@ def check_thresholds(judged: Judged) -> Iterator[Found]:
             yield Found(kind=SubjectKind.TENSOR, name=output.name or "the output", message=text)
 
 
+@COMPARISON_RULES.rule(
+    "DK609",
+    "files-not-read",
+    "info",
+    what="A folder holds files that are neither .npy nor .npz.",
+    why="They are left out of the comparison; some tools save outputs as images.",
+    fix="Save outputs as .npy or .npz: images lose the sign and everything beyond 0..255.",
+    sources=_SOURCE,
+)
+def check_ignored(judged: Judged) -> Iterator[Found]:
+    """Files of either folder that were left out, by name."""
+    if judged.comparison.ignored:
+        message = f"not read: {_list(judged.comparison.ignored)}"
+        yield Found(kind=SubjectKind.DATA, name=judged.comparison.baseline, message=message)
+
+
 def _misses(summary: dict[str, float], asked: Thresholds) -> Iterable[str]:
     rows = (
         ("cosine", summary["min_cosine"], asked.min_cosine, 1),

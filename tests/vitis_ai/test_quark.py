@@ -149,6 +149,19 @@ def test_the_detector_is_dead_in_vint8_and_the_proposed_way_out_cures_it(make: M
     assert verify(mixed.package).ok
 
 
+def test_the_same_request_gives_the_same_package(make: Make, default: Environment, tmp_path: Path) -> None:
+    default.require()
+    for out in ("a", "b"):
+        make(out=out)
+    files = [
+        {p.relative_to(tmp_path / o): p.read_bytes() for p in (tmp_path / o).rglob("*") if p.is_file()} for o in "ab"
+    ]
+    assert files[0] == files[1]
+    text = b"".join(content for path, content in files[0].items() if path.suffix not in (".onnx", ".npy"))
+    assert str(tmp_path).encode() not in text
+    assert str(Path.home()).encode() not in text
+
+
 def test_packages_equal_the_fixtures_byte_for_byte(make: Make, newest: Environment) -> None:
     newest.require()
     options = (("quark", "0.13"),)
