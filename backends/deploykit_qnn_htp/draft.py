@@ -37,6 +37,7 @@ class Draft:
     """Everything route-independent. ``completed`` has derived entries and int32 biases, and no float entry.
 
     ``float_set`` is what is meant to stay float; ``gaps`` are tensors that nothing covers although they are not in it.
+    ``handed_in`` are inputs of a segment that earlier segments make.
     """
 
     situation: Situation
@@ -48,6 +49,7 @@ class Draft:
     widths: Widths
     input_list_wanted: bool | None
     is_segment: bool = False
+    handed_in: tuple[str, ...] = ()
 
     @cached_property
     def sdk(self) -> SdkTable:

@@ -276,3 +276,25 @@ def check_not_empty(draft: Draft) -> Iterator[Found]:
             name=_encodings_name(draft),
             message=f"none of the {len(source)} entries names a tensor of this model",
         )
+
+
+@DRAFT_RULES.rule(
+    "QNN130",
+    "integers-cross-segments",
+    "info",
+    what="Integer tensors, such as indices, that one segment makes and another one reads.",
+    why="qnn-net-run writes outputs and reads inputs as files of 32-bit floats unless it is told otherwise, and these "
+    "hold whole numbers exactly up to 16,777,216 only. An application that chains the segments itself sees int32.",
+    fix="nothing for smaller values; else keep the operators that make and read them in one segment",
+    sources=("QNN SDK manual, options of qnn-net-run (public copies)", "IEEE 754 binary32"),
+)
+def check_crossing_integers(draft: Draft) -> Iterator[Found]:
+    """What is handed in and is not float."""
+    tensors = draft.situation.facts.tensors
+    for name in draft.handed_in:
+        if name in tensors and tensors[name].dtype and not tensors[name].is_float:
+            yield Found(
+                kind=SubjectKind.TENSOR,
+                name=name,
+                message=f"{name} ({tensors[name].dtype}) crosses between segments, in files of 32-bit floats",
+            )

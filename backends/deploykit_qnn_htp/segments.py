@@ -34,8 +34,9 @@ def segment_parts(whole: Draft, graph: str) -> tuple[Part, ...]:
     parts = []
     for number, segment in enumerate(situation.segments):
         draft = _wholly_integer(draft_of(_situation_of(whole, segment)))
-        paths = Paths(f"{graph}_{segment.name}", number)
-        parts.append(part_of(replace(draft, is_segment=True), paths, segment=segment.name))
+        handed_in = tuple(name for name in segment.inputs if name not in situation.facts.inputs)
+        draft = replace(draft, is_segment=True, handed_in=handed_in)
+        parts.append(part_of(draft, Paths(f"{graph}_{segment.name}", number), segment=segment.name))
     return tuple(parts)
 
 

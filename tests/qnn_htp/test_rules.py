@@ -87,6 +87,14 @@ def empty() -> Draft:
     return made
 
 
+def handed_in(dtype: str) -> Draft:
+    """A segment whose input of that type comes from an earlier segment."""
+    made, name = integer(), "images"
+    facts = made.situation.facts
+    tensors = {**facts.tensors, name: replace(facts.tensors[name], dtype=dtype)}
+    return replace(made, handed_in=(name,), situation=replace(made.situation, facts=replace(facts, tensors=tensors)))
+
+
 ROUTE_CASES: dict[str, tuple[Callable[[], Candidate], Callable[[], Candidate]]] = {
     "QNN101": (lambda: route("legacy-calibrated", mixed()), lambda: route("legacy-float-fallback", mixed())),
     "QNN102": (
@@ -147,6 +155,7 @@ DRAFT_CASES: dict[str, tuple[Callable[[], Draft], Callable[[], Draft]]] = {
     "QNN127": (mixed, integer),
     "QNN128": (mixed, lambda: mixed("explicit")),
     "QNN129": (empty, lambda: draft("detr", "fp16.v1.0.0")),
+    "QNN130": (lambda: handed_in("int64"), lambda: handed_in("float")),
 }
 
 CASES: dict[str, Any] = {**ROUTE_CASES, **DRAFT_CASES}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shlex
@@ -364,6 +365,50 @@ def test_a_route_through_dlcs_serves_both_kinds(make_sdk: MakeSdk, run_script: R
     built = run_script(done.package / "scripts/build.sh", QAIRT_SDK_ROOT=str(sdk))
     assert built.returncode == 0, built.stderr
     assert deploykit.verify(done.package).ok
+
+
+def decoder(folder: Path) -> tuple[Path, Path, list[Arrays]]:
+    """The small deformable decoder of the ways' own tests, in W8A16 with nine tensors left out to be float16."""
+    import onnx
+
+    from deploykit.encodings.writing import write_encodings
+
+    path = Path(__file__).parents[1] / "numerics" / "test_decoder_ways.py"
+    spec = importlib.util.spec_from_file_location("decoder_for_packages", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    detector = module._detector()
+    onnx.save(detector.model, folder / "decoder.onnx")
+    text = write_encodings(module._without(detector.encodings, module.SENSITIVE), "1.0.0")
+    (folder / "decoder.encodings").write_text(text)
+    return folder / "decoder.onnx", folder / "decoder.encodings", detector.feeds
+
+
+def test_a_decoder_whose_indices_cross(device: dict[str, str], run_script: RunScript, tmp_path: Path) -> None:
+    """GridSample, TopK and GatherElements in six segments; an index tensor crosses, which is said."""
+    from deploykit.model import load_model
+    from deploykit.numerics.sessions import Session
+
+    model, encodings, feeds = decoder(tmp_path)
+    done = deploykit.package(
+        model, target="sm8650", sdk="2.33", encodings=encodings, mixed="segments", out=tmp_path / "out"
+    )
+    assert done.package is not None, [finding.message for finding in done.findings if finding.blocks]
+    (found,) = [finding for finding in done.findings if finding.code == "QNN130"]
+    assert found.subject.name == "raw/chosen/where"
+    built = run_script(done.package / "scripts/build.sh", **device)
+    assert built.returncode == 0, built.stderr
+    assert deploykit.verify(done.package).ok
+    inputs = listed(tmp_path / "inputs", feeds)
+    ran = run_script(done.package / "scripts/run_on_device.sh", str(inputs), str(tmp_path / "results"), **device)
+    assert ran.returncode == 0, ran.stderr
+    for index, feed in enumerate(feeds):
+        expected = Session(load_model(model).proto).run(feed)["detections"]
+        result = np.fromfile(tmp_path / f"results/Result_{index}/detections.raw", np.float32)
+        np.testing.assert_array_equal(result.reshape(expected.shape), expected)
 
 
 @pytest.mark.heavy
