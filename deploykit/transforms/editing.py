@@ -142,9 +142,10 @@ def drop_unused_constants(graph: GraphProto, names: Iterable[str]) -> None:
     """Remove those of the named stored tensors that no node and no output reads any more."""
     read = {name for node in graph.node for name in node.input} | {value.name for value in graph.output}
     unused = set(names) - read
-    for index in reversed(range(len(graph.initializer))):
-        if graph.initializer[index].name in unused:
-            del graph.initializer[index]
+    kept = [tensor for tensor in graph.initializer if tensor.name not in unused]
+    if len(kept) < len(graph.initializer):
+        del graph.initializer[:]
+        graph.initializer.extend(kept)
     set_nodes(graph, [n for n in graph.node if n.op_type != "Constant" or n.output[0] not in unused])
 
 

@@ -14,6 +14,7 @@ from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float, Flo
 from deploykit.transforms.editing import (
     attribute,
     constant_values,
+    consumers_of,
     drop_unused_constants,
     label,
     producers_of,
@@ -45,6 +46,7 @@ class _Work:
     model: ModelProto
     stored: dict[str, TensorProto]
     producers: dict[str, NodeProto]
+    readers: dict[str, list[tuple[NodeProto, int]]]
     entries: dict[str, Encoding] = field(default_factory=dict)
     read_as: dict[str, str] = field(default_factory=dict)
     weights: dict[str, TensorProto] = field(default_factory=dict)
@@ -55,7 +57,12 @@ class _Work:
 def extract_qdq(model: ModelProto) -> Extracted:
     """Remove every pair and every dequantized constant. Weights become float32 initializers on their grid."""
     copy = usable_copy(model)
-    work = _Work(model=copy, stored=stored_tensors(copy.graph), producers=producers_of(copy.graph))
+    work = _Work(
+        model=copy,
+        stored=stored_tensors(copy.graph),
+        producers=producers_of(copy.graph),
+        readers=consumers_of(copy.graph),
+    )
     for node in copy.graph.node:
         if node.op_type == _DQ:
             _take(work, node)
@@ -87,12 +94,7 @@ def _take(work: _Work, node: NodeProto) -> None:
 
 
 def _is_scale(work: _Work, node: NodeProto) -> bool:
-    readers = [
-        (reader, position)
-        for reader in work.model.graph.node
-        for position, name in enumerate(reader.input)
-        if name == node.output[0]
-    ]
+    readers = work.readers.get(node.output[0], [])
     return bool(readers) and all(reader.op_type in (_Q, _DQ) and position == 1 for reader, position in readers)
 
 

@@ -308,9 +308,7 @@ def _use_scales(work: _Work, node: NodeProto, channel: Any, blocks: Any, channel
         numpy_helper.from_array(channel, names[1]),
         integer_tensor(names[2], np.zeros(channel.shape, np.int64), "uint8"),
     ]
-    work.before[node.output[0]] = helper.make_node(
-        "DequantizeLinear", names, [result], name=label, axis=channel_axis
-    )
+    work.before[node.output[0]] = helper.make_node("DequantizeLinear", names, [result], name=label, axis=channel_axis)
     node.input[1] = result
 
 
@@ -377,5 +375,3 @@ def _stream(source: Path, start: int, length: int, sink: Any) -> None:
                 raise InputError(f"{source}: ends before its data does")
             sink.write(piece)
             length -= len(piece)
-
-
