@@ -8,11 +8,25 @@ from typing import Any
 __all__ = ["TYPE_CODES", "mangled", "same_grid", "type_name"]
 
 TYPE_CODES = {
-    0x0008: "int8", 0x0016: "int16", 0x0032: "int32", 0x0064: "int64",
-    0x0108: "uint8", 0x0116: "uint16", 0x0132: "uint32", 0x0164: "uint64",
-    0x0216: "float16", 0x0232: "float32", 0x0508: "bool",
-    0x0304: "int4", 0x0308: "int8", 0x0316: "int16", 0x0332: "int32",
-    0x0404: "uint4", 0x0408: "uint8", 0x0416: "uint16", 0x0432: "uint32",
+    0x0008: "int8",
+    0x0016: "int16",
+    0x0032: "int32",
+    0x0064: "int64",
+    0x0108: "uint8",
+    0x0116: "uint16",
+    0x0132: "uint32",
+    0x0164: "uint64",
+    0x0216: "float16",
+    0x0232: "float32",
+    0x0508: "bool",
+    0x0304: "int4",
+    0x0308: "int8",
+    0x0316: "int16",
+    0x0332: "int32",
+    0x0404: "uint4",
+    0x0408: "uint8",
+    0x0416: "uint16",
+    0x0432: "uint32",
 }
 """Qnn_DataType_t values as seen in graphs dumped by onnxruntime-qnn 2.7.0; fixed-point codes by their grid."""
 
