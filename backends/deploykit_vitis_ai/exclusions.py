@@ -15,7 +15,11 @@ from deploykit.errors import UsageError
 from deploykit.facts.graph import GraphFacts, NodeFact
 from deploykit.target import nearest_names
 
-__all__ = ["Exclusions", "Leak", "Region", "Subgraph", "parse_subgraph", "resolve_exclusions"]
+__all__ = ["GRAPH_INPUT", "Exclusions", "Leak", "Region", "Subgraph", "parse_subgraph", "resolve_exclusions"]
+
+
+GRAPH_INPUT = "the graph's inputs"
+"""What a leak calls its origin when no node makes the tensor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +35,7 @@ class Subgraph:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leak:
-    """One way into a subgraph that passes no start: ``tensor`` of ``producer`` (a node or "graph input")."""
+    """One way into a subgraph that passes no start: ``tensor`` of ``producer`` (a node, or the inputs)."""
 
     subgraph: Subgraph
     tensor: str
@@ -159,7 +163,7 @@ def _walk(facts: GraphFacts, by_name: Mapping[str, NodeFact], subgraph: Subgraph
             if before is not None and before.index in inside:
                 queue.append(before)
             elif tensor in facts.inputs or (before is not None and _depends_on_input(facts, before)):
-                producer = "graph input" if before is None else before.label
+                producer = GRAPH_INPUT if before is None else before.label
                 leaks.append(Leak(subgraph=subgraph, tensor=tensor, producer=producer, consumer=node.label))
     unreached = tuple(name for name in subgraph.starts if by_name[name].index not in region)
     return Region(subgraph=subgraph, nodes=frozenset(region), leaks=tuple(leaks), unreached=unreached)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from deploykit.findings import SubjectKind
 from deploykit.rules import Found
 from deploykit_vitis_ai.draft import DRAFT_RULES, INTEGER, Draft
+from deploykit_vitis_ai.exclusions import GRAPH_INPUT
 from deploykit_vitis_ai.tables import precisions
 from deploykit_vitis_ai.targets import PRODUCTS, is_older
 
@@ -176,7 +177,7 @@ def check_closed(draft: Draft) -> Iterator[Found]:
                 name=leak.consumer,
                 message=f"{region.subgraph}: {leak.tensor!r} of {leak.producer} enters at {leak.consumer}, "
                 "past the starts",
-                hint=f"make {leak.consumer} a start, or a node before it",
+                hint=f"add {leak.consumer if leak.producer == GRAPH_INPUT else leak.producer} to the starts",
                 evidence={"tensor": leak.tensor, "producer": leak.producer, "consumer": leak.consumer},
             )
         for name in region.unreached:

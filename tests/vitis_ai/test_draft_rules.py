@@ -150,6 +150,10 @@ def test_the_leaking_edge_is_named() -> None:
     found = list(DRAFT_RULES["VAI108"].run(CASES["VAI108"][0]))
     edges = {(f.evidence["tensor"], f.evidence["producer"], f.evidence["consumer"]) for f in found}
     assert edges == {("score", "/post/Sigmoid", "/post/Concat_1")}
+    assert found[0].hint == "add /post/Sigmoid to the starts"
+    entry = next(DRAFT_RULES["VAI108"].run(draft(YOLO, exclude_subgraph=("/model.0/Sigmoid:/model.0/Conv",))))
+    assert "the graph's inputs" in entry.message
+    assert entry.hint == "add /model.0/Conv to the starts"
 
 
 def test_a_start_that_leads_nowhere_is_named() -> None:
