@@ -159,3 +159,11 @@ def test_per_channel_bias_scales_are_compared_one_by_one(lint: Lint) -> None:
 def test_float_entries_are_no_integers(lint: Lint) -> None:
     found = lint(conv(encodings={"w": {"type": "float16"}, "x": {"type": "float16"}}, target="sm8450"))
     assert not {"QNN231", "QNN238", "QNN239", "QNN280"} & set(found)
+
+
+def test_a_moved_operand_keeps_its_encoding(lint: Lint) -> None:
+    """0.6.1 files have no entry for the outputs of Transpose and the like."""
+    graph = """g (float[1,4,8] a, float[1,4,8] b) => (float[1,4,4] y) {
+      t = Transpose <perm = [0,2,1]> (b)  y = MatMul (a, t) }"""
+    assert "QNN240" not in lint({"graph": graph, "encodings": {"a": U16, "b": U16}})
+    assert "QNN240" in lint({"graph": graph, "encodings": {"a": U16}})

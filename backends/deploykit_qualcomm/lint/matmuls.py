@@ -13,6 +13,8 @@ from deploykit_qualcomm.lint.views import at_node, below_arch, is_computed, node
 
 __all__: list[str] = []
 
+_MOST_MOVES = 16
+
 
 def _dynamic(situation: Situation) -> Iterator[NodeFact]:
     for node in nodes(situation, "MatMul"):
@@ -31,12 +33,27 @@ def _dynamic(situation: Situation) -> Iterator[NodeFact]:
     sources=constraint("matmul-second-operand").source,
 )
 def check_second_operand(situation: Situation) -> Iterator[Found]:
-    """Only where encodings exist and the first operand has one."""
+    """Only where encodings exist and the first operand has one; what is merely moved keeps its grid."""
     if situation.encodings is None:
         return
     for node in _dynamic(situation):
-        if quantized(situation, node.inputs[0]) and quantized(situation, node.inputs[1]) is None:
+        first, second = (_has_grid(situation, name) for name in node.inputs[:2])
+        if first and not second:
             yield at_node(node, f"its second operand {node.inputs[1]} has no encoding")
+
+
+def _has_grid(situation: Situation, name: str) -> bool:
+    """By its own encoding, or by that of the tensor it was moved from: converters copy it over such operators."""
+    from deploykit.facts.movement import GRID_PRESERVING_OPS
+
+    for _ in range(_MOST_MOVES):
+        if quantized(situation, name) is not None:
+            return True
+        producer = situation.facts.producer_of(name)
+        if producer is None or producer.op_type not in GRID_PRESERVING_OPS:
+            return False
+        name = producer.inputs[0]
+    return False
 
 
 @EP_LINT.rule(
