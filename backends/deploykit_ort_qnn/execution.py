@@ -21,12 +21,15 @@ from deploykit_ort_qnn.evidence import EVIDENCE, evidence_json, precision_scope
 from deploykit_ort_qnn.numbers import NUMBERS, numbers_json
 from deploykit_ort_qnn.planning import Details
 from deploykit_ort_qnn.precision import PrecisionScope
-from deploykit_ort_qnn.rules import COMPILE_RULES, NUMERIC_RULES, PRECISION_RULES
+from deploykit_ort_qnn.rules import COMPILE_RULES, NUMERIC_RULES, PRECISION_RULES, NumericScope
 
 __all__ = ["execute"]
 
 _TIME_LIMIT = 1800.0
 """Seconds for one compilation; the default finalization mode of a transformer can run for minutes."""
+
+_EMULATION_LIMIT = 900.0
+"""Seconds for one comparison; the emulator is some 50 to 1000 times slower than the CPU."""
 
 
 def execute(package: Path, plan: Plan, situation: Situation, progress: Progress) -> Execution:
@@ -134,8 +137,12 @@ def _judge_numbers(
         options={"soc_model": plan.configs[COMPILE]["provider_options"]["soc_model"]},
         inputs=_inputs(plan, situation),
         threshold_db=threshold(types),
+        timeout=_EMULATION_LIMIT,
     )
-    scope = compare(job, progress)
+    try:
+        scope = compare(job, progress)
+    except ToolError as error:
+        return {}, NUMERIC_RULES.run(NumericScope(outputs={}, threshold_db=job.threshold_db, not_run=error.why))
     numbers = numbers_json(scope)
     (package / NUMBERS).write_text(json_text(numbers), "utf-8")
     return {key: numbers[key] for key in ("threshold_db", "outputs", "failed", "first_node")}, NUMERIC_RULES.run(scope)

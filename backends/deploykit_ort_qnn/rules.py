@@ -26,7 +26,8 @@ PRECISION_RULES: Registry[PrecisionScope] = Registry("precision")
 class NumericScope:
     """Emulator against CPU: per output its numbers, the threshold that counts, and where the two begin to differ.
 
-    ``first`` is the first node after which they differ ("" when it was not looked for or not found).
+    ``first`` is the first node after which they differ ("" when it was not looked for or not found). ``not_run`` is why
+    there are no numbers.
     """
 
     outputs: Mapping[str, Mapping[str, Any]]
@@ -35,6 +36,7 @@ class NumericScope:
     first: str = ""
     first_type: str = ""
     first_db: float | None = None
+    not_run: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,6 +289,21 @@ def check_outputs(scope: NumericScope) -> Iterator[Found]:
                 "first_node_db": scope.first_db,
             },
         )
+
+
+@NUMERIC_RULES.rule(
+    "ORT121",
+    "not-emulated",
+    "warning",
+    what="The compiled model was not run on the emulator.",
+    why="Then wrong numbers, which compile without a message, stay unknown.",
+    fix="Run scripts/run.py --compare model/model.onnx where there is more time, or compare on the device.",
+    sources=[_LAB],
+)
+def check_not_run(scope: NumericScope) -> Iterator[Found]:
+    """A run that failed or took too long."""
+    if scope.not_run:
+        yield Found(kind=SubjectKind.MODEL, name="model", message=f"not run on the emulator: {scope.not_run}")
 
 
 @PACKAGE_RULES.rule(

@@ -284,3 +284,10 @@ def test_a_cut_off_end_is_run_by_the_script(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "detections: float32 [1, 64, 10] (host)" in done.stdout
+
+
+def test_an_emulation_that_takes_too_long_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deploykit_ort_qnn.execution._EMULATION_LIMIT", 0.01)
+    packaged = make_package(request("mlp/w8a8.qdq.onnx"), tmp_path / "p")
+    assert packaged.exit_status == 0 and packaged.executed == ("compile",)
+    assert "ORT121" in codes(packaged)

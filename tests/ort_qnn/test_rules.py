@@ -165,6 +165,7 @@ CASES: dict[str, tuple[Case, Case]] = {
     "ORT113": (lambda: CompileOutcome(status="timed-out", message="m"), lambda: FINE),
     "ORT114": (lambda: replace(FINE, cpu_nodes=(RefusedNode(name="n", type="Erf"),)), lambda: FINE),
     "ORT120": (lambda: BAD, lambda: GOOD),
+    "ORT121": (lambda: replace(GOOD, outputs={}, not_run="no time"), lambda: GOOD),
     "ORT130": (lambda: replace(PACKAGE, provider_options={}), lambda: PACKAGE),
     "ORT131": (lambda: replace(PACKAGE, unknown_options=("vtcm",)), lambda: PACKAGE),
     "ORT132": (lambda: replace(PACKAGE, context={"soc_model": 0}), lambda: PACKAGE),
