@@ -159,6 +159,7 @@ def _convolve(image: _Doubles, kernel: _Doubles, axis: int) -> _Doubles:
     padding[axis] = (_SSIM_RADIUS, _SSIM_RADIUS)
     padded = np.pad(image, padding, mode="reflect")
     result = np.zeros_like(image)
+    moved, shifted = np.moveaxis(result, axis, 0), np.moveaxis(padded, axis, 0)  # views
     for index, weight in enumerate(kernel):
-        result += weight * padded.take(range(index, index + length), axis=axis)
+        moved += weight * shifted[index : index + length]
     return result
