@@ -75,3 +75,10 @@ def test_a_second_opinion_can_be_a_no() -> None:
     opinion = backend.preflight((AIMET / "mlp/wfp8a8.qdq.onnx").read_bytes(), qualcomm_device("sm8650"), lambda _: None)
     assert opinion["available"] and not opinion["ok"]
     assert {finding["code"] for finding in opinion["findings"]} & {"ORT110", "ORT111"}
+
+
+def test_float16_mixes_depend_on_the_chip() -> None:
+    with_fp16 = backend.mixed_support(backend.resolve(qualcomm_device("sm8650"), None))
+    assert with_fp16.kinds == {"integer", "fallback"} and with_fp16.safe and "segments" in with_fp16.without
+    without = backend.mixed_support(backend.resolve(qualcomm_device("sm8350"), None))
+    assert without.kinds == {"integer"} and "no float16" in without.without["fallback"]
