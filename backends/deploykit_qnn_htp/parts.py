@@ -75,9 +75,9 @@ def precision_of(draft: Draft) -> Precision:
     if draft.source is None or draft.after is None or draft.completed is None:
         return _whole(draft)
     intended = {entry.name: entry.dtype for entry in draft.completed}
-    intended |= dict.fromkeys(draft.float_set, "float16")
+    intended |= dict.fromkeys(sorted(draft.float_set), "float16")
     expected: dict[str, Any] = {entry.name: entry.dtype for entry in draft.completed}
-    expected |= dict.fromkeys(draft.after.predicted, "float16")
+    expected |= dict.fromkeys(sorted(draft.after.predicted), "float16")
     return Precision(intended=intended, expected=expected)
 
 

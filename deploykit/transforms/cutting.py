@@ -68,7 +68,7 @@ def part_of(
     outside = [n for n in read if n not in made and n not in stored and _exists(graph, n)]
     part.graph.input.extend(_typed(n, known) for n in outside)
     part.graph.output.extend(_typed(n, known) for n in outputs)
-    part.graph.value_info.extend(known[n] for n in made if n in known and n not in outputs)
+    part.graph.value_info.extend(known[n] for n in sorted(made) if n in known and n not in outputs)
     return part
 
 

@@ -24,6 +24,7 @@ from deploykit.adapter import Request, Situation
 from deploykit.choice import choose_way
 from deploykit.errors import UsageError
 from deploykit.pipeline import Packaged, read_situation
+from deploykit.transforms.contract import transform_names
 from deploykit_qnn_htp.planning import make_plan
 
 MakeSdk = Callable[..., Path]
@@ -177,6 +178,39 @@ def test_the_three_ways_are_compared(packages: dict[str, Packaged], encodings: s
     fallback = made(encodings, tmp_path / "fallback", mixed="fallback")
     assert fallback.plan.route is not None
     assert fallback.plan.route.id == "legacy-float-fallback"
+
+
+@pytest.mark.parametrize(("sdk", "winner"), [("2.33", "segments"), ("2.44", "fallback")])
+def test_without_rewrites_the_surest_way_to_float16_wins(sdk: str, winner: str, tmp_path: Path) -> None:
+    """Below 2.37 a mix in one graph is inferred to work, while the conversions of segments are ordinary ones."""
+    banned = transform_names()
+    done = made(OMIT, tmp_path / "out", sdk=sdk, mixed="auto", no_rewrite=banned)
+    assert [way["id"] for way in done.plan.candidates if way["won"]] == [winner]
+    assert done.package is not None
+    assert deploykit.verify(done.package).ok
+
+
+BOTH = """
+import sys
+from pathlib import Path
+import deploykit
+detr, out, *names = sys.argv[1:]
+for name in names:
+    mixed, _, encodings = name.partition(":")
+    files = {"encodings": Path(detr) / encodings, "out": Path(out) / mixed}
+    deploykit.package(Path(detr) / "model.onnx", target="sm8650", sdk="2.33", mixed=mixed, **files)
+"""
+
+
+def test_the_same_inputs_give_the_same_bytes(tmp_path: Path) -> None:
+    """In processes whose sets are ordered differently."""
+    wanted = [f"segments:{EXPLICIT}", f"fallback:{OMIT}", "auto:w8a8.v0.6.1.encodings"]
+    for seed in ("1", "2"):
+        command = [sys.executable, "-c", BOTH, str(DETR), str(tmp_path / seed), *wanted]
+        subprocess.run(command, env={**os.environ, "PYTHONHASHSEED": seed}, check=True, capture_output=True)
+    first, second = ({p.relative_to(tmp_path / s): p for p in (tmp_path / s).rglob("*") if p.is_file()} for s in "12")
+    assert first.keys() == second.keys()
+    assert [name for name in first if first[name].read_bytes() != second[name].read_bytes()] == []
 
 
 def test_the_scripts_are_clean(package: Path) -> None:
