@@ -9,15 +9,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 
 from deploykit.adapter import Request
 from deploykit.errors import UnknownTargetError, UsageError
-from deploykit.pipeline import Packaged, make_package, make_plan, verify
+from deploykit.pipeline import Packaged, make_package, make_plan, read_situations, verify
 from deploykit_ort_qnn import backend
 from deploykit_ort_qnn.compiler import CompileJob, compile_model
+from deploykit_ort_qnn.draft import draft_of
 from deploykit_ort_qnn.emulation import Comparison, compare, random_inputs
+from deploykit_ort_qnn.rules import NUMERIC_RULES
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 
@@ -182,6 +185,8 @@ def test_an_lpbq_gemm_compiles_and_is_caught_as_wrong(tmp_path: Path, lpbq_gemm:
         )
     )
     assert scope.failed == ("y",) and scope.first == "the_gemm"
+    (finding,) = NUMERIC_RULES.run(scope)
+    assert finding.code == "ORT120" and finding.blocks
 
 
 def test_an_lpbq_gemm_is_packaged_in_a_form_that_is_right(tmp_path: Path, lpbq_gemm: onnx.ModelProto) -> None:
@@ -291,3 +296,28 @@ def test_an_emulation_that_takes_too_long_is_said(tmp_path: Path, monkeypatch: p
     packaged = make_package(request("mlp/w8a8.qdq.onnx"), tmp_path / "p")
     assert packaged.exit_status == 0 and packaged.executed == ("compile",)
     assert "ORT121" in codes(packaged)
+
+
+def test_a_narrowed_operand_is_told_before_and_after(tmp_path: Path) -> None:
+    packaged = make_package(request("vit/w8a16.qdq.onnx", "sm8450"), tmp_path / "p")
+    assert {"ORT008", "ORT102"} <= codes(packaged) and packaged.exit_status == 0
+    strict = {"strict_precision": True}
+    assert make_plan(request("vit/w8a16.qdq.onnx", "sm8450", adapter_options=strict)).route is None
+    assert make_plan(request("vit/w8a16.qdq.onnx", "sm8650", adapter_options=strict)).route is not None
+
+
+def test_chips_of_one_request_share_the_preparation() -> None:
+    requests = [request("vit/w8a16.qdq.onnx", target) for target in ("sm8550", "sm8650", "sm8750", "sm8450")]
+    drafts = [draft_of(situation) for _, situation in read_situations(requests)]
+    assert drafts[0].prepared is drafts[1].prepared is drafts[2].prepared
+    assert drafts[3].prepared is not drafts[0].prepared  # another form: no int16 on HTP v69
+
+
+def test_calibration_data_is_what_is_emulated(tmp_path: Path) -> None:
+    rng = np.random.default_rng(4)
+    np.savez(tmp_path / "data.npz", hidden_states=rng.normal(size=(3, 8, 64)).astype(np.float32))
+    packaged = make_package(request("mlp/w8a16.qdq.onnx", calibration=tmp_path / "data.npz"), tmp_path / "p")
+    random = make_package(request("mlp/w8a16.qdq.onnx"), tmp_path / "r")
+    assert packaged.exit_status == random.exit_status == 0
+    numbers = [json.loads((tmp_path / f / "artifacts/numbers.json").read_text())["outputs"] for f in ("p", "r")]
+    assert numbers[0] != numbers[1]
