@@ -28,6 +28,8 @@ _ROUTES = {
 _ANSWERED = {
     "QNN236": "block scales up to 16 are stored as uint8, which the provider takes and computes rightly",
     "QNN241": "both operands are converted to symmetric int16",
+    "QNN247": "the scale is written on the same grid, unsigned",
+    "QNN248": "the scale is written on the same grid, unsigned",
     "QNN249": "the constant gets a grid of its own, or the sum becomes a layer with an int32 bias",
     "QNN253": "the pairs are completed; what is left is judged from the compiled types (ORT101)",
 }

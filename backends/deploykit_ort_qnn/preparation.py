@@ -24,7 +24,7 @@ from deploykit.transforms.lpbq import lpbq_encodings
 from deploykit_ort_qnn.node_units import find_conversions
 
 if TYPE_CHECKING:
-    from onnx import ModelProto, NodeProto
+    from onnx import ModelProto, NodeProto, TensorProto
 
 __all__ = ["Prepared", "Step", "prepare"]
 
@@ -32,6 +32,7 @@ LOG_RANGE = 4.0
 """Least range of a 16-bit Log's output: below it the kernel of QAIRT 2.51 answers the range's minimum everywhere."""
 
 _ELEMENTWISE = frozenset(["Add", "Sub", "Mul", "Div", "Max", "Min", "Pow", "Where", "PRelu"])
+_NORMS = frozenset(["LayerNormalization", "InstanceNormalization", "GroupNormalization", "RMSNormalization"])
 _STRUCTURAL = ("fold-batchnorm", "fuse-gelu")
 
 
@@ -97,7 +98,7 @@ def prepare(
         encodings = _lpbq(encodings, steps, refusals)
     if "blocks-to-matmul" not in without:
         model, encodings = _blocks(model, encodings, steps, refusals)
-    encodings = constant_grids(model, encodings, steps)
+    encodings = _norm_scales(model, constant_grids(model, encodings, steps), steps)
     if "widen-log" not in without:
         encodings = _widen_logs(model, encodings, steps)
     conversions = find_conversions(model, encodings, int16_matmul=int16_matmul)
@@ -183,6 +184,33 @@ def _blocks(
     why = "block-quantized weights are taken, and computed rightly, as MatMul only"
     steps.append(Step(id="blocks-to-matmul", why=why, names=tuple(node for site in found.sites for node in site.nodes)))
     return done.model, _complete(done.model, done.encodings, steps)
+
+
+def _norm_scales(model: ModelProto, encodings: EncodingSet, steps: list[Step]) -> EncodingSet:
+    """The scale of a normalization must lie on an unsigned 8-bit grid: the same one as given, or that of its values."""
+    stored, entries, changed = stored_tensors(model.graph), dict(encodings.entries), list[str]()
+    for node in model.graph.node:
+        name = node.input[1] if node.op_type in _NORMS and len(node.input) > 1 else ""
+        if name not in stored or name in encodings.floats:
+            continue
+        value = _norm_scale(entries.get(name), stored[name], wanted=bool(_common_width(node, encodings, stored)))
+        if value is not None:
+            entries[name] = Encoding(name=name, value=value, is_param=False)
+            changed.append(name)
+    if changed:
+        why = "a normalization with a scale on a signed grid is refused, and one with a float scale is made float"
+        steps.append(Step(id="norm-scale", why=why, names=tuple(changed)))
+    return replace(encodings, entries=entries)
+
+
+def _norm_scale(entry: Encoding | None, tensor: TensorProto, *, wanted: bool) -> Affine | None:
+    """The grid to use instead of the given one, None to leave it."""
+    if entry is None:
+        return value_grid(constant_values(tensor), 8) if wanted else None
+    value = entry.value
+    if not isinstance(value, Affine) or not value.signed or value.bits != 8 or value.scale.size != 1:
+        return None
+    return replace(value, signed=False, zero_point=value.zero_point - value.lowest)
 
 
 def constant_grids(model: ModelProto, encodings: EncodingSet, steps: list[Step]) -> EncodingSet:

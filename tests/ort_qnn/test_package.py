@@ -6,6 +6,7 @@ import hashlib
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,11 @@ import onnx
 import pytest
 
 from deploykit.adapter import Request
+from deploykit.encodings.values import Affine
 from deploykit.errors import UnknownTargetError, UsageError
 from deploykit.pipeline import Packaged, make_package, make_plan, read_situations, verify
+from deploykit.transforms.extract_qdq import extract_qdq
+from deploykit.transforms.insert_qdq import insert_qdq
 from deploykit_ort_qnn import backend
 from deploykit_ort_qnn.compiler import CompileJob, compile_model
 from deploykit_ort_qnn.draft import draft_of
@@ -321,3 +325,20 @@ def test_calibration_data_is_what_is_emulated(tmp_path: Path) -> None:
     assert packaged.exit_status == random.exit_status == 0
     numbers = [json.loads((tmp_path / f / "artifacts/numbers.json").read_text())["outputs"] for f in ("p", "r")]
     assert numbers[0] != numbers[1]
+
+
+@pytest.mark.parametrize("scale", ["signed", "missing"])
+def test_a_norm_scale_is_written_as_the_provider_takes_it(tmp_path: Path, scale: str) -> None:
+    extracted = extract_qdq(onnx.load(AIMET / "vit/w8a8.qdq.onnx"))
+    entries = dict(extracted.encodings.entries)
+    for name in [node.input[1] for node in extracted.model.graph.node if node.op_type == "LayerNormalization"]:
+        entry = entries.pop(name)
+        assert isinstance(entry.value, Affine)
+        if scale == "signed":
+            grid = Affine(bits=8, signed=True, scale=entry.value.scale * 2, zero_point=np.asarray(0.0))
+            entries[name] = replace(entry, value=grid, is_param=True)
+    onnx.save(insert_qdq(extracted.model, replace(extracted.encodings, entries=entries)).model, tmp_path / "m.onnx")
+    packaged = make_package(request(tmp_path / "m.onnx"), tmp_path / "p")
+    assert packaged.exit_status == 0 and "ORT101" not in codes(packaged)
+    steps = json.loads((tmp_path / "p/config/intended_types.json").read_text())["steps"]
+    assert next(step["count"] for step in steps if step["id"] == "norm-scale") == 3
