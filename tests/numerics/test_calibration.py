@@ -33,6 +33,12 @@ def test_a_grid_holds_its_range_and_zero(ends: tuple[float, float], bits: int, s
     assert abs(right - high) <= step * 1.01 + abs(high) * 1e-6
 
 
+def test_zeros_get_an_ordinary_scale() -> None:
+    value = affine_for_range(0, 0, GridKind(bits=16, signed=False))
+    assert float(value.maximum) == pytest.approx(1)
+    assert not fake_quantize(np.zeros(3, np.float32), value).any()
+
+
 def _set(**values: Affine | Float) -> EncodingSet:
     entries = {name: Encoding(name=name, value=value) for name, value in values.items()}
     return EncodingSet(version="1.0.0", entries=entries)
