@@ -46,6 +46,7 @@ class Comparison:
     options: Mapping[str, str]
     inputs: tuple[Mapping[str, Numbers], ...]
     threshold_db: float
+    allow_cpu: bool = False
     timeout: float = 1800.0
 
 
@@ -162,9 +163,16 @@ def _first_difference(
     root = folder / "located"
     root.mkdir()
     onnx.save(model, root / "model.onnx")
-    done = compile_model(
-        CompileJob(root=root, model="model.onnx", context="c.onnx", options=job.options, trace=False), progress
+    again = CompileJob(
+        root=root,
+        model="model.onnx",
+        context="c.onnx",
+        options=job.options,
+        allow_cpu=job.allow_cpu,
+        trace=False,
+        timeout=job.timeout,
     )
+    done = compile_model(again, progress)
     if not done.ok:
         return "", "", None
     cpu, npu = execute_both(

@@ -137,6 +137,7 @@ def _judge_numbers(
         options={"soc_model": plan.configs[COMPILE]["provider_options"]["soc_model"]},
         inputs=_inputs(plan, situation),
         threshold_db=threshold(types),
+        allow_cpu=draft.chosen.allows_cpu,
         timeout=_EMULATION_LIMIT,
     )
     try:
