@@ -37,7 +37,7 @@ def affine_for_range(low: float, high: float, kind: GridKind) -> Affine:
     """The per-tensor grid of a kind that holds [low, high] and zero. Both ends must be finite."""
     low, high = min(low, 0.0), max(high, 0.0)
     if low == high:
-        high = 1.0  # all zeros: any scale holds them, and an extreme one breaks kernels that rescale to it
+        high = 1.0  # all zeros: any scale holds them, an ordinary one asks least of a kernel
     lowest = -(1 << (kind.bits - 1)) if kind.signed else 0
     steps = (1 << kind.bits) - 1
     if kind.symmetric:
