@@ -13,9 +13,12 @@ if TYPE_CHECKING:
     from deploykit.adapter import Execution, MixedSupport, PackageFile, Progress, Situation, Verification
     from deploykit.capabilities import CompatRow
     from deploykit.devices import Device
+    from deploykit.diagnosis import Catalog
+    from deploykit.doctor import Probe
     from deploykit.plan import Plan
     from deploykit.rules import Registry
     from deploykit.target import Target
+    from deploykit.toolchain import ToolchainSpec
 
 __all__ = ["OrtQnn"]
 
@@ -92,6 +95,12 @@ class OrtQnn:
 
         return mixed_support(target)
 
+    def probes(self) -> Iterable[Probe]:
+        """The wheel, the ONNX Runtime beside it, and whether it registers."""
+        from deploykit_qualcomm.probes import provider_probes
+
+        return provider_probes()
+
     def binary_rows(self, built_with: str, built_for: str, runtime: str, arch: str) -> Iterable[CompatRow]:
         """Will a binary made by one release for one architecture load on another release and architecture?"""
         from deploykit_qualcomm.binaries import binary_rows
@@ -110,3 +119,15 @@ class OrtQnn:
         from deploykit_ort_qnn.draft import wheel_for
 
         return block_weight_path(op_type=op_type, lpbq=lpbq, has_bias=has_bias, wheel=wheel_for(sdk).version)
+
+    def known_errors(self) -> Catalog:
+        """Known messages of the provider, the compiler and the runtime."""
+        from deploykit_qualcomm.known_errors import known_errors
+
+        return known_errors()
+
+    def toolchains(self) -> tuple[ToolchainSpec, ...]:
+        """Isolated environments for the wheel and for AIMET."""
+        from deploykit_qualcomm.toolchains import qualcomm_toolchains
+
+        return qualcomm_toolchains(self.id)

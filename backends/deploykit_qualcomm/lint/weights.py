@@ -1,5 +1,5 @@
-"""Lint rules about the encodings of weights, biases and norm parameters. Codes QNN231, QNN236 to QNN239, QNN243 to
-QNN249 and QNN276 to QNN281, as far as they hold for every way to the HTP.
+"""Lint rules about the encodings of weights, biases and norm parameters. Codes QNN231, QNN236 to QNN238, QNN243 to
+QNN249 and QNN279 to QNN281, as far as they hold for every way to the HTP.
 """
 
 from __future__ import annotations
@@ -139,22 +139,6 @@ def check_per_channel(situation: Situation) -> Iterator[Found]:
         yield _about(situation, names, f"{len(names)} per-channel weights are not symmetric")
 
 
-@QNN_LINT.rule(
-    "QNN239",
-    "asymmetric-weights",
-    "warning",
-    what="Per-tensor weights that are not symmetric.",
-    why="Asymmetric weights cost extra work on the HTP, and short-depth convolutions can be inaccurate with them.",
-    fix="use a symmetric parameter scheme",
-    sources=constraint("sym-weights-advice").source,
-)
-def check_asymmetric(situation: Situation) -> Iterator[Found]:
-    """Entries without a channel axis and another zero point than the middle."""
-    names = [name for name in _asymmetric(situation) if _granularity(situation, name) == "per-tensor"]
-    if names:
-        yield _about(situation, names, f"{len(names)} weights are asymmetric")
-
-
 def _granularity(situation: Situation, name: str) -> str:
     found = quantized(situation, name)
     return "" if found is None else found.granularity
@@ -213,27 +197,6 @@ def _worst_ratio(*scales: object) -> float | None:
 
 
 @QNN_LINT.rule(
-    "QNN244",
-    "bias-8-bit",
-    "warning",
-    what="A bias of 8 bits.",
-    why="The converters' own default for biases is 8 bits; with it a bias loses most of its resolution. AIMET's team "
-    "always asks for 32.",
-    fix="use 32-bit biases: --bias_bitwidth 32, and int32 entries",
-    sources=("AIMET repository discussion 3902", "qualcomm/aimet#4050"),
-)
-def check_bias_width(situation: Situation) -> Iterator[Found]:
-    """Bias inputs of linear layers by the width of their entry."""
-    names = [
-        node.inputs[2]
-        for node in nodes(situation, *_BIASED)
-        if len(node.inputs) > 2 and (found := quantized(situation, node.inputs[2])) and found.bits == 8
-    ]
-    if names:
-        yield _about(situation, names, f"{len(names)} biases have 8 bits")
-
-
-@QNN_LINT.rule(
     "QNN248",
     "norm-scale-signed-8-bit",
     "warning",
@@ -249,35 +212,6 @@ def check_norm_scale(situation: Situation) -> Iterator[Found]:
         found = quantized(situation, node.inputs[1]) if len(node.inputs) > 1 else None
         if found is not None and found.dtype == "int8":
             yield at_node(node, f"its scale {node.inputs[1]} is int8")
-
-
-@QNN_LINT.rule(
-    "QNN276",
-    "encodings-without-tensor",
-    "warning",
-    what="Entries whose names are no tensors of the model.",
-    why="Nothing is applied for them and no tool complains: the log only says 'Processed N quantization encodings'.",
-    fix="export the model and the encodings in one go, and do not rename or simplify the model in between",
-    sources=("user lab notes, QAIRT 2.48 on SM8750: Processed 0 quantization encodings",),
-)
-def check_names(situation: Situation) -> Iterator[Found]:
-    """An error where nothing at all matches."""
-    from deploykit.findings import Severity
-    from deploykit.target import nearest_names
-
-    entries = [entry.name for entry in situation.encodings or ()]
-    foreign = [name for name in entries if name not in situation.facts.tensors]
-    if not foreign:
-        return
-    near = nearest_names(foreign[0], situation.facts.tensors, count=1) if len(situation.facts.tensors) < 5000 else []
-    hint = f"; {foreign[0]} looks like {near[0]}" if near else ""
-    yield Found(
-        kind=SubjectKind.ENCODINGS,
-        name=(situation.request.encodings or situation.request.model).name,
-        severity=Severity.ERROR if len(foreign) == len(entries) else None,
-        message=f"{len(foreign)} of {len(entries)} entries name no tensor of the model: {listed(foreign)}{hint}",
-        evidence={"tensors": foreign},
-    )
 
 
 @QNN_LINT.rule(
