@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from deploykit.capabilities import Status
+from deploykit.doctor import examine
 from deploykit.errors import UnknownTargetError
 from deploykit_ort_qnn import backend
 from deploykit_ort_qnn.draft import wheel_for
@@ -82,3 +83,8 @@ def test_float16_mixes_depend_on_the_chip() -> None:
     assert with_fp16.kinds == {"integer", "fallback"} and with_fp16.safe and "segments" in with_fp16.without
     without = backend.mixed_support(backend.resolve(qualcomm_device("sm8350"), None))
     assert without.kinds == {"integer"} and "no float16" in without.without["fallback"]
+
+
+def test_the_doctor_looks_for_the_wheel() -> None:
+    lines = {line.id: line for line in examine([backend])}
+    assert any("2.7.0" in line.detail and line.state == "ok" for line in lines.values() if "onnxruntime" in line.id)
