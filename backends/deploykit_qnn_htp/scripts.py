@@ -47,8 +47,8 @@ def _values(situation: Situation, plan: Plan, details: Details) -> dict[str, Any
         "arch": arch,
         "arch_number": arch.lstrip("v"),
         "has_tail": situation.tail is not None,
-        "segments": _chain(situation, parts) if situation.segments else [],
-        "single_input": len(situation.facts.inputs) == 1,
+        "chain": _chain(situation, parts) if situation.segments or situation.tail is not None else [],
+        "single_input": len(_inputs(situation)) == 1,
         "models": [part.paths.model for part in parts] + (["model/tail.onnx"] if situation.tail is not None else []),
         "outputs": _outputs(situation),
     }
@@ -76,23 +76,33 @@ def _outputs(situation: Situation) -> list[str]:
     return list(dict.fromkeys(names))
 
 
+def _inputs(situation: Situation) -> set[str]:
+    """The inputs of the model as it was given: the tail may read some that the device does not."""
+    names = set(situation.facts.inputs)
+    if situation.tail is not None:
+        from onnx import ModelProto
+
+        names |= {item.name for item in ModelProto.FromString(situation.tail).graph.input}
+    return names - set(situation.facts.outputs)
+
+
 def _chain(situation: Situation, parts: Sequence[Part]) -> list[dict[str, Any]]:
-    """Per segment: its files on the device and where each input comes from, by the tools' form of the names.
+    """Per conversion: its files on the device and where each input comes from, by the tools' form of the names.
 
     An input without ``folder`` is one of the model's own. ``results`` says that outputs of the model are among its own.
     """
     rows: list[dict[str, Any]] = []
     made: dict[str, str] = {}
-    for part, segment in zip(parts, situation.segments, strict=True):
-        inputs = [{"name": mangled(name), "folder": made.get(name, "")} for name in segment.inputs]
-        made |= dict.fromkeys(segment.outputs, part.paths.device_output)
+    for part in parts:
+        facts, paths = part.draft.situation.facts, part.paths
         rows.append(
             {
-                "name": part.segment,
-                "list": part.paths.device_list,
-                "output": part.paths.device_output,
-                "inputs": inputs,
-                "results": bool(set(segment.outputs) & set(situation.facts.outputs)),
+                "name": part.segment or paths.graph,
+                "list": paths.device_list,
+                "output": paths.device_output,
+                "inputs": [{"name": mangled(name), "folder": made.get(name, "")} for name in facts.inputs],
+                "results": bool(set(facts.outputs) & set(situation.facts.outputs)),
             }
         )
+        made |= dict.fromkeys(facts.outputs, paths.device_output)
     return rows

@@ -8,11 +8,18 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 
+import deploykit
+from deploykit.pipeline import Packaged
+
 DATA = Path(__file__).parents[1] / "data" / "aimet"
-STANDIN = Path(__file__).parents[1] / "standins" / "qairt" / "standin.py"
+STANDINS = Path(__file__).parents[1] / "standins"
+STANDIN = STANDINS / "qairt" / "standin.py"
 TOOLS = ("qnn-onnx-converter", "qairt-converter", "qnn-model-lib-generator", "qnn-context-binary-generator")
 
 
@@ -52,3 +59,60 @@ def run_script(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]
         )
 
     return run
+
+
+@pytest.fixture(scope="session")
+def cut_packages(aimet: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Packaged]:
+    """The detector with five tensors in float16, cut into segments for 2.33, by the style of its encodings."""
+    folder = tmp_path_factory.mktemp("cut")
+    return {
+        style: deploykit.package(
+            aimet / "detr/model.onnx",
+            target="sm8650",
+            sdk="2.33",
+            encodings=aimet / f"detr/w8a16-fp16mix-{style}.v0.6.1.encodings",
+            mixed="segments",
+            out=folder / style,
+        )
+        for style in ("explicit", "omit")
+    }
+
+
+@pytest.fixture
+def device(make_sdk: Callable[..., Path], tmp_path: Path) -> dict[str, str]:
+    """The environment of a run on a stand-in device, whose root is a folder."""
+    sdk = make_sdk()
+    libraries = ("Htp", "System", "HtpNetRunExtensions", "HtpV75Stub")
+    files = [sdk / f"lib/aarch64-android/libQnn{name}.so" for name in libraries]
+    for file in [*files, sdk / "lib/hexagon-v75/unsigned/libQnnHtpV75Skel.so"]:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"stand-in")
+    tool = sdk / "bin/aarch64-android/qnn-net-run"
+    tool.parent.mkdir()
+    words = shlex.join([sys.executable, str(STANDIN), "qnn-net-run", "2.33.0"])
+    tool.write_text(f'#!/bin/sh\nunset PYTHONPATH\nexec {words} "$@"\n')
+    # python3 of a script is the one that runs the tests, which has ONNX Runtime.
+    folders = [str(STANDINS / "adb"), str(Path(sys.executable).parent), os.environ["PATH"]]
+    return {
+        "QAIRT_SDK_ROOT": str(sdk),
+        "DEVICE_FOLDER": str(tmp_path / "device"),
+        "PATH": os.pathsep.join(folders),
+    }
+
+
+@pytest.fixture(scope="session")
+def samples(aimet: Path) -> list[dict[str, npt.NDArray[Any]]]:
+    """Two inputs of the detector on which AIMET simulated it."""
+    with np.load(aimet / "detr/w8a16.io.npz") as data:
+        keys = [[key for key in data.files if key.startswith(f"input.{index}:")] for index in (0, 1)]
+        return [{key.split(":", 1)[1]: data[key] for key in names} for names in keys]
+
+
+@pytest.fixture(scope="session")
+def detections(aimet: Path, samples: list[dict[str, npt.NDArray[Any]]]) -> list[npt.NDArray[Any]]:
+    """What the detector as it was given computes of these, without graph optimisations."""
+    from deploykit.model import load_model
+    from deploykit.numerics.sessions import Session
+
+    session = Session(load_model(aimet / "detr/model.onnx").proto)
+    return [session.run(sample)["detections"] for sample in samples]

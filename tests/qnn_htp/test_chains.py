@@ -1,0 +1,304 @@
+"""Models that run one after the other: segments and host tails, built by stand-ins, chained on host and device."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import deploykit
+from deploykit.pipeline import Packaged
+
+MakeSdk = Callable[..., Path]
+RunScript = Callable[..., "subprocess.CompletedProcess[str]"]
+Arrays = dict[str, npt.NDArray[Any]]
+
+DETR = Path(__file__).parents[1] / "data" / "aimet" / "detr"
+NAMES = ("segment_0_quantized", "segment_1_float", "segment_2_quantized")
+INNER = "/decoder/enc_bbox_head/layers/0/Add_output_0"
+"""Made by the first segment, read by the float one."""
+
+
+@pytest.fixture
+def package(cut_packages: dict[str, Packaged], tmp_path: Path) -> Path:
+    """A copy that a test may build in."""
+    source = cut_packages["omit"].package
+    assert source is not None
+    return Path(shutil.copytree(source, tmp_path / "package"))
+
+
+def test_the_scripts_are_clean(package: Path) -> None:
+    shellcheck = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    assert shellcheck is not None
+    for script in sorted((package / "scripts").glob("*.sh")):
+        assert subprocess.run(["bash", "-n", str(script)], check=False).returncode == 0
+        linted = subprocess.run([shellcheck, str(script)], capture_output=True, text=True, check=False)
+        assert linted.returncode == 0, linted.stdout
+    compile((package / "scripts/run_host.py").read_text(), "run_host.py", "exec")
+
+
+def test_build_compares_the_types_of_every_segment(
+    package: Path, make_sdk: MakeSdk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QAIRT_SDK_ROOT", str(make_sdk()))
+    report = deploykit.build(package)
+    assert report.exit_status == 0
+    assert len(report.done) == 9
+    assert (package / "logs/build.log").read_text().count(", 0 differ") == 3
+    assert all((package / f"artifacts/model_{name}_ctx.bin").exists() for name in NAMES)
+    verified = deploykit.verify(package)
+    assert verified.ok
+    (types,) = [check for check in verified.checks if check.id == "converter-types"]
+    assert "0 differ" in types.detail
+    assert verified.actual["/decoder/Div_output_0"] == "float16"
+    assert verified.actual["detections"] == "uint16"
+
+
+def test_a_downgrade_in_one_segment_fails_the_build(package: Path, make_sdk: MakeSdk, run_script: RunScript) -> None:
+    encodings = package / f"encodings/model_{NAMES[2]}.json"
+    data = json.loads(encodings.read_text())
+    data["activation_encodings"].pop("detections")
+    encodings.write_text(json.dumps(data))
+    done = run_script(package / "scripts/build.sh", QAIRT_SDK_ROOT=str(make_sdk()))
+    assert done.returncode == 1
+    assert "detections is float16, intended uint16" in done.stderr
+    assert "[convert-2]" in done.stderr
+    assert (package / f"artifacts/model_{NAMES[1]}_ctx.bin").exists()
+    assert not (package / f"artifacts/model_{NAMES[2]}_ctx.bin").exists()
+
+
+def test_verification_sees_a_wrong_type_on_one_side_of_a_cut(package: Path, make_sdk: MakeSdk) -> None:
+    """A tensor that crosses is uint16 before the cut and float16 behind it; each side is held to its own type."""
+    subprocess.run(
+        ["bash", str(package / "scripts/build.sh")],
+        env={**os.environ, "QAIRT_SDK_ROOT": str(make_sdk())},
+        capture_output=True,
+        check=True,
+    )
+    net = package / f"artifacts/model_{NAMES[1]}_net.json"
+    data = json.loads(net.read_text())
+    data["graph"]["tensors"]["_decoder_enc_bbox_head_layers_0_Add_output_0"]["data_type"] = 0x416
+    net.write_text(json.dumps(data))
+    verified = deploykit.verify(package)
+    assert not verified.ok
+    assert (verified.intended[INNER], verified.actual[INNER]) == ("float16", "uint16")
+
+
+def test_the_chain_on_the_host_equals_the_whole_bit_for_bit(
+    package: Path, tmp_path: Path, samples: list[Arrays], detections: list[npt.NDArray[Any]]
+) -> None:
+    for index, sample in enumerate(samples):
+        np.savez(tmp_path / f"{index}.npz", **sample)  # type: ignore[arg-type]
+    command: list[str | Path] = [
+        sys.executable,
+        package / "scripts/run_host.py",
+        tmp_path / "out",
+        tmp_path / "0.npz",
+        tmp_path / "1.npz",
+    ]
+    subprocess.run(command, check=True, capture_output=True)
+    for index, expected in enumerate(detections):
+        with np.load(tmp_path / "out" / f"{index}.npz") as results:
+            assert results.files == ["detections"]
+            np.testing.assert_array_equal(results["detections"], expected)
+
+
+def test_the_chain_on_the_host_says_what_is_missing(package: Path, tmp_path: Path, samples: list[Arrays]) -> None:
+    np.savez(tmp_path / "a.npz", images=samples[0]["images"])
+    command: list[str | Path] = [sys.executable, package / "scripts/run_host.py", tmp_path / "out", tmp_path / "a.npz"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "orig_target_sizes" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def listed(folder: Path, given: Sequence[Arrays]) -> Path:
+    """An input list with names as they stand in the model, and a blank line at the end."""
+    folder.mkdir()
+    lines = []
+    for index, sample in enumerate(given):
+        for name, value in sample.items():
+            value.astype(np.float32).tofile(folder / f"{name}_{index}.raw")
+        lines.append(" ".join(f"{name}:={name}_{index}.raw" for name in reversed(sample)))
+    (folder / "list.txt").write_text("\n".join(lines) + "\n\n")
+    return folder / "list.txt"
+
+
+def test_the_chain_on_a_device_hands_every_tensor_on(
+    package: Path,
+    device: dict[str, str],
+    run_script: RunScript,
+    tmp_path: Path,
+    samples: list[Arrays],
+    detections: list[npt.NDArray[Any]],
+) -> None:
+    """On a stand-in for the device that computes in float32: every sample ends as the whole model has it."""
+    built = run_script(package / "scripts/build.sh", **device)
+    assert built.returncode == 0, built.stderr
+    inputs = listed(tmp_path / "inputs", samples)
+    for _ in range(2):  # a second run starts clean
+        done = run_script(package / "scripts/run_on_device.sh", str(inputs), str(tmp_path / "out"), **device)
+        assert done.returncode == 0, done.stderr
+    for index, expected in enumerate(detections):
+        result = np.fromfile(tmp_path / "out" / f"Result_{index}" / "detections.raw", np.float32)
+        np.testing.assert_array_equal(result.reshape(expected.shape), expected)
+
+
+def test_a_line_without_an_input_is_refused(
+    package: Path, device: dict[str, str], run_script: RunScript, tmp_path: Path, samples: list[Arrays]
+) -> None:
+    assert run_script(package / "scripts/build.sh", **device).returncode == 0
+    inputs = listed(tmp_path / "inputs", [{"images": samples[0]["images"]}])
+    done = run_script(package / "scripts/run_on_device.sh", str(inputs), **device)
+    assert done.returncode == 2
+    assert "orig_target_sizes" in done.stderr
+
+
+def test_a_route_through_dlcs_serves_both_kinds(make_sdk: MakeSdk, run_script: RunScript, tmp_path: Path) -> None:
+    done = deploykit.package(
+        DETR / "model.onnx",
+        target="sm8650",
+        sdk="2.41",
+        encodings=DETR / "w8a16-fp16mix-explicit.v0.6.1.encodings",
+        mixed="segments",
+        route="qairt-overrides",
+        out=tmp_path / "out",
+    )
+    assert done.package is not None, [finding.message for finding in done.findings if finding.blocks]
+    assert done.plan.route is not None
+    assert "segment_1_float by qairt-float" in done.plan.route.why
+    sdk = make_sdk("2.41.0.251128", "2.41")
+    built = run_script(done.package / "scripts/build.sh", QAIRT_SDK_ROOT=str(sdk))
+    assert built.returncode == 0, built.stderr
+    assert deploykit.verify(done.package).ok
+
+
+def decoder(folder: Path) -> tuple[Path, Path, list[Arrays]]:
+    """The small deformable decoder of the ways' own tests, in W8A16 with nine tensors left out to be float16."""
+    import onnx
+
+    from deploykit.encodings.writing import write_encodings
+
+    path = Path(__file__).parents[1] / "numerics" / "test_decoder_ways.py"
+    spec = importlib.util.spec_from_file_location("decoder_for_packages", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    detector = module._detector()
+    onnx.save(detector.model, folder / "decoder.onnx")
+    text = write_encodings(module._without(detector.encodings, module.SENSITIVE), "1.0.0")
+    (folder / "decoder.encodings").write_text(text)
+    return folder / "decoder.onnx", folder / "decoder.encodings", detector.feeds
+
+
+def test_a_decoder_whose_indices_cross(device: dict[str, str], run_script: RunScript, tmp_path: Path) -> None:
+    """GridSample, TopK and GatherElements in six segments; an index tensor crosses, which is said."""
+    from deploykit.model import load_model
+    from deploykit.numerics.sessions import Session
+
+    model, encodings, feeds = decoder(tmp_path)
+    done = deploykit.package(
+        model, target="sm8650", sdk="2.33", encodings=encodings, mixed="segments", out=tmp_path / "out"
+    )
+    assert done.package is not None, [finding.message for finding in done.findings if finding.blocks]
+    (found,) = [finding for finding in done.findings if finding.code == "QNN130"]
+    assert found.subject.name == "raw/chosen/where"
+    built = run_script(done.package / "scripts/build.sh", **device)
+    assert built.returncode == 0, built.stderr
+    assert deploykit.verify(done.package).ok
+    inputs = listed(tmp_path / "inputs", feeds)
+    ran = run_script(done.package / "scripts/run_on_device.sh", str(inputs), str(tmp_path / "results"), **device)
+    assert ran.returncode == 0, ran.stderr
+    for index, feed in enumerate(feeds):
+        expected = Session(load_model(model).proto).run(feed)["detections"]
+        result = np.fromfile(tmp_path / f"results/Result_{index}/detections.raw", np.float32)
+        np.testing.assert_array_equal(result.reshape(expected.shape), expected)
+
+
+@pytest.fixture
+def with_tail(tmp_path: Path) -> Path:
+    """A package whose end was cut off and runs on the host."""
+    encodings, out = DETR / "w8a8.v0.6.1.encodings", tmp_path / "with-tail"
+    folder = deploykit.package(DETR / "model.onnx", target="sm8650", sdk="2.33", encodings=encodings, out=out).package
+    assert folder is not None
+    assert (folder / "model/tail.onnx").exists()
+    return folder
+
+
+def test_a_tail_is_chained_on_the_host(
+    with_tail: Path, tmp_path: Path, samples: list[Arrays], detections: list[npt.NDArray[Any]]
+) -> None:
+    np.savez(tmp_path / "a.npz", **samples[0])  # type: ignore[arg-type]
+    command = [sys.executable, str(with_tail / "scripts/run_host.py"), str(tmp_path / "out"), str(tmp_path / "a.npz")]
+    subprocess.run(command, check=True, capture_output=True)
+    with np.load(tmp_path / "out/a.npz") as results:
+        np.testing.assert_allclose(results["detections"], detections[0], rtol=1e-5, atol=1e-3)
+
+
+def test_a_tail_is_chained_after_the_device(
+    with_tail: Path,
+    device: dict[str, str],
+    run_script: RunScript,
+    tmp_path: Path,
+    samples: list[Arrays],
+    detections: list[npt.NDArray[Any]],
+) -> None:
+    assert run_script(with_tail / "scripts/build.sh", **device).returncode == 0
+    for given in (samples, samples[:1]):  # the second run must not find results of the first
+        folder = tmp_path / f"inputs-{len(given)}"
+        out = tmp_path / f"out-{len(given)}"
+        ran = run_script(with_tail / "scripts/run_on_device.sh", str(listed(folder, given)), str(out), **device)
+        assert ran.returncode == 0, ran.stderr
+        assert len(list(out.glob("Result_*"))) == len(given)
+        for index in range(len(given)):
+            result = np.fromfile(out / f"Result_{index}/detections.raw", np.float32)
+            np.testing.assert_allclose(result, detections[index].ravel(), rtol=1e-5, atol=1e-3)
+
+
+@pytest.mark.heavy
+def test_the_segments_of_the_package_run_on_the_emulator(
+    cut_packages: dict[str, Packaged], tmp_path: Path, samples: list[Arrays], detections: list[npt.NDArray[Any]]
+) -> None:
+    """Compiled for the device by onnxruntime-qnn from the package's own models and encodings, one after the other."""
+    pytest.importorskip("onnxruntime_qnn")
+    import onnx
+
+    from deploykit.encodings.reading import read_encodings
+    from deploykit.facts.collect import collect_facts
+    from deploykit.facts.placement import place
+    from deploykit.model import load_model
+    from deploykit.numerics.simulation import overall_sqnr_db
+    from deploykit_ort_qnn.compiler import CompileJob, compile_model, execute_model
+    from deploykit_ort_qnn.preparation import prepare
+
+    folder, soc = cut_packages["omit"].package, {"soc_model": "57"}
+    assert folder is not None
+    values = dict(samples[0])
+    for name in NAMES:
+        model = load_model(folder / f"model/model_{name}.onnx")
+        proto, encodings = model.proto, folder / f"encodings/model_{name}.json"
+        if encodings.exists():
+            proto = prepare(proto, place(read_encodings(encodings), collect_facts(model)), int16_matmul=True).model
+        root = tmp_path / name
+        root.mkdir()
+        onnx.save(proto, root / "model.onnx")
+        outcome = compile_model(CompileJob(root=root, model="model.onnx", context="context.onnx", options=soc))
+        assert outcome.ok, (name, outcome.message, outcome.refused)
+        assert not outcome.cpu_nodes
+        arrays = {f"0:{item.name}": values[item.name] for item in proto.graph.input}
+        np.savez(root / "inputs.npz", **arrays)  # type: ignore[arg-type]
+        results = execute_model(root, "context.onnx", root / "inputs.npz", provider="npu", options=soc)
+        values |= {key.removeprefix("0:"): value for key, value in results.items()}
+    assert overall_sqnr_db([{"detections": detections[0]}], [values]) >= 65
