@@ -176,7 +176,7 @@ def test_names_of_another_model_are_listed_with_the_nearest(tmp_path: Path, caps
 
 def test_encodings_of_another_model_altogether(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other = DATA.parent / "vit" / "w8a8.v0.6.1.encodings"
-    refused(capsys, package(DATA / "model.onnx", tmp_path, "--encodings", str(other)), 1, "DK102", "next:")
+    refused(capsys, package(DATA / "model.onnx", tmp_path, "--encodings", str(other)), 1, "DK101", "next:")
 
 
 def test_an_output_that_exists_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

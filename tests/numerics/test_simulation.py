@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -47,6 +48,10 @@ def _load(run: str) -> dict[str, np.ndarray]:
         return {key: stored[key] for key in stored.files}
 
 
+MADE_WITH = json.loads((AIMET / "manifest.json").read_text())["made_with"]
+SAME_KERNELS = onnxruntime.__version__ == MADE_WITH["onnxruntime"]
+
+
 def test_there_are_fixtures() -> None:
     assert len(RUNS) >= 20
 
@@ -59,7 +64,10 @@ def test_quantizers_and_outputs_equal_aimet(run: str) -> None:
     feeds = _feeds(data)
     first = simulator.run(feeds[0])
     for name in names:
-        np.testing.assert_array_equal(first[name].reshape(data[f"qdq.0:{name}"].shape), data[f"qdq.0:{name}"], name)
+        wanted = data[f"qdq.0:{name}"]
+        # Bit for bit, given the float kernels that AIMET ran on; those of another release may round another way.
+        slack = 0.0 if SAME_KERNELS else _step(run, f"qdq.0:{name}")
+        np.testing.assert_allclose(first[name].reshape(wanted.shape), wanted, rtol=1e-6 if slack else 0, atol=slack)
     for index, feed in enumerate(feeds):
         made = simulator.run(feed)
         for key in [key for key in data if key.startswith(f"sim.{index}:")]:
