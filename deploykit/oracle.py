@@ -22,7 +22,7 @@ from deploykit.compat import (
     search,
 )
 from deploykit.errors import UnknownTargetError, UsageError
-from deploykit.plugins import all_devices, backend_ids, load_backend
+from deploykit.plugins import all_devices, load_backend, load_backends
 from deploykit.records import dataclass
 from deploykit.target import find_device
 
@@ -104,10 +104,9 @@ def ask_binary(built_with: str, built_for: str, runtime: str, *, target: str = "
         raise UsageError("the runtime is missing", next="give --sdk for the device, and --target or --arch")
     query, _ = _query((), "", target, arch, "", "")
     wanted = query.archs[0] if query.archs else ""
-    backends = (load_backend(name) for name in backend_ids())
     rows = tuple(
         row
-        for backend in backends
+        for backend in load_backends()
         if isinstance(backend, AnswersBinaries)
         for row in backend.binary_rows(built_with, built_for, runtime, wanted)
     )
@@ -115,8 +114,8 @@ def ask_binary(built_with: str, built_for: str, runtime: str, *, target: str = "
 
 
 def _rows(backend: str) -> Iterator[CompatRow]:
-    for name in (backend,) if backend else backend_ids():
-        yield from load_backend(name).compat()
+    for found in (load_backend(backend),) if backend else load_backends():
+        yield from found.compat()
 
 
 def _query(
