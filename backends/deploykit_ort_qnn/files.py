@@ -44,7 +44,7 @@ def package_files(situation: Situation, plan: Plan, templates: Path | None) -> I
         "compile_options": COMPILE,
         "run_options": RUN,
     }
-    for script in ("compile.py", "run.py"):
+    for script in ("build.sh", "compile.py", "run.py", "run_on_device.sh"):
         text = render(f"ort_qnn/scripts/{script}.j2", values, templates=templates)
         yield TextFile(path=f"scripts/{script}", text=text, executable=True)
 

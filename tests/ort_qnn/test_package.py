@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -15,6 +16,7 @@ import onnx
 import pytest
 
 from deploykit.adapter import Request
+from deploykit.build import build_package
 from deploykit.encodings.values import Affine
 from deploykit.errors import UnknownTargetError, UsageError
 from deploykit.pipeline import Packaged, make_package, make_plan, read_situations, verify
@@ -270,6 +272,14 @@ def test_the_scripts_of_the_package_do_the_same(tmp_path: Path) -> None:
         )
         assert done.returncode == 0, done.stderr
     assert binary.read_bytes() == before
+    again = subprocess.run(
+        ["bash", str(tmp_path / "p/scripts/run_on_device.sh")],
+        env={**os.environ, "PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert again.returncode == 0 and "logits" in again.stdout
     assert "dB against the CPU" in done.stdout
 
 
@@ -342,3 +352,33 @@ def test_a_norm_scale_is_written_as_the_provider_takes_it(tmp_path: Path, scale:
     assert packaged.exit_status == 0 and "ORT101" not in codes(packaged)
     steps = json.loads((tmp_path / "p/config/intended_types.json").read_text())["steps"]
     assert next(step["count"] for step in steps if step["id"] == "norm-scale") == 3
+
+
+def test_a_package_that_was_not_compiled_is_built_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_package(request("cnn_bnfold/w8a8.qdq.onnx", compile=False), tmp_path / "p")
+    assert not (tmp_path / "p/artifacts/model_ctx.onnx").exists()
+    monkeypatch.setenv("PYTHON", sys.executable)
+    report = build_package(tmp_path / "p")
+    assert report.exit_status == 0 and report.done == ("compile",)
+    assert (tmp_path / "p/artifacts/model_ctx_qnn.bin").exists() and verify(tmp_path / "p").ok
+
+
+def test_a_build_without_the_wheel_ends_with_the_environment_status(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_package(request("mlp/w8a8.qdq.onnx", sdk="2.5.0"), tmp_path / "p")
+    monkeypatch.setenv("PYTHON", sys.executable)
+    report = build_package(tmp_path / "p")
+    assert report.status == 5 and report.exit_status == 5 and report.done == ()
+
+
+@pytest.mark.parametrize("script", ["build.sh", "run_on_device.sh"])
+def test_the_scripts_are_clean_shell(tmp_path: Path, script: str) -> None:
+    make_package(request("mlp/w8a8.qdq.onnx", compile=False), tmp_path / "p")
+    done = subprocess.run(
+        [str(Path(sys.executable).with_name("shellcheck")), str(tmp_path / "p/scripts" / script)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
