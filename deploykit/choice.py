@@ -90,6 +90,7 @@ def _worthwhile(situation: Situation) -> bool:
     from deploykit.encodings.values import Float
     from deploykit.facts.float_propagation import predict_float_set
     from deploykit.numerics.rewriting import SAFE_REWRITES
+    from deploykit.numerics.samples import load_small_weights
     from deploykit.transforms.contract import load_transform
 
     encodings, request = situation.encodings, situation.request
@@ -103,7 +104,8 @@ def _worthwhile(situation: Situation) -> bool:
     if request.rewrite or floats:
         return True
     names = [name for name in SAFE_REWRITES if name not in request.no_rewrite]
-    return any(load_transform(name).match(situation.model.proto) for name in names)
+    model = load_small_weights(situation.model)
+    return any(load_transform(name).match(model) for name in names)
 
 
 def _simulated(situation: Situation, tell: Callable[[str], None]) -> Ways:
