@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from deploykit.adapter import Backend, MixedSupport, MixesPrecision, Situation
 from deploykit.errors import DeploykitError, UsageError
-from deploykit.findings import Finding, SubjectKind
+from deploykit.findings import Finding, Severity, SubjectKind
 from deploykit.rules import Found, Registry
 
 if TYPE_CHECKING:
@@ -216,9 +216,16 @@ def check_tail(chosen: Chosen) -> Iterator[Found]:
     sources=("this run",),
 )
 def check_simulated(chosen: Chosen) -> Iterator[Found]:
-    """The reason why not."""
-    if chosen.skipped:
-        yield Found(kind=SubjectKind.MODEL, name=_name(chosen), message=f"not simulated: {chosen.skipped}")
+    """The reason why not; an error where segments were insisted on, for only what was simulated is cut."""
+    if not chosen.skipped:
+        return
+    insisted = chosen.situation.request.mixed == "segments"
+    yield Found(
+        kind=SubjectKind.MODEL,
+        name=_name(chosen),
+        severity=Severity.ERROR if insisted else None,
+        message=f"not simulated{' and therefore not cut into segments' if insisted else ''}: {chosen.skipped}",
+    )
 
 
 @CHOICE_RULES.rule(

@@ -163,6 +163,13 @@ def test_a_wholly_integer_model_is_not_cut() -> None:
     assert chosen(W8A16, "segments").findings == ()
 
 
+def test_segments_that_cannot_be_made_are_an_error_only_where_insisted_on() -> None:
+    for mixed, severity in (("segments", "error"), ("auto", "warning")):
+        skipped = replace(chosen(OMIT, mixed), choice=None, prepared=None, skipped="too large")
+        (finding,) = CHOICE_RULES["DK203"].run(skipped)
+        assert finding.severity == severity
+
+
 def test_v68_has_no_float_ways() -> None:
     ways = {way["id"]: way for way in chosen(OMIT, device="sm8350").candidates}
     assert "no float16" in ways["fallback"]["why"]

@@ -124,14 +124,16 @@ class _Compared:
 def _compared(package: Path, manifest: Mapping[str, Any]) -> Iterator[_Compared]:
     """The types that the converter really gave, read from every _net.json that a build left."""
     for step in manifest.get("steps", ()):
-        for output in step["outputs"]:
-            if step["id"].startswith("convert") and output.endswith("_net.json"):
-                types = package / "config" / f"{_TYPES}{step['id'].removeprefix('convert')}.json"
+        suffix = str(step.get("id", "")).removeprefix("convert")
+        for output in step.get("outputs", ()):
+            if output.endswith("_net.json"):
+                types = package / "config" / Path(f"{_TYPES}{suffix}.json").name
                 yield from _compare(package / "artifacts" / Path(output).name, _read_types(types))
 
 
 def _read_types(path: Path) -> dict[str, str]:
-    return {str(name): str(kind) for name, kind in read_json(path).get("types", {}).items()} if path.is_file() else {}
+    types = read_json(path).get("types") if path.is_file() else None
+    return {str(name): str(kind) for name, kind in types.items()} if isinstance(types, dict) else {}
 
 
 def _compare(net_json: Path, intended: Mapping[str, str]) -> Iterator[_Compared]:
