@@ -5,9 +5,37 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from deploykit.api import build, check, package, plan, targets, verify
+    from deploykit.api import (
+        build,
+        check,
+        compat,
+        diagnose,
+        doctor,
+        evaluate,
+        locate,
+        lpbq,
+        package,
+        plan,
+        simulate,
+        targets,
+        verify,
+    )
 
-__all__ = ["build", "check", "package", "plan", "targets", "verify"]
+__all__ = [
+    "build",
+    "check",
+    "compat",
+    "diagnose",
+    "doctor",
+    "evaluate",
+    "locate",
+    "lpbq",
+    "package",
+    "plan",
+    "simulate",
+    "targets",
+    "verify",
+]
 
 
 class _Package(ModuleType):

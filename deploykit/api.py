@@ -14,13 +14,34 @@ from deploykit.adapter import Request
 
 if TYPE_CHECKING:
     from deploykit.build import BuildReport
+    from deploykit.compat import Answer
     from deploykit.devices import Device
+    from deploykit.diagnosis import Diagnosis
+    from deploykit.doctor import CheckLine
     from deploykit.findings import Finding
+    from deploykit.numerics.evaluation import Evaluation
+    from deploykit.numerics.locate import Located
+    from deploykit.numerics.simulation import Simulation
     from deploykit.pipeline import Packaged
     from deploykit.plan import Plan
+    from deploykit.transforms.lpbq_files import LpbqReport
     from deploykit.verify import VerifyReport
 
-__all__ = ["build", "check", "package", "plan", "targets", "verify"]
+__all__ = [
+    "build",
+    "check",
+    "compat",
+    "diagnose",
+    "doctor",
+    "evaluate",
+    "locate",
+    "lpbq",
+    "package",
+    "plan",
+    "simulate",
+    "targets",
+    "verify",
+]
 
 AnyPath: TypeAlias = str | PathLike[str]
 
@@ -83,6 +104,66 @@ def targets(words: str = "") -> tuple[Device, ...]:
     from deploykit.plugins import all_devices
 
     return search_devices(all_devices(), words)
+
+
+def compat(*words: str, **filters: str) -> Answer:
+    """What the tables of all backends say about ``words``.
+
+    ``filters`` are ``sdk``, ``target``, ``arch``, ``tool`` and ``backend``.
+    """
+    from deploykit.oracle import ask
+
+    return ask(words, **filters)
+
+
+def diagnose(log: AnyPath, *, model: AnyPath | None = None) -> Diagnosis:
+    """Known failures in a vendor's log; ``model`` maps mangled names back to its nodes and tensors."""
+    from deploykit.build import names_of_model
+    from deploykit.diagnosis import catalog_of
+    from deploykit.diagnosis import diagnose as judge
+    from deploykit.plugins import load_backends
+
+    names = None if model is None else names_of_model(Path(model))
+    with Path(log).open("rb") as stream:
+        return judge(stream, catalog_of(load_backends()), names)
+
+
+def doctor() -> tuple[CheckLine, ...]:
+    """What this machine can do: SDKs, wheels, compilers, devices."""
+    from deploykit.doctor import examine
+    from deploykit.plugins import load_backends
+
+    return examine(load_backends())
+
+
+def evaluate(baseline: AnyPath, candidate: AnyPath, *, data: AnyPath | None = None, **more: Any) -> Evaluation:
+    """How close two sets of outputs are, or two models on ``data``; ``more`` as in ``numerics.evaluation.evaluate``."""
+    from deploykit.numerics.evaluation import evaluate as judge
+
+    return judge(Path(baseline), Path(candidate), data=None if data is None else Path(data), **more)
+
+
+def simulate(model: AnyPath, encodings: AnyPath, *, data: AnyPath | None = None, **more: Any) -> Simulation:
+    """Quantized inference as the encodings define it, against float; ``more``: ``samples``, ``seed``."""
+    from deploykit.numerics.simulation import simulate_files
+
+    return simulate_files(Path(model), Path(encodings), data=None if data is None else Path(data), **more)
+
+
+def locate(model: AnyPath, candidate: AnyPath | None = None, **more: Any) -> Located:
+    """The first operator at which a model and another, or its own simulation (``encodings``), diverge."""
+    from deploykit.numerics.probes import locate_files
+
+    paths = {name: Path(path) for name, path in more.items() if name in ("encodings", "data") and path is not None}
+    given: dict[str, Any] = {**more, **paths}
+    return locate_files(Path(model), None if candidate is None else Path(candidate), **given)
+
+
+def lpbq(model: AnyPath, out: AnyPath, *, refine: bool = False, force: bool = False) -> LpbqReport:
+    """Turn block-quantized int4 weights into LPBQ; the report holds the loss per weight."""
+    from deploykit.transforms.lpbq_files import convert_file
+
+    return convert_file(Path(model), Path(out), refined=refine, force=force)
 
 
 _PATHS = ("encodings", "float_tensors", "calibration")

@@ -18,7 +18,7 @@ from deploykit.verify import verify_integrity
 if TYPE_CHECKING:
     from deploykit.diagnosis import Diagnosis, Names
 
-__all__ = ["SCRIPT", "BuildReport", "build_package"]
+__all__ = ["SCRIPT", "BuildReport", "build_package", "names_of_model"]
 
 SCRIPT = "scripts/build.sh"
 _LOG = "logs/build.log"
@@ -99,9 +99,14 @@ def _failed_log(package: Path) -> Path:
 
 def _names(package: Path) -> Names | None:
     """The model's names, so that mangled ones can be mapped back."""
+    model = next(iter(sorted((package / "model").glob("*.onnx"))), None)
+    return None if model is None else names_of_model(model)
+
+
+def names_of_model(model: Path) -> Names:
+    """The node and tensor names of a model file, to map a log's mangled names back."""
     from deploykit.diagnosis import names_of
     from deploykit.facts.collect import collect_facts
     from deploykit.model import load_model
 
-    model = next(iter(sorted((package / "model").glob("*.onnx"))), None)
-    return None if model is None else names_of(collect_facts(load_model(model)))
+    return names_of(collect_facts(load_model(model)))

@@ -1,0 +1,54 @@
+"""Every command is one call of the Python API, and importing it costs nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import deploykit
+from deploykit.cli import cli
+
+DATA = Path(__file__).parent / "data"
+MLP = DATA / "aimet" / "mlp"
+NOT_ONE_CALL = {"encodings", "toolchain", "rule", "inspect", "demo"}
+"""Groups of several functions, the demo, and commands that belong to a backend's own files."""
+
+
+def test_every_command_has_its_function() -> None:
+    commands = set(cli.list_commands(None))  # type: ignore[arg-type]
+    assert commands - NOT_ONE_CALL == set(deploykit.__all__)
+
+
+@pytest.mark.parametrize("name", deploykit.__all__)
+def test_a_function_is_one_even_after_its_module_was_imported(name: str) -> None:
+    code = (
+        "import importlib, deploykit\n"
+        f"try: importlib.import_module('deploykit.{name}')\n"
+        "except ModuleNotFoundError: pass\n"
+        f"assert callable(deploykit.{name}) and deploykit.{name}.__doc__"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_importing_the_package_imports_nothing_heavy() -> None:
+    code = "import sys, deploykit; sys.exit(bool({'numpy', 'onnx', 'onnxruntime', 'click'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_queries() -> None:
+    assert [device.id for device in deploykit.targets("sm8650")] == ["sm8650"]
+    rows = deploykit.compat("encodings-2.0.0", sdk="2.33", tool="qnn-onnx-converter").rows
+    assert [row.status for row in rows if row.feature == "encodings-2.0.0"] == ["unsupported"]
+    assert any(line.id == "packages" for line in deploykit.doctor())
+
+
+def test_numbers(tmp_path: Path) -> None:
+    simulation = deploykit.simulate(MLP / "model.onnx", MLP / "w8a16.v1.0.0.encodings")
+    assert simulation.to_json()
+    same = deploykit.evaluate(DATA / "quark" / "output_fp32", DATA / "quark" / "output_fp32")
+    assert same.comparison.to_json()
+    (tmp_path / "log").write_text("KeyError: 'param_encodings'\n")
+    assert deploykit.diagnose(tmp_path / "log", model=MLP / "model.onnx").exit_status == 1
