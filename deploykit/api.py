@@ -118,12 +118,12 @@ def compat(*words: str, **filters: str) -> Answer:
 
 def diagnose(log: AnyPath, *, model: AnyPath | None = None) -> Diagnosis:
     """Known failures in a vendor's log; ``model`` maps mangled names back to its nodes and tensors."""
-    from deploykit.build import names_of_model
+    from deploykit.build import names_of_models
     from deploykit.diagnosis import catalog_of
     from deploykit.diagnosis import diagnose as judge
     from deploykit.plugins import load_backends
 
-    names = None if model is None else names_of_model(Path(model))
+    names = None if model is None else names_of_models([Path(model)])
     with Path(log).open("rb") as stream:
         return judge(stream, catalog_of(load_backends()), names)
 

@@ -5,7 +5,7 @@ The script is the package's; this module adds nothing to what it does.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from deploykit.verify import verify_integrity
 if TYPE_CHECKING:
     from deploykit.diagnosis import Diagnosis, Names
 
-__all__ = ["SCRIPT", "BuildReport", "build_package", "names_of_model"]
+__all__ = ["SCRIPT", "BuildReport", "build_package", "names_of_models"]
 
 SCRIPT = "scripts/build.sh"
 _LOG = "logs/build.log"
@@ -97,16 +97,19 @@ def _failed_log(package: Path) -> Path:
     return max(steps, key=lambda path: path.stat().st_mtime_ns, default=package / _LOG)
 
 
-def _names(package: Path) -> Names | None:
-    """The model's names, so that mangled ones can be mapped back."""
-    model = next(iter(sorted((package / "model").glob("*.onnx"))), None)
-    return None if model is None else names_of_model(model)
+def _names(package: Path) -> Names:
+    """The names of every model of the package, so that mangled ones can be mapped back."""
+    return names_of_models(sorted((package / "model").glob("*.onnx")))
 
 
-def names_of_model(model: Path) -> Names:
-    """The node and tensor names of a model file, to map a log's mangled names back."""
-    from deploykit.diagnosis import names_of
+def names_of_models(models: Iterable[Path]) -> Names:
+    """The node and tensor names of model files, to map a log's mangled names back."""
+    from deploykit.diagnosis import Names
     from deploykit.facts.collect import collect_facts
     from deploykit.model import load_model
 
-    return names_of(collect_facts(load_model(model)))
+    facts = [collect_facts(load_model(model)) for model in models]
+    return Names(
+        nodes=(node.name for known in facts for node in known.nodes),
+        tensors=(name for known in facts for name in known.tensors),
+    )

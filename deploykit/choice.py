@@ -117,7 +117,13 @@ def _simulated(situation: Situation, tell: Callable[[str], None]) -> Ways:
     model = load_weights(situation.model)
     feeds = gather_samples(model, request.calibration, samples=_SAMPLES, encodings=encodings)
     return prepare_ways(
-        model, encodings, feeds, no_rewrite=request.no_rewrite, also_rewrite=request.rewrite, progress=tell
+        model,
+        encodings,
+        feeds,
+        no_rewrite=request.no_rewrite,
+        also_rewrite=request.rewrite,
+        max_segments=request.adapter_options.get("max_segments"),
+        progress=tell,
     )
 
 

@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Builds this package for VEK385 with Vitis AI 6.3 (route compiler-bf16).
+# Written by deploykit 0.1.0.
+#
+# Run it inside the Vitis AI container. The compiler needs the AI Engine licence folder mounted at usr/licenses.
+# It goes on after the last good step when it is started again.
+set -euo pipefail
+
+PACKAGE="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)"
+cd -- "$PACKAGE"
+PYTHON="${PYTHON:-python3}"
+STAMPS=artifacts/.stamps
+mkdir -p "$STAMPS" logs
+
+say() { printf '%s\n' "$*" >&2; }
+
+step() { # NAME COMMAND…: run once, log to logs/NAME.log, stamp when it worked
+  local name=$1 status=0
+  shift
+  if [ -e "$STAMPS/$name" ]; then
+    say "$name: done before"
+    return 0
+  fi
+  say "$name: $*"
+  "$@" 2>&1 | tee "logs/$name.log" || status=$?
+  if [ "$status" -ne 0 ]; then
+    say "error: step $name failed; its log is logs/$name.log"
+    say "  next: deploykit diagnose logs/$name.log"
+    exit 5
+  fi
+  touch "$STAMPS/$name"
+}
+
+step compile "$PYTHON" scripts/compile.py
+say "built: artifacts/cache"
