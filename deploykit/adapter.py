@@ -29,6 +29,7 @@ __all__ = [
     "Check",
     "CopiedFile",
     "Execution",
+    "GivesSecondOpinion",
     "JsonFile",
     "MixedSupport",
     "MixesPrecision",
@@ -204,6 +205,16 @@ class MixesPrecision(Protocol):
 
     def mixed_support(self, target: Target) -> MixedSupport:
         """What there is for this target."""
+
+
+@runtime_checkable
+class GivesSecondOpinion(Protocol):
+    """A backend whose compiler can say what it makes of a model that another backend packages."""
+
+    id: str
+
+    def preflight(self, model: bytes, device: Device, progress: Progress) -> Mapping[str, Any]:
+        """The verdict on a serialized model: ``available``, ``ok``, ``compiler``, ``note``, ``findings``."""
 
 
 def copied_model(situation: Situation, path: str) -> tuple[PackageFile, ...]:

@@ -38,9 +38,10 @@ class QnnHtp:
         """Target, lint, draft and route rules."""
         from deploykit_qnn_htp.draft_rules import DRAFT_RULES
         from deploykit_qnn_htp.rules import ROUTE_RULES
+        from deploykit_qnn_htp.second_opinion import OPINION_RULES
         from deploykit_qualcomm.registries import qualcomm_registries
 
-        return (*qualcomm_registries(), DRAFT_RULES, ROUTE_RULES)
+        return (*qualcomm_registries(), DRAFT_RULES, ROUTE_RULES, OPINION_RULES)
 
     def compat(self) -> Iterable[CompatRow]:
         """Every row of the SDK tables."""
@@ -67,11 +68,11 @@ class QnnHtp:
         return package_files(situation, plan, templates)
 
     def execute(self, package: Path, plan: Plan, situation: Situation, progress: Progress) -> Execution:
-        """Nothing of this route runs while packaging: the tools belong to the user's SDK (``deploykit build``)."""
-        from deploykit.adapter import Execution
+        """The tools belong to the user's SDK (``deploykit build``); here only a second opinion, when asked for."""
+        from deploykit_qnn_htp.second_opinion import second_opinion
 
-        del package, plan, situation, progress
-        return Execution()
+        del package
+        return second_opinion(situation, plan, progress)
 
     def verify(self, package: Path, manifest: Mapping[str, Any]) -> Verification:
         """Judge a package on disk."""

@@ -1,4 +1,4 @@
-"""``deploykit encodings``: show, check, convert and compare AIMET encodings and QDQ models."""
+"""``deploykit encodings``: show, check, convert, compare, apply and extract AIMET encodings and QDQ models."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from deploykit.cli.encodings_qdq import apply, extract
 from deploykit.cli.files import write_files
 from deploykit.cli.frame import Group
 from deploykit.cli.output import emit, findings_text, table
@@ -27,6 +28,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 @click.group("encodings", cls=Group)
 def command() -> None:
     """Read quantization encodings: AIMET 0.6.1, 1.0.0 and 2.0.0 files, and the Q/DQ nodes of ONNX models."""
+
+
+command.add_command(apply)
+command.add_command(extract)
 
 
 def _model_option(required: bool = False) -> Callable[[F], F]:

@@ -45,6 +45,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("--strict-precision", is_flag=True, help="Any change of precision is an error."),
     click.option("--random-data", is_flag=True, help="Calibrate with random data: never for production."),
     click.option("--lpbq", is_flag=True, help="Turn block quantization into LPBQ (lossy)."),
+    click.option("--time-limit", type=click.FloatRange(min=1), metavar="SECONDS", help="For what is run here."),
     click.option("--preflight", is_flag=True, help="Ask another backend's compiler for a second opinion."),
 )
 
@@ -59,6 +60,7 @@ _ADAPTER_OPTIONS = (
     "finalization_mode",
     "max_segments",
     "strict_precision",
+    "time_limit",
     "random_data",
     "lpbq",
     "preflight",
