@@ -84,11 +84,11 @@ def check(model: AnyPath, *, target: str, **request: Any) -> tuple[Finding, ...]
     return find(_request(model, target, request))
 
 
-def verify(package: AnyPath) -> VerifyReport:
-    """Judge a package on disk; raises PackageError when the folder is none."""
+def verify(package: AnyPath, *, numerics: bool = False) -> VerifyReport:
+    """Judge a package on disk, its simulated ``numerics`` included if wanted; PackageError when the folder is none."""
     from deploykit.pipeline import verify as judge
 
-    return judge(Path(package))
+    return judge(Path(package), numerics=numerics)
 
 
 def build(package: AnyPath, *, on_line: Callable[[str], None] | None = None) -> BuildReport:

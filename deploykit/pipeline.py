@@ -311,10 +311,10 @@ def _inputs(situation: Situation) -> list[dict[str, Any]]:
     return described
 
 
-def verify(package: Path) -> VerifyReport:
-    """Judge a package on disk: integrity first, then what the adapter knows about it."""
+def verify(package: Path, *, numerics: bool = False) -> VerifyReport:
+    """Judge a package on disk: integrity, then what the adapter knows about it, then the numbers if asked for."""
     read_manifest(package)
-    return verify_package(package)
+    return verify_package(package, numerics=numerics)
 
 
 def _silent(line: str) -> None:

@@ -66,8 +66,11 @@ class VerifyReport:
 _INTEGRITY = ("files-present", "files-unchanged", "files-no-extra", "files-regular")
 
 
-def verify_package(package: Path) -> VerifyReport:
-    """Judge one package folder; raises PackageError when it has no readable manifest."""
+def verify_package(package: Path, *, numerics: bool = False) -> VerifyReport:
+    """Judge one package folder; raises PackageError when it has no readable manifest.
+
+    ``numerics`` simulates every packaged model with its encodings as well, and names where it diverges from float.
+    """
     manifest = read_manifest(package)
     files = _integrity(package, manifest["files"])
     if any(not check.ok for check in files):
@@ -76,7 +79,12 @@ def verify_package(package: Path) -> VerifyReport:
     judged = backend.verify(package, manifest)
     return VerifyReport(
         package=package,
-        checks=(*files, *_models(package, manifest["files"]), *judged.checks),
+        checks=(
+            *files,
+            *_models(package, manifest["files"]),
+            *judged.checks,
+            *(_numerics(package) if numerics else ()),
+        ),
         intended=judged.intended,
         actual=judged.actual,
         findings=judged.findings,
@@ -134,3 +142,26 @@ def _models(package: Path, files: Mapping[str, Any]) -> Iterator[Check]:
                 yield Check(id="model-readable", ok=False, detail=f"{path}: {error.what}")
             else:
                 yield Check(id="model-readable", ok=True, detail=path)
+
+
+def _numerics(package: Path) -> Iterator[Check]:
+    """Every model that lies beside encodings of the same name, against its own simulation on random inputs."""
+    for encodings in sorted((package / "encodings").glob("*.json")):
+        model = package / "model" / f"{encodings.stem}.onnx"
+        if model.is_file():
+            yield _located(f"model/{model.name}", model, encodings)
+
+
+def _located(name: str, model: Path, encodings: Path) -> Check:
+    from deploykit.numerics.probes import locate_files
+
+    try:
+        found = locate_files(model, encodings=encodings)
+    except DeploykitError as error:
+        return Check(id="numerics", ok=False, detail=f"{name}: {error.what}")
+    worst = min((view.sqnr_db for view in found.outputs), default=float("inf"))
+    if found.first is None:
+        return Check(id="numerics", ok=True, detail=f"{name}: the worst output is at {worst:.1f} dB in simulation")
+    first = found.first
+    where = f"first at {first.op_type} {first.node}, {first.output.name}"
+    return Check(id="numerics", ok=False, detail=f"{name}: {worst:.1f} dB in simulation, diverging {where}")

@@ -246,3 +246,19 @@ def test_errors_of_the_given_model_are_shown_as_handled(tmp_path: Path) -> None:
     assert "saturating-constant" in crash.handled
     json.dumps(made.to_json(), allow_nan=False)
     del tmp_path
+
+
+@pytest.mark.parametrize(("mixed", "good"), [("auto", True), ("fallback", False)])
+def test_verify_names_the_first_operator_that_diverges(mixed: str, good: bool, tmp_path: Path) -> None:
+    """The rewritten detector is right in simulation; as it was given, its box decoder loses everything."""
+    encodings = DETR / "w8a16.v0.6.1.encodings"
+    made = deploykit.package(
+        DETR / "model.onnx", target="sm8650", sdk="2.33", encodings=encodings, mixed=mixed, out=tmp_path / "out"
+    )
+    assert made.package is not None
+    assert deploykit.verify(made.package).ok
+    (check,) = [c for c in deploykit.verify(made.package, numerics=True).checks if c.id == "numerics"]
+    assert check.ok is good
+    assert "dB in simulation" in check.detail
+    if not good:
+        assert "first at Add /decoder/Add_2" in check.detail or "onnx::Add_4934" in check.detail

@@ -18,11 +18,12 @@ __all__ = ["command"]
 
 @click.command(cls=Command)
 @click.argument("package", type=click.Path(path_type=Path))
-def command(package: Path) -> int:
+@click.option("--numerics", is_flag=True, help="Simulate the packaged encodings; name where they diverge from float.")
+def command(package: Path, numerics: bool) -> int:
     """Check every file of PACKAGE, its model, its configurations, and intended against actual precision."""
     from deploykit.pipeline import verify
 
-    report = verify(package)
+    report = verify(package, numerics=numerics)
     emit(report.to_json(), lambda: _text(report))
     return report.exit_status
 
