@@ -58,7 +58,7 @@ def backends(monkeypatch: pytest.MonkeyPatch) -> None:
         "two": BinaryBackend("two", replace(speed, feature="speed-of-two")),
     }
     devices = (device("chip1", "one", arch="a1"), device("chip2", "two", arch=None))
-    monkeypatch.setattr(oracle, "backend_ids", lambda: tuple(installed))
+    monkeypatch.setattr(oracle, "load_backends", lambda: tuple(installed.values()))
     monkeypatch.setattr(oracle, "load_backend", installed.__getitem__)
     monkeypatch.setattr(oracle, "all_devices", lambda: devices)
 

@@ -80,7 +80,8 @@ def test_bodies_are_looked_into() -> None:
         check_arity(Path("m.onnx"), proto)
 
 
-SCHEMAS = sorted({schema.name for schema in defs.get_all_schemas() if schema.domain == ""})
+# The checker says nothing about the counts of an operator that its newest version deprecates.
+SCHEMAS = sorted({schema.name for schema in defs.get_all_schemas() if schema.domain == "" and not schema.deprecated})
 
 
 @settings(deadline=None, max_examples=200)
