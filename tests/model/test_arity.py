@@ -87,12 +87,15 @@ SCHEMAS = sorted({schema.name for schema in defs.get_all_schemas() if schema.dom
 @settings(deadline=None, max_examples=200)
 @given(op_type=st.sampled_from(SCHEMAS), inputs=st.integers(0, 6), outputs=st.integers(1, 4))
 def test_counts_that_the_onnx_checker_refuses_are_refused(op_type: str, inputs: int, outputs: int) -> None:
-    """Attributes that are missing make the checker complain too: only its words about counts are compared."""
+    """Attributes that are missing make the checker complain too: only its words about counts are compared.
+
+    The sizes that a few operators allow within their range (BatchNormalization: 1 or 5 outputs) are left to it.
+    """
     proto = model(op_type, [f"i{n}" for n in range(inputs)], [f"o{n}" for n in range(outputs)])
     try:
         onnx.checker.check_model(proto)
     except onnx.checker.ValidationError as error:
-        refused = "input size" in str(error) or "output size" in str(error)
+        refused = "put size" in str(error) and "not in range" in str(error)
     else:
         refused = False
     try:
