@@ -33,7 +33,7 @@ LOG_RANGE = 4.0
 
 _ELEMENTWISE = frozenset(["Add", "Sub", "Mul", "Div", "Max", "Min", "Pow", "Where", "PRelu"])
 _NORMS = frozenset(["LayerNormalization", "InstanceNormalization", "GroupNormalization", "RMSNormalization"])
-_STRUCTURAL = ("fold-batchnorm", "fuse-gelu")
+_STRUCTURAL = ("fold-batchnorm", "fuse-gelu", "fuse-layernorm")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
