@@ -245,7 +245,7 @@ def _check_readers(reader: _Reader, chain: list[NodeProto]) -> None:
 
 def _apply(model: ModelProto, encodings: EncodingSet | None, found: MatchResult) -> Rewritten:
     copy = raise_opset(usable_copy(model), _OPSET) if found else usable_copy(model)
-    constants, names, touched = list(stored_tensors(copy.graph)), Names(copy.graph), set[str]()
+    constants, names, touched = _droppable(copy), Names(copy.graph), set[str]()
     made: dict[str, NodeProto] = {}
     gone = set[str]()
     for site in found.sites:
@@ -260,8 +260,15 @@ def _apply(model: ModelProto, encodings: EncodingSet | None, found: MatchResult)
     set_nodes(copy.graph, [made.get(node.output[0], node) if node.output else node for node in kept])
     drop_unused_constants(copy.graph, constants)
     if encodings is not None:
-        encodings = _carried(copy, encodings, gone, set(constants))
+        encodings = _carried(copy, encodings, gone, constants)
     return Rewritten(model=copy, encodings=encodings, touched=frozenset(touched))
+
+
+def _droppable(model: ModelProto) -> set[str]:
+    """Stored tensors that may go once no node reads them: subgraphs do not, and they are no default of an input."""
+    graph = model.graph
+    needed = {value.name for value in graph.input} | {name for node in graph.node for name in captured_names(node)}
+    return set(stored_tensors(graph)) - needed
 
 
 def _node(norm: _Norm, gamma: str) -> NodeProto:

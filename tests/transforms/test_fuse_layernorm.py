@@ -191,3 +191,29 @@ def test_the_grids_of_the_result_and_the_parameters_stay() -> None:
 def test_a_made_scale_asks_for_a_grid() -> None:
     model = decomposed(gamma=False)
     assert FUSE.apply(model, None, FUSE.match(model)).touched == {"shifted_scale"}
+
+
+def test_what_subgraphs_and_inputs_need_stays() -> None:
+    branch = helper.make_graph(
+        [helper.make_node("Identity", ["kept"], ["inside"])],
+        "branch",
+        [],
+        [helper.make_tensor_value_info("inside", FLOAT, [])],
+    )
+    choice = helper.make_node("If", ["flag"], ["z"], then_branch=branch, else_branch=branch)
+    model = decomposed(extra=(choice,))
+    model.graph.initializer.append(numpy_helper.from_array(np.asarray(True), "flag"))
+    model.graph.initializer.append(numpy_helper.from_array(np.asarray(3, np.float32), "kept"))
+    model.graph.input.append(helper.make_tensor_value_info("eps", FLOAT, []))
+    done = FUSE.apply(model, None, FUSE.match(model)).model
+    onnx.checker.check_model(done)
+    assert {tensor.name for tensor in done.graph.initializer} == {"gamma", "beta", "flag", "kept", "eps"}
+    run(done, {"x": np.ones((2, 3, 8), np.float32)})
+
+
+def test_a_tensor_that_a_subgraph_reads_is_not_fused_away() -> None:
+    made = [helper.make_tensor_value_info("inside", FLOAT, None)]
+    branch = helper.make_graph([helper.make_node("Identity", ["mean"], ["inside"])], "branch", [], made)
+    choice = helper.make_node("If", ["flag"], ["z"], then_branch=branch, else_branch=branch)
+    found = FUSE.match(decomposed(extra=(choice,)))
+    assert not found and "mean is read elsewhere" in found.refusals[0].reason
