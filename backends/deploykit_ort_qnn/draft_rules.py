@@ -224,6 +224,26 @@ def check_unchecked(draft: Draft) -> Iterator[Found]:
         yield Found(kind=SubjectKind.CONFIG_KEY, name=name, message=message)
 
 
+@DRAFT_RULES.rule(
+    "ORT013",
+    "lpbq-loss",
+    "info",
+    what="A weight's block scales are stored as LPBQ, as asked for, which changes them.",
+    why="A float scale per block does not always lie on a channel's scale times 1 to 16.",
+    fix="Look at the numbers; quantize with such scales in the first place to lose nothing.",
+    sources=["docs/lpbq.md"],
+)
+def check_lpbq_loss(draft: Draft) -> Iterator[Found]:
+    """What LPBQ costs, per weight."""
+    for step in () if draft.prepared is None else draft.prepared.steps:
+        for name, loss in step.losses.items():
+            message = (
+                f"{name}: a scale moves by {100 * loss.scale_error:.2g} % at most; against its block grid the weight "
+                f"has {loss.refined_sqnr_db:.1f} dB re-rounded, as stored ({loss.sqnr_db:.1f} dB with integers kept)"
+            )
+            yield Found(kind=SubjectKind.TENSOR, name=name, message=message)
+
+
 def _block_weights(draft: Draft) -> list[str]:
     if draft.prepared is None:
         return []

@@ -20,7 +20,8 @@ from deploykit.transforms.contract import load_transform
 from deploykit.transforms.editing import constant_values, element_type, stored_tensors
 from deploykit.transforms.extract_qdq import extract_qdq
 from deploykit.transforms.insert_qdq import Skipped, insert_qdq
-from deploykit.transforms.lpbq import lpbq_encodings
+from deploykit.transforms.lpbq import Loss, lpbq_encodings
+from deploykit_ort_qnn.block_losses import block_losses
 from deploykit_ort_qnn.node_units import find_conversions
 
 if TYPE_CHECKING:
@@ -43,10 +44,13 @@ class Step:
     id: str
     why: str
     names: tuple[str, ...]
+    losses: Mapping[str, Loss] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """For the manifest."""
-        return {"id": self.id, "why": self.why, "count": len(self.names), "names": list(self.names)}
+        """For the manifest; ``losses`` only where the step has a loss."""
+        losses = {name: loss.to_json() for name, loss in self.losses.items()}
+        told = {"losses": losses} if losses else {}
+        return {"id": self.id, "why": self.why, "count": len(self.names), "names": list(self.names), **told}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +99,7 @@ def prepare(
             model, encodings = _apply(name, model, encodings, steps, refusals)
     encodings = _complete(model, encodings, steps)
     if lpbq:
-        encodings = _lpbq(encodings, steps, refusals)
+        encodings = _lpbq(model, encodings, steps, refusals)
     if "blocks-to-matmul" not in without:
         model, encodings = _blocks(model, encodings, steps, refusals)
     encodings = _norm_scales(model, constant_grids(model, encodings, steps), steps)
@@ -159,12 +163,14 @@ def _complete(model: ModelProto, encodings: EncodingSet, steps: list[Step]) -> E
     return completed
 
 
-def _lpbq(encodings: EncodingSet, steps: list[Step], refusals: list[str]) -> EncodingSet:
+def _lpbq(model: ModelProto, encodings: EncodingSet, steps: list[Step], refusals: list[str]) -> EncodingSet:
     changed, left = lpbq_encodings(encodings)
     names = tuple(entry.name for entry in encodings if entry.value is not changed.entries[entry.name].value)
     refusals += [f"{name}: not LPBQ, {reason}" for name, reason in left.items()]
     if names:
-        steps.append(Step(id="lpbq", why="asked for; a float scale per channel times a number per block", names=names))
+        why = "asked for; a float scale per channel times a number per block"
+        losses = block_losses(names, encodings, changed, stored_tensors(model.graph))
+        steps.append(Step(id="lpbq", why=why, names=names, losses=losses))
     return changed
 
 

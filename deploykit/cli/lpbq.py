@@ -22,7 +22,9 @@ _PATH = click.Path(path_type=Path)
 @click.command(cls=Command)
 @click.argument("model", type=_PATH)
 @click.option("-o", "--out", type=_PATH, required=True, metavar="FILE", help="The model to write.")
-@click.option("--refine/--no-refine", default=False, help="Re-round the integers to the new scales.")
+@click.option(
+    "refine", "--refine/--no-refine", "--lpbq-refine", default=False, help="Re-round the integers to the new scales."
+)
 @click.option("--backend", metavar="ID", help="Whose compiler to report on. Default: the first that knows blocks.")
 @click.option("--sdk", default="", metavar="VERSION", help="The version of that compiler. Default: the newest.")
 @click.option("--force", is_flag=True, help="Replace a file that stands there.")

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from deploykit.model.structure import captured_names
+
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
@@ -22,6 +24,7 @@ __all__ = [
     "label",
     "opset_of",
     "producers_of",
+    "read_elsewhere",
     "set_nodes",
     "stored_tensors",
     "usable_copy",
@@ -138,9 +141,18 @@ def set_nodes(graph: GraphProto, nodes: Iterable[NodeProto]) -> None:
     graph.node.extend(kept)
 
 
+def read_elsewhere(graph: GraphProto) -> set[str]:
+    """Tensors that must keep their names: outputs of the graph, and what bodies of If, Loop and Scan read."""
+    return {value.name for value in graph.output} | {name for node in graph.node for name in captured_names(node)}
+
+
 def drop_unused_constants(graph: GraphProto, names: Iterable[str]) -> None:
-    """Remove those of the named stored tensors that no node and no output reads any more."""
-    read = {name for node in graph.node for name in node.input} | {value.name for value in graph.output}
+    """Remove those of the named stored tensors that nothing reads: no node, no body of a node, no output of the graph.
+
+    The default of a graph input stays too: without it the input would be required.
+    """
+    read = {name for node in graph.node for name in (*node.input, *captured_names(node))}
+    read |= {value.name for value in (*graph.input, *graph.output)}
     unused = set(names) - read
     kept = [tensor for tensor in graph.initializer if tensor.name not in unused]
     if len(kept) < len(graph.initializer):

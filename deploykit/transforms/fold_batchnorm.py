@@ -21,6 +21,7 @@ from deploykit.transforms.editing import (
     drop_unused_constants,
     label,
     producers_of,
+    read_elsewhere,
     set_nodes,
     stored_tensors,
     usable_copy,
@@ -45,7 +46,7 @@ class _Pair:
 def _match(model: ModelProto) -> MatchResult:
     graph = model.graph
     producers, consumers, stored = producers_of(graph), consumers_of(graph), stored_tensors(graph)
-    outputs = {value.name for value in graph.output}
+    outputs = read_elsewhere(graph)
     sites, refusals = list[Site](), list[Refusal]()
     for node in graph.node:
         if node.op_type != "BatchNormalization":

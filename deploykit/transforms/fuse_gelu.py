@@ -17,6 +17,7 @@ from deploykit.transforms.editing import (
     label,
     opset_of,
     producers_of,
+    read_elsewhere,
     set_nodes,
     stored_tensors,
     usable_copy,
@@ -75,7 +76,7 @@ def _reader(graph: GraphProto) -> _Reader:
         stored=stored_tensors(graph),
         producers=producers_of(graph),
         consumers=consumers_of(graph),
-        outputs={value.name for value in graph.output},
+        outputs=read_elsewhere(graph),
     )
 
 

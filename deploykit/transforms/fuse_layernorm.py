@@ -14,7 +14,6 @@ import numpy as np
 
 from deploykit.encodings.values import EncodingSet
 from deploykit.errors import InputError
-from deploykit.model.structure import captured_names
 from deploykit.transforms.contract import MatchResult, Refusal, Rewritten, Site, Transform
 from deploykit.transforms.editing import (
     Names,
@@ -26,6 +25,7 @@ from deploykit.transforms.editing import (
     label,
     opset_of,
     producers_of,
+    read_elsewhere,
     set_nodes,
     stored_tensors,
     usable_copy,
@@ -86,13 +86,12 @@ class _Reader:
 
 
 def _reader(model: ModelProto) -> _Reader:
-    """Names that subgraphs read count as outputs: their maker must stay."""
     graph = model.graph
     return _Reader(
         stored=stored_tensors(graph),
         producers=producers_of(graph),
         consumers=consumers_of(graph),
-        outputs={value.name for value in graph.output} | {n for node in graph.node for n in captured_names(node)},
+        outputs=read_elsewhere(graph),
         shapes=_shapes(model),
     )
 
@@ -245,7 +244,7 @@ def _check_readers(reader: _Reader, chain: list[NodeProto]) -> None:
 
 def _apply(model: ModelProto, encodings: EncodingSet | None, found: MatchResult) -> Rewritten:
     copy = raise_opset(usable_copy(model), _OPSET) if found else usable_copy(model)
-    constants, names, touched = _droppable(copy), Names(copy.graph), set[str]()
+    constants, names, touched = set(stored_tensors(copy.graph)), Names(copy.graph), set[str]()
     made: dict[str, NodeProto] = {}
     gone = set[str]()
     for site in found.sites:
@@ -262,13 +261,6 @@ def _apply(model: ModelProto, encodings: EncodingSet | None, found: MatchResult)
     if encodings is not None:
         encodings = _carried(copy, encodings, gone, constants)
     return Rewritten(model=copy, encodings=encodings, touched=frozenset(touched))
-
-
-def _droppable(model: ModelProto) -> set[str]:
-    """Stored tensors that may go once no node reads them: subgraphs do not, and they are no default of an input."""
-    graph = model.graph
-    needed = {value.name for value in graph.input} | {name for node in graph.node for name in captured_names(node)}
-    return set(stored_tensors(graph)) - needed
 
 
 def _node(norm: _Norm, gamma: str) -> NodeProto:
@@ -288,9 +280,8 @@ def _ones(model: ModelProto, name: str, size: int) -> str:
 
 
 def _carried(model: ModelProto, encodings: EncodingSet, gone: set[str], constants: set[str]) -> EncodingSet:
-    """The entries without those of vanished tensors and of stored ones that nothing reads any more."""
-    alive = {name for node in model.graph.node for name in (*node.input, *node.output)}
-    lost = gone | (constants - alive)
+    """The entries without those of tensors that are gone, computed or stored."""
+    lost = gone | (constants - set(stored_tensors(model.graph)))
     entries = {name: entry for name, entry in encodings.entries.items() if name not in lost}
     return replace(encodings, entries=entries, float_tensors=encodings.float_tensors - lost)
 

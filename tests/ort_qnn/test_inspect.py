@@ -73,8 +73,9 @@ def test_what_is_no_context_is_an_input_error(compiled: Path, tmp_path: Path) ->
         inspect_context(tmp_path / "nothing.bin")
 
 
-def test_lpbq_reports_loss_and_path_per_weight(tmp_path: Path) -> None:
-    status, report = call("lpbq", str(AIMET / "mlp/bq-w4a16.qdq.onnx"), "-o", str(tmp_path / "out.onnx"), "--refine")
+@pytest.mark.parametrize("option", ["--refine", "--lpbq-refine"])
+def test_lpbq_reports_loss_and_path_per_weight(tmp_path: Path, option: str) -> None:
+    status, report = call("lpbq", str(AIMET / "mlp/bq-w4a16.qdq.onnx"), "-o", str(tmp_path / "out.onnx"), option)
     assert status == 0 and report["converted"] == 5
     for weight in report["weights"]:
         assert weight["loss"]["refined_sqnr_db"] >= weight["loss"]["sqnr_db"] and weight["path"]

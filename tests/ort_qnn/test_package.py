@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,12 @@ from deploykit.errors import UnknownTargetError, UsageError
 from deploykit.pipeline import Packaged, make_package, make_plan, read_situations, verify
 from deploykit.transforms.extract_qdq import extract_qdq
 from deploykit.transforms.insert_qdq import insert_qdq
+from deploykit.transforms.lpbq_files import convert_file
 from deploykit_ort_qnn import backend
 from deploykit_ort_qnn.compiler import CompileJob, compile_model
 from deploykit_ort_qnn.draft import draft_of
 from deploykit_ort_qnn.emulation import Comparison, compare, random_inputs
+from deploykit_ort_qnn.preparation import prepare
 from deploykit_ort_qnn.rules import NUMERIC_RULES
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
@@ -226,6 +229,19 @@ def test_blocks_run_in_fp16_unless_lpbq_is_asked_for(tmp_path: Path) -> None:
     assert make_plan(request("mlp/bq-w4a16.qdq.onnx", adapter_options=strict)).route is None
     lpbq = make_package(request("mlp/bq-w4a16.qdq.onnx", adapter_options={"lpbq": True, **strict}), tmp_path / "lpbq")
     assert lpbq.exit_status == 0 and not {"ORT006", "ORT103"} & codes(lpbq)
+    assert "ORT013" in codes(lpbq)
+
+
+def test_a_package_tells_the_loss_that_the_lpbq_command_tells(tmp_path: Path) -> None:
+    """The command works on packed integers, the package on the weights: two ways to the same numbers."""
+    prepared = prepare(onnx.load(AIMET / "mlp/bq-w4a16.qdq.onnx"), None, lpbq=True, int16_matmul=True)
+    told = next(step.to_json()["losses"] for step in prepared.steps if step.id == "lpbq")
+    report = convert_file(AIMET / "mlp/bq-w4a16.qdq.onnx", tmp_path / "out.onnx", refined=True)
+    asked = [weight.loss.to_json() for weight in report.weights if weight.loss is not None]
+    assert len(told) == len(asked) > 1
+    order = itemgetter("sqnr_db")
+    for mine, other in zip(sorted(told.values(), key=order), sorted(asked, key=order), strict=True):
+        assert mine == pytest.approx(other, rel=1e-3, abs=1e-4)
 
 
 def test_the_finalization_mode_is_offered_and_recorded(tmp_path: Path) -> None:

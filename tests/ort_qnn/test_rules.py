@@ -16,6 +16,7 @@ from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.pipeline import read_situation
 from deploykit.rules import Rule
 from deploykit.transforms.insert_qdq import Skipped
+from deploykit.transforms.lpbq import Loss
 from deploykit_ort_qnn import backend
 from deploykit_ort_qnn.compiler import CompileOutcome, RefusedNode
 from deploykit_ort_qnn.draft import Draft, draft_of, wheel_for
@@ -132,6 +133,11 @@ def step(identifier: str) -> Draft:
     return prepared(steps=(Step(id=identifier, why="because", names=("y",)),))
 
 
+def lossy_step(identifier: str) -> Draft:
+    losses = {"w": Loss(scale_error=0.03, sqnr_db=30.0, refined_sqnr_db=35.0)}
+    return prepared(steps=(Step(id=identifier, why="because", names=("w",), losses=losses),))
+
+
 CASES: dict[str, tuple[Case, Case]] = {
     "ORT001": (lambda: draft(soc_model=None), draft),
     "ORT002": (lambda: draft("mlp/model.onnx", precision="w8a8"), lambda: draft("mlp/model.onnx")),
@@ -148,6 +154,7 @@ CASES: dict[str, tuple[Case, Case]] = {
         lambda: draft(chosen=Chosen(compile={}, run={}, entries={}, unchecked=("vtcm_mb",))),
         draft,
     ),
+    "ORT013": (lambda: lossy_step("lpbq"), lambda: step("lpbq")),
     "ORT101": (lambda: types(graph(("uint16", "float32", "int8"))), lambda: GOOD_TYPES),
     "ORT102": (lambda: converted("uint8", asked_for=False), lambda: converted("uint8", asked_for=True)),
     "ORT103": (lambda: types(graph(("float16", "float16", "int8"), encoding="per-block")), lambda: GOOD_TYPES),
