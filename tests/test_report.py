@@ -72,8 +72,14 @@ def test_the_report_in_a_browser(page: tuple[Path, dict[str, Any]], width: int, 
 
 def look_at(page: Path, width: int, profile: Path) -> tuple[dict[str, Any], list[str]]:
     """What the probe measured, and what the browser's console said."""
-    options = ["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--virtual-time-budget=2000"]
-    places = [f"--user-data-dir={profile}", f"--window-size={width},900", "--dump-dom", page.as_uri()]
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--enable-logging=stderr"]
+    places = [
+        "--virtual-time-budget=2000",
+        f"--user-data-dir={profile}",
+        f"--window-size={width},900",
+        "--dump-dom",
+        page.as_uri(),
+    ]
     done = subprocess.run([str(CHROMIUM), *options, *places], capture_output=True, text=True, timeout=120, check=True)
     found = re.search(r"<title>(.*?)</title>", done.stdout, re.DOTALL)
     assert found is not None
