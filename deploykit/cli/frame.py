@@ -112,6 +112,12 @@ class Group(click.Group):
 Group.group_class = Group
 
 
+def _advice(error: click.ClickException) -> str:
+    """What the usage line does not tell: where the values of a missing option are listed."""
+    wanted = error.param if isinstance(error, click.MissingParameter) else None
+    return "'deploykit targets' lists the devices" if wanted is not None and wanted.metavar == "DEVICE" else ""
+
+
 def run(command: click.Command, args: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit status; no exception gets out but SystemExit-free interrupts."""
     arguments = list(sys.argv[1:] if args is None else args)
@@ -122,7 +128,10 @@ def run(command: click.Command, args: Sequence[str] | None = None) -> int:
         return exit_.exit_code
     except click.ClickException as error:
         error.show()
-        _show_json_error(arguments, what=error.format_message(), why="", next_="", status=2)
+        advice = _advice(error)
+        if advice:
+            click.echo(f"  next: {advice}", err=True)
+        _show_json_error(arguments, what=error.format_message(), why="", next_=advice, status=2)
         return 2
     except click.Abort:
         click.echo("interrupted", err=True)

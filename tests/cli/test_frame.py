@@ -117,3 +117,12 @@ def test_a_reader_that_leaves_is_no_error() -> None:
     done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
+
+
+def test_a_missing_target_says_where_targets_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    from deploykit.cli import cli
+
+    assert run(cli, ["package", "model.onnx"]) == 2
+    assert "'deploykit targets' lists the devices" in capsys.readouterr().err
+    assert run(cli, ["package", "--target", "sm8650"]) == 2
+    assert "deploykit targets" not in capsys.readouterr().err
