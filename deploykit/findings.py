@@ -5,12 +5,22 @@ A finding is data: whoever prints it decides how. It must not import rules, mode
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-__all__ = ["Confidence", "Finding", "Severity", "Subject", "SubjectKind", "exit_status", "sort_findings", "summarize"]
+__all__ = [
+    "Confidence",
+    "Finding",
+    "Severity",
+    "Subject",
+    "SubjectKind",
+    "exit_status",
+    "listed",
+    "sort_findings",
+    "summarize",
+]
 
 
 class Severity(StrEnum):
@@ -129,3 +139,9 @@ def summarize(findings: Iterable[Finding]) -> dict[str, int]:
 def exit_status(findings: Iterable[Finding]) -> int:
     """1 when an error-level finding is not handled, else 0."""
     return int(any(finding.blocks for finding in findings))
+
+
+def listed(names: Sequence[str], *, most: int = 5) -> str:
+    """The first few names, and how many more there are, for a message."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

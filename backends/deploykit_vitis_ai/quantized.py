@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from deploykit.facts.graph import GraphFacts, NodeFact
-from deploykit.findings import Severity, SubjectKind
+from deploykit.findings import Severity, SubjectKind, listed
 from deploykit.rules import Found, Registry
 from deploykit_vitis_ai.inspection import Quantized, is_power_of_two
 
 __all__ = ["QUANTIZED_RULES"]
+
 
 _POWER_OF_TWO = ("vint8", "mixed", "xint8")
 _ACTIVATIONS = {"vint8": "int8", "mixed": "int8", "xint8": "uint8", "a8w8": "int8", "a16w8": "int16"}
@@ -27,11 +28,6 @@ _BOUNDARY = "repository Xilinx/ross-ai-assistant: the boundary kernel matches po
 
 def _about(quantized: Quantized, message: str, **evidence: object) -> Found:
     return Found(kind=SubjectKind.FILE, name=quantized.name, message=message, evidence=evidence)
-
-
-def _some(names: list[str], most: int = 5) -> str:
-    shown = ", ".join(names[:most])
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
 @QUANTIZED_RULES.rule(
@@ -64,7 +60,7 @@ def check_scales(quantized: Quantized) -> Iterator[Found]:
         return
     bad = [grid.tensor for grid in quantized.grids if not all(map(is_power_of_two, grid.scales))]
     if bad:
-        yield _about(quantized, f"{len(bad)} scales are no powers of two: {_some(bad)}", tensors=bad[:50])
+        yield _about(quantized, f"{len(bad)} scales are no powers of two: {listed(bad)}", tensors=bad[:50])
 
 
 @QUANTIZED_RULES.rule(
@@ -83,7 +79,7 @@ def check_zero_points(quantized: Quantized) -> Iterator[Found]:
         return
     bad = [grid.tensor for grid in quantized.grids if not set(grid.zero_points) <= set(allowed)]
     if bad:
-        yield _about(quantized, f"{len(bad)} zero points are not {allowed}: {_some(bad)}", tensors=bad[:50])
+        yield _about(quantized, f"{len(bad)} zero points are not {allowed}: {listed(bad)}", tensors=bad[:50])
 
 
 @QUANTIZED_RULES.rule(
@@ -103,7 +99,7 @@ def check_types(quantized: Quantized) -> Iterator[Found]:
     nodes = {node.label: node for node in quantized.facts.nodes if node.op_type == "QuantizeLinear"}
     bad = [grid.tensor for grid in quantized.grids if grid.node in nodes and grid.dtype != wanted]
     if bad:
-        yield _about(quantized, f"{len(bad)} activations are not {wanted}: {_some(bad)}", tensors=bad[:50])
+        yield _about(quantized, f"{len(bad)} activations are not {wanted}: {listed(bad)}", tensors=bad[:50])
 
 
 @QUANTIZED_RULES.rule(
@@ -128,7 +124,7 @@ def check_float(quantized: Quantized) -> Iterator[Found]:
         and not _scales_pooling(quantized.facts, node)
     ]
     if found:
-        message = f"{len(found)} operators read float values: {_some(found)}"
+        message = f"{len(found)} operators read float values: {listed(found)}"
         yield Found(kind=SubjectKind.NODE, name=found[0], message=message, evidence={"nodes": found[:50]})
 
 
@@ -164,7 +160,7 @@ def check_exclusions(quantized: Quantized) -> Iterator[Found]:
     facts = quantized.facts
     gone = _gone(quantized)
     if gone:
-        message = f"excluded, and no longer in the model under that name: {_some(gone)}"
+        message = f"excluded, and no longer in the model under that name: {listed(gone)}"
         hint = "the quantizer merged or folded it; see what makes its output now"
         yield Found(kind=SubjectKind.FILE, name=quantized.name, message=message, hint=hint, severity=Severity.WARNING)
     bad = [
@@ -173,7 +169,7 @@ def check_exclusions(quantized: Quantized) -> Iterator[Found]:
         if node.name in quantized.excluded and any(_quantized_inside(quantized, name) for name in node.inputs)
     ]
     if bad:
-        yield _about(quantized, f"excluded and still quantized: {_some(bad)}", nodes=bad[:50])
+        yield _about(quantized, f"excluded and still quantized: {listed(bad)}", nodes=bad[:50])
 
 
 def _gone(quantized: Quantized) -> list[str]:

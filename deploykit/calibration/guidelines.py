@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from deploykit.calibration.survey import Survey
-from deploykit.findings import SubjectKind
+from deploykit.findings import SubjectKind, listed
 from deploykit.rules import Found, Registry
 
 __all__ = ["CALIBRATION_RULES"]
+
 
 CALIBRATION_RULES: Registry[Survey] = Registry("calibration")
 
@@ -21,11 +22,6 @@ _GUIDE = ["vendor user guide UG1414, quantizer flow: 100 to 1000 calibration ima
 
 def _about(survey: Survey, message: str, **evidence: object) -> Found:
     return Found(kind=SubjectKind.DATA, name=survey.origin, message=message, evidence=evidence)
-
-
-def _named(names: tuple[str, ...], *, most: int = 5) -> str:
-    shown = ", ".join(names[:most])
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
 @CALIBRATION_RULES.rule(
@@ -87,7 +83,7 @@ def check_usable(survey: Survey) -> Iterator[Found]:
 def check_identical(survey: Survey) -> Iterator[Found]:
     """Groups of equal samples."""
     for group in survey.identical:
-        yield _about(survey, f"identical: {_named(group)}", samples=list(group))
+        yield _about(survey, f"identical: {listed(group)}", samples=list(group))
 
 
 @CALIBRATION_RULES.rule(
@@ -157,6 +153,6 @@ def check_random(survey: Survey) -> Iterator[Found]:
 def check_values(survey: Survey) -> Iterator[Found]:
     """Constant samples and samples that are not finite."""
     if survey.not_finite:
-        yield _about(survey, f"not finite: {_named(survey.not_finite)}", samples=list(survey.not_finite))
+        yield _about(survey, f"not finite: {listed(survey.not_finite)}", samples=list(survey.not_finite))
     if survey.constant:
-        yield _about(survey, f"constant: {_named(survey.constant)}", samples=list(survey.constant))
+        yield _about(survey, f"constant: {listed(survey.constant)}", samples=list(survey.constant))

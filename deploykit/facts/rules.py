@@ -13,7 +13,7 @@ from deploykit.facts.graph import GraphFacts, TensorRole
 from deploykit.facts.inventory import control_flow_nodes
 from deploykit.facts.parameters import DEFAULT_DOMAINS
 from deploykit.facts.shapes import DynamicDim, dynamic_inputs, dynamic_tensors, shape_text, tensor_bytes
-from deploykit.findings import SubjectKind
+from deploykit.findings import SubjectKind, listed
 from deploykit.rules import Found, Registry
 
 __all__ = ["GRAPH_RULES"]
@@ -24,11 +24,6 @@ _IR = "ONNX IR specification (onnx/onnx docs/IR.md)"
 _FIX_TOOL = "python -m onnxruntime.tools.make_dynamic_shape_fixed"
 _FIX_PAGE = "https://onnxruntime.ai/docs/tutorials/mobile/helpers/make-dynamic-shape-fixed.html"
 _SHOWN = 8
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
 
 
 @GRAPH_RULES.rule(
@@ -171,7 +166,7 @@ def check_model_functions(facts: GraphFacts) -> Iterator[Found]:
         yield Found(
             kind=SubjectKind.MODEL,
             name=facts.model_name,
-            message=f"{facts.model_name} calls functions of its own: {_listed(called)}",
+            message=f"{facts.model_name} calls functions of its own: {listed(called, most=_SHOWN)}",
             evidence={"functions": called},
         )
 
@@ -214,7 +209,7 @@ def check_non_finite(facts: GraphFacts) -> Iterator[Found]:
             yield Found(
                 kind=SubjectKind.TENSOR,
                 name=name,
-                message=f"{name} holds {what}, read by {_listed(readers)}",
+                message=f"{name} holds {what}, read by {listed(readers, most=_SHOWN)}",
                 evidence={"holds": what, "readers": readers},
             )
 
@@ -236,7 +231,7 @@ def check_float64(facts: GraphFacts) -> Iterator[Found]:
         yield Found(
             kind=SubjectKind.TENSOR,
             name=names[0],
-            message=f"{len(names)} tensors are 64-bit float: {_listed(names)}",
+            message=f"{len(names)} tensors are 64-bit float: {listed(names, most=_SHOWN)}",
             evidence={"tensors": names},
         )
 
@@ -276,7 +271,7 @@ def check_unread(facts: GraphFacts) -> Iterator[Found]:
         yield Found(
             kind=SubjectKind.TENSOR,
             name=names[0],
-            message=f"nothing reads {len(names)} stored tensors of {size:,} bytes: {_listed(names)}",
+            message=f"nothing reads {len(names)} stored tensors of {size:,} bytes: {listed(names, most=_SHOWN)}",
             evidence={"tensors": names, "bytes": size},
         )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from deploykit.facts.graph import GraphFacts
-from deploykit.findings import Severity, SubjectKind
+from deploykit.findings import Severity, SubjectKind, listed
 from deploykit.numerics.mixing import Mixing, find_mixing, output_of_shape
 from deploykit.rules import Found, Registry
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from deploykit.numerics.comparison import Comparison, OutputComparison, SliceRun
 
 __all__ = ["COMPARISON_RULES", "Judged", "Thresholds"]
+
 
 _GOOD_DB = 20.0
 _DROWNED_DB = 6.0
@@ -154,7 +155,7 @@ def check_missing(judged: Judged) -> Iterator[Found]:
         yield Found(
             kind=SubjectKind.DATA,
             name=comparison.candidate,
-            message=f"the candidate lacks {len(comparison.missing)}: {_list(comparison.missing)}",
+            message=f"the candidate lacks {len(comparison.missing)}: {listed(comparison.missing)}",
             evidence={"missing": list(comparison.missing)},
         )
 
@@ -175,7 +176,7 @@ def check_extra(judged: Judged) -> Iterator[Found]:
         yield Found(
             kind=SubjectKind.DATA,
             name=comparison.candidate,
-            message=f"the baseline lacks {len(comparison.extra)}: {_list(comparison.extra)}",
+            message=f"the baseline lacks {len(comparison.extra)}: {listed(comparison.extra)}",
             evidence={"extra": list(comparison.extra)},
         )
 
@@ -267,7 +268,7 @@ def check_thresholds(judged: Judged) -> Iterator[Found]:
 def check_ignored(judged: Judged) -> Iterator[Found]:
     """Files of either folder that were left out, by name."""
     if judged.comparison.ignored:
-        message = f"not read: {_list(judged.comparison.ignored)}"
+        message = f"not read: {listed(judged.comparison.ignored)}"
         yield Found(kind=SubjectKind.DATA, name=judged.comparison.baseline, message=message)
 
 
@@ -281,8 +282,3 @@ def _misses(summary: dict[str, float], asked: Thresholds) -> Iterable[str]:
     for name, value, limit, sign in rows:
         if limit is not None and not sign * value >= sign * limit:  # nan misses every threshold
             yield f"{name} {value:.6g} misses {limit:g}"
-
-
-def _list(names: tuple[str, ...], *, most: int = 5) -> str:
-    shown = ", ".join(names[:most])
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"

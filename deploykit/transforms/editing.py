@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from deploykit.model.structure import captured_names
+from deploykit.model.structure import node_label as label
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto
@@ -57,11 +58,6 @@ def usable_copy(model: ModelProto) -> ModelProto:
     copy = ModelProto()
     copy.CopyFrom(model)
     return copy
-
-
-def label(node: NodeProto) -> str:
-    """A node's name, or its type and first output where it has none."""
-    return node.name or f"{node.op_type} -> {node.output[0] if node.output else '?'}"
 
 
 def attribute(node: NodeProto, name: str, default: Any = None) -> Any:

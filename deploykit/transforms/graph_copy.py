@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
+from deploykit.model.structure import node_label as label
+
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto
 
@@ -207,11 +209,6 @@ def attribute(node: NodeProto, name: str, default: Any = None) -> Any:
     from onnx import helper
 
     return next((helper.get_attribute_value(a) for a in node.attribute if a.name == name), default)
-
-
-def label(node: NodeProto) -> str:
-    """A node's name, or its type and first output where it has none."""
-    return node.name or f"{node.op_type} -> {node.output[0] if node.output else '?'}"
 
 
 def keep_entries(encodings: EncodingSet | None, graph: GraphCopy) -> EncodingSet | None:

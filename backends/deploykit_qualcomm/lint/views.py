@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from deploykit import findings
 from deploykit.adapter import Situation
 from deploykit.facts.graph import GraphFacts, NodeFact, TensorFact
 from deploykit.findings import SubjectKind
@@ -197,8 +198,7 @@ def option(situation: Situation, key: str) -> str | None:
 
 def listed(names: list[str]) -> str:
     """The first few names, and how many more there are."""
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
+    return findings.listed(names, most=_SHOWN)
 
 
 def at_node(node: NodeFact, message: str, *, sources: tuple[str, ...] = (), **evidence: object) -> Found:
