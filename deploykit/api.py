@@ -10,22 +10,22 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from deploykit.adapter import Request
+from deploykit.contract.backend import Request
 
 if TYPE_CHECKING:
-    from deploykit.build import BuildReport
-    from deploykit.compat import Answer
-    from deploykit.devices import Device
+    from deploykit.contract.plans import Plan
+    from deploykit.contract.probes import CheckLine
+    from deploykit.deciding.pipeline import Packaged
     from deploykit.diagnosis import Diagnosis
-    from deploykit.doctor import CheckLine
     from deploykit.findings import Finding
     from deploykit.numerics.evaluation import Evaluation
-    from deploykit.numerics.locate import Located
+    from deploykit.numerics.locating import Located
     from deploykit.numerics.simulation import Simulation
-    from deploykit.pipeline import Packaged
-    from deploykit.plan import Plan
-    from deploykit.transforms.lpbq_files import LpbqReport
-    from deploykit.verify import VerifyReport
+    from deploykit.packages.building import BuildReport
+    from deploykit.packages.verifying import VerifyReport
+    from deploykit.quantization.lpbq_files import LpbqReport
+    from deploykit.queries.capability_answers import Answer
+    from deploykit.tables.devices import Device
 
 __all__ = [
     "build",
@@ -63,7 +63,7 @@ def package(
     configuration keys) and the options of single backends (``route``, ``input_list`` …). Raises DeploykitError for
     files and names that make no sense; a "no" about the model is a result whose ``package`` is None.
     """
-    from deploykit.pipeline import make_package
+    from deploykit.deciding.pipeline import make_package
 
     made = _request(model, target, request)
     folder = None if templates is None else Path(templates)
@@ -72,36 +72,36 @@ def package(
 
 def plan(model: AnyPath, *, target: str, **request: Any) -> Plan:
     """The decision for one model and target, nothing written; arguments as for ``package``."""
-    from deploykit.pipeline import make_plan
+    from deploykit.deciding.pipeline import make_plan
 
     return make_plan(_request(model, target, request))
 
 
 def check(model: AnyPath, *, target: str, **request: Any) -> tuple[Finding, ...]:
     """Only the findings of a plan; arguments as for ``package``."""
-    from deploykit.pipeline import check as find
+    from deploykit.deciding.pipeline import check as find
 
     return find(_request(model, target, request))
 
 
 def verify(package: AnyPath, *, numerics: bool = False) -> VerifyReport:
     """Judge a package on disk, its simulated ``numerics`` included if wanted; PackageError when the folder is none."""
-    from deploykit.pipeline import verify as judge
+    from deploykit.deciding.pipeline import verify as judge
 
     return judge(Path(package), numerics=numerics)
 
 
 def build(package: AnyPath, *, on_line: Callable[[str], None] | None = None) -> BuildReport:
     """Run a package's own build script; raises PackageError when the package is not as it was made."""
-    from deploykit.build import build_package
+    from deploykit.packages.building import build_package
 
     return build_package(Path(package), on_line=on_line)
 
 
 def targets(words: str = "") -> tuple[Device, ...]:
     """The devices of all backends whose id, names or facts contain every word."""
-    from deploykit.devices import search_devices
-    from deploykit.plugins import all_devices
+    from deploykit.contract.plugins import all_devices
+    from deploykit.tables.devices import search_devices
 
     return search_devices(all_devices(), words)
 
@@ -111,17 +111,16 @@ def compat(*words: str, **filters: str) -> Answer:
 
     ``filters`` are ``sdk``, ``target``, ``arch``, ``tool`` and ``backend``.
     """
-    from deploykit.oracle import ask
+    from deploykit.queries.asking import ask
 
     return ask(words, **filters)
 
 
 def diagnose(log: AnyPath, *, model: AnyPath | None = None) -> Diagnosis:
     """Known failures in a vendor's log; ``model`` maps mangled names back to its nodes and tensors."""
-    from deploykit.build import names_of_models
-    from deploykit.diagnosis import catalog_of
+    from deploykit.contract.plugins import catalog_of, load_backends
     from deploykit.diagnosis import diagnose as judge
-    from deploykit.plugins import load_backends
+    from deploykit.packages.building import names_of_models
 
     names = None if model is None else names_of_models([Path(model)])
     with Path(log).open("rb") as stream:
@@ -130,8 +129,8 @@ def diagnose(log: AnyPath, *, model: AnyPath | None = None) -> Diagnosis:
 
 def doctor() -> tuple[CheckLine, ...]:
     """What this machine can do: SDKs, wheels, compilers, devices."""
-    from deploykit.doctor import examine
-    from deploykit.plugins import load_backends
+    from deploykit.contract.plugins import load_backends
+    from deploykit.queries.machine import examine
 
     return examine(load_backends())
 
@@ -161,7 +160,7 @@ def locate(model: AnyPath, candidate: AnyPath | None = None, **more: Any) -> Loc
 
 def lpbq(model: AnyPath, out: AnyPath, *, refine: bool = False, force: bool = False) -> LpbqReport:
     """Turn block-quantized int4 weights into LPBQ; the report holds the loss per weight."""
-    from deploykit.transforms.lpbq_files import convert_file
+    from deploykit.quantization.lpbq_files import convert_file
 
     return convert_file(Path(model), Path(out), refined=refine, force=force)
 

@@ -1,4 +1,4 @@
-"""The backend object: the methods of ``deploykit.adapter.Backend``, each a call into the module that does it.
+"""The backend object: the methods of ``deploykit.contract.backend.Backend``, each a call into the module that does it.
 
 Cheap to import; what needs onnx or numpy is imported when it is called.
 """
@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from deploykit.adapter import Execution, MixedSupport, PackageFile, Progress, Situation, Verification
-    from deploykit.capabilities import CompatRow
-    from deploykit.devices import Device
+    from deploykit.contract.backend import Execution, MixedSupport, PackageFile, Progress, Situation, Verification
+    from deploykit.contract.plans import Plan
+    from deploykit.contract.probes import Probe
+    from deploykit.contract.targets import Target
     from deploykit.diagnosis import Catalog
-    from deploykit.doctor import Probe
-    from deploykit.plan import Plan
     from deploykit.rules import Registry
-    from deploykit.target import Target
-    from deploykit.toolchain import ToolchainSpec
+    from deploykit.system import ToolchainSpec
+    from deploykit.tables.capabilities import CompatRow
+    from deploykit.tables.devices import Device
 
 __all__ = ["OrtQnn"]
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deploykit.encodings.values import Affine, EncodingSet, Lpbq
+from deploykit.graph.editing import constant_values
 from deploykit.numerics.quality import sqnr_db
 from deploykit.numerics.quantizers import fake_quantize, grid_scale, spread_scale
-from deploykit.transforms.editing import constant_values
-from deploykit.transforms.lpbq import Loss
+from deploykit.quantization.lpbq_arithmetic import Loss
 
 if TYPE_CHECKING:
     from onnx import TensorProto

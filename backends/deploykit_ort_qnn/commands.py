@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deploykit.plan import Step
+from deploykit.contract.plans import Step
 
 __all__ = ["BINARY", "CONTEXT", "MODEL", "TAIL", "steps"]
 

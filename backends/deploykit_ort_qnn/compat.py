@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from deploykit.capabilities import CompatRow, Status
+from deploykit.tables.capabilities import CompatRow, Status
 from deploykit_ort_qnn.options import load_options
 
 __all__ = ["option_rows"]

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from deploykit.errors import InputError, ToolError, UsageError
-from deploykit.process import Completed, run
+from deploykit.system.processes import Completed, run
 from deploykit_ort_qnn.qnn_graph import QnnGraph, read_graph
 from deploykit_ort_qnn.schematic import Schematic, read_schematic
 from deploykit_qualcomm.tables import tables

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from deploykit.adapter import Situation
+from deploykit.contract.backend import Situation
 from deploykit.errors import InputError, UnknownTargetError, UsageError
 from deploykit_ort_qnn.options import Chosen, choose_options
 from deploykit_qualcomm.archs import arch_number, arch_of, capability

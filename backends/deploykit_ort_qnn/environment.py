@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from deploykit.capabilities import Status
 from deploykit.findings import SubjectKind
 from deploykit.rules import Found, Registry
+from deploykit.tables.capabilities import Status
 from deploykit_qualcomm.rows import Wheel
 
 __all__ = ["ENVIRONMENT_RULES", "EnvironmentScope"]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deploykit.errors import InputError
-from deploykit.reading import read_json
+from deploykit.tables.reading import read_json
 from deploykit_ort_qnn.precision import PrecisionScope
 from deploykit_ort_qnn.qnn_graph import QnnGraph, QnnNode, QnnTensor
 from deploykit_ort_qnn.schematic import Schematic, SchematicOp, SchematicOutput

@@ -8,11 +8,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from deploykit.adapter import Execution, Progress, Situation
+from deploykit.contract.backend import Execution, Progress, Situation
+from deploykit.contract.plans import Plan
 from deploykit.errors import DefectError, ToolError
 from deploykit.findings import Finding
-from deploykit.package import json_text
-from deploykit.plan import Plan
+from deploykit.packages.writing import json_text
 from deploykit_ort_qnn.commands import CONTEXT, MODEL
 from deploykit_ort_qnn.compiler import CompileJob, CompileOutcome, compile_model, installed_wheel
 from deploykit_ort_qnn.configs import COMPILE
@@ -156,7 +156,7 @@ def _inputs(plan: Plan, situation: Situation) -> Any:
     from deploykit_ort_qnn.emulation import random_inputs
 
     if situation.request.calibration is not None:
-        from deploykit.calibration import read_samples
+        from deploykit.numerics.samples import read_samples
 
         return tuple(islice(read_samples(situation.request.calibration, situation.facts), 2))
     prepared = plan.details.draft.prepared

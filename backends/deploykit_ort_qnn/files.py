@@ -7,10 +7,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from deploykit.adapter import BytesFile, JsonFile, PackageFile, Situation, TextFile, copied_model
+from deploykit.contract.backend import BytesFile, JsonFile, PackageFile, Situation, TextFile, copied_model
+from deploykit.contract.plans import Plan
 from deploykit.errors import DefectError
-from deploykit.plan import Plan
-from deploykit.rendering import render
+from deploykit.packages.rendering import render
 from deploykit_ort_qnn.commands import CONTEXT, MODEL, TAIL
 from deploykit_ort_qnn.configs import COMPILE, RUN, TYPES
 from deploykit_ort_qnn.planning import Details

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from deploykit.encodings.values import Affine, EncodingSet
-from deploykit.transforms.editing import stored_tensors
+from deploykit.graph.editing import stored_tensors
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto

@@ -13,10 +13,10 @@ from typing import Literal
 
 from packaging.version import Version
 
+from deploykit.contract.targets import nearest_names
 from deploykit.errors import UsageError
 from deploykit.findings import Confidence
-from deploykit.reading import read_toml, structure
-from deploykit.target import nearest_names
+from deploykit.tables.reading import read_toml, structure
 
 __all__ = [
     "Chosen",

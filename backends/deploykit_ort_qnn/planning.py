@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from deploykit.adapter import Situation
+from deploykit.contract.backend import Situation
+from deploykit.contract.plans import Plan, Precision, Rejected, Route
 from deploykit.findings import Confidence, Finding, exit_status
-from deploykit.plan import Plan, Precision, Rejected, Route
 from deploykit_ort_qnn.commands import steps
 from deploykit_ort_qnn.configs import build_configs
 from deploykit_ort_qnn.draft import Draft, draft_of

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from deploykit.adapter import Progress
-from deploykit.devices import Device
+from deploykit.contract.backend import Progress
+from deploykit.tables.devices import Device
 from deploykit_ort_qnn.compiler import CompileJob, compile_model, installed_wheel
 from deploykit_ort_qnn.evidence import precision_scope
 from deploykit_ort_qnn.preparation import prepare

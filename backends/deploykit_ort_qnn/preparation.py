@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float8
-from deploykit.transforms.block_grids import symmetric_blocks
-from deploykit.transforms.blocks_to_matmul import blocks_to_matmul, match_blocks, value_grid
-from deploykit.transforms.complete_encodings import complete_encodings
-from deploykit.transforms.contract import load_transform
-from deploykit.transforms.editing import constant_values, element_type, stored_tensors
-from deploykit.transforms.extract_qdq import extract_qdq
-from deploykit.transforms.insert_qdq import Skipped, insert_qdq
-from deploykit.transforms.lpbq import Loss, lpbq_encodings
+from deploykit.graph.editing import constant_values, element_type, stored_tensors
+from deploykit.quantization.block_grids import symmetric_blocks
+from deploykit.quantization.complete_encodings import complete_encodings
+from deploykit.quantization.extract_qdq import extract_qdq
+from deploykit.quantization.insert_qdq import Skipped, insert_qdq
+from deploykit.quantization.lpbq_arithmetic import Loss, lpbq_encodings
+from deploykit.rewrites.blocks_to_matmul import blocks_to_matmul, match_blocks, value_grid
+from deploykit.rewrites.contract import load_transform
 from deploykit_ort_qnn.block_losses import block_losses
 from deploykit_ort_qnn.node_units import find_conversions
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from deploykit.errors import InputError
-from deploykit.reading import read_json
+from deploykit.tables.reading import read_json
 
 __all__ = ["QnnGraph", "QnnNode", "QnnTensor", "parse_graph", "read_graph"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from deploykit.adapter import MixedSupport
-from deploykit.devices import Device
+from deploykit.contract.backend import MixedSupport
+from deploykit.contract.targets import Target
 from deploykit.findings import Confidence
-from deploykit.target import Target
+from deploykit.tables.devices import Device
 from deploykit_ort_qnn.draft import wheel_for
 from deploykit_qualcomm.archs import capability
 from deploykit_qualcomm.resolving import resolve_target

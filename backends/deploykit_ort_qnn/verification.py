@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from deploykit.adapter import Check, Verification
+from deploykit.contract.backend import Check, Verification
 from deploykit.errors import DeploykitError
 from deploykit.findings import Finding
-from deploykit.reading import read_json
+from deploykit.tables.reading import read_json
 from deploykit_ort_qnn.commands import BINARY, CONTEXT, MODEL
 from deploykit_ort_qnn.configs import COMPILE, RUN, TYPES
 from deploykit_ort_qnn.evidence import EVIDENCE, precision_scope, read_evidence

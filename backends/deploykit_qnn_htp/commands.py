@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from deploykit.capabilities import Flag, SdkTable, Status
+from deploykit.contract.plans import Step
 from deploykit.errors import DefectError
-from deploykit.plan import Step
+from deploykit.tables.capabilities import Flag, SdkTable, Status
 from deploykit_qnn_htp.draft import Candidate
 from deploykit_qnn_htp.routes import Intent
 

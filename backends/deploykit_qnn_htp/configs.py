@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from deploykit.capabilities import ConfigKey, SdkTable, Status
-from deploykit.devices import Device
+from deploykit.contract.targets import nearest_names
 from deploykit.errors import DefectError, UsageError
-from deploykit.target import nearest_names
+from deploykit.tables.capabilities import ConfigKey, SdkTable, Status
+from deploykit.tables.devices import Device
 from deploykit_qnn_htp.commands import Paths
 
 __all__ = ["Setting", "build_configs", "parse_settings"]

@@ -8,14 +8,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deploykit.adapter import Situation
-from deploykit.capabilities import SdkTable, Status
+from deploykit.contract.backend import Situation
 from deploykit.errors import DefectError, UsageError
+from deploykit.tables.capabilities import SdkTable, Status
 from deploykit_qnn_htp.routes import Intent, RouteRow
 
 if TYPE_CHECKING:
     from deploykit.encodings.values import EncodingSet
-    from deploykit.facts.float_propagation import FloatPrediction
+    from deploykit.quantization.float_propagation import FloatPrediction
 
 __all__ = ["Candidate", "Draft", "Widths", "draft_of"]
 
@@ -119,7 +119,7 @@ class Candidate:
 
 def draft_of(situation: Situation) -> Draft:
     """Collect what does not depend on the route."""
-    from deploykit.facts.float_propagation import predict_float_set
+    from deploykit.quantization.float_propagation import predict_float_set
     from deploykit_qnn_htp.encodings import complete
 
     encodings, facts = situation.encodings, situation.facts

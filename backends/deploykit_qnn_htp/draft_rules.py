@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from deploykit.capabilities import Feature, Status
 from deploykit.findings import Severity, SubjectKind
 from deploykit.rules import Found, Registry
+from deploykit.tables.capabilities import Feature, Status
 from deploykit_qnn_htp.draft import Draft
 from deploykit_qnn_htp.naming import listed
 from deploykit_qnn_htp.routes import Intent
@@ -200,8 +200,8 @@ def check_weight_width(draft: Draft) -> Iterator[Found]:
 )
 def check_float16_range(draft: Draft) -> Iterator[Found]:
     """A warning where every infinity saturates anyway, an error where it reaches other arithmetic."""
-    from deploykit.facts.collect import constant_range
-    from deploykit.facts.reach import collect_reach, saturates
+    from deploykit.graph.collect import constant_range
+    from deploykit.quantization.reach import collect_reach, saturates
 
     floats = draft.float_set if draft.intent is Intent.MIXED else frozenset()
     facts, model = draft.situation.facts, draft.situation.model

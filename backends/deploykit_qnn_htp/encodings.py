@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from deploykit.encodings.conversion import Conversion, OutcomeKind, convert
 from deploykit.encodings.values import Encoding, EncodingSet, Float
-from deploykit.facts.placement import layouts
+from deploykit.quantization.placement import layouts
 
 if TYPE_CHECKING:
-    from deploykit.adapter import Situation
+    from deploykit.contract.backend import Situation
     from deploykit_qnn_htp.draft import Candidate
 
 __all__ = ["can_write", "complete", "written"]
@@ -28,8 +28,8 @@ def complete(encodings: EncodingSet, situation: Situation, floats: frozenset[str
 
     ``floats`` are the tensors meant to stay float; nothing is derived for them or through them.
     """
-    from deploykit.facts.collect import constant_value
-    from deploykit.facts.completion import complete as complete_set
+    from deploykit.graph.collect import constant_value
+    from deploykit.quantization.completion import complete as complete_set
 
     tensors = situation.facts.tensors
     integers = {

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deploykit.adapter import BytesFile, JsonFile, PackageFile, Situation, TextFile, copied_model
+from deploykit.contract.backend import BytesFile, JsonFile, PackageFile, Situation, TextFile, copied_model
+from deploykit.contract.plans import Plan
 from deploykit.errors import DefectError
-from deploykit.plan import Plan
 from deploykit_qnn_htp.parts import Details, Part
 from deploykit_qnn_htp.scripts import scripts
 
@@ -61,7 +61,7 @@ def _calibration(situation: Situation, candidate: Candidate) -> Iterator[Package
     path = situation.request.calibration
     if path is None or not candidate.route.input_list:
         return
-    from deploykit.calibration import read_samples
+    from deploykit.numerics.samples import read_samples
 
     lines = []
     for index, sample in enumerate(read_samples(path, situation.facts)):

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from deploykit.contract.plans import Precision
 from deploykit.errors import DefectError
 from deploykit.findings import Finding
-from deploykit.plan import Precision
 from deploykit_qnn_htp.commands import Paths
 from deploykit_qnn_htp.draft import Candidate, Draft
 from deploykit_qnn_htp.draft_rules import DRAFT_RULES

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from deploykit.adapter import MixedSupport, Situation
-from deploykit.capabilities import Status
+from deploykit.contract.backend import MixedSupport, Situation
+from deploykit.contract.plans import Plan, Rejected, Route, Step
+from deploykit.contract.targets import Target
 from deploykit.findings import Confidence, Finding, exit_status
-from deploykit.plan import Plan, Rejected, Route, Step
-from deploykit.target import Target
+from deploykit.tables.capabilities import Status
 from deploykit_qnn_htp.commands import Paths, steps
 from deploykit_qnn_htp.configs import Setting, build_configs, parse_settings
 from deploykit_qnn_htp.draft import Draft, draft_of

@@ -11,7 +11,7 @@ from packaging.version import Version
 
 from deploykit.errors import DefectError
 from deploykit.findings import Confidence
-from deploykit.reading import read_toml, structure
+from deploykit.tables.reading import read_toml, structure
 
 __all__ = ["Intent", "Preference", "RouteRow", "load_routes", "preference", "route_row"]
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from deploykit.capabilities import Feature, Status
 from deploykit.findings import Severity, SubjectKind
 from deploykit.rules import Found, Registry
+from deploykit.tables.capabilities import Feature, Status
 from deploykit_qnn_htp.draft import Candidate, Draft
 from deploykit_qnn_htp.naming import listed
 from deploykit_qnn_htp.routes import Intent

@@ -7,9 +7,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from deploykit.adapter import PackageFile, Situation, TextFile
-from deploykit.plan import Plan
-from deploykit.rendering import render
+from deploykit.contract.backend import PackageFile, Situation, TextFile
+from deploykit.contract.plans import Plan
+from deploykit.packages.rendering import render
 from deploykit_qnn_htp.commands import HOST
 from deploykit_qnn_htp.naming import graph_name
 from deploykit_qnn_htp.parts import Details, Part

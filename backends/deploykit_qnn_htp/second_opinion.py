@@ -9,11 +9,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from deploykit.adapter import Execution, GivesSecondOpinion, Progress, Situation
+from deploykit.contract.backend import Execution, Progress, Situation
+from deploykit.contract.optional import GivesSecondOpinion
+from deploykit.contract.plans import Plan
+from deploykit.contract.plugins import load_backends
 from deploykit.errors import DefectError
 from deploykit.findings import Severity, SubjectKind
-from deploykit.plan import Plan
-from deploykit.plugins import load_backends
 from deploykit.rules import Found, Registry
 from deploykit_qnn_htp.parts import Details, Part
 
@@ -85,11 +86,11 @@ def _ask(asked: GivesSecondOpinion | None, part: Part, progress: Progress) -> Op
 
 def _quantized(part: Part) -> bytes:
     """The QDQ form of one conversion, or the float model where it has no encodings."""
-    from deploykit.numerics.samples import load_weights
+    from deploykit.numerics.samples.feeds import load_weights
 
     model, completed = load_weights(part.draft.situation.model), part.draft.completed
     if completed is not None and len(completed):
-        from deploykit.transforms.insert_qdq import insert_qdq
+        from deploykit.quantization.insert_qdq import insert_qdq
 
         model = insert_qdq(model, completed, bias="float").model
     return bytes(model.SerializeToString())

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from deploykit.adapter import Request, Situation
+from deploykit.contract.backend import Request, Situation
+from deploykit.contract.plans import Precision
 from deploykit.errors import UsageError
 from deploykit.findings import Finding
-from deploykit.plan import Precision
 from deploykit_qnn_htp.commands import Paths
 from deploykit_qnn_htp.draft import Draft, draft_of
 from deploykit_qnn_htp.draft_rules import DRAFT_RULES
@@ -21,8 +21,8 @@ from deploykit_qnn_htp.routes import Intent, load_routes
 
 if TYPE_CHECKING:
     from deploykit.encodings.values import EncodingSet
-    from deploykit.facts.graph import GraphFacts
-    from deploykit.transforms.segmentation import Segment
+    from deploykit.graph.facts import GraphFacts
+    from deploykit.quantization.segmentation import Segment
 
 __all__ = ["explanation", "joined_precision", "segment_findings", "segment_parts"]
 
@@ -53,8 +53,8 @@ def _check_options(request: Request) -> None:
 
 def _situation_of(whole: Draft, segment: Segment) -> Situation:
     """The segment as if it were the model that was asked for."""
-    from deploykit.facts.collect import collect_facts
-    from deploykit.model import wrap_proto
+    from deploykit.graph import wrap_proto
+    from deploykit.graph.collect import collect_facts
 
     situation = whole.situation
     model = wrap_proto(segment.model, path=situation.model.path)
@@ -96,7 +96,7 @@ def _wholly_integer(draft: Draft) -> Draft:
     """A quantized segment has no float set: what has no entry there is a gap, not an intent."""
     if draft.intent is not Intent.MIXED or draft.source is None or draft.before is None:
         return draft
-    from deploykit.facts.float_propagation import predict_float_set
+    from deploykit.quantization.float_propagation import predict_float_set
     from deploykit_qnn_htp.encodings import complete
 
     completed = complete(draft.source, draft.situation, frozenset())

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from deploykit.contract.plans import Rejected
 from deploykit.errors import UsageError
 from deploykit.findings import Finding
-from deploykit.plan import Rejected
 from deploykit_qnn_htp.draft import Candidate, Draft
 from deploykit_qnn_htp.routes import Intent, RouteRow, load_routes, preference, route_row
 from deploykit_qnn_htp.rules import ROUTE_RULES

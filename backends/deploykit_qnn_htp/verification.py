@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deploykit.adapter import Check, Verification
+from deploykit.contract.backend import Check, Verification
 from deploykit.errors import DeploykitError
-from deploykit.reading import read_json
+from deploykit.tables.reading import read_json
 from deploykit_qualcomm.tables import load_sdk_table
 
 __all__ = ["verify"]

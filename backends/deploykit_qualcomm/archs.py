@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deploykit.devices import Device, Fact
+from deploykit.tables.devices import Device, Fact
 from deploykit_qualcomm.tables import tables
 
 __all__ = ["arch_number", "arch_of", "capability", "has_htp", "known_archs"]

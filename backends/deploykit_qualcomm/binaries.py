@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from packaging.version import InvalidVersion, Version
 
-from deploykit.capabilities import CompatRow, Status
 from deploykit.errors import UnknownTargetError
 from deploykit.findings import Confidence
+from deploykit.tables.capabilities import CompatRow, Status
 from deploykit_qualcomm.archs import arch_number, known_archs
 from deploykit_qualcomm.compat import FAMILY
 from deploykit_qualcomm.tables import tables

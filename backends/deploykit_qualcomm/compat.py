@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, TypeVar
 
-from deploykit.capabilities import CompatRow, ConfigKey, Feature, Flag, SdkTable, Status
-from deploykit.devices import Fact
+from deploykit.tables.capabilities import CompatRow, ConfigKey, Feature, Flag, SdkTable, Status
+from deploykit.tables.devices import Fact
 from deploykit_qualcomm.rows import Wheel
 from deploykit_qualcomm.tables import Tables, tables
 

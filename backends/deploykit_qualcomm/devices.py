@@ -10,8 +10,8 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from deploykit.devices import Device, Fact, load_device, load_devices
-from deploykit.target import find_device
+from deploykit.contract.targets import find_device
+from deploykit.tables.devices import Device, Fact, load_device, load_devices
 from deploykit_qualcomm.archs import capability
 from deploykit_qualcomm.tables import DATA
 

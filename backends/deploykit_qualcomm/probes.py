@@ -12,10 +12,10 @@ from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
-from deploykit.capabilities import SdkTable, Status
-from deploykit.doctor import CheckLine, Probe, Surroundings, start
+from deploykit.contract.probes import CheckLine, Probe, Surroundings, start
 from deploykit.errors import DeploykitError
-from deploykit.process import Completed
+from deploykit.system.processes import Completed
+from deploykit.tables.capabilities import SdkTable, Status
 from deploykit_qualcomm.resolving import resolve_sdk
 from deploykit_qualcomm.tables import tables
 

@@ -12,11 +12,11 @@ from typing import NoReturn
 
 from packaging.version import InvalidVersion, Version
 
-from deploykit.capabilities import SdkTable
-from deploykit.devices import Device
+from deploykit.contract.targets import Target, nearest_names
 from deploykit.errors import UnknownTargetError
 from deploykit.findings import Finding
-from deploykit.target import Target, nearest_names
+from deploykit.tables.capabilities import SdkTable
+from deploykit.tables.devices import Device
 from deploykit_qualcomm.devices import qualcomm_device
 from deploykit_qualcomm.rules import SDK_RULES, TARGET_RULES, SdkChoice, SdkMatch
 from deploykit_qualcomm.tables import Tables, tables

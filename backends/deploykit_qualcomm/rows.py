@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Literal
 
-from deploykit.capabilities import Change, ConfigKey, Feature, Flag, Status
-from deploykit.devices import Fact
 from deploykit.findings import Confidence
-from deploykit.records import dataclass
+from deploykit.tables.capabilities import Change, ConfigKey, Feature, Flag, Status
+from deploykit.tables.devices import Fact
+from deploykit.tables.records import dataclass
 
 __all__ = [
     "Arch",

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from deploykit.capabilities import SdkTable, Status
-from deploykit.devices import Fact
+from deploykit.contract.targets import Target
 from deploykit.findings import Confidence, Severity, SubjectKind
 from deploykit.rules import Found, Registry
-from deploykit.target import Target
+from deploykit.tables.capabilities import SdkTable, Status
+from deploykit.tables.devices import Fact
 from deploykit_qualcomm.archs import arch_of, capability
 
 __all__ = ["SDK_RULES", "TARGET_RULES", "SdkChoice", "SdkMatch"]

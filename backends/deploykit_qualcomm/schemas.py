@@ -12,9 +12,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from deploykit.devices import Device
 from deploykit.errors import UsageError
-from deploykit.schemas import schema_of
+from deploykit.tables.devices import Device
+from deploykit.tables.schemas import schema_of
 from deploykit_qualcomm.rows import (
     ArchFile,
     CompatRuleFile,

@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 
 from packaging.version import InvalidVersion, Version
 
-from deploykit.capabilities import ConfigKey, Feature, Flag, SdkTable
 from deploykit.errors import InputError
 from deploykit.findings import Confidence
-from deploykit.reading import read_toml, structure
+from deploykit.tables.capabilities import ConfigKey, Feature, Flag, SdkTable
+from deploykit.tables.reading import read_toml, structure
 from deploykit_qualcomm.rows import (
     ArchFile,
     CompatRule,

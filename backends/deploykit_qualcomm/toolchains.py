@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from deploykit.toolchain import ToolchainSpec, load_toolchains
+from deploykit.contract.toolchains import load_toolchains
+from deploykit.system import ToolchainSpec
 
 __all__ = ["qualcomm_toolchains"]
 

@@ -1,4 +1,4 @@
-"""The vitis-ai backend behind the contract of ``deploykit.adapter``: each method calls the module that works."""
+"""The vitis-ai backend behind ``deploykit.contract.backend``: each method calls the module that works."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 from deploykit_vitis_ai import tables
 
 if TYPE_CHECKING:
-    from deploykit.adapter import Execution, PackageFile, Progress, Situation, Verification
-    from deploykit.capabilities import CompatRow
-    from deploykit.devices import Device
-    from deploykit.diagnosis.known import Catalog
-    from deploykit.plan import Plan
+    from deploykit.contract.backend import Execution, PackageFile, Progress, Situation, Verification
+    from deploykit.contract.known_errors import Catalog
+    from deploykit.contract.plans import Plan
+    from deploykit.contract.targets import Target
     from deploykit.rules import Registry
-    from deploykit.target import Target
-    from deploykit.toolchain import ToolchainSpec
+    from deploykit.system import ToolchainSpec
+    from deploykit.tables.capabilities import CompatRow
+    from deploykit.tables.devices import Device
 
 __all__ = ["VitisAiBackend", "backend"]
 
@@ -50,7 +50,7 @@ class VitisAiBackend:
 
     def toolchains(self) -> tuple[ToolchainSpec, ...]:
         """The environments for AMD Quark, one per release that was tried."""
-        from deploykit.toolchain import load_toolchains
+        from deploykit.contract.toolchains import load_toolchains
 
         return load_toolchains(tables.DATA / "toolchains", backend=self.id)
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from deploykit.adapter import CopiedFile, JsonFile, PackageFile, Situation, TextFile, copied_model
-from deploykit.plan import Plan
-from deploykit.rendering import render
+from deploykit.contract.backend import CopiedFile, JsonFile, PackageFile, Situation, TextFile, copied_model
+from deploykit.contract.plans import Plan
+from deploykit.packages.rendering import render
 from deploykit_vitis_ai import configs
 from deploykit_vitis_ai.planning import Details
 

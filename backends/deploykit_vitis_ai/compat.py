@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from deploykit.capabilities import CompatRow, Status
+from deploykit.tables.capabilities import CompatRow, Status
 from deploykit_vitis_ai import tables
 
 __all__ = ["compat_rows"]

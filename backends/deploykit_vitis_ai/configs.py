@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
-from deploykit.calibration import Calibration, InputSpec
+from deploykit.numerics.samples import Calibration, InputSpec
 from deploykit_vitis_ai.draft import Draft, preset_of
 from deploykit_vitis_ai.tables import VaimlKey, passes, quark_options, vaiml_keys
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from deploykit.adapter import Situation
-from deploykit.facts.graph import GraphFacts
+from deploykit.contract.backend import Situation
+from deploykit.graph.facts import GraphFacts
 from deploykit.rules import Registry
 from deploykit_vitis_ai.exclusions import Exclusions, resolve_exclusions
 from deploykit_vitis_ai.options import ChosenOptions, parse_options

@@ -11,9 +11,9 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from deploykit.contract.targets import nearest_names
 from deploykit.errors import UsageError
-from deploykit.facts.graph import GraphFacts, NodeFact
-from deploykit.target import nearest_names
+from deploykit.graph.facts import GraphFacts, NodeFact
 
 __all__ = ["GRAPH_INPUT", "Exclusions", "Leak", "Region", "Subgraph", "parse_subgraph", "resolve_exclusions"]
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deploykit.adapter import Execution, Situation
+from deploykit.contract.backend import Execution, Situation
+from deploykit.contract.plans import Plan
 from deploykit.findings import Finding, SubjectKind
-from deploykit.plan import Plan
 from deploykit.rules import Found, Registry
 from deploykit_vitis_ai import configs
 from deploykit_vitis_ai.inspection import inspect_quantized
@@ -156,7 +156,8 @@ def _quality_findings(details: Details, comparison: Comparison | None) -> tuple[
     """The rules of ``deploykit evaluate`` on the calibration samples: dead outputs are found at once."""
     if comparison is None:
         return ()
-    from deploykit.numerics.judgement import COMPARISON_RULES, Judged
+    from deploykit.numerics.rules import RULES as COMPARISON_RULES
+    from deploykit.numerics.rules import Judged
 
     request = details.draft.situation.request
     judged = Judged(

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deploykit.facts.graph import GraphFacts, NodeFact
+from deploykit.graph.facts import GraphFacts, NodeFact
 
 if TYPE_CHECKING:
-    from deploykit.model import Model
+    from deploykit.graph import Model
 
 __all__ = ["Grid", "Quantized", "actual_types", "grids_of", "inspect_quantized", "is_power_of_two"]
 
@@ -60,8 +60,8 @@ def inspect_quantized(
     float16_source: bool = False,
 ) -> Quantized:
     """Read one model file; raises InputError when it is no ONNX model."""
-    from deploykit.facts.collect import collect_facts
-    from deploykit.model import load_model
+    from deploykit.graph import load_model
+    from deploykit.graph.collect import collect_facts
 
     model = load_model(path)
     facts = collect_facts(model)
@@ -92,7 +92,7 @@ def _refusal(path: Path) -> str:
 
 def grids_of(model: Model, facts: GraphFacts) -> Iterator[Grid]:
     """The grids of all QuantizeLinear and DequantizeLinear nodes, in graph order."""
-    from deploykit.facts.collect import constant_value
+    from deploykit.graph.collect import constant_value
 
     seen: dict[str, tuple[Any, ...]] = {}
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from deploykit.facts.graph import GraphFacts, NodeFact
 from deploykit.findings import Severity, SubjectKind
-from deploykit.numerics.mixing import exclusion_around
+from deploykit.graph.facts import GraphFacts, NodeFact
+from deploykit.quantization.unlike_ranges import exclusion_around
 from deploykit.rules import Found
 from deploykit_vitis_ai.draft import DRAFT_RULES, Draft
 from deploykit_vitis_ai.inspection import grids_of, is_power_of_two

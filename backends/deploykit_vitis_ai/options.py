@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from deploykit.contract.targets import nearest_names
 from deploykit.errors import UsageError
-from deploykit.target import nearest_names
 from deploykit_vitis_ai.tables import (
     DATA,
     ProviderOption,

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deploykit.adapter import Situation
-from deploykit.calibration import Calibration, InputSpec, input_specs, load_calibration
-from deploykit.calibration.guidelines import CALIBRATION_RULES
-from deploykit.calibration.survey import Survey, survey, survey_of_random_data
+from deploykit.contract.backend import Situation
+from deploykit.contract.plans import Plan, Precision, Rejected, Route, Step
 from deploykit.errors import InputError
 from deploykit.findings import Confidence, Finding
-from deploykit.plan import Plan, Precision, Rejected, Route, Step
+from deploykit.numerics.samples import Calibration, InputSpec, input_specs, load_calibration
+from deploykit.numerics.samples.guidelines import RULES as CALIBRATION_RULES
+from deploykit.numerics.samples.survey import Survey, survey, survey_of_random_data
 from deploykit_vitis_ai import configs, model_rules, release_rules, rules
 from deploykit_vitis_ai.draft import Draft, make_draft
 from deploykit_vitis_ai.types import activation_types

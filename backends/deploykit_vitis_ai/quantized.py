@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from deploykit.facts.graph import GraphFacts, NodeFact
 from deploykit.findings import Severity, SubjectKind, listed
+from deploykit.graph.facts import GraphFacts, NodeFact
 from deploykit.rules import Found, Registry
 from deploykit_vitis_ai.inspection import Quantized, is_power_of_two
 

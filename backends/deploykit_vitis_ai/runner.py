@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from deploykit.contract.toolchains import load_toolchains
 from deploykit.errors import InputError, ToolError
-from deploykit.process import Completed
-from deploykit.reading import read_json
-from deploykit.toolchain import Environment, environment_of, load_toolchains, select
+from deploykit.system import Environment, environment_of, select
+from deploykit.system.processes import Completed
+from deploykit.tables.reading import read_json
 from deploykit_vitis_ai.tables import DATA
 
 __all__ = ["QuarkRun", "quark_environment", "run_quark"]

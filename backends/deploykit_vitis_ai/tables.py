@@ -8,11 +8,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from deploykit.capabilities import Change
-from deploykit.devices import Device, load_devices
 from deploykit.errors import InputError
 from deploykit.findings import Confidence
-from deploykit.reading import parse_rows, read_toml, structure
+from deploykit.tables.capabilities import Change
+from deploykit.tables.devices import Device, load_devices
+from deploykit.tables.reading import parse_rows, read_toml, structure
 
 __all__ = [
     "DATA",

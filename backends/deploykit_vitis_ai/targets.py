@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from packaging.version import InvalidVersion, Version
 
-from deploykit.capabilities import SdkTable
-from deploykit.devices import Device
+from deploykit.contract.targets import Target
 from deploykit.errors import UnknownTargetError
 from deploykit.findings import SubjectKind
 from deploykit.rules import Found, Registry
-from deploykit.target import Target
+from deploykit.tables.capabilities import SdkTable
+from deploykit.tables.devices import Device
 from deploykit_vitis_ai.tables import Release, releases
 
 __all__ = ["PRODUCTS", "TARGET_RULES", "Choice", "is_older", "release_of", "resolve"]

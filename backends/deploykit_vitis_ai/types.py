@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from deploykit.facts.graph import GraphFacts, NodeFact
+from deploykit.graph.facts import GraphFacts, NodeFact
 
 __all__ = ["PASSIVE", "activation_types"]
 

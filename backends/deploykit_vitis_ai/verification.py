@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from deploykit.adapter import Check, Verification
+from deploykit.contract.backend import Check, Verification
 from deploykit.errors import InputError
 from deploykit.findings import Finding, SubjectKind
-from deploykit.reading import read_json
 from deploykit.rules import Found, Registry
+from deploykit.tables.reading import read_json
 from deploykit_vitis_ai import configs
 from deploykit_vitis_ai.inspection import Quantized, actual_types, inspect_quantized
 from deploykit_vitis_ai.quantized import QUANTIZED_RULES
@@ -156,8 +156,8 @@ def _quantized(package: Path, session: Mapping[str, Any], recipe: Mapping[str, A
         return None
     source = None
     try:
-        from deploykit.facts.collect import collect_facts
-        from deploykit.model import load_model
+        from deploykit.graph import load_model
+        from deploykit.graph.collect import collect_facts
 
         source = collect_facts(load_model(package / str(recipe["source"])))
     except InputError:

@@ -11,7 +11,7 @@ from deploykit.cli.frame import Command, settings
 from deploykit.cli.output import emit
 
 if TYPE_CHECKING:
-    from deploykit.build import BuildReport
+    from deploykit.packages.building import BuildReport
 
 __all__ = ["command"]
 
@@ -20,7 +20,7 @@ __all__ = ["command"]
 @click.argument("package", type=click.Path(path_type=Path))
 def command(package: Path) -> int:
     """Run the build script of PACKAGE, keep its log, diagnose a failure, record the artifacts in the manifest."""
-    from deploykit.build import build_package
+    from deploykit.packages.building import build_package
 
     quiet = settings().json or settings().verbosity < 0
     report = build_package(package, on_line=None if quiet else lambda line: click.echo(line, err=True))

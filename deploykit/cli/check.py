@@ -26,7 +26,7 @@ def command(
     form: str, baseline: Path | None, write_baseline: Path | None, severity: tuple[str, ...], **given: Any
 ) -> int:
     """Say what stands in the way of MODEL on one target, and what to do about it; nothing is written."""
-    from deploykit.pipeline import check
+    from deploykit.deciding.pipeline import check
 
     request = request_from(**given)
     findings = _adjusted(check(request), baseline, write_baseline, severity)
@@ -44,7 +44,7 @@ def command(
 def _adjusted(
     findings: tuple[Finding, ...], baseline: Path | None, write_baseline: Path | None, severity: tuple[str, ...]
 ) -> tuple[Finding, ...]:
-    from deploykit.baseline import apply_baseline, apply_severity_overrides, read_baseline, write_baseline_file
+    from deploykit.packages.baseline import apply_baseline, apply_severity_overrides, read_baseline, write_baseline_file
 
     adjusted = apply_severity_overrides(findings, severity)
     if write_baseline is not None:
@@ -53,7 +53,7 @@ def _adjusted(
 
 
 def _sarif(findings: tuple[Finding, ...], model: Path) -> dict[str, Any]:
-    from deploykit.plugins import all_registries
-    from deploykit.sarif import to_sarif
+    from deploykit.contract.plugins import all_registries
+    from deploykit.packages.sarif import to_sarif
 
     return to_sarif(findings, [rule for registry in all_registries() for rule in registry], model)

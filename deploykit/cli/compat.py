@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from deploykit.capabilities import CompatRow
 from deploykit.cli.frame import Command
 from deploykit.cli.output import emit, table
-from deploykit.compat import Answer
 from deploykit.errors import UsageError
-from deploykit.oracle import Comparison, ask, ask_binary, compare
+from deploykit.queries.asking import Comparison, ask, ask_binary, compare
+from deploykit.queries.capability_answers import Answer
+from deploykit.tables.capabilities import CompatRow
 
 if TYPE_CHECKING:
-    from deploykit.sdksearch import SdkSearch
+    from deploykit.deciding.sdk_search import SdkSearch
 
 __all__ = ["command"]
 
@@ -68,8 +68,8 @@ def command(
 
 
 def _search(model: Path, encodings: Path | None, target: str, backend: str) -> SdkSearch:
-    from deploykit.adapter import Request
-    from deploykit.sdksearch import lowest_sdk
+    from deploykit.contract.backend import Request
+    from deploykit.deciding.sdk_search import lowest_sdk
 
     if not target:
         raise UsageError("--model needs --target", next="name the device")

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from deploykit.adapter import Request
 from deploykit.cli.frame import Command
 from deploykit.cli.output import emit, progress
 from deploykit.cli.plan import plan_text
+from deploykit.contract.backend import Request
 
 if TYPE_CHECKING:
-    from deploykit.pipeline import Packaged
+    from deploykit.deciding.pipeline import Packaged
 
 __all__ = ["command"]
 
@@ -25,8 +25,8 @@ _TARGET, _SDK = "sm8650", "2.33"
 @click.option("-o", "--out", type=click.Path(path_type=Path), metavar="DIR", help="Keep the package in DIR.")
 def command(out: Path | None) -> int:
     """Package an embedded detector with mixed float16 encodings for a phone locked to an old SDK."""
-    from deploykit.demo import write_demo
-    from deploykit.pipeline import make_package
+    from deploykit.deciding.pipeline import make_package
+    from deploykit.contract.demo_model import write_demo
 
     with tempfile.TemporaryDirectory() as scratch, progress() as tell:
         model, encodings = write_demo(Path(scratch))
@@ -38,7 +38,7 @@ def command(out: Path | None) -> int:
 
 
 def _tree(packaged: Packaged) -> list[str]:
-    from deploykit.package import MANIFEST, list_files
+    from deploykit.packages.writing import MANIFEST, list_files
 
     return [] if packaged.package is None else [MANIFEST, *list_files(packaged.package)]
 

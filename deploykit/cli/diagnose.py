@@ -49,8 +49,7 @@ def _show_known(words: str) -> int:
 
 
 def _catalog() -> Catalog:
-    from deploykit.diagnosis import catalog_of
-    from deploykit.plugins import load_backends
+    from deploykit.contract.plugins import catalog_of, load_backends
 
     return catalog_of(load_backends())
 
@@ -70,7 +69,7 @@ def _diagnose(log: str, names: Names | None, tools: tuple[str, ...]) -> Diagnosi
 
 def _names(model: Path) -> Names:
     from deploykit.diagnosis import names_of
-    from deploykit.facts.collect import collect_facts
-    from deploykit.model import load_model
+    from deploykit.graph import load_model
+    from deploykit.graph.collect import collect_facts
 
     return names_of(collect_facts(load_model(model)))

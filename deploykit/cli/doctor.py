@@ -9,11 +9,11 @@ import click
 
 from deploykit.cli.frame import Command
 from deploykit.cli.output import emit, progress
+from deploykit.contract.plugins import backend_ids, load_backend
 from deploykit.errors import DeploykitError
-from deploykit.plugins import backend_ids, load_backend
 
 if TYPE_CHECKING:
-    from deploykit.doctor import CheckLine
+    from deploykit.contract.probes import CheckLine
 
 __all__ = ["command"]
 
@@ -26,7 +26,7 @@ def command() -> int:
 
     Exit status 1 when something that is there does not work; what is absent is listed with how to get it.
     """
-    from deploykit.doctor import examine
+    from deploykit.queries.machine import examine
 
     lines: list[CheckLine] = []
     backends = []
@@ -47,15 +47,15 @@ def command() -> int:
 
 
 def _broken(name: str, error: DeploykitError) -> CheckLine:
-    from deploykit.doctor import CheckLine
+    from deploykit.contract.probes import CheckLine
 
     return CheckLine(id=f"backend:{name}", state="problem", detail=f"{error.what}: {error.why}", next=error.next)
 
 
 def _toolchains() -> Iterator[CheckLine]:
     from deploykit.cli.toolchain import known_toolchains
-    from deploykit.doctor import CheckLine
-    from deploykit.toolchain import environment_of
+    from deploykit.contract.probes import CheckLine
+    from deploykit.system import environment_of
 
     try:
         specs = known_toolchains()

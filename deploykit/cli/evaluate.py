@@ -53,7 +53,7 @@ def command(
     samples are missing, or a threshold is missed.
     """
     from deploykit.numerics.evaluation import evaluate
-    from deploykit.numerics.judgement import Thresholds
+    from deploykit.numerics.rules import Thresholds
 
     first, second = _sides(positional, baseline, candidate)
     asked = Thresholds(min_cosine=min_cosine, min_psnr=min_psnr, min_sqnr=min_sqnr, max_error=max_error)

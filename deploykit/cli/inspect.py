@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,20 +12,9 @@ from deploykit.cli.frame import Command
 from deploykit.cli.output import emit
 
 if TYPE_CHECKING:
-    from deploykit.devices import Device
+    from deploykit.contract.optional import Inspects
 
 __all__ = ["command"]
-
-
-@runtime_checkable
-class Inspects(Protocol):
-    """A backend that reads compiled files."""
-
-    def devices(self) -> tuple[Device, ...]:
-        """The devices of the backend."""
-
-    def inspect(self, path: Path) -> Mapping[str, Any]:
-        """The metadata of a compiled file; InputError where it is none."""
 
 
 @click.command(cls=Command)
@@ -46,8 +35,9 @@ def command(file: Path, backend: str | None, sdk: str, target: str) -> int:
 
 
 def _reader(backend: str | None) -> Inspects:
+    from deploykit.contract.optional import Inspects
+    from deploykit.contract.plugins import load_backend, load_backends
     from deploykit.errors import UsageError
-    from deploykit.plugins import load_backend, load_backends
 
     candidates = load_backends() if backend is None else (load_backend(backend),)
     for known in candidates:
@@ -59,8 +49,8 @@ def _reader(backend: str | None) -> Inspects:
 def _loads(info: Mapping[str, Any], known: Inspects, sdk: str, target: str) -> list[dict[str, Any]]:
     if not (sdk or target):
         return []
-    from deploykit.compat import AnswersBinaries
-    from deploykit.target import find_device
+    from deploykit.contract.optional import AnswersBinaries
+    from deploykit.contract.targets import find_device
 
     if not isinstance(known, AnswersBinaries):
         return []

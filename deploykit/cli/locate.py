@@ -12,7 +12,7 @@ from deploykit.cli.frame import Command
 from deploykit.cli.output import emit, progress, table
 
 if TYPE_CHECKING:
-    from deploykit.numerics.locate import Located, TensorView
+    from deploykit.numerics.locating import Located, TensorView
 
 __all__ = ["command"]
 

@@ -11,8 +11,8 @@ from deploykit.cli.frame import Command
 from deploykit.cli.output import emit, table
 
 if TYPE_CHECKING:
-    from deploykit.transforms.lpbq import ExplainsBlockWeights
-    from deploykit.transforms.lpbq_files import LpbqReport, WeightReport
+    from deploykit.quantization.lpbq_arithmetic import ExplainsBlockWeights
+    from deploykit.quantization.lpbq_files import LpbqReport, WeightReport
 
 __all__ = ["command"]
 
@@ -34,7 +34,7 @@ def command(model: Path, out: Path, refine: bool, backend: str | None, sdk: str,
     \b
     deploykit lpbq model.onnx -o model_lpbq.onnx --refine
     """
-    from deploykit.transforms.lpbq_files import convert_file
+    from deploykit.quantization.lpbq_files import convert_file
 
     report = convert_file(model, out, refined=refine, force=force)
     known = _explainer(backend)
@@ -44,8 +44,8 @@ def command(model: Path, out: Path, refine: bool, backend: str | None, sdk: str,
 
 
 def _explainer(backend: str | None) -> ExplainsBlockWeights | None:
-    from deploykit.plugins import load_backend, load_backends
-    from deploykit.transforms.lpbq import ExplainsBlockWeights
+    from deploykit.contract.plugins import load_backend, load_backends
+    from deploykit.quantization.lpbq_arithmetic import ExplainsBlockWeights
 
     candidates = load_backends() if backend is None else (load_backend(backend),)
     return next((known for known in candidates if isinstance(known, ExplainsBlockWeights)), None)

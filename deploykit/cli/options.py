@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from deploykit.adapter import Request
+from deploykit.contract.backend import Request
 from deploykit.errors import UsageError
 
 __all__ = ["many_target_options", "request_from", "request_options"]

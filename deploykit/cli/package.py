@@ -12,7 +12,7 @@ from deploykit.cli.options import many_target_options, request_from
 from deploykit.cli.output import emit, findings_text, progress
 
 if TYPE_CHECKING:
-    from deploykit.pipeline import Packaged
+    from deploykit.deciding.pipeline import Packaged
 
 __all__ = ["command"]
 
@@ -28,7 +28,7 @@ def command(targets: tuple[str, ...], out: Path, templates: Path | None, force: 
     \b
     deploykit package model.onnx --target sm8650 --sdk 2.33 --encodings model.encodings -o out
     """
-    from deploykit.pipeline import make_packages
+    from deploykit.deciding.pipeline import make_packages
 
     requests = [request_from(target=target, **given) for target in dict.fromkeys(targets)]
     with progress() as tell:

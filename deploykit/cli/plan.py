@@ -14,7 +14,7 @@ from deploykit.cli.output import emit, findings_text
 from deploykit.findings import exit_status
 
 if TYPE_CHECKING:
-    from deploykit.plan import Plan
+    from deploykit.contract.plans import Plan
 
 __all__ = ["command", "plan_text"]
 
@@ -23,7 +23,7 @@ __all__ = ["command", "plan_text"]
 @request_options
 def command(**given: Any) -> int:
     """Decide how MODEL would be packaged: route, rejected routes, commands, configurations, findings."""
-    from deploykit.pipeline import make_plan
+    from deploykit.deciding.pipeline import make_plan
 
     plan = make_plan(request_from(**given))
     emit(plan.to_json(), lambda: plan_text(plan))

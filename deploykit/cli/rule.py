@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from deploykit.cli.frame import Command
@@ -12,15 +14,21 @@ __all__ = ["command"]
 
 @click.command("rule", cls=Command)
 @click.argument("code", required=False)
-def command(code: str | None) -> int:
+@click.option("--write", type=click.Path(path_type=Path), metavar="DIR", help="Write the pages of all rules there.")
+def command(code: str | None, write: Path | None) -> int:
     """The page of one rule by CODE or name, or the list of all rules."""
-    from deploykit.ruledocs import all_rules, find_rule, rule_page
+    from deploykit.deciding.rules import CORE_REGISTRIES
+    from deploykit.queries.rule_pages import all_rules, find_rule, rule_page, write_pages
 
+    entries = all_rules(CORE_REGISTRIES)
+    if write is not None:
+        changed = write_pages(write, entries)
+        emit({"changed": list(changed)}, lambda: "\n".join(changed) or "every page is in step")
+        return 0
     if code is not None:
-        entry = find_rule(code)
+        entry = find_rule(code, entries)
         emit({"rule": entry.to_json()}, lambda: rule_page(entry))
         return 0
-    entries = all_rules()
     rows = [(entry.rule.code, entry.rule.severity, entry.rule.slug, entry.rule.what) for entry in entries]
     emit(
         {"rules": [entry.to_json() for entry in entries]},

@@ -8,10 +8,10 @@ import click
 
 from deploykit.cli.frame import Command
 from deploykit.cli.output import emit, table
-from deploykit.devices import Device, search_devices
+from deploykit.contract.plugins import all_devices
+from deploykit.contract.targets import find_device
 from deploykit.errors import UnknownTargetError
-from deploykit.plugins import all_devices
-from deploykit.target import find_device
+from deploykit.tables.devices import Device, search_devices
 
 __all__ = ["command"]
 

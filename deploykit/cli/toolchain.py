@@ -8,9 +8,9 @@ import click
 
 from deploykit.cli.frame import Group
 from deploykit.cli.output import emit, progress, table
-from deploykit.plugins import load_backends
-from deploykit.toolchain import (
-    ToolchainProvider,
+from deploykit.contract.optional import HasToolchains
+from deploykit.contract.plugins import load_backends
+from deploykit.system import (
     ToolchainSpec,
     ToolchainState,
     environment_of,
@@ -30,7 +30,7 @@ def known_toolchains() -> tuple[ToolchainSpec, ...]:
 
 def _offered() -> Iterator[ToolchainSpec]:
     for backend in load_backends():
-        if isinstance(backend, ToolchainProvider):
+        if isinstance(backend, HasToolchains):
             yield from backend.toolchains()
 
 

@@ -11,7 +11,7 @@ from deploykit.cli.frame import Command
 from deploykit.cli.output import emit, findings_text
 
 if TYPE_CHECKING:
-    from deploykit.verify import VerifyReport
+    from deploykit.packages.verifying import VerifyReport
 
 __all__ = ["command"]
 
@@ -21,7 +21,7 @@ __all__ = ["command"]
 @click.option("--numerics", is_flag=True, help="Simulate the packaged encodings; name where they diverge from float.")
 def command(package: Path, numerics: bool) -> int:
     """Check every file of PACKAGE, its model, its configurations, and intended against actual precision."""
-    from deploykit.pipeline import verify
+    from deploykit.deciding.pipeline import verify
 
     report = verify(package, numerics=numerics)
     emit(report.to_json(), lambda: _text(report))

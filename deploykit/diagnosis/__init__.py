@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from deploykit.diagnosis.judging import diagnose
-from deploykit.diagnosis.known import (
+from deploykit.contract.known_errors import (
     Catalog,
     CodeMeaning,
-    HasKnownErrors,
     KnownError,
     Observation,
     ToolMark,
-    catalog_of,
     load_catalog,
     merge_catalogs,
     search_errors,
 )
+from deploykit.diagnosis.judging import diagnose
 from deploykit.diagnosis.names import MappedName, Names, mangle, names_of
 from deploykit.diagnosis.verdict import Cause, CodeSeen, Diagnosis, FollowUp
 
@@ -25,13 +23,11 @@ __all__ = [
     "CodeSeen",
     "Diagnosis",
     "FollowUp",
-    "HasKnownErrors",
     "KnownError",
     "MappedName",
     "Names",
     "Observation",
     "ToolMark",
-    "catalog_of",
     "diagnose",
     "load_catalog",
     "mangle",

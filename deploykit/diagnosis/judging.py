@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import IO
 
-from deploykit.diagnosis.known import Catalog, KnownError, ToolMark, merge_catalogs
+from deploykit.contract.known_errors import Catalog, KnownError, ToolMark, merge_catalogs
 from deploykit.diagnosis.names import MappedName, Names
 from deploykit.diagnosis.sightings import Hit, Sighting, Sightings, collect
 from deploykit.diagnosis.text import CONTEXT_LINES

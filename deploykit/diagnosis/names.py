@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from deploykit.facts.graph import GraphFacts
+    from deploykit.graph.facts import GraphFacts
 
 __all__ = ["MappedName", "Names", "mangle", "names_of"]
 

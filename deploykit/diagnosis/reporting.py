@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from deploykit.diagnosis.known import KnownError
+from deploykit.contract.known_errors import KnownError
 from deploykit.diagnosis.verdict import Cause, Diagnosis
 
 __all__ = ["diagnosis_text", "error_text"]

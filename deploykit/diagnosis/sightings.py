@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import IO
 
-from deploykit.diagnosis.known import Catalog, KnownError, Observation, ToolMark
+from deploykit.contract.known_errors import Catalog, KnownError, Observation, ToolMark
 from deploykit.diagnosis.search import FragmentSearch, Spot
 from deploykit.diagnosis.text import CONTEXT_LINES, Window, windows
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from deploykit.diagnosis.known import CodeMeaning, KnownError
+from deploykit.contract.known_errors import CodeMeaning, KnownError
 from deploykit.diagnosis.names import MappedName
 from deploykit.diagnosis.sightings import ErrorLine, Hit
 from deploykit.findings import Severity

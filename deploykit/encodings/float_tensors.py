@@ -14,7 +14,7 @@ from typing import Any
 from deploykit.encodings.fields import json_name
 from deploykit.encodings.values import EncodingSet, Float
 from deploykit.errors import InputError
-from deploykit.reading import parse_json, read_bytes
+from deploykit.tables.reading import parse_json, read_bytes
 
 __all__ = ["float_tensors_to_json", "read_float_tensors", "with_float_tensors"]
 

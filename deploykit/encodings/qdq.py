@@ -14,9 +14,9 @@ import numpy as np
 
 from deploykit.encodings import grids
 from deploykit.encodings.differences import compare_values
-from deploykit.encodings.roles import DEFAULT_DOMAINS, ROLES
 from deploykit.encodings.values import Array, Encoding, EncodingSet, Value
 from deploykit.errors import InputError
+from deploykit.graph.roles import DEFAULT_DOMAINS, ROLES
 
 if TYPE_CHECKING:
     from onnx import AttributeProto, ModelProto, NodeProto, TensorProto

@@ -1,6 +1,6 @@
 """Reads encodings files of AIMET; what the content says must agree with the version it claims to be.
 
-It needs no model. Values that only a graph can place stay unplaced; see ``deploykit.facts.placement``.
+It needs no model. Values that only a graph can place stay unplaced; see ``deploykit.quantization.placement``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from deploykit.encodings.fields import json_name
 from deploykit.encodings.shapes import fit
 from deploykit.encodings.values import Encoding, EncodingSet
 from deploykit.errors import InputError
-from deploykit.reading import parse_json, read_bytes
+from deploykit.tables.reading import parse_json, read_bytes
 
 __all__ = ["LIMIT", "VERSIONS", "parse_encodings", "read_encodings"]
 

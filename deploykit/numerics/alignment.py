@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from deploykit.facts.graph import GraphFacts, NodeFact
+from deploykit.graph.facts import GraphFacts, NodeFact
 
 __all__ = ["Aligned", "align_rows", "best_aligned", "choices_before", "orders"]
 

@@ -1,6 +1,6 @@
 """Compares two sets of outputs: every output as a whole, and every slice along every axis, over all samples.
 
-It measures; what a number means for the model is judged in ``deploykit.numerics.judgement``.
+It measures; what a number means for the model is judged in ``deploykit.numerics.rules``.
 """
 
 from __future__ import annotations

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from deploykit.findings import Finding, exit_status
 from deploykit.numerics.comparison import Comparison, compare
-from deploykit.numerics.judgement import COMPARISON_RULES, Judged, Thresholds
 from deploykit.numerics.outputs import read_pair
+from deploykit.numerics.rules import RULES as COMPARISON_RULES
+from deploykit.numerics.rules import Judged, Thresholds
 
 if TYPE_CHECKING:
-    from deploykit.facts.graph import GraphFacts
+    from deploykit.graph.facts import GraphFacts
 
 __all__ = ["Evaluation", "evaluate"]
 
@@ -63,7 +64,7 @@ def evaluate(
 def _facts(model: Path | None) -> GraphFacts | None:
     if model is None:
         return None
-    from deploykit.facts.collect import collect_facts
-    from deploykit.model import load_model
+    from deploykit.graph import load_model
+    from deploykit.graph.collect import collect_facts
 
     return collect_facts(load_model(model))

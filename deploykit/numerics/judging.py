@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from deploykit.facts.graph import GraphFacts
+from deploykit.graph.facts import GraphFacts
 from deploykit.numerics.alignment import best_aligned, choices_before
 from deploykit.numerics.quality import sqnr_db
 from deploykit.numerics.sessions import Feed, Session

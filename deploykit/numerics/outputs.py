@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from deploykit.calibration.arrays import read_arrays
 from deploykit.errors import InputError, UsageError
+from deploykit.numerics.samples.arrays import read_arrays
 
 __all__ = ["OutputSet", "Outputs", "read_outputs", "read_pair", "run_models"]
 

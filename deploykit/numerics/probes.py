@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 
 from deploykit.encodings.values import EncodingSet
-from deploykit.numerics.locate import Located, locate
+from deploykit.numerics.locating import Located, locate
 from deploykit.numerics.quantized_graph import quantize_graph
 from deploykit.numerics.sessions import Feed, Session
 
@@ -68,10 +68,10 @@ def locate_files(
     """
     from deploykit.encodings.reading import read_encodings
     from deploykit.errors import UsageError
-    from deploykit.facts.collect import collect_facts
-    from deploykit.facts.placement import place
-    from deploykit.model import load_model
-    from deploykit.numerics.samples import gather_samples, load_weights
+    from deploykit.graph import load_model
+    from deploykit.graph.collect import collect_facts
+    from deploykit.numerics.samples.feeds import gather_samples, load_weights
+    from deploykit.quantization.placement import place
 
     if (candidate is None) == (encodings is None):
         raise UsageError("locate compares two executions", next="give a second model, or --encodings")

@@ -22,7 +22,7 @@ from deploykit.numerics.sessions import Feed, Session, check_feed
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from deploykit.facts.graph import GraphFacts
+    from deploykit.graph.facts import GraphFacts
     from deploykit.numerics.judging import Judge, Verdict
 
 __all__ = ["Fidelity", "Simulation", "Simulator", "compare_outputs", "overall_sqnr_db", "simulate", "simulate_files"]
@@ -143,10 +143,10 @@ def simulate_files(
 ) -> Simulation:
     """``simulate`` for files; without data on seeded random inputs. Raises InputError for files that make no sense."""
     from deploykit.encodings.reading import read_encodings
-    from deploykit.facts.collect import collect_facts
-    from deploykit.facts.placement import place
-    from deploykit.model import load_model
-    from deploykit.numerics.samples import gather_samples, load_weights
+    from deploykit.graph import load_model
+    from deploykit.graph.collect import collect_facts
+    from deploykit.numerics.samples.feeds import gather_samples, load_weights
+    from deploykit.quantization.placement import place
 
     read = load_model(model)
     entries = read_encodings(encodings)

@@ -7,7 +7,7 @@ import pytest
 
 from deploykit.cli import cli
 from deploykit.cli.frame import run
-from deploykit.doctor import CheckLine
+from deploykit.contract.probes import CheckLine
 
 
 def test_doctor_looks_at_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
@@ -21,8 +21,8 @@ def test_doctor_looks_at_this_machine(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_a_problem_is_exit_status_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     broken = CheckLine(id="tool", state="problem", detail="it does not start", next="repair it")
-    # The name deploykit.doctor is the function of the API.
-    monkeypatch.setattr(sys.modules["deploykit.doctor"], "examine", lambda backends: (broken,))
+    # The name deploykit.queries.machine is the function of the API.
+    monkeypatch.setattr(sys.modules["deploykit.queries.machine"], "examine", lambda backends: (broken,))
     assert run(cli, ["doctor"]) == 1
     out = capsys.readouterr().out
     assert "it does not start" in out and "next: repair it" in out and "1 problem" in out

@@ -11,10 +11,12 @@ import pytest
 
 import deploykit_qualcomm
 import deploykit_vitis_ai
-from deploykit.diagnosis import Catalog, HasKnownErrors, catalog_of, load_catalog, merge_catalogs, search_errors
-from deploykit.diagnosis.known import CatalogFile
+from deploykit.contract.known_errors import CatalogFile
+from deploykit.contract.optional import HasKnownErrors
+from deploykit.contract.plugins import catalog_of
+from deploykit.diagnosis import Catalog, load_catalog, merge_catalogs, search_errors
 from deploykit.errors import InputError
-from deploykit.schemas import schema_of
+from deploykit.tables.schemas import schema_of
 
 QUALCOMM = Path(deploykit_qualcomm.__file__).parent / "data" / "known_errors"
 VITIS = Path(deploykit_vitis_ai.__file__).parent / "data" / "known_errors.toml"

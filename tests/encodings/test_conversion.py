@@ -16,8 +16,8 @@ from deploykit.encodings.reading import parse_encodings, read_encodings
 from deploykit.encodings.signedness import Signedness
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float, Float8, Lpbq
 from deploykit.errors import InputError, UsageError
-from deploykit.facts.graph import GraphFacts
-from deploykit.facts.placement import layouts, place
+from deploykit.graph.facts import GraphFacts
+from deploykit.quantization.placement import layouts, place
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 

@@ -15,8 +15,8 @@ from deploykit.encodings.qdq import read_qdq
 from deploykit.encodings.reading import read_encodings
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float8, Lpbq
 from deploykit.errors import InputError
-from deploykit.facts.graph import GraphFacts
-from deploykit.facts.placement import place
+from deploykit.graph.facts import GraphFacts
+from deploykit.quantization.placement import place
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 MODELS = sorted(AIMET.rglob("*.qdq.onnx"))

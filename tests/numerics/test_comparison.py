@@ -16,8 +16,9 @@ from deploykit.cli.frame import run
 from deploykit.errors import InputError, UsageError
 from deploykit.findings import Severity
 from deploykit.numerics.comparison import Comparison, compare
-from deploykit.numerics.judgement import COMPARISON_RULES, Judged, Thresholds
 from deploykit.numerics.outputs import OutputSet, read_outputs, read_pair
+from deploykit.numerics.rules import RULES as COMPARISON_RULES
+from deploykit.numerics.rules import Judged, Thresholds
 
 QUARK = Path(__file__).parents[1] / "data" / "quark"
 

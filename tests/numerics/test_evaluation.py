@@ -12,11 +12,11 @@ from onnx import TensorProto, helper
 from deploykit.cli import cli
 from deploykit.cli.frame import run
 from deploykit.cli.package import command as package_command
-from deploykit.facts.collect import collect_facts
-from deploykit.facts.graph import GraphFacts
-from deploykit.model import load_model, wrap_proto
+from deploykit.graph import load_model, wrap_proto
+from deploykit.graph.collect import collect_facts
+from deploykit.graph.facts import GraphFacts
 from deploykit.numerics.evaluation import evaluate
-from deploykit.numerics.mixing import exclusion_around, find_mixing, output_of_shape
+from deploykit.quantization.unlike_ranges import exclusion_around, find_mixing, output_of_shape
 
 QUARK = Path(__file__).parents[1] / "data" / "quark"
 

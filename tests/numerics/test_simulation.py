@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from deploykit.contract.tiny_graphs import TinyGraph
+from deploykit.deciding.entry_values import GridKind, affine_for_range
 from deploykit.encodings.reading import read_encodings
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
 from deploykit.errors import InputError
-from deploykit.numerics.calibration import GridKind, affine_for_range
 from deploykit.numerics.quantizers import fake_quantize
 from deploykit.numerics.sessions import Session, random_feeds
 from deploykit.numerics.simulation import Simulator, simulate
-from deploykit.testing.tiny_graphs import TinyGraph
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 RUNS = sorted(str(path.relative_to(AIMET))[: -len(".io.npz")] for path in AIMET.rglob("*.io.npz"))

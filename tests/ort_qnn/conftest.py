@@ -11,7 +11,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Lpbq
-from deploykit.transforms.insert_qdq import insert_qdq
+from deploykit.quantization.insert_qdq import insert_qdq
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from deploykit.capabilities import Status
-from deploykit.doctor import examine
 from deploykit.errors import UnknownTargetError
+from deploykit.queries.machine import examine
+from deploykit.tables.capabilities import Status
 from deploykit_ort_qnn import backend
 from deploykit_ort_qnn.draft import wheel_for
 from deploykit_ort_qnn.options import load_options

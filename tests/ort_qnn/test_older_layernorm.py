@@ -10,10 +10,10 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from deploykit.adapter import Request
+from deploykit.contract.backend import Request
+from deploykit.deciding.pipeline import make_package
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
-from deploykit.pipeline import make_package
-from deploykit.transforms.insert_qdq import insert_qdq
+from deploykit.quantization.insert_qdq import insert_qdq
 
 
 def grid(low: float, high: float) -> Affine:

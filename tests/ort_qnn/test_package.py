@@ -16,14 +16,14 @@ import numpy as np
 import onnx
 import pytest
 
-from deploykit.adapter import Request
-from deploykit.build import build_package
+from deploykit.contract.backend import Request
+from deploykit.deciding.pipeline import Packaged, make_package, make_plan, read_situations, verify
 from deploykit.encodings.values import Affine
 from deploykit.errors import UnknownTargetError, UsageError
-from deploykit.pipeline import Packaged, make_package, make_plan, read_situations, verify
-from deploykit.transforms.extract_qdq import extract_qdq
-from deploykit.transforms.insert_qdq import insert_qdq
-from deploykit.transforms.lpbq_files import convert_file
+from deploykit.packages.building import build_package
+from deploykit.quantization.extract_qdq import extract_qdq
+from deploykit.quantization.insert_qdq import insert_qdq
+from deploykit.quantization.lpbq_files import convert_file
 from deploykit_ort_qnn import backend
 from deploykit_ort_qnn.compiler import CompileJob, compile_model
 from deploykit_ort_qnn.draft import draft_of

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from deploykit.adapter import Request
+from deploykit.contract.backend import Request
+from deploykit.deciding.pipeline import read_situation
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
-from deploykit.pipeline import read_situation
+from deploykit.quantization.insert_qdq import Skipped
+from deploykit.quantization.lpbq_arithmetic import Loss
 from deploykit.rules import Rule
-from deploykit.transforms.insert_qdq import Skipped
-from deploykit.transforms.lpbq import Loss
 from deploykit_ort_qnn import backend
 from deploykit_ort_qnn.compiler import CompileOutcome, RefusedNode
 from deploykit_ort_qnn.draft import Draft, draft_of, wheel_for

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pytest
 
 import deploykit
-from deploykit.pipeline import Packaged
+from deploykit.deciding.pipeline import Packaged
 
 MakeSdk = Callable[..., Path]
 RunScript = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -189,7 +189,7 @@ def decoder(folder: Path) -> tuple[Path, Path, list[Arrays]]:
 
     from deploykit.encodings.writing import write_encodings
 
-    path = Path(__file__).parents[1] / "numerics" / "test_decoder_ways.py"
+    path = Path(__file__).parents[1] / "deciding" / "test_decoder_ways.py"
     spec = importlib.util.spec_from_file_location("decoder_for_packages", path)
     assert spec is not None
     assert spec.loader is not None
@@ -205,7 +205,7 @@ def decoder(folder: Path) -> tuple[Path, Path, list[Arrays]]:
 
 def test_a_decoder_whose_indices_cross(device: dict[str, str], run_script: RunScript, tmp_path: Path) -> None:
     """GridSample, TopK and GatherElements in six segments; an index tensor crosses, which is said."""
-    from deploykit.model import load_model
+    from deploykit.graph import load_model
     from deploykit.numerics.sessions import Session
 
     model, encodings, feeds = decoder(tmp_path)
@@ -276,10 +276,10 @@ def test_the_segments_of_the_package_run_on_the_emulator(
     import onnx
 
     from deploykit.encodings.reading import read_encodings
-    from deploykit.facts.collect import collect_facts
-    from deploykit.facts.placement import place
-    from deploykit.model import load_model
+    from deploykit.graph import load_model
+    from deploykit.graph.collect import collect_facts
     from deploykit.numerics.simulation import overall_sqnr_db
+    from deploykit.quantization.placement import place
     from deploykit_ort_qnn.compiler import CompileJob, compile_model, execute_model
     from deploykit_ort_qnn.preparation import prepare
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from deploykit.adapter import Request
-from deploykit.capabilities import Feature, Status
+from deploykit.contract.backend import Request
+from deploykit.deciding.pipeline import read_situation
 from deploykit.encodings.values import Affine, EncodingSet
-from deploykit.pipeline import read_situation
+from deploykit.tables.capabilities import Feature, Status
 from deploykit_qnn_htp.draft import Candidate, Draft, draft_of
 from deploykit_qnn_htp.draft_rules import DRAFT_RULES
 from deploykit_qnn_htp.routes import Intent, route_row
@@ -59,7 +59,7 @@ def with_float_operand() -> Draft:
     grid = entries[second].value
     assert isinstance(grid, Affine)
     entries[second] = replace(entries[second], value=replace(grid, signed=False))
-    from deploykit.facts.float_propagation import predict_float_set
+    from deploykit.quantization.float_propagation import predict_float_set
 
     completed = replace(made.completed, entries=entries)
     after = predict_float_set(made.situation.facts, completed)

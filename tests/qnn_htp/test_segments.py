@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 import deploykit
-from deploykit.adapter import Request, Situation
-from deploykit.choice import choose_way
+from deploykit.contract.backend import Request, Situation
+from deploykit.deciding.choice import choose_way
+from deploykit.deciding.pipeline import Packaged, read_situation
 from deploykit.errors import UsageError
-from deploykit.pipeline import Packaged, read_situation
-from deploykit.transforms.contract import transform_names
+from deploykit.rewrites.contract import transform_names
 from deploykit_qnn_htp.planning import make_plan
 
 DETR = Path(__file__).parents[1] / "data" / "aimet" / "detr"

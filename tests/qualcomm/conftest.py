@@ -12,12 +12,12 @@ import numpy as np
 import onnx
 import pytest
 
-from deploykit.adapter import Request, Situation
+from deploykit.contract.backend import Request, Situation
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float, Lpbq, Value
-from deploykit.facts.collect import collect_facts
-from deploykit.facts.graph import GraphFacts, TensorFact, TensorRole
 from deploykit.findings import Finding
-from deploykit.model import wrap_proto
+from deploykit.graph import wrap_proto
+from deploykit.graph.collect import collect_facts
+from deploykit.graph.facts import GraphFacts, TensorFact, TensorRole
 from deploykit_qualcomm.lint import run_lint
 from deploykit_qualcomm.resolving import resolve_target
 

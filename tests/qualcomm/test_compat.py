@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from deploykit.capabilities import CompatRow
-from deploykit.compat import Query, answer, differences
+from deploykit.queries.capability_answers import Query, answer, differences
+from deploykit.tables.capabilities import CompatRow
 from deploykit_qualcomm.binaries import binary_rows, judge_loading
 from deploykit_qualcomm.compat import compat_rows
 from deploykit_qualcomm.tables import DATA, Tables

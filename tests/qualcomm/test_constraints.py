@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from deploykit.deciding.rules import CORE_REGISTRIES
 from deploykit.errors import InputError
-from deploykit.reading import structure
-from deploykit.ruledocs import all_rules
+from deploykit.queries.rule_pages import all_rules
+from deploykit.tables.reading import structure
 from deploykit_qualcomm.lint import lint_registries
 from deploykit_qualcomm.lint.constraints import ConstraintTable, constraint, constraints
 
-CODES = {entry.rule.code for entry in all_rules()}
+CODES = {entry.rule.code for entry in all_rules(CORE_REGISTRIES)}
 
 
 def test_every_row_is_looked_for() -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from deploykit.devices import Device, load_device, load_devices, search_devices
 from deploykit.errors import InputError, UnknownTargetError
+from deploykit.tables.devices import Device, load_device, load_devices, search_devices
 from deploykit_qualcomm.archs import arch_number, capability, has_htp, known_archs
 from deploykit_qualcomm.devices import qualcomm_device, qualcomm_devices
 from deploykit_qualcomm.tables import DATA

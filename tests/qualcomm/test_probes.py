@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from deploykit.doctor import CheckLine, Surroundings
-from deploykit.process import Completed, run
+from deploykit.contract.probes import CheckLine, Surroundings
+from deploykit.system.processes import Completed, run
 from deploykit_qualcomm.probes import probe_adb, probe_ndk, probe_sdks, probe_wheel, provider_probes, sdk_probes
 
 TOOLS = "bin/x86_64-linux-clang"

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from deploykit.capabilities import ConfigKey, Feature, Flag, SdkTable, Status
 from deploykit.errors import InputError
 from deploykit.findings import Confidence
+from deploykit.tables.capabilities import ConfigKey, Feature, Flag, SdkTable, Status
 from deploykit_qualcomm.tables import DATA, Tables, load_sdk_table, load_sdk_tables, tables
 
 LEGACY = "qnn-onnx-converter"

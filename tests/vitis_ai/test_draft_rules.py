@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from deploykit.adapter import Request, Situation
+from deploykit.contract.backend import Request, Situation
+from deploykit.contract.targets import find_device
 from deploykit.errors import UnknownTargetError, UsageError
-from deploykit.facts.collect import collect_facts
 from deploykit.findings import Severity
-from deploykit.model import load_model, wrap_proto
-from deploykit.target import find_device
+from deploykit.graph import load_model, wrap_proto
+from deploykit.graph.collect import collect_facts
 from deploykit_vitis_ai import backend
 from deploykit_vitis_ai.draft import Draft, make_draft
 from deploykit_vitis_ai.model_rules import DRAFT_RULES

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deploykit.facts.graph import GraphFacts, NodeFact, TensorFact, TensorRole
+from deploykit.graph.facts import GraphFacts, NodeFact, TensorFact, TensorRole
 from deploykit_vitis_ai.exclusions import resolve_exclusions
 
 

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from deploykit.calibration import InputSpec
-from deploykit.calibration.sources import samples_of
 from deploykit.errors import InputError
-from deploykit.rendering import render
+from deploykit.numerics.samples import InputSpec
+from deploykit.numerics.samples.sources import samples_of
+from deploykit.packages.rendering import render
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from deploykit.facts.collect import collect_facts
-from deploykit.model import load_model
+from deploykit.graph import load_model
+from deploykit.graph.collect import collect_facts
 from deploykit_vitis_ai.execution import OUTCOME_RULES, Outcome
 from deploykit_vitis_ai.inspection import Quantized, actual_types, inspect_quantized
 from deploykit_vitis_ai.quantized import QUANTIZED_RULES

@@ -14,15 +14,15 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from deploykit.adapter import Request
 from deploykit.cli import cli
 from deploykit.cli.frame import run as command
+from deploykit.contract.backend import Request
+from deploykit.deciding.pipeline import Packaged, make_package, verify
 from deploykit.errors import ToolError
-from deploykit.facts.collect import collect_facts
-from deploykit.model import load_model
+from deploykit.graph import load_model
+from deploykit.graph.collect import collect_facts
 from deploykit.numerics.quality import cosine
-from deploykit.pipeline import Packaged, make_package, verify
-from deploykit.toolchain import Environment
+from deploykit.system import Environment
 from deploykit_vitis_ai.inspection import inspect_quantized
 from deploykit_vitis_ai.runner import quark_environment, run_quark
 

@@ -13,7 +13,7 @@ import pytest
 
 from deploykit.errors import ToolError
 from deploykit.findings import Confidence
-from deploykit.toolchain import Environment, Stage, ToolchainSpec, install
+from deploykit.system import Environment, Stage, ToolchainSpec, install
 from deploykit_vitis_ai.runner import RESULT, run_quark
 
 WRITE = f"""

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from deploykit.capabilities import Status
+from deploykit.tables.capabilities import Status
 from deploykit_vitis_ai import backend, tables
 from deploykit_vitis_ai.configs import config_problems
 from deploykit_vitis_ai.targets import PRODUCTS

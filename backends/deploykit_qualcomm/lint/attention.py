@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from deploykit.adapter import Situation
-from deploykit.capabilities import Feature, Status
-from deploykit.facts.borders import Extension, suggest_extensions
-from deploykit.facts.graph import GraphFacts, NodeFact
+from deploykit.contract.backend import Situation
 from deploykit.findings import Severity, SubjectKind
+from deploykit.graph.facts import GraphFacts, NodeFact
+from deploykit.quantization.borders import Extension, suggest_extensions
 from deploykit.rules import Found
+from deploykit.tables.capabilities import Feature, Status
 from deploykit_qualcomm.lint.constraints import constraint
 from deploykit_qualcomm.lint.registries import QNN_LINT
 from deploykit_qualcomm.lint.views import arch, is_computed, listed, nodes, quantized, weight_name
@@ -155,7 +155,7 @@ def check_borders(situation: Situation) -> Iterator[Found]:
     """The borders of the float set that the encodings lead to, and what removes most of them per operator."""
     if situation.encodings is None:
         return
-    from deploykit.facts.float_propagation import predict_float_set
+    from deploykit.quantization.float_propagation import predict_float_set
 
     facts = situation.facts
     prediction = predict_float_set(facts, situation.encodings)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from deploykit.findings import Confidence, Severity
-from deploykit.reading import read_toml, structure
+from deploykit.tables.reading import read_toml, structure
 
 __all__ = [
     "Constraint",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from deploykit.adapter import Situation
-from deploykit.facts.graph import NodeFact
+from deploykit.contract.backend import Situation
+from deploykit.graph.facts import NodeFact
 from deploykit.rules import Found
 from deploykit_qualcomm.lint.constraints import constraint
 from deploykit_qualcomm.lint.registries import CONVERTER_LINT, EP_LINT
@@ -44,7 +44,7 @@ def check_second_operand(situation: Situation) -> Iterator[Found]:
 
 def _has_grid(situation: Situation, name: str) -> bool:
     """By its own encoding, or by that of the tensor it was moved from: converters copy it over such operators."""
-    from deploykit.facts.movement import GRID_PRESERVING_OPS
+    from deploykit.graph.ops import GRID_PRESERVING_OPS
 
     for _ in range(_MOST_MOVES):
         if quantized(situation, name) is not None:

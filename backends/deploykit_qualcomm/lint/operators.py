@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from deploykit.adapter import Situation
-from deploykit.capabilities import Status
-from deploykit.facts.graph import NodeFact
+from deploykit.contract.backend import Situation
+from deploykit.graph.facts import NodeFact
 from deploykit.rules import Found
+from deploykit.tables.capabilities import Status
 from deploykit_qualcomm.lint.constraints import Refused, constraint, constraints
 from deploykit_qualcomm.lint.registries import QNN_LINT
 from deploykit_qualcomm.lint.views import arch, at_node, nodes, quantized
@@ -130,7 +130,7 @@ def _is_small(shape: tuple[int | str | None, ...] | None) -> bool:
 
 
 def _lowest(situation: Situation, name: str) -> float | None:
-    from deploykit.facts.collect import constant_range
+    from deploykit.graph.collect import constant_range
 
     bounds = constant_range(situation.model, name)
     return None if bounds is None else bounds[0]

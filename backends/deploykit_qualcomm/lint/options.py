@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from deploykit.adapter import Situation
-from deploykit.capabilities import Status
+from deploykit.contract.backend import Situation
 from deploykit.findings import Severity, SubjectKind
 from deploykit.rules import Found
+from deploykit.tables.capabilities import Status
 from deploykit_qualcomm.archs import arch_number, known_archs
 from deploykit_qualcomm.devices import qualcomm_devices
 from deploykit_qualcomm.lint.registries import EP_LINT, QNN_LINT

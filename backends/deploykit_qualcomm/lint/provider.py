@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from deploykit.adapter import Situation
-from deploykit.facts.graph import NodeFact
+from deploykit.contract.backend import Situation
 from deploykit.findings import SubjectKind
+from deploykit.graph.facts import NodeFact
 from deploykit.rules import Found
 from deploykit_qualcomm.archs import capability
 from deploykit_qualcomm.lint.constraints import constraint

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from deploykit.adapter import Situation
+from deploykit.contract.backend import Situation
 from deploykit.findings import Severity, SubjectKind
 from deploykit.rules import Found
 from deploykit_qualcomm.lint.constraints import constraint
@@ -38,8 +38,8 @@ def check_float16(situation: Situation) -> Iterator[Found]:
     """What constants and bounded operators tell; a model with Q/DQ pairs or encodings is not a float model."""
     if situation.facts.is_qdq or situation.encodings is not None:
         return
-    from deploykit.facts.collect import constant_range
-    from deploykit.facts.reach import collect_reach, saturates
+    from deploykit.graph.collect import constant_range
+    from deploykit.quantization.reach import collect_reach, saturates
 
     facts = situation.facts
 

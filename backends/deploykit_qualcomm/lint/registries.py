@@ -5,7 +5,7 @@ Codes QNN200 to QNN399. The rules stand in the modules beside this one; nothing 
 
 from __future__ import annotations
 
-from deploykit.adapter import Situation
+from deploykit.contract.backend import Situation
 from deploykit.rules import Registry
 
 __all__ = ["CONVERTER_LINT", "EP_LINT", "QNN_LINT"]

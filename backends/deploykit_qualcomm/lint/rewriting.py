@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from deploykit.adapter import Situation
-from deploykit.facts.graph import GraphFacts, NodeFact
+from deploykit.contract.backend import Situation
 from deploykit.findings import SubjectKind
+from deploykit.graph.facts import GraphFacts, NodeFact
 from deploykit.rules import Found
 from deploykit_qualcomm.lint.constraints import constraint
 from deploykit_qualcomm.lint.registries import QNN_LINT

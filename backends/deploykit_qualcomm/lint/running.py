@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from deploykit.adapter import Situation
+from deploykit.contract.backend import Situation
 from deploykit.findings import Finding
 from deploykit.rules import Registry
 from deploykit_qualcomm.lint.registries import CONVERTER_LINT, EP_LINT, QNN_LINT

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from packaging.version import Version
 
-from deploykit.adapter import Situation
-from deploykit.facts.graph import NodeFact
+from deploykit.contract.backend import Situation
 from deploykit.findings import SubjectKind
+from deploykit.graph.facts import NodeFact
 from deploykit.rules import Found
 from deploykit_qualcomm.lint.constraints import constraint, constraints
 from deploykit_qualcomm.lint.registries import QNN_LINT

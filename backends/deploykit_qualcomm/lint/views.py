@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from deploykit import findings
-from deploykit.adapter import Situation
-from deploykit.facts.graph import GraphFacts, NodeFact, TensorFact
+from deploykit.contract.backend import Situation
 from deploykit.findings import SubjectKind
+from deploykit.graph.facts import GraphFacts, NodeFact, TensorFact
 from deploykit.rules import Found
 from deploykit_qualcomm.archs import arch_number, arch_of
 
@@ -126,7 +126,7 @@ def _stored_grid(situation: Situation, pair: NodeFact, found: Quantized) -> Affi
     import numpy as np
 
     from deploykit.encodings.values import Affine
-    from deploykit.facts.collect import constant_value
+    from deploykit.graph.collect import constant_value
 
     names = [*pair.inputs[1:3], ""][:2]
     scale, zero = (constant_value(situation.model, name, limit=_MOST_SCALES) if name else None for name in names)

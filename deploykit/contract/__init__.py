@@ -1,0 +1,1 @@
+"""What a backend must have, may offer, is given and returns."""

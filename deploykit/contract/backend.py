@@ -1,0 +1,212 @@
+"""The contract between the core and a backend: small Protocols, found through the entry point ``deploykit.backends``.
+
+An adapter decides (``plan``) and writes text (``render``); it never touches the disk while doing so. Only ``execute``
+and ``verify`` look at a package on disk. An adapter package must be cheap to import: no onnx, no numpy at the top.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+
+from deploykit.contract.plans import Plan
+from deploykit.contract.targets import Target
+from deploykit.findings import Confidence, Finding
+from deploykit.rules import Registry
+from deploykit.tables.capabilities import CompatRow
+from deploykit.tables.devices import Device
+
+if TYPE_CHECKING:
+    from deploykit.encodings.values import EncodingSet
+    from deploykit.graph import Model
+    from deploykit.graph.facts import GraphFacts
+
+__all__ = [
+    "Backend",
+    "BytesFile",
+    "Check",
+    "CopiedFile",
+    "Execution",
+    "JsonFile",
+    "MixedSupport",
+    "PackageFile",
+    "Progress",
+    "Request",
+    "Situation",
+    "TextFile",
+    "Verification",
+    "copied_model",
+]
+
+Progress: TypeAlias = Callable[[str], None]
+"""Called with one line of news during long work."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What the user asked for, as typed; ``options`` are ``--option KEY=VALUE`` pairs in order."""
+
+    model: Path
+    target: str
+    backend: str | None = None
+    sdk: str | None = None
+    encodings: Path | None = None
+    float_tensors: Path | None = None
+    precision: str | None = None
+    calibration: Path | None = None
+    mixed: str = "auto"
+    rewrite: tuple[str, ...] = ()
+    no_rewrite: tuple[str, ...] = ()
+    compile: bool | None = None
+    options: tuple[tuple[str, str], ...] = ()
+    adapter_options: Mapping[str, Any] = field(default_factory=dict)
+    """Options that only some backends know, by their command-line names with underscores (``input_list`` …)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """Everything known before anything is decided: the input of planning and of the rules."""
+
+    request: Request
+    model: Model
+    facts: GraphFacts
+    encodings: EncodingSet | None
+    target: Target
+    rewritten: bool = False
+    """True when ``model`` is a rewritten form of the file that was asked for."""
+    tail: bytes | None = None
+    """The serialized model that the host runs after the device, when the end was cut off."""
+    segments: tuple[Any, ...] = ()
+    """``deploykit.quantization.segmentation.Segment`` in the order in which they run, when ``model`` is to be cut."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextFile:
+    """A text file of the package; ``executable`` scripts get mode 0755."""
+
+    path: str
+    text: str
+    executable: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JsonFile:
+    """A JSON file of the package; serialised, never templated."""
+
+    path: str
+    value: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BytesFile:
+    """A binary file of the package that was made in memory."""
+
+    path: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopiedFile:
+    """A file streamed into the package from where the user keeps it, hashed while copied."""
+
+    path: str
+    source: Path
+
+
+PackageFile: TypeAlias = TextFile | JsonFile | BytesFile | CopiedFile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One thing that was verified."""
+
+    id: str
+    ok: bool
+    detail: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape."""
+        return {"id": self.id, "ok": self.ok, "detail": self.detail}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Execution:
+    """What really ran, with the files it left (package-relative), the facts to record, and what it found."""
+
+    executed: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    record: Mapping[str, Any] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """The adapter's judgement of a package: checks, intended against actual types, findings."""
+
+    checks: tuple[Check, ...] = ()
+    intended: Mapping[str, str] = field(default_factory=dict)
+    actual: Mapping[str, str] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
+
+
+@runtime_checkable
+class Backend(Protocol):
+    """One backend. ``id`` is the entry point's name."""
+
+    id: str
+    summary: str
+
+    def devices(self) -> tuple[Device, ...]:
+        """The devices this backend can package for."""
+
+    def registries(self) -> tuple[Registry[Any], ...]:
+        """The rules of this backend."""
+
+    def compat(self) -> Iterable[CompatRow]:
+        """Every row of the capability tables, for ``deploykit compat``."""
+
+    def resolve(self, device: Device, sdk: str | None) -> Target:
+        """The target for a device and a version as typed; raises UnknownTargetError."""
+
+    def plan(self, situation: Situation) -> Plan:
+        """Decide. Pure: reads the situation, touches nothing."""
+
+    def render(self, situation: Situation, plan: Plan, templates: Path | None) -> Iterable[PackageFile]:
+        """Every file of the package that the core does not write itself; ``templates`` is a folder of the user's."""
+
+    def execute(self, package: Path, plan: Plan, situation: Situation, progress: Progress) -> Execution:
+        """Run what can be run here, inside the not yet published package folder."""
+
+    def verify(self, package: Path, manifest: Mapping[str, Any]) -> Verification:
+        """Judge a package on disk."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixedSupport:
+    """Which kinds of ways a backend has for a target: ``integer``, ``fallback``, ``segments``.
+
+    ``safe`` says that its tools are known to mix float16 and integers well; ``without`` why a kind is missing;
+    ``confidence`` how sure it is that a kind works here, where that is not what the way itself says.
+    """
+
+    kinds: frozenset[str]
+    safe: bool = False
+    without: Mapping[str, str] = field(default_factory=dict)
+    confidence: Mapping[str, Confidence] = field(default_factory=dict)
+
+
+def copied_model(situation: Situation, path: str) -> tuple[PackageFile, ...]:
+    """The model as files of the package: the user's with its external data in place, or the rewritten one, and a tail.
+
+    The tail is called ``tail.onnx`` and lies beside the model.
+    """
+    folder = path.rpartition("/")[0]
+    tail = () if situation.tail is None else (BytesFile(path=f"{folder}/tail.onnx", data=situation.tail),)
+    if situation.rewritten:
+        return (BytesFile(path=path, data=situation.model.proto.SerializeToString(deterministic=True)), *tail)
+    # Two spellings of one place (``w.bin``, ``./w.bin``) are one file.
+    external = {str(PurePosixPath(folder, file.location)): file.path for file in situation.model.external}
+    copies = (CopiedFile(path=place, source=source) for place, source in external.items())
+    return (CopiedFile(path=path, source=situation.request.model), *copies, *tail)

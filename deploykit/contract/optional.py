@@ -1,0 +1,90 @@
+"""What a backend may offer beyond ``Backend``: one optional method each, found by its Protocol.
+
+Every other backend goes without; who asks must live with that. Nothing here does anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from deploykit.contract.backend import MixedSupport, Progress
+    from deploykit.contract.known_errors import Catalog
+    from deploykit.contract.probes import Probe
+    from deploykit.contract.targets import Target
+    from deploykit.system.specs import ToolchainSpec
+    from deploykit.tables.capabilities import CompatRow
+    from deploykit.tables.devices import Device
+
+__all__ = [
+    "AnswersBinaries",
+    "GivesSecondOpinion",
+    "HasKnownErrors",
+    "HasProbes",
+    "HasToolchains",
+    "Inspects",
+    "MixesPrecision",
+]
+
+
+@runtime_checkable
+class MixesPrecision(Protocol):
+    """A backend for which deploykit may rewrite graphs and choose among ways to mix precisions."""
+
+    def mixed_support(self, target: Target) -> MixedSupport:
+        """What there is for this target."""
+
+
+@runtime_checkable
+class GivesSecondOpinion(Protocol):
+    """A backend whose compiler can say what it makes of a model that another backend packages."""
+
+    id: str
+
+    def preflight(self, model: bytes, device: Device, progress: Progress) -> Mapping[str, Any]:
+        """The verdict on a serialized model: ``available``, ``ok``, ``compiler``, ``note``, ``findings``."""
+
+
+@runtime_checkable
+class HasKnownErrors(Protocol):
+    """A backend that knows failures of its tools."""
+
+    def known_errors(self) -> Catalog:
+        """The known errors of this backend's tools."""
+
+
+@runtime_checkable
+class HasProbes(Protocol):
+    """A backend that can look for what its tools need."""
+
+    def probes(self) -> Iterable[Probe]:
+        """The probes of this backend, each for one area."""
+
+
+@runtime_checkable
+class HasToolchains(Protocol):
+    """A backend that brings toolchains."""
+
+    def toolchains(self) -> tuple[ToolchainSpec, ...]:
+        """The environments this backend's tools need."""
+
+
+@runtime_checkable
+class AnswersBinaries(Protocol):
+    """A backend that knows which compiled binaries load where."""
+
+    def binary_rows(self, built_with: str, built_for: str, runtime: str, arch: str) -> Iterable[CompatRow]:
+        """Will a binary made by one release for one architecture load on another release and architecture?"""
+
+
+@runtime_checkable
+class Inspects(Protocol):
+    """A backend that reads compiled files."""
+
+    def devices(self) -> tuple[Device, ...]:
+        """The devices of the backend."""
+
+    def inspect(self, path: Path) -> Mapping[str, Any]:
+        """The metadata of a compiled file; InputError where it is none."""

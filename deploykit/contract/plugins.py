@@ -1,0 +1,109 @@
+"""Finds the backends through the entry point group ``deploykit.backends``; it knows none by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+from importlib import import_module
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, cast
+
+from deploykit.contract.entrypoints import entry_points
+from deploykit.contract.targets import nearest_names
+from deploykit.errors import ToolError, UnknownTargetError
+
+if TYPE_CHECKING:
+    from deploykit.contract.backend import Backend
+    from deploykit.contract.known_errors import Catalog
+    from deploykit.rules import Registry
+    from deploykit.tables.devices import Device
+
+__all__ = [
+    "all_devices",
+    "all_registries",
+    "backend_ids",
+    "broken_backends",
+    "catalog_of",
+    "load_backend",
+    "load_backends",
+]
+
+_GROUP = "deploykit.backends"
+# The members of contract.backend.Backend, listed so that asking a backend one thing does not import the contract.
+_MEMBERS = ("id", "summary", "devices", "registries", "compat", "resolve", "plan", "render", "execute", "verify")
+
+
+@cache
+def _entry_points() -> dict[str, str]:
+    return entry_points(_GROUP)
+
+
+def backend_ids() -> tuple[str, ...]:
+    """The ids of the installed backends, sorted."""
+    return tuple(sorted(_entry_points()))
+
+
+@cache
+def load_backend(backend_id: str) -> Backend:
+    """One backend by id; raises UnknownTargetError for an unknown id, ToolError for one that cannot be imported."""
+    point = _entry_points().get(backend_id)
+    if point is None:
+        near = nearest_names(backend_id, backend_ids())
+        raise UnknownTargetError(
+            f"unknown backend {backend_id!r}", next=f"installed: {', '.join(near or backend_ids())}"
+        )
+    try:
+        module, _, attribute = point.partition(":")
+        backend = attrgetter(attribute)(import_module(module))
+    except Exception as error:
+        raise ToolError(
+            f"backend {backend_id!r} cannot be imported", why=f"{type(error).__name__}: {error}", next="reinstall it"
+        ) from error
+    missing = [name for name in _MEMBERS if not hasattr(backend, name)]
+    if missing:
+        why = f"{backend!r} has no {', '.join(missing)}"
+        raise ToolError(f"backend {backend_id!r} does not fulfil deploykit.contract.backend.Backend", why=why)
+    return cast("Backend", backend)
+
+
+def load_backends() -> tuple[Backend, ...]:
+    """The installed backends that can be imported; a broken one must not take the others down."""
+    broken = broken_backends()
+    return tuple(load_backend(backend_id) for backend_id in backend_ids() if backend_id not in broken)
+
+
+@cache
+def broken_backends() -> dict[str, ToolError]:
+    """The installed backends that cannot be imported, each with the reason; ``deploykit doctor`` shows them."""
+    broken = {}
+    for backend_id in backend_ids():
+        try:
+            load_backend(backend_id)
+        except ToolError as error:
+            broken[backend_id] = error
+    return broken
+
+
+def all_registries() -> tuple[Registry[Any], ...]:
+    """The rule registries of all backends, each once; two backends may share one."""
+    registries: list[Registry[Any]] = []
+    for backend in load_backends():
+        registries += [registry for registry in backend.registries() if registry not in registries]
+    return tuple(registries)
+
+
+def all_devices() -> tuple[Device, ...]:
+    """The devices of all backends, each once; two backends may share a device file."""
+    devices: dict[str, Device] = {}
+    for backend in load_backends():
+        for device in backend.devices():
+            devices.setdefault(device.id, device)
+    return tuple(sorted(devices.values(), key=lambda device: device.id))
+
+
+def catalog_of(backends: Iterable[object]) -> Catalog:
+    """What the backends that know any failures of their tools know together."""
+    from deploykit.contract.known_errors import merge_catalogs
+    from deploykit.contract.optional import HasKnownErrors
+
+    return merge_catalogs(backend.known_errors() for backend in backends if isinstance(backend, HasKnownErrors))

@@ -1,0 +1,69 @@
+"""What a probe of ``deploykit doctor`` is given and returns; it looks at nothing itself.
+
+Programs are started through ``deploykit.system.processes`` only.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from deploykit.errors import ToolError
+from deploykit.system.processes import Completed, run
+
+__all__ = ["CheckLine", "Probe", "Surroundings", "start"]
+
+State: TypeAlias = Literal["ok", "problem", "absent"]
+
+_TIMEOUT = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckLine:
+    """One thing that was looked at. ``absent`` is not there and only matters to who wants it; ``next`` says how."""
+
+    id: str
+    state: State
+    detail: str
+    next: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape."""
+        return {
+            "id": self.id,
+            "state": self.state,
+            "detail": self.detail,
+            "next": self.next,
+            "facts": dict(self.facts),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """The machine as a probe sees it: environment, home, the file system's root, and how to find and start programs."""
+
+    env: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    home: Path = field(default_factory=Path.home)
+    root: Path = Path("/")
+    python: str = sys.executable
+    which: Callable[[str], str | None] = shutil.which
+    run: Callable[..., Completed] = run
+
+
+Probe: TypeAlias = Callable[[Surroundings], Iterable[CheckLine]]
+
+
+def start(
+    around: Surroundings, *argv: str, timeout: float = _TIMEOUT, env: Mapping[str, str] | None = None
+) -> Completed:
+    """Start a program and wait for its end; one that cannot be started ends with 127 and the reason as its output."""
+    try:
+        return around.run(argv, timeout=timeout, env=env)
+    except ToolError as error:
+        return Completed(argv=argv, returncode=127, tail=(str(error.why or error.what),), seconds=0.0)

@@ -1,0 +1,84 @@
+"""One resolved target: a device with the SDK table that speaks for the wanted version.
+
+Resolving an unknown name suggests the nearest one; a version between two tables takes the nearest lower and says so.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Any
+
+from deploykit.errors import UnknownTargetError
+from deploykit.findings import Finding
+from deploykit.tables.capabilities import SdkTable
+from deploykit.tables.devices import Device
+
+__all__ = ["Target", "find_device", "nearest_names"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A device under one SDK version.
+
+    ``requested`` is the version as the user typed it ("" for the newest), ``sdk`` the table that answers for it,
+    None for a backend without SDK tables. ``findings`` say where the two differ.
+    """
+
+    device: Device
+    backend: str
+    requested: str
+    sdk: SdkTable | None
+    findings: tuple[Finding, ...] = ()
+
+    def sdk_json(self) -> dict[str, Any]:
+        """The SDK in the published shape of a plan."""
+        if self.sdk is None:
+            return {"name": "", "version": self.requested, "requested": self.requested, "table": ""}
+        exact = self.requested in ("", self.sdk.version) or self.requested in self.sdk.builds
+        return {
+            "name": self.sdk.sdk,
+            "version": self.requested or self.sdk.version,
+            "requested": self.requested,
+            "table": self.sdk.version,
+            "exact": exact,
+        }
+
+
+def find_device(devices: Iterable[Device], name: str) -> Device:
+    """The device with that id, alias, name or marketing name; the nearest names are suggested otherwise."""
+    known: dict[str, Device] = {}
+    for device in devices:
+        for spelling in (device.id, device.name, *device.aliases, device.marketing):
+            known.setdefault(_normal(spelling), device)
+    known.pop("", None)  # a device without a marketing name is not called ""
+    found = known.get(_normal(name))
+    if found is not None:
+        return found
+    near = nearest_names(_normal(name), known)
+    hint = ", ".join(dict.fromkeys(known[spelling].id for spelling in near))
+    raise UnknownTargetError(
+        f"unknown target {name!r}",
+        next=f"did you mean {hint}? 'deploykit targets' lists all" if hint else "'deploykit targets' lists all",
+    )
+
+
+def nearest_names(name: str, known: Mapping[str, Any] | Iterable[str], *, count: int = 3) -> list[str]:
+    """Known names that look like ``name``, best first; of two that look alike, the one with the longer common start."""
+    close = difflib.get_close_matches(name, list(known), n=8 * count, cutoff=0.5)
+    ranked = sorted(close, key=lambda other: (-_likeness(name, other), -_common_start(name, other)))
+    return ranked[:count]
+
+
+def _common_start(name: str, other: str) -> int:
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(name, other, strict=False)))
+
+
+def _likeness(name: str, other: str) -> float:
+    return difflib.SequenceMatcher(None, other, name).ratio()
+
+
+def _normal(name: str) -> str:
+    return "".join(letter for letter in name.lower() if letter.isalnum())

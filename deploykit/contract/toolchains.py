@@ -1,0 +1,19 @@
+"""Reads the toolchain files of a backend; it looks at no environment on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from packaging.version import Version
+
+from deploykit.system.specs import ToolchainSpec
+from deploykit.tables.reading import read_toml, structure
+
+__all__ = ["load_toolchains"]
+
+
+def load_toolchains(folder: Path, *, backend: str) -> tuple[ToolchainSpec, ...]:
+    """The toolchain files of one folder, in the order of name and version."""
+    tables = [{**read_toml(path), "backend": backend} for path in sorted(folder.glob("*.toml"))]
+    specs = (structure(ToolchainSpec, table, where=f"{folder.name}/{table.get('name')}") for table in tables)
+    return tuple(sorted(specs, key=lambda spec: (spec.name, Version(spec.version))))

@@ -1,0 +1,1 @@
+"""One request becomes one decision: read, prepare, choose, plan."""

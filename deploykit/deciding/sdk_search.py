@@ -1,0 +1,86 @@
+"""The lowest SDK release under which nothing stops a model on a device: one plan per release, nothing written.
+
+It plans and counts; what stops a plan is the backend's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from packaging.version import Version
+
+from deploykit.contract.backend import Request
+from deploykit.deciding.pipeline import plan_situation, read_situation
+from deploykit.errors import UnknownTargetError, UsageError
+from deploykit.findings import Finding
+from deploykit.tables.capabilities import CompatRow
+
+__all__ = ["SdkSearch", "SdkTrial", "lowest_sdk"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SdkTrial:
+    """One SDK release and what stands in the way of a plan under it."""
+
+    sdk: str
+    findings: tuple[Finding, ...]
+
+    @property
+    def ok(self) -> bool:
+        """True when nothing blocks."""
+        return not any(finding.blocks for finding in self.findings)
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape."""
+        blocking = sorted({finding.code for finding in self.findings if finding.blocks})
+        return {"sdk": self.sdk, "ok": self.ok, "blocking": blocking}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SdkSearch:
+    """The trials of all releases, oldest first."""
+
+    backend: str
+    target: str
+    trials: tuple[SdkTrial, ...]
+
+    @property
+    def lowest(self) -> str | None:
+        """The lowest release under which nothing blocks, or None."""
+        return next((trial.sdk for trial in self.trials if trial.ok), None)
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape of ``deploykit compat --model``."""
+        return {
+            "backend": self.backend,
+            "target": self.target,
+            "lowest": self.lowest,
+            "trials": [trial.to_json() for trial in self.trials],
+        }
+
+
+def lowest_sdk(request: Request) -> SdkSearch:
+    """Plan one request under every SDK release that has tables, oldest first; the model is read once.
+
+    Raises UsageError for a backend whose tables are not kept per release.
+    """
+    backend, situation = read_situation(replace(request, sdk=None))
+    device = situation.target.device
+    releases = _releases(backend.compat())
+    if not releases:
+        raise UsageError(f"the tables of {backend.id} are not kept per SDK release", next="use deploykit plan")
+    trials = []
+    for version in releases:
+        try:
+            target = backend.resolve(device, version)
+        except UnknownTargetError:
+            continue  # a release that is known to exist and about whose tools nothing is known
+        tried = replace(situation, request=replace(request, sdk=version), target=target)
+        trials.append(SdkTrial(sdk=version, findings=plan_situation(backend, tried).findings))
+    return SdkSearch(backend=backend.id, target=device.id, trials=tuple(trials))
+
+
+def _releases(rows: Iterable[CompatRow]) -> tuple[str, ...]:
+    return tuple(sorted({row.since for row in rows if row.feature == f"release {row.since}"}, key=Version))

@@ -1,0 +1,38 @@
+"""Which ops a graph is made of, which of them run other graphs, and which tensors it computes with in floating point.
+
+It counts and lists by op type and tensor type; it judges nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from deploykit.graph.facts import GraphFacts, NodeFact
+from deploykit.graph.parameters import DEFAULT_DOMAINS
+from deploykit.graph.settings import is_setting
+
+__all__ = ["CONTROL_FLOW_OPS", "control_flow_nodes", "float_tensors", "op_inventory"]
+
+CONTROL_FLOW_OPS = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+"""Ops that run other graphs."""
+
+
+def op_inventory(facts: GraphFacts) -> dict[str, int]:
+    """How often each op type occurs in the main graph, most frequent first; other domains as ``domain.Type``."""
+    counted = Counter(f"{node.domain}.{node.op_type}" if node.domain else node.op_type for node in facts.nodes)
+    return dict(sorted(counted.items(), key=lambda item: (-item[1], item[0])))
+
+
+def control_flow_nodes(facts: GraphFacts) -> tuple[NodeFact, ...]:
+    """The nodes that run other graphs, in graph order."""
+    return tuple(node for node in facts.nodes if node.op_type in CONTROL_FLOW_OPS and node.domain in DEFAULT_DOMAINS)
+
+
+def float_tensors(facts: GraphFacts) -> tuple[str, ...]:
+    """The floating-point tensors that some node computes with or the graph gives out; settings are left out."""
+    return tuple(
+        fact.name
+        for fact in facts.tensors.values()
+        if fact.is_float
+        and (fact.is_output or any(not is_setting(node, fact.name) for node in facts.consumers_of(fact.name)))
+    )

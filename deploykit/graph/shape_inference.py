@@ -1,0 +1,134 @@
+"""Infers the type and shape of every tensor with onnx, on a copy without weights, and never fails because of it.
+
+It opens no external data and does not look into functions of the model: a few of them expand to any size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+from deploykit.graph.explosion import explosive_nodes
+from deploykit.graph.tensors import dtype_name, element_count, is_external
+
+if TYPE_CHECKING:
+    from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
+
+__all__ = ["Inferred", "Shape", "infer", "type_of"]
+
+Shape: TypeAlias = tuple[int | str | None, ...] | None
+
+_KEPT_INTEGERS = 1024
+_KEPT_OTHERS = 64
+_OPAQUE = "deploykit.opaque"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inferred:
+    """(dtype, shape) of tensors by name; ``problem`` is empty unless inference was impossible."""
+
+    types: Mapping[str, tuple[str, Shape]] = field(default_factory=dict)
+    problem: str = ""
+
+
+def infer(proto: ModelProto) -> Inferred:
+    """What is declared and what onnx infers from it; the model is not changed and no external data is opened."""
+    from onnx import shape_inference
+
+    symbols = _symbols(proto.graph)
+    try:
+        graph = shape_inference.infer_shapes(_without_weights(proto), data_prop=True).graph
+    except Exception as error:  # the binding raises whatever its C++ side threw; shapes are then simply unknown
+        problem = " ".join(str(error).split())[:300] or type(error).__name__
+        return Inferred(types=_collect_types(proto.graph, symbols), problem=problem)
+    return Inferred(types=_collect_types(graph, symbols))
+
+
+def _collect_types(graph: GraphProto, symbols: frozenset[str]) -> dict[str, tuple[str, Shape]]:
+    items = (*graph.value_info, *graph.input, *graph.output)
+    return {item.name: type_of(item.type, symbols) for item in items}
+
+
+def type_of(proto: TypeProto, symbols: frozenset[str] | None = None) -> tuple[str, Shape]:
+    """(dtype, shape) of a declared type; sequences, maps and optionals have neither.
+
+    Symbols outside ``symbols`` were invented by the inference and count as unknown, as negative numbers do.
+    """
+    if not proto.HasField("tensor_type"):
+        return "", None
+    tensor = proto.tensor_type
+    dtype = dtype_name(tensor.elem_type)
+    if not tensor.HasField("shape"):
+        return dtype, None
+    dims: list[int | str | None] = []
+    for dim in tensor.shape.dim:
+        if dim.HasField("dim_value"):
+            dims.append(dim.dim_value if dim.dim_value >= 0 else None)
+        else:
+            symbol = dim.dim_param
+            dims.append(symbol if symbol and (symbols is None or symbol in symbols) else None)
+    return dtype, tuple(dims)
+
+
+def _symbols(graph: GraphProto) -> frozenset[str]:
+    """Symbols that the model itself declares."""
+    items: Iterable[ValueInfoProto] = (*graph.value_info, *graph.input, *graph.output)
+    return frozenset(
+        dim.dim_param
+        for item in items
+        if item.type.HasField("tensor_type")
+        for dim in item.type.tensor_type.shape.dim
+        if dim.dim_param and isinstance(dim.dim_param, str)
+    )
+
+
+def _without_weights(proto: ModelProto) -> ModelProto:
+    """A copy in which stored tensors have a type and dimensions, and values only where a shape may depend on them."""
+    from onnx import ModelProto
+
+    lean = ModelProto(ir_version=proto.ir_version)
+    lean.opset_import.extend(proto.opset_import)
+    graph = lean.graph
+    graph.name = proto.graph.name or "graph"
+    for items, copies in (
+        (proto.graph.input, graph.input),
+        (proto.graph.output, graph.output),
+        (proto.graph.value_info, graph.value_info),
+    ):
+        copies.extend(items)
+    for tensor in proto.graph.initializer:
+        _copy_tensor(tensor, graph.initializer.add())
+    explosive = explosive_nodes(proto.graph)
+    for index, node in enumerate(proto.graph.node):
+        _copy_node(node, graph.node.add())
+        if index in explosive:
+            graph.node[index].domain = _OPAQUE
+    if explosive:
+        lean.opset_import.add(domain=_OPAQUE, version=1)
+    return lean
+
+
+def _copy_tensor(tensor: TensorProto, copy: TensorProto) -> None:
+    count = element_count(tensor, tensor.name)
+    integer = "int" in dtype_name(tensor.data_type)
+    if not is_external(tensor) and count <= (_KEPT_INTEGERS if integer else _KEPT_OTHERS):
+        copy.CopyFrom(tensor)
+        return
+    copy.name, copy.data_type = tensor.name, tensor.data_type
+    copy.dims.extend(tensor.dims)
+
+
+def _copy_node(node: NodeProto, copy: NodeProto) -> None:
+    if node.op_type != "Constant":
+        copy.CopyFrom(node)
+        return
+    copy.op_type, copy.domain, copy.name = node.op_type, node.domain, node.name
+    copy.output.extend(node.output)
+    for attribute in node.attribute:
+        twin = copy.attribute.add()
+        if attribute.HasField("t"):
+            twin.name, twin.type = attribute.name, attribute.type
+            _copy_tensor(attribute.t, twin.t)
+        else:
+            twin.CopyFrom(attribute)

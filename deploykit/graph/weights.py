@@ -1,0 +1,87 @@
+"""Reads the values of stored tensors, one at a time, when somebody really needs them.
+
+External data is mapped, not copied, where numpy has the element type. Nothing else in deploykit opens weight files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deploykit.errors import InputError, UsageError
+from deploykit.graph.external import Claim, ExternalFile, claim_of
+from deploykit.graph.tensors import StoredTensor, is_external
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    from onnx import TensorProto
+
+    from deploykit.graph.loading import Model
+
+__all__ = ["iter_weights", "weight"]
+
+
+def weight(model: Model, name: str) -> npt.NDArray[Any]:
+    """The values of one stored tensor, in its own shape and type; external data is a read-only memory map.
+
+    Raises UsageError where the model stores no such tensor, InputError where its file changed since it was measured.
+    """
+    from onnx import numpy_helper
+
+    tensor = model.stored.get(name)
+    if tensor is None:
+        raise UsageError(f"{model.path}: stores no tensor {name!r}")
+    if is_external(tensor):
+        return _read_external(model, name, tensor)
+    return numpy_helper.to_array(tensor)
+
+
+def iter_weights(model: Model) -> Iterator[tuple[str, npt.NDArray[Any]]]:
+    """Every stored tensor of the main graph with its values, one at a time."""
+    return ((name, weight(model, name)) for name in model.stored)
+
+
+def _read_external(model: Model, name: str, tensor: TensorProto) -> npt.NDArray[Any]:
+    file = _file_of(model, tensor)
+    try:
+        claim = claim_of(model.path, StoredTensor(f"tensor {name!r}", tensor), file.path.stat().st_size)
+        return _map(file.path, tensor, claim)
+    except OSError as error:
+        raise InputError(
+            f"{model.path}: tensor {name!r}: its external data {file.location!r} cannot be read",
+            why=error.strerror or str(error),
+        ) from None
+
+
+def _map(path: Path, tensor: TensorProto, claim: Claim) -> npt.NDArray[Any]:
+    import numpy as np
+    from onnx import numpy_helper
+
+    native = _NATIVE.get(tensor.data_type)
+    if native is not None and claim.length:
+        return np.memmap(path, dtype=native, mode="r", offset=claim.offset, shape=tuple(tensor.dims))
+    with path.open("rb") as opened:
+        opened.seek(claim.offset)
+        return numpy_helper.to_array(_inline(tensor, opened.read(claim.length)))
+
+
+# ONNX element types that numpy has too, as they lie in a file (little endian).
+_NATIVE = {1: "<f4", 2: "u1", 3: "i1", 4: "<u2", 5: "<i2", 6: "<i4", 7: "<i8", 9: "?", 10: "<f2"}
+_NATIVE |= {11: "<f8", 12: "<u4", 13: "<u8", 14: "<c8", 15: "<c16"}
+
+
+def _inline(tensor: TensorProto, data: bytes) -> TensorProto:
+    from onnx import TensorProto
+
+    copy = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+    copy.raw_data = data
+    return copy
+
+
+def _file_of(model: Model, tensor: TensorProto) -> ExternalFile:
+    location = next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
+    for file in model.external:
+        if file.location == location:
+            return file
+    raise UsageError(f"{model.path}: tensor {tensor.name!r} points to {location!r}, which was never located")

@@ -1,0 +1,1 @@
+"""What is on disk: written, sealed, verified, built, reported."""

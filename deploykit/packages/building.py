@@ -1,0 +1,115 @@
+"""Runs a package's own build script, keeps the log, diagnoses a failure, records the artifacts in the manifest.
+
+The script is the package's; this module adds nothing to what it does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deploykit.errors import PackageError
+from deploykit.packages.verifying import verify_integrity
+from deploykit.packages.writing import record_build
+from deploykit.system.processes import run
+
+if TYPE_CHECKING:
+    from deploykit.diagnosis import Diagnosis, Names
+
+__all__ = ["SCRIPT", "BuildReport", "build_package", "names_of_models"]
+
+SCRIPT = "scripts/build.sh"
+_LOG = "logs/build.log"
+_STAMPS = "artifacts/.stamps"
+_PRECISION_LOST = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildReport:
+    """How a build ended: the script's exit status, the steps that are done, and what its logs say on failure."""
+
+    package: Path
+    status: int
+    done: tuple[str, ...]
+    log: Path
+    diagnosis: Diagnosis | None
+
+    @property
+    def exit_status(self) -> int:
+        """0 built; 1 the converter changed the precision; 5 a tool or its environment failed."""
+        if self.status == 0:
+            return 0
+        return 1 if self.status == _PRECISION_LOST else 5
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape of ``deploykit build --json``."""
+        return {
+            "ok": self.status == 0,
+            "package": str(self.package),
+            "status": self.status,
+            "done": list(self.done),
+            "log": str(self.log),
+            "diagnosis": None if self.diagnosis is None else self.diagnosis.to_json(),
+        }
+
+
+def build_package(package: Path, *, on_line: Callable[[str], None] | None = None) -> BuildReport:
+    """Run ``scripts/build.sh`` of a package; raises PackageError when the package has none or is not as recorded."""
+    bad = [check for check in verify_integrity(package) if not check.ok]
+    if bad:
+        raise PackageError(
+            f"{package}: is not as it was made",
+            why="; ".join(f"{check.id}: {check.detail}" for check in bad),
+            next="make the package again; a script you edited can be run by hand",
+        )
+    if not (package / SCRIPT).is_file():
+        raise PackageError(
+            f"{package}: has no {SCRIPT}", why="nothing of this package is built by a vendor's tool here"
+        )
+    log = package / _LOG
+    log.parent.mkdir(exist_ok=True)
+    log.unlink(missing_ok=True)
+    completed = run(["bash", SCRIPT], cwd=package, log=log, on_line=on_line)
+    done = _done(package)
+    record_build(package, done)
+    diagnosis = None if completed.ok else _diagnose(package)
+    return BuildReport(package=package, status=completed.returncode, done=done, log=log, diagnosis=diagnosis)
+
+
+def _done(package: Path) -> tuple[str, ...]:
+    stamps = sorted((package / _STAMPS).glob("*"), key=lambda path: path.stat().st_mtime_ns)
+    return tuple(path.name for path in stamps)
+
+
+def _diagnose(package: Path) -> Diagnosis:
+    """What the failed step's own log says; the whole build's where no step has one."""
+    from deploykit.contract.plugins import catalog_of, load_backends
+    from deploykit.diagnosis import diagnose
+
+    with _failed_log(package).open("rb") as stream:
+        return diagnose(stream, catalog_of(load_backends()), _names(package))
+
+
+def _failed_log(package: Path) -> Path:
+    steps = [path for path in (package / "logs").glob("*.log") if path.name != Path(_LOG).name]
+    return max(steps, key=lambda path: path.stat().st_mtime_ns, default=package / _LOG)
+
+
+def _names(package: Path) -> Names:
+    """The names of every model of the package, so that mangled ones can be mapped back."""
+    return names_of_models(sorted((package / "model").glob("*.onnx")))
+
+
+def names_of_models(models: Iterable[Path]) -> Names:
+    """The node and tensor names of model files, to map a log's mangled names back."""
+    from deploykit.diagnosis import Names
+    from deploykit.graph import load_model
+    from deploykit.graph.collect import collect_facts
+
+    facts = [collect_facts(load_model(model)) for model in models]
+    return Names(
+        nodes=(node.name for known in facts for node in known.nodes),
+        tensors=(name for known in facts for name in known.tensors),
+    )

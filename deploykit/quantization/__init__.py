@@ -1,0 +1,1 @@
+"""Encodings on a graph: placing, completing, moving, cutting, QDQ in and out."""

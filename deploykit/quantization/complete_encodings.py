@@ -1,0 +1,97 @@
+"""Gives encodings to tensors whose grid follows exactly from a neighbour's, so that whole node groups are quantized.
+
+Only two conclusions are drawn, both exact: data movement keeps the grid, and the input of a Relu may have the grid of
+its output. It reads no values and invents no range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from deploykit.encodings.values import Affine, Encoding, EncodingSet
+from deploykit.graph.editing import consumers_of, producers_of, stored_tensors
+
+if TYPE_CHECKING:
+    from onnx import GraphProto, ModelProto, NodeProto
+
+__all__ = ["MOVES_DATA", "complete_encodings"]
+
+MOVES_DATA = frozenset(
+    [
+        "DepthToSpace",
+        "Dropout",
+        "Expand",
+        "Flatten",
+        "Gather",
+        "GatherElements",
+        "GatherND",
+        "Identity",
+        "MaxPool",
+        "Reshape",
+        "Slice",
+        "SpaceToDepth",
+        "Split",
+        "Squeeze",
+        "Tile",
+        "Transpose",
+        "Unsqueeze",
+    ]
+)
+"""Operators whose output values are values of their first input."""
+
+
+def complete_encodings(model: ModelProto, encodings: EncodingSet) -> tuple[EncodingSet, dict[str, str]]:
+    """The encodings with every entry that follows, and for each new tensor the one it was taken from.
+
+    Tensors named as float stay float; per-channel and per-block entries are never carried.
+    """
+    graph = model.graph
+    entries, origin = dict(encodings.entries), dict[str, str]()
+    floats = encodings.floats
+    for source, target in _forward(graph):
+        _carry(entries, origin, source, target, floats)
+    for source, target in _backward(graph):
+        _carry(entries, origin, source, target, floats)
+    # What went backward may go forward again, into the other consumers.
+    for source, target in _forward(graph):
+        _carry(entries, origin, source, target, floats)
+    return replace(encodings, entries=entries), origin
+
+
+def _carry(
+    entries: dict[str, Encoding], origin: dict[str, str], source: str, target: str, floats: frozenset[str]
+) -> None:
+    entry = entries.get(source)
+    if entry is None or target in entries or target in floats:
+        return
+    value = entry.value
+    if isinstance(value, Affine) and value.granularity == "per-tensor" and value.bits in (8, 16):
+        entries[target] = Encoding(name=target, value=value, is_param=False)
+        origin[target] = source
+
+
+def _forward(graph: GraphProto) -> Iterator[tuple[str, str]]:
+    for node in graph.node:
+        if node.op_type in MOVES_DATA and node.input:
+            yield from ((node.input[0], name) for name in _data_outputs(node))
+
+
+def _data_outputs(node: NodeProto) -> Iterator[str]:
+    """Split has many data outputs; the second output of MaxPool or Dropout holds other things."""
+    yield from (name for name in (node.output if node.op_type == "Split" else node.output[:1]) if name)
+
+
+def _backward(graph: GraphProto) -> Iterator[tuple[str, str]]:
+    producers, consumers, stored = producers_of(graph), consumers_of(graph), stored_tensors(graph)
+    outputs = {value.name for value in graph.output}
+    for node in reversed(graph.node):
+        if not node.input or node.input[0] in stored:
+            continue
+        name = node.input[0]
+        alone = len(consumers.get(name, ())) == 1 and name not in outputs
+        if node.op_type in MOVES_DATA and (name in producers or alone):
+            yield from ((output, name) for output in _data_outputs(node))
+        elif node.op_type == "Relu" and alone:
+            yield node.output[0], name

@@ -1,0 +1,245 @@
+"""Predicts which tensors of a graph stay float when a converter falls back to float for what has no encoding.
+
+The model (inferred from documented wording: encodings pass through data-movement ops, the rest stays float):
+a tensor with an integer entry is quantized; an entry travels over data movement in both directions; a tensor between
+two ops that the tool chain fuses has no type of its own; everything else is float. It writes no encodings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from deploykit.encodings.values import EncodingSet, Float
+from deploykit.graph.facts import GraphFacts, NodeFact, TensorFact
+from deploykit.graph.static import with_static
+from deploykit.quantization.borders import Border, find_borders
+
+__all__ = ["MOVEMENT_OPS", "FloatPrediction", "absorbed_tensors", "movement_pairs", "predict_float_set"]
+
+MOVEMENT_OPS = frozenset(
+    {"DepthToSpace", "Dropout", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "MaxPool"}
+    | {"Reshape", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "TopK", "Transpose", "Unsqueeze"}
+)
+"""Ops whose float outputs hold only values of their first input: the grid of one fits the other without loss."""
+
+_LINEAR = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+_NORMALIZED = frozenset({"Conv", "ConvTranspose", "Gemm"})
+_CLAMPS = frozenset({"Clip", "Relu"})
+_CLAMPED = _LINEAR | {"Add", "BatchNormalization"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FloatPrediction:
+    """Which tensors are meant to be float, and which will be, by name.
+
+    ``unexpected`` will be float though an encoding was meant to exist; ``missing`` are meant to be float and will be
+    quantized. ``absorbed`` are tensors inside a fused pair, with the op that takes them in: they are in neither set.
+    ``explicit`` is False when the file says nothing about float tensors, so that ``intended`` was read from what is
+    left out. ``borders`` are the places where data changes its kind at run time.
+    """
+
+    intended: frozenset[str]
+    predicted: frozenset[str]
+    explicit: bool
+    absorbed: Mapping[str, str] = field(default_factory=dict)
+    borders: tuple[Border, ...] = ()
+
+    @property
+    def unexpected(self) -> frozenset[str]:
+        """Predicted float, not intended."""
+        return self.predicted - self.intended
+
+    @property
+    def missing(self) -> frozenset[str]:
+        """Intended float, predicted quantized."""
+        return self.intended - self.predicted - self.absorbed.keys()
+
+
+def predict_float_set(facts: GraphFacts, encodings: EncodingSet) -> FloatPrediction:
+    """Compare the float tensors that the encodings intend with those that a float fallback will make.
+
+    Works on encodings as read and on completed ones; the difference between the two is what completing is for.
+    """
+    facts = with_static(facts)
+    absorbed = absorbed_tensors(facts, encodings)
+    stated = encodings.floats & facts.tensors.keys()
+    quantized = _spread(facts, _integers(facts, encodings), blocked=stated)
+    speaking = {t.name for t in facts.tensors.values() if _has_type(facts, t) and t.name not in absorbed}
+    predicted = frozenset(speaking - quantized)
+    if stated:
+        intended = _stated_intent(facts, stated, predicted, absorbed)
+    else:
+        intended = _left_out(facts, encodings, absorbed, speaking)
+    return FloatPrediction(
+        intended=frozenset(intended & speaking),
+        predicted=predicted,
+        explicit=bool(stated),
+        absorbed=absorbed,
+        borders=find_borders(facts, predicted, ignored=absorbed.keys()),
+    )
+
+
+def absorbed_tensors(facts: GraphFacts, encodings: EncodingSet) -> dict[str, str]:
+    """Tensors without an entry between two ops that become one, with the label of the op that takes them in.
+
+    These are the pairs whose inner tensor AIMET leaves out: linear and bias Add, linear and BatchNormalization, and
+    either of them before a Relu or Clip.
+    """
+    return {
+        tensor.name: reader.label
+        for tensor in facts.tensors.values()
+        if tensor.name not in encodings and tensor.name not in encodings.floats
+        for reader in _fusing_reader(facts, encodings, tensor)
+    }
+
+
+def _fusing_reader(facts: GraphFacts, encodings: EncodingSet, tensor: TensorFact) -> Iterator[NodeFact]:
+    maker = facts.producer_of(tensor.name)
+    readers = facts.consumers_of(tensor.name)
+    if maker is None or len(readers) != 1 or tensor.is_output:
+        return
+    reader = readers[0]
+    bias = reader.op_type == "Add" and maker.op_type == "MatMul" and any(_is_weight(facts, i) for i in reader.inputs)
+    norm = reader.op_type == "BatchNormalization" and maker.op_type in _NORMALIZED
+    clamp = reader.op_type in _CLAMPS and maker.op_type in _CLAMPED and reader.outputs[0] in encodings
+    if (bias and any(_is_weight(facts, i) for i in maker.inputs)) or norm or clamp:
+        yield reader
+
+
+def _is_weight(facts: GraphFacts, name: str) -> bool:
+    fact = facts.tensors.get(name)
+    return fact is not None and fact.is_weight
+
+
+def movement_pairs(facts: GraphFacts) -> Iterator[tuple[str, str]]:
+    """Every (source, copy) pair of activations that a data-movement op ties together, in graph order."""
+    for node in facts.nodes:
+        if node.op_type in MOVEMENT_OPS and node.inputs and _is_data(facts, node.inputs[0]):
+            yield from ((node.inputs[0], out) for out in node.outputs if out and _is_data(facts, out))
+
+
+def _is_data(facts: GraphFacts, name: str) -> bool:
+    fact = facts.tensors.get(name)
+    return fact is not None and (fact.is_float or not fact.dtype)
+
+
+def _integers(facts: GraphFacts, encodings: EncodingSet) -> set[str]:
+    stated = encodings.floats
+    return {e.name for e in encodings if not isinstance(e.value, Float) and e.name in facts.tensors} - stated
+
+
+def _spread(facts: GraphFacts, seeds: set[str], *, blocked: Iterable[str]) -> set[str]:
+    """Everything that data movement connects with the seeds, not entering blocked tensors; linear in the graph."""
+    neighbours: dict[str, list[str]] = {}
+    for source, copy in movement_pairs(facts):
+        neighbours.setdefault(source, []).append(copy)
+        neighbours.setdefault(copy, []).append(source)
+    walls, reached, todo = set(blocked), set(seeds), list(seeds)
+    while todo:
+        for other in neighbours.get(todo.pop(), ()):
+            if other not in reached and other not in walls:
+                reached.add(other)
+                todo.append(other)
+    return reached
+
+
+def _has_type(facts: GraphFacts, tensor: TensorFact) -> bool:
+    """True for float tensors that some op really computes with: not shapes, indices, statistics or dead values."""
+    if not _is_data(facts, tensor.name) or not (tensor.consumers or tensor.is_output) or _is_folded(facts, tensor):
+        return False
+    return not tensor.is_weight or not all(_is_setting(node, tensor.name) for node in facts.consumers_of(tensor.name))
+
+
+def _is_folded(facts: GraphFacts, tensor: TensorFact) -> bool:
+    """True for what is computed from stored values while the graph is built."""
+    maker = facts.producer_of(tensor.name)
+    return tensor.is_weight and maker is not None and maker.op_type != "Constant"
+
+
+_SETTINGS: Mapping[str, frozenset[int]] = {
+    "BatchNormalization": frozenset({1, 2, 3, 4}),
+    "Clip": frozenset({1, 2}),
+    "Resize": frozenset({1, 2, 3}),
+    "Upsample": frozenset({1}),
+    "Pad": frozenset({1, 2, 3}),
+    "Dropout": frozenset({1, 2}),
+}
+"""Input positions that are read while building the graph: they have no type on the device."""
+
+
+def _is_setting(node: NodeFact, name: str) -> bool:
+    positions = {index for index, used in enumerate(node.inputs) if used == name}
+    return positions <= _SETTINGS.get(node.op_type, frozenset())
+
+
+def _stated_intent(
+    facts: GraphFacts, stated: frozenset[str], predicted: frozenset[str], absorbed: Mapping[str, str]
+) -> set[str]:
+    """What was stated, with what data movement copies from it and what only serves it (static inputs without entry)."""
+    reached = _spread(facts, set(stated), blocked=facts.tensors.keys() - predicted - stated)
+    return reached | _servants(facts, predicted, reached, absorbed)
+
+
+def _left_out(
+    facts: GraphFacts, encodings: EncodingSet, absorbed: Mapping[str, str], speaking: Iterable[str]
+) -> set[str]:
+    """Read the intent from omissions: a computed tensor that normally has an entry and has none."""
+    movers = {copy for _, copy in movement_pairs(facts)}
+    silent = {name for name in speaking if name not in encodings}
+    roots = {name for name in silent - movers if not _is_bias(facts, name)}
+    reached = _spread_forward(facts, roots, encodings.entries.keys())
+    return reached | _servants(facts, silent, reached, absorbed)
+
+
+def _spread_forward(facts: GraphFacts, seeds: set[str], walls: Iterable[str]) -> set[str]:
+    stops, reached = set(walls), set(seeds)
+    for source, copy in movement_pairs(facts):
+        if source in reached and copy not in stops:
+            reached.add(copy)
+    return reached
+
+
+def _is_bias(facts: GraphFacts, name: str) -> bool:
+    """True for a stored value that only linear and norm ops read as their bias, an Add after MatMul included."""
+    readers = _readers(facts, name)
+    return _is_weight(facts, name) and bool(readers) and all(_reads_as_bias(facts, n, used) for n, used in readers)
+
+
+def _readers(facts: GraphFacts, name: str) -> list[tuple[NodeFact, str]]:
+    """The nodes that read a tensor, and under which name, looking through Identity."""
+    found, seen, todo = [], {name}, [name]
+    while todo:
+        used = todo.pop()
+        for node in facts.consumers_of(used):
+            if node.op_type != "Identity":
+                found.append((node, used))
+            elif node.outputs[0] not in seen:
+                seen.add(node.outputs[0])
+                todo.append(node.outputs[0])
+    return found
+
+
+def _reads_as_bias(facts: GraphFacts, node: NodeFact, name: str) -> bool:
+    if node.op_type in ("Conv", "ConvTranspose", "Gemm", "LayerNormalization", "InstanceNormalization"):
+        return len(node.inputs) > 2 and node.inputs[2] == name
+    if node.op_type != "Add":
+        return False
+    others = (facts.producer_of(other) for other in node.inputs if other != name)
+    return any(maker is not None and maker.op_type == "MatMul" for maker in others)
+
+
+def _servants(facts: GraphFacts, names: Iterable[str], floats: set[str], absorbed: Mapping[str, str]) -> set[str]:
+    """Stored values among ``names`` whose every reader makes only float tensors: they go float with them."""
+    made = set(floats)
+    for node in reversed(facts.nodes):
+        if any(out in made for out in node.outputs):
+            made.update(name for name in node.inputs if name in absorbed)
+    return {name for name in names if _serves_only(facts, name, made)}
+
+
+def _serves_only(facts: GraphFacts, name: str, floats: set[str]) -> bool:
+    readers = _readers(facts, name)
+    if not _is_weight(facts, name) or not readers:
+        return False
+    return all(out in floats for node, _ in readers for out in node.outputs if out and _is_data(facts, out))

@@ -1,0 +1,1 @@
+"""Questions that need no model: compat, targets, rules, doctor."""

@@ -1,0 +1,314 @@
+"""Answers questions over the capability rows of all backends: what, on which SDK, for which tool and architecture.
+
+It searches rows and never makes one up; what no row says is unknown. It knows no vendor and reads no file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import field, replace
+from functools import cache
+from typing import Any
+
+from packaging.version import InvalidVersion, Version
+
+from deploykit.errors import UnknownTargetError
+from deploykit.tables.capabilities import CompatRow, Status
+from deploykit.tables.devices import Device
+from deploykit.tables.records import dataclass
+
+__all__ = [
+    "Answer",
+    "Difference",
+    "Query",
+    "answer",
+    "device_rows",
+    "differences",
+    "releases_between",
+    "search",
+]
+
+RELEASE = "release "
+_PLAIN = str.maketrans(dict.fromkeys("-_/,;:\"'()[]=.", " "))
+_ARCH_FACT = "arch"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """What is asked: words that must all occur, and filters; an empty filter lets everything pass.
+
+    ``archs`` is None for every architecture, else those whose rows are wanted beside the general ones; ``backends``
+    is None for every backend.
+    """
+
+    words: tuple[str, ...] = ()
+    sdk: str = ""
+    archs: tuple[str, ...] | None = None
+    tool: str = ""
+    backends: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The rows that answer a query, best match first. ``answered_by`` names the release that speaks per family.
+
+    ``near`` are features that look like the words when no row matched.
+    """
+
+    rows: tuple[CompatRow, ...]
+    requested: str = ""
+    answered_by: Mapping[str, str] = field(default_factory=dict)
+    near: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape of ``deploykit compat``."""
+        return {
+            "rows": [row.to_json() for row in self.rows],
+            **({"sdk": {"requested": self.requested, "answered_by": dict(self.answered_by)}} if self.requested else {}),
+            **({"near": list(self.near)} if self.near else {}),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """One thing that differs between two releases; None on the side that has no row."""
+
+    before: CompatRow | None
+    after: CompatRow | None
+
+    @property
+    def row(self) -> CompatRow:
+        """The row of the later release, or of the earlier where the later has none."""
+        found = self.after or self.before
+        assert found is not None
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape of one line of ``deploykit compat --diff``."""
+        return {
+            "feature": self.row.feature,
+            "backend": self.row.backend,
+            "tool": self.row.tool,
+            "arch": self.row.arch,
+            "before": None if self.before is None else self.before.to_json(),
+            "after": None if self.after is None else self.after.to_json(),
+        }
+
+
+def answer(rows: Iterable[CompatRow], query: Query) -> Answer:
+    """The rows for a query: every range of releases, or only the state at ``query.sdk`` when that is given.
+
+    Raises UnknownTargetError when ``query.sdk`` is no version, or no table speaks for it.
+    """
+    everything = tuple(rows)
+    wanted = [row for row in everything if _passes(row, query)]
+    answered_by: dict[str, str] = {}
+    if query.sdk:
+        answered_by = _answering(everything, query.sdk)
+        wanted = _at(wanted, answered_by)
+    found = search(wanted, query.words)
+    near = () if found else _near(wanted, query.words)
+    shown = tuple(_stamped(row, answered_by) for row in found)
+    return Answer(rows=shown, requested=query.sdk, answered_by=answered_by, near=near)
+
+
+def search(rows: Iterable[CompatRow], words: Sequence[str]) -> tuple[CompatRow, ...]:
+    """The rows in whose feature, tool, backend or spellings every word occurs, best match first.
+
+    Whole words beat parts of words. A row under an old name brings the rows of the right one with it. Where no name
+    matches, the notes are searched.
+    """
+    everything = tuple(rows)
+    phrases = [phrase for phrase in map(_normal, words) if phrase]
+    if not phrases:
+        return everything
+    joined = " ".join(phrases)
+    for matches in (_whole, _part):
+        found = [row for row in everything if matches(f" {_names(row)} ", phrases)]
+        if found:
+            found.sort(key=lambda row: _normal(row.feature) != joined)
+            return _with_renamed(found, everything)
+    return tuple(row for row in everything if _part(_normal(row.note), phrases))
+
+
+def differences(rows: Iterable[CompatRow], before: str, after: str, query: Query) -> tuple[Difference, ...]:
+    """What has another status, lifecycle or name at the release ``after`` than at ``before``."""
+    everything = tuple(rows)
+    wanted = [row for row in everything if _passes(row, query) and not row.feature.startswith(RELEASE)]
+    old, new = (_states(wanted, _answering(everything, sdk), query.words) for sdk in (before, after))
+    keys = dict.fromkeys((*old, *new))
+    return tuple(_difference(old.get(key), new.get(key)) for key in keys if _differs(old.get(key), new.get(key)))
+
+
+def _difference(before: CompatRow | None, after: CompatRow | None) -> Difference:
+    old, new = (None if row is None else _stamped(row, {}) for row in (before, after))
+    return Difference(before=old, after=new)
+
+
+def _states(
+    rows: Iterable[CompatRow], answered_by: Mapping[str, str], words: Sequence[str]
+) -> dict[tuple[str, ...], CompatRow]:
+    return {_key(row): row for row in search(_at(rows, answered_by), words)}
+
+
+def releases_between(rows: Iterable[CompatRow], before: str, after: str, query: Query) -> tuple[CompatRow, ...]:
+    """The rows about releases after ``before`` up to ``after``: what their makers and users say changed."""
+    everything = [row for row in rows if _passes(row, query) and row.feature.startswith(RELEASE)]
+    low, high = _parse(before), _parse(after)
+    return tuple(row for row in everything if low < _version(row.since) and _truncated(row.since, high) <= high)
+
+
+def device_rows(device: Device) -> Iterator[CompatRow]:
+    """What the device database says, as rows: one per fact, and a row that says unknown without an architecture."""
+    for name, fact in device.facts.items():
+        value = ", ".join(fact.value) if isinstance(fact.value, tuple) else fact.value
+        others = f" (others say {', '.join(map(str, fact.alternatives))})" if fact.alternatives else ""
+        yield _device_row(
+            device,
+            name,
+            f"{value}{others}" + (f"; {fact.note}" if fact.note else ""),
+            status=Status.UNSUPPORTED if fact.value is False else Status.SUPPORTED,
+            source=fact.source,
+            confidence=fact.confidence,
+            contradicts=fact.contradicts,
+        )
+    if _ARCH_FACT not in device.facts:
+        yield _device_row(
+            device, _ARCH_FACT, "nobody published it", status=Status.UNKNOWN, source=(), confidence=None, contradicts=""
+        )
+
+
+def _device_row(device: Device, name: str, note: str, **more: Any) -> CompatRow:
+    return CompatRow(
+        feature=f"device {device.id} {name}",
+        backend="",
+        tool="",
+        sdk="",
+        since="",
+        until="",
+        note=note,
+        words=(device.name, device.marketing, *device.aliases),
+        **more,
+    )
+
+
+def _passes(row: CompatRow, query: Query) -> bool:
+    return (
+        (query.backends is None or row.backend in query.backends)
+        and query.tool in ("", row.tool)
+        and (query.archs is None or row.arch == "" or row.arch in query.archs)
+    )
+
+
+def _key(row: CompatRow) -> tuple[str, str, str, str]:
+    return row.backend, row.feature, row.tool, row.arch
+
+
+def _at(rows: Iterable[CompatRow], answered_by: Mapping[str, str]) -> list[CompatRow]:
+    """The rows that hold at the release that answers for their family."""
+    best: dict[Any, CompatRow] = {}
+    for row in rows:
+        table = answered_by.get(row.family, "")
+        if not row.since or (table and _holds(row, table)):
+            # Two statements about one release (its changes) are two answers; of two ranges the later one answers.
+            key = (*_key(row), row.note) if row.feature.startswith(RELEASE) else _key(row)
+            if key not in best or _version(best[key].since or "0") <= _version(row.since or "0"):
+                best[key] = row
+    return list(best.values())
+
+
+def _answering(rows: Iterable[CompatRow], sdk: str) -> dict[str, str]:
+    """Per family the release that speaks for a version as typed: itself, its series' newest, or the nearest lower."""
+    wanted = _parse(sdk)
+    known: dict[str, set[str]] = {}
+    for row in rows:
+        if row.since:
+            known.setdefault(row.family, set()).add(row.since)
+    found: dict[str, str] = {}
+    for family, releases in known.items():
+        ordered = sorted(releases, key=_version)
+        lower = [release for release in ordered if _truncated(release, wanted) <= wanted]
+        if lower and wanted.major == _version(lower[-1]).major:
+            found[family] = lower[-1]
+    if known and not found:
+        ranges = ", ".join(f"{min(r, key=_version)} to {max(r, key=_version)}" for r in known.values())
+        raise UnknownTargetError(f"no table speaks for SDK {sdk}", why=f"the tables cover {ranges}")
+    return found
+
+
+def _truncated(release: str, wanted: Version) -> Version:
+    """``2.48.40`` as ``2.48`` when a series is asked for, so that the whole series is at or below it."""
+    parts = _version(release).release[: len(wanted.release)]
+    return Version(".".join(map(str, parts)))
+
+
+def _holds(row: CompatRow, release: str) -> bool:
+    version = _version(release)
+    return _version(row.since) <= version and (not row.until or version <= _version(row.until))
+
+
+def _differs(before: CompatRow | None, after: CompatRow | None) -> bool:
+    if before is None or after is None:
+        return True
+    return before is not after and _state(before) != _state(after)
+
+
+def _state(row: CompatRow) -> tuple[str, str, str]:
+    return row.status, row.lifecycle, row.renamed_to
+
+
+def _stamped(row: CompatRow, answered_by: Mapping[str, str]) -> CompatRow:
+    """The row with the release that answers, or with its own range of releases."""
+    return replace(row, sdk=answered_by.get(row.family, "") or _range(row)) if row.since else row
+
+
+def _range(row: CompatRow) -> str:
+    if not row.until:
+        return f">={row.since}"
+    return row.since if row.since == row.until else f">={row.since},<={row.until}"
+
+
+def _names(row: CompatRow) -> str:
+    return _normal(" ".join((row.feature, row.tool, row.backend, *row.words)))
+
+
+def _whole(names: str, phrases: Iterable[str]) -> bool:
+    return all(f" {phrase} " in names for phrase in phrases)
+
+
+def _part(names: str, phrases: Iterable[str]) -> bool:
+    return all(phrase in names for phrase in phrases)
+
+
+def _with_renamed(found: list[CompatRow], everything: Iterable[CompatRow]) -> tuple[CompatRow, ...]:
+    wanted = {(row.backend, row.renamed_to) for row in found if row.renamed_to}
+    if not wanted:
+        return tuple(found)
+    right = (row for row in everything if (row.backend, row.feature) in wanted)
+    return tuple(dict.fromkeys((*found, *right)))
+
+
+def _near(rows: Iterable[CompatRow], words: Sequence[str]) -> tuple[str, ...]:
+    import difflib
+
+    names = {row.feature.split(" ", 1)[-1] if row.feature.startswith("flag ") else row.feature for row in rows}
+    return tuple(difflib.get_close_matches(" ".join(words), sorted(names), n=4, cutoff=0.5))
+
+
+@cache
+def _normal(text: str) -> str:
+    return " ".join(text.lower().translate(_PLAIN).split())
+
+
+@cache
+def _version(text: str) -> Version:
+    return Version(text)
+
+
+def _parse(sdk: str) -> Version:
+    try:
+        return Version(sdk)
+    except InvalidVersion:
+        raise UnknownTargetError(
+            f"unknown SDK version {sdk[:60]!r}", next="a version looks like 2.33, 2.33.0 or 2.33.0.250327"
+        ) from None

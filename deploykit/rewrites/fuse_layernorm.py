@@ -1,0 +1,295 @@
+"""Fuses the layer normalization that exporters write in single operators below operator set 17 into one operator.
+
+It matches ``(x - mean) / sqrt(mean((x - mean)^2) + epsilon)`` over the last axis with an optional factor and shift, and
+nothing that is only close to it. Weights are not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from deploykit.encodings.values import EncodingSet
+from deploykit.errors import InputError
+from deploykit.graph.editing import (
+    Names,
+    attribute,
+    constant_values,
+    consumers_of,
+    drop_unused_constants,
+    element_type,
+    label,
+    opset_of,
+    producers_of,
+    read_elsewhere,
+    set_nodes,
+    stored_tensors,
+    usable_copy,
+)
+from deploykit.graph.opset import changed_operators, raise_opset
+from deploykit.rewrites.contract import MatchResult, Refusal, Rewritten, Site, Transform
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, NodeProto, TensorProto
+
+__all__ = ["transform"]
+
+_OPSET = 17
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Norm:
+    """One normalization: ``inner`` are the tensors that vanish, ``size`` is the length of the last axis."""
+
+    source: str
+    output: str
+    label: str
+    epsilon: float
+    gamma: str
+    beta: str
+    size: int
+    inner: tuple[str, ...]
+
+
+class _NoNormError(Exception):
+    """Looks like a layer normalization, is none that can be fused; the text says why."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Reader:
+    stored: dict[str, TensorProto]
+    producers: dict[str, NodeProto]
+    consumers: dict[str, list[tuple[NodeProto, int]]]
+    outputs: set[str]
+    shapes: dict[str, tuple[int, ...]]
+
+    def made_by(self, name: str, *op_types: str) -> NodeProto | None:
+        node = self.producers.get(name)
+        return node if node is not None and node.op_type in op_types and node.domain in ("", "ai.onnx") else None
+
+    def numbers(self, name: str) -> list[float] | None:
+        """The values of a stored tensor of at most a few numbers, None for anything else."""
+        tensor = self.stored.get(name)
+        if tensor is None or len(tensor.external_data) or np.prod(tensor.dims) > 8:
+            return None
+        return [float(value) for value in constant_values(tensor).reshape(-1)]
+
+    def readers(self, name: str) -> list[NodeProto]:
+        return list({id(node): node for node, _ in self.consumers.get(name, ())}.values())
+
+    def only_reader(self, name: str) -> NodeProto | None:
+        found = self.readers(name)
+        return found[0] if len(found) == 1 and name not in self.outputs else None
+
+
+def _reader(model: ModelProto) -> _Reader:
+    graph = model.graph
+    return _Reader(
+        stored=stored_tensors(graph),
+        producers=producers_of(graph),
+        consumers=consumers_of(graph),
+        outputs=read_elsewhere(graph),
+        shapes=_shapes(model),
+    )
+
+
+def _shapes(model: ModelProto) -> dict[str, tuple[int, ...]]:
+    """Known shapes of float32 tensors; -1 stands for an open dimension."""
+    from onnx import shape_inference
+
+    graph = shape_inference.infer_shapes(model).graph
+    kind = element_type("float")
+    return {
+        value.name: tuple(d.dim_value if d.HasField("dim_value") else -1 for d in value.type.tensor_type.shape.dim)
+        for value in (*graph.input, *graph.value_info, *graph.output)
+        if value.type.tensor_type.elem_type == kind and value.type.tensor_type.HasField("shape")
+    }
+
+
+def _match(model: ModelProto) -> MatchResult:
+    if not any(node.op_type == "Sqrt" for node in model.graph.node):
+        return MatchResult(reason="the graph has no Sqrt")
+    reader = _reader(model)
+    sites, refusals = list[Site](), list[Refusal]()
+    for root, variance in _candidates(reader, model):
+        try:
+            found = _norm(reader, root, variance)
+        except _NoNormError as error:
+            refusals.append(Refusal(nodes=(label(root),), reason=str(error)))
+            continue
+        why = f"the layer normalization of {found.source} over its last {found.size} values"
+        sites.append(Site(nodes=(found.label,), tensors=found.inner, why=why, data=found))
+    if sites and (cannot := _cannot_raise(model)):
+        refusals += [Refusal(nodes=site.nodes, reason=cannot) for site in sites]
+        sites = []
+    reason = "" if sites or refusals else "no Sqrt belongs to a normalization"
+    return MatchResult(sites=tuple(sites), refusals=tuple(refusals), reason=reason)
+
+
+def _candidates(reader: _Reader, model: ModelProto) -> Iterator[tuple[NodeProto, NodeProto]]:
+    """Every Sqrt of a mean square plus something, with the ReduceMean."""
+    for node in model.graph.node:
+        plus = reader.made_by(node.input[0], "Add") if node.op_type == "Sqrt" else None
+        for name in plus.input if plus is not None else ():
+            mean = reader.made_by(name, "ReduceMean")
+            if mean is not None and reader.made_by(mean.input[0], "Pow", "Mul") is not None:
+                yield node, mean
+                break
+
+
+def _cannot_raise(model: ModelProto) -> str:
+    if opset_of(model) >= _OPSET or not changed_operators(model, _OPSET):
+        return ""
+    try:
+        raise_opset(usable_copy(model), _OPSET)
+    except InputError as error:
+        return f"LayerNormalization needs operator set {_OPSET}: {error.what}, {error.why}"
+    return ""
+
+
+def _norm(reader: _Reader, root: NodeProto, variance: NodeProto) -> _Norm:
+    plus, square = reader.producers[root.input[0]], reader.producers[variance.input[0]]
+    epsilon = _epsilon(reader, [name for name in plus.input if name != variance.output[0]])
+    centred = _squared(reader, square)
+    source, mean = _centred(reader, centred)
+    size = _last_axis(reader, source, (mean, variance))
+    div = reader.only_reader(root.output[0])
+    if div is None or div.op_type != "Div" or div.input[1] != root.output[0]:
+        raise _NoNormError("its result does not only divide")
+    numerator = reader.made_by(div.input[0], "Sub")
+    if numerator is None or list(numerator.input) != [source, mean.output[0]]:
+        raise _NoNormError("what it divides is not x minus its mean")
+    core = [mean, centred, numerator, square, variance, plus, root, div]
+    scale, gamma = _operand(reader, div, "Mul", size)
+    shift, beta = _operand(reader, scale or div, "Add", size)
+    chain = [*core, *(node for node in (scale, shift) if node is not None)]
+    _check_readers(reader, chain)
+    made = [node.output[0] for node in chain]
+    return _Norm(
+        source=source,
+        output=made[-1],
+        label=label(chain[-1]),
+        epsilon=epsilon,
+        gamma=gamma,
+        beta=beta,
+        size=size,
+        inner=tuple(dict.fromkeys(made[:-1])),
+    )
+
+
+def _epsilon(reader: _Reader, names: list[str]) -> float:
+    values = reader.numbers(names[0]) if len(names) == 1 else None
+    if values is None or len(values) != 1:
+        raise _NoNormError("what is added to the variance is not one stored number")
+    if values[0] < 0:
+        raise _NoNormError(f"the number added to the variance is negative: {values[0]:g}")
+    return values[0]
+
+
+def _squared(reader: _Reader, node: NodeProto) -> NodeProto:
+    """The Sub whose result the node squares."""
+    by_itself = node.op_type == "Mul" and node.input[0] == node.input[1]
+    if not by_itself and (node.op_type != "Pow" or reader.numbers(node.input[1]) != [2.0]):
+        raise _NoNormError("the mean under the root is not one of squares")
+    centred = reader.made_by(node.input[0], "Sub")
+    if centred is None:
+        raise _NoNormError("no mean is subtracted before squaring")
+    return centred
+
+
+def _centred(reader: _Reader, node: NodeProto) -> tuple[str, NodeProto]:
+    """x and the ReduceMean, where the node is x minus its mean."""
+    mean = reader.made_by(node.input[1], "ReduceMean")
+    if mean is None or mean.input[0] != node.input[0]:
+        raise _NoNormError("what is subtracted before squaring is not the mean of the same tensor")
+    return node.input[0], mean
+
+
+def _last_axis(reader: _Reader, source: str, means: tuple[NodeProto, NodeProto]) -> int:
+    """The length of the last axis, over which both means go."""
+    shape = reader.shapes.get(source)
+    if not shape or shape[-1] < 1:
+        raise _NoNormError(f"{source} is not float32, or the length of its last axis is unknown")
+    for node in means:
+        axes = reader.numbers(node.input[1]) if len(node.input) > 1 else attribute(node, "axes")
+        if axes is None or len(axes) != 1 or int(axes[0]) not in (-1, len(shape) - 1):
+            raise _NoNormError(f"{label(node)} is no mean over the last axis alone")
+        if not attribute(node, "keepdims", 1):
+            raise _NoNormError(f"{label(node)} drops the axis")
+    return shape[-1]
+
+
+def _operand(reader: _Reader, node: NodeProto, op_type: str, size: int) -> tuple[NodeProto | None, str]:
+    """The factor or shift of the last axis that alone reads the node's result, and the stored tensor."""
+    found = reader.only_reader(node.output[0])
+    if found is None or found.op_type != op_type or len(set(found.input)) != 2:
+        return None, ""
+    name = next(name for name in found.input if name != node.output[0])
+    tensor = reader.stored.get(name)
+    if tensor is None or list(tensor.dims) != [size] or tensor.data_type != element_type("float"):
+        return None, ""
+    return found, name
+
+
+def _check_readers(reader: _Reader, chain: list[NodeProto]) -> None:
+    own = {id(node) for node in chain}
+    for node in chain[:-1]:
+        name = node.output[0]
+        if name in reader.outputs or any(id(found) not in own for found in reader.readers(name)):
+            raise _NoNormError(f"{name} is read elsewhere too")
+
+
+def _apply(model: ModelProto, encodings: EncodingSet | None, found: MatchResult) -> Rewritten:
+    copy = raise_opset(usable_copy(model), _OPSET) if found else usable_copy(model)
+    constants, names, touched = set(stored_tensors(copy.graph)), Names(copy.graph), set[str]()
+    made: dict[str, NodeProto] = {}
+    gone = set[str]()
+    for site in found.sites:
+        norm: _Norm = site.data
+        gone |= set(norm.inner)
+        gamma = norm.gamma
+        if not gamma:
+            gamma = _ones(copy, names.fresh(f"{norm.output}_scale"), norm.size)
+            touched.add(gamma)
+        made[norm.output] = _node(norm, gamma)
+    kept = [node for node in copy.graph.node if not node.output or node.output[0] not in gone]
+    set_nodes(copy.graph, [made.get(node.output[0], node) if node.output else node for node in kept])
+    drop_unused_constants(copy.graph, constants)
+    if encodings is not None:
+        encodings = _carried(copy, encodings, gone, constants)
+    return Rewritten(model=copy, encodings=encodings, touched=frozenset(touched))
+
+
+def _node(norm: _Norm, gamma: str) -> NodeProto:
+    from onnx import helper
+
+    inputs = [norm.source, gamma, *([norm.beta] if norm.beta else [])]
+    name = f"{norm.label.rpartition('/')[0] or norm.output}/LayerNormalization"
+    return helper.make_node("LayerNormalization", inputs, [norm.output], name=name, axis=-1, epsilon=norm.epsilon)
+
+
+def _ones(model: ModelProto, name: str, size: int) -> str:
+    """The operator cannot do without a scale."""
+    from onnx import numpy_helper
+
+    model.graph.initializer.append(numpy_helper.from_array(np.ones(size, np.float32), name))
+    return name
+
+
+def _carried(model: ModelProto, encodings: EncodingSet, gone: set[str], constants: set[str]) -> EncodingSet:
+    """The entries without those of tensors that are gone, computed or stored."""
+    lost = gone | (constants - set(stored_tensors(model.graph)))
+    entries = {name: entry for name, entry in encodings.entries.items() if name not in lost}
+    return replace(encodings, entries=entries, float_tensors=encodings.float_tensors - lost)
+
+
+transform = Transform(
+    name="fuse-layernorm",
+    summary="Fuse the layer normalization written in single operators into one LayerNormalization.",
+    match=_match,
+    apply=_apply,
+    ulps=64.0,
+)

@@ -1,0 +1,198 @@
+"""One toolchain's place on disk: its state, its size, its lock, and programs run inside; it installs nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from deploykit.errors import ToolError
+from deploykit.system.processes import Completed, run
+from deploykit.system.specs import Stage, ToolchainSpec
+
+__all__ = ["Environment", "ToolchainState", "environment_of", "is_locked", "locked", "toolchains_root"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolchainState:
+    """What is on disk for one toolchain. ``state``: absent, installing, incomplete, broken or ready."""
+
+    spec: ToolchainSpec
+    path: Path
+    state: str
+    detail: str
+    size_mb: int
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape."""
+        return {
+            "name": self.spec.name,
+            "version": self.spec.version,
+            "summary": self.spec.summary,
+            "state": self.state,
+            "detail": self.detail,
+            "path": str(self.path),
+            "size_mb": self.size_mb,
+            "disk_mb": self.spec.disk_mb,
+            "minutes": self.spec.minutes,
+            "verified": self.spec.verified,
+            "source": list(self.spec.source),
+            "confidence": str(self.spec.confidence),
+        }
+
+
+def toolchains_root() -> Path:
+    """Where environments live: ``DEPLOYKIT_TOOLCHAINS``, else the user's cache folder (``XDG_CACHE_HOME`` honoured)."""
+    chosen = os.environ.get("DEPLOYKIT_TOOLCHAINS")
+    if chosen:
+        return Path(chosen)
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache) if cache else Path.home() / ".cache") / "deploykit" / "toolchains"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """One environment on disk, installed or not."""
+
+    spec: ToolchainSpec
+    path: Path
+
+    @property
+    def python(self) -> Path:
+        """The interpreter inside."""
+        return self.path / "venv" / "bin" / "python"
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The variables that every program inside runs with; the caller's own Python packages stay out of sight."""
+        own = {name: value.replace("{root}", str(self.path)) for name, value in self.spec.environment.items()}
+        return {"PYTHONPATH": "", "PYTHONNOUSERSITE": "1", "PYTHONUTF8": "1", "VIRTUAL_ENV": "", **own}
+
+    def finished(self, stage: Stage) -> bool:
+        """True when this very stage, pins included, has run to its end."""
+        marker = self._marker(stage)
+        return marker.is_file() and marker.read_text(encoding="utf-8").strip() == self._digest(stage)
+
+    def mark(self, stage: Stage) -> None:
+        """Remember that a stage has run to its end."""
+        self._marker(stage).parent.mkdir(parents=True, exist_ok=True)
+        self._marker(stage).write_text(self._digest(stage) + "\n", encoding="utf-8")
+
+    def trouble(self) -> str:
+        """Why the environment cannot be used, or "" when it can; looks at files only."""
+        if not self.python.exists():
+            return "its interpreter is gone"
+        unfinished = [stage.id for stage in self.spec.stages if not self.finished(stage)]
+        if unfinished:
+            return f"unfinished: {', '.join(unfinished)}"
+        lost = sorted(self._wanted_packages() - self._installed_packages())
+        return f"packages are gone: {', '.join(lost)}" if lost else ""
+
+    def state(self, *, with_size: bool = True) -> ToolchainState:
+        """What is on disk, and its size in MiB."""
+        word, detail = self._judge()
+        size = _size_mb(self.path) if with_size else 0
+        return ToolchainState(spec=self.spec, path=self.path, state=word, detail=detail, size_mb=size)
+
+    def require(self) -> None:
+        """Raise ToolError unless the environment is ready."""
+        word, detail = self._judge()
+        if word != "ready":
+            raise ToolError(
+                f"the toolchain {self.spec.id} is {word}",
+                why=detail or str(self.path),
+                next=f"run 'deploykit toolchain install {self.spec.id}'",
+            )
+
+    def run(
+        self,
+        arguments: Sequence[str],
+        *,
+        cwd: Path | None = None,
+        timeout: float | None = None,
+        log: Path | None = None,
+        on_line: Callable[[str], None] | None = None,
+    ) -> Completed:
+        """Run the environment's Python with these arguments; see ``deploykit.system.processes.run``."""
+        argv = [str(self.python), *arguments]
+        return run(argv, cwd=cwd, env=self.variables, timeout=timeout, log=log, on_line=on_line)
+
+    def _judge(self) -> tuple[str, str]:
+        if is_locked(self.path):
+            return "installing", "another process is at work on it"
+        if not self.path.exists():
+            return "absent", ""
+        trouble = self.trouble()
+        if not trouble:
+            return "ready", ""
+        return ("incomplete" if trouble.startswith("unfinished") else "broken"), trouble
+
+    def _marker(self, stage: Stage) -> Path:
+        return self.path / "stages" / f"{stage.id}.done"
+
+    def _digest(self, stage: Stage) -> str:
+        content = json.dumps([asdict(stage), self.spec.constraints, self.spec.python], sort_keys=True)
+        return hashlib.sha256(content.encode()).hexdigest()
+
+    def _wanted_packages(self) -> set[str]:
+        return {canonicalize_name(Requirement(name).name) for stage in self.spec.stages for name in stage.packages}
+
+    def _installed_packages(self) -> set[str]:
+        from importlib.metadata import distributions
+
+        sites = [str(path) for path in (self.path / "venv" / "lib").glob("python3*/site-packages")]
+        return {canonicalize_name(found.name) for found in distributions(path=sites)}
+
+
+def environment_of(spec: ToolchainSpec) -> Environment:
+    """The place of one toolchain on this machine; it need not exist."""
+    return Environment(spec=spec, path=toolchains_root() / f"{spec.name}-{spec.version}")
+
+
+@contextlib.contextmanager
+def locked(path: Path, spec: ToolchainSpec) -> Iterator[None]:
+    """Hold the lock of one environment; the system frees it when the process ends, however that happens."""
+    import fcntl
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _lock_file(path).open("w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ToolError(f"{spec.id} is being installed or removed by another process", next="wait for it") from None
+        yield
+
+
+def is_locked(path: Path) -> bool:
+    """True while some process holds the lock of the environment at ``path``."""
+    import fcntl
+
+    try:
+        with _lock_file(path).open("r") as handle:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _lock_file(path: Path) -> Path:
+    return path.with_name(f".{path.name}.lock")
+
+
+def _size_mb(path: Path) -> int:
+    total = 0
+    for folder, _, names in os.walk(path):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += os.lstat(os.path.join(folder, name)).st_blocks * 512  # noqa: PTH118 (tens of thousands of files)
+    return total // 2**20

@@ -1,0 +1,151 @@
+"""Brings an environment to disk in resumable stages, or takes it away; what goes in is the spec's business."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from packaging.specifiers import SpecifierSet
+
+from deploykit.errors import ToolError
+from deploykit.system.environments import Environment, ToolchainState, environment_of, locked
+from deploykit.system.processes import Completed, run
+from deploykit.system.specs import Stage, ToolchainSpec
+
+__all__ = ["find_cxx", "find_python", "install", "remove"]
+
+_STAGE_TIMEOUT = 3600.0
+
+
+def install(spec: ToolchainSpec, progress: Callable[[str], None], *, anew: bool = False) -> ToolchainState:
+    """Bring one environment to the state ready, going on where an earlier attempt stopped.
+
+    Raises ToolError when no fitting Python or C++ compiler is there, the disk is too full, another process is
+    installing the same environment, or a stage fails; the log is kept in ``install.log`` beside the environment.
+    """
+    environment = environment_of(spec)
+    _check_machine(spec, environment.path)
+    with locked(environment.path, spec):
+        if anew or (environment.path.exists() and not environment.python.exists()):
+            _delete(environment.path)
+        _make_venv(environment, progress)
+        for number, stage in enumerate(spec.stages, 1):
+            if not environment.finished(stage):
+                _run_stage(environment, stage, f"{spec.id} [{number}/{len(spec.stages)}] {stage.id}", progress)
+        lost = environment.trouble()
+        if lost.startswith("packages"):
+            raise ToolError(f"{spec.id}: {lost}", next=f"deploykit toolchain install --anew {spec.id}")
+    return environment.state()
+
+
+def remove(spec: ToolchainSpec) -> bool:
+    """Delete one environment; False when there was none. Raises ToolError while it is being installed."""
+    environment = environment_of(spec)
+    if not environment.path.exists():
+        return False
+    with locked(environment.path, spec):
+        _delete(environment.path)
+    return True
+
+
+def _check_machine(spec: ToolchainSpec, path: Path) -> None:
+    if spec.needs_cxx and find_cxx() is None:
+        raise ToolError(
+            f"{spec.id} needs a C++ compiler and none is on the PATH",
+            why="it compiles an extension the first time it is imported",
+            next="install g++ (Debian, Ubuntu: apt install g++), or set CXX",
+        )
+    find_python(spec)
+    existing = next(folder for folder in (path, *path.parents) if folder.exists())
+    free = shutil.disk_usage(existing).free // 2**20
+    if free < spec.disk_mb and not path.exists():
+        raise ToolError(
+            f"{spec.id} needs {spec.disk_mb} MiB and {existing} has {free}",
+            next="free some space, or set DEPLOYKIT_TOOLCHAINS to a folder on another disk",
+        )
+
+
+def find_cxx() -> str | None:
+    """The C++ compiler that torch would use: ``CXX``, else c++, g++ or clang++ on the PATH."""
+    return next(filter(None, map(shutil.which, filter(None, (os.environ.get("CXX"), "c++", "g++", "clang++")))), None)
+
+
+def find_python(spec: ToolchainSpec) -> str:
+    """A Python that the toolchain supports: this one where it fits, else one on the PATH."""
+    wanted = SpecifierSet(spec.python)
+    here = ".".join(map(str, sys.version_info[:2]))
+    if wanted.contains(f"{here}.{sys.version_info[2]}"):
+        return sys.executable
+    for minor in range(20, 8, -1):
+        found = shutil.which(f"python3.{minor}") if wanted.contains(f"3.{minor}.0") else None
+        if found:
+            return found
+    raise ToolError(
+        f"{spec.id} needs Python {spec.python}",
+        why=f"this is Python {here}, and no other on the PATH fits",
+        next="install a fitting Python and put it on the PATH",
+    )
+
+
+def _make_venv(environment: Environment, progress: Callable[[str], None]) -> None:
+    if environment.python.exists():
+        return
+    progress(f"{environment.spec.id}: making the environment")
+    environment.path.mkdir(parents=True, exist_ok=True)
+    argv = [find_python(environment.spec), "-m", "venv", "--clear", str(environment.path / "venv")]
+    _expect_success(run(argv, log=environment.path / "install.log"), environment, "making the environment")
+
+
+def _run_stage(environment: Environment, stage: Stage, title: str, progress: Callable[[str], None]) -> None:
+    def show(line: str) -> None:
+        if line.strip():
+            progress(f"{title}: {line.strip()}")
+
+    progress(title)
+    if stage.packages:
+        _pip_install(environment, stage, title, show)
+    if stage.run:
+        done = environment.run(
+            stage.run, timeout=_STAGE_TIMEOUT, log=environment.path / "install.log", cwd=environment.path, on_line=show
+        )
+        _expect_success(done, environment, title)
+    environment.mark(stage)
+
+
+def _pip_install(environment: Environment, stage: Stage, title: str, show: Callable[[str], None]) -> None:
+    constraints = environment.path / "constraints.txt"
+    constraints.write_text("\n".join(environment.spec.constraints) + "\n", encoding="utf-8")
+    log = environment.path / "install.log"
+    pip = ["-m", "pip", "--disable-pip-version-check", "install", "--progress-bar", "off"]
+    if stage.prefer_index and not os.environ.get("DEPLOYKIT_NO_EXTRA_INDEX"):
+        wanted = ["--no-deps", "--retries", "0", "--timeout", "15", "--index-url", stage.prefer_index]
+        tried = environment.run([*pip, *wanted, *stage.packages], timeout=_STAGE_TIMEOUT, log=log, on_line=show)
+        if not tried.ok:
+            show(f"{stage.prefer_index} did not deliver; the usual index follows and may bring a larger build")
+    arguments = [*pip, "--constraint", str(constraints), *stage.packages]
+    done = environment.run(arguments, timeout=_STAGE_TIMEOUT, log=log, on_line=show)
+    _expect_success(done, environment, title)
+
+
+def _expect_success(done: Completed, environment: Environment, title: str) -> None:
+    if done.ok:
+        return
+    how = "took too long" if done.timed_out else f"ended with status {done.returncode}"
+    errors = [line.strip() for line in done.tail if "error" in line.lower()] or [line.strip() for line in done.tail]
+    raise ToolError(
+        f"{title}: {how}",
+        why=" | ".join(errors[-3:]) or "it printed nothing",
+        next=f"read {environment.path / 'install.log'}; the same command goes on where this one stopped",
+    )
+
+
+def _delete(path: Path) -> None:
+    """Move away first, so that a half-deleted environment never looks usable."""
+    if not path.exists():
+        return
+    doomed = path.with_name(f".{path.name}.removing.{os.getpid()}")
+    path.rename(doomed)
+    shutil.rmtree(doomed)

@@ -1,0 +1,85 @@
+"""What a toolchain is made of, as values; it looks at no environment on disk."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from deploykit.errors import UnknownTargetError, UsageError
+from deploykit.findings import Confidence
+
+__all__ = ["Stage", "ToolchainSpec", "select"]
+
+_SAFE_NAME = re.compile(r"[a-z0-9][a-z0-9.-]*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One step of an installation: packages for pip, or Python arguments to run inside the environment.
+
+    ``prefer_index`` is an index that is tried first, without dependencies, and skipped when it cannot be reached: for
+    packages whose usual index carries a much larger build.
+    """
+
+    id: str
+    packages: tuple[str, ...] = ()
+    prefer_index: str = ""
+    run: tuple[str, ...] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolchainSpec:
+    """One version of one tool and the pins it is known to work with.
+
+    ``constraints`` are pins of everything that gets installed; ``environment`` are variables for every program that
+    runs inside, where ``{root}`` stands for the environment's folder. ``verified`` says on what it was really tried.
+    """
+
+    schema: int
+    name: str
+    version: str
+    summary: str
+    python: str
+    disk_mb: int
+    minutes: int
+    stages: tuple[Stage, ...]
+    source: tuple[str, ...]
+    confidence: Confidence
+    constraints: tuple[str, ...] = ()
+    needs_cxx: bool = False
+    environment: Mapping[str, str] = field(default_factory=dict)
+    verified: str = ""
+    note: str = ""
+    backend: str = ""
+
+    def __post_init__(self) -> None:
+        if not _SAFE_NAME.fullmatch(self.name) or not _SAFE_NAME.fullmatch(self.version):
+            raise ValueError(f"{self.name!r} {self.version!r}: only lower-case letters, digits, dots and dashes")
+        if len({stage.id for stage in self.stages}) != len(self.stages) or not self.stages:
+            raise ValueError("stages need ids that differ, and there must be one")
+
+    @property
+    def id(self) -> str:
+        """The name with the version, as pip would write it."""
+        return f"{self.name}=={self.version}"
+
+
+def select(specs: Iterable[ToolchainSpec], wanted: str) -> ToolchainSpec:
+    """The newest known version that fulfils ``NAME`` or ``NAME==VERSION`` (any pip version condition)."""
+    known = tuple(specs)
+    try:
+        requirement = Requirement(wanted)
+    except InvalidRequirement:
+        raise UsageError(f"{wanted!r} is not NAME or NAME==VERSION") from None
+    named = [spec for spec in known if spec.name == canonicalize_name(requirement.name)]
+    fitting = [spec for spec in named if requirement.specifier.contains(spec.version, prereleases=True)]
+    if not fitting:
+        offered = ", ".join(spec.id for spec in named or known) or "none"
+        raise UnknownTargetError(f"no toolchain {wanted!r} is known", next=f"known: {offered}")
+    return max(fitting, key=lambda spec: Version(spec.version))

@@ -1,0 +1,1 @@
+"""What ages: typed readers, devices, capabilities, sources."""

@@ -1,0 +1,238 @@
+"""What an SDK version can do, as rows read from data files: flags of tools, features, configuration keys.
+
+One file per SDK version; it ``extends`` an earlier one and states only differences. A row that no file has is
+unknown, never a guess. Nothing here knows a vendor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import field
+from enum import StrEnum
+from typing import Any, Literal
+
+from packaging.version import Version
+
+from deploykit.findings import Confidence
+from deploykit.tables.records import dataclass
+
+__all__ = ["Change", "CompatRow", "ConfigKey", "Feature", "Flag", "SdkTable", "Status"]
+
+
+class Status(StrEnum):
+    """Whether something can be relied on."""
+
+    SUPPORTED = "supported"
+    UNSUPPORTED = "unsupported"
+    BROKEN = "broken"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flag:
+    """One command-line flag of one tool, as the table of one SDK version has it.
+
+    ``flags`` holds the spelling to use, or several flags that share the row; ``aliases`` are other spellings.
+    ``kind``: ``switch`` takes no value, ``value`` takes one argv entry, ``values`` takes several.
+    ``since`` is filled by the loader: the version whose file set the row's present state.
+    """
+
+    tool: str
+    flags: tuple[str, ...]
+    meaning: str
+    source: tuple[str, ...]
+    confidence: Confidence
+    kind: Literal["switch", "value", "values"] = "value"
+    status: Status = Status.SUPPORTED
+    aliases: tuple[str, ...] = ()
+    default: str | None = None
+    default_note: str = ""
+    values: tuple[str, ...] = ()
+    lifecycle: Literal["normal", "hidden", "superseded", "deprecated"] = "normal"
+    renamed_to: str = ""
+    note: str = ""
+    version_note: str = ""
+    confidence_note: str = ""
+    contradicts: str = ""
+    present_in: tuple[str, ...] = ()
+    absent_in: tuple[str, ...] = ()
+    since: str = ""
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        """Every way to write the flag."""
+        return (*self.flags, *self.aliases)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feature:
+    """One capability, for one tool and architecture where it depends on them ("" means it does not)."""
+
+    feature: str
+    status: Status
+    source: tuple[str, ...]
+    confidence: Confidence
+    tool: str = ""
+    arch: str = ""
+    note: str = ""
+    confidence_note: str = ""
+    contradicts: str = ""
+    since: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigKey:
+    """One key of a configuration file: its dotted path (``[]`` marks a list), type, range, file and phase."""
+
+    path: str
+    type: str
+    file: str
+    source: tuple[str, ...]
+    confidence: Confidence
+    status: Status = Status.SUPPORTED
+    phase: str = ""
+    phase_note: str = ""
+    unit: str = ""
+    default: str | None = None
+    default_note: str = ""
+    values: tuple[str, ...] = ()
+    range: tuple[int, ...] = ()
+    example: str = ""
+    python_name: str = ""
+    required: bool = False
+    lifecycle: Literal["normal", "hidden", "superseded", "deprecated"] = "normal"
+    renamed_to: str = ""
+    note: str = ""
+    confidence_note: str = ""
+    contradicts: str = ""
+    since: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One thing that a release changed, in words."""
+
+    text: str
+    source: tuple[str, ...]
+    confidence: Confidence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompatRow:
+    """One answer of ``deploykit compat``, in the published shape.
+
+    ``since`` is the first release that is known to have this state, ``until`` the last ("" for still so); both "" when
+    it does not depend on releases. ``family`` names what the releases are releases of. ``lifecycle`` is a word such as
+    ``deprecated`` or "". ``words`` are other spellings that find the row, ``renamed_to`` the ``feature`` of the row to
+    use instead.
+    """
+
+    feature: str
+    backend: str
+    tool: str
+    sdk: str
+    status: Status
+    since: str
+    until: str
+    note: str
+    source: tuple[str, ...]
+    confidence: Confidence | None
+    arch: str = ""
+    contradicts: str = ""
+    family: str = ""
+    lifecycle: str = ""
+    renamed_to: str = ""
+    words: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape (docs/json.md)."""
+        return {
+            "feature": self.feature,
+            "backend": self.backend,
+            "tool": self.tool,
+            "sdk": self.sdk,
+            "arch": self.arch,
+            "status": str(self.status),
+            "since": self.since,
+            "until": self.until,
+            "note": self.note,
+            "contradicts": self.contradicts,
+            "lifecycle": self.lifecycle,
+            "renamed_to": self.renamed_to,
+            "source": list(self.source),
+            "confidence": None if self.confidence is None else str(self.confidence),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SdkTable:
+    """Everything known about one SDK version, its ancestors' rows included.
+
+    ``carrier`` names the package inside which the release was met when the SDK itself was not seen; then the rows of
+    its tools are those of its ancestors. ``facts`` holds what is known about this release alone, by name.
+    """
+
+    sdk: str
+    version: str
+    extends: str
+    builds: tuple[str, ...]
+    source: tuple[str, ...]
+    confidence: Confidence
+    flags: tuple[Flag, ...] = ()
+    features: tuple[Feature, ...] = ()
+    config_keys: tuple[ConfigKey, ...] = ()
+    changes: tuple[Change, ...] = ()
+    carrier: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def parsed(self) -> Version:
+        """The version, comparable."""
+        return Version(self.version)
+
+    def flag(self, tool: str, spelling: str) -> Flag | None:
+        """The row of one flag of one tool, by any of its spellings, or None when no table lists it."""
+        for row in self.flags:
+            if row.tool == tool and spelling in row.spellings:
+                return row
+        return None
+
+    def has_flag(self, tool: str, spelling: str) -> bool:
+        """True when the table lists the flag as usable for that tool."""
+        row = self.flag(tool, spelling)
+        return row is not None and row.status is Status.SUPPORTED
+
+    def tools(self) -> tuple[str, ...]:
+        """The tools for which at least one flag is listed, in table order."""
+        return tuple(dict.fromkeys(row.tool for row in self.flags))
+
+    def feature(self, feature: str, *, tool: str = "", arch: str = "") -> Feature | None:
+        """The most specific row for a feature: tool and arch, then tool, then arch, then neither; None = unknown."""
+        for wanted in ((tool, arch), (tool, ""), ("", arch), ("", "")):
+            for row in self.features:
+                if row.feature == feature and (row.tool, row.arch) == wanted:
+                    return row
+        return None
+
+    def status(self, feature: str, *, tool: str = "", arch: str = "") -> Status:
+        """The status of a feature; unknown when no row speaks of it."""
+        row = self.feature(feature, tool=tool, arch=arch)
+        return Status.UNKNOWN if row is None else row.status
+
+    def key(self, path: str) -> ConfigKey | None:
+        """The row of one configuration key by its dotted path."""
+        return next((row for row in self.config_keys if row.path == path), None)
+
+    def keys_of(self, file: str) -> Iterator[ConfigKey]:
+        """The rows of one configuration file."""
+        return (row for row in self.config_keys if row.file == file)
+
+
+def series_of(version: str) -> str:
+    """The series of a version: its first two numbers, ``2.33`` of ``2.33.0.250327``."""
+    return ".".join(str(part) for part in Version(version).release[:2])
+
+
+def newest_first(tables: Iterable[SdkTable]) -> tuple[SdkTable, ...]:
+    """Tables ordered by version, newest first."""
+    return tuple(sorted(tables, key=lambda table: table.parsed, reverse=True))

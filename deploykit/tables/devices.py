@@ -1,0 +1,106 @@
+"""The device database: one TOML file per device, found by id, alias or marketing name.
+
+A device is a bag of sourced facts; what a fact such as a memory size means is the adapter's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import field
+from pathlib import Path
+from typing import Any
+
+from deploykit.errors import InputError
+from deploykit.findings import Confidence
+from deploykit.tables.reading import read_toml, structure
+from deploykit.tables.records import dataclass
+
+__all__ = ["Device", "Fact", "load_device", "load_devices", "search_devices"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """One value about a device, with who says so and how sure that is. ``alternatives`` are what others say."""
+
+    value: int | str | bool | tuple[str, ...]
+    source: tuple[str, ...]
+    confidence: Confidence
+    note: str = ""
+    alternatives: tuple[int | str, ...] = ()
+    contradicts: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """One device. ``facts`` holds what is known about it by name; an absent name is unknown, never false."""
+
+    schema: int
+    id: str
+    name: str
+    vendor: str
+    backends: tuple[str, ...]
+    marketing: str = ""
+    aliases: tuple[str, ...] = ()
+    facts: Mapping[str, Fact] = field(default_factory=dict)
+    note: str = ""
+
+    def fact(self, name: str) -> Any:
+        """The value of one fact, or None when it is unknown."""
+        found = self.facts.get(name)
+        return None if found is None else found.value
+
+    def to_json(self) -> dict[str, Any]:
+        """The device in the published shape: plain values first, sources under ``facts``."""
+        facts = {
+            name: {
+                "value": list(f.value) if isinstance(f.value, tuple) else f.value,
+                "source": list(f.source),
+                "confidence": str(f.confidence),
+                **({"note": f.note} if f.note else {}),
+                **({"alternatives": list(f.alternatives)} if f.alternatives else {}),
+                **({"contradicts": f.contradicts} if f.contradicts else {}),
+            }
+            for name, f in self.facts.items()
+        }
+        return {
+            "id": self.id,
+            "name": self.name,
+            "vendor": self.vendor,
+            "marketing": self.marketing,
+            "aliases": list(self.aliases),
+            "backends": list(self.backends),
+            **{name: fact["value"] for name, fact in facts.items()},
+            "facts": facts,
+            **({"note": self.note} if self.note else {}),
+        }
+
+
+def load_device(path: Path) -> Device:
+    """Read one device file; the id must equal the file's stem."""
+    device = structure(Device, read_toml(path), where=f"{path.parent.name}/{path.name}:")
+    if device.id != path.stem:
+        raise InputError(f"{path.parent.name}/{path.name}: id: {device.id!r} differs from the file name")
+    return device
+
+
+def load_devices(folder: Path) -> tuple[Device, ...]:
+    """All device files of one folder, by id."""
+    return tuple(load_device(path) for path in sorted(folder.glob("*.toml")))
+
+
+def search_devices(devices: Iterable[Device], words: str) -> tuple[Device, ...]:
+    """Devices whose id, names, backends or fact values contain the words, case-insensitively.
+
+    Those that have the words side by side, where there are any (``8 gen 3``), else those that have every word.
+    """
+    haystacks = [(device, _haystack(device)) for device in devices]
+    phrase = " ".join(words.lower().split())
+    together = tuple(device for device, haystack in haystacks if phrase in haystack)
+    if together:
+        return together
+    return tuple(device for device, haystack in haystacks if all(word in haystack for word in phrase.split()))
+
+
+def _haystack(device: Device) -> str:
+    values = (str(fact.value) for fact in device.facts.values())
+    return " ".join((device.id, device.name, device.marketing, *device.aliases, *device.backends, *values)).lower()

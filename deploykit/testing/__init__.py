@@ -1,1 +1,0 @@
-"""For third-party backends: the conformance suite and tiny models."""

@@ -1,0 +1,50 @@
+"""The main job over several targets: one package each, model and encodings read once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from deploykit.cli import cli
+from deploykit.cli.frame import run
+
+CNN = Path(__file__).parents[1] / "data" / "aimet" / "cnn"
+
+
+def package(out: Path, *targets: str) -> int:
+    words = [word for target in targets for word in ("--target", target)]
+    encodings = str(CNN / "w8a8.v0.6.1.encodings")
+    return run(cli, ["package", str(CNN / "model.onnx"), *words, "--encodings", encodings, "-o", str(out), "--json"])
+
+
+def test_several_targets_are_several_packages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import deploykit.graph
+
+    read: list[Path] = []
+    load = deploykit.graph.load_model
+
+    def recording(path: Path) -> deploykit.graph.Model:
+        read.append(path)
+        return load(path)
+
+    monkeypatch.setattr(deploykit.graph, "load_model", recording)
+    assert package(tmp_path / "out", "sm8550", "sm8650", "sm8350") == 0
+    packages = json.loads(capsys.readouterr().out)["packages"]
+    assert [made["target"]["id"] for made in packages] == ["sm8550", "sm8650", "sm8350"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["sm8350", "sm8550", "sm8650"]
+    assert read.count(CNN / "model.onnx") == 1
+
+
+def test_one_target_goes_to_the_folder_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert package(tmp_path / "out", "sm8550") == 0
+    assert json.loads(capsys.readouterr().out)["package"] == str(tmp_path / "out")
+    assert (tmp_path / "out" / "manifest.json").is_file()
+
+
+def test_a_target_that_is_unknown_stops_before_anything_is_written(tmp_path: Path) -> None:
+    assert package(tmp_path / "out", "sm8550", "sm9999") == 4
+    assert not (tmp_path / "out").exists()

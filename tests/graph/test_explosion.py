@@ -1,0 +1,148 @@
+"""Shape inference never explodes, and graphs that only look odd keep their shapes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from deploykit.graph import wrap_proto
+from deploykit.graph.collect import collect_facts
+from deploykit.graph.explosion import explosive_nodes
+
+
+def node(op_type: str, inputs: str, output: str, **attributes: Any) -> onnx.NodeProto:
+    return helper.make_node(op_type, inputs.split(), [output], **attributes)
+
+
+def info(name: str, shape: Sequence[int | str] | None, kind: int) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, kind, shape)
+
+
+def model(
+    nodes: Sequence[onnx.NodeProto],
+    inputs: dict[str, Sequence[int | str]],
+    output: str,
+    *,
+    kind: int = TensorProto.FLOAT,
+    **lists: object,
+) -> onnx.ModelProto:
+    """Inputs whose names start with ``i`` hold int64, ``lists`` are stored int64."""
+    tensors = [numpy_helper.from_array(np.asarray(value, np.int64), name) for name, value in lists.items()]
+    ins = [info(n, shape, TensorProto.INT64 if n.startswith("i") else kind) for n, shape in inputs.items()]
+    outs = [info(output, None, TensorProto.INT64 if output.startswith("i") else kind)]
+    graph = helper.make_graph(nodes, "g", ins, outs, tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def doubled_shape(times: int) -> onnx.ModelProto:
+    doubling = [node("Concat", f"s{i} s{i}", f"s{i + 1}", axis=0) for i in range(times)]
+    return model([node("Shape", "x", "s0"), *doubling, node("Reshape", f"x s{times}", "y")], {"x": [2, 3]}, "y")
+
+
+BOMBS = {
+    "gathers that add ranks": model(
+        [node("Gather", f"i{i} i{i}", f"i{i + 1}") for i in range(40)], {"i0": [2, 3]}, "i40"
+    ),
+    "a shape doubled again and again": doubled_shape(34),
+    "a shape input of a billion sizes": model([node("Reshape", "x i", "y")], {"x": [2, 3], "i": [10**9]}, "y"),
+    "a billion sizes made from nothing": model(
+        [node("ConstantOfShape", "n", "t"), node("Reshape", "x t", "y")], {"x": [2, 3]}, "y", n=[10**9]
+    ),
+    "a billion sizes by expansion": model(
+        [node("Expand", "one n", "t"), node("Reshape", "x t", "y")], {"x": [2, 3]}, "y", n=[10**9], one=[1]
+    ),
+    "one more dimension, endlessly": model(
+        [node("Unsqueeze", f"t{i} a", f"t{i + 1}") for i in range(30_000)], {"t0": [2]}, "t30000", a=[0]
+    ),
+    "the same inside a body": model(
+        [
+            helper.make_node(
+                "If",
+                ["c"],
+                ["y"],
+                then_branch=helper.make_graph(
+                    [node("Shape", "x", "s0"), *[node("Concat", f"s{i} s{i}", f"s{i + 1}", axis=0) for i in range(34)]],
+                    "then",
+                    [],
+                    [info("s34", None, TensorProto.INT64)],
+                ),
+                else_branch=helper.make_graph(
+                    [node("Shape", "x", "e")], "else", [], [info("e", None, TensorProto.INT64)]
+                ),
+            )
+        ],
+        {"x": [2, 3], "c": []},
+        "y",
+    ),
+}
+
+LIMITED = """
+import resource, sys
+from pathlib import Path
+resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+from deploykit.graph.collect import collect_facts
+from deploykit.graph import load_model
+facts = collect_facts(load_model(Path(sys.argv[1])))
+print(facts.tensors[facts.outputs[0]].shape, facts.inference_problem)
+"""
+
+
+@pytest.mark.parametrize("case", BOMBS)
+def test_bombs_stay_small_and_the_rest_is_known(case: str, tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(BOMBS[case].SerializeToString())
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED, str(path)], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert (done.returncode, done.stdout) == (0, "None \n"), done.stderr
+
+
+def test_a_small_doubling_is_no_bomb() -> None:
+    assert explosive_nodes(doubled_shape(3).graph) == frozenset()
+    facts = collect_facts(wrap_proto(doubled_shape(2), path=Path("m.onnx")))
+    assert facts.tensors["s2"].shape == (8,)
+
+
+def test_the_way_exporters_write_expand_keeps_its_shape() -> None:
+    nodes = [
+        node("Shape", "x", "s"),
+        node("Gather", "s zero", "b"),
+        node("Unsqueeze", "b axis", "b1"),
+        node("Concat", "b1 four five", "wanted", axis=0),
+        node("Shape", "wanted", "k"),
+        node("ConstantOfShape", "k", "ones", value=numpy_helper.from_array(np.array([1], np.int64))),
+        node("Mul", "ones minus", "negative"),
+        node("Equal", "wanted negative", "keep"),
+        node("Where", "keep ones wanted", "sizes"),
+        node("Expand", "z sizes", "y"),
+    ]
+    proto = model(nodes, {"x": ["n", 3], "z": [1, 4, 5]}, "y", zero=0, axis=[0], four=[4], five=[5], minus=-1)
+    assert explosive_nodes(proto.graph) == frozenset()
+    facts = collect_facts(wrap_proto(proto, path=Path("m.onnx")))
+    assert facts.tensors["y"].shape == (None, 4, 5)
+
+
+def test_computed_reshapes_are_inferred() -> None:
+    nodes = [
+        node("Shape", "x", "s"),
+        node("Slice", "s zero one", "head"),
+        node("Concat", "head rest", "sizes", axis=0),
+        node("Reshape", "x sizes", "y"),
+    ]
+    proto = model(nodes, {"x": ["n", 3, 4]}, "y", zero=[0], one=[1], rest=[12])
+    facts = collect_facts(wrap_proto(proto, path=Path("m.onnx")))
+    assert facts.tensors["y"].shape == ("n", 12)
+
+
+@pytest.mark.parametrize("name", ["cnn", "vit", "detr", "mlp"])
+def test_no_node_of_a_real_model_is_left_out(name: str) -> None:
+    proto = onnx.load(Path(__file__).parents[1] / "data" / "aimet" / name / "model.onnx")
+    assert explosive_nodes(proto.graph) == frozenset()

@@ -1,0 +1,211 @@
+"""Calibration data: what is read, what is refused by name, and which guideline each kind of bad data breaks."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deploykit.errors import InputError, UsageError
+from deploykit.graph.facts import GraphFacts, TensorFact, TensorRole
+from deploykit.numerics.samples import InputSpec, load_calibration
+from deploykit.numerics.samples.guidelines import RULES as CALIBRATION_RULES
+from deploykit.numerics.samples.images import inspect_image
+from deploykit.numerics.samples.sources import samples_of
+from deploykit.numerics.samples.survey import Survey, survey, survey_of_random_data
+
+IMAGES = (InputSpec(name="images", dtype="float32", shape=(1, 3, 4, 4)),)
+RNG = np.random.default_rng(0)
+
+
+def good(**changes: object) -> Survey:
+    values: dict[str, object] = {"kind": "arrays", "origin": "data", "samples": 200, "neighbours": 0.1}
+    return Survey(**{**values, **changes})  # type: ignore[arg-type]
+
+
+CASES: dict[str, tuple[Survey, Survey]] = {
+    "DK621": (good(samples=16), good()),
+    "DK622": (good(samples=0), good()),
+    "DK623": (good(unusable=(("a.npy", "damaged"),)), good()),
+    "DK624": (good(identical=(("a", "b"),)), good()),
+    "DK625": (good(neighbours=0.99), good()),
+    "DK626": (good(labels={"cat": 100, "dog": 5}), good(labels={"cat": 100, "dog": 90})),
+    "DK627": (survey_of_random_data(), good()),
+    "DK628": (good(constant=("a",)), good()),
+}
+
+
+@pytest.mark.parametrize("code", [rule.code for rule in CALIBRATION_RULES])
+def test_each_rule_fires_and_stays_silent(code: str) -> None:
+    triggering, clean = CASES[code]
+    assert list(CALIBRATION_RULES[code].run(triggering))
+    assert not list(CALIBRATION_RULES[code].run(clean))
+
+
+def codes(folder: Path) -> set[str]:
+    return {finding.code for finding in CALIBRATION_RULES.run(survey(load_calibration(folder), IMAGES))}
+
+
+def save(folder: Path, count: int, name: str = "s{:03}") -> None:
+    for i in range(count):
+        np.save(folder / f"{name.format(i)}.npy", RNG.random((1, 3, 4, 4), dtype=np.float32))
+
+
+def test_good_data_gives_no_finding(tmp_path: Path) -> None:
+    save(tmp_path, 120)
+    assert codes(tmp_path) == set()
+
+
+def test_files_that_do_not_fit_are_named(tmp_path: Path) -> None:
+    save(tmp_path, 120)
+    np.save(tmp_path / "turned.npy", np.zeros((1, 4, 4, 3), np.float32))
+    np.savez(tmp_path / "renamed.npz", image=np.zeros((1, 3, 4, 4), np.float32))
+    np.save(tmp_path / "words.npy", np.full((1, 3, 4, 4), "x"))
+    (tmp_path / "torn.npy").write_bytes(b"\x93NUMPY\x01")
+    found = survey(load_calibration(tmp_path), IMAGES)
+    reasons = dict(found.unusable)
+    assert set(reasons) == {"turned.npy", "renamed.npz", "words.npy", "torn.npy"}
+    assert "[1, 4, 4, 3]" in reasons["turned.npy"]
+    assert "'images'" in reasons["renamed.npz"]
+    assert found.samples == 120
+
+
+def test_film_frames_are_noticed_by_value(tmp_path: Path) -> None:
+    scene = RNG.random((1, 3, 4, 4), dtype=np.float32)
+    for i in range(110):
+        np.save(tmp_path / f"{i:04}.npy", scene + RNG.normal(0, 0.02, scene.shape).astype(np.float32))
+    assert codes(tmp_path) == {"DK625"}
+
+
+def test_film_frames_are_noticed_by_name(tmp_path: Path) -> None:
+    save(tmp_path, 120, name="frame_{:05}")
+    assert codes(tmp_path) == {"DK625"}
+
+
+def test_copies_constants_and_nan_are_named(tmp_path: Path) -> None:
+    save(tmp_path, 120)
+    (tmp_path / "copy.npy").write_bytes((tmp_path / "s000.npy").read_bytes())
+    np.save(tmp_path / "black.npy", np.zeros((1, 3, 4, 4), np.float32))
+    np.save(tmp_path / "nan.npy", np.full((1, 3, 4, 4), np.nan, np.float32))
+    assert codes(tmp_path) == {"DK624", "DK628"}
+
+
+def test_labels_count(tmp_path: Path) -> None:
+    save(tmp_path, 120)
+    rows = [f"s{i:03}.npy,{'rare' if i < 4 else 'often'}" for i in range(120)]
+    (tmp_path / "labels.csv").write_text("\n".join(rows))
+    assert codes(tmp_path) == {"DK626"}
+
+
+@pytest.mark.parametrize(
+    ("shape", "samples"), [((1, 3, 4, 4), 1), ((7, 1, 3, 4, 4), 7), ((5, 3, 4, 4), 5), ((3, 4, 4), None)]
+)
+def test_a_leading_axis_of_samples_is_taken_apart(tmp_path: Path, shape: tuple[int, ...], samples: int | None) -> None:
+    np.save(tmp_path / "x.npy", RNG.random(shape))
+    if samples is None:
+        with pytest.raises(InputError, match="does not fit"):
+            list(samples_of(tmp_path / "x.npy", IMAGES))
+        return
+    found = list(samples_of(tmp_path / "x.npy", IMAGES))
+    assert len(found) == samples
+    assert {(s["images"].shape, str(s["images"].dtype)) for s in found} == {((1, 3, 4, 4), "float32")}
+
+
+def test_two_inputs_need_named_arrays(tmp_path: Path) -> None:
+    inputs = (*IMAGES, InputSpec(name="ids", dtype="int64", shape=(1, None)))
+    np.savez(tmp_path / "a.npz", images=np.zeros((1, 3, 4, 4)), ids=np.zeros((1, 9), np.int32))
+    (sample,) = samples_of(tmp_path / "a.npz", inputs)
+    assert sample["ids"].dtype == np.int64
+    np.savez(tmp_path / "b.npz", images=np.zeros((1, 3, 4, 4)), ids=np.zeros((1, 9), np.float32))
+    with pytest.raises(InputError, match="cut to integers"):
+        list(samples_of(tmp_path / "b.npz", inputs))
+    np.save(tmp_path / "c.npy", np.zeros((1, 3, 4, 4)))
+    with pytest.raises(InputError, match="one array"):
+        list(samples_of(tmp_path / "c.npy", inputs))
+
+
+def png(width: int, height: int) -> bytes:
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    rows = zlib.compress(b"".join(b"\0" + bytes(3 * width) for _ in range(height)))
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+
+
+JPEG = b"\xff\xd8\xff\xe0\0\4ab\xff\xc0\0\x0b\x08\0\x10\0\x20\x01\x01\x11\0\xff\xda\0\2data\xff\xd9"
+
+
+def test_image_headers(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(png(6, 5))
+    (tmp_path / "b.jpg").write_bytes(JPEG)
+    assert (inspect_image(tmp_path / "a.png").width, inspect_image(tmp_path / "a.png").height) == (6, 5)
+    assert (inspect_image(tmp_path / "b.jpg").width, inspect_image(tmp_path / "b.jpg").height) == (32, 16)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, len(png(6, 5)) - 1), st.booleans())
+def test_a_cut_or_changed_png_is_refused(tmp_path_factory: pytest.TempPathFactory, at: int, cut: bool) -> None:
+    whole = png(6, 5)
+    bad = whole[:at] if cut else whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
+    path = tmp_path_factory.mktemp("png") / "x.png"
+    path.write_bytes(bad)
+    with pytest.raises(InputError):
+        inspect_image(path)
+
+
+@pytest.mark.parametrize("length", range(len(JPEG)))
+def test_a_cut_jpeg_is_refused(tmp_path: Path, length: int) -> None:
+    (tmp_path / "x.jpg").write_bytes(JPEG[:length])
+    with pytest.raises(InputError):
+        inspect_image(tmp_path / "x.jpg")
+
+
+def test_images_need_a_recipe_that_fits(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(png(6, 5))
+    (tmp_path / "torn.png").write_bytes(png(6, 5)[:30])
+    with pytest.raises(UsageError, match="recipe"):
+        load_calibration(tmp_path)
+    (tmp_path / "calibration.toml").write_text("schema = 1\nwidth = 4\nheight = 4\n")
+    assert codes(tmp_path) == {"DK621", "DK623"}
+    (tmp_path / "calibration.toml").write_text("schema = 1\nwidth = 8\nheight = 4\n")
+    assert "[1, 3, 4, 8]" in survey(load_calibration(tmp_path), IMAGES).misfit
+    (tmp_path / "calibration.toml").write_text("schema = 1\nwidth = 8\nheight = 4\nsize = 3\n")
+    with pytest.raises(InputError, match="size: unknown key"):
+        load_calibration(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["missing", "data.txt", "a b:C"])
+def test_what_is_no_data_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "data.txt").write_text("x")
+    with pytest.raises(InputError):
+        load_calibration(tmp_path / name)
+
+
+def test_a_reader_is_named_and_not_imported() -> None:
+    found = load_calibration(Path("no_such_module.sub:Reader"))
+    assert (found.kind, found.reader) == ("reader", "no_such_module.sub:Reader")
+
+
+def test_read_samples_uses_the_graphs_inputs(tmp_path: Path) -> None:
+    from deploykit.numerics.samples import read_samples
+
+    save(tmp_path, 3)
+    tensor = TensorFact(name="images", role=TensorRole.INPUT, dtype="float", shape=(1, 3, 4, 4))
+    facts = GraphFacts(
+        model_name="m",
+        graph_name="g",
+        producer="",
+        ir_version=8,
+        opsets={"": 17},
+        inputs=("images",),
+        outputs=(),
+        nodes=(),
+        tensors={"images": tensor},
+    )
+    assert len(list(read_samples(tmp_path, facts))) == 3

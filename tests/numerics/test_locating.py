@@ -1,0 +1,178 @@
+"""locate: names the operator that was tampered with, on large graphs too, and is not fooled by TopK's order."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deploykit.cli.locate import command
+from deploykit.contract.tiny_graphs import TinyGraph
+from deploykit.encodings.reading import read_encodings
+from deploykit.errors import UsageError
+from deploykit.graph.collect import collect_facts
+from deploykit.graph.facts import GraphFacts
+from deploykit.graph.loading import wrap_proto
+from deploykit.numerics.locating import Located, locate
+from deploykit.numerics.probes import ModelProbe, SimulationProbe, locate_files
+from deploykit.numerics.sessions import Feed, random_feeds
+
+AIMET = Path(__file__).parents[1] / "data" / "aimet"
+
+
+def _facts(model: onnx.ModelProto) -> GraphFacts:
+    return collect_facts(wrap_proto(model, path=Path("tiny.onnx")))
+
+
+def _network(count: int, seed: int) -> onnx.ModelProto:
+    """A DAG of ``count`` ops with side branches, values kept near 1; the last value is the output."""
+    rng = np.random.default_rng(seed)
+    graph = TinyGraph()
+    names = [graph.input("x", (4, 6))]
+    for index in range(count):
+        source = names[-1]
+        if index % 3 == 2:
+            other = names[int(rng.integers(max(0, len(names) - 12), len(names)))]
+            names.append(graph.op("Add", [source, other], f"t{index}"))
+        elif index % 3 == 1:
+            names.append(graph.op("Sin", [source], f"t{index}"))
+        else:
+            scale = graph.stored(f"s{index}", rng.uniform(0.8, 1.6, 6))
+            names.append(graph.op("Mul", [source, scale], f"t{index}"))
+    return graph.model(names[-1])
+
+
+def _tampered(model: onnx.ModelProto, index: int) -> onnx.ModelProto:
+    """The model with one op's result negated."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    node = copy.graph.node[index]
+    wrong = onnx.helper.make_node("Neg", ["honest"], [node.output[0]], name="wrong")
+    node.output[0] = "honest"
+    copy.graph.node.insert(index + 1, wrong)
+    return copy
+
+
+class _Counting(ModelProbe):
+    """Notes how many tensors are shown at once."""
+
+    most = 0
+
+    def show(self, names: Sequence[str], feed: Feed) -> Mapping[str, Any]:
+        self.most = max(self.most, len(names))
+        return super().show(names, feed)
+
+
+def _locate(model: onnx.ModelProto, other: onnx.ModelProto, *, seed: int = 0) -> Located:
+    return locate(_facts(model), ModelProbe(model), ModelProbe(other), random_feeds(model, seed=seed))
+
+
+@settings(max_examples=15, deadline=None)
+@given(count=st.integers(1, 80), data=st.data(), seed=st.integers(0, 50))
+def test_the_tampered_operator_is_found(count: int, data: st.DataObject, seed: int) -> None:
+    model = _network(count, seed)
+    index = data.draw(st.integers(0, count - 1))
+    found = _locate(model, _tampered(model, index), seed=seed)
+    assert found.first is not None
+    assert found.first.output.name == f"t{index}"
+    assert all(view.sqnr_db > 100 for view in found.first.inputs)
+
+
+def test_a_thousand_operators_take_few_rounds_of_few_tensors() -> None:
+    model = _network(1000, 1)
+    left, right = _Counting(model), _Counting(_tampered(model, 617))
+    found = locate(_facts(model), left, right, random_feeds(model), per_round=48)
+    assert found.first is not None
+    assert found.first.output.name == "t617"
+    assert found.rounds <= 6
+    assert max(left.most, right.most) <= 60
+
+
+def test_equal_executions_have_no_divergence() -> None:
+    model = _network(30, 2)
+    found = _locate(model, model)
+    assert found.first is None
+    assert json.loads(json.dumps(found.to_json(), allow_nan=False))["diverges"] is False
+
+
+def _ranking(*, wrong: bool) -> onnx.ModelProto:
+    """Scores with near ties, the best rows chosen and processed; ``wrong`` spoils the rows behind the choice."""
+    graph = TinyGraph()
+    rows = graph.input("rows", (1, 12, 4))
+    scores = graph.op("Add", [graph.input("scores", (1, 12)), graph.input("noise", (1, 12))], "noisy")
+    graph.op("TopK", [scores, graph.stored("k", [6], "int64")], ["values", "index"], axis=1)
+    where = graph.op("Unsqueeze", ["index", graph.stored("last", [-1], "int64")], "index3")
+    where = graph.op("Tile", [where, graph.stored("reps", [1, 1, 4], "int64")], "where")
+    graph.op("GatherElements", [rows, where], "chosen", axis=1)
+    graph.op("Cos" if wrong else "Sin", ["chosen"], "y")
+    return graph.model("y", "values")
+
+
+class _Noisy(ModelProbe):
+    """Feeds other noise, so that near ties fall the other way."""
+
+    def show(self, names: Sequence[str], feed: Feed) -> Mapping[str, Any]:
+        noise = np.asarray([[1e-3, -1e-3] * 6], dtype=np.float32)
+        return super().show(names, {**feed, "noise": noise})
+
+
+def _ranked() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(4)
+    pairs = np.repeat(np.arange(6, dtype=np.float32), 2)[None]
+    rows = rng.normal(size=(1, 12, 4)).astype(np.float32)
+    return {"rows": rows, "scores": pairs, "noise": np.asarray([[0, 1e-4] * 6], np.float32)}
+
+
+def test_another_order_behind_a_topk_is_no_divergence() -> None:
+    model = _ranking(wrong=False)
+    found = locate(_facts(model), ModelProbe(model), _Noisy(model), [_ranked()])
+    assert found.first is None
+    view = next(view for view in found.outputs if view.name == "y")
+    assert view.reordered
+    assert view.lost == 0
+
+
+def test_an_error_behind_another_order_is_found_where_it_is() -> None:
+    model, other = _ranking(wrong=False), _ranking(wrong=True)
+    found = locate(_facts(model), ModelProbe(model), _Noisy(other), [_ranked()])
+    assert found.first is not None
+    assert found.first.output.name == "y"
+    assert [view.name for view in found.first.inputs] == ["chosen"]
+    assert found.first.inputs[0].reordered
+
+
+def test_the_detectors_huge_anchors_are_the_first_divergence_of_w8a8() -> None:
+    """The anchors of 1e30 hide, by their energy, that every ordinary value became 0."""
+    run = AIMET / "detr" / "w8a8"
+    model = onnx.load(AIMET / "detr" / "model.onnx")
+    with np.load(f"{run}.io.npz") as data:
+        feed = {key.split(":", 1)[1]: data[key] for key in data.files if key.startswith("input.0:")}
+    encodings = read_encodings(Path(f"{run}.v2.0.0.encodings"))
+    found = locate(_facts(model), ModelProbe(model), SimulationProbe(model, encodings), [feed])
+    assert found.first is not None
+    assert found.first.output.name == "/decoder/Add_2_output_0"
+
+
+def test_the_command_says_where_and_exits_with_1(tmp_path: Path) -> None:
+    model = _network(20, 3)
+    onnx.save(model, tmp_path / "a.onnx")
+    onnx.save(_tampered(model, 7), tmp_path / "b.onnx")
+    done = CliRunner().invoke(command, [str(tmp_path / "a.onnx"), str(tmp_path / "b.onnx")], standalone_mode=False)
+    assert done.return_value == 1
+    assert "output t7" in done.output
+    same = CliRunner().invoke(command, [str(tmp_path / "a.onnx"), str(tmp_path / "a.onnx")], standalone_mode=False)
+    assert same.return_value == 0
+    assert "no output is below" in same.output
+
+
+def test_one_execution_alone_is_a_wrong_call(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="two executions"):
+        locate_files(tmp_path / "a.onnx")

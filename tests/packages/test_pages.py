@@ -1,0 +1,86 @@
+"""The report in a real browser: it lays out, fits a narrow window, and names that strangers chose stay text."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+
+from deploykit.cli import cli
+from deploykit.cli.frame import run
+from deploykit.contract.demo_model import write_demo
+
+CHROMIUM = next(filter(None, map(shutil.which, ["chromium", "chromium-browser", "google-chrome"])), None)
+HOSTILE = "<img src=x onerror=document.body.dataset.owned=1>"
+PROBE = """
+<script>
+const all = query => [...document.querySelectorAll(query)];
+const drawn = element => element.getBoundingClientRect().width > 0 && element.getBoundingClientRect().height > 0;
+setTimeout(() => document.title = JSON.stringify({
+  heading: all("h1")[0].textContent,
+  findings: all(".finding").filter(drawn).length,
+  operators: all(".strip i").filter(drawn).length,
+  ranges: all(".axis i").filter(drawn).length,
+  images: all("img, iframe, object, link, script[src]").length,
+  hostile: document.body.textContent.split("<img src=x").length - 1,
+  owned: document.body.dataset.owned || "",
+  overflow: document.documentElement.scrollWidth - document.documentElement.clientWidth,
+}), 200);
+</script>
+"""
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """The demo, packaged with a tensor whose name is markup; its manifest beside it."""
+    folder = tmp_path_factory.mktemp("report")
+    model_path, encodings_path = write_demo(folder)
+    model = onnx.load(model_path)
+    for node in model.graph.node:
+        for names in (node.input, node.output):
+            names[:] = [HOSTILE if name == "logit" else name for name in names]
+    for value in model.graph.value_info:
+        value.name = HOSTILE if value.name == "logit" else value.name
+    onnx.save(model, model_path)
+    encodings_path.write_text(encodings_path.read_text().replace('"logit"', json.dumps(HOSTILE)))
+    words = ["--encodings", str(encodings_path), "--target", "sm8650", "--sdk", "2.37", "-o", str(folder / "out")]
+    assert run(cli, ["package", str(model_path), *words, "--quiet"]) == 0
+    return folder / "out" / "report.html", json.loads((folder / "out" / "manifest.json").read_text())
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+@pytest.mark.parametrize("width", [500, 1280])
+def test_the_report_in_a_browser(page: tuple[Path, dict[str, Any]], width: int, tmp_path: Path) -> None:
+    report, manifest = page
+    probed = tmp_path / "report.html"
+    probed.write_text(report.read_text() + PROBE)
+    seen, complaints = look_at(probed, width, tmp_path / "profile")
+    assert complaints == []
+    assert seen["heading"] == "detector.onnx for SM8650"
+    assert seen["findings"] == len(manifest["findings"])
+    assert seen["operators"] > 5
+    assert seen["ranges"] > 5
+    assert seen["hostile"] > 0
+    assert (seen["images"], seen["owned"], seen["overflow"]) == (0, "", 0)
+
+
+def look_at(page: Path, width: int, profile: Path) -> tuple[dict[str, Any], list[str]]:
+    """What the probe measured, and what the browser's console said."""
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--enable-logging=stderr"]
+    places = [
+        "--virtual-time-budget=2000",
+        f"--user-data-dir={profile}",
+        f"--window-size={width},900",
+        "--dump-dom",
+        page.as_uri(),
+    ]
+    done = subprocess.run([str(CHROMIUM), *options, *places], capture_output=True, text=True, timeout=120, check=True)
+    found = re.search(r"<title>(.*?)</title>", done.stdout, re.DOTALL)
+    assert found is not None
+    return json.loads(found[1].replace("&amp;", "&")), [row for row in done.stderr.splitlines() if "CONSOLE" in row]

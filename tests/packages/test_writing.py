@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from deploykit.contract.backend import BytesFile, CopiedFile, JsonFile, PackageFile, TextFile
+from deploykit.errors import DefectError, PackageError
+from deploykit.packages.writing import MANIFEST, PackageWriter, list_files, read_manifest, record_build
+
+
+def write(out: Path, *files: PackageFile, force: bool = False) -> Path:
+    with PackageWriter(out, force=force) as writer:
+        writer.add(files)
+        writer.seal({"schema": 1})
+        return writer.publish()
+
+
+FILES = (
+    TextFile(path="scripts/build.sh", text="#!/bin/sh\n", executable=True),
+    JsonFile(path="config/a.json", value={"b": 1}),
+    BytesFile(path="model/m.onnx", data=b"\0\1"),
+)
+
+
+def test_a_package_has_every_file_with_its_hash(tmp_path: Path) -> None:
+    manifest = json.loads(write(tmp_path / "out", *FILES).read_text())
+    assert list(manifest["files"]) == ["config/a.json", "model/m.onnx", "scripts/build.sh"]
+    assert list_files(tmp_path / "out") == tuple(manifest["files"])
+    assert os.access(tmp_path / "out/scripts/build.sh", os.X_OK)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_the_same_files_give_the_same_bytes(tmp_path: Path) -> None:
+    first, second = write(tmp_path / "a", *FILES), write(tmp_path / "b", *FILES)
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_a_copied_file_is_hashed_while_copied(tmp_path: Path) -> None:
+    source = tmp_path / "big"
+    source.write_bytes(os.urandom(3 << 20))
+    write(tmp_path / "out", CopiedFile(path="model/m.onnx", source=source))
+    assert (tmp_path / "out/model/m.onnx").read_bytes() == source.read_bytes()
+
+
+def test_a_failure_leaves_nothing_behind(tmp_path: Path) -> None:
+    with pytest.raises(PackageError):
+        write(tmp_path / "out", FILES[0], CopiedFile(path="model/m.onnx", source=tmp_path / "absent"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_existing_package_is_kept_unless_forced(tmp_path: Path) -> None:
+    write(tmp_path / "out", FILES[0])
+    with pytest.raises(PackageError, match="was kept"):
+        write(tmp_path / "out", FILES[1])
+    assert list_files(tmp_path / "out") == ("scripts/build.sh",)
+    write(tmp_path / "out", FILES[1], force=True)
+    assert list_files(tmp_path / "out") == ("config/a.json",)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_force_never_replaces_a_folder_that_is_no_package(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/thesis.tex").write_text("mine")
+    with pytest.raises(PackageError, match="not a package"):
+        write(tmp_path / "out", FILES[0], force=True)
+    assert (tmp_path / "out/thesis.tex").read_text() == "mine"
+
+
+def test_an_empty_folder_is_used(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    assert write(tmp_path / "out", FILES[0]).exists()
+
+
+@pytest.mark.parametrize("kind", ["file", "link"])
+def test_what_is_no_folder_is_refused(tmp_path: Path, kind: str) -> None:
+    if kind == "file":
+        (tmp_path / "out").write_text("mine")
+    else:
+        (tmp_path / "out").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(PackageError, match="not a folder"):
+        write(tmp_path / "out", FILES[0])
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "blocked").write_text("a file where a folder is needed")
+    with pytest.raises(PackageError, match="cannot be written"):
+        write(tmp_path / "blocked" / "out", FILES[0])
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "../out", "a/../../b", MANIFEST, ""])
+def test_no_file_gets_out_of_the_package(tmp_path: Path, path: str) -> None:
+    with pytest.raises(DefectError):
+        write(tmp_path / "out", TextFile(path=path, text="x"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_files_of_one_path_are_a_defect(tmp_path: Path) -> None:
+    with pytest.raises(DefectError):
+        write(tmp_path / "out", FILES[0], FILES[0])
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"schema": 2, "files": {}}', '{"schema": 1}', "\udce9"])
+def test_a_damaged_manifest_is_one_clear_error(tmp_path: Path, text: str) -> None:
+    write(tmp_path / "out", FILES[0])
+    (tmp_path / "out" / MANIFEST).write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(PackageError):
+        read_manifest(tmp_path / "out")
+
+
+def test_a_build_is_recorded(tmp_path: Path) -> None:
+    with PackageWriter(tmp_path / "out") as writer:
+        writer.add(FILES)
+        writer.seal({"schema": 1, "executed": [], "generated": ["convert", "context-binary"]})
+        writer.publish()
+    (tmp_path / "out/artifacts").mkdir()
+    (tmp_path / "out/artifacts/x.bin").write_bytes(b"built")
+    manifest = record_build(tmp_path / "out", ["convert"])
+    assert manifest["executed"] == ["convert"]
+    assert manifest["generated"] == ["context-binary"]
+    assert manifest["files"]["artifacts/x.bin"]["origin"] == "executed"
+    assert read_manifest(tmp_path / "out") == manifest

@@ -1,0 +1,57 @@
+"""The registry of transforms: found by convention, names checked, cheap to list."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from deploykit.errors import UsageError
+from deploykit.rewrites.contract import MatchResult, Site, load_transform, transform_names
+
+
+def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
+    with pytest.raises(UsageError) as caught:
+        load_transform("no-such-rewrite")
+    assert "no-such-rewrite" in caught.value.what
+
+
+def test_every_transform_is_named_after_its_module() -> None:
+    for name in transform_names():
+        module = f"deploykit.rewrites.{name.replace('-', '_')}"
+        assert load_transform(name) is sys.modules[module].transform
+
+
+def test_listing_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from deploykit.rewrites.contract import transform_names; transform_names();"
+        "bad = {'onnx', 'onnxruntime'} & set(sys.modules); sys.exit(' '.join(sorted(bad)) or None)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_match_is_true_only_with_sites() -> None:
+    assert not MatchResult(reason="no Log")
+    assert MatchResult(sites=(Site(nodes=("n",), tensors=("t",), why="because"),))
+
+
+def test_matching_leaves_external_weights_alone(tmp_path: Path) -> None:
+    """Every matcher runs on a model whose weights were not read; nothing is opened, nothing fails."""
+    import numpy as np
+    import onnx
+
+    from deploykit.contract.tiny_graphs import TinyGraph
+
+    graph = TinyGraph()
+    weight = graph.stored("weight", np.ones((64, 64)))
+    product = graph.op("MatMul", [graph.input("x", (1, 8, 64)), weight], "product")
+    total = graph.op("Add", [product, graph.stored("offset", np.full((8, 64), 1e30))], "sum")
+    graph.op("Log", [graph.op("Sigmoid", [total], "s")], "y")
+    onnx.save(graph.model("y"), tmp_path / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
+    (tmp_path / "w.bin").unlink()
+    model = onnx.load(tmp_path / "m.onnx", load_external_data=False)
+    for name in transform_names():
+        load_transform(name).match(model)

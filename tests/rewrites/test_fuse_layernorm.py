@@ -1,0 +1,219 @@
+"""The layer normalization written in single operators, fused: equal on the CPU, near misses refused, grids carried."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import helper, numpy_helper
+
+from deploykit.encodings.values import Affine, Encoding, EncodingSet
+from deploykit.rewrites.contract import load_transform
+
+FLOAT = onnx.TensorProto.FLOAT
+FUSE = load_transform("fuse-layernorm")
+
+
+def decomposed(
+    shape: tuple[int, ...] = (2, 3, 8),
+    *,
+    eps: float = 1e-5,
+    gamma: bool = True,
+    beta: bool = True,
+    axis: int | tuple[int, ...] = -1,
+    square: str = "Pow",
+    exponent: float = 2.0,
+    opset: int = 13,
+    outputs: tuple[str, ...] = (),
+    extra: tuple[onnx.NodeProto, ...] = (),
+    keepdims: int = 1,
+    two_subs: bool = False,
+) -> onnx.ModelProto:
+    """What exporters write; tensors are called after what they are."""
+    rng = np.random.default_rng(5)
+    axes = [axis] if isinstance(axis, int) else list(axis)
+    stored: dict[str, Any] = {"two": np.float32(exponent), "eps": np.float32(eps), "axes": np.asarray(axes, np.int64)}
+    stored["gamma"] = rng.normal(1, 0.5, shape[-1]).astype(np.float32)
+    stored["beta"] = rng.normal(size=shape[-1]).astype(np.float32)
+
+    def mean(source: str, result: str, **more: Any) -> onnx.NodeProto:
+        if opset >= 18:
+            return helper.make_node("ReduceMean", [source, "axes"], [result], name=f"ln/{result}", **more)
+        return helper.make_node("ReduceMean", [source], [result], name=f"ln/{result}", axes=axes, **more)
+
+    nodes = [mean("x", "mean", keepdims=keepdims), helper.make_node("Sub", ["x", "mean"], ["sub"])]
+    squares = ["sub", "two"] if square == "Pow" else ["sub", "sub"]
+    nodes += [helper.make_node("Sub", ["x", "mean"], ["sub2"])] if two_subs else []
+    nodes += [
+        helper.make_node(square, squares, ["square"]),
+        mean("square", "variance"),
+        helper.make_node("Add", ["variance", "eps"], ["plus"]),
+        helper.make_node("Sqrt", ["plus"], ["root"], name="ln/Sqrt"),
+        helper.make_node("Div", ["sub2" if two_subs else "sub", "root"], ["div"], name="ln/Div"),
+    ]
+    last = "div"
+    if gamma:
+        nodes.append(helper.make_node("Mul", ["gamma", last], ["scaled"], name="ln/Mul"))
+        last = "scaled"
+    if beta:
+        nodes.append(helper.make_node("Add", [last, "beta"], ["shifted"], name="ln/Add"))
+        last = "shifted"
+    nodes += [helper.make_node("Identity", [last], ["y"]), *extra]
+    used = {name for node in nodes for name in node.input}
+    tensors = [numpy_helper.from_array(np.asarray(array), name) for name, array in stored.items() if name in used]
+    made = [helper.make_tensor_value_info("y", FLOAT, None if keepdims == 0 else shape)]
+    made += [helper.make_tensor_value_info(name, FLOAT, None) for name in outputs]
+    inputs = [helper.make_tensor_value_info("x", FLOAT, shape)]
+    graph = helper.make_graph(nodes, "g", inputs, made, tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+
+
+def run(model: onnx.ModelProto, feed: dict[str, Any]) -> Any:
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return session.run(["y"], feed)[0]
+
+
+def assert_fused_equal(model: onnx.ModelProto, shape: tuple[int, ...], seed: int = 0) -> onnx.ModelProto:
+    given_bytes, found = model.SerializeToString(), FUSE.match(model)
+    assert len(found.sites) == 1 and not found.refusals
+    done = FUSE.apply(model, None, found).model
+    assert model.SerializeToString() == given_bytes
+    onnx.checker.check_model(done)
+    assert [node.op_type for node in done.graph.node] == ["LayerNormalization", "Identity"]
+    x = np.random.default_rng(seed).normal(0.5, 2, shape).astype(np.float32)
+    wanted, got = run(model, {"x": x}), run(done, {"x": x})
+    assert FUSE.ulps is not None
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=FUSE.ulps * 2.0**-23 * float(np.abs(wanted).max()))
+    return done
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    shape=st.lists(st.integers(1, 6), max_size=3),
+    size=st.integers(2, 40),
+    eps=st.floats(1e-12, 0.1),
+    gamma=st.booleans(),
+    beta=st.booleans(),
+    negative=st.booleans(),
+    square=st.sampled_from(["Pow", "Mul"]),
+    opset=st.sampled_from([11, 13, 16, 17, 18, 21]),
+    two_subs=st.booleans(),
+    seed=st.integers(0, 1000),
+)
+def test_the_fused_operator_computes_the_same(
+    shape: list[int], size: int, negative: bool, opset: int, seed: int, **how: Any
+) -> None:
+    full = (*shape, size)
+    model = decomposed(full, axis=-1 if negative else len(shape), opset=opset, **how)
+    done = assert_fused_equal(model, full, seed)
+    assert done.opset_import[0].version == max(opset, 17)
+    assert len(done.graph.initializer) == 1 + how["beta"]
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ({"axis": 1}, "no mean over the last axis"),
+        ({"axis": (1, 2)}, "no mean over the last axis"),
+        ({"exponent": 3.0}, "not one of squares"),
+        ({"eps": -1e-3}, "negative"),
+        ({"outputs": ("root",)}, "does not only divide"),
+        ({"outputs": ("variance",)}, "variance is read elsewhere"),
+        ({"outputs": ("sub",)}, "sub is read elsewhere"),
+        ({"extra": (helper.make_node("Neg", ["mean"], ["z"]),)}, "mean is read elsewhere"),
+        ({"keepdims": 0, "shape": (8, 8)}, "drops the axis"),
+    ],
+)
+def test_what_cannot_be_fused_is_refused_with_the_reason(how: dict[str, Any], words: str) -> None:
+    found = FUSE.match(decomposed(**how))
+    assert not found and [words in refusal.reason for refusal in found.refusals] == [True]
+    assert found.refusals[0].nodes == ("ln/Sqrt",)
+
+
+def test_other_near_misses_are_refused() -> None:
+    uncentred = decomposed()
+    uncentred.graph.node[2].input[0] = "x"
+    assert "no mean is subtracted" in FUSE.match(uncentred).refusals[0].reason
+    unknown = decomposed()
+    unknown.graph.input[0].type.tensor_type.shape.dim[2].dim_param = "n"
+    del unknown.graph.node[7:9]
+    unknown.graph.node[7].input[0] = "div"
+    assert "unknown" in FUSE.match(unknown).refusals[0].reason
+    other = decomposed()
+    other.graph.node[6].input[0] = "x"
+    assert "minus its mean" in FUSE.match(other).refusals[0].reason
+
+
+def test_an_operator_set_that_cannot_be_raised_is_refused() -> None:
+    model = decomposed(extra=(helper.make_node("Unheard", ["x"], ["z"], name="odd"),))
+    found = FUSE.match(model)
+    assert not found and "operator set 17" in found.refusals[0].reason
+
+
+def test_a_graph_without_normalization_says_so() -> None:
+    model = decomposed()
+    del model.graph.node[:]
+    assert FUSE.match(model).reason == "the graph has no Sqrt"
+    model.graph.node.append(helper.make_node("Sqrt", ["x"], ["y"]))
+    assert FUSE.match(model).reason == "no Sqrt belongs to a normalization"
+
+
+def test_a_factor_that_is_not_the_last_axis_stays_outside() -> None:
+    model = decomposed((2, 4, 4))
+    tensor = next(t for t in model.graph.initializer if t.name == "gamma")
+    tensor.CopyFrom(numpy_helper.from_array(np.arange(4, dtype=np.float32).reshape(4, 1), "gamma"))
+    done = FUSE.apply(model, None, FUSE.match(model)).model
+    assert [node.op_type for node in done.graph.node] == ["LayerNormalization", "Mul", "Add", "Identity"]
+    shared = decomposed(outputs=("div",))
+    done = FUSE.apply(shared, None, FUSE.match(shared)).model
+    assert [node.op_type for node in done.graph.node] == ["LayerNormalization", "Mul", "Add", "Identity"]
+
+
+def test_the_grids_of_the_result_and_the_parameters_stay() -> None:
+    grid = Affine(bits=8, signed=False, scale=np.asarray(0.1), zero_point=np.asarray(0.0))
+    model = decomposed()
+    names = {name for node in model.graph.node for name in (*node.input, *node.output)}
+    entries = {name: Encoding(name=name, value=grid) for name in names - {"mean"}}
+    given_set = EncodingSet(version="2", entries=entries, float_tensors=frozenset({"mean", "y"}))
+    done = FUSE.apply(model, given_set, FUSE.match(model))
+    assert done.encodings is not None and not done.touched
+    assert set(done.encodings.entries) == {"x", "gamma", "beta", "shifted", "y"}
+    assert done.encodings.float_tensors == {"y"}
+
+
+def test_a_made_scale_asks_for_a_grid() -> None:
+    model = decomposed(gamma=False)
+    assert FUSE.apply(model, None, FUSE.match(model)).touched == {"shifted_scale"}
+
+
+def test_what_subgraphs_and_inputs_need_stays() -> None:
+    branch = helper.make_graph(
+        [helper.make_node("Identity", ["kept"], ["inside"])],
+        "branch",
+        [],
+        [helper.make_tensor_value_info("inside", FLOAT, [])],
+    )
+    choice = helper.make_node("If", ["flag"], ["z"], then_branch=branch, else_branch=branch)
+    model = decomposed(extra=(choice,))
+    model.graph.initializer.append(numpy_helper.from_array(np.asarray(True), "flag"))
+    model.graph.initializer.append(numpy_helper.from_array(np.asarray(3, np.float32), "kept"))
+    model.graph.input.append(helper.make_tensor_value_info("eps", FLOAT, []))
+    done = FUSE.apply(model, None, FUSE.match(model)).model
+    onnx.checker.check_model(done)
+    assert {tensor.name for tensor in done.graph.initializer} == {"gamma", "beta", "flag", "kept", "eps"}
+    run(done, {"x": np.ones((2, 3, 8), np.float32)})
+
+
+def test_a_tensor_that_a_subgraph_reads_is_not_fused_away() -> None:
+    made = [helper.make_tensor_value_info("inside", FLOAT, None)]
+    branch = helper.make_graph([helper.make_node("Identity", ["mean"], ["inside"])], "branch", [], made)
+    choice = helper.make_node("If", ["flag"], ["z"], then_branch=branch, else_branch=branch)
+    found = FUSE.match(decomposed(extra=(choice,)))
+    assert not found and "mean is read elsewhere" in found.refusals[0].reason

@@ -1,0 +1,104 @@
+"""linear-to-conv: equal float results, encodings carried over so that the simulation is equal too."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deploykit.contract.tiny_graphs import TinyGraph
+from deploykit.deciding.entry_values import GridKind, affine_for_range
+from deploykit.deciding.rewriting import rewrite
+from deploykit.encodings.values import Affine, Encoding, EncodingSet, Lpbq, Value
+from deploykit.numerics.sessions import Session, random_feeds
+from deploykit.numerics.simulation import simulate
+from deploykit.rewrites.contract import load_transform
+
+TRANSFORM = load_transform("linear-to-conv")
+
+
+def _linear(batch: int, tokens: int, width: int, out: int, *, bias: str, opset: int, seed: int) -> onnx.ModelProto:
+    rng = np.random.default_rng(seed)
+    graph = TinyGraph(opset)
+    weight = graph.stored("w", rng.normal(size=(width, out)))
+    graph.op("MatMul", [graph.input("x", (batch, tokens, width)), weight], "product")
+    if bias == "none":
+        return graph.model("product")
+    add = ["product", graph.stored("b", rng.normal(size=out))]
+    graph.op("Add", add if bias == "last" else add[::-1], "y")
+    return graph.model("y")
+
+
+SHAPE = st.tuples(st.integers(1, 3), st.integers(1, 5), st.integers(1, 9), st.integers(1, 9))
+
+
+@settings(max_examples=30, deadline=None)
+@given(shape=SHAPE, bias=st.sampled_from(["none", "first", "last"]), opset=st.sampled_from([11, 13, 17]))
+def test_the_conv_equals_the_linear(shape: tuple[int, int, int, int], bias: str, opset: int) -> None:
+    model = _linear(*shape, bias=bias, opset=opset, seed=sum(shape))
+    feeds = random_feeds(model, samples=2)
+    done = rewrite(model, None, ["linear-to-conv"], feeds)
+    assert done.kept == ("linear-to-conv",), done.steps[0].reason
+    onnx.checker.check_model(done.model)
+    assert not {"MatMul", "Add"} & {node.op_type for node in done.model.graph.node}
+    name = model.graph.output[0].name
+    for feed in feeds:
+        wanted, got = Session(model).run(feed)[name], Session(done.model).run(feed)[name]
+        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
+
+
+def _weights(kind: str) -> Value:
+    rng = np.random.default_rng(5)
+    if kind == "channel":
+        scale = rng.uniform(0.01, 0.02, 6)
+        return Affine(bits=8, signed=True, scale=scale, zero_point=np.zeros(6), axis=1)
+    scale = rng.uniform(0.1, 0.2, (2, 6))
+    if kind == "block":
+        zero_point = rng.integers(-3, 3, (2, 6)).astype(float)
+        return Affine(bits=4, signed=True, scale=scale, zero_point=zero_point, block_axis=0, block_size=4)
+    blocks = rng.integers(1, 17, (2, 6)).astype(float)
+    channels = rng.uniform(0.01, 0.02, (1, 6))
+    return Lpbq(
+        bits=4, decompressed_bits=8, channel_scale=channels, block_scale=blocks, axis=1, block_axis=0, block_size=4
+    )
+
+
+@pytest.mark.parametrize("kind", ["channel", "block", "lpbq"])
+def test_the_simulation_with_carried_encodings_is_equal(kind: str) -> None:
+    model = _linear(1, 4, 8, 6, bias="last", opset=17, seed=1)
+    grid = GridKind(bits=16, signed=False)
+    entries = {
+        "x": Encoding(name="x", value=affine_for_range(-3, 3, grid)),
+        "w": Encoding(name="w", value=_weights(kind), is_param=True),
+        "y": Encoding(name="y", value=affine_for_range(-9, 9, grid)),
+    }
+    encodings = EncodingSet(version="2.0.0", entries=entries)
+    feeds = random_feeds(model, samples=2)
+    done = rewrite(model, encodings, ["linear-to-conv"], feeds)
+    assert done.encodings is not None
+    before, after = simulate(model, encodings, feeds), simulate(done.model, done.encodings, feeds)
+    step = before.fidelity[0].step
+    assert step is not None
+    for a, b in zip(before.outputs, after.outputs, strict=True):
+        np.testing.assert_allclose(a["y"], b["y"], atol=step * 1.01)
+    assert after.sqnr_db == pytest.approx(before.sqnr_db, abs=0.5)
+
+
+def test_a_rank_2_matmul_is_refused() -> None:
+    graph = TinyGraph()
+    graph.op("MatMul", [graph.input("x", (4, 8)), graph.stored("w", np.ones((8, 2)))], "y")
+    matched = TRANSFORM.match(graph.model("y"))
+    assert not matched
+    assert "rank 2" in matched.refusals[0].reason
+
+
+def test_a_product_that_something_else_reads_keeps_its_add() -> None:
+    graph = TinyGraph()
+    graph.op("MatMul", [graph.input("x", (1, 4, 8)), graph.stored("w", np.ones((8, 2)))], "product")
+    graph.op("Add", ["product", graph.stored("b", [1.0, 2.0])], "y")
+    model = graph.model("y", "product")
+    done = rewrite(model, None, ["linear-to-conv"], random_feeds(model))
+    assert done.kept
+    assert "Add" in {node.op_type for node in done.model.graph.node}

@@ -1,0 +1,160 @@
+"""split-output, scale-last and cut-tail: head and tail together give the original outputs bit for bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deploykit.contract.tiny_graphs import TinyGraph
+from deploykit.deciding.entry_values import GridKind, affine_for_range
+from deploykit.deciding.rewriting import Rewriting, rewrite, run_chain
+from deploykit.encodings.values import Affine, Encoding, EncodingSet
+from deploykit.numerics.sessions import Session, random_feeds
+from deploykit.rewrites.contract import load_transform
+
+CUTS = ("split-output", "scale-last", "cut-tail")
+
+
+def _head(graph: TinyGraph, source: str, name: str, width: int, rng: np.random.Generator) -> str:
+    weight = graph.stored(f"{name}.weight", rng.normal(size=(8, width)))
+    product = graph.op("MatMul", [source, weight], f"{name}_product")
+    return graph.op("Add", [product, graph.stored(f"{name}.bias", rng.normal(size=width))], f"{name}_logits")
+
+
+def _detector(queries: int, classes: int, seed: int, *, scale: str = "input", top: bool = False) -> TinyGraph:
+    """A small decoder end: boxes times the image size beside scores, optionally the best few by score."""
+    rng = np.random.default_rng(seed)
+    graph = TinyGraph()
+    source = graph.op("Relu", [graph.input("features", (1, queries, 8))], "relu")
+    boxes = graph.op("Sigmoid", [_head(graph, source, "box", 4, rng)], "boxes")
+    scores = graph.op("Sigmoid", [_head(graph, source, "score", classes, rng)], "scores")
+    if scale == "input":
+        size = graph.op("Tile", [graph.input("size", (1, 2)), graph.stored("two", [1, 2], "int64")], "sizes")
+        size = graph.op("Unsqueeze", [size, graph.stored("axis", [1], "int64")], "size3")
+    else:
+        size = graph.stored("size", [640.0, 480.0, 640.0, 480.0])
+    boxes = graph.op("Mul", [boxes, size], "scaled")
+    if top:
+        best = graph.op("ReduceMax", [scores], "best", axes=[-1], keepdims=1)
+        graph.op("TopK", [best, graph.stored("k", [min(3, queries)], "int64")], ["values", "index"], axis=1)
+        where = graph.op("Tile", ["index", graph.stored("four", [1, 1, 4], "int64")], "where")
+        boxes = graph.op("GatherElements", [boxes, where], "chosen", axis=1)
+        scores = "values"
+    graph.op("Concat", [boxes, scores], "detections", axis=-1)
+    return graph
+
+
+def _check(model: onnx.ModelProto, done: Rewriting, feeds: list[dict[str, np.ndarray]]) -> None:
+    onnx.checker.check_model(done.model)
+    assert done.tail is not None
+    onnx.checker.check_model(done.tail)
+    parts = [Session(done.model), Session(done.tail)]
+    for feed in feeds:
+        for name, value in Session(model).run(feed).items():
+            np.testing.assert_array_equal(run_chain(parts, feed)[name], value)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    queries=st.integers(1, 9),
+    classes=st.integers(1, 6),
+    scale=st.sampled_from(["input", "constant"]),
+    top=st.booleans(),
+    names=st.sampled_from([("split-output",), ("scale-last",), ("cut-tail",), ("split-output", "scale-last"), CUTS]),
+    seed=st.integers(0, 1000),
+)
+def test_head_and_tail_give_the_original(
+    queries: int, classes: int, scale: str, top: bool, names: tuple[str, ...], seed: int
+) -> None:
+    model = _detector(queries, classes, seed, scale=scale, top=top).model("detections")
+    feeds = random_feeds(model, samples=2, seed=seed)
+    done = rewrite(model, None, names, feeds)
+    assert done.kept, [step.reason for step in done.steps]
+    _check(model, done, feeds)
+
+
+def test_split_output_gives_every_part_an_output() -> None:
+    model = _detector(5, 3, 0).model("detections")
+    done = rewrite(model, None, ["split-output"], random_feeds(model))
+    assert [item.name for item in done.model.graph.output] == ["scaled", "scores"]
+
+
+def test_scale_last_leaves_unscaled_boxes() -> None:
+    model = _detector(5, 3, 0).model("detections")
+    done = rewrite(model, None, ["scale-last"], random_feeds(model))
+    assert [item.name for item in done.model.graph.output] == ["boxes", "scores"]
+    assert [item.name for item in done.model.graph.input] == ["features"]
+    assert done.tail is not None
+    assert {item.name for item in done.tail.graph.input} == {"boxes", "scores", "size"}
+
+
+def test_cut_tail_ends_with_the_last_weights() -> None:
+    model = _detector(5, 3, 0, top=True).model("detections")
+    done = rewrite(model, None, ["cut-tail"], random_feeds(model))
+    assert [item.name for item in done.model.graph.output] == ["box_logits", "score_logits"]
+    assert {node.op_type for node in done.model.graph.node} == {"Relu", "MatMul", "Add"}
+
+
+def test_a_bias_behind_identity_stays_with_its_matmul() -> None:
+    graph = TinyGraph()
+    rng = np.random.default_rng(0)
+    product = graph.op("MatMul", [graph.input("x", (1, 4, 8)), graph.stored("w", rng.normal(size=(8, 3)))], "product")
+    alias = graph.op("Identity", [graph.stored("b", rng.normal(size=3))], "alias")
+    graph.op("Sigmoid", [graph.op("Add", [product, alias], "logits")], "scores")
+    model = graph.model("scores")
+    done = rewrite(model, None, ["cut-tail"], random_feeds(model))
+    assert [item.name for item in done.model.graph.output] == ["logits"]
+    _check(model, done, random_feeds(model))
+
+
+def test_new_outputs_get_entries_and_lost_tensors_lose_theirs() -> None:
+    model = _detector(5, 3, 0).model("detections")
+    kind = GridKind(bits=16, signed=False)
+    names = {"detections": (0, 640), "relu": (0, 4), "scores": (0, 1)}
+    entries = {n: Encoding(name=n, value=affine_for_range(low, high, kind)) for n, (low, high) in names.items()}
+    done = rewrite(model, EncodingSet(version="2.0.0", entries=entries), ["scale-last"], random_feeds(model))
+    assert done.encodings is not None
+    assert set(done.encodings.entries) == {"relu", "scores", "boxes"}
+    boxes = done.encodings.entries["boxes"].value
+    assert isinstance(boxes, Affine)
+    assert boxes.dtype == "uint16"
+
+
+def _plain() -> TinyGraph:
+    graph = TinyGraph()
+    _head(graph, graph.input("x", (1, 2, 8)), "fc", 3, np.random.default_rng(0))
+    return graph
+
+
+@pytest.mark.parametrize("name", CUTS)
+def test_a_plain_network_is_left_alone(name: str) -> None:
+    matched = load_transform(name).match(_plain().model("fc_logits"))
+    assert not matched
+    assert matched.reason
+
+
+def test_parts_of_like_range_stay_together() -> None:
+    graph = _plain()
+    graph.op("Concat", [graph.op("Sigmoid", ["fc_logits"], "a"), graph.op("Tanh", ["fc_logits"], "b")], "y", axis=-1)
+    matched = load_transform("split-output").match(graph.model("y"))
+    assert not matched
+    assert "like ranges" in matched.refusals[0].reason
+
+
+def test_a_product_of_two_computed_tensors_is_no_scale() -> None:
+    graph = _plain()
+    graph.op("Mul", ["fc_logits", graph.op("Sigmoid", ["fc_logits"], "gate")], "y")
+    matched = load_transform("scale-last").match(graph.model("y"))
+    assert not matched
+    assert "computed from data" in matched.refusals[0].reason
+
+
+def test_a_scale_near_one_is_not_worth_an_output() -> None:
+    graph = _plain()
+    graph.op("Mul", ["fc_logits", graph.stored("s", 1.1)], "y")
+    matched = load_transform("scale-last").match(graph.model("y"))
+    assert not matched
+    assert "1.1" in matched.refusals[0].reason

@@ -1,0 +1,190 @@
+"""Environments on disk: made in stages, resumed, found broken, locked, removed. The package is a local wheel."""
+
+from __future__ import annotations
+
+import fcntl
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from deploykit.cli import cli
+from deploykit.cli.frame import run
+from deploykit.contract.toolchains import load_toolchains
+from deploykit.errors import InputError, ToolError, UnknownTargetError, UsageError
+from deploykit.findings import Confidence
+from deploykit.system import (
+    Stage,
+    ToolchainSpec,
+    environment_of,
+    install,
+    remove,
+    select,
+    toolchains_root,
+)
+
+
+def make_wheel(folder: Path) -> Path:
+    wheel = folder / "tinytool-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("tinytool.py", "VALUE = 7\n")
+        archive.writestr("tinytool-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tinytool\nVersion: 1.0\n")
+        tags = "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        archive.writestr("tinytool-1.0.dist-info/WHEEL", tags)
+        archive.writestr("tinytool-1.0.dist-info/RECORD", "")
+    return wheel
+
+
+def spec(stages: tuple[Stage, ...], **changes: object) -> ToolchainSpec:
+    values: dict[str, object] = {
+        "schema": 1,
+        "name": "tiny",
+        "version": "1.0",
+        "summary": "a test",
+        "python": ">=3.11",
+        "disk_mb": 1,
+        "minutes": 1,
+        "stages": stages,
+        "source": ("this test",),
+        "confidence": Confidence.OBSERVED,
+    }
+    return ToolchainSpec(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def silent(line: str) -> None:
+    del line
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("DEPLOYKIT_TOOLCHAINS", str(tmp_path / "tools"))
+    return tmp_path / "tools"
+
+
+@pytest.fixture
+def tiny(tmp_path: Path, root: Path) -> ToolchainSpec:
+    """Two stages; the second one fails until the file ``allowed`` exists."""
+    wheel, allowed, runs = make_wheel(tmp_path), tmp_path / "allowed", tmp_path / "runs"
+    program = (
+        "import pathlib, sys, tinytool; "
+        f"open({str(runs)!r}, 'a').write('x'); "
+        f"sys.exit(0 if pathlib.Path({str(allowed)!r}).exists() else 'error: not allowed yet')"
+    )
+    return spec(
+        (
+            Stage(id="package", packages=(f"tinytool @ {wheel.as_uri()}",)),
+            Stage(id="probe", run=("-c", program)),
+        )
+    )
+
+
+def test_an_interrupted_installation_is_resumed_and_ends_ready(tiny: ToolchainSpec, tmp_path: Path) -> None:
+    assert environment_of(tiny).state().state == "absent"
+    with pytest.raises(ToolError) as failed:
+        install(tiny, silent)
+    assert "not allowed yet" in failed.value.why
+    assert "install.log" in failed.value.next
+    partial = environment_of(tiny).state()
+    assert (partial.state, partial.detail) == ("incomplete", "unfinished: probe")
+
+    (tmp_path / "allowed").touch()
+    news: list[str] = []
+    state = install(tiny, news.append)
+    assert state.state == "ready"
+    assert state.size_mb > 0
+    assert not any("[1/2]" in line for line in news), "the finished stage ran again"
+    assert any("[2/2] probe" in line for line in news)
+
+    again: list[str] = []
+    install(tiny, again.append)
+    assert again == []
+    assert (tmp_path / "runs").read_text() == "xx"
+
+    lost = next(environment_of(tiny).path.glob("venv/lib/python3*/site-packages/tinytool-1.0.dist-info"))
+    lost.rename(tmp_path / "elsewhere")
+    broken = environment_of(tiny).state()
+    assert (broken.state, broken.detail) == ("broken", "packages are gone: tinytool")
+    with pytest.raises(ToolError, match="is broken"):
+        environment_of(tiny).require()
+
+    environment_of(tiny).python.unlink()
+    assert environment_of(tiny).state().detail == "its interpreter is gone"
+    assert install(tiny, silent).state == "ready", "a broken environment is made anew"
+
+    assert remove(tiny) is True
+    assert environment_of(tiny).state().state == "absent"
+    assert remove(tiny) is False
+
+
+def test_a_changed_pin_makes_the_stage_unfinished(tiny: ToolchainSpec, tmp_path: Path) -> None:
+    (tmp_path / "allowed").touch()
+    install(tiny, silent)
+    changed = spec((tiny.stages[0], Stage(id="probe", run=("-c", "pass"))))
+    assert environment_of(changed).state().detail == "unfinished: probe"
+
+
+def test_two_processes_do_not_install_the_same_environment(tiny: ToolchainSpec, root: Path) -> None:
+    root.mkdir()
+    with (root / ".tiny-1.0.lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert environment_of(tiny).state().state == "installing"
+        with pytest.raises(ToolError, match="another process"):
+            install(tiny, silent)
+
+
+def test_the_compiler_is_looked_for_before_anything_is_made(
+    root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    with pytest.raises(ToolError, match=r"C\+\+ compiler"):
+        install(spec((Stage(id="a"),), needs_cxx=True), silent)
+    assert not root.exists()
+
+
+def test_a_python_that_does_not_fit_is_named(root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ToolError, match=r"needs Python <3\.5"):
+        install(spec((Stage(id="a"),), python="<3.5"), silent)
+    assert not root.exists()
+
+
+def test_a_full_disk_is_noticed_first(root: Path) -> None:
+    with pytest.raises(ToolError, match="MiB"):
+        install(spec((Stage(id="a"),), disk_mb=10**9), silent)
+
+
+def test_choosing_a_version() -> None:
+    known = [spec((Stage(id="a"),), version=version) for version in ("0.9", "0.11.2", "0.12.post1")]
+    assert select(known, "tiny").version == "0.12.post1"
+    assert select(known, "tiny==0.11.2").version == "0.11.2"
+    assert select(known, "tiny<0.11").version == "0.9"
+    with pytest.raises(UnknownTargetError, match="tiny==7"):
+        select(known, "tiny==7")
+    with pytest.raises(UsageError):
+        select(known, "!!")
+
+
+def test_the_cache_folder_is_honoured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("DEPLOYKIT_TOOLCHAINS", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert toolchains_root() == tmp_path / "deploykit" / "toolchains"
+
+
+def test_a_bad_specification_is_answered_with_its_key(tmp_path: Path) -> None:
+    (tmp_path / "x.toml").write_text('schema = 1\nname = "x"\ncolour = "red"\n')
+    with pytest.raises(InputError, match="colour"):
+        load_toolchains(tmp_path, backend="b")
+
+
+def test_names_cannot_leave_the_root() -> None:
+    with pytest.raises(ValueError, match="only lower-case"):
+        spec((Stage(id="a"),), name="../evil")
+
+
+def test_the_command_line_lists_and_removes(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(cli, ["--json", "toolchain", "list"]) == 0
+    assert '"state": "absent"' in capsys.readouterr().out
+    assert run(cli, ["toolchain", "remove", "quark"]) == 0
+    assert "was not installed" in capsys.readouterr().out
+    assert run(cli, ["toolchain", "install", "no-such-tool"]) == 4
