@@ -1,6 +1,6 @@
 """The ort-qnn backend: ONNX Runtime's QNN provider."""
 
-from deploykit_ort_qnn.adapter import OrtQnn
+from deploykit_ort_qnn.backend import OrtQnn
 
 __all__ = ["backend"]
 

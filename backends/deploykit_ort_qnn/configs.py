@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from deploykit_ort_qnn.draft import Draft
+from deploykit_ort_qnn.prepare import Draft
 
 __all__ = ["COMPILE", "RUN", "TYPES", "build_configs"]
 

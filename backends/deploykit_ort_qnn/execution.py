@@ -21,7 +21,7 @@ from deploykit_ort_qnn.evidence import EVIDENCE, evidence_json, precision_scope
 from deploykit_ort_qnn.numbers import NUMBERS, numbers_json
 from deploykit_ort_qnn.planning import Details
 from deploykit_ort_qnn.precision import PrecisionScope
-from deploykit_ort_qnn.rules import COMPILE_RULES, NUMERIC_RULES, PRECISION_RULES, NumericScope
+from deploykit_ort_qnn.rules.compiled import COMPILE_RULES, NUMERIC_RULES, PRECISION_RULES, NumericScope
 
 __all__ = ["execute"]
 

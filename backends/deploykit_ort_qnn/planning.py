@@ -11,8 +11,8 @@ from deploykit.contract.plans import Plan, Precision, Rejected, Route
 from deploykit.findings import Confidence, Finding, exit_status
 from deploykit_ort_qnn.commands import steps
 from deploykit_ort_qnn.configs import build_configs
-from deploykit_ort_qnn.draft import Draft, draft_of
-from deploykit_ort_qnn.draft_rules import DRAFT_RULES
+from deploykit_ort_qnn.prepare import Draft, draft_of
+from deploykit_ort_qnn.rules.prepared import DRAFT_RULES
 
 __all__ = ["Details", "make_plan"]
 
@@ -90,7 +90,7 @@ def _precision(draft: Draft) -> Precision:
 
 def _lint(situation: Situation, draft: Draft) -> tuple[Finding, ...]:
     """The shared rules about shapes and operators; what preparation already changed is judged by the compiler."""
-    from deploykit_qualcomm.lint import run_lint
+    from deploykit_qualcomm.rules import run_lint
 
     prepared = draft.prepared
     done = None if prepared is None else {step.id: frozenset(step.names) for step in prepared.steps}

@@ -8,7 +8,7 @@ from deploykit.contract.backend import MixedSupport
 from deploykit.contract.targets import Target
 from deploykit.findings import Confidence
 from deploykit.tables.devices import Device
-from deploykit_ort_qnn.draft import wheel_for
+from deploykit_ort_qnn.prepare import wheel_for
 from deploykit_qualcomm.archs import capability
 from deploykit_qualcomm.resolving import resolve_target
 

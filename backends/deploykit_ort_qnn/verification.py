@@ -17,7 +17,7 @@ from deploykit_ort_qnn.inspection import inspect_context
 from deploykit_ort_qnn.numbers import NUMBERS, numbers_scope
 from deploykit_ort_qnn.options import unknown_names
 from deploykit_ort_qnn.precision import PrecisionScope, actual_types
-from deploykit_ort_qnn.rules import NUMERIC_RULES, PACKAGE_RULES, PRECISION_RULES, PackageScope
+from deploykit_ort_qnn.rules.compiled import NUMERIC_RULES, PACKAGE_RULES, PRECISION_RULES, PackageScope
 
 __all__ = ["verify"]
 

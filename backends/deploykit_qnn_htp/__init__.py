@@ -1,6 +1,6 @@
 """The qnn-htp backend: Qualcomm HTP through QAIRT."""
 
-from deploykit_qnn_htp.adapter import QnnHtp
+from deploykit_qnn_htp.backend import QnnHtp
 
 __all__ = ["backend"]
 

@@ -10,9 +10,9 @@ from deploykit.contract.plans import Precision
 from deploykit.errors import DefectError
 from deploykit.findings import Finding
 from deploykit_qnn_htp.commands import Paths
-from deploykit_qnn_htp.draft import Candidate, Draft
-from deploykit_qnn_htp.draft_rules import DRAFT_RULES
+from deploykit_qnn_htp.prepare import Candidate, Draft
 from deploykit_qnn_htp.routes import Intent
+from deploykit_qnn_htp.rules.prepared import DRAFT_RULES
 from deploykit_qnn_htp.selection import Selection, select_route
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def precision_of(draft: Draft) -> Precision:
 
 def _lint(draft: Draft) -> tuple[Finding, ...]:
     """The shared rules, on the encodings as they will be: what this adapter completes is not worth a warning."""
-    from deploykit_qualcomm.lint import run_lint
+    from deploykit_qualcomm.rules import run_lint
 
     situation, source, completed = draft.situation, draft.source, draft.completed
     if source is not None and completed is not None:

@@ -16,9 +16,9 @@ from deploykit.findings import Confidence, Finding, exit_status
 from deploykit.tables.capabilities import Status
 from deploykit_qnn_htp.commands import Paths, steps
 from deploykit_qnn_htp.configs import Setting, build_configs, parse_settings
-from deploykit_qnn_htp.draft import Draft, draft_of
 from deploykit_qnn_htp.naming import graph_name
 from deploykit_qnn_htp.parts import Details, Part, part_of
+from deploykit_qnn_htp.prepare import Draft, draft_of
 from deploykit_qnn_htp.routes import Intent, preference
 from deploykit_qnn_htp.segments import explanation, joined_precision, segment_findings, segment_parts
 

@@ -14,10 +14,10 @@ from deploykit.contract.plans import Precision
 from deploykit.errors import UsageError
 from deploykit.findings import Finding
 from deploykit_qnn_htp.commands import Paths
-from deploykit_qnn_htp.draft import Draft, draft_of
-from deploykit_qnn_htp.draft_rules import DRAFT_RULES
 from deploykit_qnn_htp.parts import FLOAT_KINDS, Part, part_of, precision_of
+from deploykit_qnn_htp.prepare import Draft, draft_of
 from deploykit_qnn_htp.routes import Intent, load_routes
+from deploykit_qnn_htp.rules.prepared import DRAFT_RULES
 
 if TYPE_CHECKING:
     from deploykit.encodings.values import EncodingSet

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from deploykit.rules import Registry
-from deploykit_qualcomm.lint import lint_registries
-from deploykit_qualcomm.rules import SDK_RULES, TARGET_RULES
+from deploykit_qualcomm.rules import lint_registries
+from deploykit_qualcomm.rules.target import SDK_RULES, TARGET_RULES
 
 __all__ = ["qualcomm_registries"]
 

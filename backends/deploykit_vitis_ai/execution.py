@@ -18,7 +18,7 @@ from deploykit.rules import Found, Registry
 from deploykit_vitis_ai import configs
 from deploykit_vitis_ai.inspection import inspect_quantized
 from deploykit_vitis_ai.planning import Details
-from deploykit_vitis_ai.quantized import QUANTIZED_RULES
+from deploykit_vitis_ai.rules.quantized import QUANTIZED_RULES
 from deploykit_vitis_ai.runner import RESULT, QuarkRun, quark_environment, run_quark
 
 if TYPE_CHECKING:

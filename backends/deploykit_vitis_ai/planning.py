@@ -13,8 +13,9 @@ from deploykit.findings import Confidence, Finding
 from deploykit.numerics.samples import Calibration, InputSpec, input_specs, load_calibration
 from deploykit.numerics.samples.guidelines import RULES as CALIBRATION_RULES
 from deploykit.numerics.samples.survey import Survey, survey, survey_of_random_data
-from deploykit_vitis_ai import configs, model_rules, release_rules, rules
-from deploykit_vitis_ai.draft import Draft, make_draft
+from deploykit_vitis_ai import configs
+from deploykit_vitis_ai.prepare import Draft, make_draft
+from deploykit_vitis_ai.rules import model, release, request
 from deploykit_vitis_ai.types import activation_types
 
 __all__ = ["Details", "make_plan"]
@@ -69,9 +70,9 @@ _ROUTES: dict[str, tuple[str, Confidence, tuple[str, ...]]] = {
 
 def make_plan(situation: Situation) -> Plan:
     """Decide for one situation. Reads the calibration data, writes nothing."""
-    assert rules.DRAFT_RULES is model_rules.DRAFT_RULES is release_rules.DRAFT_RULES
+    assert request.DRAFT_RULES is model.DRAFT_RULES is release.DRAFT_RULES
     draft = make_draft(situation)
-    findings = list(rules.DRAFT_RULES.run(draft))
+    findings = list(request.DRAFT_RULES.run(draft))
     details, more = _details(draft)
     findings += more
     blocking = tuple(dict.fromkeys(finding.code for finding in findings if finding.blocks))

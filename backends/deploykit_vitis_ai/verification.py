@@ -14,7 +14,7 @@ from deploykit.rules import Found, Registry
 from deploykit.tables.reading import read_json
 from deploykit_vitis_ai import configs
 from deploykit_vitis_ai.inspection import Quantized, actual_types, inspect_quantized
-from deploykit_vitis_ai.quantized import QUANTIZED_RULES
+from deploykit_vitis_ai.rules.quantized import QUANTIZED_RULES
 from deploykit_vitis_ai.summary import CompileSummary, find_summary
 from deploykit_vitis_ai.tables import quark_names, quark_options
 from deploykit_vitis_ai.targets import GEN2

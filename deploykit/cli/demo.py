@@ -25,8 +25,8 @@ _TARGET, _SDK = "sm8650", "2.33"
 @click.option("-o", "--out", type=click.Path(path_type=Path), metavar="DIR", help="Keep the package in DIR.")
 def command(out: Path | None) -> int:
     """Package an embedded detector with mixed float16 encodings for a phone locked to an old SDK."""
-    from deploykit.deciding.pipeline import make_package
     from deploykit.contract.demo_model import write_demo
+    from deploykit.deciding.pipeline import make_package
 
     with tempfile.TemporaryDirectory() as scratch, progress() as tell:
         model, encodings = write_demo(Path(scratch))

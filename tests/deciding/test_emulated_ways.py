@@ -78,7 +78,7 @@ REWRITES = [
 
 @pytest.mark.parametrize("names", REWRITES, ids="+".join)
 def test_a_rewritten_detector_reaches_70_db_on_the_emulator(tmp_path: Path, names: tuple[str, ...]) -> None:
-    from deploykit_ort_qnn.preparation import prepare
+    from deploykit_ort_qnn.provider_model import prepare
 
     model, encodings, feeds = _detr("w8a16.v2.0.0")
     done = rewrite(model, encodings, names, feeds)
@@ -92,7 +92,7 @@ def test_a_rewritten_detector_reaches_70_db_on_the_emulator(tmp_path: Path, name
 
 
 def test_without_rewrites_the_emulator_is_as_bad_as_the_simulation(tmp_path: Path) -> None:
-    from deploykit_ort_qnn.preparation import prepare
+    from deploykit_ort_qnn.provider_model import prepare
 
     model, encodings, feeds = _detr("w8a16.v2.0.0")
     made = _emulate(tmp_path, prepare(model, encodings, int16_matmul=True).model, feeds)
@@ -101,7 +101,7 @@ def test_without_rewrites_the_emulator_is_as_bad_as_the_simulation(tmp_path: Pat
 
 def test_every_segment_compiles_and_the_chain_runs_on_the_emulator(tmp_path: Path) -> None:
     """Quantized segments with their own encodings, the float one in float16: three contexts, one after the other."""
-    from deploykit_ort_qnn.preparation import prepare
+    from deploykit_ort_qnn.provider_model import prepare
 
     model, encodings, feeds = _detr("w8a16-fp16mix-omit.v2.0.0")
     facts = collect_facts(load_model(DETR / "model.onnx"))
@@ -123,7 +123,7 @@ def test_every_segment_compiles_and_the_chain_runs_on_the_emulator(tmp_path: Pat
 @pytest.mark.parametrize("names", [("logit-of-sigmoid",), ("log-of-ratio", "log-range")], ids="+".join)
 def test_a_deformable_decoder_runs_wholly_on_the_emulator(tmp_path: Path, names: tuple[str, ...]) -> None:
     """GridSample, TopK and GatherElements in one context; boxes matched to the nearest, for TopK's order may differ."""
-    from deploykit_ort_qnn.preparation import prepare
+    from deploykit_ort_qnn.provider_model import prepare
 
     detector = _decoder_module()._detector()
     done = rewrite(detector.model, detector.encodings, ("saturating-constant", *names), detector.feeds)

@@ -26,10 +26,10 @@ from deploykit.quantization.insert_qdq import insert_qdq
 from deploykit.quantization.lpbq_files import convert_file
 from deploykit_ort_qnn import backend
 from deploykit_ort_qnn.compiler import CompileJob, compile_model
-from deploykit_ort_qnn.draft import draft_of
 from deploykit_ort_qnn.emulation import Comparison, compare, random_inputs
-from deploykit_ort_qnn.preparation import prepare
-from deploykit_ort_qnn.rules import NUMERIC_RULES
+from deploykit_ort_qnn.prepare import draft_of
+from deploykit_ort_qnn.provider_model import prepare
+from deploykit_ort_qnn.rules.compiled import NUMERIC_RULES
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 

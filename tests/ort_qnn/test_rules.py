@@ -19,13 +19,13 @@ from deploykit.quantization.lpbq_arithmetic import Loss
 from deploykit.rules import Rule
 from deploykit_ort_qnn import backend
 from deploykit_ort_qnn.compiler import CompileOutcome, RefusedNode
-from deploykit_ort_qnn.draft import Draft, draft_of, wheel_for
 from deploykit_ort_qnn.environment import EnvironmentScope
 from deploykit_ort_qnn.options import Chosen
 from deploykit_ort_qnn.precision import PrecisionScope
-from deploykit_ort_qnn.preparation import Step
+from deploykit_ort_qnn.prepare import Draft, draft_of, wheel_for
+from deploykit_ort_qnn.provider_model import Step
 from deploykit_ort_qnn.qnn_graph import QnnGraph, QnnNode, QnnTensor
-from deploykit_ort_qnn.rules import NumericScope, PackageScope
+from deploykit_ort_qnn.rules.compiled import NumericScope, PackageScope
 from deploykit_ort_qnn.schematic import Schematic, SchematicOp, SchematicOutput
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"

@@ -281,7 +281,7 @@ def test_the_segments_of_the_package_run_on_the_emulator(
     from deploykit.numerics.simulation import overall_sqnr_db
     from deploykit.quantization.placement import place
     from deploykit_ort_qnn.compiler import CompileJob, compile_model, execute_model
-    from deploykit_ort_qnn.preparation import prepare
+    from deploykit_ort_qnn.provider_model import prepare
 
     folder, soc = cut_packages["omit"].package, {"soc_model": "57"}
     assert folder is not None

@@ -18,8 +18,8 @@ from deploykit.findings import Finding
 from deploykit.graph import wrap_proto
 from deploykit.graph.collect import collect_facts
 from deploykit.graph.facts import GraphFacts, TensorFact, TensorRole
-from deploykit_qualcomm.lint import run_lint
 from deploykit_qualcomm.resolving import resolve_target
+from deploykit_qualcomm.rules import run_lint
 
 TYPES = {
     "float": np.float32,

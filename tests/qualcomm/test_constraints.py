@@ -11,8 +11,8 @@ from deploykit.deciding.rules import CORE_REGISTRIES
 from deploykit.errors import InputError
 from deploykit.queries.rule_pages import all_rules
 from deploykit.tables.reading import structure
-from deploykit_qualcomm.lint import lint_registries
-from deploykit_qualcomm.lint.constraints import ConstraintTable, constraint, constraints
+from deploykit_qualcomm.rules import lint_registries
+from deploykit_qualcomm.rules.constraints import ConstraintTable, constraint, constraints
 
 CODES = {entry.rule.code for entry in all_rules(CORE_REGISTRIES)}
 
@@ -76,7 +76,7 @@ def test_importing_the_registries_imports_nothing_heavy() -> None:
 
 def test_the_module_folder_holds_only_registered_modules() -> None:
     """A module of rules that nobody imports would register nothing, silently."""
-    from deploykit_qualcomm.lint import running
+    from deploykit_qualcomm.rules import running
 
     folder = Path(running.__file__).parent
     registering = {path.stem for path in folder.glob("*.py") if re.search(r"_LINT\.rule\(", path.read_text())}

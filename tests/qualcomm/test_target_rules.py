@@ -9,7 +9,7 @@ from deploykit.contract.targets import Target
 from deploykit.findings import Confidence, SubjectKind
 from deploykit.tables.devices import Device, Fact
 from deploykit_qualcomm.devices import qualcomm_device
-from deploykit_qualcomm.rules import SDK_RULES, TARGET_RULES, SdkChoice, SdkMatch
+from deploykit_qualcomm.rules.target import SDK_RULES, TARGET_RULES, SdkChoice, SdkMatch
 from deploykit_qualcomm.tables import load_sdk_table
 
 

@@ -12,7 +12,7 @@ from deploykit.graph import load_model
 from deploykit.graph.collect import collect_facts
 from deploykit_vitis_ai.execution import OUTCOME_RULES, Outcome
 from deploykit_vitis_ai.inspection import Quantized, actual_types, inspect_quantized
-from deploykit_vitis_ai.quantized import QUANTIZED_RULES
+from deploykit_vitis_ai.rules.quantized import QUANTIZED_RULES
 from deploykit_vitis_ai.summary import CompileSummary, parse_summary
 from deploykit_vitis_ai.verification import SUMMARY_RULES
 

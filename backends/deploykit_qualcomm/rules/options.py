@@ -13,8 +13,8 @@ from deploykit.rules import Found
 from deploykit.tables.capabilities import Status
 from deploykit_qualcomm.archs import arch_number, known_archs
 from deploykit_qualcomm.devices import qualcomm_devices
-from deploykit_qualcomm.lint.registries import EP_LINT, QNN_LINT
-from deploykit_qualcomm.lint.views import arch, option
+from deploykit_qualcomm.rules.registries import EP_LINT, QNN_LINT
+from deploykit_qualcomm.rules.views import arch, option
 
 __all__: list[str] = []
 

@@ -19,7 +19,7 @@ from deploykit_qualcomm.tables import tables
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from deploykit_ort_qnn.preparation import Prepared
+    from deploykit_ort_qnn.provider_model import Prepared
 
 __all__ = ["Draft", "Source", "draft_of", "wheel_for"]
 
@@ -112,7 +112,7 @@ def draft_of(situation: Situation) -> Draft:
 
 
 def _prepared(situation: Situation, *, int16: bool) -> Prepared:
-    from deploykit_ort_qnn.preparation import prepare
+    from deploykit_ort_qnn.provider_model import prepare
 
     request = situation.request
     lpbq = bool(request.adapter_options.get("lpbq"))

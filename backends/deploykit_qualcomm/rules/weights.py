@@ -10,9 +10,9 @@ from deploykit.contract.backend import Situation
 from deploykit.findings import SubjectKind
 from deploykit.graph.facts import NodeFact
 from deploykit.rules import Found
-from deploykit_qualcomm.lint.constraints import constraint
-from deploykit_qualcomm.lint.registries import CONVERTER_LINT, QNN_LINT
-from deploykit_qualcomm.lint.views import (
+from deploykit_qualcomm.rules.constraints import constraint
+from deploykit_qualcomm.rules.registries import CONVERTER_LINT, QNN_LINT
+from deploykit_qualcomm.rules.views import (
     arch,
     at_node,
     below_arch,

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from deploykit.contract.backend import Situation
 from deploykit.graph.facts import NodeFact
 from deploykit.rules import Found
-from deploykit_qualcomm.lint.constraints import constraint
-from deploykit_qualcomm.lint.registries import CONVERTER_LINT, EP_LINT
-from deploykit_qualcomm.lint.views import at_node, below_arch, is_computed, nodes, quantized
+from deploykit_qualcomm.rules.constraints import constraint
+from deploykit_qualcomm.rules.registries import CONVERTER_LINT, EP_LINT
+from deploykit_qualcomm.rules.views import at_node, below_arch, is_computed, nodes, quantized
 
 __all__: list[str] = []
 

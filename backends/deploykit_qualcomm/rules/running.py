@@ -7,7 +7,7 @@ from importlib import import_module
 from deploykit.contract.backend import Situation
 from deploykit.findings import Finding
 from deploykit.rules import Registry
-from deploykit_qualcomm.lint.registries import CONVERTER_LINT, EP_LINT, QNN_LINT
+from deploykit_qualcomm.rules.registries import CONVERTER_LINT, EP_LINT, QNN_LINT
 
 __all__ = ["CONVERTER_LINT", "EP_LINT", "QNN_LINT", "lint_registries", "run_lint"]
 
@@ -29,4 +29,4 @@ def run_lint(situation: Situation, backend_id: str) -> tuple[Finding, ...]:
 def _fill() -> None:
     """Import the modules that hold the rules; each registers its own."""
     for module in _MODULES:
-        import_module(f"deploykit_qualcomm.lint.{module}")
+        import_module(f"deploykit_qualcomm.rules.{module}")

@@ -37,9 +37,9 @@ class OrtQnn:
 
     def registries(self) -> tuple[Registry[Any], ...]:
         """Shared rules, then those about the plan, the environment, the compilation, types, numbers and the package."""
-        from deploykit_ort_qnn.draft_rules import DRAFT_RULES
         from deploykit_ort_qnn.environment import ENVIRONMENT_RULES
-        from deploykit_ort_qnn.rules import COMPILE_RULES, NUMERIC_RULES, PACKAGE_RULES, PRECISION_RULES
+        from deploykit_ort_qnn.rules.compiled import COMPILE_RULES, NUMERIC_RULES, PACKAGE_RULES, PRECISION_RULES
+        from deploykit_ort_qnn.rules.prepared import DRAFT_RULES
         from deploykit_qualcomm.registries import qualcomm_registries
 
         own = (DRAFT_RULES, ENVIRONMENT_RULES, COMPILE_RULES, PRECISION_RULES, NUMERIC_RULES, PACKAGE_RULES)
@@ -67,7 +67,7 @@ class OrtQnn:
 
     def render(self, situation: Situation, plan: Plan, templates: Path | None) -> Iterable[PackageFile]:
         """QDQ model, options and scripts."""
-        from deploykit_ort_qnn.files import package_files
+        from deploykit_ort_qnn.rendering import package_files
 
         return package_files(situation, plan, templates)
 
@@ -116,7 +116,7 @@ class OrtQnn:
     def block_weight_path(self, *, op_type: str, lpbq: bool, has_bias: bool, sdk: str) -> str:
         """What the provider makes of a layer with block-quantized weights, in words."""
         from deploykit_ort_qnn.block_paths import block_weight_path
-        from deploykit_ort_qnn.draft import wheel_for
+        from deploykit_ort_qnn.prepare import wheel_for
 
         return block_weight_path(op_type=op_type, lpbq=lpbq, has_bias=has_bias, wheel=wheel_for(sdk).version)
 

@@ -9,9 +9,9 @@ from deploykit.contract.backend import Situation
 from deploykit.graph.facts import NodeFact
 from deploykit.rules import Found
 from deploykit.tables.capabilities import Status
-from deploykit_qualcomm.lint.constraints import Refused, constraint, constraints
-from deploykit_qualcomm.lint.registries import QNN_LINT
-from deploykit_qualcomm.lint.views import arch, at_node, nodes, quantized
+from deploykit_qualcomm.rules.constraints import Refused, constraint, constraints
+from deploykit_qualcomm.rules.registries import QNN_LINT
+from deploykit_qualcomm.rules.views import arch, at_node, nodes, quantized
 
 __all__: list[str] = []
 

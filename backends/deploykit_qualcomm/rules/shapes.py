@@ -10,9 +10,9 @@ from deploykit.contract.backend import Situation
 from deploykit.findings import SubjectKind
 from deploykit.graph.facts import NodeFact
 from deploykit.rules import Found
-from deploykit_qualcomm.lint.constraints import constraint, constraints
-from deploykit_qualcomm.lint.registries import QNN_LINT
-from deploykit_qualcomm.lint.views import at_node, bits_of, byte_count, listed, nodes
+from deploykit_qualcomm.rules.constraints import constraint, constraints
+from deploykit_qualcomm.rules.registries import QNN_LINT
+from deploykit_qualcomm.rules.views import at_node, bits_of, byte_count, listed, nodes
 
 __all__: list[str] = []
 

@@ -13,7 +13,7 @@ from deploykit_qnn_htp.parts import Details, Part
 from deploykit_qnn_htp.scripts import scripts
 
 if TYPE_CHECKING:
-    from deploykit_qnn_htp.draft import Candidate
+    from deploykit_qnn_htp.prepare import Candidate
 
 __all__ = ["package_files"]
 

@@ -36,9 +36,9 @@ class QnnHtp:
 
     def registries(self) -> tuple[Registry[Any], ...]:
         """Target, lint, draft and route rules."""
-        from deploykit_qnn_htp.draft_rules import DRAFT_RULES
-        from deploykit_qnn_htp.rules import ROUTE_RULES
-        from deploykit_qnn_htp.second_opinion import OPINION_RULES
+        from deploykit_qnn_htp.execution import OPINION_RULES
+        from deploykit_qnn_htp.rules.prepared import DRAFT_RULES
+        from deploykit_qnn_htp.rules.routes import ROUTE_RULES
         from deploykit_qualcomm.registries import qualcomm_registries
 
         return (*qualcomm_registries(), DRAFT_RULES, ROUTE_RULES, OPINION_RULES)
@@ -63,13 +63,13 @@ class QnnHtp:
 
     def render(self, situation: Situation, plan: Plan, templates: Path | None) -> Iterable[PackageFile]:
         """Model, encodings, calibration, configurations and scripts."""
-        from deploykit_qnn_htp.files import package_files
+        from deploykit_qnn_htp.rendering import package_files
 
         return package_files(situation, plan, templates)
 
     def execute(self, package: Path, plan: Plan, situation: Situation, progress: Progress) -> Execution:
         """The tools belong to the user's SDK (``deploykit build``); here only a second opinion, when asked for."""
-        from deploykit_qnn_htp.second_opinion import second_opinion
+        from deploykit_qnn_htp.execution import second_opinion
 
         del package
         return second_opinion(situation, plan, progress)

@@ -12,9 +12,9 @@ from dataclasses import replace
 from deploykit.contract.backend import Situation
 from deploykit.findings import Severity, SubjectKind
 from deploykit.rules import Found
-from deploykit_qualcomm.lint.constraints import constraint
-from deploykit_qualcomm.lint.registries import CONVERTER_LINT, EP_LINT, QNN_LINT
-from deploykit_qualcomm.lint.views import at_node, grid_of, listed, nodes
+from deploykit_qualcomm.rules.constraints import constraint
+from deploykit_qualcomm.rules.registries import CONVERTER_LINT, EP_LINT, QNN_LINT
+from deploykit_qualcomm.rules.views import at_node, grid_of, listed, nodes
 
 __all__: list[str] = []
 

@@ -33,14 +33,13 @@ class VitisAiBackend:
 
     def registries(self) -> tuple[Registry[Any], ...]:
         """The rules of this backend."""
-        from deploykit_vitis_ai import model_rules, release_rules, rules
         from deploykit_vitis_ai.execution import OUTCOME_RULES
-        from deploykit_vitis_ai.quantized import QUANTIZED_RULES
+        from deploykit_vitis_ai.rules.quantized import QUANTIZED_RULES
         from deploykit_vitis_ai.targets import TARGET_RULES
         from deploykit_vitis_ai.verification import SUMMARY_RULES
 
-        assert rules.DRAFT_RULES is model_rules.DRAFT_RULES is release_rules.DRAFT_RULES
-        return (TARGET_RULES, rules.DRAFT_RULES, QUANTIZED_RULES, OUTCOME_RULES, SUMMARY_RULES)
+        assert request.DRAFT_RULES is model.DRAFT_RULES is release.DRAFT_RULES
+        return (TARGET_RULES, request.DRAFT_RULES, QUANTIZED_RULES, OUTCOME_RULES, SUMMARY_RULES)
 
     def compat(self) -> Iterable[CompatRow]:
         """Every row of every table."""
@@ -74,7 +73,7 @@ class VitisAiBackend:
 
     def render(self, situation: Situation, plan: Plan, templates: Path | None) -> tuple[PackageFile, ...]:
         """The files of the package."""
-        from deploykit_vitis_ai.commands import render_package
+        from deploykit_vitis_ai.rendering import render_package
 
         return render_package(situation, plan, templates)
 

@@ -14,9 +14,9 @@ from deploykit.graph.facts import GraphFacts, NodeFact
 from deploykit.quantization.borders import Extension, suggest_extensions
 from deploykit.rules import Found
 from deploykit.tables.capabilities import Feature, Status
-from deploykit_qualcomm.lint.constraints import constraint
-from deploykit_qualcomm.lint.registries import QNN_LINT
-from deploykit_qualcomm.lint.views import arch, is_computed, listed, nodes, quantized, weight_name
+from deploykit_qualcomm.rules.constraints import constraint
+from deploykit_qualcomm.rules.registries import QNN_LINT
+from deploykit_qualcomm.rules.views import arch, is_computed, listed, nodes, quantized, weight_name
 
 __all__: list[str] = []
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from deploykit.findings import Severity, SubjectKind
 from deploykit.rules import Found, Registry
-from deploykit_ort_qnn.draft import Draft
+from deploykit_ort_qnn.prepare import Draft
 
 __all__ = ["DRAFT_RULES"]
 

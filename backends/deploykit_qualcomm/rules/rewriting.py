@@ -8,9 +8,9 @@ from deploykit.contract.backend import Situation
 from deploykit.findings import SubjectKind
 from deploykit.graph.facts import GraphFacts, NodeFact
 from deploykit.rules import Found
-from deploykit_qualcomm.lint.constraints import constraint
-from deploykit_qualcomm.lint.registries import QNN_LINT
-from deploykit_qualcomm.lint.views import is_computed, listed, nodes, weight_name
+from deploykit_qualcomm.rules.constraints import constraint
+from deploykit_qualcomm.rules.registries import QNN_LINT
+from deploykit_qualcomm.rules.views import is_computed, listed, nodes, weight_name
 
 __all__: list[str] = []
 

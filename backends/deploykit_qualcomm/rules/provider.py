@@ -12,9 +12,9 @@ from deploykit.findings import SubjectKind
 from deploykit.graph.facts import NodeFact
 from deploykit.rules import Found
 from deploykit_qualcomm.archs import capability
-from deploykit_qualcomm.lint.constraints import constraint
-from deploykit_qualcomm.lint.registries import EP_LINT
-from deploykit_qualcomm.lint.views import Quantized, arch, at_node, listed, nodes, quantized, weight_name
+from deploykit_qualcomm.rules.constraints import constraint
+from deploykit_qualcomm.rules.registries import EP_LINT
+from deploykit_qualcomm.rules.views import Quantized, arch, at_node, listed, nodes, quantized, weight_name
 
 __all__: list[str] = []
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from deploykit_qualcomm.lint.running import CONVERTER_LINT, EP_LINT, QNN_LINT, lint_registries, run_lint
+from deploykit_qualcomm.rules.running import CONVERTER_LINT, EP_LINT, QNN_LINT, lint_registries, run_lint
 
 __all__ = ["CONVERTER_LINT", "EP_LINT", "QNN_LINT", "lint_registries", "run_lint"]

@@ -1,0 +1,1 @@
+"""Rules of ort-qnn: on the prepared model, and on what a compilation left behind."""

@@ -1,0 +1,1 @@
+"""Rules of qnn-htp: on the prepared model, and on one route for it."""

@@ -1,0 +1,1 @@
+"""Rules of vitis-ai: on request, model, release, and the quantized model."""
