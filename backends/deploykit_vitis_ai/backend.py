@@ -34,6 +34,7 @@ class VitisAiBackend:
     def registries(self) -> tuple[Registry[Any], ...]:
         """The rules of this backend."""
         from deploykit_vitis_ai.execution import OUTCOME_RULES
+        from deploykit_vitis_ai.rules import model, release, request
         from deploykit_vitis_ai.rules.quantized import QUANTIZED_RULES
         from deploykit_vitis_ai.targets import TARGET_RULES
         from deploykit_vitis_ai.verification import SUMMARY_RULES
