@@ -70,7 +70,7 @@ def package(
     return make_package(made, Path(out), force=force, templates=folder, progress=progress)
 
 
-def plan(model: AnyPath, *, target: str, **request: Any) -> Plan:
+def plan(model: AnyPath, *, target: str, **request: Any) -> Plan[Any]:
     """The decision for one model and target, nothing written; arguments as for ``package``."""
     from deploykit.deciding.pipeline import make_plan
 

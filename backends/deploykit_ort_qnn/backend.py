@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from deploykit.contract.backend import Execution, MixedSupport, PackageFile, Progress, Situation, Verification
+    from deploykit.contract.backend import Aids, Execution, MixedSupport, PackageFile, Progress, Situation, Verification
+    from deploykit.contract.kept import Kept
     from deploykit.contract.plans import Plan
     from deploykit.contract.probes import Probe
     from deploykit.contract.targets import Target
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from deploykit.system import ToolchainSpec
     from deploykit.tables.capabilities import CompatRow
     from deploykit.tables.devices import Device
+    from deploykit_ort_qnn.prepare import Draft as Prepared
 
 __all__ = ["OrtQnn"]
 
@@ -59,23 +61,29 @@ class OrtQnn:
 
         return resolve(device, sdk)
 
-    def plan(self, situation: Situation) -> Plan:
+    def prepare(self, situation: Situation, kept: Kept) -> Prepared:
+        """Everything the decision needs."""
+        from deploykit_ort_qnn.prepare import prepare
+
+        return prepare(situation, kept)
+
+    def plan(self, prepared: Prepared) -> Plan[None]:
         """Decide."""
         from deploykit_ort_qnn.planning import make_plan
 
-        return make_plan(situation)
+        return make_plan(prepared)
 
-    def render(self, situation: Situation, plan: Plan, templates: Path | None) -> Iterable[PackageFile]:
+    def render(self, prepared: Prepared, plan: Plan[None], templates: Path | None) -> Iterable[PackageFile]:
         """QDQ model, options and scripts."""
         from deploykit_ort_qnn.rendering import package_files
 
-        return package_files(situation, plan, templates)
+        return package_files(prepared, plan, templates)
 
-    def execute(self, package: Path, plan: Plan, situation: Situation, progress: Progress) -> Execution:
+    def execute(self, package: Path, prepared: Prepared, plan: Plan[None], aids: Aids) -> Execution:
         """Compile, read the types, emulate."""
         from deploykit_ort_qnn.execution import execute
 
-        return execute(package, plan, situation, progress)
+        return execute(package, prepared, plan, aids)
 
     def verify(self, package: Path, manifest: Mapping[str, Any]) -> Verification:
         """Judge a package on disk."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from deploykit.contract.backend import Execution, Progress, Situation
+from deploykit.contract.backend import Aids, Execution, Progress
 from deploykit.contract.plans import Plan
-from deploykit.errors import DefectError, ToolError
+from deploykit.errors import ToolError
 from deploykit.findings import Finding
 from deploykit.packages.writing import json_text
 from deploykit_ort_qnn.commands import CONTEXT, MODEL
@@ -19,8 +19,8 @@ from deploykit_ort_qnn.configs import COMPILE
 from deploykit_ort_qnn.environment import ENVIRONMENT_RULES, EnvironmentScope
 from deploykit_ort_qnn.evidence import EVIDENCE, evidence_json, precision_scope
 from deploykit_ort_qnn.numbers import NUMBERS, numbers_json
-from deploykit_ort_qnn.planning import Details
 from deploykit_ort_qnn.precision import PrecisionScope
+from deploykit_ort_qnn.prepare import Draft
 from deploykit_ort_qnn.rules.compiled import COMPILE_RULES, NUMERIC_RULES, PRECISION_RULES, NumericScope
 
 __all__ = ["execute"]
@@ -32,21 +32,19 @@ _EMULATION_LIMIT = 900.0
 """Seconds for one comparison; the emulator is some 50 to 1000 times slower than the CPU."""
 
 
-def execute(package: Path, plan: Plan, situation: Situation, progress: Progress) -> Execution:
+def execute(package: Path, draft: Draft, plan: Plan[None], aids: Aids) -> Execution:
     """Compile and compare; without the planned wheel nothing is compiled, and a finding says so."""
-    if not isinstance(plan.details, Details):
-        raise DefectError("a plan of another backend is executed by ort-qnn")
-    wheel = installed_wheel()
-    if wheel is None and situation.request.compile:
+    wheel, progress = installed_wheel(), aids.progress
+    if wheel is None and draft.situation.request.compile:
         raise ToolError(
             "--compile: the QNN provider is not installed here",
             why="onnxruntime-qnn cannot be imported",
             next="pip install 'deploykit[ort-qnn]' (Linux x86-64)",
         )
-    environment = ENVIRONMENT_RULES.run(EnvironmentScope(installed=wheel, planned=plan.details.draft.wheel))
-    if wheel is None or wheel["wheel"] != plan.details.draft.wheel.version:
+    environment = ENVIRONMENT_RULES.run(EnvironmentScope(installed=wheel, planned=draft.wheel))
+    if wheel is None or wheel["wheel"] != draft.wheel.version:
         return Execution(findings=environment)
-    outcome = compile_model(_job(package, plan), progress)
+    outcome = compile_model(_job(package, draft, plan), progress)
     peak = "" if outcome.peak_rss_mb is None else f", {outcome.peak_rss_mb:.0f} MiB at most"
     progress(f"{outcome.status} in {outcome.seconds:.1f} s{peak}")
     findings = (*environment, *COMPILE_RULES.run(outcome))
@@ -55,8 +53,8 @@ def execute(package: Path, plan: Plan, situation: Situation, progress: Progress)
         (package / "logs").mkdir(exist_ok=True)
         (package / "logs" / "compile.log").write_text("\n".join(_stable(outcome.log)) + "\n", "utf-8")
         return Execution(outputs=("logs/compile.log",), findings=findings, record=record)
-    precision = _judge_types(package, plan, outcome)
-    numbers, numeric = _judge_numbers(package, plan, situation, progress)
+    precision = _judge_types(package, draft, outcome)
+    numbers, numeric = _judge_numbers(package, draft, plan, progress)
     outputs = (*outcome.files, EVIDENCE, *((NUMBERS,) if numbers else ()))
     if numbers:
         record["numbers"] = numbers
@@ -64,7 +62,7 @@ def execute(package: Path, plan: Plan, situation: Situation, progress: Progress)
     return Execution(executed=executed, outputs=outputs, record=record, findings=(*findings, *precision, *numeric))
 
 
-def _job(package: Path, plan: Plan) -> CompileJob:
+def _job(package: Path, draft: Draft, plan: Plan[None]) -> CompileJob:
     config = plan.configs[COMPILE]
     entries = dict(config["session_entries"])
     embed = entries.pop("ep.context_embed_mode") == "1"
@@ -78,11 +76,11 @@ def _job(package: Path, plan: Plan) -> CompileJob:
         entries=entries,
         embed=embed,
         allow_cpu=not strict,
-        timeout=float(plan.details.draft.options.get("time_limit", _TIME_LIMIT)),
+        timeout=float(draft.options.get("time_limit", _TIME_LIMIT)),
     )
 
 
-def _record(plan: Plan, wheel: dict[str, str], outcome: CompileOutcome) -> dict[str, Any]:
+def _record(plan: Plan[None], wheel: dict[str, str], outcome: CompileOutcome) -> dict[str, Any]:
     options = plan.configs[COMPILE]["provider_options"]
     return {
         "status": outcome.status,
@@ -102,8 +100,7 @@ def _stable(log: tuple[str, ...]) -> list[str]:
     return [line.split(" ", 2)[2] if line[:4].isdigit() and line.count(" ") > 2 else line for line in log]
 
 
-def _judge_types(package: Path, plan: Plan, outcome: CompileOutcome) -> tuple[Finding, ...]:
-    draft = plan.details.draft
+def _judge_types(package: Path, draft: Draft, outcome: CompileOutcome) -> tuple[Finding, ...]:
     (package / EVIDENCE).write_text(json_text(evidence_json(outcome)), "utf-8")
     if draft.prepared is None:
         return PRECISION_RULES.run(
@@ -123,11 +120,10 @@ def _judge_types(package: Path, plan: Plan, outcome: CompileOutcome) -> tuple[Fi
 
 
 def _judge_numbers(
-    package: Path, plan: Plan, situation: Situation, progress: Progress
+    package: Path, draft: Draft, plan: Plan[None], progress: Progress
 ) -> tuple[dict[str, Any], tuple[Finding, ...]]:
     from deploykit_ort_qnn.emulation import Comparison, compare, threshold
 
-    draft = plan.details.draft
     prepared = draft.prepared
     types = [] if prepared is None else [prepared.placed[name] for name in prepared.activations]
     job = Comparison(
@@ -135,7 +131,7 @@ def _judge_numbers(
         qdq=MODEL,
         context=CONTEXT,
         options={"soc_model": plan.configs[COMPILE]["provider_options"]["soc_model"]},
-        inputs=_inputs(plan, situation),
+        inputs=_inputs(draft),
         threshold_db=threshold(types),
         allow_cpu=draft.chosen.allows_cpu,
         timeout=_EMULATION_LIMIT,
@@ -149,16 +145,16 @@ def _judge_numbers(
     return {key: numbers[key] for key in ("threshold_db", "outputs", "failed", "first_node")}, NUMERIC_RULES.run(scope)
 
 
-def _inputs(plan: Plan, situation: Situation) -> Any:
+def _inputs(draft: Draft) -> Any:
     """At most two calibration samples, or reproducible random ones."""
     from itertools import islice
 
     from deploykit_ort_qnn.emulation import random_inputs
 
+    situation, prepared = draft.situation, draft.prepared
     if situation.request.calibration is not None:
         from deploykit.numerics.samples import read_samples
 
         return tuple(islice(read_samples(situation.request.calibration, situation.facts), 2))
-    prepared = plan.details.draft.prepared
     model = situation.model.proto if prepared is None else prepared.model
     return random_inputs(model, None if prepared is None else prepared.encodings)

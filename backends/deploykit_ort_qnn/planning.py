@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from deploykit.contract.backend import Situation
 from deploykit.contract.plans import Plan, Precision, Rejected, Route
 from deploykit.findings import Confidence, Finding, exit_status
 from deploykit_ort_qnn.commands import steps
 from deploykit_ort_qnn.configs import build_configs
-from deploykit_ort_qnn.prepare import Draft, draft_of
+from deploykit_ort_qnn.prepare import Draft
 from deploykit_ort_qnn.rules.prepared import DRAFT_RULES
 
-__all__ = ["Details", "make_plan"]
+__all__ = ["make_plan"]
 
 _ROUTES = {
     "encodings": (
@@ -36,17 +34,10 @@ _ANSWERED = {
 """Shared rules about the model as given, by what the preparation does about them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Details:
-    """What rendering and execution need beyond the published plan."""
-
-    draft: Draft
-
-
-def make_plan(situation: Situation) -> Plan:
-    """Decide for one situation."""
-    draft = draft_of(situation)
-    findings = (*DRAFT_RULES.run(draft), *_lint(situation, draft))
+def make_plan(draft: Draft) -> Plan[None]:
+    """Decide for one prepared model."""
+    situation = draft.situation
+    findings = (*DRAFT_RULES.run(draft), *_answered(draft))
     name, why = _ROUTES[draft.source]
     blocked = exit_status(findings) or exit_status(situation.target.findings)
     common: dict[str, Any] = {
@@ -63,7 +54,6 @@ def make_plan(situation: Situation) -> Plan:
         route=Route(id=name, why=why, confidence=Confidence.OBSERVED, sources=draft.wheel.source),
         steps=steps(embed=draft.chosen.entries.get("ep.context_embed_mode") == "1"),
         configs=build_configs(draft),
-        details=Details(draft=draft),
         **common,
     )
 
@@ -88,13 +78,11 @@ def _precision(draft: Draft) -> Precision:
     return Precision(intended=intended, expected=expected)
 
 
-def _lint(situation: Situation, draft: Draft) -> tuple[Finding, ...]:
+def _answered(draft: Draft) -> tuple[Finding, ...]:
     """The shared rules about shapes and operators; what preparation already changed is judged by the compiler."""
-    from deploykit_qualcomm.rules import run_lint
-
     prepared = draft.prepared
     done = None if prepared is None else {step.id: frozenset(step.names) for step in prepared.steps}
-    return tuple(_handled(finding, done) for finding in run_lint(situation, "ort-qnn"))
+    return tuple(_handled(finding, done) for finding in draft.lint)
 
 
 def _handled(finding: Finding, done: Mapping[str, frozenset[str]] | None) -> Finding:

@@ -14,7 +14,7 @@ from deploykit.contract.backend import Progress
 from deploykit.tables.devices import Device
 from deploykit_ort_qnn.compiler import CompileJob, compile_model, installed_wheel
 from deploykit_ort_qnn.evidence import precision_scope
-from deploykit_ort_qnn.provider_model import prepare
+from deploykit_ort_qnn.provider_model import provider_model
 from deploykit_ort_qnn.rules.compiled import COMPILE_RULES, PRECISION_RULES
 from deploykit_qualcomm.archs import arch_number, arch_of
 
@@ -32,7 +32,7 @@ def preflight(model: bytes, device: Device, progress: Progress) -> Mapping[str, 
     given = ModelProto.FromString(model)
     arch = arch_number(arch_of(device) or "")
     quantized = any(node.op_type == "DequantizeLinear" for node in given.graph.node)
-    prepared = prepare(given, None, int16_matmul=arch is not None and arch >= 73) if quantized else None
+    prepared = provider_model(given, None, int16_matmul=arch is not None and arch >= 73) if quantized else None
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         compiled = given if prepared is None else prepared.model

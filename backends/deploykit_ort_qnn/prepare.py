@@ -1,6 +1,6 @@
-"""What is known before a plan is made: the wheel, the chip's abilities, the options chosen, and the prepared model.
+"""The stage ``prepare``: the wheel, the chip's abilities, the options chosen, the model to compile, and what rules see.
 
-The prepared model is made once for the same model, encodings and abilities, so that several chips share the work.
+Only here are weights loaded; nothing is written.
 """
 
 from __future__ import annotations
@@ -10,18 +10,21 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from deploykit.contract.backend import Situation
+from deploykit.contract.kept import Kept, Same
 from deploykit.errors import InputError, UnknownTargetError, UsageError
+from deploykit.findings import Finding
 from deploykit_ort_qnn.options import Chosen, choose_options
 from deploykit_qualcomm.archs import arch_number, arch_of, capability
 from deploykit_qualcomm.rows import Wheel
+from deploykit_qualcomm.rules import run_lint
 from deploykit_qualcomm.tables import tables
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from deploykit_ort_qnn.provider_model import Prepared
+    from deploykit_ort_qnn.provider_model import ProviderModel
 
-__all__ = ["Draft", "Source", "draft_of", "wheel_for"]
+__all__ = ["Draft", "Source", "prepare", "wheel_for"]
 
 Source = Literal["encodings", "qdq", "float"]
 _INTEGER = ("w8a8", "w8a16", "w4a8", "w4a16", "w16a16", "int8", "int16")
@@ -30,7 +33,11 @@ _MOST_BYTES = 1_800_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """The facts a plan is made of. ``arch`` is the HTP architecture's number, None when unknown."""
+    """The facts a plan is made of. ``arch`` is the HTP architecture's number, None when unknown.
+
+    ``prepared`` is the QDQ model to compile, None for a float one; ``lint`` is what the shared rules say
+    of the model as it was given.
+    """
 
     situation: Situation
     wheel: Wheel
@@ -40,25 +47,14 @@ class Draft:
     source: Source
     precision: str
     chosen: Chosen
-    prepared: Prepared | None
+    prepared: ProviderModel | None
     options: Mapping[str, Any] = field(default_factory=dict)
+    lint: tuple[Finding, ...] = ()
 
     @property
     def wants_integers(self) -> bool:
         """True when an integer precision was asked for by name."""
         return self.precision in _INTEGER
-
-
-@dataclass(frozen=True, slots=True)
-class _Cached:
-    """The last prepared model with the objects it was made of, which are kept so that their identity stays theirs."""
-
-    made_of: tuple[object, object]
-    how: tuple[object, ...]
-    prepared: Prepared
-
-
-_LAST: list[_Cached] = []
 
 
 def wheel_for(requested: str | None, table: str = "") -> Wheel:
@@ -83,8 +79,8 @@ def _same_series(sdk: str, requested: str) -> bool:
     return sdk.split(".")[: len(words)] == words[:3]
 
 
-def draft_of(situation: Situation) -> Draft:
-    """Collect the facts for one request; raises UsageError for options that the wheel does not know."""
+def prepare(situation: Situation, kept: Kept) -> Draft:
+    """The facts for one request and the model to compile; UsageError for options that the wheel does not know."""
     request, device = situation.request, situation.target.device
     wheel = wheel_for(situation.target.requested or None)
     arch_name = arch_of(device)
@@ -106,25 +102,25 @@ def draft_of(situation: Situation) -> Draft:
         source=source,
         precision=request.precision or "",
         chosen=choose_options(request.options, wheel.version),
-        prepared=None if source == "float" else _prepared(situation, int16=arch is not None and arch >= 73),
+        prepared=None if source == "float" else _provider_model(situation, kept, int16=arch is not None and arch >= 73),
+        lint=run_lint(situation, "ort-qnn"),
         options=request.adapter_options,
     )
 
 
-def _prepared(situation: Situation, *, int16: bool) -> Prepared:
-    from deploykit_ort_qnn.provider_model import prepare
-
+def _provider_model(situation: Situation, kept: Kept, *, int16: bool) -> ProviderModel:
+    """The prepared model, made once for the same model, encodings and abilities: several chips share the work."""
     request = situation.request
     lpbq = bool(request.adapter_options.get("lpbq"))
-    made_of = (situation.model.proto, situation.encodings)
-    how = (int16, lpbq, request.no_rewrite)
-    for cached in _LAST:
-        if cached.made_of[0] is made_of[0] and cached.made_of[1] is made_of[1] and cached.how == how:
-            return cached.prepared
-    model = whole_model(situation)
-    done = prepare(model, situation.encodings, int16_matmul=int16, without=request.no_rewrite, lpbq=lpbq)
-    _LAST[:] = [_Cached(made_of, how, done)]  # one model at a time: prepared models hold their weights
-    return done
+
+    def make() -> ProviderModel:
+        from deploykit_ort_qnn.provider_model import provider_model
+
+        model = whole_model(situation)
+        return provider_model(model, situation.encodings, int16_matmul=int16, without=request.no_rewrite, lpbq=lpbq)
+
+    key = ("provider model", Same(situation.model.proto), Same(situation.encodings), int16, lpbq, request.no_rewrite)
+    return kept.once(key, make)
 
 
 def whole_model(situation: Situation) -> ModelProto:

@@ -27,7 +27,7 @@ from deploykit_ort_qnn.node_units import find_conversions
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto
 
-__all__ = ["Prepared", "Step", "prepare"]
+__all__ = ["ProviderModel", "Step", "provider_model"]
 
 LOG_RANGE = 4.0
 """Least range of a 16-bit Log's output: below it the kernel of QAIRT 2.51 answers the range's minimum everywhere."""
@@ -54,7 +54,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
+class ProviderModel:
     """The model to compile. ``intended`` is the type every tensor is meant to have, by the tensor's own name.
 
     ``placed`` are the types that Q/DQ nodes state, ``stored`` the names of the integers, ``activations`` the tensors
@@ -75,14 +75,14 @@ class Prepared:
     narrowed: tuple[str, ...] = ()
 
 
-def prepare(
+def provider_model(
     model: ModelProto,
     encodings: EncodingSet | None,
     *,
     int16_matmul: bool,
     without: Collection[str] = (),
     lpbq: bool = False,
-) -> Prepared:
+) -> ProviderModel:
     """The form of a model for the provider; ``encodings`` None means that the model holds its own Q/DQ, or is float.
 
     ``int16_matmul`` keeps 16 bits in MatMuls of two activations (HTP v73 and later). ``without`` names steps to leave
@@ -108,7 +108,7 @@ def prepare(
     conversions = find_conversions(model, encodings, int16_matmul=int16_matmul)
     _note_conversions(conversions.widened, conversions.int16, steps)
     made = insert_qdq(model, encodings, bias="int32", requantize=conversions.requantize, first=conversions.first)
-    return Prepared(
+    return ProviderModel(
         model=made.model,
         encodings=encodings,
         intended=_intended(given, encodings, made.placed),

@@ -7,23 +7,19 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from deploykit.contract.backend import BytesFile, JsonFile, PackageFile, Situation, TextFile, copied_model
+from deploykit.contract.backend import BytesFile, JsonFile, PackageFile, TextFile, copied_model
 from deploykit.contract.plans import Plan
-from deploykit.errors import DefectError
 from deploykit.packages.rendering import render
 from deploykit_ort_qnn.commands import CONTEXT, MODEL, TAIL
 from deploykit_ort_qnn.configs import COMPILE, RUN, TYPES
-from deploykit_ort_qnn.planning import Details
+from deploykit_ort_qnn.prepare import Draft
 
 __all__ = ["package_files"]
 
 
-def package_files(situation: Situation, plan: Plan, templates: Path | None) -> Iterator[PackageFile]:
+def package_files(draft: Draft, plan: Plan[None], templates: Path | None) -> Iterator[PackageFile]:
     """The files of the package."""
-    details = plan.details
-    if not isinstance(details, Details):
-        raise DefectError("a plan of another backend is rendered by ort-qnn")
-    prepared = details.draft.prepared
+    situation, prepared = draft.situation, draft.prepared
     if prepared is None:
         yield from copied_model(situation, MODEL)
     else:
@@ -32,11 +28,11 @@ def package_files(situation: Situation, plan: Plan, templates: Path | None) -> I
             yield BytesFile(path=TAIL, data=situation.tail)
     for path, value in plan.configs.items():
         yield JsonFile(path=path, value=value)
-    yield JsonFile(path=TYPES, value=_types(plan, details))
+    yield JsonFile(path=TYPES, value=_types(plan, draft))
     values = {
         "deploykit": version("deploykit"),
-        "wheel": details.draft.wheel.version,
-        "qairt": details.draft.wheel.sdk,
+        "wheel": draft.wheel.version,
+        "qairt": draft.wheel.sdk,
         "device": situation.target.device.name,
         "model": MODEL,
         "context": CONTEXT,
@@ -49,12 +45,12 @@ def package_files(situation: Situation, plan: Plan, templates: Path | None) -> I
         yield TextFile(path=f"scripts/{script}", text=text, executable=True)
 
 
-def _types(plan: Plan, details: Details) -> dict[str, Any]:
-    prepared = details.draft.prepared
+def _types(plan: Plan[None], draft: Draft) -> dict[str, Any]:
+    prepared = draft.prepared
     return {
         "schema": 1,
         "types": dict(sorted(plan.precision.intended.items())),
         "stored": {} if prepared is None else dict(sorted(prepared.stored.items())),
         "steps": [] if prepared is None else [step.to_json() for step in prepared.steps],
-        "strict": bool(details.draft.options.get("strict_precision")),
+        "strict": bool(draft.options.get("strict_precision")),
     }

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from deploykit.contract.backend import Execution, MixedSupport, PackageFile, Progress, Situation, Verification
+    from deploykit.contract.backend import Aids, Execution, MixedSupport, PackageFile, Situation, Verification
+    from deploykit.contract.kept import Kept
     from deploykit.contract.plans import Plan
     from deploykit.contract.probes import Probe
     from deploykit.contract.targets import Target
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from deploykit.rules import Registry
     from deploykit.tables.capabilities import CompatRow
     from deploykit.tables.devices import Device
+    from deploykit_qnn_htp.parts import Part
+    from deploykit_qnn_htp.prepare import Prepared
 
 __all__ = ["QnnHtp"]
 
@@ -55,24 +58,31 @@ class QnnHtp:
 
         return resolve_target(device, sdk, self.id)
 
-    def plan(self, situation: Situation) -> Plan:
+    def prepare(self, situation: Situation, kept: Kept) -> Prepared:
+        """Everything the decision needs; nothing of it is shared between targets."""
+        from deploykit_qnn_htp.prepare import prepare
+
+        del kept
+        return prepare(situation)
+
+    def plan(self, prepared: Prepared) -> Plan[tuple[Part, ...]]:
         """Decide."""
         from deploykit_qnn_htp.planning import make_plan
 
-        return make_plan(situation)
+        return make_plan(prepared)
 
-    def render(self, situation: Situation, plan: Plan, templates: Path | None) -> Iterable[PackageFile]:
+    def render(self, prepared: Prepared, plan: Plan[tuple[Part, ...]], templates: Path | None) -> Iterable[PackageFile]:
         """Model, encodings, calibration, configurations and scripts."""
         from deploykit_qnn_htp.rendering import package_files
 
-        return package_files(situation, plan, templates)
+        return package_files(prepared, plan, templates)
 
-    def execute(self, package: Path, plan: Plan, situation: Situation, progress: Progress) -> Execution:
+    def execute(self, package: Path, prepared: Prepared, plan: Plan[tuple[Part, ...]], aids: Aids) -> Execution:
         """The tools belong to the user's SDK (``deploykit build``); here only a second opinion, when asked for."""
         from deploykit_qnn_htp.execution import second_opinion
 
         del package
-        return second_opinion(situation, plan, progress)
+        return second_opinion(prepared, plan, aids)
 
     def verify(self, package: Path, manifest: Mapping[str, Any]) -> Verification:
         """Judge a package on disk."""

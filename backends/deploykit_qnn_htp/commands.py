@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from deploykit.contract.plans import Step
 from deploykit.errors import DefectError
 from deploykit.tables.capabilities import Flag, SdkTable, Status
-from deploykit_qnn_htp.prepare import Candidate
+from deploykit_qnn_htp.draft import Candidate
 from deploykit_qnn_htp.routes import Intent
 
 __all__ = ["HOST", "Argv", "Paths", "steps"]

@@ -15,7 +15,7 @@ from deploykit.quantization.placement import layouts
 
 if TYPE_CHECKING:
     from deploykit.contract.backend import Situation
-    from deploykit_qnn_htp.prepare import Candidate
+    from deploykit_qnn_htp.draft import Candidate
 
 __all__ = ["can_write", "complete", "written"]
 

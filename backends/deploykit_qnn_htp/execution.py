@@ -9,14 +9,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from deploykit.contract.backend import Execution, Progress, Situation
-from deploykit.contract.optional import GivesSecondOpinion
+from deploykit.contract.backend import Aids, Execution
 from deploykit.contract.plans import Plan
-from deploykit.contract.plugins import load_backends
-from deploykit.errors import DefectError
 from deploykit.findings import Severity, SubjectKind
 from deploykit.rules import Found, Registry
-from deploykit_qnn_htp.parts import Details, Part
+from deploykit_qnn_htp.parts import Part
+from deploykit_qnn_htp.prepare import Prepared
 
 __all__ = ["OPINION_RULES", "Opinion", "second_opinion"]
 
@@ -60,14 +58,11 @@ def check_opinion(opinion: Opinion) -> Iterator[Found]:
     )
 
 
-def second_opinion(situation: Situation, plan: Plan, progress: Progress) -> Execution:
-    """Compile every conversion of the plan with the first compiler that is offered; nothing unless it was asked for."""
-    if not situation.request.adapter_options.get("preflight"):
+def second_opinion(prepared: Prepared, plan: Plan[tuple[Part, ...]], aids: Aids) -> Execution:
+    """Compile every conversion of the plan with the compiler that the core hands over; nothing unless asked for."""
+    if not prepared.situation.request.adapter_options.get("preflight"):
         return Execution()
-    if not isinstance(plan.details, Details):
-        raise DefectError("a plan of another backend is executed by qnn-htp")
-    asked = next((known for known in load_backends() if isinstance(known, GivesSecondOpinion)), None)
-    opinions = [_ask(asked, part, progress) for part in plan.details.parts]
+    opinions = [_ask(part, aids) for part in plan.details or ()]
     return Execution(
         executed=("preflight",) if any(opinion.verdict.get("available") for opinion in opinions) else (),
         record={"preflight": {opinion.graph: dict(opinion.verdict) for opinion in opinions}},
@@ -75,12 +70,13 @@ def second_opinion(situation: Situation, plan: Plan, progress: Progress) -> Exec
     )
 
 
-def _ask(asked: GivesSecondOpinion | None, part: Part, progress: Progress) -> Opinion:
+def _ask(part: Part, aids: Aids) -> Opinion:
+    asked = aids.opinion
     if asked is None:
         return Opinion(graph=part.paths.graph, asked="", verdict={"available": False})
-    progress(f"asking {asked.id} about {part.paths.graph}")
+    aids.progress(f"asking {asked.id} about {part.paths.graph}")
     device = part.draft.situation.target.device
-    verdict = asked.preflight(_quantized(part), device, progress)
+    verdict = asked.preflight(_quantized(part), device, aids.progress)
     return Opinion(graph=part.paths.graph, asked=asked.id, verdict=verdict)
 
 

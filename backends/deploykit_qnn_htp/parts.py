@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -10,18 +10,14 @@ from deploykit.contract.plans import Precision
 from deploykit.errors import DefectError
 from deploykit.findings import Finding
 from deploykit_qnn_htp.commands import Paths
-from deploykit_qnn_htp.prepare import Candidate, Draft
-from deploykit_qnn_htp.routes import Intent
-from deploykit_qnn_htp.rules.prepared import DRAFT_RULES
+from deploykit_qnn_htp.draft import FLOAT_KINDS, Candidate, Draft
+from deploykit_qnn_htp.prepare import DraftedPart
 from deploykit_qnn_htp.selection import Selection, select_route
 
 if TYPE_CHECKING:
     from deploykit.encodings.conversion import Conversion
 
-__all__ = ["FLOAT_KINDS", "Details", "Part", "part_of", "precision_of"]
-
-FLOAT_KINDS = {Intent.FLOAT16: "float16", Intent.FLOAT32: "float32"}
-"""The type of every activation where the intent is float as a whole."""
+__all__ = ["Part", "part_of", "precision_of"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +39,7 @@ class Part:
     @property
     def findings(self) -> tuple[Finding, ...]:
         """About the draft, the graph and the routes."""
-        return (*DRAFT_RULES.run(self.draft), *_lint(self.draft), *self.selection.findings)
+        return (*self.draft.findings, *self.selection.findings)
 
     @cached_property
     def conversion(self) -> Conversion | None:
@@ -58,16 +54,10 @@ class Part:
         return precision_of(self.draft)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Details:
-    """What rendering needs to know beyond the published plan: the conversions, in the order in which they run."""
-
-    parts: tuple[Part, ...]
-
-
-def part_of(draft: Draft, paths: Paths, *, segment: str = "") -> Part:
+def part_of(drafted: DraftedPart) -> Part:
     """Select the route of one draft."""
-    return Part(draft=draft, selection=select_route(draft), paths=paths, segment=segment)
+    selection = select_route(drafted.draft)
+    return Part(draft=drafted.draft, selection=selection, paths=drafted.paths, segment=drafted.segment)
 
 
 def precision_of(draft: Draft) -> Precision:
@@ -79,19 +69,6 @@ def precision_of(draft: Draft) -> Precision:
     expected: dict[str, Any] = {entry.name: entry.dtype for entry in draft.completed}
     expected |= dict.fromkeys(sorted(draft.after.predicted), "float16")
     return Precision(intended=intended, expected=expected)
-
-
-def _lint(draft: Draft) -> tuple[Finding, ...]:
-    """The shared rules, on the encodings as they will be: what this adapter completes is not worth a warning."""
-    from deploykit_qualcomm.rules import run_lint
-
-    situation, source, completed = draft.situation, draft.source, draft.completed
-    if source is not None and completed is not None:
-        strangers = {entry.name: entry for entry in source if entry.name not in situation.facts.tensors}
-        entries = {**completed.entries, **strangers}
-        encodings = replace(source, entries=entries, float_tensors=draft.float_set)
-        situation = replace(situation, encodings=encodings)
-    return run_lint(situation, "qnn-htp")
 
 
 def _whole(draft: Draft) -> Precision:

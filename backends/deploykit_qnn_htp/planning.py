@@ -9,40 +9,41 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from deploykit.contract.backend import MixedSupport, Situation
+from deploykit.contract.backend import MixedSupport
 from deploykit.contract.plans import Plan, Rejected, Route, Step
 from deploykit.contract.targets import Target
 from deploykit.findings import Confidence, Finding, exit_status
 from deploykit.tables.capabilities import Status
-from deploykit_qnn_htp.commands import Paths, steps
+from deploykit_qnn_htp.commands import steps
 from deploykit_qnn_htp.configs import Setting, build_configs, parse_settings
-from deploykit_qnn_htp.naming import graph_name
-from deploykit_qnn_htp.parts import Details, Part, part_of
-from deploykit_qnn_htp.prepare import Draft, draft_of
+from deploykit_qnn_htp.draft import Draft
+from deploykit_qnn_htp.joined import explanation, joined_precision, segment_findings
+from deploykit_qnn_htp.parts import Part, part_of
+from deploykit_qnn_htp.prepare import Prepared
 from deploykit_qnn_htp.routes import Intent, preference
-from deploykit_qnn_htp.segments import explanation, joined_precision, segment_findings, segment_parts
 
 __all__ = ["make_plan", "mixed_support"]
 
 
-def make_plan(situation: Situation) -> Plan:
-    """Decide for one situation."""
-    draft, graph = draft_of(situation), graph_name(situation.request.model)
+def make_plan(prepared: Prepared) -> Plan[tuple[Part, ...]]:
+    """Decide for one prepared model."""
+    draft, situation = prepared.whole, prepared.situation
     settings = parse_settings(situation.request.options, draft.sdk, situation.target.device)
+    parts = tuple(part_of(drafted) for drafted in prepared.parts)
     cut = bool(situation.segments)
-    parts = segment_parts(draft, graph) if cut else (part_of(draft, Paths(graph)),)
-    plan = Plan(
+    findings = (*segment_findings(parts), *prepared.findings) if cut else parts[0].findings
+    plan: Plan[tuple[Part, ...]] = Plan(
         backend="qnn-htp",
         target=situation.target.device.to_json(),
         sdk=situation.target.sdk_json(),
         route=_route(parts),
         rejected=_rejected(parts),
         precision=joined_precision(draft, parts) if cut else parts[0].precision,
-        findings=_each_once(segment_findings(draft, parts) if cut else parts[0].findings),
+        findings=_each_once(findings),
     )
     if plan.route is None or exit_status(situation.target.findings):
         return plan
-    return replace(plan, steps=_steps(parts), configs=_configs(parts, settings, draft), details=Details(parts=parts))
+    return replace(plan, steps=_steps(parts), configs=_configs(parts, settings, draft), details=parts)
 
 
 def _each_once(findings: Iterable[Finding]) -> tuple[Finding, ...]:

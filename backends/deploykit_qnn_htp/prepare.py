@@ -1,192 +1,72 @@
-"""What the planner knows before it chooses a route: the intent, completed encodings, gaps, widths. Pure values."""
+"""The stage ``prepare``: drafts the whole model or every segment of a cut one; rules that look at values run here."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
 
 from deploykit.contract.backend import Situation
-from deploykit.errors import DefectError, UsageError
-from deploykit.tables.capabilities import SdkTable, Status
-from deploykit_qnn_htp.routes import Intent, RouteRow
+from deploykit.findings import Finding
+from deploykit_qnn_htp.commands import Paths
+from deploykit_qnn_htp.draft import Draft, draft_of
+from deploykit_qnn_htp.naming import graph_name
+from deploykit_qnn_htp.rules.prepared import DRAFT_RULES
+from deploykit_qnn_htp.segments import crossing_findings, segment_drafts
+from deploykit_qualcomm.rules import run_lint
 
-if TYPE_CHECKING:
-    from deploykit.encodings.values import EncodingSet
-    from deploykit.quantization.float_propagation import FloatPrediction
-
-__all__ = ["Candidate", "Draft", "Widths", "draft_of"]
-
-_PRECISIONS = {"fp32": Intent.FLOAT32, "fp16": Intent.FLOAT16}
-_CALIBRATED = ("w8a8", "w8a16", "w4a8", "w4a16", "w16a16")
+__all__ = ["DraftedPart", "Prepared", "prepare"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Widths:
-    """Bit widths given to the converter explicitly, so that no gap falls to its 8-bit default."""
-
-    activation: int
-    weight: int
-    bias: int = 32
-
-
-@dataclass(frozen=True, kw_only=True)
-class Draft:
-    """Everything route-independent. ``completed`` has derived entries and int32 biases, and no float entry.
-
-    ``float_set`` is what is meant to stay float; ``gaps`` are tensors that nothing covers although they are not in it.
-    ``handed_in`` are inputs of a segment that earlier segments make.
-    """
-
-    situation: Situation
-    intent: Intent
-    source: EncodingSet | None
-    completed: EncodingSet | None
-    before: FloatPrediction | None
-    after: FloatPrediction | None
-    widths: Widths
-    input_list_wanted: bool | None
-    is_segment: bool = False
-    handed_in: tuple[str, ...] = ()
-
-    @cached_property
-    def sdk(self) -> SdkTable:
-        """The SDK table of the target."""
-        if self.situation.target.sdk is None:
-            raise DefectError("a target of qnn-htp without an SDK table")
-        return self.situation.target.sdk
-
-    @property
-    def arch(self) -> str:
-        """The HTP architecture, "" when unknown."""
-        return str(self.situation.target.device.fact("arch") or "")
-
-    @property
-    def calibration(self) -> Path | None:
-        """The calibration data of the request."""
-        return self.situation.request.calibration
-
-    @property
-    def float_set(self) -> frozenset[str]:
-        """Tensors that are meant to stay float16."""
-        return self.before.intended if self.before is not None else frozenset()
-
-    @cached_property
-    def gaps(self) -> tuple[str, ...]:
-        """Tensors without an entry after completion that are not meant to be float, in the order of the names."""
-        return () if self.after is None else tuple(sorted(self.after.predicted - self.float_set))
-
-    @property
-    def explicit_floats(self) -> frozenset[str]:
-        """Tensors with an explicit float entry in the file."""
-        from deploykit.encodings.values import Float
-
-        return frozenset(e.name for e in self.source or () if isinstance(e.value, Float))
-
-    def status(self, feature: str, *, tool: str = "") -> Status:
-        """What the SDK table says of a feature for this architecture."""
-        return self.sdk.status(feature, tool=tool, arch=self.arch)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
-    """One route under consideration for one draft: what the route rules look at."""
+class DraftedPart:
+    """One conversion before its route is known. ``segment`` is "" for a whole model."""
 
     draft: Draft
-    route: RouteRow
+    paths: Paths
+    segment: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """The draft of the whole model, and of each conversion; the same one where nothing is cut.
+
+    ``findings`` are what only the uncut model shows.
+    """
+
+    whole: Draft
+    parts: tuple[DraftedPart, ...]
+    findings: tuple[Finding, ...] = ()
 
     @property
-    def version(self) -> str | None:
-        """The encodings version to write: the first of the route's that this SDK's converter is known to read.
-
-        Where none is known, the first of unknown status; None when the route takes no encodings or can read none.
-        """
-        statuses = {v: self.draft.status(f"encodings-{v}", tool=self.route.tool) for v in self._writable()}
-        for wanted in (Status.SUPPORTED, Status.UNKNOWN):
-            for version, status in statuses.items():
-                if status is wanted:
-                    return version
-        return None
-
-    def _writable(self) -> Iterable[str]:
-        from deploykit_qnn_htp.encodings import can_write
-
-        completed = self.draft.completed
-        return [v for v in self.route.encodings if completed is None or can_write(completed, v)]
+    def situation(self) -> Situation:
+        """What was read."""
+        return self.whole.situation
 
 
-def draft_of(situation: Situation) -> Draft:
-    """Collect what does not depend on the route."""
-    from deploykit.quantization.float_propagation import predict_float_set
-    from deploykit_qnn_htp.encodings import complete
-
-    encodings, facts = situation.encodings, situation.facts
-    before = predict_float_set(facts, encodings) if encodings is not None else None
-    intent = _intent(situation, before)
-    completed = (
-        complete(encodings, situation, before.intended) if encodings is not None and before is not None else None
+def prepare(situation: Situation) -> Prepared:
+    """Everything the decision needs. UsageError for options that contradict a cut."""
+    whole, graph = draft_of(situation), graph_name(situation.request.model)
+    if not situation.segments:
+        whole = _judged(whole)
+        return Prepared(whole=whole, parts=(DraftedPart(draft=whole, paths=Paths(graph)),))
+    drafts = segment_drafts(whole)
+    parts = tuple(
+        DraftedPart(draft=_judged(draft), paths=Paths(f"{graph}_{segment.name}", number), segment=segment.name)
+        for number, (segment, draft) in enumerate(zip(situation.segments, drafts, strict=True))
     )
-    after = predict_float_set(facts, completed) if completed is not None else None
-    wanted = situation.request.adapter_options.get("input_list")
-    return Draft(
-        situation=situation,
-        intent=intent,
-        source=encodings,
-        completed=completed,
-        before=before,
-        after=after,
-        widths=_widths(situation),
-        input_list_wanted=wanted if isinstance(wanted, bool) else None,
-    )
+    return Prepared(whole=whole, parts=parts, findings=crossing_findings(whole, drafts))
 
 
-def _intent(situation: Situation, before: FloatPrediction | None) -> Intent:
-    precision = situation.request.precision
-    if situation.encodings is not None and before is not None:
-        _refuse_contradiction(precision)
-        from deploykit.encodings.values import Float
-
-        if all(isinstance(entry.value, Float) for entry in situation.encodings):
-            return _PRECISIONS.get(precision or "fp16", Intent.FLOAT16)
-        return Intent.MIXED if before.intended else Intent.INTEGER
-    if precision in _PRECISIONS:
-        return _PRECISIONS[precision]
-    if precision in _CALIBRATED:
-        return Intent.CALIBRATED
-    if precision is not None:
-        known = ", ".join((*_PRECISIONS, *_CALIBRATED))
-        raise UsageError(f"--precision {precision}: not a precision of qnn-htp", next=f"one of {known}")
-    return Intent.QDQ if situation.facts.is_qdq else Intent.FLOAT16
+def _judged(draft: Draft) -> Draft:
+    """The draft with what the rules say of it and of its graph."""
+    return replace(draft, findings=(*DRAFT_RULES.run(draft), *_lint(draft)))
 
 
-def _refuse_contradiction(precision: str | None) -> None:
-    if precision in (None, "fp16", "fp32"):
-        return
-    if precision in _CALIBRATED:
-        return
-    raise UsageError(f"--precision {precision}: not a precision of qnn-htp")
-
-
-def _widths(situation: Situation) -> Widths:
-    if situation.encodings is None:
-        weight, activation = _widths_of_name(situation.request.precision or "w8a8")
-        return Widths(activation=activation, weight=weight)
-    from deploykit.encodings.values import Affine
-
-    activations, weights = {8}, set()
-    for entry in situation.encodings:
-        bits = entry.value.bits if isinstance(entry.value, Affine) else 8
-        fact = situation.facts.tensors.get(entry.name)
-        if fact is not None and fact.is_weight and entry.is_param:
-            weights |= {bits} & {4, 8, 16}
-        else:
-            activations |= {bits} & {8, 16}
-    # A gap is better filled too wide than too narrow: the widest width met.
-    return Widths(activation=max(activations), weight=max(weights, default=8))
-
-
-def _widths_of_name(precision: str) -> tuple[int, int]:
-    weight, _, activation = precision.removeprefix("w").partition("a")
-    return (int(weight), int(activation)) if weight.isdigit() and activation.isdigit() else (8, 8)
+def _lint(draft: Draft) -> tuple[Finding, ...]:
+    """The shared rules, on the encodings as they will be: what this adapter completes is not worth a warning."""
+    situation, source, completed = draft.situation, draft.source, draft.completed
+    if source is not None and completed is not None:
+        strangers = {entry.name: entry for entry in source if entry.name not in situation.facts.tensors}
+        entries = {**completed.entries, **strangers}
+        encodings = replace(source, entries=entries, float_tensors=draft.float_set)
+        situation = replace(situation, encodings=encodings)
+    return run_lint(situation, "qnn-htp")

@@ -8,29 +8,27 @@ from typing import TYPE_CHECKING, Any
 
 from deploykit.contract.backend import BytesFile, JsonFile, PackageFile, Situation, TextFile, copied_model
 from deploykit.contract.plans import Plan
-from deploykit.errors import DefectError
-from deploykit_qnn_htp.parts import Details, Part
+from deploykit_qnn_htp.parts import Part
+from deploykit_qnn_htp.prepare import Prepared
 from deploykit_qnn_htp.scripts import scripts
 
 if TYPE_CHECKING:
-    from deploykit_qnn_htp.prepare import Candidate
+    from deploykit_qnn_htp.draft import Candidate
 
 __all__ = ["package_files"]
 
 
-def package_files(situation: Situation, plan: Plan, templates: Path | None) -> Iterator[PackageFile]:
+def package_files(prepared: Prepared, plan: Plan[tuple[Part, ...]], templates: Path | None) -> Iterator[PackageFile]:
     """The files of the package, one after the other, so that calibration data is never held as a whole."""
-    details = plan.details
-    if not isinstance(details, Details):
-        raise DefectError("a plan of another backend is rendered by qnn-htp")
-    for part in details.parts:
+    situation, parts = prepared.situation, plan.details or ()
+    for part in parts:
         yield from _models(situation, part)
         yield from _encodings(part)
         yield JsonFile(path=part.paths.types, value=_intended_types(part))
         yield from _calibration(part.draft.situation, part.candidate)
     for path, value in plan.configs.items():
         yield JsonFile(path=path, value=value)
-    yield from scripts(situation, plan, details, templates)
+    yield from scripts(situation, plan, parts, templates)
 
 
 def _models(situation: Situation, part: Part) -> Iterator[PackageFile]:

@@ -12,15 +12,17 @@ from deploykit.contract.plans import Plan
 from deploykit.packages.rendering import render
 from deploykit_qnn_htp.commands import HOST
 from deploykit_qnn_htp.naming import graph_name
-from deploykit_qnn_htp.parts import Details, Part
+from deploykit_qnn_htp.parts import Part
 from deploykit_qualcomm.qnn_types import mangled
 
 __all__ = ["scripts"]
 
 
-def scripts(situation: Situation, plan: Plan, details: Details, templates: Path | None) -> Iterator[PackageFile]:
+def scripts(
+    situation: Situation, plan: Plan[tuple[Part, ...]], parts: Sequence[Part], templates: Path | None
+) -> Iterator[PackageFile]:
     """The scripts that build and run; those for the host only where more than one model has to be chained."""
-    values = _values(situation, plan, details)
+    values = _values(situation, plan, parts)
     names = ["build.sh", "run_on_device.sh", "check_types.py"]
     names += ["run_tail.py"] if values["has_tail"] else []
     names += ["run_host.py"] if values["has_tail"] or situation.segments else []
@@ -29,8 +31,7 @@ def scripts(situation: Situation, plan: Plan, details: Details, templates: Path 
         yield TextFile(path=f"scripts/{name}", text=text, executable=True)
 
 
-def _values(situation: Situation, plan: Plan, details: Details) -> dict[str, Any]:
-    parts = details.parts
+def _values(situation: Situation, plan: Plan[tuple[Part, ...]], parts: Sequence[Part]) -> dict[str, Any]:
     device, arch = situation.target.device, parts[0].draft.arch
     return {
         "deploykit": version("deploykit"),

@@ -5,17 +5,14 @@ It cuts nothing itself; the situation carries the segments.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from deploykit.contract.backend import Request, Situation
-from deploykit.contract.plans import Precision
 from deploykit.errors import UsageError
 from deploykit.findings import Finding
-from deploykit_qnn_htp.commands import Paths
-from deploykit_qnn_htp.parts import FLOAT_KINDS, Part, part_of, precision_of
-from deploykit_qnn_htp.prepare import Draft, draft_of
+from deploykit_qnn_htp.draft import Draft, draft_of
 from deploykit_qnn_htp.routes import Intent, load_routes
 from deploykit_qnn_htp.rules.prepared import DRAFT_RULES
 
@@ -24,20 +21,19 @@ if TYPE_CHECKING:
     from deploykit.graph.facts import GraphFacts
     from deploykit.quantization.segmentation import Segment
 
-__all__ = ["explanation", "joined_precision", "segment_findings", "segment_parts"]
+__all__ = ["crossing_findings", "segment_drafts"]
 
 
-def segment_parts(whole: Draft, graph: str) -> tuple[Part, ...]:
-    """One conversion per segment, in the order in which they run. UsageError for options that contradict a cut."""
+def segment_drafts(whole: Draft) -> tuple[Draft, ...]:
+    """One draft per segment, in the order in which they run. UsageError for options that contradict a cut."""
     situation = whole.situation
     _check_options(situation.request)
-    parts = []
-    for number, segment in enumerate(situation.segments):
+    drafts = []
+    for segment in situation.segments:
         draft = _wholly_integer(draft_of(_situation_of(whole, segment)))
         handed_in = tuple(name for name in segment.inputs if name not in situation.facts.inputs)
-        draft = replace(draft, is_segment=True, handed_in=handed_in)
-        parts.append(part_of(draft, Paths(f"{graph}_{segment.name}", number), segment=segment.name))
-    return tuple(parts)
+        drafts.append(replace(draft, is_segment=True, handed_in=handed_in))
+    return tuple(drafts)
 
 
 def _check_options(request: Request) -> None:
@@ -109,45 +105,15 @@ def _wholly_integer(draft: Draft) -> Draft:
     )
 
 
-def segment_findings(whole: Draft, parts: Sequence[Part]) -> tuple[Finding, ...]:
-    """What is found in the segments, and what only the uncut model shows.
-
-    That is how the float set was found (QNN128), and ranges that may come from other segments (QNN127).
-    """
-    found = [finding for part in parts for finding in part.findings if finding.code != "QNN127"]
-    found += DRAFT_RULES["QNN128"].run(whole)
-    if whole.before is not None:
-        floats = {name for part in parts if part.draft.source is None for name in _activations(part.draft)}
-        wider = replace(whole.before, intended=whole.before.intended | floats)
-        found += DRAFT_RULES["QNN127"].run(replace(whole, before=wider, intent=Intent.MIXED))
-    return tuple(found)
+def crossing_findings(whole: Draft, drafts: Sequence[Draft]) -> tuple[Finding, ...]:
+    """What only the uncut model shows: how the float set was found (QNN128), ranges from other segments (QNN127)."""
+    found = DRAFT_RULES["QNN128"].run(whole)
+    if whole.before is None:
+        return tuple(found)
+    floats = {name for draft in drafts if draft.source is None for name in _activations(draft)}
+    wider = replace(whole.before, intended=whole.before.intended | floats)
+    return (*found, *DRAFT_RULES["QNN127"].run(replace(whole, before=wider, intent=Intent.MIXED)))
 
 
 def _activations(draft: Draft) -> list[str]:
     return [name for name, fact in draft.situation.facts.tensors.items() if fact.is_float and not fact.is_weight]
-
-
-def joined_precision(whole: Draft, parts: Iterable[Part]) -> Precision:
-    """The types of the whole: as the encodings mean it, against as the segment that makes a tensor will have it."""
-    intended = precision_of(whole).intended
-    expected: dict[str, str] = {}
-    for part in parts:
-        types = {**part.precision.expected, **_stored_floats(part.draft, intended)}
-        expected = {**types, **expected}
-    return Precision(intended=intended, expected=expected)
-
-
-def _stored_floats(draft: Draft, intended: Mapping[str, str]) -> dict[str, str]:
-    """Weights that are converted in float although they have entries."""
-    tensors = draft.situation.facts.tensors
-    kind = FLOAT_KINDS.get(draft.intent)
-    return {} if kind is None else {name: kind for name in tensors if tensors[name].is_weight and name in intended}
-
-
-def explanation(parts: Sequence[Part]) -> str:
-    """Why the plan is what it is, with the route of every segment."""
-    routes = ", ".join(f"{part.segment} by {part.candidate.route.id}" for part in parts)
-    return (
-        f"the graph is cut at precision borders into {len(parts)} segments that are wholly integer or wholly float, "
-        f"each an ordinary conversion with a context binary of its own: {routes}"
-    )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from deploykit.contract.plans import Rejected
 from deploykit.errors import UsageError
 from deploykit.findings import Finding
-from deploykit_qnn_htp.prepare import Candidate, Draft
+from deploykit_qnn_htp.draft import Candidate, Draft
 from deploykit_qnn_htp.routes import Intent, RouteRow, load_routes, preference, route_row
 from deploykit_qnn_htp.rules.routes import ROUTE_RULES
 

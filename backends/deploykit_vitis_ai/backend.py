@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from deploykit_vitis_ai import tables
 
 if TYPE_CHECKING:
-    from deploykit.contract.backend import Execution, PackageFile, Progress, Situation, Verification
+    from deploykit.contract.backend import Aids, Execution, PackageFile, Situation, Verification
+    from deploykit.contract.kept import Kept
     from deploykit.contract.known_errors import Catalog
     from deploykit.contract.plans import Plan
     from deploykit.contract.targets import Target
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from deploykit.system import ToolchainSpec
     from deploykit.tables.capabilities import CompatRow
     from deploykit.tables.devices import Device
+    from deploykit_vitis_ai.prepare import Prepared
 
 __all__ = ["VitisAiBackend", "backend"]
 
@@ -66,23 +68,30 @@ class VitisAiBackend:
 
         return resolve(device, sdk)
 
-    def plan(self, situation: Situation) -> Plan:
-        """Decide. Pure."""
+    def prepare(self, situation: Situation, kept: Kept) -> Prepared:
+        """Everything the decision needs; nothing of it is shared between targets."""
+        from deploykit_vitis_ai.prepare import prepare
+
+        del kept
+        return prepare(situation)
+
+    def plan(self, prepared: Prepared) -> Plan[None]:
+        """Decide."""
         from deploykit_vitis_ai.planning import make_plan
 
-        return make_plan(situation)
+        return make_plan(prepared)
 
-    def render(self, situation: Situation, plan: Plan, templates: Path | None) -> tuple[PackageFile, ...]:
-        """The files of the package."""
+    def render(self, prepared: Prepared, plan: Plan[None], templates: Path | None) -> Iterable[PackageFile]:
+        """Model, calibration data, configurations and scripts."""
         from deploykit_vitis_ai.rendering import render_package
 
-        return render_package(situation, plan, templates)
+        return render_package(prepared, plan, templates)
 
-    def execute(self, package: Path, plan: Plan, situation: Situation, progress: Progress) -> Execution:
-        """Quantize with Quark where its environment is installed."""
+    def execute(self, package: Path, prepared: Prepared, plan: Plan[None], aids: Aids) -> Execution:
+        """Quantize where the toolchain is installed, and judge the result."""
         from deploykit_vitis_ai.execution import execute
 
-        return execute(package, plan, situation, progress)
+        return execute(package, prepared, plan, aids)
 
     def verify(self, package: Path, manifest: Mapping[str, Any]) -> Verification:
         """Judge a package on disk."""

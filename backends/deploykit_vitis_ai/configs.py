@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from deploykit.numerics.samples import Calibration, InputSpec
-from deploykit_vitis_ai.prepare import Draft, preset_of
+from deploykit_vitis_ai.draft import Draft, preset_of
 from deploykit_vitis_ai.tables import VaimlKey, passes, quark_options, vaiml_keys
 
 __all__ = [

@@ -6,18 +6,18 @@ Compiling for the NPU happens in the vendor's container or on the PC; ``deployki
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deploykit.contract.backend import Execution, Situation
+from deploykit.contract.backend import Aids, Execution
 from deploykit.contract.plans import Plan
 from deploykit.findings import Finding, SubjectKind
 from deploykit.rules import Found, Registry
 from deploykit_vitis_ai import configs
 from deploykit_vitis_ai.inspection import inspect_quantized
-from deploykit_vitis_ai.planning import Details
+from deploykit_vitis_ai.prepare import Prepared
 from deploykit_vitis_ai.rules.quantized import QUANTIZED_RULES
 from deploykit_vitis_ai.runner import RESULT, QuarkRun, quark_environment, run_quark
 
@@ -77,17 +77,16 @@ def check_skipped(outcome: Outcome) -> Iterator[Found]:
         yield Found(kind=SubjectKind.FILE, name=name, message=f"{why}; {outcome.samples} samples were used")
 
 
-def execute(package: Path, plan: Plan, situation: Situation, progress: Callable[[str], None]) -> Execution:
+def execute(package: Path, details: Prepared, plan: Plan[None], aids: Aids) -> Execution:
     """Quantize inside the unpublished package where the toolchain is installed, and judge the result."""
-    details = plan.details
-    assert isinstance(details, Details)
-    draft = details.draft
+    del plan
+    draft, progress = details.draft, aids.progress
     if not draft.needs_quark:
         return Execution()
     environment = quark_environment(draft.toolchain)
     state = environment.state(with_size=False).state
     if state != "ready":
-        if situation.request.compile:
+        if draft.situation.request.compile:
             environment.require()
         return Execution(findings=OUTCOME_RULES.run(Outcome(toolchain=draft.toolchain, state=state)))
     with tempfile.TemporaryDirectory() as folder:
@@ -105,7 +104,7 @@ def _compare(folder: Path) -> Comparison:
     return compare(read_outputs(folder / "baseline"), read_outputs(folder / "candidate"))
 
 
-def _execution(package: Path, details: Details, run: QuarkRun, comparison: Comparison | None) -> Execution:
+def _execution(package: Path, details: Prepared, run: QuarkRun, comparison: Comparison | None) -> Execution:
     skipped = tuple((str(item["file"]), str(item["why"])) for item in run.result.get("skipped", []))
     outcome = Outcome(
         toolchain=details.draft.toolchain, state="ready", skipped=skipped, samples=run.result.get("samples")
@@ -122,7 +121,7 @@ def _execution(package: Path, details: Details, run: QuarkRun, comparison: Compa
     )
 
 
-def _record(details: Details, run: QuarkRun, comparison: Comparison | None) -> dict[str, Any]:
+def _record(details: Prepared, run: QuarkRun, comparison: Comparison | None) -> dict[str, Any]:
     record: dict[str, Any] = {
         "quark": run.result.get("quark"),
         "samples": run.result.get("samples"),
@@ -139,7 +138,7 @@ def _record(details: Details, run: QuarkRun, comparison: Comparison | None) -> d
     return record
 
 
-def _model_findings(path: Path, details: Details) -> tuple[Finding, ...]:
+def _model_findings(path: Path, details: Prepared) -> tuple[Finding, ...]:
     draft = details.draft
     quantized = inspect_quantized(
         path,
@@ -152,7 +151,7 @@ def _model_findings(path: Path, details: Details) -> tuple[Finding, ...]:
     return QUANTIZED_RULES.run(quantized)
 
 
-def _quality_findings(details: Details, comparison: Comparison | None) -> tuple[Finding, ...]:
+def _quality_findings(details: Prepared, comparison: Comparison | None) -> tuple[Finding, ...]:
     """The rules of ``deploykit evaluate`` on the calibration samples: dead outputs are found at once."""
     if comparison is None:
         return ()

@@ -2,34 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deploykit.contract.backend import Situation
 from deploykit.contract.plans import Plan, Precision, Rejected, Route, Step
-from deploykit.errors import InputError
-from deploykit.findings import Confidence, Finding
-from deploykit.numerics.samples import Calibration, InputSpec, input_specs, load_calibration
-from deploykit.numerics.samples.guidelines import RULES as CALIBRATION_RULES
-from deploykit.numerics.samples.survey import Survey, survey, survey_of_random_data
+from deploykit.findings import Confidence
 from deploykit_vitis_ai import configs
-from deploykit_vitis_ai.prepare import Draft, make_draft
-from deploykit_vitis_ai.rules import model, release, request
+from deploykit_vitis_ai.draft import Draft
+from deploykit_vitis_ai.prepare import Prepared
 from deploykit_vitis_ai.types import activation_types
 
-__all__ = ["Details", "make_plan"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Details:
-    """What rendering and execution need beside the plan. ``files`` maps package paths to the user's data files."""
-
-    draft: Draft
-    inputs: tuple[InputSpec, ...]
-    calibration: Calibration | None = None
-    survey: Survey | None = None
-    files: tuple[tuple[str, Path], ...] = ()
+__all__ = ["make_plan"]
 
 
 _ROUTES: dict[str, tuple[str, Confidence, tuple[str, ...]]] = {
@@ -68,13 +51,10 @@ _ROUTES: dict[str, tuple[str, Confidence, tuple[str, ...]]] = {
 }
 
 
-def make_plan(situation: Situation) -> Plan:
-    """Decide for one situation. Reads the calibration data, writes nothing."""
-    assert request.DRAFT_RULES is model.DRAFT_RULES is release.DRAFT_RULES
-    draft = make_draft(situation)
-    findings = list(request.DRAFT_RULES.run(draft))
-    details, more = _details(draft)
-    findings += more
+def make_plan(prepared: Prepared) -> Plan[None]:
+    """Decide for one prepared request."""
+    draft, findings = prepared.draft, prepared.findings
+    situation = draft.situation
     blocking = tuple(dict.fromkeys(finding.code for finding in findings if finding.blocks))
     possible = draft.precision in _ROUTES and not blocking
     return Plan(
@@ -84,11 +64,10 @@ def make_plan(situation: Situation) -> Plan:
         route=_route(draft) if possible else None,
         rejected=() if possible else (Rejected(id=_route_id(draft), because=blocking),),
         steps=_steps(draft) if possible else (),
-        configs=_configs(details) if possible else {},
+        configs=_configs(prepared) if possible else {},
         precision=_precision(draft),
-        findings=tuple(findings),
+        findings=findings,
         candidates=tuple({"precision": name, "chosen": name == draft.precision} for name in draft.offered),
-        details=details,
     )
 
 
@@ -100,27 +79,6 @@ def _route_id(draft: Draft) -> str:
 def _route(draft: Draft) -> Route:
     why, confidence, sources = _ROUTES["as-is" if draft.source == "qdq" else draft.precision]
     return Route(id=_route_id(draft), why=why, confidence=confidence, sources=sources)
-
-
-def _details(draft: Draft) -> tuple[Details, tuple[Finding, ...]]:
-    """The calibration data, looked at, and what the guidelines say of it."""
-    try:
-        inputs = input_specs(draft.facts)
-    except InputError:  # the rank is unknown: VAI121 says so
-        return Details(draft=draft, inputs=()), ()
-    source = draft.situation.request.calibration
-    if draft.random_data and draft.needs_quark:
-        seen = survey_of_random_data()
-        return Details(draft=draft, inputs=inputs, survey=seen), CALIBRATION_RULES.run(seen)
-    if source is None or not (draft.needs_quark or draft.precision == "bf16"):
-        return Details(draft=draft, inputs=inputs), ()
-    calibration = load_calibration(source)
-    seen = survey(calibration, inputs)
-    bad = {name for name, _ in seen.unusable}
-    usable = [path for path in calibration.files if path.name not in bad]
-    files = tuple((f"calibration/{i:05}_{path.name}", path) for i, path in enumerate(usable))
-    details = Details(draft=draft, inputs=inputs, calibration=calibration, survey=seen, files=files)
-    return details, CALIBRATION_RULES.run(seen)
 
 
 def _steps(draft: Draft) -> tuple[Step, ...]:
@@ -160,7 +118,7 @@ def _steps(draft: Draft) -> tuple[Step, ...]:
     return tuple(steps)
 
 
-def _configs(details: Details) -> dict[str, Any]:
+def _configs(details: Prepared) -> dict[str, Any]:
     draft = details.draft
     entry = configs.calibration_entry(
         details.calibration, {path: name for name, path in details.files}, random=draft.random_data

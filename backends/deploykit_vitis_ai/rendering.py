@@ -6,25 +6,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from deploykit.contract.backend import CopiedFile, JsonFile, PackageFile, Situation, TextFile, copied_model
+from deploykit.contract.backend import CopiedFile, JsonFile, PackageFile, TextFile, copied_model
 from deploykit.contract.plans import Plan
 from deploykit.packages.rendering import render
 from deploykit_vitis_ai import configs
-from deploykit_vitis_ai.planning import Details
+from deploykit_vitis_ai.prepare import Prepared
 
 __all__ = ["render_package"]
 
 
-def render_package(situation: Situation, plan: Plan, templates: Path | None) -> tuple[PackageFile, ...]:
+def render_package(details: Prepared, plan: Plan[None], templates: Path | None) -> Iterator[PackageFile]:
     """Every file of the package, in a fixed order."""
-    details = plan.details
-    assert isinstance(details, Details)
-    return tuple(_files(situation, plan, details, templates))
-
-
-def _files(situation: Situation, plan: Plan, details: Details, templates: Path | None) -> Iterator[PackageFile]:
     draft = details.draft
-    yield from copied_model(situation, configs.float_model(draft))
+    yield from copied_model(draft.situation, configs.float_model(draft))
     uses_data = draft.needs_quark or draft.precision == "bf16"
     if uses_data:
         yield from (CopiedFile(path=path, source=source) for path, source in details.files)
@@ -44,7 +38,7 @@ def _files(situation: Situation, plan: Plan, details: Details, templates: Path |
         yield TextFile(path=f"scripts/{script}", text=text, executable=script != "build.ps1")
 
 
-def _script_values(plan: Plan, details: Details) -> dict[str, Any]:
+def _script_values(plan: Plan[None], details: Prepared) -> dict[str, Any]:
     from importlib.metadata import version
 
     draft = details.draft

@@ -30,7 +30,7 @@ def command(**given: Any) -> int:
     return 1 if plan.route is None else exit_status(plan.findings)
 
 
-def plan_text(plan: Plan) -> str:
+def plan_text(plan: Plan[Any]) -> str:
     """A plan for people."""
     sdk = f", {plan.sdk['name']} {plan.sdk['version']}" if plan.sdk.get("version") else ""
     lines = [click.style(f"{plan.target['name']} ({plan.backend}{sdk})", bold=True), findings_text(plan.findings), ""]

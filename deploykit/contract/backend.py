@@ -1,7 +1,8 @@
 """The contract between the core and a backend: small Protocols, found through the entry point ``deploykit.backends``.
 
-An adapter decides (``plan``) and writes text (``render``); it never touches the disk while doing so. Only ``execute``
-and ``verify`` look at a package on disk. An adapter package must be cheap to import: no onnx, no numpy at the top.
+Stages, each a value that the next one takes: ``prepare`` may load weights, rewrite and look at calibration data;
+``plan`` decides from that value alone; ``render`` writes text; ``execute`` runs what can run here; ``verify`` judges
+what is on disk. An adapter package must be cheap to import: no onnx, no numpy at the top.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
+from deploykit.contract.kept import Kept
 from deploykit.contract.plans import Plan
 from deploykit.contract.targets import Target
 from deploykit.findings import Confidence, Finding
@@ -19,11 +21,15 @@ from deploykit.tables.capabilities import CompatRow
 from deploykit.tables.devices import Device
 
 if TYPE_CHECKING:
+    from deploykit.contract.optional import GivesSecondOpinion
     from deploykit.encodings.values import EncodingSet
     from deploykit.graph import Model
     from deploykit.graph.facts import GraphFacts
+    from deploykit.quantization.segmentation import Segment
 
 __all__ = [
+    "Aids",
+    "AnyBackend",
     "Backend",
     "BytesFile",
     "Check",
@@ -78,8 +84,8 @@ class Situation:
     """True when ``model`` is a rewritten form of the file that was asked for."""
     tail: bytes | None = None
     """The serialized model that the host runs after the device, when the end was cut off."""
-    segments: tuple[Any, ...] = ()
-    """``deploykit.quantization.segmentation.Segment`` in the order in which they run, when ``model`` is to be cut."""
+    segments: tuple[Segment, ...] = ()
+    """The parts in the order in which they run, when ``model`` is to be cut."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,9 +157,24 @@ class Verification:
     findings: tuple[Finding, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aids:
+    """What the core hands an adapter for ``execute``: where news go, and whose compiler may be asked."""
+
+    progress: Progress
+    opinion: GivesSecondOpinion | None = None
+
+
+P = TypeVar("P")
+D = TypeVar("D")
+
+
 @runtime_checkable
-class Backend(Protocol):
-    """One backend. ``id`` is the entry point's name."""
+class Backend(Protocol[P, D]):
+    """One backend. ``id`` is the entry point's name.
+
+    ``P`` is the adapter's own prepared value, ``D`` the decision data that its plans carry.
+    """
 
     id: str
     summary: str
@@ -170,17 +191,27 @@ class Backend(Protocol):
     def resolve(self, device: Device, sdk: str | None) -> Target:
         """The target for a device and a version as typed; raises UnknownTargetError."""
 
-    def plan(self, situation: Situation) -> Plan:
-        """Decide. Pure: reads the situation, touches nothing."""
+    def prepare(self, situation: Situation, kept: Kept) -> P:
+        """Everything the decision needs: may load weights, rewrite, look at calibration data. Writes nothing.
 
-    def render(self, situation: Situation, plan: Plan, templates: Path | None) -> Iterable[PackageFile]:
+        ``kept`` holds what requests of the same run share.
+        """
+
+    def plan(self, prepared: P) -> Plan[D]:
+        """Decide. Pure: reads the prepared value and the tables, opens nothing, runs nothing."""
+
+    def render(self, prepared: P, plan: Plan[D], templates: Path | None) -> Iterable[PackageFile]:
         """Every file of the package that the core does not write itself; ``templates`` is a folder of the user's."""
 
-    def execute(self, package: Path, plan: Plan, situation: Situation, progress: Progress) -> Execution:
+    def execute(self, package: Path, prepared: P, plan: Plan[D], aids: Aids) -> Execution:
         """Run what can be run here, inside the not yet published package folder."""
 
     def verify(self, package: Path, manifest: Mapping[str, Any]) -> Verification:
         """Judge a package on disk."""
+
+
+AnyBackend: TypeAlias = Backend[Any, Any]
+"""A backend as the entry points give it: what it prepares is its own business."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,9 +10,9 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
-from deploykit.contract.backend import Backend, Check
+from deploykit.contract.backend import AnyBackend, Check
 from deploykit.contract.plans import Plan
 from deploykit.contract.plugins import load_backend
 
@@ -24,18 +24,18 @@ _HEAVY = ("onnx", "onnxruntime", "numpy", "torch")
 def backend_problems(backend_id: str) -> tuple[str, ...]:
     """What is wrong with a backend before it has seen a model; empty when nothing is."""
     backend = load_backend(backend_id)
-    checks: tuple[Callable[[Backend], Iterator[str]], ...] = (_identity, _devices, _rules, _compat)
+    checks: tuple[Callable[[AnyBackend], Iterator[str]], ...] = (_identity, _devices, _rules, _compat)
     return tuple(problem for check in checks for problem in check(backend)) + tuple(_import(backend_id))
 
 
-def _identity(backend: Backend) -> Iterator[str]:
+def _identity(backend: AnyBackend) -> Iterator[str]:
     if load_backend(backend.id) is not backend:
         yield f"id {backend.id!r} is not the entry point's name"
     if not backend.summary:
         yield "no summary"
 
 
-def _devices(backend: Backend) -> Iterator[str]:
+def _devices(backend: AnyBackend) -> Iterator[str]:
     devices = backend.devices()
     if not devices:
         yield "no devices"
@@ -51,7 +51,7 @@ def _devices(backend: Backend) -> Iterator[str]:
         )
 
 
-def _rules(backend: Backend) -> Iterator[str]:
+def _rules(backend: AnyBackend) -> Iterator[str]:
     rules = [rule for registry in backend.registries() for rule in registry]
     for rule in rules:
         if not (rule.what and rule.why and rule.fix and rule.sources):
@@ -60,7 +60,7 @@ def _rules(backend: Backend) -> Iterator[str]:
     yield from (f"rule {code}: twice" for code in sorted({code for code in codes if codes.count(code) > 1}))
 
 
-def _compat(backend: Backend) -> Iterator[str]:
+def _compat(backend: AnyBackend) -> Iterator[str]:
     for row in backend.compat():
         if row.status != "unknown" and not (row.source and row.confidence):
             yield f"compat row {row.feature} {row.tool}: no source or confidence"
@@ -83,7 +83,7 @@ class Made(Protocol):
     """What making a package gives: its decision, its folder or None for a no, and the exit status that goes with it."""
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> Plan[Any]:
         """The decision."""
 
     @property
@@ -112,7 +112,7 @@ def package_problems(make: Callable[..., Made], verify: Callable[[Path], Verifie
     return (*_plans(first.plan, second.plan), *_packages(first, second, verify))
 
 
-def _plans(first: Plan, second: Plan) -> Iterator[str]:
+def _plans(first: Plan[Any], second: Plan[Any]) -> Iterator[str]:
     if first.to_json() != second.to_json():
         yield "two plans of one request differ"
     for step in first.steps:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from deploykit.findings import Confidence, Finding, sort_findings
 
 __all__ = ["Plan", "Precision", "Rejected", "Route", "Step"]
+
+D = TypeVar("D")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,11 +108,12 @@ def _count(types: Mapping[str, str]) -> dict[str, int]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(Generic[D]):
     """What will be packaged for one target. ``route`` is None when every route was rejected: a precise no.
 
     ``target`` and ``sdk`` are JSON values that describe them; ``configs`` maps a package path to a JSON value.
-    ``details`` is the adapter's own decision data, read by its ``transform`` and ``render``; it is not published.
+    ``details`` is the adapter's own decision data, read by its ``render`` and ``execute``; it is not published, and
+    None where there is no route or the adapter needs none.
     """
 
     backend: str
@@ -123,7 +126,7 @@ class Plan:
     precision: Precision = field(default_factory=Precision)
     findings: tuple[Finding, ...] = ()
     candidates: tuple[Mapping[str, Any], ...] = ()
-    details: Any = None
+    details: D | None = None
 
     @property
     def feasible(self) -> bool:

@@ -13,7 +13,7 @@ from deploykit.contract.targets import nearest_names
 from deploykit.errors import ToolError, UnknownTargetError
 
 if TYPE_CHECKING:
-    from deploykit.contract.backend import Backend
+    from deploykit.contract.backend import AnyBackend
     from deploykit.contract.known_errors import Catalog
     from deploykit.rules import Registry
     from deploykit.tables.devices import Device
@@ -30,7 +30,8 @@ __all__ = [
 
 _GROUP = "deploykit.backends"
 # The members of contract.backend.Backend, listed so that asking a backend one thing does not import the contract.
-_MEMBERS = ("id", "summary", "devices", "registries", "compat", "resolve", "plan", "render", "execute", "verify")
+_MEMBERS = ("id", "summary", "devices", "registries", "compat", "resolve")
+_STAGES = ("prepare", "plan", "render", "execute", "verify")
 
 
 @cache
@@ -44,7 +45,7 @@ def backend_ids() -> tuple[str, ...]:
 
 
 @cache
-def load_backend(backend_id: str) -> Backend:
+def load_backend(backend_id: str) -> AnyBackend:
     """One backend by id; raises UnknownTargetError for an unknown id, ToolError for one that cannot be imported."""
     point = _entry_points().get(backend_id)
     if point is None:
@@ -59,14 +60,14 @@ def load_backend(backend_id: str) -> Backend:
         raise ToolError(
             f"backend {backend_id!r} cannot be imported", why=f"{type(error).__name__}: {error}", next="reinstall it"
         ) from error
-    missing = [name for name in _MEMBERS if not hasattr(backend, name)]
+    missing = [name for name in (*_MEMBERS, *_STAGES) if not hasattr(backend, name)]
     if missing:
         why = f"{backend!r} has no {', '.join(missing)}"
         raise ToolError(f"backend {backend_id!r} does not fulfil deploykit.contract.backend.Backend", why=why)
-    return cast("Backend", backend)
+    return cast("AnyBackend", backend)
 
 
-def load_backends() -> tuple[Backend, ...]:
+def load_backends() -> tuple[AnyBackend, ...]:
     """The installed backends that can be imported; a broken one must not take the others down."""
     broken = broken_backends()
     return tuple(load_backend(backend_id) for backend_id in backend_ids() if backend_id not in broken)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from deploykit.contract.backend import Backend, MixedSupport, Situation
+from deploykit.contract.backend import AnyBackend, MixedSupport, Situation
 from deploykit.contract.optional import MixesPrecision
 from deploykit.errors import DeploykitError, UsageError
 
@@ -52,7 +52,7 @@ class Chosen:
         return f"the graph is rewritten ({', '.join(way.rewrites)}), so that no tensor needs float16"
 
 
-def choose_way(backend: Backend, situation: Situation, tell: Callable[[str], None]) -> Chosen:
+def choose_way(backend: AnyBackend, situation: Situation, tell: Callable[[str], None]) -> Chosen:
     """The situation as it is, or the rewritten one that simulates better; nothing is done without encodings."""
     support = _support(backend, situation)
     if support is None or not _worthwhile(situation):
@@ -69,7 +69,7 @@ def choose_way(backend: Backend, situation: Situation, tell: Callable[[str], Non
     return _chosen(situation, _limited(ways, support), support)
 
 
-def _support(backend: Backend, situation: Situation) -> MixedSupport | None:
+def _support(backend: AnyBackend, situation: Situation) -> MixedSupport | None:
     request = situation.request
     if situation.encodings is None or not isinstance(backend, MixesPrecision):
         return None

@@ -1,4 +1,4 @@
-"""The main job, stage by stage: read, plan, render, write, verify. Each function is one command of the API.
+"""The main job, stage by stage: read, decide, render, execute, write, verify. Each function is one command of the API.
 
 It joins the stages and decides nothing itself; what a device or an SDK can do is the adapter's business.
 """
@@ -6,43 +6,33 @@ It joins the stages and decides nothing itself; what a device or an SDK can do i
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
-from deploykit.contract.backend import Backend, Execution, PackageFile, Progress, Request, Situation, TextFile
+from deploykit.contract.backend import Aids, Backend, Execution, PackageFile, Progress, Request, Situation, TextFile
+from deploykit.contract.kept import Kept
+from deploykit.contract.optional import GivesSecondOpinion
 from deploykit.contract.plans import Plan
-from deploykit.contract.plugins import all_devices, load_backend
-from deploykit.contract.targets import Target, find_device
-from deploykit.deciding.choice import Chosen, choose_way
-from deploykit.deciding.rules import RULES as CHOICE_RULES
-from deploykit.errors import DefectError, UsageError
-from deploykit.findings import Finding, Severity, exit_status, sort_findings
+from deploykit.contract.plugins import load_backends
+from deploykit.deciding.decision import Decision, decide
+from deploykit.deciding.reading import read_situation, read_situations
+from deploykit.errors import DefectError
+from deploykit.findings import Finding, exit_status, sort_findings
 from deploykit.packages.verifying import VerifyReport, verify_package
 from deploykit.packages.writing import PackageWriter, hash_file, read_manifest
 
-if TYPE_CHECKING:
-    from deploykit.encodings.values import EncodingSet
-    from deploykit.graph.facts import GraphFacts
+__all__ = ["Packaged", "check", "make_package", "make_packages", "make_plan", "verify"]
 
-__all__ = [
-    "Packaged",
-    "check",
-    "make_package",
-    "make_packages",
-    "make_plan",
-    "plan_situation",
-    "read_situation",
-    "resolve_target",
-    "verify",
-]
+P = TypeVar("P")
+D = TypeVar("D")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packaged:
     """The outcome of the main job. ``package`` is None when the answer was no and nothing was written."""
 
-    plan: Plan
+    plan: Plan[Any]
     package: Path | None
     manifest: Path | None
     executed: tuple[str, ...] = ()
@@ -70,108 +60,10 @@ class Packaged:
         }
 
 
-def resolve_target(request: Request) -> tuple[Backend, Target]:
-    """The backend and the device under the wanted SDK version; raises UnknownTargetError."""
-    if request.backend is not None:
-        backend = load_backend(request.backend)
-        device = find_device(backend.devices(), request.target)
-        return backend, backend.resolve(device, request.sdk)
-    device = find_device(all_devices(), request.target)
-    if not device.backends:
-        raise UsageError(f"target {device.id}: no installed backend packages for it", next="name one with --backend")
-    backend = load_backend(device.backends[0])
-    return backend, backend.resolve(device, request.sdk)
-
-
-def read_situation(request: Request) -> tuple[Backend, Situation]:
-    """Everything known before a decision: the target first, because that is cheap, then model and encodings."""
-    ((backend, situation),) = read_situations([request])
-    return backend, situation
-
-
-def read_situations(requests: Sequence[Request]) -> list[tuple[Backend, Situation]]:
-    """The same for requests that differ in their target only: model and encodings are read once."""
-    from deploykit.graph import load_model
-    from deploykit.graph.collect import collect_facts
-
-    targets = [resolve_target(request) for request in requests]
-    model = load_model(requests[0].model)
-    facts = collect_facts(model)
-    encodings = _read_encodings(requests[0], facts)
-    return [
-        (backend, Situation(request=request, model=model, facts=facts, encodings=encodings, target=target))
-        for request, (backend, target) in zip(requests, targets, strict=True)
-    ]
-
-
-def _read_encodings(request: Request, facts: GraphFacts) -> EncodingSet | None:
-    if request.encodings is None:
-        if request.float_tensors is not None:
-            raise UsageError("--float-tensors without --encodings", next="give the encodings it belongs to")
-        return None
-    from deploykit.encodings.reading import read_encodings
-    from deploykit.quantization.placement import place
-
-    encodings = read_encodings(request.encodings)
-    if request.float_tensors is not None:
-        from deploykit.encodings.float_tensors import read_float_tensors, with_float_tensors
-
-        encodings = with_float_tensors(encodings, read_float_tensors(request.float_tensors))
-    return place(encodings, facts)
-
-
-def _core_findings(situation: Situation) -> tuple[Finding, ...]:
-    from deploykit.graph.rules import RULES as GRAPH_RULES
-    from deploykit.quantization.encodings_on_graph import EncodingsOnGraph
-    from deploykit.quantization.rules import RULES as ENCODING_RULES
-
-    graph = GRAPH_RULES.run(situation.facts)
-    if situation.encodings is None:
-        return graph
-    return (*graph, *ENCODING_RULES.run(EncodingsOnGraph(encodings=situation.encodings, facts=situation.facts)))
-
-
-def make_plan(request: Request, *, progress: Progress | None = None) -> Plan:
+def make_plan(request: Request, *, progress: Progress | None = None) -> Plan[Any]:
     """The decision for one request, nothing written."""
     backend, situation = read_situation(request)
-    return _decide(backend, situation, progress or _silent)[1]
-
-
-def plan_situation(backend: Backend, situation: Situation) -> Plan:
-    """The decision for a model as it is; ``lowest_sdk`` asks this for one model under many releases."""
-    plan = backend.plan(situation)
-    findings = (*situation.target.findings, *_core_findings(situation), *plan.findings)
-    return replace(plan, findings=sort_findings(_each_once(findings)))
-
-
-def _decide(backend: Backend, given: Situation, tell: Progress) -> tuple[Situation, Plan]:
-    """The situation to package, which may be a rewritten one, and its plan.
-
-    What is wrong with the model as it was given stays visible: its errors are shown as handled by the rewriting.
-    """
-    chosen = choose_way(backend, given, tell)
-    tell("planning")
-    plan = backend.plan(chosen.situation)
-    changed = chosen.situation.rewritten or chosen.situation.segments
-    avoided = _avoided(backend.plan(given), plan, chosen) if changed else ()
-    findings = (*given.target.findings, *_core_findings(given), *CHOICE_RULES.run(chosen), *plan.findings, *avoided)
-    return chosen.situation, replace(plan, findings=sort_findings(_each_once(findings)), candidates=chosen.candidates)
-
-
-def _avoided(before: Plan, after: Plan, chosen: Chosen) -> tuple[Finding, ...]:
-    """Errors and warnings of the model as it was given that the rewritten one no longer has."""
-    left = {(finding.code, finding.subject.name) for finding in after.findings}
-    gone = [finding for finding in before.findings if (finding.code, finding.subject.name) not in left]
-    how = chosen.explains or "the graph is rewritten"
-    return tuple(finding.with_handled(how) for finding in gone if finding.severity is not Severity.INFO)
-
-
-def _each_once(findings: Iterable[Finding]) -> list[Finding]:
-    """Two stages may see the same thing; the first word stands."""
-    kept: dict[tuple[str, str, str], Finding] = {}
-    for finding in findings:
-        kept.setdefault((finding.code, finding.subject.name, finding.message), finding)
-    return list(kept.values())
+    return decide(backend, situation, Kept(), progress or _silent).plan
 
 
 def check(request: Request) -> tuple[Finding, ...]:
@@ -200,12 +92,12 @@ def make_packages(
     """
     tell: Progress = progress or _silent
     tell("reading the model and its encodings")
-    made = []
+    made, kept = [], Kept()
     for backend, given in read_situations(requests):
         name = given.target.device.id
         where = out if len(requests) == 1 else out / name
         say = tell if len(requests) == 1 else _prefixed(name, tell)
-        made.append(_package(backend, given, where, force=force, templates=templates, tell=say))
+        made.append(_package(backend, given, where, kept, force=force, templates=templates, tell=say))
     return tuple(made)
 
 
@@ -214,18 +106,26 @@ def _prefixed(name: str, tell: Progress) -> Progress:
 
 
 def _package(
-    backend: Backend, given: Situation, out: Path, *, force: bool, templates: Path | None, tell: Progress
+    backend: Backend[P, D],
+    given: Situation,
+    out: Path,
+    kept: Kept,
+    *,
+    force: bool,
+    templates: Path | None,
+    tell: Progress,
 ) -> Packaged:
-    situation, plan = _decide(backend, given, tell)
+    decision = decide(backend, given, kept, tell)
+    plan = decision.plan
     if not plan.feasible:
         return Packaged(plan=plan, package=None, manifest=None, findings=plan.findings)
     with PackageWriter(out, force=force) as writer:
         tell("rendering")
-        writer.add(backend.render(situation, plan, templates))
-        execution = _execute(backend, writer, plan, situation, tell)
+        writer.add(backend.render(decision.prepared, plan, templates))
+        execution = _execute(backend, writer, decision, tell)
         writer.record_outputs()
         findings = sort_findings((*plan.findings, *execution.findings))
-        writer.add(_documents(plan, situation, execution, findings, templates))
+        writer.add(_documents(plan, decision.situation, execution, findings, templates))
         tell("verifying")
         writer.seal(_manifest(plan, given, execution, findings))
         _assert_sound(verify_package(writer.folder))
@@ -240,10 +140,11 @@ def _package(
     )
 
 
-def _execute(backend: Backend, writer: PackageWriter, plan: Plan, situation: Situation, tell: Progress) -> Execution:
-    if situation.request.compile is False:
+def _execute(backend: Backend[P, D], writer: PackageWriter, decision: Decision[P, D], tell: Progress) -> Execution:
+    if decision.given.request.compile is False:
         return Execution()
-    return backend.execute(writer.folder, plan, situation, tell)
+    opinion = next((known for known in load_backends() if isinstance(known, GivesSecondOpinion)), None)
+    return backend.execute(writer.folder, decision.prepared, decision.plan, Aids(progress=tell, opinion=opinion))
 
 
 def _assert_sound(report: VerifyReport) -> None:
@@ -255,13 +156,13 @@ def _assert_sound(report: VerifyReport) -> None:
         )
 
 
-def _generated(plan: Plan, execution: Execution) -> tuple[str, ...]:
+def _generated(plan: Plan[Any], execution: Execution) -> tuple[str, ...]:
     """The steps that were written down but did not run here."""
     return tuple(step.id for step in plan.steps if step.id not in execution.executed)
 
 
 def _documents(
-    plan: Plan,
+    plan: Plan[Any],
     situation: Situation,
     execution: Execution,
     findings: tuple[Finding, ...],
@@ -276,7 +177,7 @@ def _documents(
 
 
 def _manifest(
-    plan: Plan, situation: Situation, execution: Execution, findings: tuple[Finding, ...]
+    plan: Plan[Any], situation: Situation, execution: Execution, findings: tuple[Finding, ...]
 ) -> Mapping[str, Any]:
     from importlib.metadata import version
 

@@ -12,7 +12,9 @@ from typing import Any
 from packaging.version import Version
 
 from deploykit.contract.backend import Request
-from deploykit.deciding.pipeline import plan_situation, read_situation
+from deploykit.contract.kept import Kept
+from deploykit.deciding.decision import plan_as_given
+from deploykit.deciding.reading import read_situation
 from deploykit.errors import UnknownTargetError, UsageError
 from deploykit.findings import Finding
 from deploykit.tables.capabilities import CompatRow
@@ -71,14 +73,14 @@ def lowest_sdk(request: Request) -> SdkSearch:
     releases = _releases(backend.compat())
     if not releases:
         raise UsageError(f"the tables of {backend.id} are not kept per SDK release", next="use deploykit plan")
-    trials = []
+    trials, kept = [], Kept()
     for version in releases:
         try:
             target = backend.resolve(device, version)
         except UnknownTargetError:
             continue  # a release that is known to exist and about whose tools nothing is known
         tried = replace(situation, request=replace(request, sdk=version), target=target)
-        trials.append(SdkTrial(sdk=version, findings=plan_situation(backend, tried).findings))
+        trials.append(SdkTrial(sdk=version, findings=plan_as_given(backend, tried, kept).findings))
     return SdkSearch(backend=backend.id, target=device.id, trials=tuple(trials))
 
 

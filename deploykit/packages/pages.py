@@ -25,7 +25,7 @@ _MOST_BARS = 60
 
 
 def render_readme(
-    plan: Plan,
+    plan: Plan[Any],
     model_name: str,
     execution: Execution,
     generated: tuple[str, ...],
@@ -46,7 +46,7 @@ def render_readme(
 
 
 def render_report(
-    plan: Plan,
+    plan: Plan[Any],
     situation: Situation,
     execution: Execution,
     generated: tuple[str, ...],
@@ -83,7 +83,7 @@ def _coverage(situation: Situation) -> Mapping[str, int]:
     return dict(sorted(counts.items(), key=lambda item: -item[1]))
 
 
-def _type_bars(plan: Plan) -> list[dict[str, Any]]:
+def _type_bars(plan: Plan[Any]) -> list[dict[str, Any]]:
     rows = []
     for title, types in (("intended", plan.precision.intended), ("expected", plan.precision.expected)):
         counts: dict[str, int] = {}
@@ -95,7 +95,7 @@ def _type_bars(plan: Plan) -> list[dict[str, Any]]:
     return rows
 
 
-def _strip(plan: Plan, situation: Situation) -> list[tuple[str, str]]:
+def _strip(plan: Plan[Any], situation: Situation) -> list[tuple[str, str]]:
     """The expected type of every activation, in graph order."""
     types = plan.precision.expected or plan.precision.intended
     outputs = (name for node in situation.facts.nodes for name in node.outputs)

@@ -17,7 +17,7 @@ import pytest
 import deploykit
 from deploykit.contract.backend import Request
 from deploykit.deciding.choice import Chosen, choose_way
-from deploykit.deciding.pipeline import read_situation
+from deploykit.deciding.reading import read_situation
 from deploykit.deciding.rules import RULES as CHOICE_RULES
 
 DETR = Path(__file__).parents[1] / "data" / "aimet" / "detr"

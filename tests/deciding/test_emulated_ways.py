@@ -78,11 +78,11 @@ REWRITES = [
 
 @pytest.mark.parametrize("names", REWRITES, ids="+".join)
 def test_a_rewritten_detector_reaches_70_db_on_the_emulator(tmp_path: Path, names: tuple[str, ...]) -> None:
-    from deploykit_ort_qnn.provider_model import prepare
+    from deploykit_ort_qnn.provider_model import provider_model
 
     model, encodings, feeds = _detr("w8a16.v2.0.0")
     done = rewrite(model, encodings, names, feeds)
-    made = _emulate(tmp_path, prepare(done.model, done.encodings, int16_matmul=True).model, feeds)
+    made = _emulate(tmp_path, provider_model(done.model, done.encodings, int16_matmul=True).model, feeds)
     tail = None if done.tail is None else Session(done.tail)
     outputs = [
         values if tail is None else tail.run({**feed, **values}) for feed, values in zip(feeds, made, strict=True)
@@ -92,16 +92,16 @@ def test_a_rewritten_detector_reaches_70_db_on_the_emulator(tmp_path: Path, name
 
 
 def test_without_rewrites_the_emulator_is_as_bad_as_the_simulation(tmp_path: Path) -> None:
-    from deploykit_ort_qnn.provider_model import prepare
+    from deploykit_ort_qnn.provider_model import provider_model
 
     model, encodings, feeds = _detr("w8a16.v2.0.0")
-    made = _emulate(tmp_path, prepare(model, encodings, int16_matmul=True).model, feeds)
+    made = _emulate(tmp_path, provider_model(model, encodings, int16_matmul=True).model, feeds)
     assert overall_sqnr_db([Session(model).run(feed) for feed in feeds], made) < 15
 
 
 def test_every_segment_compiles_and_the_chain_runs_on_the_emulator(tmp_path: Path) -> None:
     """Quantized segments with their own encodings, the float one in float16: three contexts, one after the other."""
-    from deploykit_ort_qnn.provider_model import prepare
+    from deploykit_ort_qnn.provider_model import provider_model
 
     model, encodings, feeds = _detr("w8a16-fp16mix-omit.v2.0.0")
     facts = collect_facts(load_model(DETR / "model.onnx"))
@@ -113,7 +113,7 @@ def test_every_segment_compiles_and_the_chain_runs_on_the_emulator(tmp_path: Pat
         folder.mkdir()
         part = segment.model
         if segment.encodings is not None:
-            part = prepare(segment.model, segment.encodings, int16_matmul=True).model
+            part = provider_model(segment.model, segment.encodings, int16_matmul=True).model
         for known, made in zip(values, _emulate(folder, part, values), strict=True):
             known.update(made)
     reference = [Session(model).run(feed) for feed in feeds]
@@ -123,11 +123,11 @@ def test_every_segment_compiles_and_the_chain_runs_on_the_emulator(tmp_path: Pat
 @pytest.mark.parametrize("names", [("logit-of-sigmoid",), ("log-of-ratio", "log-range")], ids="+".join)
 def test_a_deformable_decoder_runs_wholly_on_the_emulator(tmp_path: Path, names: tuple[str, ...]) -> None:
     """GridSample, TopK and GatherElements in one context; boxes matched to the nearest, for TopK's order may differ."""
-    from deploykit_ort_qnn.provider_model import prepare
+    from deploykit_ort_qnn.provider_model import provider_model
 
     detector = _decoder_module()._detector()
     done = rewrite(detector.model, detector.encodings, ("saturating-constant", *names), detector.feeds)
-    made = _emulate(tmp_path, prepare(done.model, done.encodings, int16_matmul=True).model, detector.feeds)
+    made = _emulate(tmp_path, provider_model(done.model, done.encodings, int16_matmul=True).model, detector.feeds)
     session = Session(detector.model)
     for feed, values in zip(detector.feeds, made, strict=True):
         wanted, got = session.run(feed)["detections"][0], values["detections"][0]

@@ -17,7 +17,9 @@ import onnx
 import pytest
 
 from deploykit.contract.backend import Request
-from deploykit.deciding.pipeline import Packaged, make_package, make_plan, read_situations, verify
+from deploykit.contract.kept import Kept
+from deploykit.deciding.pipeline import Packaged, make_package, make_plan, verify
+from deploykit.deciding.reading import read_situations
 from deploykit.encodings.values import Affine
 from deploykit.errors import UnknownTargetError, UsageError
 from deploykit.packages.building import build_package
@@ -27,8 +29,8 @@ from deploykit.quantization.lpbq_files import convert_file
 from deploykit_ort_qnn import backend
 from deploykit_ort_qnn.compiler import CompileJob, compile_model
 from deploykit_ort_qnn.emulation import Comparison, compare, random_inputs
-from deploykit_ort_qnn.prepare import draft_of
-from deploykit_ort_qnn.provider_model import prepare
+from deploykit_ort_qnn.prepare import prepare
+from deploykit_ort_qnn.provider_model import provider_model
 from deploykit_ort_qnn.rules.compiled import NUMERIC_RULES
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
@@ -234,7 +236,7 @@ def test_blocks_run_in_fp16_unless_lpbq_is_asked_for(tmp_path: Path) -> None:
 
 def test_a_package_tells_the_loss_that_the_lpbq_command_tells(tmp_path: Path) -> None:
     """The command works on packed integers, the package on the weights: two ways to the same numbers."""
-    prepared = prepare(onnx.load(AIMET / "mlp/bq-w4a16.qdq.onnx"), None, lpbq=True, int16_matmul=True)
+    prepared = provider_model(onnx.load(AIMET / "mlp/bq-w4a16.qdq.onnx"), None, lpbq=True, int16_matmul=True)
     told = next(step.to_json()["losses"] for step in prepared.steps if step.id == "lpbq")
     report = convert_file(AIMET / "mlp/bq-w4a16.qdq.onnx", tmp_path / "out.onnx", refined=True)
     asked = [weight.loss.to_json() for weight in report.weights if weight.loss is not None]
@@ -338,7 +340,8 @@ def test_a_narrowed_operand_is_told_before_and_after(tmp_path: Path) -> None:
 
 def test_chips_of_one_request_share_the_preparation() -> None:
     requests = [request("vit/w8a16.qdq.onnx", target) for target in ("sm8550", "sm8650", "sm8750", "sm8450")]
-    drafts = [draft_of(situation) for _, situation in read_situations(requests)]
+    kept = Kept()
+    drafts = [prepare(situation, kept) for _, situation in read_situations(requests)]
     assert drafts[0].prepared is drafts[1].prepared is drafts[2].prepared
     assert drafts[3].prepared is not drafts[0].prepared  # another form: no int16 on HTP v69
 

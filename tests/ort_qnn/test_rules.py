@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from deploykit.contract.backend import Request
-from deploykit.deciding.pipeline import read_situation
+from deploykit.contract.kept import Kept
+from deploykit.deciding.reading import read_situation
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.quantization.insert_qdq import Skipped
 from deploykit.quantization.lpbq_arithmetic import Loss
@@ -22,7 +23,7 @@ from deploykit_ort_qnn.compiler import CompileOutcome, RefusedNode
 from deploykit_ort_qnn.environment import EnvironmentScope
 from deploykit_ort_qnn.options import Chosen
 from deploykit_ort_qnn.precision import PrecisionScope
-from deploykit_ort_qnn.prepare import Draft, draft_of, wheel_for
+from deploykit_ort_qnn.prepare import Draft, prepare, wheel_for
 from deploykit_ort_qnn.provider_model import Step
 from deploykit_ort_qnn.qnn_graph import QnnGraph, QnnNode, QnnTensor
 from deploykit_ort_qnn.rules.compiled import NumericScope, PackageScope
@@ -35,7 +36,7 @@ Case = Callable[[], Any]
 @cache
 def base(model: str = "mlp/w8a8.qdq.onnx", target: str = "sm8550") -> Draft:
     _, situation = read_situation(Request(model=AIMET / model, target=target, backend="ort-qnn"))
-    return draft_of(situation)
+    return prepare(situation, Kept())
 
 
 def draft(model: str = "mlp/w8a8.qdq.onnx", target: str = "sm8550", **changes: Any) -> Draft:

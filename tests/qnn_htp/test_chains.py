@@ -281,7 +281,7 @@ def test_the_segments_of_the_package_run_on_the_emulator(
     from deploykit.numerics.simulation import overall_sqnr_db
     from deploykit.quantization.placement import place
     from deploykit_ort_qnn.compiler import CompileJob, compile_model, execute_model
-    from deploykit_ort_qnn.provider_model import prepare
+    from deploykit_ort_qnn.provider_model import provider_model
 
     folder, soc = cut_packages["omit"].package, {"soc_model": "57"}
     assert folder is not None
@@ -290,7 +290,8 @@ def test_the_segments_of_the_package_run_on_the_emulator(
         model = load_model(folder / f"model/model_{name}.onnx")
         proto, encodings = model.proto, folder / f"encodings/model_{name}.json"
         if encodings.exists():
-            proto = prepare(proto, place(read_encodings(encodings), collect_facts(model)), int16_matmul=True).model
+            placed = place(read_encodings(encodings), collect_facts(model))
+            proto = provider_model(proto, placed, int16_matmul=True).model
         root = tmp_path / name
         root.mkdir()
         onnx.save(proto, root / "model.onnx")

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from deploykit.contract.backend import Request
-from deploykit.deciding.pipeline import read_situation
+from deploykit.deciding.reading import read_situation
 from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.tables.capabilities import Feature, Status
-from deploykit_qnn_htp.prepare import Candidate, Draft, draft_of
+from deploykit_qnn_htp.draft import Candidate, Draft, draft_of
 from deploykit_qnn_htp.routes import Intent, route_row
 from deploykit_qnn_htp.rules.prepared import DRAFT_RULES
 from deploykit_qnn_htp.rules.routes import ROUTE_RULES

@@ -16,10 +16,12 @@ import pytest
 import deploykit
 from deploykit.contract.backend import Request, Situation
 from deploykit.deciding.choice import choose_way
-from deploykit.deciding.pipeline import Packaged, read_situation
+from deploykit.deciding.pipeline import Packaged
+from deploykit.deciding.reading import read_situation
 from deploykit.errors import UsageError
 from deploykit.rewrites.contract import transform_names
 from deploykit_qnn_htp.planning import make_plan
+from deploykit_qnn_htp.prepare import prepare
 
 DETR = Path(__file__).parents[1] / "data" / "aimet" / "detr"
 STYLES = pytest.mark.parametrize("style", ["explicit", "omit"])
@@ -193,8 +195,8 @@ def without(situation: Situation, name: str) -> Situation:
 
 
 def test_a_segment_without_a_route_makes_the_plan_infeasible() -> None:
-    assert make_plan(cut()).feasible
-    plan = make_plan(without(cut(), "/backbone/act0/Mul_output_0"))
+    assert make_plan(prepare(cut())).feasible
+    plan = make_plan(prepare(without(cut(), "/backbone/act0/Mul_output_0")))
     (gap,) = [finding for finding in plan.findings if finding.code == "QNN105"]
     assert gap.blocks
     # Without a grid of its input, a bias has none either.
@@ -210,4 +212,4 @@ def test_a_calibration_list_contradicts_a_cut(options: dict[str, Any]) -> None:
     situation = cut()
     asked = replace(situation, request=replace(situation.request, adapter_options=options))
     with pytest.raises(UsageError, match="segments"):
-        make_plan(asked)
+        prepare(asked)

@@ -17,7 +17,7 @@ from deploykit.findings import Severity
 from deploykit.graph import load_model, wrap_proto
 from deploykit.graph.collect import collect_facts
 from deploykit_vitis_ai import backend
-from deploykit_vitis_ai.prepare import Draft, make_draft
+from deploykit_vitis_ai.draft import Draft, make_draft
 from deploykit_vitis_ai.rules.model import DRAFT_RULES
 from deploykit_vitis_ai.rules.release import DRAFT_RULES as RELEASE_RULES
 from deploykit_vitis_ai.rules.request import DRAFT_RULES as REQUEST_RULES

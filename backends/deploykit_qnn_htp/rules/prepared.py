@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from deploykit.findings import Severity, SubjectKind
 from deploykit.rules import Found, Registry
 from deploykit.tables.capabilities import Feature, Status
+from deploykit_qnn_htp.draft import Draft
 from deploykit_qnn_htp.naming import listed
-from deploykit_qnn_htp.prepare import Draft
 from deploykit_qnn_htp.routes import Intent
 
 if TYPE_CHECKING:

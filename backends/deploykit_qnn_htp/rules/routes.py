@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from deploykit.findings import Severity, SubjectKind
 from deploykit.rules import Found, Registry
 from deploykit.tables.capabilities import Feature, Status
+from deploykit_qnn_htp.draft import Candidate, Draft
 from deploykit_qnn_htp.naming import listed
-from deploykit_qnn_htp.prepare import Candidate, Draft
 from deploykit_qnn_htp.routes import Intent
 
 __all__ = ["ROUTE_RULES"]

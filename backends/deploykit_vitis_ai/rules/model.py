@@ -8,8 +8,8 @@ from deploykit.findings import Severity, SubjectKind
 from deploykit.graph.facts import GraphFacts, NodeFact
 from deploykit.quantization.unlike_ranges import exclusion_around
 from deploykit.rules import Found
+from deploykit_vitis_ai.draft import DRAFT_RULES, Draft
 from deploykit_vitis_ai.inspection import grids_of, is_power_of_two
-from deploykit_vitis_ai.prepare import DRAFT_RULES, Draft
 
 __all__ = ["DRAFT_RULES"]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from deploykit.findings import Severity, SubjectKind
 from deploykit.rules import Found
-from deploykit_vitis_ai.prepare import DRAFT_RULES, INTEGER, Draft
+from deploykit_vitis_ai.draft import DRAFT_RULES, INTEGER, Draft
 from deploykit_vitis_ai.tables import driver_bounds
 from deploykit_vitis_ai.targets import is_older
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from deploykit.findings import SubjectKind
 from deploykit.rules import Found
+from deploykit_vitis_ai.draft import DRAFT_RULES, INTEGER, Draft
 from deploykit_vitis_ai.exclusions import GRAPH_INPUT
-from deploykit_vitis_ai.prepare import DRAFT_RULES, INTEGER, Draft
 from deploykit_vitis_ai.tables import precisions
 from deploykit_vitis_ai.targets import PRODUCTS, is_older
 

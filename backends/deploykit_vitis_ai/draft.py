@@ -1,0 +1,161 @@
+"""A request worked out as far as it goes without judging it: product, number format, exclusions, options, toolchain.
+
+The rules judge a draft; planning turns one that nothing blocks into a plan. Pure: it reads the situation only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from deploykit.contract.backend import Situation
+from deploykit.graph.facts import GraphFacts
+from deploykit.rules import Registry
+from deploykit_vitis_ai.exclusions import Exclusions, resolve_exclusions
+from deploykit_vitis_ai.options import ChosenOptions, parse_options
+from deploykit_vitis_ai.tables import Fp16Way, Release, fp16_ways, precisions
+from deploykit_vitis_ai.targets import GEN2, RYZEN, release_of
+
+__all__ = ["DRAFT_RULES", "INTEGER", "Draft", "make_draft"]
+
+INTEGER = ("vint8", "mixed", "xint8", "a8w8", "a16w8")
+"""The formats that Quark makes."""
+
+_FAMILIES: Mapping[str, tuple[str, ...]] = {
+    "w8a8": ("vint8", "a8w8", "xint8"),
+    "int8": ("vint8", "xint8"),
+    "w8a16": ("a16w8",),
+    "vint8+bf16": ("mixed",),
+    "vint8+fp16": ("mixed",),
+}
+"""Names other tool chains use, with the formats that mean them here, best first."""
+
+DEFAULT_TOOLCHAIN = "quark==0.13"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """What was asked for and what it amounts to.
+
+    ``precision`` is a format of ``data/precisions.toml`` in lower case, ``as-is`` for a model that is quantized
+    already, or "" when none was given and none can be chosen. ``source`` is float32, float16 or qdq.
+    """
+
+    situation: Situation
+    product: str
+    release: Release | None
+    asked: str
+    precision: str
+    source: str
+    exclusions: Exclusions
+    options: ChosenOptions
+    toolchain: str
+    random_data: bool
+
+    @property
+    def facts(self) -> GraphFacts:
+        """The facts of the model."""
+        return self.situation.facts
+
+    @property
+    def device_facts(self) -> Mapping[str, Any]:
+        """The device's facts by name, values only."""
+        return {name: fact.value for name, fact in self.situation.target.device.facts.items()}
+
+    @property
+    def offered(self) -> tuple[str, ...]:
+        """The formats the device is documented to have."""
+        value = self.situation.target.device.fact("precisions")
+        return value if isinstance(value, tuple) else ()
+
+    @property
+    def unconfirmed(self) -> tuple[str, ...]:
+        """The formats that only an uncertain source gives the device."""
+        value = self.situation.target.device.fact("precisions_unconfirmed")
+        return value if isinstance(value, tuple) else ()
+
+    @property
+    def needs_quark(self) -> bool:
+        """True when Quark has to make the model."""
+        return self.precision in INTEGER and self.source != "qdq"
+
+    @property
+    def precision_with_exclusions(self) -> str:
+        """What to ask for to leave a part in float: a format of its own on gen 2, the same format elsewhere."""
+        return "mixed" if self.precision in ("vint8", "mixed") else self.precision
+
+    @property
+    def is_gen2(self) -> bool:
+        """Versal AI Edge Gen 2, compiled ahead on a host."""
+        return self.product == GEN2
+
+    @property
+    def is_ryzen(self) -> bool:
+        """A PC with Ryzen AI."""
+        return self.product == RYZEN
+
+    @property
+    def float16_way(self) -> Fp16Way | None:
+        """How a float16 source becomes int8 with this Quark; None when no valid way was observed."""
+        version = self.toolchain.partition("==")[2]
+        ways = [way for way in fp16_ways() if way.quark == version and way.valid]
+        return next((way for way in ways if way.way in ("shapeshifter", "convert_fp16_to_fp32")), None)
+
+
+DRAFT_RULES: Registry[Draft] = Registry("draft")
+
+
+def make_draft(situation: Situation) -> Draft:
+    """Work the request out; raises UsageError for options that make no sense."""
+    device, request = situation.target.device, situation.request
+    product = str(device.fact("product"))
+    given = request.adapter_options
+    exclusions = resolve_exclusions(situation.facts, given.get("exclude_node", ()), given.get("exclude_subgraph", ()))
+    source = _source(situation.facts)
+    offered = device.fact("precisions") or ()
+    release = release_of(situation.target)
+    options = parse_options(request.options, product=product, device_class=str(device.fact("device_class") or ""))
+    return Draft(
+        situation=situation,
+        product=product,
+        release=release,
+        asked=request.precision or "",
+        precision=_precision(request.precision or "", offered, source, exclusions),
+        source=source,
+        exclusions=exclusions,
+        options=options,
+        toolchain=_toolchain(options, release),
+        random_data=bool(given.get("random_data")),
+    )
+
+
+def _toolchain(options: ChosenOptions, release: Release | None) -> str:
+    if options.quark:
+        return f"quark=={options.quark}"
+    return (release.toolchain if release is not None else "") or DEFAULT_TOOLCHAIN
+
+
+def _precision(asked: str, offered: tuple[str, ...], source: str, exclusions: Exclusions) -> str:
+    if not asked:
+        if source == "qdq":
+            return "as-is"
+        return "bf16" if "bf16" in offered else ""
+    name = asked.lower()
+    family = _FAMILIES.get(name, (name,))
+    chosen = next((member for member in family if member in offered), family[0])
+    return "mixed" if chosen == "vint8" and exclusions else chosen
+
+
+def _source(facts: GraphFacts) -> str:
+    if facts.is_qdq:
+        return "qdq"
+    weights = [fact.dtype for fact in facts.tensors.values() if fact.is_weight and fact.is_float]
+    return "float16" if weights.count("float16") > len(weights) / 2 else "float32"
+
+
+def preset_of(precision: str) -> str:
+    """The name of Quark's preset for a format."""
+    if precision == "mixed":
+        return "VINT8"
+    return next(row.quark_preset for row in precisions() if row.name.lower() == precision)

@@ -1,0 +1,87 @@
+"""The stages ``prepare``, ``choose`` and ``plan`` for one situation: the decision, and everything found on the way.
+
+It writes nothing; what a device or an SDK can do is the adapter's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
+
+from deploykit.contract.backend import Backend, Progress, Situation
+from deploykit.contract.kept import Kept
+from deploykit.contract.plans import Plan
+from deploykit.deciding.choice import Chosen, choose_way
+from deploykit.deciding.rules import RULES as CHOICE_RULES
+from deploykit.findings import Finding, Severity, sort_findings
+
+__all__ = ["Decision", "decide", "plan_as_given"]
+
+P = TypeVar("P")
+D = TypeVar("D")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision(Generic[P, D]):
+    """What was asked for, what is packaged instead where the graph was rewritten or cut, and the plan for that."""
+
+    given: Situation
+    chosen: Chosen
+    prepared: P
+    plan: Plan[D]
+
+    @property
+    def situation(self) -> Situation:
+        """The situation that is packaged."""
+        return self.chosen.situation
+
+
+def decide(backend: Backend[P, D], given: Situation, kept: Kept, tell: Progress) -> Decision[P, D]:
+    """Choose among the ways, prepare the one chosen, and plan it.
+
+    What is wrong with the model as it was given stays visible: its errors are shown as handled by the rewriting.
+    """
+    chosen = choose_way(backend, given, tell)
+    tell("planning")
+    prepared = backend.prepare(chosen.situation, kept)
+    plan = backend.plan(prepared)
+    changed = chosen.situation.rewritten or chosen.situation.segments
+    avoided = _avoided(backend.plan(backend.prepare(given, kept)), plan, chosen) if changed else ()
+    found = (*given.target.findings, *_core_findings(given), *CHOICE_RULES.run(chosen), *plan.findings, *avoided)
+    plan = replace(plan, findings=sort_findings(_each_once(found)), candidates=chosen.candidates)
+    return Decision(given=given, chosen=chosen, prepared=prepared, plan=plan)
+
+
+def plan_as_given(backend: Backend[P, D], situation: Situation, kept: Kept) -> Plan[D]:
+    """The plan for a model as it is, nothing chosen; ``lowest_sdk`` asks this for one model under many releases."""
+    plan = backend.plan(backend.prepare(situation, kept))
+    findings = (*situation.target.findings, *_core_findings(situation), *plan.findings)
+    return replace(plan, findings=sort_findings(_each_once(findings)))
+
+
+def _avoided(before: Plan[D], after: Plan[D], chosen: Chosen) -> tuple[Finding, ...]:
+    """Errors and warnings of the model as it was given that the rewritten one no longer has."""
+    left = {(finding.code, finding.subject.name) for finding in after.findings}
+    gone = [finding for finding in before.findings if (finding.code, finding.subject.name) not in left]
+    how = chosen.explains or "the graph is rewritten"
+    return tuple(finding.with_handled(how) for finding in gone if finding.severity is not Severity.INFO)
+
+
+def _core_findings(situation: Situation) -> tuple[Finding, ...]:
+    from deploykit.graph.rules import RULES as GRAPH_RULES
+    from deploykit.quantization.encodings_on_graph import EncodingsOnGraph
+    from deploykit.quantization.rules import RULES as ENCODING_RULES
+
+    graph = GRAPH_RULES.run(situation.facts)
+    if situation.encodings is None:
+        return graph
+    return (*graph, *ENCODING_RULES.run(EncodingsOnGraph(encodings=situation.encodings, facts=situation.facts)))
+
+
+def _each_once(findings: Iterable[Finding]) -> list[Finding]:
+    """Two stages may see the same thing; the first word stands."""
+    kept: dict[tuple[str, str, str], Finding] = {}
+    for finding in findings:
+        kept.setdefault((finding.code, finding.subject.name, finding.message), finding)
+    return list(kept.values())

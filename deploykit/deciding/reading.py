@@ -1,0 +1,67 @@
+"""The stage ``read``: the target first, because that is cheap, then model and encodings. It decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from deploykit.contract.backend import AnyBackend, Request, Situation
+from deploykit.contract.plugins import all_devices, load_backend
+from deploykit.contract.targets import Target, find_device
+from deploykit.errors import UsageError
+
+if TYPE_CHECKING:
+    from deploykit.encodings.values import EncodingSet
+    from deploykit.graph.facts import GraphFacts
+
+__all__ = ["read_situation", "read_situations", "resolve_target"]
+
+
+def resolve_target(request: Request) -> tuple[AnyBackend, Target]:
+    """The backend and the device under the wanted SDK version; raises UnknownTargetError."""
+    if request.backend is not None:
+        backend = load_backend(request.backend)
+        device = find_device(backend.devices(), request.target)
+        return backend, backend.resolve(device, request.sdk)
+    device = find_device(all_devices(), request.target)
+    if not device.backends:
+        raise UsageError(f"target {device.id}: no installed backend packages for it", next="name one with --backend")
+    backend = load_backend(device.backends[0])
+    return backend, backend.resolve(device, request.sdk)
+
+
+def read_situation(request: Request) -> tuple[AnyBackend, Situation]:
+    """Everything known before a decision: the target first, because that is cheap, then model and encodings."""
+    ((backend, situation),) = read_situations([request])
+    return backend, situation
+
+
+def read_situations(requests: Sequence[Request]) -> list[tuple[AnyBackend, Situation]]:
+    """The same for requests that differ in their target only: model and encodings are read once."""
+    from deploykit.graph import load_model
+    from deploykit.graph.collect import collect_facts
+
+    targets = [resolve_target(request) for request in requests]
+    model = load_model(requests[0].model)
+    facts = collect_facts(model)
+    encodings = _read_encodings(requests[0], facts)
+    return [
+        (backend, Situation(request=request, model=model, facts=facts, encodings=encodings, target=target))
+        for request, (backend, target) in zip(requests, targets, strict=True)
+    ]
+
+
+def _read_encodings(request: Request, facts: GraphFacts) -> EncodingSet | None:
+    if request.encodings is None:
+        if request.float_tensors is not None:
+            raise UsageError("--float-tensors without --encodings", next="give the encodings it belongs to")
+        return None
+    from deploykit.encodings.reading import read_encodings
+    from deploykit.quantization.placement import place
+
+    encodings = read_encodings(request.encodings)
+    if request.float_tensors is not None:
+        from deploykit.encodings.float_tensors import read_float_tensors, with_float_tensors
+
+        encodings = with_float_tensors(encodings, read_float_tensors(request.float_tensors))
+    return place(encodings, facts)
