@@ -13,10 +13,13 @@ from typing import Any
 __all__ = [
     "Confidence",
     "Finding",
+    "FindingGroup",
     "Severity",
     "Subject",
     "SubjectKind",
     "exit_status",
+    "group_findings",
+    "headline",
     "listed",
     "sort_findings",
     "summarize",
@@ -134,6 +137,59 @@ def summarize(findings: Iterable[Finding]) -> dict[str, int]:
     for finding in findings:
         counts[str(finding.severity)] += 1
     return counts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindingGroup:
+    """Findings of one rule that are in the same state: all open, or all handled."""
+
+    findings: tuple[Finding, ...]
+
+    @property
+    def first(self) -> Finding:
+        """The one whose words stand for all."""
+        return self.findings[0]
+
+    @property
+    def blocks(self) -> bool:
+        """True when one of them is an error that nothing handles."""
+        return any(finding.blocks for finding in self.findings)
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self.findings)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What they are about, each once."""
+        return tuple(dict.fromkeys(finding.subject.name for finding in self.findings))
+
+    @property
+    def others(self) -> str:
+        """How many more there are than the first, and at most 3 of their names; "" for a single one."""
+        if len(self.findings) == 1:
+            return ""
+        rest = [name for name in self.names if name != self.first.subject.name]
+        return f"{len(self.findings) - 1} more" + (f": {listed(rest, most=3)}" if rest else "")
+
+
+def group_findings(findings: Iterable[Finding]) -> tuple[tuple[FindingGroup, ...], tuple[FindingGroup, ...]]:
+    """The open findings by rule and severity, in the order of ``sort_findings``, and the handled ones likewise."""
+    groups: dict[tuple[str, bool, Severity], list[Finding]] = {}
+    for finding in sort_findings(findings):
+        groups.setdefault((finding.code, finding.handled is None, finding.severity), []).append(finding)
+    made = [(is_open, FindingGroup(findings=tuple(group))) for (_, is_open, _), group in groups.items()]
+    return tuple(g for is_open, g in made if is_open), tuple(g for is_open, g in made if not is_open)
+
+
+def headline(findings: Iterable[Finding]) -> str:
+    """How many findings are open, by severity, and how many are handled: "1 error, 2 warnings, 12 handled"."""
+    known = list(findings)
+    counts = summarize(finding for finding in known if finding.handled is None)
+    words = [f"{n} {name}{'s' if n != 1 and name != 'info' else ''}" for name, n in counts.items() if n]
+    handled = sum(finding.handled is not None for finding in known)
+    return ", ".join([*words, *([f"{handled} handled"] if handled else [])]) or "no findings"
 
 
 def exit_status(findings: Iterable[Finding]) -> int:

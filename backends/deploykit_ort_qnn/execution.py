@@ -5,11 +5,13 @@ Its findings come from rules; it chooses nothing that the plan did not choose.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from deploykit.contract.backend import Aids, Execution, Progress
 from deploykit.contract.plans import Plan
+from deploykit.contract.status import Compilation, Compiled
 from deploykit.errors import ToolError
 from deploykit.findings import Finding
 from deploykit.packages.writing import json_text
@@ -52,14 +54,27 @@ def execute(package: Path, draft: Draft, plan: Plan[None], aids: Aids) -> Execut
     if not outcome.ok:
         (package / "logs").mkdir(exist_ok=True)
         (package / "logs" / "compile.log").write_text("\n".join(_stable(outcome.log)) + "\n", "utf-8")
-        return Execution(outputs=("logs/compile.log",), findings=findings, record=record)
+        refused = Compilation(state=Compiled.REFUSED, by=_compiler(wheel, plan), why=outcome.status)
+        return Execution(outputs=("logs/compile.log",), findings=findings, record=record, compiled=refused)
     precision = _judge_types(package, draft, outcome)
     numbers, numeric = _judge_numbers(package, draft, plan, progress)
     outputs = (*outcome.files, EVIDENCE, *((NUMBERS,) if numbers else ()))
     if numbers:
         record["numbers"] = numbers
     executed = ("compile", "emulate") if numbers else ("compile",)
-    return Execution(executed=executed, outputs=outputs, record=record, findings=(*findings, *precision, *numeric))
+    return Execution(
+        executed=executed,
+        outputs=outputs,
+        record=record,
+        findings=(*findings, *precision, *numeric),
+        compiled=Compilation(state=Compiled.YES, by=_compiler(wheel, plan)),
+    )
+
+
+def _compiler(wheel: Mapping[str, str], plan: Plan[None]) -> str:
+    """Who compiled, for people: the release, the wheel, the chip."""
+    soc = plan.configs[COMPILE]["provider_options"]["soc_model"]
+    return f"QAIRT {wheel['qairt']} (onnxruntime-qnn {wheel['wheel']}) for soc_model {soc}"
 
 
 def _job(package: Path, draft: Draft, plan: Plan[None]) -> CompileJob:

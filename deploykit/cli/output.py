@@ -11,14 +11,18 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from deploykit.cli.frame import settings
-from deploykit.findings import Finding, sort_findings, summarize
+from deploykit.findings import Finding, FindingGroup, group_findings, headline, listed, sort_findings
 
-__all__ = ["emit", "findings_text", "progress", "table"]
+__all__ = ["emit", "findings_text", "progress", "status_lines", "table"]
+
+
+if TYPE_CHECKING:
+    from deploykit.contract.status import Status
 
 _COLORS = {"error": "red", "warning": "yellow", "info": "cyan"}
 
@@ -64,22 +68,68 @@ def _row(cells: Sequence[str], widths: Sequence[int], room: int) -> Iterator[str
 
 
 def findings_text(findings: Iterable[Finding]) -> str:
-    """Findings for people: the blocking ones first, each with what to do next, and a closing count."""
-    ordered = sort_findings(findings)
-    if not ordered:
+    """Findings for people: open ones by rule with what to do next, then one line for all that is handled.
+
+    With -v every single one is listed, the handled ones with what the plan does about them.
+    """
+    known = sort_findings(findings)
+    if not known:
         return "no findings"
-    counts = ", ".join(f"{count} {name}" for name, count in summarize(ordered).items() if count)
-    return "\n".join([*(_finding(finding) for finding in ordered), counts])
+    still_open, handled = group_findings(known)
+    if settings().verbosity > 0:
+        lines = [_finding(finding) for finding in known]
+    else:
+        lines = [_group(group) for group in still_open]
+        lines += [_handled(handled)] if handled else []
+    return "\n".join([*lines, headline(known)])
+
+
+def _group(group: FindingGroup) -> str:
+    others = f" (and {group.others})" if group.others else ""
+    return "\n".join([_line(group.first) + others, *_advice(group.first)])
 
 
 def _finding(finding: Finding) -> str:
-    word = click.style(f"{finding.severity}", fg=_COLORS[finding.severity], bold=finding.blocks)
-    lines = [f"{word} {finding.code} {finding.slug}: {finding.message}"]
+    return "\n".join([_line(finding), *_advice(finding)])
+
+
+def _line(finding: Finding) -> str:
+    """An error that is handled is no longer red: it is no error any more."""
+    open_color = _COLORS[finding.severity] if finding.handled is None else "green"
+    word = click.style(f"{finding.severity}", fg=open_color, bold=finding.blocks)
+    return f"{word} {finding.code} {finding.slug}: {finding.message}"
+
+
+def _advice(finding: Finding) -> list[str]:
     if finding.handled is not None:
-        lines.append(f"    handled: {finding.handled}")
-    elif finding.hint:
-        lines.append(f"    next: {finding.hint}")
-    return "\n".join(lines)
+        return [f"    handled: {finding.handled}"]
+    return [f"    next: {finding.hint}"] if finding.hint else []
+
+
+def _handled(groups: Sequence[FindingGroup]) -> str:
+    count = sum(len(group.findings) for group in groups)
+    rules = [f"{group.first.code} {group.first.slug}" for group in groups]
+    return f"{click.style(f'{count} handled', fg='green')}: {listed(rules, most=6)} (-v lists them)"
+
+
+def status_lines(status: Status) -> list[str]:
+    """The three facts about a package, one line each: what is bad red, what is good green, what is open yellow."""
+    bad = {
+        "intact": not status.intact,
+        "compiled": status.compiled.state == "refused",
+        "right": status.right.state == "no",
+    }
+    lines = []
+    for key, words in status.lines():
+        color = (
+            "red"
+            if bad[key] or (key == "right" and status.right.broken)
+            else "green"
+            if words[:3] == "yes"
+            else "yellow"
+        )
+        lines.append(f"{key:<10} {click.style(words, fg=color, bold=bad[key])}")
+    return lines
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import click
 
 from deploykit.cli.frame import Command
 from deploykit.cli.options import many_target_options, request_from
-from deploykit.cli.output import emit, findings_text, progress
+from deploykit.cli.output import emit, findings_text, progress, status_lines
 
 if TYPE_CHECKING:
     from deploykit.deciding.pipeline import Packaged
@@ -45,16 +45,16 @@ def _titled(packaged: Packaged) -> str:
 
 
 def _text(packaged: Packaged) -> str:
-    lines = [findings_text(packaged.findings), ""]
     if packaged.package is None:
-        lines.append(click.style("no package was written: see the errors above", fg="red", bold=True))
-        return "\n".join(lines)
+        no = click.style("no package was written: see the errors above", fg="red", bold=True)
+        return "\n".join([findings_text(packaged.findings), "", no])
+    lines = [*status_lines(packaged.status), "", findings_text(packaged.findings), ""]
     route = packaged.plan.route
     assert route is not None
     lines += [
         f"route      {route.id} ({route.confidence}): {route.why}",
         f"executed   {', '.join(packaged.executed) or 'nothing'}",
         f"generated  {', '.join(packaged.generated) or 'nothing'}",
-        f"package    {packaged.package} (verified; open report.html)",
+        f"package    {packaged.package} (open report.html)",
     ]
     return "\n".join(lines)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from deploykit.cli.frame import Command
-from deploykit.cli.output import emit, findings_text
+from deploykit.cli.output import emit, findings_text, status_lines
 
 if TYPE_CHECKING:
     from deploykit.packages.verifying import VerifyReport
@@ -36,5 +36,4 @@ def _text(report: VerifyReport) -> str:
     ]
     if report.findings:
         lines.append(findings_text(report.findings))
-    lines.append("the package is good" if report.ok else "the package is not good")
-    return "\n".join(lines)
+    return "\n".join([*status_lines(report.status), "", *lines])

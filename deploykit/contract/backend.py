@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, runtime_che
 
 from deploykit.contract.kept import Kept
 from deploykit.contract.plans import Plan
+from deploykit.contract.status import Compilation, Correctness
 from deploykit.contract.targets import Target
 from deploykit.findings import Confidence, Finding
 from deploykit.rules import Registry
@@ -139,12 +140,17 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Execution:
-    """What really ran, with the files it left (package-relative), the facts to record, and what it found."""
+    """What really ran, with the files it left (package-relative), the facts to record, and what it found.
+
+    ``right`` is None where nothing was run whose numbers could be judged.
+    """
 
     executed: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     record: Mapping[str, Any] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
+    compiled: Compilation = field(default_factory=Compilation)
+    right: Correctness | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from deploykit.contract.backend import AnyBackend, MixedSupport, Situation
 from deploykit.contract.optional import MixesPrecision
+from deploykit.contract.status import Correctness
 from deploykit.errors import DeploykitError, UsageError
 
 if TYPE_CHECKING:
@@ -35,6 +36,11 @@ class Chosen:
     prepared: Prepared | None = None
     reference_db: float = 0.0
     skipped: str = ""
+
+    @property
+    def right(self) -> Correctness:
+        """What the simulation says of the way that was chosen."""
+        return Correctness(why=self.skipped)
 
     @property
     def candidates(self) -> tuple[Mapping[str, Any], ...]:

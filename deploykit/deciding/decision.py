@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 from deploykit.contract.backend import Backend, Progress, Situation
 from deploykit.contract.kept import Kept
 from deploykit.contract.plans import Plan
+from deploykit.contract.status import Correctness
 from deploykit.deciding.choice import Chosen, choose_way
 from deploykit.deciding.rules import RULES as CHOICE_RULES
 from deploykit.findings import Finding, Severity, sort_findings
@@ -35,6 +36,11 @@ class Decision(Generic[P, D]):
     def situation(self) -> Situation:
         """The situation that is packaged."""
         return self.chosen.situation
+
+    @property
+    def right(self) -> Correctness:
+        """What the simulation of the chosen way says; not judged where nothing was simulated."""
+        return self.chosen.right
 
 
 def decide(backend: Backend[P, D], given: Situation, kept: Kept, tell: Progress) -> Decision[P, D]:

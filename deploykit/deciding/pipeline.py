@@ -6,7 +6,7 @@ It joins the stages and decides nothing itself; what a device or an SDK can do i
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,6 +15,7 @@ from deploykit.contract.kept import Kept
 from deploykit.contract.optional import GivesSecondOpinion
 from deploykit.contract.plans import Plan
 from deploykit.contract.plugins import load_backends
+from deploykit.contract.status import Status
 from deploykit.deciding.decision import Decision, decide
 from deploykit.deciding.reading import read_situation, read_situations
 from deploykit.errors import DefectError
@@ -38,11 +39,12 @@ class Packaged:
     executed: tuple[str, ...] = ()
     generated: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
+    status: Status = field(default_factory=Status)
 
     @property
     def exit_status(self) -> int:
-        """0 when a package was written and nothing blocks, else 1."""
-        return 1 if self.package is None else exit_status(self.findings)
+        """0 when a package was written, nothing blocks, nothing was refused and nothing is wrong; else 1."""
+        return 1 if self.package is None or not self.status.good else exit_status(self.findings)
 
     def to_json(self) -> dict[str, Any]:
         """The published shape of ``deploykit package --json``."""
@@ -57,6 +59,7 @@ class Packaged:
             "manifest": None if self.manifest is None else str(self.manifest),
             "executed": list(self.executed),
             "generated": list(self.generated),
+            "status": self.status.to_json(),
         }
 
 
@@ -125,9 +128,10 @@ def _package(
         execution = _execute(backend, writer, decision, tell)
         writer.record_outputs()
         findings = sort_findings((*plan.findings, *execution.findings))
-        writer.add(_documents(plan, decision.situation, execution, findings, templates))
+        status = Status(compiled=execution.compiled, right=execution.right or decision.right)
+        writer.add(_documents(plan, decision.situation, execution, status, findings, templates))
         tell("verifying")
-        writer.seal(_manifest(plan, given, execution, findings))
+        writer.seal(_manifest(plan, given, execution, status, findings))
         _assert_sound(verify_package(writer.folder))
         manifest = writer.publish()
     return Packaged(
@@ -137,6 +141,7 @@ def _package(
         executed=execution.executed,
         generated=_generated(plan, execution),
         findings=findings,
+        status=status,
     )
 
 
@@ -165,6 +170,7 @@ def _documents(
     plan: Plan[Any],
     situation: Situation,
     execution: Execution,
+    status: Status,
     findings: tuple[Finding, ...],
     templates: Path | None,
 ) -> Iterable[PackageFile]:
@@ -172,12 +178,16 @@ def _documents(
 
     model_name = situation.request.model.name
     generated = _generated(plan, execution)
-    yield TextFile(path="README.md", text=render_readme(plan, model_name, execution, generated, findings, templates))
-    yield TextFile(path="report.html", text=render_report(plan, situation, execution, generated, findings, templates))
+    yield TextFile(
+        path="README.md", text=render_readme(plan, model_name, execution, generated, status, findings, templates)
+    )
+    yield TextFile(
+        path="report.html", text=render_report(plan, situation, execution, generated, status, findings, templates)
+    )
 
 
 def _manifest(
-    plan: Plan[Any], situation: Situation, execution: Execution, findings: tuple[Finding, ...]
+    plan: Plan[Any], situation: Situation, execution: Execution, status: Status, findings: tuple[Finding, ...]
 ) -> Mapping[str, Any]:
     from importlib.metadata import version
 
@@ -195,6 +205,7 @@ def _manifest(
         "executed": list(execution.executed),
         "generated": list(_generated(plan, execution)),
         "record": dict(execution.record),
+        "status": status.to_json(),
         "findings": [finding.to_json() for finding in findings],
     }
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from deploykit.contract.backend import Execution, Situation
 from deploykit.contract.plans import Plan
-from deploykit.findings import Finding, summarize
+from deploykit.contract.status import Status
+from deploykit.findings import Finding, group_findings, headline
 from deploykit.packages.rendering import render
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ def render_readme(
     model_name: str,
     execution: Execution,
     generated: tuple[str, ...],
+    status: Status,
     findings: tuple[Finding, ...],
     templates: Path | None,
 ) -> str:
@@ -38,7 +40,10 @@ def render_readme(
         "model_name": model_name,
         "executed": execution.executed,
         "generated": generated,
-        "findings": findings,
+        "status": status.lines(),
+        "headline": headline(findings),
+        "open": group_findings(findings)[0],
+        "handled": group_findings(findings)[1],
         "host_steps": [step for step in plan.steps if step.where == "host"],
         "device_steps": [step for step in plan.steps if step.where == "device"],
     }
@@ -50,6 +55,7 @@ def render_report(
     situation: Situation,
     execution: Execution,
     generated: tuple[str, ...],
+    status: Status,
     findings: tuple[Finding, ...],
     templates: Path | None,
 ) -> str:
@@ -60,8 +66,10 @@ def render_report(
         "model_name": situation.request.model.name,
         "execution": execution,
         "generated": generated,
-        "findings": findings,
-        "counts": summarize(findings),
+        "status": status,
+        "headline": headline(findings),
+        "open": group_findings(findings)[0],
+        "handled": group_findings(findings)[1],
         "coverage": _coverage(situation),
         "types": _type_bars(plan),
         "strip": _strip(plan, situation),

@@ -12,6 +12,7 @@ from typing import Any
 
 from deploykit.contract.backend import Check
 from deploykit.contract.plugins import load_backend
+from deploykit.contract.status import Status, status_from_json
 from deploykit.errors import DeploykitError, PackageError
 from deploykit.findings import Finding, exit_status
 from deploykit.packages.writing import BUILD_FOLDERS, hash_file, list_files, read_manifest
@@ -28,11 +29,13 @@ class VerifyReport:
     intended: Mapping[str, str] = field(default_factory=dict)
     actual: Mapping[str, str] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
+    status: Status = field(default_factory=Status)
 
     @property
     def ok(self) -> bool:
-        """True when every check passed, no finding blocks and no type differs."""
-        return all(check.ok for check in self.checks) and not exit_status(self.findings) and not self.mismatches
+        """True when every check passed, no finding blocks, no type differs, and nothing is refused or wrong."""
+        sound = all(check.ok for check in self.checks) and not exit_status(self.findings)
+        return sound and not self.mismatches and self.status.good
 
     @property
     def mismatches(self) -> tuple[tuple[str, str, str], ...]:
@@ -51,6 +54,7 @@ class VerifyReport:
         """The published shape of ``deploykit verify --json``."""
         return {
             "ok": self.ok,
+            "status": self.status.to_json(),
             "checks": [check.to_json() for check in self.checks],
             "precision": {
                 "intended": dict(self.intended),
@@ -73,8 +77,10 @@ def verify_package(package: Path, *, numerics: bool = False) -> VerifyReport:
     """
     manifest = read_manifest(package)
     files = _integrity(package, manifest["files"])
+    recorded = manifest.get("status")
+    status = status_from_json(recorded if isinstance(recorded, Mapping) else {})
     if any(not check.ok for check in files):
-        return VerifyReport(package=package, checks=files)
+        return VerifyReport(package=package, checks=files, status=status.damaged())
     backend = load_backend(str(manifest.get("backend")))
     judged = backend.verify(package, manifest)
     return VerifyReport(
@@ -88,6 +94,7 @@ def verify_package(package: Path, *, numerics: bool = False) -> VerifyReport:
         intended=judged.intended,
         actual=judged.actual,
         findings=judged.findings,
+        status=status,
     )
 
 

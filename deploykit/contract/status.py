@@ -1,0 +1,132 @@
+"""The three facts about a package, never one word for all: is it intact, was it compiled, is it right? Values only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any, TypeVar
+
+__all__ = ["Compilation", "Compiled", "Correctness", "Right", "Status", "status_from_json"]
+
+
+T = TypeVar("T", bound=StrEnum)
+
+
+class Compiled(StrEnum):
+    """Did a compiler take the model? ``NOT_RUN`` says nothing against it."""
+
+    YES = "yes"
+    REFUSED = "refused"
+    NOT_RUN = "not run"
+
+
+class Right(StrEnum):
+    """Do the numbers hold? ``NOT_JUDGED`` is no yes."""
+
+    YES = "yes"
+    NO = "no"
+    NOT_JUDGED = "not judged"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compilation:
+    """Whether, by what, and why not."""
+
+    state: Compiled = Compiled.NOT_RUN
+    by: str = ""
+    why: str = ""
+
+    def __str__(self) -> str:
+        told = f", by {self.by}" if self.state is Compiled.YES and self.by else ""
+        refused = f" by {self.by}" if self.state is Compiled.REFUSED and self.by else ""
+        return f"{self.state}{told}{refused}{f': {self.why}' if self.why else ''}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Correctness:
+    """The verdict on the numbers, on which samples it rests, against what, and every judged number as published.
+
+    ``label`` and ``count`` are those of the samples; ``against`` is float, quantized or device. ``broken`` says that
+    judging itself died or ran out of time, which is a no to the question whether one may go on.
+    """
+
+    state: Right = Right.NOT_JUDGED
+    label: str = ""
+    count: int = 0
+    against: str = ""
+    why: str = ""
+    broken: bool = False
+    numbers: tuple[Mapping[str, Any], ...] = ()
+
+    def __str__(self) -> str:
+        on = f", on {self.count} {self.label} sample{'s' if self.count != 1 else ''}" if self.label else ""
+        against = f" against {self.against}" if self.against and self.label else ""
+        return f"{self.state}{on}{against}{f': {self.why}' if self.why else ''}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """``intact``: hashes and schemas hold. The defaults are what is known before anything ran."""
+
+    intact: bool = True
+    compiled: Compilation = field(default_factory=Compilation)
+    right: Correctness = field(default_factory=Correctness)
+
+    @property
+    def good(self) -> bool:
+        """False for a damaged package, a refused compilation, a wrong result, and judging that died on the way."""
+        refused = self.compiled.state is Compiled.REFUSED
+        return self.intact and not refused and self.right.state is not Right.NO and not self.right.broken
+
+    def damaged(self) -> Status:
+        """The same package with files that are not as recorded: what was judged then says nothing now."""
+        return replace(self, intact=False)
+
+    def lines(self) -> tuple[tuple[str, str], ...]:
+        """The three facts for people: key and words."""
+        intact = "yes: every file has its recorded hash" if self.intact else "no"
+        return (("intact", intact), ("compiled", str(self.compiled)), ("right", str(self.right)))
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape: one word per fact, and beside it on what the word rests."""
+        return {
+            "intact": "yes" if self.intact else "no",
+            "compiled": str(self.compiled.state),
+            "compiled_by": self.compiled.by,
+            "compiled_why": self.compiled.why,
+            "right": str(self.right.state),
+            "right_why": self.right.why,
+            "right_broken": self.right.broken,
+            "samples": {"label": self.right.label, "count": self.right.count},
+            "against": self.right.against,
+            "numbers": [dict(number) for number in self.right.numbers],
+        }
+
+
+def status_from_json(value: Mapping[str, Any]) -> Status:
+    """The facts as a manifest recorded them; what it does not hold is not run and not judged."""
+    samples = value.get("samples")
+    on = samples if isinstance(samples, Mapping) else {}
+    numbers = value.get("numbers")
+    return Status(
+        intact=value.get("intact") != "no",
+        compiled=Compilation(
+            state=_word(Compiled, value.get("compiled"), Compiled.NOT_RUN),
+            by=str(value.get("compiled_by", "")),
+            why=str(value.get("compiled_why", "")),
+        ),
+        right=Correctness(
+            state=_word(Right, value.get("right"), Right.NOT_JUDGED),
+            label=str(on.get("label", "")),
+            count=on["count"] if isinstance(on.get("count"), int) else 0,
+            against=str(value.get("against", "")),
+            why=str(value.get("right_why", "")),
+            broken=value.get("right_broken") is True,
+            numbers=tuple(n for n in numbers if isinstance(n, Mapping)) if isinstance(numbers, list) else (),
+        ),
+    )
+
+
+def _word(kind: type[T], word: object, otherwise: T) -> T:
+    return next((member for member in kind if member.value == word), otherwise)
