@@ -16,7 +16,7 @@ from onnx import TensorProto, helper
 
 from deploykit.errors import InputError
 from deploykit.numerics.samples import InputSpec
-from deploykit.numerics.samples.sources import samples_of
+from deploykit.numerics.samples.stored import samples_of
 from deploykit.packages.rendering import render
 
 

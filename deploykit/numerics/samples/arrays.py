@@ -1,9 +1,17 @@
-"""Reads .npy and .npz files without ever unpickling; it knows nothing of samples or models."""
+"""Reads .npy and .npz files, headers first and never unpickling; it knows nothing of samples or models.
+
+A header is checked against the bytes that are really there before anything is decompressed or allocated.
+"""
 
 from __future__ import annotations
 
+import math
+import zipfile
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from deploykit.errors import InputError
 
@@ -11,22 +19,120 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["ARRAY_SUFFIXES", "read_arrays"]
+__all__ = ["ARRAY_SUFFIXES", "ArrayHeader", "read_arrays", "read_headers"]
 
 ARRAY_SUFFIXES = (".npy", ".npz")
+_LARGEST = 4 << 30
+"""Bytes that the arrays of one .npz may have unpacked: they are held in memory while its samples are read."""
+_MAPPED = 16 << 20
+_ZIP = b"PK"
 
 
-def read_arrays(path: Path) -> dict[str, npt.NDArray[np.generic]]:
-    """The arrays of one .npy (named ``""``) or .npz file; raises InputError for anything else."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrayHeader:
+    """What a file says about one array before it is read; ``size`` is in bytes, unpacked."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    size: int
+
+
+def read_headers(path: Path) -> dict[str, ArrayHeader]:
+    """Shape and type of every array of a .npy (named ``""``) or .npz file, without reading their values.
+
+    Raises InputError for a file that is neither, that holds Python objects, whose headers state another size than
+    there is, or whose arrays would unpack to more than 4 GiB.
+    """
+    with _reporting(path), path.open("rb") as stream:
+        if not _is_zip(stream):
+            return {"": _header(path, stream, path.stat().st_size)}
+        with zipfile.ZipFile(stream) as archive:
+            found = {name: _member_header(path, archive, info) for name, info in _members(path, archive)}
+    total = sum(header.size for header in found.values())
+    if total > _LARGEST:
+        why = f"its arrays unpack to {total / 2**30:.1f} GiB; at most {_LARGEST >> 30} are read from one file"
+        raise InputError(f"{path}: too large", why=why, next="save one file per sample")
+    return found
+
+
+def read_arrays(path: Path, names: Collection[str] | None = None) -> dict[str, npt.NDArray[np.generic]]:
+    """The arrays of one .npy (named ``""``) or .npz file, or those named; raises InputError as ``read_headers`` does.
+
+    A large .npy is mapped, so that only what is looked at is read.
+    """
     import numpy as np
 
+    headers = read_headers(path)
+    wanted = [name for name in headers if names is None or name in names]
+    with _reporting(path), path.open("rb") as stream:
+        if not _is_zip(stream):
+            if headers[""].size > _MAPPED:
+                return {"": np.load(path, mmap_mode="r", allow_pickle=False)}
+            return {"": np.lib.format.read_array(stream, allow_pickle=False)}
+        with zipfile.ZipFile(stream) as archive:
+            return {name: _member(archive, f"{name}.npy") for name in wanted}
+
+
+def _is_zip(stream: IO[bytes]) -> bool:
+    start = stream.read(len(_ZIP))
+    stream.seek(0)
+    return start == _ZIP
+
+
+@contextmanager
+def _reporting(path: Path) -> Iterator[None]:
+    """Turns whatever a damaged file makes its readers raise into InputError, without their advice."""
     try:
-        with path.open("rb") as stream:
-            loaded: Any = np.load(stream, allow_pickle=False)
-            return {"": loaded} if isinstance(loaded, np.ndarray) else {name: loaded[name] for name in loaded.files}
+        yield
+    except InputError:
+        raise
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
-    except (OSError, ValueError, EOFError, KeyError) as error:
-        raise InputError(f"{path}: not a readable NumPy file", why=str(error)) from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read", why=error.strerror or str(error)) from None
+    except (ValueError, EOFError):
+        raise InputError(f"{path}: not a readable NumPy file", why="it is cut off or damaged") from None
     except Exception as error:  # a damaged zip raises what its parts raise
         raise InputError(f"{path}: damaged", why=f"{type(error).__name__}: {error}") from None
+
+
+def _members(path: Path, archive: zipfile.ZipFile) -> Iterator[tuple[str, zipfile.ZipInfo]]:
+    seen: set[str] = set()
+    for info in archive.infolist():
+        if not info.filename.endswith(".npy"):
+            raise InputError(f"{path}: {info.filename!r} in it is no array", next="write it with numpy.savez")
+        if info.filename in seen:
+            raise InputError(f"{path}: damaged", why=f"it holds {info.filename!r} twice")
+        seen.add(info.filename)
+        yield info.filename.removesuffix(".npy"), info
+
+
+def _member_header(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> ArrayHeader:
+    with archive.open(info) as stream:
+        return _header(path, stream, info.file_size)
+
+
+def _member(archive: zipfile.ZipFile, name: str) -> npt.NDArray[np.generic]:
+    import numpy as np
+
+    with archive.open(name) as stream:
+        array: npt.NDArray[np.generic] = np.lib.format.read_array(stream, allow_pickle=False)
+        return array
+
+
+def _header(path: Path, stream: IO[bytes], length: int) -> ArrayHeader:
+    """The header at the start of a stream of ``length`` bytes in all, compared with what is left behind it."""
+    from numpy.lib import format as npy
+
+    version = npy.read_magic(stream)
+    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+    shape, _, dtype = read(stream)
+    if dtype.hasobject:
+        why = "such files can run code when they are read, and are not"
+        raise InputError(f"{path}: holds Python objects, not numbers", why=why, next="save plain arrays of numbers")
+    size = math.prod(shape) * dtype.itemsize
+    there = length - stream.tell()
+    if any(dim < 0 for dim in shape) or size != there:
+        why = f"an array of shape {list(shape)} and type {dtype} has {size:,} bytes, there are {there:,}"
+        raise InputError(f"{path}: cut off or damaged", why=why)
+    return ArrayHeader(shape=shape, dtype=dtype, size=size)

@@ -14,7 +14,9 @@ from typing import Any
 
 from deploykit.errors import InputError
 from deploykit.numerics.samples.images import inspect_image
-from deploykit.numerics.samples.sources import Calibration, InputSpec, samples_of
+from deploykit.numerics.samples.inputs import InputSpec
+from deploykit.numerics.samples.sources import Calibration
+from deploykit.numerics.samples.stored import samples_of
 
 __all__ = ["Survey", "survey", "survey_of_random_data"]
 

@@ -16,7 +16,7 @@ from deploykit.graph.facts import GraphFacts, TensorFact, TensorRole
 from deploykit.numerics.samples import InputSpec, load_calibration
 from deploykit.numerics.samples.guidelines import RULES as CALIBRATION_RULES
 from deploykit.numerics.samples.images import inspect_image
-from deploykit.numerics.samples.sources import samples_of
+from deploykit.numerics.samples.stored import samples_of
 from deploykit.numerics.samples.survey import Survey, survey, survey_of_random_data
 
 IMAGES = (InputSpec(name="images", dtype="float32", shape=(1, 3, 4, 4)),)

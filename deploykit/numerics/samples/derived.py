@@ -1,0 +1,115 @@
+"""Arrays between two ends: uniform points, both ends, zero, corners and constants; it does not ask whose ends they are.
+
+What is made depends on the seed, the input's name and the number of the set alone, and never leaves the ends.
+"""
+
+from __future__ import annotations
+
+import zlib
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["SETS", "Point", "generator", "make_floats", "make_integers", "make_mask"]
+
+
+class Point(StrEnum):
+    """Where the values of one set lie between the ends."""
+
+    UNIFORM = "uniform"
+    LOW = "low"
+    HIGH = "high"
+    ZERO = "zero"
+    CORNERS = "corners"
+    CONSTANT = "constant"
+
+
+SETS = (
+    *(Point.UNIFORM, Point.LOW, Point.HIGH, Point.UNIFORM),
+    *(Point.ZERO, Point.CORNERS, Point.UNIFORM, Point.CONSTANT),
+)
+"""What is made of each derived input, set by set; whoever wants fewer gets the first ones."""
+
+_EXACT = 1 << 52
+
+
+def generator(seed: int, name: str, number: int) -> np.random.Generator:
+    """The random numbers of one input in one set, whatever other inputs there are."""
+    return np.random.default_rng([seed & 0xFFFFFFFF, zlib.crc32(name.encode()), number])
+
+
+def make_floats(
+    point: Point,
+    low: npt.NDArray[np.float64],
+    high: npt.NDArray[np.float64],
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    rng: np.random.Generator,
+) -> npt.NDArray[Any]:
+    """Floats from ``low`` to ``high``, which broadcast to ``shape``; rounding to ``dtype`` leads out on no side."""
+    match point:
+        case Point.LOW:
+            values = low
+        case Point.HIGH:
+            values = high
+        case Point.ZERO:
+            values = np.clip(0.0, low, high)
+        case Point.CORNERS:
+            values = np.where(rng.integers(0, 2, shape) == 0, low, high)
+        case Point.CONSTANT:
+            values = low + (high - low) * rng.random()
+        case Point.UNIFORM:
+            values = low + (high - low) * rng.random(shape)
+    return _inside(np.broadcast_to(values, shape), low, high, dtype)
+
+
+def _inside(
+    values: npt.NDArray[np.float64], low: npt.NDArray[np.float64], high: npt.NDArray[np.float64], dtype: np.dtype[Any]
+) -> npt.NDArray[Any]:
+    made = np.clip(values, low, high).astype(dtype)
+    up, down = (np.nextafter(made, np.array(end, dtype)) for end in (np.inf, -np.inf))
+    made = np.where(made.astype(np.float64) < low, up, made)
+    made = np.where(made.astype(np.float64) > high, down, made)
+    return np.ascontiguousarray(made, dtype=dtype)
+
+
+def make_integers(
+    point: Point, low: int, high: int, shape: tuple[int, ...], dtype: np.dtype[Any], rng: np.random.Generator
+) -> npt.NDArray[Any]:
+    """Integers from ``low`` to ``high``; uniform ones are every value in turn, evenly dense where there is no room."""
+    match point:
+        case Point.LOW | Point.HIGH | Point.ZERO:
+            value = {Point.LOW: low, Point.HIGH: high, Point.ZERO: min(max(0, low), high)}[point]
+            return np.full(shape, value).astype(dtype)
+        case Point.CORNERS:
+            return np.where(rng.integers(0, 2, shape) == 0, np.full((), low), np.full((), high)).astype(dtype)
+        case Point.CONSTANT:
+            return np.full(shape, _whole(rng, low, high, 1)[0]).astype(dtype)
+        case Point.UNIFORM:
+            return _cycled(rng, low, high, int(np.prod(shape))).reshape(shape).astype(dtype)
+
+
+def _cycled(rng: np.random.Generator, low: int, high: int, size: int) -> npt.NDArray[Any]:
+    width = high - low + 1
+    if width <= size:
+        return np.asarray(low + np.resize(rng.permutation(width), size))
+    if width > _EXACT:
+        return _whole(rng, low, high, size)
+    # One value out of each of ``size`` equal parts, in any order.
+    parts = np.floor((np.arange(size) + rng.random(size)) * (width / max(size, 1))).astype(np.int64)
+    return np.asarray(low + np.minimum(rng.permutation(parts), width - 1))
+
+
+def _whole(rng: np.random.Generator, low: int, high: int, size: int) -> npt.NDArray[Any]:
+    wide = np.uint64 if high > np.iinfo(np.int64).max else np.int64
+    return np.asarray(rng.integers(low, high, size, dtype=wide, endpoint=True))
+
+
+def make_mask(point: Point, shape: tuple[int, ...], dtype: np.dtype[Any], rng: np.random.Generator) -> npt.NDArray[Any]:
+    """Zeros and ones. Along a last axis of several positions at least one is 1: what hides all of them is no input."""
+    values = make_integers(point, 0, 1, shape, np.dtype(np.int64), rng)
+    if values.ndim and values.shape[-1] > 1:
+        values[..., 0] |= values.max(axis=-1) == 0
+    return values.astype(dtype)
