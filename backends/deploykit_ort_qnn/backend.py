@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from deploykit.contract.probes import Probe
     from deploykit.contract.targets import Target
     from deploykit.diagnosis import Catalog
+    from deploykit.findings import Finding
     from deploykit.rules import Registry
     from deploykit.system import ToolchainSpec
     from deploykit.tables.capabilities import CompatRow
@@ -39,13 +40,21 @@ class OrtQnn:
 
     def registries(self) -> tuple[Registry[Any], ...]:
         """Shared rules, then those about the plan, the environment, the compilation, types, numbers and the package."""
-        from deploykit_ort_qnn.environment import ENVIRONMENT_RULES
-        from deploykit_ort_qnn.rules.compiled import COMPILE_RULES, NUMERIC_RULES, PACKAGE_RULES, PRECISION_RULES
-        from deploykit_ort_qnn.rules.prepared import DRAFT_RULES
-        from deploykit_qualcomm.registries import qualcomm_registries
+        from deploykit_ort_qnn.rules.registries import REGISTRIES
 
-        own = (DRAFT_RULES, ENVIRONMENT_RULES, COMPILE_RULES, PRECISION_RULES, NUMERIC_RULES, PACKAGE_RULES)
-        return (*qualcomm_registries(self.id), *own)
+        return REGISTRIES
+
+    def reserved_codes(self) -> Mapping[str, str]:
+        """Codes that the shared rules had once."""
+        from deploykit_qualcomm.rules.registries import RESERVED
+
+        return RESERVED
+
+    def rated(self, finding: Finding) -> Finding:
+        """What stands in the way of the HTP, although it need not elsewhere."""
+        from deploykit_qualcomm.rules.constraints import rated
+
+        return rated(finding)
 
     def compat(self) -> Iterable[CompatRow]:
         """The shared tables, and the provider's options."""

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from deploykit.numerics.quality import cosine, max_error, sqnr_db
 from deploykit_ort_qnn.compiler import CompileJob, Progress, compile_model, execute_both
-from deploykit_ort_qnn.rules.compiled import NumericScope
+from deploykit_ort_qnn.rules.numerics import NumericScope
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -18,12 +18,16 @@ from deploykit.packages.writing import json_text
 from deploykit_ort_qnn.commands import CONTEXT, MODEL
 from deploykit_ort_qnn.compiler import CompileJob, CompileOutcome, compile_model, installed_wheel
 from deploykit_ort_qnn.configs import COMPILE
-from deploykit_ort_qnn.environment import ENVIRONMENT_RULES, EnvironmentScope
 from deploykit_ort_qnn.evidence import EVIDENCE, evidence_json, precision_scope
 from deploykit_ort_qnn.numbers import NUMBERS, numbers_json
 from deploykit_ort_qnn.precision import PrecisionScope
 from deploykit_ort_qnn.prepare import Draft
-from deploykit_ort_qnn.rules.compiled import COMPILE_RULES, NUMERIC_RULES, PRECISION_RULES, NumericScope
+from deploykit_ort_qnn.rules.compiled import RULES as COMPILE_RULES
+from deploykit_ort_qnn.rules.environment import RULES as ENVIRONMENT_RULES
+from deploykit_ort_qnn.rules.environment import EnvironmentScope
+from deploykit_ort_qnn.rules.numerics import RULES as NUMERIC_RULES
+from deploykit_ort_qnn.rules.numerics import NumericScope
+from deploykit_ort_qnn.rules.precision import RULES as PRECISION_RULES
 
 __all__ = ["execute"]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from deploykit.errors import InputError
-from deploykit_ort_qnn.rules.compiled import NumericScope
+from deploykit_ort_qnn.rules.numerics import NumericScope
 
 __all__ = ["NUMBERS", "numbers_json", "numbers_scope"]
 

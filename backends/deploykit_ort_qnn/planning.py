@@ -10,7 +10,7 @@ from deploykit.findings import Confidence, Finding, exit_status
 from deploykit_ort_qnn.commands import steps
 from deploykit_ort_qnn.configs import build_configs
 from deploykit_ort_qnn.prepare import Draft
-from deploykit_ort_qnn.rules.prepared import DRAFT_RULES
+from deploykit_ort_qnn.rules.prepared import RULES as DRAFT_RULES
 
 __all__ = ["make_plan"]
 

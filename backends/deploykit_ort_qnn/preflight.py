@@ -15,7 +15,8 @@ from deploykit.tables.devices import Device
 from deploykit_ort_qnn.compiler import CompileJob, compile_model, installed_wheel
 from deploykit_ort_qnn.evidence import precision_scope
 from deploykit_ort_qnn.provider_model import provider_model
-from deploykit_ort_qnn.rules.compiled import COMPILE_RULES, PRECISION_RULES
+from deploykit_ort_qnn.rules.compiled import RULES as COMPILE_RULES
+from deploykit_ort_qnn.rules.precision import RULES as PRECISION_RULES
 from deploykit_qualcomm.archs import arch_number, arch_of
 
 __all__ = ["preflight"]

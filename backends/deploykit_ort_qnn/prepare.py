@@ -16,7 +16,9 @@ from deploykit.findings import Finding
 from deploykit_ort_qnn.options import Chosen, choose_options
 from deploykit_qualcomm.archs import arch_number, arch_of, capability
 from deploykit_qualcomm.rows import Wheel
-from deploykit_qualcomm.rules import run_lint
+from deploykit_qualcomm.rules.float16 import RULES as FLOAT16_RULES
+from deploykit_qualcomm.rules.float16 import Float16Plan
+from deploykit_qualcomm.rules.registries import PROVIDER, run_lint
 from deploykit_qualcomm.tables import tables
 
 if TYPE_CHECKING:
@@ -103,9 +105,15 @@ def prepare(situation: Situation, kept: Kept) -> Draft:
         precision=request.precision or "",
         chosen=choose_options(request.options, wheel.version),
         prepared=None if source == "float" else _provider_model(situation, kept, int16=arch is not None and arch >= 73),
-        lint=run_lint(situation, "ort-qnn"),
+        lint=(*run_lint(situation, PROVIDER), *FLOAT16_RULES.run(_float16_plan(situation, source))),
         options=request.adapter_options,
     )
+
+
+def _float16_plan(situation: Situation, source: Source) -> Float16Plan:
+    """A float model is compiled in float16 as a whole; what has Q/DQ pairs or encodings is judged once compiled."""
+    tensors = situation.facts.tensors if source == "float" else {}
+    return Float16Plan(situation=situation, tensors={name for name, fact in tensors.items() if fact.is_float})
 
 
 def _provider_model(situation: Situation, kept: Kept, *, int16: bool) -> ProviderModel:

@@ -17,7 +17,10 @@ from deploykit_ort_qnn.inspection import inspect_context
 from deploykit_ort_qnn.numbers import NUMBERS, numbers_scope
 from deploykit_ort_qnn.options import unknown_names
 from deploykit_ort_qnn.precision import PrecisionScope, actual_types
-from deploykit_ort_qnn.rules.compiled import NUMERIC_RULES, PACKAGE_RULES, PRECISION_RULES, PackageScope
+from deploykit_ort_qnn.rules.numerics import RULES as NUMERIC_RULES
+from deploykit_ort_qnn.rules.package import RULES as PACKAGE_RULES
+from deploykit_ort_qnn.rules.package import PackageScope
+from deploykit_ort_qnn.rules.precision import RULES as PRECISION_RULES
 
 __all__ = ["verify"]
 

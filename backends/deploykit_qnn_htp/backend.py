@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from deploykit.contract.probes import Probe
     from deploykit.contract.targets import Target
     from deploykit.diagnosis import Catalog
+    from deploykit.findings import Finding
     from deploykit.rules import Registry
     from deploykit.tables.capabilities import CompatRow
     from deploykit.tables.devices import Device
@@ -39,12 +40,21 @@ class QnnHtp:
 
     def registries(self) -> tuple[Registry[Any], ...]:
         """Target, lint, draft and route rules."""
-        from deploykit_qnn_htp.execution import OPINION_RULES
-        from deploykit_qnn_htp.rules.prepared import DRAFT_RULES
-        from deploykit_qnn_htp.rules.routes import ROUTE_RULES
-        from deploykit_qualcomm.registries import qualcomm_registries
+        from deploykit_qnn_htp.rules.registries import REGISTRIES
 
-        return (*qualcomm_registries(), DRAFT_RULES, ROUTE_RULES, OPINION_RULES)
+        return REGISTRIES
+
+    def reserved_codes(self) -> Mapping[str, str]:
+        """Codes that the shared rules had once."""
+        from deploykit_qualcomm.rules.registries import RESERVED
+
+        return RESERVED
+
+    def rated(self, finding: Finding) -> Finding:
+        """What stands in the way of the HTP, although it need not elsewhere."""
+        from deploykit_qualcomm.rules.constraints import rated
+
+        return rated(finding)
 
     def compat(self) -> Iterable[CompatRow]:
         """Every row of the SDK tables."""

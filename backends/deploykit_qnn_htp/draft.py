@@ -13,12 +13,13 @@ from deploykit.errors import DefectError, UsageError
 from deploykit.findings import Finding
 from deploykit.tables.capabilities import SdkTable, Status
 from deploykit_qnn_htp.routes import Intent, RouteRow
+from deploykit_qualcomm.rules.float16 import Float16Plan
 
 if TYPE_CHECKING:
     from deploykit.encodings.values import EncodingSet
     from deploykit.quantization.float_propagation import FloatPrediction
 
-__all__ = ["FLOAT_KINDS", "Candidate", "Draft", "Widths", "draft_of"]
+__all__ = ["FLOAT_KINDS", "Candidate", "Draft", "Widths", "draft_of", "float16_plan"]
 
 FLOAT_KINDS = {Intent.FLOAT16: "float16", Intent.FLOAT32: "float32"}
 """The type of every activation where the intent is float as a whole."""
@@ -195,3 +196,11 @@ def _widths(situation: Situation) -> Widths:
 def _widths_of_name(precision: str) -> tuple[int, int]:
     weight, _, activation = precision.removeprefix("w").partition("a")
     return (int(weight), int(activation)) if weight.isdigit() and activation.isdigit() else (8, 8)
+
+
+def float16_plan(draft: Draft) -> Float16Plan:
+    """The tensors that this conversion leaves in float16: the float set, or every float tensor of a float model."""
+    floats = draft.float_set if draft.intent is Intent.MIXED else frozenset()
+    if draft.intent is Intent.FLOAT16:
+        floats = frozenset(name for name, fact in draft.situation.facts.tensors.items() if fact.is_float)
+    return Float16Plan(situation=draft.situation, tensors=floats, encodings=draft.completed)

@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from deploykit.contract.backend import Situation
 from deploykit.findings import Finding
 from deploykit_qnn_htp.commands import Paths
-from deploykit_qnn_htp.draft import Draft, draft_of
+from deploykit_qnn_htp.draft import Draft, draft_of, float16_plan
 from deploykit_qnn_htp.naming import graph_name
-from deploykit_qnn_htp.rules.prepared import DRAFT_RULES
+from deploykit_qnn_htp.rules.prepared import RULES as DRAFT_RULES
 from deploykit_qnn_htp.segments import crossing_findings, segment_drafts
-from deploykit_qualcomm.rules import run_lint
+from deploykit_qualcomm.rules.float16 import RULES as FLOAT16_RULES
+from deploykit_qualcomm.rules.registries import CONVERTERS, run_lint
 
 __all__ = ["DraftedPart", "Prepared", "prepare"]
 
@@ -58,7 +59,7 @@ def prepare(situation: Situation) -> Prepared:
 
 def _judged(draft: Draft) -> Draft:
     """The draft with what the rules say of it and of its graph."""
-    return replace(draft, findings=(*DRAFT_RULES.run(draft), *_lint(draft)))
+    return replace(draft, findings=(*DRAFT_RULES.run(draft), *FLOAT16_RULES.run(float16_plan(draft)), *_lint(draft)))
 
 
 def _lint(draft: Draft) -> tuple[Finding, ...]:
@@ -69,4 +70,4 @@ def _lint(draft: Draft) -> tuple[Finding, ...]:
         entries = {**completed.entries, **strangers}
         encodings = replace(source, entries=entries, float_tensors=draft.float_set)
         situation = replace(situation, encodings=encodings)
-    return run_lint(situation, "qnn-htp")
+    return run_lint(situation, CONVERTERS)

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 from deploykit.contract.backend import Request, Situation
 from deploykit.errors import UsageError
 from deploykit.findings import Finding
-from deploykit_qnn_htp.draft import Draft, draft_of
+from deploykit_qnn_htp.draft import Draft, draft_of, float16_plan
 from deploykit_qnn_htp.routes import Intent, load_routes
-from deploykit_qnn_htp.rules.prepared import DRAFT_RULES
+from deploykit_qnn_htp.rules.prepared import RULES as DRAFT_RULES
+from deploykit_qualcomm.rules.float16 import RULES as FLOAT16_RULES
 
 if TYPE_CHECKING:
     from deploykit.encodings.values import EncodingSet
@@ -112,7 +113,7 @@ def crossing_findings(whole: Draft, drafts: Sequence[Draft]) -> tuple[Finding, .
         return tuple(found)
     floats = {name for draft in drafts if draft.source is None for name in _activations(draft)}
     wider = replace(whole.before, intended=whole.before.intended | floats)
-    return (*found, *DRAFT_RULES["QNN127"].run(replace(whole, before=wider, intent=Intent.MIXED)))
+    return (*found, *FLOAT16_RULES.run(float16_plan(replace(whole, before=wider, intent=Intent.MIXED))))
 
 
 def _activations(draft: Draft) -> list[str]:

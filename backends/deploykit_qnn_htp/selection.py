@@ -13,7 +13,7 @@ from deploykit.errors import UsageError
 from deploykit.findings import Finding
 from deploykit_qnn_htp.draft import Candidate, Draft
 from deploykit_qnn_htp.routes import Intent, RouteRow, load_routes, preference, route_row
-from deploykit_qnn_htp.rules.routes import ROUTE_RULES
+from deploykit_qnn_htp.rules import routes
 
 __all__ = ["Selection", "select_route"]
 
@@ -33,7 +33,7 @@ def select_route(draft: Draft) -> Selection:
     rejections: list[tuple[str, tuple[Finding, ...]]] = []
     for row in _candidates(draft):
         candidate = Candidate(draft=draft, route=row)
-        found = ROUTE_RULES.run(candidate)
+        found = routes.RULES.run(candidate)
         blocking = [finding for finding in found if finding.blocks]
         if not blocking:
             handled = [f.with_handled(f"route {row.id} is taken instead") for f in _flat(rejections) if f.blocks]

@@ -18,7 +18,9 @@ from deploykit.findings import Finding
 from deploykit.tables.capabilities import SdkTable
 from deploykit.tables.devices import Device
 from deploykit_qualcomm.devices import qualcomm_device
-from deploykit_qualcomm.rules.target import SDK_RULES, TARGET_RULES, SdkChoice, SdkMatch
+from deploykit_qualcomm.rules.sdk import RULES as SDK_RULES
+from deploykit_qualcomm.rules.sdk import SdkChoice, SdkMatch
+from deploykit_qualcomm.rules.target import RULES as TARGET_RULES
 from deploykit_qualcomm.tables import Tables, tables
 
 __all__ = ["resolve_sdk", "resolve_target"]

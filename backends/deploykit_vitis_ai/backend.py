@@ -35,14 +35,9 @@ class VitisAiBackend:
 
     def registries(self) -> tuple[Registry[Any], ...]:
         """The rules of this backend."""
-        from deploykit_vitis_ai.execution import OUTCOME_RULES
-        from deploykit_vitis_ai.rules import model, release, request
-        from deploykit_vitis_ai.rules.quantized import QUANTIZED_RULES
-        from deploykit_vitis_ai.targets import TARGET_RULES
-        from deploykit_vitis_ai.verification import SUMMARY_RULES
+        from deploykit_vitis_ai.rules.registries import REGISTRIES
 
-        assert request.DRAFT_RULES is model.DRAFT_RULES is release.DRAFT_RULES
-        return (TARGET_RULES, request.DRAFT_RULES, QUANTIZED_RULES, OUTCOME_RULES, SUMMARY_RULES)
+        return REGISTRIES
 
     def compat(self) -> Iterable[CompatRow]:
         """Every row of every table."""

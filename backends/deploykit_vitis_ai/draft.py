@@ -11,13 +11,12 @@ from typing import Any
 
 from deploykit.contract.backend import Situation
 from deploykit.graph.facts import GraphFacts
-from deploykit.rules import Registry
 from deploykit_vitis_ai.exclusions import Exclusions, resolve_exclusions
 from deploykit_vitis_ai.options import ChosenOptions, parse_options
 from deploykit_vitis_ai.tables import Fp16Way, Release, fp16_ways, precisions
 from deploykit_vitis_ai.targets import GEN2, RYZEN, release_of
 
-__all__ = ["DRAFT_RULES", "INTEGER", "Draft", "make_draft"]
+__all__ = ["INTEGER", "Draft", "make_draft"]
 
 INTEGER = ("vint8", "mixed", "xint8", "a8w8", "a16w8")
 """The formats that Quark makes."""
@@ -101,9 +100,6 @@ class Draft:
         version = self.toolchain.partition("==")[2]
         ways = [way for way in fp16_ways() if way.quark == version and way.valid]
         return next((way for way in ways if way.way in ("shapeshifter", "convert_fp16_to_fp32")), None)
-
-
-DRAFT_RULES: Registry[Draft] = Registry("draft")
 
 
 def make_draft(situation: Situation) -> Draft:

@@ -6,75 +6,26 @@ Compiling for the NPU happens in the vendor's container or on the PC; ``deployki
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deploykit.contract.backend import Aids, Execution
 from deploykit.contract.plans import Plan
-from deploykit.findings import Finding, SubjectKind
-from deploykit.rules import Found, Registry
+from deploykit.findings import Finding
 from deploykit_vitis_ai import configs
 from deploykit_vitis_ai.inspection import inspect_quantized
 from deploykit_vitis_ai.prepare import Prepared
-from deploykit_vitis_ai.rules.quantized import QUANTIZED_RULES
+from deploykit_vitis_ai.rules.execution import RULES as OUTCOME_RULES
+from deploykit_vitis_ai.rules.execution import Outcome
+from deploykit_vitis_ai.rules.quantized import RULES as QUANTIZED_RULES
 from deploykit_vitis_ai.runner import RESULT, QuarkRun, quark_environment, run_quark
 
 if TYPE_CHECKING:
     from deploykit.numerics.comparison import Comparison
 
-__all__ = ["OUTCOME_RULES", "Outcome", "execute"]
+__all__ = ["execute"]
 
 GEN2_LAST_OPSET = 22
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """How the execution went: the toolchain's state, and calibration files that the quantizer's script skipped."""
-
-    toolchain: str
-    state: str
-    skipped: tuple[tuple[str, str], ...] = ()
-    samples: int | None = None
-
-
-OUTCOME_RULES: Registry[Outcome] = Registry("execution")
-
-
-@OUTCOME_RULES.rule(
-    "VAI301",
-    "quantizer-not-installed",
-    "warning",
-    what="Quark is not installed on this machine, so the model was not quantized.",
-    why="The package holds everything that is needed, but nothing of it was tried.",
-    fix="Install it with 'deploykit toolchain install', and package again, or run scripts/quantize.py where Quark is.",
-    sources=["deploykit: the toolchains on this machine"],
-)
-def check_installed(outcome: Outcome) -> Iterator[Found]:
-    """A toolchain that is not ready."""
-    if outcome.state != "ready":
-        yield Found(
-            kind=SubjectKind.ENVIRONMENT,
-            name=outcome.toolchain,
-            message=f"{outcome.toolchain} is {outcome.state}: scripts/quantize.py was generated and not run",
-            hint=f"deploykit toolchain install {outcome.toolchain}",
-        )
-
-
-@OUTCOME_RULES.rule(
-    "VAI302",
-    "calibration-file-skipped",
-    "error",
-    what="The quantizer's script could not decode or read a calibration file.",
-    why="The header looked right, the content is not.",
-    fix="Repair or remove the file.",
-    sources=["deploykit: scripts/quantize.py, run with Quark"],
-)
-def check_skipped(outcome: Outcome) -> Iterator[Found]:
-    """Files that were named in the result."""
-    for name, why in outcome.skipped:
-        yield Found(kind=SubjectKind.FILE, name=name, message=f"{why}; {outcome.samples} samples were used")
 
 
 def execute(package: Path, details: Prepared, plan: Plan[None], aids: Aids) -> Execution:

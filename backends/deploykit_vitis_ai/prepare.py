@@ -12,7 +12,7 @@ from deploykit.numerics.samples import Calibration, InputSpec, input_specs, load
 from deploykit.numerics.samples.guidelines import RULES as CALIBRATION_RULES
 from deploykit.numerics.samples.survey import Survey, survey, survey_of_random_data
 from deploykit_vitis_ai.draft import Draft, make_draft
-from deploykit_vitis_ai.rules import model, release, request
+from deploykit_vitis_ai.rules.registries import DRAFT_REGISTRIES
 
 __all__ = ["Prepared", "prepare"]
 
@@ -31,9 +31,8 @@ class Prepared:
 
 def prepare(situation: Situation) -> Prepared:
     """Reads the calibration data, writes nothing. UsageError for options that make no sense."""
-    assert request.DRAFT_RULES is model.DRAFT_RULES is release.DRAFT_RULES
     draft = make_draft(situation)
-    found = request.DRAFT_RULES.run(draft)
+    found = tuple(finding for registry in DRAFT_REGISTRIES for finding in registry.run(draft))
     try:
         inputs = input_specs(draft.facts)
     except InputError:  # the rank is unknown: VAI121 says so

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from deploykit.contract.known_errors import Catalog
     from deploykit.contract.probes import Probe
     from deploykit.contract.targets import Target
+    from deploykit.findings import Finding
     from deploykit.system.specs import ToolchainSpec
     from deploykit.tables.capabilities import CompatRow
     from deploykit.tables.devices import Device
@@ -26,6 +27,8 @@ __all__ = [
     "HasToolchains",
     "Inspects",
     "MixesPrecision",
+    "RatesFindings",
+    "ReservesCodes",
 ]
 
 
@@ -88,3 +91,19 @@ class Inspects(Protocol):
 
     def inspect(self, path: Path) -> Mapping[str, Any]:
         """The metadata of a compiled file; InputError where it is none."""
+
+
+@runtime_checkable
+class RatesFindings(Protocol):
+    """A backend on whose devices something that the core found weighs more, or less, than elsewhere."""
+
+    def rated(self, finding: Finding) -> Finding:
+        """The finding with the severity it has here, and with who says so; unchanged where nothing is known."""
+
+
+@runtime_checkable
+class ReservesCodes(Protocol):
+    """A backend that had rules which other rules took over."""
+
+    def reserved_codes(self) -> Mapping[str, str]:
+        """Codes that are no longer given out, each with the code of the rule to read instead."""

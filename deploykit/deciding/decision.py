@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 
 from deploykit.contract.backend import Backend, Progress, Situation
 from deploykit.contract.kept import Kept
+from deploykit.contract.optional import RatesFindings
 from deploykit.contract.plans import Plan
 from deploykit.contract.status import Correctness
 from deploykit.deciding.choice import Chosen, choose_way
@@ -53,8 +54,12 @@ def decide(backend: Backend[P, D], given: Situation, kept: Kept, tell: Progress)
     prepared = backend.prepare(chosen.situation, kept)
     plan = backend.plan(prepared)
     changed = chosen.situation.rewritten or chosen.situation.segments
-    avoided = _avoided(backend.plan(backend.prepare(given, kept)), plan, chosen) if changed else ()
-    found = (*given.target.findings, *_core_findings(given), *CHOICE_RULES.run(chosen), *plan.findings, *avoided)
+    core = _core_findings(backend, given)
+    avoided: tuple[Finding, ...] = ()
+    if changed:
+        avoided = _avoided(backend.plan(backend.prepare(given, kept)).findings, plan.findings, chosen)
+        core = _rewritten(core, _core_findings(backend, chosen.situation), chosen)
+    found = (*given.target.findings, *core, *CHOICE_RULES.run(chosen), *plan.findings, *avoided)
     plan = replace(plan, findings=sort_findings(_each_once(found)), candidates=chosen.candidates)
     return Decision(given=given, chosen=chosen, prepared=prepared, plan=plan)
 
@@ -62,19 +67,32 @@ def decide(backend: Backend[P, D], given: Situation, kept: Kept, tell: Progress)
 def plan_as_given(backend: Backend[P, D], situation: Situation, kept: Kept) -> Plan[D]:
     """The plan for a model as it is, nothing chosen; ``lowest_sdk`` asks this for one model under many releases."""
     plan = backend.plan(backend.prepare(situation, kept))
-    findings = (*situation.target.findings, *_core_findings(situation), *plan.findings)
+    findings = (*situation.target.findings, *_core_findings(backend, situation), *plan.findings)
     return replace(plan, findings=sort_findings(_each_once(findings)))
 
 
-def _avoided(before: Plan[D], after: Plan[D], chosen: Chosen) -> tuple[Finding, ...]:
+def _avoided(before: Iterable[Finding], after: Iterable[Finding], chosen: Chosen) -> tuple[Finding, ...]:
     """Errors and warnings of the model as it was given that the rewritten one no longer has."""
-    left = {(finding.code, finding.subject.name) for finding in after.findings}
-    gone = [finding for finding in before.findings if (finding.code, finding.subject.name) not in left]
+    left = {(finding.code, finding.subject.name) for finding in after}
+    gone = [finding for finding in before if (finding.code, finding.subject.name) not in left]
     how = chosen.explains or "the graph is rewritten"
     return tuple(finding.with_handled(how) for finding in gone if finding.severity is not Severity.INFO)
 
 
-def _core_findings(situation: Situation) -> tuple[Finding, ...]:
+def _rewritten(core: tuple[Finding, ...], after: Iterable[Finding], chosen: Chosen) -> tuple[Finding, ...]:
+    """What is wrong with the model as it was given stays said; an error that the rewritten one lacks is handled."""
+    gone = _avoided([finding for finding in core if finding.blocks], after, chosen)
+    handled = {(finding.code, finding.subject.name): finding for finding in gone}
+    return tuple(handled.get((finding.code, finding.subject.name), finding) for finding in core)
+
+
+def _core_findings(backend: Backend[P, D], situation: Situation) -> tuple[Finding, ...]:
+    """What the core's rules find in a situation, as severe as the backend knows it to be on its devices."""
+    found = _found_in(situation)
+    return tuple(map(backend.rated, found)) if isinstance(backend, RatesFindings) else found
+
+
+def _found_in(situation: Situation) -> tuple[Finding, ...]:
     from deploykit.graph.rules import RULES as GRAPH_RULES
     from deploykit.quantization.encodings_on_graph import EncodingsOnGraph
     from deploykit.quantization.rules import RULES as ENCODING_RULES

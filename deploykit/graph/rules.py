@@ -11,9 +11,16 @@ from pathlib import PurePath
 
 from deploykit.findings import SubjectKind, listed
 from deploykit.graph.facts import GraphFacts, TensorRole
-from deploykit.graph.inventory import control_flow_nodes
+from deploykit.graph.inventory import control_flow_nodes, sequence_nodes
 from deploykit.graph.parameters import DEFAULT_DOMAINS
-from deploykit.graph.shapes import DynamicDim, dynamic_inputs, dynamic_tensors, shape_text, tensor_bytes
+from deploykit.graph.shapes import (
+    DynamicDim,
+    data_shaped_nodes,
+    dynamic_inputs,
+    dynamic_tensors,
+    shape_text,
+    tensor_bytes,
+)
 from deploykit.rules import Found, Registry
 
 __all__ = ["RULES"]
@@ -72,15 +79,20 @@ def _fixing_command(facts: GraphFacts, name: str, dims: Sequence[DynamicDim]) ->
     "DK002",
     "dynamic-result",
     "warning",
-    what="A computed tensor whose size is not known although all inputs are fixed.",
-    why="Its size depends on the data, or on constants through ops that shape inference does not see through.",
-    fix="fold constants (onnxruntime's offline graph optimization, basic level), or replace the op that makes it",
-    sources=(f"{_IR}, section on static tensor shapes",),
+    what="A computed tensor whose size depends on the values it is computed from, or is not known for another reason.",
+    why="Memory is laid out before anything runs, so every size must be a number, whatever the inputs are. Most "
+    "compilers for NPUs refuse such a node, or leave it and all that follows to the CPU.",
+    fix="move the operation out of the graph, or replace it by one of fixed size (TopK instead of NonZero); fold "
+    "constants (onnxruntime's offline graph optimization, basic level) where the size is only computed",
+    sources=(f"{_IR}, section on static tensor shapes", "ONNX operator documentation"),
 )
 def check_dynamic_result(facts: GraphFacts) -> Iterator[Found]:
-    """The first one, since the others usually follow from it."""
+    """Each node that makes a size out of values; where there is none, the first tensor, since others follow from it."""
+    makers = tuple(data_shaped_nodes(facts))
+    for node, why in makers:
+        yield Found(kind=SubjectKind.NODE, name=node.label, message=f"{node.op_type} {node.label}: {why}")
     names = dynamic_tensors(facts)
-    if names and not dynamic_inputs(facts):
+    if names and not makers and not dynamic_inputs(facts):
         maker = facts.producer_of(names[0])
         yield Found(
             kind=SubjectKind.TENSOR,
@@ -95,16 +107,18 @@ def check_dynamic_result(facts: GraphFacts) -> Iterator[Found]:
     "DK003",
     "nested-graph",
     "warning",
-    what="A node that runs another graph: If, Loop, Scan or SequenceMap.",
+    what="A node that runs another graph (If, Loop, Scan, SequenceMap), or works on sequences of tensors.",
     why="What it does is decided at run time. Nothing inside it is checked or quantized here, and most compilers for "
-    "NPUs take straight graphs only.",
-    fix="unroll the loop or fold the condition when exporting",
-    sources=("ONNX operator documentation: If, Loop, Scan, SequenceMap",),
+    "NPUs take straight graphs of tensors only.",
+    fix="unroll the loop or fold the condition when exporting; cut the graph where that is not possible",
+    sources=("ONNX operator documentation: If, Loop, Scan, SequenceMap, types of sequences",),
 )
 def check_nested_graph(facts: GraphFacts) -> Iterator[Found]:
     """One finding per node."""
     for node in control_flow_nodes(facts):
         yield Found(kind=SubjectKind.NODE, name=node.label, message=f"{node.op_type} runs another graph")
+    for node in sequence_nodes(facts):
+        yield Found(kind=SubjectKind.NODE, name=node.label, message=f"{node.op_type} works on a sequence of tensors")
 
 
 @RULES.rule(

@@ -6,13 +6,27 @@ It reads collected shapes and infers none.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from deploykit.graph.facts import GraphFacts, TensorFact, TensorRole
+from deploykit.graph.facts import GraphFacts, NodeFact, TensorFact, TensorRole
+from deploykit.graph.parameters import DEFAULT_DOMAINS
 
-__all__ = ["DynamicDim", "dynamic_inputs", "dynamic_tensors", "high_rank_tensors", "shape_text", "tensor_bytes"]
+__all__ = [
+    "DATA_SHAPED_OPS",
+    "DynamicDim",
+    "data_shaped_nodes",
+    "dynamic_inputs",
+    "dynamic_tensors",
+    "high_rank_tensors",
+    "shape_text",
+    "tensor_bytes",
+]
 
+DATA_SHAPED_OPS = frozenset({"Compress", "NonMaxSuppression", "NonZero", "StringSplit", "Unique"})
+"""Ops whose output has a size that depends on the values they get."""
+
+_SIZED_BY_INPUT = frozenset({"ConstantOfShape", "Expand", "Range", "Reshape", "Tile"})
 _BYTES = {"float": 4, "float16": 2, "bfloat16": 2, "double": 8, "bool": 1}
 _BYTES |= {f"{sign}int{bits}": bits // 8 for sign in ("", "u") for bits in (8, 16, 32, 64)}
 
@@ -36,6 +50,28 @@ class DynamicDim:
 def dynamic_inputs(facts: GraphFacts) -> tuple[DynamicDim, ...]:
     """Every dimension of a graph input that is not fixed, in graph order."""
     return tuple(dim for name in facts.inputs for dim in _dynamic_dims(facts.tensors[name]))
+
+
+def data_shaped_nodes(facts: GraphFacts) -> Iterator[tuple[NodeFact, str]]:
+    """The nodes whose output has a size that depends on values, each with what that means; in graph order.
+
+    A size that is computed counts where it makes a difference: its reader's output is not static although every
+    input of the graph is.
+    """
+    fixed = not dynamic_inputs(facts)
+    for node in facts.nodes:
+        if node.op_type in DATA_SHAPED_OPS and node.domain in DEFAULT_DOMAINS:
+            yield node, "the size of its output depends on the data"
+        elif fixed and node.op_type in _SIZED_BY_INPUT and node.domain in DEFAULT_DOMAINS:
+            sizes = node.inputs if node.op_type == "Range" else node.inputs[1:2]
+            computed = [name for name in sizes if _is_known_at_run_time(facts, name)]
+            if computed and not all(facts.tensors[name].is_static for name in node.outputs if name in facts.tensors):
+                yield node, f"its size comes from {computed[0]}, which is known at run time only"
+
+
+def _is_known_at_run_time(facts: GraphFacts, name: str) -> bool:
+    fact = facts.tensors.get(name)
+    return fact is not None and fact.role in (TensorRole.ACTIVATION, TensorRole.INPUT)
 
 
 def dynamic_tensors(facts: GraphFacts) -> tuple[str, ...]:

@@ -166,7 +166,41 @@ def test_the_command_really_fixes_the_model(tmp_path: Path) -> None:
 def test_results_of_dynamic_inputs_are_not_told_twice() -> None:
     assert "DK002" not in {finding.code for finding in findings(dynamic_net())}
     found = one(model(COUNTED), "DK002")
-    assert "first where (1 x ?) made by n0" in found.message
+    assert found.subject.name == "n0"
+    assert found.message == "NonZero n0: the size of its output depends on the data"
+
+
+def test_a_size_from_data_is_told_whatever_the_inputs_are() -> None:
+    assert one(model(COUNTED, x=("batch", 4)), "DK002").subject.name == "n0"
+
+
+def test_a_size_that_is_computed_from_values_is_told_at_the_node_that_uses_it() -> None:
+    size = helper.make_tensor_value_info("size", TensorProto.INT64, (1,))
+    proto = model([helper.make_node("Reshape", ["x", "size"], ["y"])])
+    proto.graph.input.append(size)
+    found = one(proto, "DK002")
+    assert found.message == "Reshape n0: its size comes from size, which is known at run time only"
+    fixed = model([helper.make_node("Reshape", ["x", "size"], ["y"])], tensors=[stored("size", 2, 2, dtype=np.int64)])
+    assert "DK002" not in {finding.code for finding in findings(fixed)}
+
+
+def test_a_size_of_unknown_origin_is_told_at_the_first_tensor() -> None:
+    proto = model([helper.make_node("Relu", ["x"], ["h"]), helper.make_node("Own", ["h"], ["y"], domain="own")])
+    proto.graph.value_info.append(info("h", (4, "some")))
+    proto.graph.output[0].CopyFrom(info("y", ("some",)))
+    found = one(proto, "DK002")
+    assert found.subject.name == "h"
+    assert found.message == "2 tensors have no fixed size, first h (4 x some) made by n0"
+
+
+def test_sequences_are_told_as_nested_graphs_are() -> None:
+    made = helper.make_node("SequenceConstruct", ["x"], ["s"])
+    length = helper.make_node("SequenceLength", ["s"], ["y"])
+    told = [finding for finding in findings(model([made, length])) if finding.code == "DK003"]
+    assert [finding.message for finding in told] == [
+        "SequenceConstruct works on a sequence of tensors",
+        "SequenceLength works on a sequence of tensors",
+    ]
 
 
 def test_what_a_constant_holds_is_said_with_its_readers() -> None:

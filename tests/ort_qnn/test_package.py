@@ -31,7 +31,7 @@ from deploykit_ort_qnn.compiler import CompileJob, compile_model
 from deploykit_ort_qnn.emulation import Comparison, compare, random_inputs
 from deploykit_ort_qnn.prepare import prepare
 from deploykit_ort_qnn.provider_model import provider_model
-from deploykit_ort_qnn.rules.compiled import NUMERIC_RULES
+from deploykit_ort_qnn.rules.numerics import RULES as NUMERIC_RULES
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 

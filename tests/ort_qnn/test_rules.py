@@ -9,24 +9,29 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx.parser
 import pytest
 
 from deploykit.contract.backend import Request
 from deploykit.contract.kept import Kept
+from deploykit.contract.plans import Plan
+from deploykit.deciding.pipeline import make_plan
 from deploykit.deciding.reading import read_situation
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
+from deploykit.findings import Severity
 from deploykit.quantization.insert_qdq import Skipped
 from deploykit.quantization.lpbq_arithmetic import Loss
 from deploykit.rules import Rule
 from deploykit_ort_qnn import backend
 from deploykit_ort_qnn.compiler import CompileOutcome, RefusedNode
-from deploykit_ort_qnn.environment import EnvironmentScope
 from deploykit_ort_qnn.options import Chosen
 from deploykit_ort_qnn.precision import PrecisionScope
 from deploykit_ort_qnn.prepare import Draft, prepare, wheel_for
 from deploykit_ort_qnn.provider_model import Step
 from deploykit_ort_qnn.qnn_graph import QnnGraph, QnnNode, QnnTensor
-from deploykit_ort_qnn.rules.compiled import NumericScope, PackageScope
+from deploykit_ort_qnn.rules.environment import EnvironmentScope
+from deploykit_ort_qnn.rules.numerics import NumericScope
+from deploykit_ort_qnn.rules.package import PackageScope
 from deploykit_ort_qnn.schematic import Schematic, SchematicOp, SchematicOutput
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
@@ -90,6 +95,21 @@ def graph(types: tuple[str, str, str], *, encoding: str = "") -> QnnGraph:
         QnnNode(name="q", type="Quantize", inputs=("y",), outputs=("y_q",)),
     )
     return QnnGraph(name="g", nodes=nodes, tensors=tensors)
+
+
+def scaled(factor: float, folder: Path) -> Plan[Any]:
+    """The plan of a float model that multiplies its input with a constant."""
+    stored = f"float[4] c = {{{factor}, 1.0, 1.0, 1.0}}"
+    graph = f"g (float[4] x) => (float[4] y) <{stored}> {{ z = Mul (x, c)  y = Exp (z) }}"
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {graph}')
+    onnx.save(model, folder / "m.onnx")
+    return make_plan(Request(model=folder / "m.onnx", target="sm8650", backend="ort-qnn"))
+
+
+def test_a_float_model_beyond_float16_is_told_by_the_shared_rule(tmp_path: Path) -> None:
+    (found,) = (finding for finding in scaled(65505.0, tmp_path).findings if finding.code == "QNN127")
+    assert (found.subject.name, found.severity) == ("c", Severity.ERROR)
+    assert "QNN127" not in {finding.code for finding in scaled(65504.0, tmp_path).findings}
 
 
 def made(dtype: str, kind: str = "q::MatMul") -> Schematic:

@@ -15,10 +15,11 @@ from deploykit.contract.backend import Request
 from deploykit.deciding.reading import read_situation
 from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.tables.capabilities import Feature, Status
-from deploykit_qnn_htp.draft import Candidate, Draft, draft_of
+from deploykit_qnn_htp.draft import Candidate, Draft, draft_of, float16_plan
 from deploykit_qnn_htp.routes import Intent, route_row
-from deploykit_qnn_htp.rules.prepared import DRAFT_RULES
-from deploykit_qnn_htp.rules.routes import ROUTE_RULES
+from deploykit_qnn_htp.rules.prepared import RULES as DRAFT_RULES
+from deploykit_qnn_htp.rules.routes import RULES as ROUTE_RULES
+from deploykit_qualcomm.rules.float16 import RULES as FLOAT16_RULES
 
 DATA = Path(__file__).parents[1] / "data" / "aimet"
 
@@ -152,18 +153,19 @@ DRAFT_CASES: dict[str, tuple[Callable[[], Draft], Callable[[], Draft]]] = {
     ),
     "QNN125": (lambda: draft("mlp", "wfp8a8.v2.0.0"), lambda: draft("mlp", "w8a8.v2.0.0")),
     "QNN126": (lambda: draft("mlp", "bq-w2a16-zpshift.v1.0.0"), lambda: draft("mlp", "w4a8.v1.0.0")),
-    "QNN127": (mixed, integer),
     "QNN128": (mixed, lambda: mixed("explicit")),
     "QNN129": (empty, lambda: draft("detr", "fp16.v1.0.0")),
     "QNN130": (lambda: handed_in("int64"), lambda: handed_in("float")),
 }
 
-CASES: dict[str, Any] = {**ROUTE_CASES, **DRAFT_CASES}
+FLOAT16_CASES = {"QNN127": (lambda: float16_plan(mixed()), lambda: float16_plan(integer()))}
+
+CASES: dict[str, Any] = {**ROUTE_CASES, **DRAFT_CASES, **FLOAT16_CASES}
 
 
 @pytest.mark.parametrize("code", CASES)
 def test_each_rule_fires_and_stays_silent(code: str) -> None:
-    rules: Any = ROUTE_RULES if code in ROUTE_CASES else DRAFT_RULES
+    rules: Any = next(rules for rules in (ROUTE_RULES, DRAFT_RULES, FLOAT16_RULES) if code in {r.code for r in rules})
     triggering, clean = CASES[code]
     findings = list(rules[code].run(triggering()))
     assert findings

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import deploykit
-from deploykit_qnn_htp.execution import OPINION_RULES, Opinion
+from deploykit_qnn_htp.rules.opinion import RULES as OPINION_RULES
+from deploykit_qnn_htp.rules.opinion import Opinion
 
 REFUSED: dict[str, Any] = {"available": True, "ok": False, "compiler": "a compiler", "note": "not the user's SDK"}
 CASES: dict[str, tuple[Callable[[], Opinion], Callable[[], Opinion]]] = {

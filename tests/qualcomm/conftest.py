@@ -19,7 +19,7 @@ from deploykit.graph import wrap_proto
 from deploykit.graph.collect import collect_facts
 from deploykit.graph.facts import GraphFacts, TensorFact, TensorRole
 from deploykit_qualcomm.resolving import resolve_target
-from deploykit_qualcomm.rules import run_lint
+from deploykit_qualcomm.rules.registries import CONVERTERS, PROVIDER, run_lint
 
 TYPES = {
     "float": np.float32,
@@ -108,7 +108,7 @@ def lint() -> Callable[[Mapping[str, Any]], dict[str, list[Finding]]]:
 
     def run(case: Mapping[str, Any]) -> dict[str, list[Finding]]:
         found: dict[str, list[Finding]] = {}
-        for finding in run_lint(build(case), case.get("backend", "qnn-htp")):
+        for finding in run_lint(build(case), PROVIDER if case.get("backend") == "ort-qnn" else CONVERTERS):
             found.setdefault(finding.code, []).append(finding)
         return found
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
 from deploykit.deciding.rules import CORE_REGISTRIES
 from deploykit.errors import InputError
+from deploykit.findings import Finding, Severity, Subject, SubjectKind
 from deploykit.queries.rule_pages import all_rules
 from deploykit.tables.reading import structure
-from deploykit_qualcomm.rules import lint_registries
-from deploykit_qualcomm.rules.constraints import ConstraintTable, constraint, constraints
+from deploykit_qualcomm.rules.constraints import ConstraintTable, constraint, constraints, rated
+from deploykit_qualcomm.rules.registries import CONVERTERS, PROVIDER, REGISTRIES, SHARED
 
 CODES = {entry.rule.code for entry in all_rules(CORE_REGISTRIES)}
 
@@ -26,7 +26,7 @@ def test_every_row_is_looked_for() -> None:
 
 
 def test_limits_of_the_provider_are_looked_for_by_its_own_rules() -> None:
-    provider = {rule.code for rule in lint_registries("ort-qnn")[1]}
+    provider = {rule.code for registry in PROVIDER for rule in registry}
     for row in constraints().constraint:
         if row.ep_limit:
             assert set(row.rules) <= provider, row.id
@@ -56,9 +56,23 @@ def test_a_wrong_row_is_answered_with_its_place(row: dict[str, object], where: s
 
 
 def test_codes_are_in_the_range_of_this_package() -> None:
-    for registry in (*lint_registries("qnn-htp"), *lint_registries("ort-qnn")):
+    for registry in (*SHARED, *CONVERTERS, *PROVIDER):
         for rule in registry:
-            assert 200 <= int(rule.code.removeprefix("QNN")) <= 399, rule.code
+            number = int(rule.code.removeprefix("QNN"))
+            assert number in (*range(1, 50), 127) or 200 <= number <= 399, rule.code
+    assert {*SHARED, *CONVERTERS, *PROVIDER} == {*REGISTRIES}
+
+
+def test_what_the_core_finds_is_as_severe_as_the_table_says() -> None:
+    def found(code: str, severity: Severity) -> Finding:
+        subject = Subject(kind=SubjectKind.NODE, name="n")
+        return Finding(code=code, slug="s", severity=severity, subject=subject, message="m", sources=("core",))
+
+    raised = rated(found("DK003", Severity.WARNING))
+    assert raised.severity is Severity.ERROR
+    assert raised.sources == ("core", *constraint("no-control-flow").source)
+    assert rated(found("DK001", Severity.ERROR)) == found("DK001", Severity.ERROR)
+    assert rated(found("DK012", Severity.INFO)) == found("DK012", Severity.INFO), "no row speaks of it"
 
 
 def test_importing_the_registries_imports_nothing_heavy() -> None:
@@ -66,18 +80,9 @@ def test_importing_the_registries_imports_nothing_heavy() -> None:
     import sys
 
     code = (
-        "import sys; from deploykit_qualcomm.registries import qualcomm_registries; qualcomm_registries();"
+        "import sys; import deploykit_qualcomm.rules.registries;"
         "from deploykit_qualcomm.known_errors import known_errors; known_errors();"
         "sys.exit(' '.join({'onnx', 'onnxruntime', 'numpy'} & sys.modules.keys()))"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert ran.stderr.strip() == ""
-
-
-def test_the_module_folder_holds_only_registered_modules() -> None:
-    """A module of rules that nobody imports would register nothing, silently."""
-    from deploykit_qualcomm.rules import running
-
-    folder = Path(running.__file__).parent
-    registering = {path.stem for path in folder.glob("*.py") if re.search(r"_LINT\.rule\(", path.read_text())}
-    assert registering == set(running._MODULES)

@@ -47,7 +47,8 @@ def load(name: str) -> ModuleType:
 
 GRAPH = load("test_lint_graph_rules")
 PROVIDER = load("test_lint_provider_rules")
-CASES_OF = {**GRAPH.CASES, **PROVIDER.CASES}
+SHAPED_BY_DATA = {"graph": "g (float[4] x) => (int64[1,n] y) { y = NonZero (x) }"}
+CASES_OF = {**GRAPH.CASES, **PROVIDER.CASES, "DK002": (SHAPED_BY_DATA, GRAPH.one("Relu (x)", "4"))}
 
 
 @pytest.fixture
@@ -67,7 +68,7 @@ def compiles(
 @pytest.mark.parametrize(
     "code",
     [
-        *("QNN200", "QNN202", "QNN204", "QNN206", "QNN207", "QNN208", "QNN211", "QNN212", "QNN213"),
+        *("DK002", "QNN200", "QNN204", "QNN206", "QNN207", "QNN208", "QNN211", "QNN212", "QNN213"),
         *("QNN232", "QNN242", "QNN247", "QNN249"),
     ],
 )

@@ -31,17 +31,6 @@ HEADS = """g (float[1,%d,16,8] q, float[1,%d,8,16] k) => (float[1,%d,16,16] y) {
 
 CASES: dict[str, tuple[Case, Case]] = {
     "QNN200": ({"graph": SHUFFLE}, one("Relu (x)", "1,2,2,2,2")),
-    "QNN202": (
-        {"graph": "g (float[4] x) => (int64[1,n] y) { y = NonZero (x) }"},
-        one("Relu (x)", "4"),
-    ),
-    "QNN203": (
-        {
-            "graph": "g (float[4] x, bool c) => (float[4] y) { y = If <then_branch = t () => (float[4] a) "
-            "{ a = Relu (x) }, else_branch = e () => (float[4] b) { b = Neg (x) }> (c) }"
-        },
-        one("Relu (x)", "4"),
-    ),
     "QNN204": (one("Softmax (x)", "1,2500000"), one("Softmax (x)", "1,2097152")),
     "QNN205": (
         {"graph": "g (int64[4] x) => (int64[4] y) { y = Abs (x) }"},

@@ -88,11 +88,6 @@ def product(kind: str) -> Case:
     return ep(graph, encodings={"a": {"type": kind}, "b": {"type": kind}})
 
 
-def scaled(factor: float) -> Case:
-    graph = "g (float[4] x) => (float[4] y) { z = Mul (x, c)  y = Exp (z) }"
-    return ep(graph, stored={"c": ("float", (4,), factor)})
-
-
 def chain(paired: bool) -> Case:
     middle = "mq = QuantizeLinear (m, sx, zx)  md = DequantizeLinear (mq, sx, zx)" if paired else "md = Identity (m)"
     graph = (
@@ -124,7 +119,6 @@ CASES: dict[str, tuple[Case, Case]] = {
     "QNN235": (lpbq("MatMul (xd, w)", size=12), lpbq("MatMul (xd, w)", size=16)),
     "QNN241": (product("uint16"), product("int16")),
     "QNN242": (per_channel_input(4), per_channel_input(1)),
-    "QNN245": (scaled(1e6), scaled(1.0)),
     "QNN247": (norm("int8"), norm("uint8")),
     "QNN249": (added("int32"), added("uint8")),
     "QNN251": (lpbq("Gemm (xd, w)"), lpbq("MatMul (xd, w)")),

@@ -9,7 +9,9 @@ from deploykit.contract.targets import Target
 from deploykit.findings import Confidence, SubjectKind
 from deploykit.tables.devices import Device, Fact
 from deploykit_qualcomm.devices import qualcomm_device
-from deploykit_qualcomm.rules.target import SDK_RULES, TARGET_RULES, SdkChoice, SdkMatch
+from deploykit_qualcomm.rules.sdk import RULES as SDK_RULES
+from deploykit_qualcomm.rules.sdk import SdkChoice, SdkMatch
+from deploykit_qualcomm.rules.target import RULES as TARGET_RULES
 from deploykit_qualcomm.tables import load_sdk_table
 
 

@@ -18,11 +18,11 @@ from deploykit.graph import load_model, wrap_proto
 from deploykit.graph.collect import collect_facts
 from deploykit_vitis_ai import backend
 from deploykit_vitis_ai.draft import Draft, make_draft
-from deploykit_vitis_ai.rules.model import DRAFT_RULES
-from deploykit_vitis_ai.rules.release import DRAFT_RULES as RELEASE_RULES
-from deploykit_vitis_ai.rules.request import DRAFT_RULES as REQUEST_RULES
+from deploykit_vitis_ai.rules.registries import DRAFT_REGISTRIES
+from deploykit_vitis_ai.rules.target import RULES as TARGET_RULES
+from deploykit_vitis_ai.rules.target import Choice
 from deploykit_vitis_ai.tables import releases
-from deploykit_vitis_ai.targets import TARGET_RULES, Choice, resolve
+from deploykit_vitis_ai.targets import resolve
 
 DATA = Path(__file__).parents[1] / "data" / "quark"
 POST = "/post/Slice,/post/Slice_1,/post/Sigmoid:/post/Concat_1"
@@ -76,7 +76,7 @@ def draft(
     return make_draft(Situation(request=request, model=read, facts=facts, encodings=None, target=resolved))
 
 
-assert REQUEST_RULES is RELEASE_RULES
+DRAFT_RULES = {rule.code: rule for registry in DRAFT_REGISTRIES for rule in registry}
 QDQ = "vint8.onnx"
 AIMET = "../aimet/cnn/w8a8.qdq.onnx"
 YOLO = "fp32.onnx"
@@ -138,10 +138,10 @@ CASES: dict[str, tuple[Any, Any]] = {
 }
 
 
-@pytest.mark.parametrize("code", [rule.code for rule in (*TARGET_RULES, *REQUEST_RULES)])
+@pytest.mark.parametrize("code", [*(rule.code for rule in TARGET_RULES), *DRAFT_RULES])
 def test_each_rule_fires_and_stays_silent(code: str) -> None:
     triggering, clean = CASES[code]
-    rules = TARGET_RULES if code in [rule.code for rule in TARGET_RULES] else DRAFT_RULES
+    rules: Any = TARGET_RULES if code in [rule.code for rule in TARGET_RULES] else DRAFT_RULES
     assert list(rules[code].run(triggering))
     assert not list(rules[code].run(clean))
 

@@ -10,11 +10,12 @@ import pytest
 
 from deploykit.graph import load_model
 from deploykit.graph.collect import collect_facts
-from deploykit_vitis_ai.execution import OUTCOME_RULES, Outcome
 from deploykit_vitis_ai.inspection import Quantized, actual_types, inspect_quantized
-from deploykit_vitis_ai.rules.quantized import QUANTIZED_RULES
+from deploykit_vitis_ai.rules.execution import RULES as OUTCOME_RULES
+from deploykit_vitis_ai.rules.execution import Outcome
+from deploykit_vitis_ai.rules.quantized import RULES as QUANTIZED_RULES
+from deploykit_vitis_ai.rules.summary import RULES as SUMMARY_RULES
 from deploykit_vitis_ai.summary import CompileSummary, parse_summary
-from deploykit_vitis_ai.verification import SUMMARY_RULES
 
 DATA = Path(__file__).parents[1] / "data" / "quark"
 FLOAT = collect_facts(load_model(DATA / "fp32.onnx"))

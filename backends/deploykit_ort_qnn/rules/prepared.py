@@ -8,7 +8,7 @@ from deploykit.findings import Severity, SubjectKind
 from deploykit.rules import Found, Registry
 from deploykit_ort_qnn.prepare import Draft
 
-__all__ = ["DRAFT_RULES"]
+__all__ = ["RULES"]
 
 _LAB = "onnxruntime-qnn 2.7.0 (QAIRT 2.51) with ONNX Runtime 1.31.1, run on Linux x86-64 without hardware"
 _HANDLED = {
@@ -18,10 +18,10 @@ _HANDLED = {
     "int16-matmul": "both operands are converted to symmetric int16",
 }
 
-DRAFT_RULES: Registry[Draft] = Registry("ort-qnn plan")
+RULES: Registry[Draft] = Registry("ort-qnn plan")
 
 
-@DRAFT_RULES.rule(
+@RULES.rule(
     "ORT001",
     "no-soc-model",
     "error",
@@ -37,7 +37,7 @@ def check_soc_model(draft: Draft) -> Iterator[Found]:
         yield Found(kind=SubjectKind.TARGET, name=device.id, message=f"{device.name}: its soc_model is not known")
 
 
-@DRAFT_RULES.rule(
+@RULES.rule(
     "ORT002",
     "needs-encodings",
     "error",
@@ -53,7 +53,7 @@ def check_needs_encodings(draft: Draft) -> Iterator[Found]:
         yield Found(kind=SubjectKind.MODEL, name=name, message=f"{name}: {draft.precision} needs encodings")
 
 
-@DRAFT_RULES.rule(
+@RULES.rule(
     "ORT003",
     "float8-weights",
     "error",
@@ -68,7 +68,7 @@ def check_float8(draft: Draft) -> Iterator[Found]:
         yield Found(kind=SubjectKind.TENSOR, name=name, message=f"{name}: float8 is not taken by the provider")
 
 
-@DRAFT_RULES.rule(
+@RULES.rule(
     "ORT004",
     "float-without-fp16",
     "error",
@@ -84,7 +84,7 @@ def check_fp16(draft: Draft) -> Iterator[Found]:
         yield Found(kind=SubjectKind.TARGET, name=device.id, message=f"{device.name} has no FP16")
 
 
-@DRAFT_RULES.rule(
+@RULES.rule(
     "ORT005",
     "blocks-need-fp16",
     "error",
@@ -102,7 +102,7 @@ def check_blocks_fp16(draft: Draft) -> Iterator[Found]:
             )
 
 
-@DRAFT_RULES.rule(
+@RULES.rule(
     "ORT006",
     "blocks-run-in-fp16",
     "warning",
@@ -120,7 +120,7 @@ def check_blocks(draft: Draft) -> Iterator[Found]:
             yield Found(kind=SubjectKind.TENSOR, name=name, message=message, severity=strict)
 
 
-@DRAFT_RULES.rule(
+@RULES.rule(
     "ORT007",
     "encoding-not-written",
     "warning",
@@ -135,7 +135,7 @@ def check_skipped(draft: Draft) -> Iterator[Found]:
         yield Found(kind=SubjectKind.TENSOR, name=entry.tensor, message=f"{entry.tensor}: {entry.reason}")
 
 
-@DRAFT_RULES.rule(
+@RULES.rule(
     "ORT008",
     "operand-will-be-narrowed",
     "warning",
@@ -152,7 +152,7 @@ def check_narrowing(draft: Draft) -> Iterator[Found]:
         yield Found(kind=SubjectKind.TENSOR, name=name, message=message, severity=strict)
 
 
-@DRAFT_RULES.rule(
+@RULES.rule(
     "ORT009",
     "wrong-kernel-avoided",
     "error",
@@ -170,7 +170,7 @@ def check_wrong_kernels(draft: Draft) -> Iterator[Found]:
                 yield Found(kind=SubjectKind.TENSOR, name=name, message=message, handled=_HANDLED[step.id])
 
 
-@DRAFT_RULES.rule(
+@RULES.rule(
     "ORT010",
     "not-rewritten",
     "info",
@@ -185,7 +185,7 @@ def check_refusals(draft: Draft) -> Iterator[Found]:
         yield Found(kind=SubjectKind.NODE, name=text.partition(":")[0], message=text)
 
 
-@DRAFT_RULES.rule(
+@RULES.rule(
     "ORT011",
     "refused-operator",
     "error",
@@ -208,7 +208,7 @@ def check_operators(draft: Draft) -> Iterator[Found]:
             )
 
 
-@DRAFT_RULES.rule(
+@RULES.rule(
     "ORT012",
     "option-not-checked",
     "warning",
@@ -224,7 +224,7 @@ def check_unchecked(draft: Draft) -> Iterator[Found]:
         yield Found(kind=SubjectKind.CONFIG_KEY, name=name, message=message)
 
 
-@DRAFT_RULES.rule(
+@RULES.rule(
     "ORT013",
     "lpbq-loss",
     "info",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from deploykit.findings import Severity, SubjectKind
+from deploykit.findings import SubjectKind
 from deploykit.rules import Found, Registry
 from deploykit.tables.capabilities import Feature, Status
 from deploykit_qnn_htp.draft import Draft
@@ -15,17 +15,12 @@ from deploykit_qnn_htp.routes import Intent
 if TYPE_CHECKING:
     from deploykit.encodings.values import Encoding
 
-__all__ = ["DRAFT_RULES", "FLOAT16_MAX"]
+__all__ = ["RULES"]
 
-DRAFT_RULES: Registry[Draft] = Registry("draft")
+RULES: Registry[Draft] = Registry("draft")
 
-FLOAT16_MAX = 65504.0
-"""The largest finite float16 (IEEE 754 binary16)."""
 
 _CONVERTERS = ("qnn-onnx-converter", "qairt-converter")
-
-_WORTH_READING = 1 << 20
-"""Constants with more elements are weights, not range problems; they are not read for this question."""
 
 
 def _encodings_name(draft: Draft) -> str:
@@ -33,7 +28,7 @@ def _encodings_name(draft: Draft) -> str:
     return "" if path is None else path.name
 
 
-@DRAFT_RULES.rule(
+@RULES.rule(
     "QNN122",
     "float16-unsupported",
     "error",
@@ -61,7 +56,7 @@ def check_float16(draft: Draft) -> Iterator[Found]:
     )
 
 
-@DRAFT_RULES.rule(
+@RULES.rule(
     "QNN123",
     "matmul-16-bit",
     "error",
@@ -94,7 +89,7 @@ def check_matmul_16(draft: Draft) -> Iterator[Found]:
             )
 
 
-@DRAFT_RULES.rule(
+@RULES.rule(
     "QNN124",
     "block-quantization-unsupported",
     "error",
@@ -138,7 +133,7 @@ def _granularity(entry: Encoding) -> str:
     return entry.value.granularity if getattr(entry.value, "placed", True) else "per-block"
 
 
-@DRAFT_RULES.rule(
+@RULES.rule(
     "QNN125",
     "float8-unsupported",
     "error",
@@ -159,7 +154,7 @@ def check_float8(draft: Draft) -> Iterator[Found]:
         )
 
 
-@DRAFT_RULES.rule(
+@RULES.rule(
     "QNN126",
     "weight-width-unsupported",
     "error",
@@ -188,52 +183,7 @@ def check_weight_width(draft: Draft) -> Iterator[Found]:
         )
 
 
-@DRAFT_RULES.rule(
-    "QNN127",
-    "beyond-float16",
-    "error",
-    what="A tensor planned as float16 whose values exceed 65504.",
-    why="float16 turns them into infinity. AIMET simulates a disabled quantizer in float32, so the simulation does "
-    "not show it.",
-    fix="clamp the constant that causes it, or rewrite the operation, so that the range fits",
-    sources=("IEEE 754 binary16", "qualcomm/aimet#4102 (ranges up to 2.7e34)"),
-)
-def check_float16_range(draft: Draft) -> Iterator[Found]:
-    """A warning where every infinity saturates anyway, an error where it reaches other arithmetic."""
-    from deploykit.graph.collect import constant_range
-    from deploykit.quantization.reach import collect_reach, saturates
-
-    floats = draft.float_set if draft.intent is Intent.MIXED else frozenset()
-    facts, model = draft.situation.facts, draft.situation.model
-    if draft.intent is Intent.FLOAT16:
-        floats = frozenset(name for name, fact in facts.tensors.items() if fact.is_float)
-    if not floats:
-        return
-
-    def bounds(name: str) -> tuple[float, float] | None:
-        size = 1
-        for dim in facts.tensors[name].shape or ():
-            size *= dim if isinstance(dim, int) else 1
-        return constant_range(model, name) if size <= _WORTH_READING else None
-
-    reach = collect_reach(facts, draft.completed, bounds)
-    for name in sorted(floats & reach.keys()):
-        found = reach[name]
-        if found.magnitude <= FLOAT16_MAX:
-            continue
-        harmless = saturates(facts, name)
-        yield Found(
-            kind=SubjectKind.TENSOR,
-            name=name,
-            severity=Severity.WARNING if harmless else Severity.ERROR,
-            message=f"{name} is planned as float16 but reaches {found.low:.4g} .. {found.high:.4g} "
-            f"(limit {FLOAT16_MAX:g}), caused by {found.cause}"
-            + ("; every path from it saturates, so infinity is harmless there" if harmless else ""),
-            evidence={"range": [found.low, found.high], "cause": found.cause, "saturates": harmless},
-        )
-
-
-@DRAFT_RULES.rule(
+@RULES.rule(
     "QNN128",
     "float-set-by-omission",
     "warning",
@@ -256,7 +206,7 @@ def check_omission(draft: Draft) -> Iterator[Found]:
     )
 
 
-@DRAFT_RULES.rule(
+@RULES.rule(
     "QNN129",
     "encodings-empty",
     "error",
@@ -278,7 +228,7 @@ def check_not_empty(draft: Draft) -> Iterator[Found]:
         )
 
 
-@DRAFT_RULES.rule(
+@RULES.rule(
     "QNN130",
     "integers-cross-segments",
     "info",

@@ -14,9 +14,9 @@ from deploykit_qnn_htp.draft import Candidate, Draft
 from deploykit_qnn_htp.naming import listed
 from deploykit_qnn_htp.routes import Intent
 
-__all__ = ["ROUTE_RULES"]
+__all__ = ["RULES"]
 
-ROUTE_RULES: Registry[Candidate] = Registry("route")
+RULES: Registry[Candidate] = Registry("route")
 
 
 def _encodings_name(draft: Draft) -> str:
@@ -28,7 +28,7 @@ def _sources(row: Feature | None) -> tuple[str, ...]:
     return () if row is None else row.source
 
 
-@ROUTE_RULES.rule(
+@RULES.rule(
     "QNN101",
     "silent-8-bit-downgrade",
     "error",
@@ -57,7 +57,7 @@ def check_silent_downgrade(candidate: Candidate) -> Iterator[Found]:
     )
 
 
-@ROUTE_RULES.rule(
+@RULES.rule(
     "QNN102",
     "explicit-float-entries",
     "error",
@@ -92,7 +92,7 @@ def check_explicit_floats(candidate: Candidate) -> Iterator[Found]:
     )
 
 
-@ROUTE_RULES.rule(
+@RULES.rule(
     "QNN103",
     "encodings-version-unread",
     "error",
@@ -122,7 +122,7 @@ def check_encodings_version(candidate: Candidate) -> Iterator[Found]:
     )
 
 
-@ROUTE_RULES.rule(
+@RULES.rule(
     "QNN104",
     "no-encodings-version",
     "error",
@@ -147,7 +147,7 @@ def check_writable(candidate: Candidate) -> Iterator[Found]:
     )
 
 
-@ROUTE_RULES.rule(
+@RULES.rule(
     "QNN105",
     "gaps",
     "error",
@@ -172,7 +172,7 @@ def check_gaps(candidate: Candidate) -> Iterator[Found]:
     )
 
 
-@ROUTE_RULES.rule(
+@RULES.rule(
     "QNN106",
     "quantizer-v2-absent",
     "error",
@@ -198,7 +198,7 @@ def check_quantizer_v2(candidate: Candidate) -> Iterator[Found]:
     )
 
 
-@ROUTE_RULES.rule(
+@RULES.rule(
     "QNN107",
     "quantizer-v2-accuracy",
     "warning",
@@ -218,7 +218,7 @@ def check_quantizer_v2_accuracy(candidate: Candidate) -> Iterator[Found]:
         )
 
 
-@ROUTE_RULES.rule(
+@RULES.rule(
     "QNN108",
     "float-set-differs",
     "warning",
@@ -249,7 +249,7 @@ def check_float_set(candidate: Candidate) -> Iterator[Found]:
             )
 
 
-@ROUTE_RULES.rule(
+@RULES.rule(
     "QNN109",
     "mixed-operands-matmul",
     "error",
@@ -280,7 +280,7 @@ def check_mixed_matmul(candidate: Candidate) -> Iterator[Found]:
             )
 
 
-@ROUTE_RULES.rule(
+@RULES.rule(
     "QNN110",
     "route-not-proven",
     "info",
@@ -300,7 +300,7 @@ def check_confidence(candidate: Candidate) -> Iterator[Found]:
         )
 
 
-@ROUTE_RULES.rule(
+@RULES.rule(
     "QNN111",
     "encodings-version-unproven",
     "info",
@@ -325,7 +325,7 @@ def check_version_proven(candidate: Candidate) -> Iterator[Found]:
         )
 
 
-@ROUTE_RULES.rule(
+@RULES.rule(
     "QNN112",
     "calibration-missing",
     "error",

@@ -12,13 +12,12 @@ from deploykit.contract.backend import Situation
 from deploykit.findings import Severity, SubjectKind
 from deploykit.graph.facts import GraphFacts, NodeFact
 from deploykit.quantization.borders import Extension, suggest_extensions
-from deploykit.rules import Found
+from deploykit.rules import Found, Registry
 from deploykit.tables.capabilities import Feature, Status
 from deploykit_qualcomm.rules.constraints import constraint
-from deploykit_qualcomm.rules.registries import QNN_LINT
 from deploykit_qualcomm.rules.views import arch, is_computed, listed, nodes, quantized, weight_name
 
-__all__: list[str] = []
+__all__ = ["RULES"]
 
 _PASSING = frozenset(
     {"Reshape", "Transpose", "Split", "Slice", "Squeeze", "Unsqueeze", "Gather", "Mul", "Div", "Add", "Identity"}
@@ -28,6 +27,8 @@ _REACH = 64
 _MOST_WORK = 250_000
 _SMALL = 12
 """An extension of so many operators is looked for, unless borders times nodes is too much work for a lint."""
+
+RULES: Registry[Situation] = Registry("situation")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +82,7 @@ def _row(situation: Situation) -> Feature | None:
     return row if row is not None and row.arch else None
 
 
-@QNN_LINT.rule(
+@RULES.rule(
     "QNN215",
     "rank-3-linear-into-attention",
     "error",
@@ -115,7 +116,7 @@ def _is_integer(situation: Situation, name: str) -> bool:
     return found is not None and bool(found.bits)
 
 
-@QNN_LINT.rule(
+@RULES.rule(
     "QNN271",
     "attention-partly-float",
     "warning",
@@ -141,7 +142,7 @@ def check_partly_float(situation: Situation) -> Iterator[Found]:
         )
 
 
-@QNN_LINT.rule(
+@RULES.rule(
     "QNN270",
     "float-borders",
     "warning",

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
-from deploykit.findings import Confidence, Severity
+from deploykit.findings import Confidence, Finding, Severity
 from deploykit.tables.reading import read_toml, structure
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "WholeOperand",
     "constraint",
     "constraints",
+    "rated",
 ]
 
 _FILE = Path(__file__).parents[1] / "data" / "constraints.toml"
@@ -128,3 +129,11 @@ def _source(text: str, sources: Mapping[str, str]) -> str:
 def constraint(name: str) -> Constraint:
     """One row by its id."""
     return next(row for row in constraints().constraint if row.id == name)
+
+
+def rated(finding: Finding) -> Finding:
+    """What the core found, as severe as the row says that names its rule; a row never makes it less severe."""
+    row = next((row for row in constraints().constraint if finding.code in row.rules), None)
+    if row is None or finding.severity.rank <= row.severity.rank:
+        return finding
+    return replace(finding, severity=row.severity, sources=(*finding.sources, *row.source))

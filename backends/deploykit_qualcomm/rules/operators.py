@@ -7,16 +7,17 @@ from typing import Any
 
 from deploykit.contract.backend import Situation
 from deploykit.graph.facts import NodeFact
-from deploykit.rules import Found
+from deploykit.rules import Found, Registry
 from deploykit.tables.capabilities import Status
 from deploykit_qualcomm.rules.constraints import Refused, constraint, constraints
-from deploykit_qualcomm.rules.registries import QNN_LINT
 from deploykit_qualcomm.rules.views import arch, at_node, nodes, quantized
 
-__all__: list[str] = []
+__all__ = ["RULES"]
 
 _LARGEST_INDEX_LIST = 4096
 _TRIED_WITH = (2, 51)
+
+RULES: Registry[Situation] = Registry("situation")
 
 
 def _rank(situation: Situation, node: NodeFact) -> int | None:
@@ -24,7 +25,7 @@ def _rank(situation: Situation, node: NodeFact) -> int | None:
     return None if fact is None else fact.rank
 
 
-@QNN_LINT.rule(
+@RULES.rule(
     "QNN206",
     "norm-axis",
     "error",
@@ -41,7 +42,7 @@ def check_norm_axis(situation: Situation) -> Iterator[Found]:
             yield at_node(node, f"it normalizes axis {axis} of rank {rank}, only the last is taken")
 
 
-@QNN_LINT.rule(
+@RULES.rule(
     "QNN208",
     "operator-refused",
     "error",
@@ -75,7 +76,7 @@ def _refuses(row: Refused, node: NodeFact, rank: int | None) -> bool:
     return any(str(item) != row.unless for item in values)
 
 
-@QNN_LINT.rule(
+@RULES.rule(
     "QNN209",
     "reduce-l2-quantized",
     "warning",
@@ -99,7 +100,7 @@ def _is_recent(situation: Situation) -> bool:
     return sdk is not None and sdk.parsed.release >= _TRIED_WITH
 
 
-@QNN_LINT.rule(
+@RULES.rule(
     "QNN210",
     "negative-gather-index",
     "warning",
@@ -136,7 +137,7 @@ def _lowest(situation: Situation, name: str) -> float | None:
     return None if bounds is None else bounds[0]
 
 
-@QNN_LINT.rule(
+@RULES.rule(
     "QNN211",
     "roi-align",
     "error",
@@ -169,7 +170,7 @@ def _coordinates(situation: Situation, attributes: Mapping[str, Any]) -> Any:
     return attributes.get("coordinate_transformation_mode", default)
 
 
-@QNN_LINT.rule(
+@RULES.rule(
     "QNN212",
     "grid-sample",
     "warning",
@@ -192,7 +193,7 @@ def check_grid_sample(situation: Situation) -> Iterator[Found]:
             yield at_node(node, f"{status}{version}", sources=() if row is None else row.source)
 
 
-@QNN_LINT.rule(
+@RULES.rule(
     "QNN213",
     "non-max-suppression",
     "warning",
@@ -207,7 +208,7 @@ def check_nms(situation: Situation) -> Iterator[Found]:
         yield at_node(node, "keep it outside the graph unless the target's supplement lists it")
 
 
-@QNN_LINT.rule(
+@RULES.rule(
     "QNN214",
     "scatter-reduction",
     "warning",

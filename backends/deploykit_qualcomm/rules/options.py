@@ -1,6 +1,7 @@
 """Lint rules about options of the request: numbers of another numbering, keys that are gone, values out of range.
 
-Codes QNN260 to QNN269 and QNN272. An option that no table has is refused elsewhere, before any rule runs.
+Codes QNN260 to QNN265 and QNN268; those of the provider alone stand beside this module. An
+option that no table has is refused elsewhere, before any rule runs.
 """
 
 from __future__ import annotations
@@ -9,14 +10,12 @@ from collections.abc import Iterator
 
 from deploykit.contract.backend import Situation
 from deploykit.findings import Severity, SubjectKind
-from deploykit.rules import Found
+from deploykit.rules import Found, Registry
 from deploykit.tables.capabilities import Status
-from deploykit_qualcomm.archs import arch_number, known_archs
 from deploykit_qualcomm.devices import qualcomm_devices
-from deploykit_qualcomm.rules.registries import EP_LINT, QNN_LINT
-from deploykit_qualcomm.rules.views import arch, option
+from deploykit_qualcomm.rules.views import option
 
-__all__: list[str] = []
+__all__ = ["RULES", "about_option"]
 
 _GENERATOR = "qnn-context-binary-generator"
 _RUN_TIME_KEYS = frozenset(
@@ -24,17 +23,20 @@ _RUN_TIME_KEYS = frozenset(
 )
 _ON = ("1", "true", "yes", "on")
 
+RULES: Registry[Situation] = Registry("situation")
+
 
 def _number(situation: Situation, key: str) -> int | None:
     text = option(situation, key)
     return int(text) if text is not None and text.strip().isdigit() else None
 
 
-def _about(key: str, message: str, **evidence: object) -> Found:
+def about_option(key: str, message: str, **evidence: object) -> Found:
+    """A finding about one option."""
     return Found(kind=SubjectKind.CONFIG_KEY, name=key, message=message, evidence=evidence)
 
 
-@QNN_LINT.rule(
+@RULES.rule(
     "QNN260",
     "precision-option-deprecated",
     "warning",
@@ -49,11 +51,11 @@ def check_precision(situation: Situation) -> Iterator[Found]:
         return
     sdk = situation.target.sdk
     late = sdk is None or sdk.parsed.release >= (2, 35)
-    found = _about("precision", "the graph option precision is deprecated since 2.35")
+    found = about_option("precision", "the graph option precision is deprecated since 2.35")
     yield found if late else Found(kind=found.kind, name=found.name, message=found.message, severity=Severity.INFO)
 
 
-@QNN_LINT.rule(
+@RULES.rule(
     "QNN261",
     "android-soc-id",
     "error",
@@ -71,10 +73,10 @@ def check_android_id(situation: Situation) -> Iterator[Found]:
             fact = device.facts.get("android_soc_id")
             if fact is not None and number in (fact.value, *fact.alternatives):
                 right = device.fact("soc_model")
-                yield _about(key, f"{number} is the Android id of {device.name}, whose soc_model is {right}")
+                yield about_option(key, f"{number} is the Android id of {device.name}, whose soc_model is {right}")
 
 
-@QNN_LINT.rule(
+@RULES.rule(
     "QNN262",
     "vtcm-beyond-chip",
     "error",
@@ -87,10 +89,10 @@ def check_vtcm(situation: Situation) -> Iterator[Found]:
     """Against the device's own size."""
     wanted, present = _number(situation, "vtcm_mb"), situation.target.device.fact("vtcm_mb")
     if wanted is not None and isinstance(present, int) and wanted > present:
-        yield _about("vtcm_mb", f"{wanted} MB are asked for, {situation.target.device.name} has {present} MB")
+        yield about_option("vtcm_mb", f"{wanted} MB are asked for, {situation.target.device.name} has {present} MB")
 
 
-@QNN_LINT.rule(
+@RULES.rule(
     "QNN263",
     "soc-id-key",
     "warning",
@@ -116,7 +118,7 @@ def check_soc_id(situation: Situation) -> Iterator[Found]:
     )
 
 
-@QNN_LINT.rule(
+@RULES.rule(
     "QNN264",
     "dlbc-weights-alone",
     "warning",
@@ -129,10 +131,10 @@ def check_dlbc(situation: Situation) -> Iterator[Found]:
     """Both options together."""
     weights, whole = option(situation, "dlbc_weights"), option(situation, "dlbc")
     if (weights or "").lower() in _ON and (whole or "").lower() not in _ON:
-        yield _about("dlbc_weights", "dlbc_weights has no effect without dlbc=1")
+        yield about_option("dlbc_weights", "dlbc_weights has no effect without dlbc=1")
 
 
-@QNN_LINT.rule(
+@RULES.rule(
     "QNN265",
     "run-time-key-at-prepare",
     "warning",
@@ -145,44 +147,10 @@ def check_run_time_keys(situation: Situation) -> Iterator[Found]:
     """Keys spelled with the path of the graphs or devices that are prepared."""
     for name, _ in situation.request.options:
         if name.startswith("graphs") and name.rsplit(".", 1)[-1] in _RUN_TIME_KEYS:
-            yield _about(name, f"{name} is a run-time key; at prepare time it is rejected or without effect")
+            yield about_option(name, f"{name} is a run-time key; at prepare time it is rejected or without effect")
 
 
-@EP_LINT.rule(
-    "QNN266",
-    "unknown-htp-arch",
-    "error",
-    what="An htp_arch that does not exist.",
-    why="The provider logs a warning and compiles as if nothing were set: for v68.",
-    fix="leave htp_arch out: the soc_model of the target implies it",
-    sources=("onnxruntime-qnn 2.7.0 run on Linux x86-64: 66, 74 and 85 are accepted and compiled like unset",),
-)
-def check_htp_arch(situation: Situation) -> Iterator[Found]:
-    """Against the table of architectures."""
-    text = option(situation, "htp_arch")
-    if text is not None and f"v{text.removeprefix('v')}" not in {name for name in known_archs() if name != "v66"}:
-        yield _about("htp_arch", f"htp_arch {text} does not exist; the provider would compile for v68")
-
-
-@EP_LINT.rule(
-    "QNN267",
-    "arch-against-soc",
-    "warning",
-    what="An htp_arch that is not that of the target.",
-    why="soc_model wins without a word: the binary is for the SoC, whatever htp_arch says.",
-    fix="leave htp_arch out, or choose the target that is meant",
-    sources=("onnxruntime-qnn 2.7.0 run on Linux x86-64: arch 79 with soc 30 gives v68 code, and the reverse",),
-)
-def check_arch_against_soc(situation: Situation) -> Iterator[Found]:
-    """The option against the device's architecture."""
-    text = option(situation, "htp_arch")
-    wanted = None if text is None else arch_number(f"v{text.removeprefix('v')}")
-    known = arch_number(arch(situation))
-    if wanted is not None and known is not None and wanted != known:
-        yield _about("htp_arch", f"htp_arch {wanted} is ignored: {situation.target.device.name} is v{known}")
-
-
-@QNN_LINT.rule(
+@RULES.rule(
     "QNN268",
     "optimization-level",
     "error",
@@ -197,36 +165,4 @@ def check_level(situation: Situation) -> Iterator[Found]:
         text = option(situation, key)
         allowed = ("1", "2", "3") if key == "O" else ("0", "1", "2", "3")
         if text is not None and text not in allowed:
-            yield _about(key, f"{key}={text}; {allowed[0]} to 3 are defined")
-
-
-@EP_LINT.rule(
-    "QNN269",
-    "fp16-option-without-effect",
-    "warning",
-    what="enable_htp_fp16_precision=0 to keep a float model in FP32.",
-    why="It changes nothing: with a soc_model that has float16 the float graph is compiled in float16, whatever the "
-    "option says; the binary is the same.",
-    fix="quantize what needs more range than float16 has; there is no FP32 on the HTP",
-    sources=("onnxruntime-qnn 2.7.0 run on Linux x86-64: soc_model 43, same size and same SQNR with 0 and 1",),
-)
-def check_fp16_option(situation: Situation) -> Iterator[Found]:
-    """By the option alone."""
-    if option(situation, "enable_htp_fp16_precision") == "0":
-        yield _about("enable_htp_fp16_precision", "0 has no effect: float graphs are compiled in float16")
-
-
-@EP_LINT.rule(
-    "QNN272",
-    "bf16-option-on-quantized",
-    "error",
-    what="htp_bf16_enable=1 with a quantized model.",
-    why="The provider then refuses the Q and DQ nodes at the model's inputs and outputs.",
-    fix="leave the option out: a quantized model needs no bfloat16",
-    sources=("onnxruntime-qnn 2.7.0 run on Linux x86-64: soc_model 88, w8a16 Q/DQ model, nodes refused",),
-)
-def check_bf16_option(situation: Situation) -> Iterator[Found]:
-    """The option together with Q/DQ pairs or encodings."""
-    is_quantized = situation.facts.is_qdq or situation.encodings is not None
-    if option(situation, "htp_bf16_enable") == "1" and is_quantized:
-        yield _about("htp_bf16_enable", "with bf16 the provider refuses the pairs of a quantized model")
+            yield about_option(key, f"{key}={text}; {allowed[0]} to 3 are defined")

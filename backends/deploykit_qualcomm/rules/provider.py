@@ -1,6 +1,6 @@
 """Lint rules about limits and silent failures of ONNX Runtime's QNN provider alone.
 
-Codes QNN232 to QNN235, QNN242, QNN247, QNN249 and QNN251 to QNN253.
+Codes QNN232 to QNN235, QNN241, QNN242, QNN247, QNN249 and QNN251 to QNN253.
 """
 
 from __future__ import annotations
@@ -10,13 +10,22 @@ from collections.abc import Iterator
 from deploykit.contract.backend import Situation
 from deploykit.findings import SubjectKind
 from deploykit.graph.facts import NodeFact
-from deploykit.rules import Found
+from deploykit.rules import Found, Registry
 from deploykit_qualcomm.archs import capability
 from deploykit_qualcomm.rules.constraints import constraint
-from deploykit_qualcomm.rules.registries import EP_LINT
-from deploykit_qualcomm.rules.views import Quantized, arch, at_node, listed, nodes, quantized, weight_name
+from deploykit_qualcomm.rules.views import (
+    Quantized,
+    arch,
+    at_node,
+    below_arch,
+    dynamic_matmuls,
+    listed,
+    nodes,
+    quantized,
+    weight_name,
+)
 
-__all__: list[str] = []
+__all__ = ["RULES"]
 
 _LINEAR = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 _PAIRS = ("QuantizeLinear", "DequantizeLinear")
@@ -25,6 +34,8 @@ _MOST_NODES = 20
 _NORM_TYPES = (("int16", "uint16"), ("int16", "int16"), ("int8", "int8"))
 """Types of scale and input that go with an int32 bias, besides a uint8 scale."""
 _SETTINGS = frozenset({"Shape", "Constant", "ConstantOfShape", "Identity", "Cast", "Range", "Size"})
+
+RULES: Registry[Situation] = Registry("situation")
 
 
 def _linear(situation: Situation, *granularities: str) -> Iterator[tuple[NodeFact, Quantized]]:
@@ -56,7 +67,7 @@ def _blocks(situation: Situation) -> Iterator[tuple[NodeFact, Quantized]]:
             yield node, found
 
 
-@EP_LINT.rule(
+@RULES.rule(
     "QNN232",
     "weights-16-bit-per-channel",
     "error",
@@ -72,7 +83,7 @@ def check_16_bit_per_channel(situation: Situation) -> Iterator[Found]:
             yield at_node(node, f"its 16-bit weight is {found.granularity}")
 
 
-@EP_LINT.rule(
+@RULES.rule(
     "QNN233",
     "lpbq-on-v68",
     "warning",
@@ -96,7 +107,7 @@ def check_lpbq_on_v68(situation: Situation) -> Iterator[Found]:
         )
 
 
-@EP_LINT.rule(
+@RULES.rule(
     "QNN234",
     "block-size",
     "error",
@@ -118,7 +129,7 @@ def check_block_size(situation: Situation) -> Iterator[Found]:
             yield at_node(node, f"{bits} bits in blocks of {block}; 2 or 4 bits in blocks of 32 or 64 are taken")
 
 
-@EP_LINT.rule(
+@RULES.rule(
     "QNN235",
     "lpbq-block-size",
     "warning",
@@ -136,7 +147,7 @@ def check_lpbq_block(situation: Situation) -> Iterator[Found]:
             yield at_node(node, f"blocks of {block}; powers of two from 16 on are taken")
 
 
-@EP_LINT.rule(
+@RULES.rule(
     "QNN242",
     "per-channel-activation",
     "error",
@@ -157,7 +168,7 @@ def check_per_channel_activation(situation: Situation) -> Iterator[Found]:
             yield Found(kind=SubjectKind.TENSOR, name=fact.name, message=f"{fact.name} is quantized per channel")
 
 
-@EP_LINT.rule(
+@RULES.rule(
     "QNN247",
     "layer-norm-types",
     "error",
@@ -184,7 +195,7 @@ def _dtype(situation: Situation, name: str) -> str:
     return "" if found is None else found.dtype
 
 
-@EP_LINT.rule(
+@RULES.rule(
     "QNN249",
     "int32-constant-of-add",
     "error",
@@ -202,7 +213,7 @@ def check_int32_constant(situation: Situation) -> Iterator[Found]:
                 yield at_node(node, f"its constant {name} is int32")
 
 
-@EP_LINT.rule(
+@RULES.rule(
     "QNN251",
     "lpbq-gemm",
     "error",
@@ -218,7 +229,7 @@ def check_lpbq_gemm(situation: Situation) -> Iterator[Found]:
         yield at_node(node, "with LPBQ weights it computes wrong numbers, silently")
 
 
-@EP_LINT.rule(
+@RULES.rule(
     "QNN252",
     "lpbq-conv",
     "error",
@@ -233,7 +244,7 @@ def check_lpbq_conv(situation: Situation) -> Iterator[Found]:
         yield at_node(node, "with LPBQ weights the provider refuses it")
 
 
-@EP_LINT.rule(
+@RULES.rule(
     "QNN253",
     "float-island-in-model",
     "warning",
@@ -272,3 +283,24 @@ def _is_paired(situation: Situation, name: str) -> bool:
     if situation.facts.tensors[name].is_output and not readers:
         return False
     return all(reader.op_type in ("QuantizeLinear", "Relu", "Clip", "Shape") for reader in readers)
+
+
+@RULES.rule(
+    "QNN241",
+    "second-operand-silently-8-bit",
+    "warning",
+    what="A MatMul of two uint16 activations.",
+    why="The provider converts the second operand to 8 bits, without a message; the ONNX model still says uint16, so "
+    "ONNX Runtime on the CPU shows a better result than the device (41 dB between the two).",
+    fix="make both operands of such products symmetric int16 on v73 and newer (78.7 dB), and judge on the emulator",
+    sources=(
+        "onnxruntime-qnn 2.7.0 run on Linux x86-64: JSON graph shows UFIXED_POINT_8, isolated MatMul 40.8 to 40.9 dB",
+    ),
+)
+def check_uint16_product(situation: Situation) -> Iterator[Found]:
+    """Both operands by their type; on v68 and v69 symmetric int16 is refused."""
+    for node in dynamic_matmuls(situation):
+        types = [found.dtype if (found := quantized(situation, name)) else "" for name in node.inputs[:2]]
+        if types == ["uint16", "uint16"]:
+            way = "nothing better is taken before v73" if below_arch(situation, 73) else "symmetric int16 keeps 16 bits"
+            yield at_node(node, f"{node.inputs[1]} is computed with 8 bits on the HTP; {way}")

@@ -1,92 +1,23 @@
-"""Lint rules about ranges of values: float16's limit, swamped grids, a kernel that fails on narrow ranges.
-
-Codes QNN245, QNN250, QNN275 and QNN280.
-"""
+"""Lint rules about ranges of values: swamped grids, grids on the wrong side of zero. Codes QNN275 and QNN280."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 
 from deploykit.contract.backend import Situation
-from deploykit.findings import Severity, SubjectKind
-from deploykit.rules import Found
-from deploykit_qualcomm.rules.constraints import constraint
-from deploykit_qualcomm.rules.registries import CONVERTER_LINT, EP_LINT, QNN_LINT
-from deploykit_qualcomm.rules.views import at_node, grid_of, listed, nodes
+from deploykit.findings import SubjectKind
+from deploykit.rules import Found, Registry
+from deploykit_qualcomm.rules.views import listed
 
-__all__: list[str] = []
+__all__ = ["RULES"]
 
-_FLOAT16_MAX = 65504.0
 _SWAMPED = 1e6
-_WORTH_READING = 1 << 20
-_NARROW_LOG = 4.0
-_LOG_SEEN_IN = ("2.51",)
+
+RULES: Registry[Situation] = Registry("situation")
 
 
-@EP_LINT.rule(
-    "QNN245",
-    "float-model-beyond-float16",
-    "error",
-    what="A value beyond 65504 in a model that is compiled as float.",
-    why="With a soc_model the provider compiles float graphs in float16: the value becomes infinity, without a word.",
-    fix="clamp the constant that causes it, or quantize the model",
-    sources=constraint("fp16-overflow").source,
-)
-def check_float16(situation: Situation) -> Iterator[Found]:
-    """What constants and bounded operators tell; a model with Q/DQ pairs or encodings is not a float model."""
-    if situation.facts.is_qdq or situation.encodings is not None:
-        return
-    from deploykit.graph.collect import constant_range
-    from deploykit.quantization.reach import collect_reach, saturates
-
-    facts = situation.facts
-
-    def bounds(name: str) -> tuple[float, float] | None:
-        size = math.prod(dim for dim in facts.tensors[name].shape or () if isinstance(dim, int))
-        return constant_range(situation.model, name) if size <= _WORTH_READING else None
-
-    reach = collect_reach(facts, None, bounds)
-    for name in sorted(name for name, found in reach.items() if found.magnitude > _FLOAT16_MAX):
-        harmless = saturates(facts, name)
-        yield Found(
-            kind=SubjectKind.TENSOR,
-            name=name,
-            severity=Severity.WARNING if harmless else None,
-            message=f"{name} reaches {reach[name].low:.4g} .. {reach[name].high:.4g} because of {reach[name].cause}"
-            + ("; every path from it saturates" if harmless else ""),
-        )
-
-
-@CONVERTER_LINT.rule(
-    "QNN250",
-    "narrow-log-16-bit",
-    "error",
-    what="A Log with a uint16 output whose range is narrower than 4.",
-    why="The HTP compiler of QAIRT 2.51 makes a kernel that returns the lowest value for every input; nothing is said.",
-    fix="widen the output encoding of the Log to a range of at least 4, or rewrite it with --rewrite log-range",
-    sources=("onnxruntime-qnn 2.7.0 (QAIRT 2.51) run on Linux x86-64: five-node model, emulator against CPU",),
-)
-def check_narrow_log(situation: Situation) -> Iterator[Found]:
-    """An error where it was seen, a warning for other releases, about which nothing is known.
-
-    For ONNX Runtime's provider the adapter's own rule speaks (ORT009), because it knows what it rewrites.
-    """
-    version = "" if situation.target.sdk is None else situation.target.sdk.version
-    seen = version.startswith(_LOG_SEEN_IN)
-    for node in nodes(situation, "Log"):
-        grid = grid_of(situation, node.outputs[0])
-        if grid is None or grid.dtype != "uint16":
-            continue
-        width = float(grid.maximum.max() - grid.minimum.min())
-        if width < _NARROW_LOG:
-            note = "" if seen else f"; seen on 2.51, unknown on {version}"
-            made = at_node(node, f"its uint16 output spans {width:.4g}, less than 4{note}", width=width)
-            yield made if seen else replace(made, severity=Severity.WARNING)
-
-
-@QNN_LINT.rule(
+@RULES.rule(
     "QNN275",
     "swamped-grid",
     "warning",
@@ -118,7 +49,7 @@ def check_swamped(situation: Situation) -> Iterator[Found]:
         )
 
 
-@QNN_LINT.rule(
+@RULES.rule(
     "QNN280",
     "signed-activations",
     "warning",

@@ -1,20 +1,62 @@
-"""The registries of the lint rules: one that every Qualcomm backend applies, and one for each of the two ways in.
+"""Every rule that the Qualcomm adapters share, as explicit tuples, and the codes that are no longer given out.
 
-Codes QNN200 to QNN399. The rules stand in the modules beside this one; nothing here looks at a model.
+A code in ``RESERVED`` belonged to a rule that another one took over; it is never used again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from typing import Any
+
 from deploykit.contract.backend import Situation
+from deploykit.findings import Finding
 from deploykit.rules import Registry
+from deploykit_qualcomm.rules import (
+    attention,
+    converters,
+    float16,
+    operators,
+    options,
+    provider,
+    provider_options,
+    ranges,
+    rewriting,
+    sdk,
+    shapes,
+    target,
+    weights,
+)
 
-__all__ = ["CONVERTER_LINT", "EP_LINT", "QNN_LINT"]
+__all__ = ["CONVERTERS", "PROVIDER", "REGISTRIES", "RESERVED", "SHARED", "run_lint"]
 
-QNN_LINT: Registry[Situation] = Registry("situation")
+_HTP: tuple[Registry[Situation], ...] = (
+    shapes.RULES,
+    operators.RULES,
+    weights.RULES,
+    ranges.RULES,
+    attention.RULES,
+    rewriting.RULES,
+    options.RULES,
+)
 """Limits of the HTP and its compiler, whatever leads there."""
 
-EP_LINT: Registry[Situation] = Registry("situation")
+CONVERTERS: tuple[Registry[Situation], ...] = (converters.RULES,)
+"""What QAIRT's own converters make of a model."""
+
+PROVIDER: tuple[Registry[Situation], ...] = (provider.RULES, provider_options.RULES)
 """Limits of ONNX Runtime's QNN provider, not necessarily of the hardware."""
 
-CONVERTER_LINT: Registry[Situation] = Registry("situation")
-"""What QAIRT's own converters make of a model."""
+SHARED: tuple[Registry[Any], ...] = (sdk.RULES, target.RULES, float16.RULES, *_HTP)
+"""What every adapter of this vendor applies."""
+
+REGISTRIES: tuple[Registry[Any], ...] = (*SHARED, *CONVERTERS, *PROVIDER)
+"""Every registry of this package."""
+
+RESERVED: Mapping[str, str] = {"QNN201": "DK001", "QNN202": "DK002", "QNN203": "DK003", "QNN245": "QNN127"}
+"""Codes of rules that another rule took over, with its code."""
+
+
+def run_lint(situation: Situation, way_in: Iterable[Registry[Situation]]) -> tuple[Finding, ...]:
+    """What the rules about the HTP and those about one way to it (``CONVERTERS``, ``PROVIDER``) find, by code."""
+    found = [finding for registry in (*_HTP, *way_in) for finding in registry.run(situation)]
+    return tuple(sorted(found, key=lambda finding: finding.code))

@@ -7,16 +7,17 @@ from collections.abc import Iterator
 from deploykit.contract.backend import Situation
 from deploykit.findings import SubjectKind
 from deploykit.graph.facts import GraphFacts, NodeFact
-from deploykit.rules import Found
+from deploykit.rules import Found, Registry
 from deploykit_qualcomm.rules.constraints import constraint
-from deploykit_qualcomm.rules.registries import QNN_LINT
 from deploykit_qualcomm.rules.views import is_computed, listed, nodes, weight_name
 
-__all__: list[str] = []
+__all__ = ["RULES"]
 
 _SHALLOW = 4
 _WIDE = 128
 _RMS_TAIL = ("ReduceMean", "Add", "Sqrt")
+
+RULES: Registry[Situation] = Registry("situation")
 
 
 def _hint(labels: list[str], message: str) -> Iterator[Found]:
@@ -29,7 +30,7 @@ def _hint(labels: list[str], message: str) -> Iterator[Found]:
         )
 
 
-@QNN_LINT.rule(
+@RULES.rule(
     "QNN216",
     "linear-as-convolution",
     "info",
@@ -55,7 +56,7 @@ def _rank(facts: GraphFacts, name: str) -> int | None:
     return None if fact is None else fact.rank
 
 
-@QNN_LINT.rule(
+@RULES.rule(
     "QNN217",
     "multi-head-attention",
     "info",
@@ -89,7 +90,7 @@ def _feeds(facts: GraphFacts, node: NodeFact, op_type: str) -> bool:
     return False
 
 
-@QNN_LINT.rule(
+@RULES.rule(
     "QNN218",
     "one-dimensional-convolution",
     "info",
@@ -105,7 +106,7 @@ def hint_conv1d(situation: Situation) -> Iterator[Found]:
     yield from _hint(labels, "convolutions have one dimension")
 
 
-@QNN_LINT.rule(
+@RULES.rule(
     "QNN219",
     "decomposed-rms-norm",
     "info",
@@ -144,7 +145,7 @@ def _chain(facts: GraphFacts, node: NodeFact, op_types: tuple[str, ...]) -> Node
     return node
 
 
-@QNN_LINT.rule(
+@RULES.rule(
     "QNN220",
     "shallow-convolution-input",
     "info",
@@ -165,7 +166,7 @@ def hint_shallow(situation: Situation) -> Iterator[Found]:
     yield from _hint(labels, "convolutions see at most four channels")
 
 
-@QNN_LINT.rule(
+@RULES.rule(
     "QNN221",
     "pixel-unshuffle-written-out",
     "info",

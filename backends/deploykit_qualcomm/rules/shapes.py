@@ -1,4 +1,4 @@
-"""Lint rules about shapes: ranks, sizes from data, control flow, memory. Codes QNN200 to QNN207, QNN222, QNN274."""
+"""Lint rules about shapes: ranks, types, memory. Codes QNN200, QNN204, QNN205, QNN207, QNN222, QNN274."""
 
 from __future__ import annotations
 
@@ -9,21 +9,20 @@ from packaging.version import Version
 from deploykit.contract.backend import Situation
 from deploykit.findings import SubjectKind
 from deploykit.graph.facts import NodeFact
-from deploykit.rules import Found
+from deploykit.rules import Found, Registry
 from deploykit_qualcomm.rules.constraints import constraint, constraints
-from deploykit_qualcomm.rules.registries import QNN_LINT
 from deploykit_qualcomm.rules.views import at_node, bits_of, byte_count, listed, nodes
 
-__all__: list[str] = []
+__all__ = ["RULES"]
 
 _MAX_RANK = 5
-_DATA_SHAPED = frozenset({"NonZero", "Unique", "Compress", "NonMaxSuppression", "StringSplit"})
-_CONTROL = frozenset({"If", "Loop", "Scan"})
 # One unsigned process domain on SM8750: 3.652 GB were refused, about 3.62 GB loaded.
 _DOMAIN_BYTES = 3_500_000_000
 
+RULES: Registry[Situation] = Registry("situation")
 
-@QNN_LINT.rule(
+
+@RULES.rule(
     "QNN200",
     "rank-above-5",
     "error",
@@ -45,51 +44,7 @@ def check_rank(situation: Situation) -> Iterator[Found]:
         )
 
 
-@QNN_LINT.rule(
-    "QNN202",
-    "shape-from-data",
-    "error",
-    what="An operation whose output shape depends on the values it gets.",
-    why="Such a shape cannot be static, whatever the inputs are; the converter ends with 'Dynamic value for …'.",
-    fix="move the operation out of the graph, or replace it by one of fixed size (TopK instead of NonZero)",
-    sources=constraint("static-shapes").source,
-)
-def check_data_shapes(situation: Situation) -> Iterator[Found]:
-    """Also Range and Reshape whose shape input is computed."""
-    for node in nodes(situation, *_DATA_SHAPED):
-        yield at_node(node, "the shape of its output depends on the data")
-    for node in nodes(situation, "Range", "Reshape", "Expand", "Tile"):
-        shape_inputs = node.inputs if node.op_type == "Range" else node.inputs[1:2]
-        computed = [name for name in shape_inputs if _computed_from_data(situation, name)]
-        if computed:
-            yield at_node(node, f"its shape comes from {computed[0]}, which is computed")
-
-
-def _computed_from_data(situation: Situation, name: str) -> bool:
-    fact = situation.facts.tensors.get(name)
-    if fact is None or fact.is_weight:
-        return False
-    outputs = [situation.facts.tensors.get(out) for node in situation.facts.consumers_of(name) for out in node.outputs]
-    return any(out is not None and not out.is_static for out in outputs)
-
-
-@QNN_LINT.rule(
-    "QNN203",
-    "control-flow",
-    "error",
-    what="If, Loop, Scan or an operation on sequences.",
-    why="There is no control flow on the HTP; the converters refuse it and the provider leaves it to the CPU.",
-    fix="unroll the loop or fold the condition when exporting; cut the graph where that is not possible",
-    sources=constraint("no-control-flow").source,
-)
-def check_control_flow(situation: Situation) -> Iterator[Found]:
-    """By operator type."""
-    for node in situation.facts.nodes:
-        if node.op_type in _CONTROL or node.op_type.startswith(("Sequence", "SplitToSequence", "ConcatFromSequence")):
-            yield at_node(node, "control flow and sequences do not exist on the HTP")
-
-
-@QNN_LINT.rule(
+@RULES.rule(
     "QNN204",
     "row-exceeds-vtcm",
     "error",
@@ -128,7 +83,7 @@ def _works_on_last_axis(node: NodeFact, rank: int | None) -> bool:
     return any(axis in (-1, (rank or 0) - 1) for axis in given)
 
 
-@QNN_LINT.rule(
+@RULES.rule(
     "QNN222",
     "operand-exceeds-vtcm",
     "warning",
@@ -159,7 +114,7 @@ def check_operands(situation: Situation) -> Iterator[Found]:
             )
 
 
-@QNN_LINT.rule(
+@RULES.rule(
     "QNN205",
     "int64-input",
     "warning",
@@ -178,7 +133,7 @@ def check_int64(situation: Situation) -> Iterator[Found]:
             yield Found(kind=SubjectKind.TENSOR, name=name, message=f"{name} is int64; the device has int32")
 
 
-@QNN_LINT.rule(
+@RULES.rule(
     "QNN207",
     "operator-rank",
     "error",
@@ -197,7 +152,7 @@ def check_operator_rank(situation: Situation) -> Iterator[Found]:
             yield at_node(node, f"its input has rank {fact.rank}, {allowed} is taken", sources=row.source)
 
 
-@QNN_LINT.rule(
+@RULES.rule(
     "QNN274",
     "weights-exceed-domain",
     "warning",

@@ -1,131 +1,22 @@
-"""Rules about a target: which table answers for the version asked for, and how well the device is known.
-
-Codes QNN001 to QNN049. Nothing here looks at a model.
-"""
+"""Rules about a target: how well the device is known, and whether the SDK knows it. Codes QNN010 to QNN049."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal
 
 from deploykit.contract.targets import Target
 from deploykit.findings import Confidence, Severity, SubjectKind
 from deploykit.rules import Found, Registry
-from deploykit.tables.capabilities import SdkTable, Status
+from deploykit.tables.capabilities import Status
 from deploykit.tables.devices import Fact
 from deploykit_qualcomm.archs import arch_of, capability
 
-__all__ = ["SDK_RULES", "TARGET_RULES", "SdkChoice", "SdkMatch"]
+__all__ = ["RULES"]
 
-SdkMatch = Literal["exact", "series", "build", "unlisted-build", "lower", "newer", "below"]
-"""How a table was found: the version itself, its series, a listed or unlisted build of it, the nearest lower table
-between two, the newest for a newer version, the oldest for an older one."""
+RULES: Registry[Target] = Registry("target")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SdkChoice:
-    """A version as typed, the table that answers for it, and how the two belong together.
-
-    ``uses_tools`` is False for a backend that runs no tool of the SDK, only its libraries.
-    """
-
-    request: str
-    table: SdkTable
-    match: SdkMatch
-    uses_tools: bool = True
-
-
-SDK_RULES: Registry[SdkChoice] = Registry("sdk")
-TARGET_RULES: Registry[Target] = Registry("target")
-
-_CADENCE = "Qualcomm Linux documentation, installation pages: monthly releases"
 _OWN = "the tables of this package (backends/deploykit_qualcomm/data/sdks)"
-
-
-def _sdk(choice: SdkChoice, message: str, hint: str = "") -> Found:
-    evidence = {"requested": choice.request, "table": choice.table.version, "match": choice.match}
-    return Found(kind=SubjectKind.SDK, name=choice.request, message=message, hint=hint, evidence=evidence)
-
-
-@SDK_RULES.rule(
-    "QNN001",
-    "sdk-nearest-lower",
-    "warning",
-    what="The SDK version that was asked for has no table; the nearest lower one answers.",
-    why="Flags, features and configuration keys may have changed between the two releases.",
-    fix="Read the plan with that in mind, or add a data file for the release that states what differs.",
-    sources=[_OWN, _CADENCE],
-)
-def check_nearest_lower(choice: SdkChoice) -> Iterator[Found]:
-    """A version between two tables."""
-    if choice.match == "lower":
-        yield _sdk(choice, f"no table for QAIRT {choice.request}: the one of {choice.table.version} answers")
-
-
-@SDK_RULES.rule(
-    "QNN002",
-    "sdk-newer-than-tables",
-    "warning",
-    what="The SDK version that was asked for is newer than every table; the newest one answers.",
-    why="What a later release changed is not known here.",
-    fix="Read the plan with that in mind, or add a data file for the release that states what differs.",
-    sources=[_OWN, _CADENCE],
-)
-def check_newer(choice: SdkChoice) -> Iterator[Found]:
-    """A version beyond the newest table."""
-    if choice.match == "newer":
-        yield _sdk(choice, f"QAIRT {choice.request} is newer than every table: {choice.table.version} answers")
-
-
-@SDK_RULES.rule(
-    "QNN003",
-    "sdk-build-not-listed",
-    "info",
-    what="The release has a table, but this build of it was not met in any source.",
-    why="Builds of one release are expected to take the same flags; nobody has shown it for this one.",
-    fix="Check the build number with the SDK's own folder name.",
-    sources=[_OWN, "naming of QAIRT releases: 2.<minor>.<patch>.<YYMMDD>"],
-)
-def check_unlisted_build(choice: SdkChoice) -> Iterator[Found]:
-    """A build that the table of its release does not list."""
-    if choice.match == "unlisted-build":
-        known = ", ".join(choice.table.builds) or "none"
-        yield _sdk(choice, f"build {choice.request} is not among those met of {choice.table.version} (met: {known})")
-
-
-@SDK_RULES.rule(
-    "QNN004",
-    "sdk-tools-not-seen",
-    "warning",
-    what="The release was met only inside another package; its converters and generators were not seen.",
-    why="The rows of its tools are those of the release before it.",
-    fix="Use a release whose tools are known, or check the flags against the SDK's own help.",
-    sources=[_OWN, "onnxruntime-qnn wheels 2.4.0 to 2.7.0, which carry HTP libraries and no converter"],
-)
-def check_carrier(choice: SdkChoice) -> Iterator[Found]:
-    """A release known from a wheel, asked for by a backend that runs its tools."""
-    if choice.table.carrier and choice.uses_tools:
-        yield _sdk(
-            choice,
-            f"QAIRT {choice.table.version} was met only inside {choice.table.carrier}: "
-            "what its tools take is that of the release before",
-        )
-
-
-@SDK_RULES.rule(
-    "QNN005",
-    "sdk-below-tables",
-    "warning",
-    what="The SDK version that was asked for is older than every table; the oldest one answers.",
-    why="Flags that came later may be used although the old release does not have them.",
-    fix="Check every flag of the plan against the old SDK's own help.",
-    sources=[_OWN],
-)
-def check_below(choice: SdkChoice) -> Iterator[Found]:
-    """A version older than the oldest table, where the tables declare that a warning."""
-    if choice.match == "below":
-        yield _sdk(choice, f"QAIRT {choice.request} is older than every table: {choice.table.version} answers")
 
 
 def _target(target: Target, message: str, *, fact: Fact | None = None, severity: Severity | None = None) -> Found:
@@ -139,7 +30,7 @@ def _target(target: Target, message: str, *, fact: Fact | None = None, severity:
     )
 
 
-@TARGET_RULES.rule(
+@RULES.rule(
     "QNN010",
     "arch-unknown",
     "error",
@@ -155,7 +46,7 @@ def check_arch_unknown(target: Target) -> Iterator[Found]:
         yield _target(target, f"the HTP architecture of {target.device.name} is unknown", severity=severity)
 
 
-@TARGET_RULES.rule(
+@RULES.rule(
     "QNN011",
     "no-htp",
     "error",
@@ -171,7 +62,7 @@ def check_no_htp(target: Target) -> Iterator[Found]:
         yield _target(target, f"{target.device.name} has no HTP", fact=fact)
 
 
-@TARGET_RULES.rule(
+@RULES.rule(
     "QNN012",
     "soc-model-contradicted",
     "warning",
@@ -188,7 +79,7 @@ def check_soc_model_contradicted(target: Target) -> Iterator[Found]:
         yield _target(target, f"soc_model {fact.value} or {others}: {fact.contradicts}", fact=fact)
 
 
-@TARGET_RULES.rule(
+@RULES.rule(
     "QNN013",
     "arch-contradicted",
     "warning",
@@ -205,7 +96,7 @@ def check_arch_contradicted(target: Target) -> Iterator[Found]:
         yield _target(target, f"architecture {fact.value} or {others}: {fact.contradicts}", fact=fact)
 
 
-@TARGET_RULES.rule(
+@RULES.rule(
     "QNN014",
     "weak-device-facts",
     "info",
@@ -233,7 +124,7 @@ def check_weak_facts(target: Target) -> Iterator[Found]:
         )
 
 
-@TARGET_RULES.rule(
+@RULES.rule(
     "QNN015",
     "vtcm-unknown",
     "info",
@@ -248,7 +139,7 @@ def check_vtcm_unknown(target: Target) -> Iterator[Found]:
         yield _target(target, f"the VTCM size of {target.device.name} is unknown")
 
 
-@TARGET_RULES.rule(
+@RULES.rule(
     "QNN016",
     "arch-unproven-on-sdk",
     "warning",
@@ -268,7 +159,7 @@ def check_arch_unproven(target: Target) -> Iterator[Found]:
         yield _target(target, f"nothing shows that QAIRT {target.sdk.version} knows {arch}{note}")
 
 
-@TARGET_RULES.rule(
+@RULES.rule(
     "QNN017",
     "device-fact-contradicted",
     "info",
@@ -285,7 +176,7 @@ def check_fact_contradicted(target: Target) -> Iterator[Found]:
             yield _target(target, f"{name} {fact.value}{others}: {fact.contradicts}", fact=fact)
 
 
-@TARGET_RULES.rule(
+@RULES.rule(
     "QNN018",
     "soc-model-unknown",
     "error",

@@ -25,6 +25,7 @@ __all__ = [
     "below_arch",
     "bits_of",
     "byte_count",
+    "dynamic_matmuls",
     "grid_of",
     "is_computed",
     "listed",
@@ -188,6 +189,13 @@ def below_arch(situation: Situation, number: int) -> bool:
     """True when the architecture is known and older than ``v<number>``."""
     known = arch_number(arch(situation))
     return known is not None and known < number
+
+
+def dynamic_matmuls(situation: Situation) -> Iterator[NodeFact]:
+    """Every MatMul of two tensors that exist at run time only, as attention has them."""
+    for node in nodes(situation, "MatMul"):
+        if all(is_computed(situation.facts, name) for name in node.inputs[:2]):
+            yield node
 
 
 def option(situation: Situation, key: str) -> str | None:

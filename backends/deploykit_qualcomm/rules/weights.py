@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from deploykit.contract.backend import Situation
 from deploykit.findings import SubjectKind
 from deploykit.graph.facts import NodeFact
-from deploykit.rules import Found
+from deploykit.rules import Found, Registry
 from deploykit_qualcomm.rules.constraints import constraint
-from deploykit_qualcomm.rules.registries import CONVERTER_LINT, QNN_LINT
 from deploykit_qualcomm.rules.views import (
     arch,
     at_node,
@@ -24,12 +23,14 @@ from deploykit_qualcomm.rules.views import (
     weight_name,
 )
 
-__all__: list[str] = []
+__all__ = ["RULES"]
 
 _LINEAR = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 _BIASED = ("Conv", "ConvTranspose", "Gemm")
 _TOLERANCE = 1e-3
 _FLOOR = 2.0**-23
+
+RULES: Registry[Situation] = Registry("situation")
 
 
 def _weights(situation: Situation) -> Iterator[tuple[NodeFact, str]]:
@@ -49,7 +50,7 @@ def _about(situation: Situation, names: list[str], message: str, **evidence: obj
     )
 
 
-@QNN_LINT.rule(
+@RULES.rule(
     "QNN231",
     "weights-16-bit",
     "error",
@@ -68,7 +69,7 @@ def check_weights_16(situation: Situation) -> Iterator[Found]:
         yield _about(situation, names, f"{len(names)} weights have 16 bits, which {arch(situation)} does not take")
 
 
-@QNN_LINT.rule(
+@RULES.rule(
     "QNN236",
     "lpbq-block-scale",
     "error",
@@ -97,7 +98,7 @@ def check_block_scales(situation: Situation) -> Iterator[Found]:
                 )
 
 
-@QNN_LINT.rule(
+@RULES.rule(
     "QNN237",
     "bfloat16",
     "warning",
@@ -123,7 +124,7 @@ def check_bfloat16(situation: Situation) -> Iterator[Found]:
         )
 
 
-@QNN_LINT.rule(
+@RULES.rule(
     "QNN238",
     "per-channel-asymmetric",
     "error",
@@ -156,7 +157,7 @@ def _asymmetric(situation: Situation) -> Iterator[str]:
                 yield name
 
 
-@QNN_LINT.rule(
+@RULES.rule(
     "QNN243",
     "bias-scale",
     "warning",
@@ -196,7 +197,7 @@ def _worst_ratio(*scales: object) -> float | None:
     return float(finite[np.argmax(np.abs(finite - 1))]) if finite.size else None
 
 
-@QNN_LINT.rule(
+@RULES.rule(
     "QNN248",
     "norm-scale-signed-8-bit",
     "warning",
@@ -214,9 +215,9 @@ def check_norm_scale(situation: Situation) -> Iterator[Found]:
             yield at_node(node, f"its scale {node.inputs[1]} is int8")
 
 
-@QNN_LINT.rule(
+@RULES.rule(
     "QNN279",
-    "dead-channels",
+    "weight-scale-at-floor",
     "info",
     what="Weight scales at AIMET's floor of 2**-23.",
     why="AIMET writes it for channels whose weights are all zero: they compute nothing, and the scale says nothing.",
@@ -234,25 +235,3 @@ def check_dead_channels(situation: Situation) -> Iterator[Found]:
             names.append(name)
     if names:
         yield _about(situation, names, f"{len(names)} weights have channels at the floor scale")
-
-
-@CONVERTER_LINT.rule(
-    "QNN281",
-    "unfolded-batch-norm",
-    "warning",
-    what="Encodings on a BatchNormalization that the converter will fold.",
-    why="The converter folds it into the layer before; the entries of the tensors in between and of its parameters "
-    "are lost.",
-    fix="fold BatchNormalization before quantizing (aimet_onnx.batch_norm_fold)",
-    sources=("qualcomm/aimet#2930",),
-)
-def check_batch_norm(situation: Situation) -> Iterator[Found]:
-    """A normalization right behind a linear layer, with an entry between them."""
-    facts = situation.facts
-    for node in nodes(situation, "BatchNormalization"):
-        producer = facts.producer_of(node.inputs[0])
-        alone = len(facts.consumers_of(node.inputs[0])) == 1
-        if producer is not None and producer.op_type in _BIASED and alone and situation.encodings is not None:
-            lost = [name for name in node.inputs if name in situation.encodings]
-            if lost:
-                yield at_node(node, f"it folds into {producer.label}; the entries of {listed(lost)} are lost")

@@ -1,1 +1,1 @@
-"""Rules of vitis-ai: on request, model, release, and the quantized model."""
+"""Rules of vitis-ai: on target, request, model, release, the quantized model, its run and its compilation."""

@@ -7,11 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from deploykit.findings import Severity, SubjectKind
 from deploykit.graph.facts import GraphFacts, NodeFact
 from deploykit.quantization.unlike_ranges import exclusion_around
-from deploykit.rules import Found
-from deploykit_vitis_ai.draft import DRAFT_RULES, Draft
+from deploykit.rules import Found, Registry
+from deploykit_vitis_ai.draft import Draft
 from deploykit_vitis_ai.inspection import grids_of, is_power_of_two
 
-__all__ = ["DRAFT_RULES"]
+__all__ = ["RULES"]
+
+RULES: Registry[Draft] = Registry("draft")
 
 _DOC2 = "vitisai.docs.amd.com, projects/gen2, Vitis AI 6.2/6.3: operators, ops_support"
 _ROSS = "repository Xilinx/ross-ai-assistant (AMD assistant skills, for Vitis AI 6.3+)"
@@ -38,7 +40,7 @@ def _labels(nodes: Iterable[NodeFact], *, most: int = 6) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
-@DRAFT_RULES.rule(
+@RULES.rule(
     "VAI121",
     "shape-not-static",
     "error",
@@ -60,7 +62,7 @@ def check_shapes(draft: Draft) -> Iterator[Found]:
             yield Found(kind=SubjectKind.TENSOR, name=name, message=message, severity=severity)
 
 
-@DRAFT_RULES.rule(
+@RULES.rule(
     "VAI122",
     "opset-out-of-range",
     "error",
@@ -85,7 +87,7 @@ def check_opset(draft: Draft) -> Iterator[Found]:
         yield Found(**about, message=message, severity=Severity.INFO)  # type: ignore[arg-type]
 
 
-@DRAFT_RULES.rule(
+@RULES.rule(
     "VAI123",
     "cpu-only-operator",
     "error",
@@ -105,7 +107,7 @@ def check_cpu_only(draft: Draft) -> Iterator[Found]:
     yield Found(kind=SubjectKind.NODE, name=found[0].label, message=message, handled=handled)
 
 
-@DRAFT_RULES.rule(
+@RULES.rule(
     "VAI124",
     "falls-to-cpu",
     "warning",
@@ -126,7 +128,7 @@ def check_operators(draft: Draft) -> Iterator[Found]:
             yield Found(kind=SubjectKind.NODE, name=found[0].label, message=message, evidence={"operator": op})
 
 
-@DRAFT_RULES.rule(
+@RULES.rule(
     "VAI125",
     "batch-over-one",
     "warning",
@@ -145,7 +147,7 @@ def check_batch(draft: Draft) -> Iterator[Found]:
             yield Found(kind=SubjectKind.TENSOR, name=name, message=f"input {name!r} has batch {shape[0]}")
 
 
-@DRAFT_RULES.rule(
+@RULES.rule(
     "VAI126",
     "known-miscompilation",
     "warning",
@@ -161,7 +163,7 @@ def check_miscompilation(draft: Draft) -> Iterator[Found]:
         yield Found(kind=SubjectKind.NODE, name=found[0].label, message=f"PRelu in BF16: {_labels(found)}")
 
 
-@DRAFT_RULES.rule(
+@RULES.rule(
     "VAI127",
     "clip-becomes-relu",
     "info",
@@ -178,7 +180,7 @@ def check_clip(draft: Draft) -> Iterator[Found]:
         yield Found(kind=SubjectKind.NODE, name=found[0].label, message=message)
 
 
-@DRAFT_RULES.rule(
+@RULES.rule(
     "VAI128",
     "ranges-mixed-at-output",
     "warning",
@@ -221,7 +223,7 @@ def _proposal(draft: Draft, concat: NodeFact) -> str:
     return f"--precision {draft.precision_with_exclusions} --exclude-subgraph '{','.join(starts)}:{','.join(ends)}'"
 
 
-@DRAFT_RULES.rule(
+@RULES.rule(
     "VAI120",
     "foreign-grid",
     "error",

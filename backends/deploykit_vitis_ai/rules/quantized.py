@@ -10,7 +10,7 @@ from deploykit.graph.facts import GraphFacts, NodeFact
 from deploykit.rules import Found, Registry
 from deploykit_vitis_ai.inspection import Quantized, is_power_of_two
 
-__all__ = ["QUANTIZED_RULES"]
+__all__ = ["RULES"]
 
 
 _POWER_OF_TWO = ("vint8", "mixed", "xint8")
@@ -21,7 +21,7 @@ _WHOLE = ("vint8", "mixed")
 _NO_WORK = frozenset({"QuantizeLinear", "DequantizeLinear", "Constant", "Shape", "Cast", "ConstantOfShape"})
 
 
-QUANTIZED_RULES: Registry[Quantized] = Registry("quantized-model")
+RULES: Registry[Quantized] = Registry("quantized-model")
 _SOURCES = ["observed with amd-quark 0.13, 0.12.post1 and 0.11.2 on Linux x86-64"]
 _BOUNDARY = "repository Xilinx/ross-ai-assistant: the boundary kernel matches power-of-two scales and zero point 0 only"
 
@@ -30,7 +30,7 @@ def _about(quantized: Quantized, message: str, **evidence: object) -> Found:
     return Found(kind=SubjectKind.FILE, name=quantized.name, message=message, evidence=evidence)
 
 
-@QUANTIZED_RULES.rule(
+@RULES.rule(
     "VAI201",
     "model-refused",
     "error",
@@ -45,7 +45,7 @@ def check_loads(quantized: Quantized) -> Iterator[Found]:
         yield _about(quantized, quantized.refusal)
 
 
-@QUANTIZED_RULES.rule(
+@RULES.rule(
     "VAI202",
     "scale-not-power-of-two",
     "error",
@@ -63,7 +63,7 @@ def check_scales(quantized: Quantized) -> Iterator[Found]:
         yield _about(quantized, f"{len(bad)} scales are no powers of two: {listed(bad)}", tensors=bad[:50])
 
 
-@QUANTIZED_RULES.rule(
+@RULES.rule(
     "VAI203",
     "zero-point-unexpected",
     "error",
@@ -82,7 +82,7 @@ def check_zero_points(quantized: Quantized) -> Iterator[Found]:
         yield _about(quantized, f"{len(bad)} zero points are not {allowed}: {listed(bad)}", tensors=bad[:50])
 
 
-@QUANTIZED_RULES.rule(
+@RULES.rule(
     "VAI204",
     "integer-type-unexpected",
     "error",
@@ -102,7 +102,7 @@ def check_types(quantized: Quantized) -> Iterator[Found]:
         yield _about(quantized, f"{len(bad)} activations are not {wanted}: {listed(bad)}", tensors=bad[:50])
 
 
-@QUANTIZED_RULES.rule(
+@RULES.rule(
     "VAI205",
     "left-in-float",
     "warning",
@@ -146,7 +146,7 @@ def _reads_float(facts: GraphFacts, node: NodeFact) -> bool:
     return False
 
 
-@QUANTIZED_RULES.rule(
+@RULES.rule(
     "VAI206",
     "exclusion-ignored",
     "error",
@@ -201,7 +201,7 @@ def _quantized_inside(quantized: Quantized, tensor: str) -> bool:
     return before is not None and before.name in quantized.excluded
 
 
-@QUANTIZED_RULES.rule(
+@RULES.rule(
     "VAI207",
     "interface-changed",
     "error",
@@ -229,7 +229,7 @@ def _interface(facts: GraphFacts, kind: str) -> list[tuple[str, str, Any]]:
     return [(name, facts.tensors[name].dtype, facts.tensors[name].shape) for name in names]
 
 
-@QUANTIZED_RULES.rule(
+@RULES.rule(
     "VAI208",
     "quantized-shape-not-static",
     "error",
@@ -246,7 +246,7 @@ def check_static(quantized: Quantized) -> Iterator[Found]:
             yield Found(kind=SubjectKind.TENSOR, name=name, message=f"{name!r} has shape {fact.shape}")
 
 
-@QUANTIZED_RULES.rule(
+@RULES.rule(
     "VAI209",
     "quantized-opset-out-of-range",
     "error",
@@ -261,7 +261,7 @@ def check_opset(quantized: Quantized) -> Iterator[Found]:
         yield _about(quantized, f"opset {quantized.facts.opset} is beyond {quantized.last_opset}")
 
 
-@QUANTIZED_RULES.rule(
+@RULES.rule(
     "VAI210",
     "nothing-quantized",
     "error",

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from deploykit.findings import Severity, SubjectKind
-from deploykit.rules import Found
-from deploykit_vitis_ai.draft import DRAFT_RULES, INTEGER, Draft
+from deploykit.rules import Found, Registry
+from deploykit_vitis_ai.draft import INTEGER, Draft
 from deploykit_vitis_ai.tables import driver_bounds
 from deploykit_vitis_ai.targets import is_older
 
-__all__ = ["DRAFT_RULES"]
+__all__ = ["RULES"]
+
+RULES: Registry[Draft] = Registry("draft")
 
 _RAI = "repository amd/ryzen-ai-documentation, main = 1.8"
 
 
-@DRAFT_RULES.rule(
+@RULES.rule(
     "VAI115",
     "quantizer-not-established",
     "warning",
@@ -36,7 +38,7 @@ def check_toolchain(draft: Draft) -> Iterator[Found]:
         )
 
 
-@DRAFT_RULES.rule(
+@RULES.rule(
     "VAI116",
     "no-overlay-in-release",
     "warning",
@@ -53,7 +55,7 @@ def check_overlay(draft: Draft) -> Iterator[Found]:
         yield Found(kind=SubjectKind.SDK, name="Ryzen AI 1.8", message=message)
 
 
-@DRAFT_RULES.rule(
+@RULES.rule(
     "VAI117",
     "xclbin-forbidden",
     "error",
@@ -76,7 +78,7 @@ def check_xclbin(draft: Draft) -> Iterator[Found]:
         )
 
 
-@DRAFT_RULES.rule(
+@RULES.rule(
     "VAI118",
     "before-the-new-compiler",
     "warning",
@@ -94,7 +96,7 @@ def check_compiler(draft: Draft) -> Iterator[Found]:
         yield Found(kind=SubjectKind.SDK, name=f"Ryzen AI {release.version}", message=message)
 
 
-@DRAFT_RULES.rule(
+@RULES.rule(
     "VAI119",
     "driver-bound",
     "info",

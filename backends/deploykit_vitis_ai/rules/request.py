@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from deploykit.findings import SubjectKind
-from deploykit.rules import Found
-from deploykit_vitis_ai.draft import DRAFT_RULES, INTEGER, Draft
+from deploykit.rules import Found, Registry
+from deploykit_vitis_ai.draft import INTEGER, Draft
 from deploykit_vitis_ai.exclusions import GRAPH_INPUT
 from deploykit_vitis_ai.tables import precisions
 from deploykit_vitis_ai.targets import PRODUCTS, is_older
 
-__all__ = ["DRAFT_RULES"]
+__all__ = ["RULES"]
+
+RULES: Registry[Draft] = Registry("draft")
 
 _LAB = "observed with amd-quark 0.13, 0.12.post1 and 0.11.2 on Linux x86-64"
 _PAGE = 'AMD documentation page "Model Quantization", Vitis AI 6.2 (June 2026)'
@@ -23,7 +25,7 @@ def _device(draft: Draft) -> str:
     return draft.situation.target.device.id
 
 
-@DRAFT_RULES.rule(
+@RULES.rule(
     "VAI101",
     "other-tool-chain",
     "error",
@@ -39,7 +41,7 @@ def check_product(draft: Draft) -> Iterator[Found]:
         yield Found(kind=SubjectKind.TARGET, name=device.id, message=f"{device.name}: {device.note}")
 
 
-@DRAFT_RULES.rule(
+@RULES.rule(
     "VAI102",
     "precision-not-on-device",
     "error",
@@ -62,7 +64,7 @@ def check_precision(draft: Draft) -> Iterator[Found]:
         )
 
 
-@DRAFT_RULES.rule(
+@RULES.rule(
     "VAI103",
     "precision-unconfirmed",
     "warning",
@@ -81,7 +83,7 @@ def check_unconfirmed(draft: Draft) -> Iterator[Found]:
         )
 
 
-@DRAFT_RULES.rule(
+@RULES.rule(
     "VAI104",
     "precision-unknown",
     "error",
@@ -104,9 +106,9 @@ def check_known(draft: Draft) -> Iterator[Found]:
     )
 
 
-@DRAFT_RULES.rule(
+@RULES.rule(
     "VAI105",
-    "calibration-missing",
+    "quark-without-calibration",
     "error",
     what="Quantizing needs calibration data and none was given.",
     why="Without data Quark stops with a ValueError, or uses random data, which is not for production.",
@@ -119,7 +121,7 @@ def check_calibration(draft: Draft) -> Iterator[Found]:
         yield Found(kind=SubjectKind.DATA, name="calibration", message=f"{draft.precision} needs calibration data")
 
 
-@DRAFT_RULES.rule(
+@RULES.rule(
     "VAI106",
     "encodings-not-used",
     "error",
@@ -136,7 +138,7 @@ def check_encodings(draft: Draft) -> Iterator[Found]:
         yield Found(kind=SubjectKind.ENCODINGS, name=name, message="encodings are not read by this backend's tools")
 
 
-@DRAFT_RULES.rule(
+@RULES.rule(
     "VAI107",
     "excluded-node-unknown",
     "error",
@@ -159,7 +161,7 @@ def check_excluded_names(draft: Draft) -> Iterator[Found]:
         )
 
 
-@DRAFT_RULES.rule(
+@RULES.rule(
     "VAI108",
     "excluded-subgraph-leaks",
     "error",
@@ -185,7 +187,7 @@ def check_closed(draft: Draft) -> Iterator[Found]:
             yield Found(kind=SubjectKind.NODE, name=name, message=message, hint="leave this start out")
 
 
-@DRAFT_RULES.rule(
+@RULES.rule(
     "VAI109",
     "mixed-without-exclusion",
     "error",
@@ -202,7 +204,7 @@ def check_mixed(draft: Draft) -> Iterator[Found]:
         )
 
 
-@DRAFT_RULES.rule(
+@RULES.rule(
     "VAI110",
     "exclusion-without-effect",
     "error",
@@ -221,7 +223,7 @@ def check_exclusion_used(draft: Draft) -> Iterator[Found]:
         )
 
 
-@DRAFT_RULES.rule(
+@RULES.rule(
     "VAI111",
     "option-renamed",
     "info",
@@ -237,7 +239,7 @@ def check_renamed(draft: Draft) -> Iterator[Found]:
         yield Found(kind=SubjectKind.CONFIG_KEY, name=typed, message=message, handled=f"{used} is set instead")
 
 
-@DRAFT_RULES.rule(
+@RULES.rule(
     "VAI112",
     "option-beyond-documentation",
     "warning",
@@ -253,7 +255,7 @@ def check_beyond(draft: Draft) -> Iterator[Found]:
         yield Found(kind=SubjectKind.CONFIG_KEY, name=name, message=message)
 
 
-@DRAFT_RULES.rule(
+@RULES.rule(
     "VAI113",
     "float16-source",
     "error",
@@ -279,7 +281,7 @@ def check_float16(draft: Draft) -> Iterator[Found]:
     )
 
 
-@DRAFT_RULES.rule(
+@RULES.rule(
     "VAI114",
     "foreign-qdq",
     "error",

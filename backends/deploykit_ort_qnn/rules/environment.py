@@ -10,7 +10,7 @@ from deploykit.rules import Found, Registry
 from deploykit.tables.capabilities import Status
 from deploykit_qualcomm.rows import Wheel
 
-__all__ = ["ENVIRONMENT_RULES", "EnvironmentScope"]
+__all__ = ["RULES", "EnvironmentScope"]
 
 _LAB = "onnxruntime-qnn 2.3.0 to 2.7.0 with ONNX Runtime 1.24.2 to 1.31.1, run on Linux x86-64 without hardware"
 
@@ -23,10 +23,10 @@ class EnvironmentScope:
     planned: Wheel
 
 
-ENVIRONMENT_RULES: Registry[EnvironmentScope] = Registry("environment")
+RULES: Registry[EnvironmentScope] = Registry("environment")
 
 
-@ENVIRONMENT_RULES.rule(
+@RULES.rule(
     "ORT140",
     "not-compiled-here",
     "info",
@@ -41,7 +41,7 @@ def check_absent(scope: EnvironmentScope) -> Iterator[Found]:
         yield Found(kind=SubjectKind.ENVIRONMENT, name="onnxruntime-qnn", message="onnxruntime-qnn is not installed")
 
 
-@ENVIRONMENT_RULES.rule(
+@RULES.rule(
     "ORT141",
     "another-wheel",
     "warning",
@@ -57,7 +57,7 @@ def check_other_wheel(scope: EnvironmentScope) -> Iterator[Found]:
         yield Found(kind=SubjectKind.ENVIRONMENT, name="onnxruntime-qnn", message=message)
 
 
-@ENVIRONMENT_RULES.rule(
+@RULES.rule(
     "ORT142",
     "unloadable-wheel",
     "warning",

@@ -1,0 +1,130 @@
+"""Rules about the types that a compilation gave its tensors, against the intended ones. Codes ORT101 to ORT105."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from deploykit.findings import Severity, SubjectKind, listed
+from deploykit.rules import Found, Registry
+from deploykit_ort_qnn.precision import PrecisionScope, float_nodes, narrowed
+
+__all__ = ["RULES"]
+
+_LAB = "onnxruntime-qnn 2.7.0 (QAIRT 2.51) with ONNX Runtime 1.31.1, run on Linux x86-64 without hardware"
+
+RULES: Registry[PrecisionScope] = Registry("precision")
+
+
+@RULES.rule(
+    "ORT101",
+    "float-island",
+    "warning",
+    what="A node of a quantized model is compiled in float.",
+    why="One missing or unfitting Q/DQ pair turns a node and its neighbours into float, with conversions around them.",
+    fix="Give every input and output of the node an encoding of one width; see docs/ort-qnn.md.",
+    sources=[_LAB],
+)
+def check_float_islands(scope: PrecisionScope) -> Iterator[Found]:
+    """Float nodes whose tensors were meant to be integers, or that stand among integer ones unmeant."""
+    quantized = any(kind.startswith(("int", "uint")) for kind in scope.intended.values())
+    for node in float_nodes(scope):
+        meant_float = scope.intended.get(node.tensor, "").startswith(("float", "bfloat"))
+        if not quantized or meant_float or node.block_weights:
+            continue
+        made = f" ({node.made} after optimization)" if node.made else ""
+        wanted = f"{node.tensor} is meant to be {node.wanted}" if node.wanted else f"{node.tensor} has no encoding"
+        yield Found(
+            kind=SubjectKind.NODE,
+            name=node.name,
+            message=f"{node.type} {node.name} is compiled in float{made}; {wanted}",
+            severity=Severity.ERROR if scope.strict else None,
+            evidence={"tensor": node.tensor, "intended": node.wanted, "made": node.made or "unknown"},
+        )
+
+
+@RULES.rule(
+    "ORT102",
+    "operand-narrowed",
+    "warning",
+    what="A 16-bit tensor is narrowed to 8 bits on its way into a node, without a message.",
+    why="The second operand of a MatMul of two activations is taken as a weight; attention loses accuracy by it.",
+    fix="On HTP v73 and later deploykit uses symmetric int16 there (step int16-matmul); do not switch it off.",
+    sources=[_LAB],
+)
+def check_narrowed(scope: PrecisionScope) -> Iterator[Found]:
+    """Conversions to fewer bits that nobody asked for."""
+    for case in narrowed(scope):
+        if case.made in ("float16", "float32"):
+            continue
+        yield Found(
+            kind=SubjectKind.NODE,
+            name=case.node,
+            message=f"{case.type} {case.node}: {case.tensor} is {case.asked} and is read as {case.made}",
+            severity=Severity.ERROR if scope.strict else None,
+            evidence={"tensor": case.tensor, "asked": case.asked, "made": case.made},
+        )
+
+
+@RULES.rule(
+    "ORT103",
+    "block-weights-in-float",
+    "warning",
+    what="A layer with block-quantized weights runs in FP16.",
+    why="The provider dequantizes its input and quantizes its result again; an integer plan becomes a float one there.",
+    fix="--lpbq turns the weights into LPBQ, which runs in integers (with a loss that is reported).",
+    sources=[_LAB],
+)
+def check_block_weights(scope: PrecisionScope) -> Iterator[Found]:
+    """Per-block weights beside float activations."""
+    for node in float_nodes(scope):
+        if node.block_weights:
+            yield Found(
+                kind=SubjectKind.NODE,
+                name=node.name,
+                message=f"{node.type} {node.name} computes its block-quantized weights in {node.made or 'float'}",
+                severity=Severity.ERROR if scope.strict else None,
+                evidence={"tensor": node.tensor, "made": node.made or "unknown"},
+            )
+
+
+@RULES.rule(
+    "ORT104",
+    "compiler-left-the-grid",
+    "warning",
+    what="The compiler computes in float what it was asked to compute in integers.",
+    why="What was asked for (the JSON graph) and what was made (the schematic) differ.",
+    fix="Compare the node with docs/ort-qnn.md; check the numbers of the outputs.",
+    sources=[_LAB],
+)
+def check_left_grid(scope: PrecisionScope) -> Iterator[Found]:
+    """Float operations for nodes that were asked for in 16-bit integers."""
+    for case in narrowed(scope):
+        if case.made in ("float16", "float32"):
+            yield Found(
+                kind=SubjectKind.NODE,
+                name=case.node,
+                message=f"{case.type} {case.node} was asked for in {case.asked} and computes in {case.made}",
+                severity=Severity.ERROR if scope.strict else None,
+                evidence={"tensor": case.tensor, "asked": case.asked, "made": case.made},
+            )
+
+
+@RULES.rule(
+    "ORT105",
+    "compiled-as-fp32",
+    "error",
+    what="A float node was compiled in FP32.",
+    why="The HTP has no FP32 unit; such binaries come out when no chip is named, or for a chip without FP16.",
+    fix="Quantize the model for this chip, or take one with FP16 (HTP v69 and later).",
+    sources=[_LAB],
+)
+def check_fp32(scope: PrecisionScope) -> Iterator[Found]:
+    """Float nodes that stayed float32 after optimization."""
+    names = [node.name for node in float_nodes(scope) if node.made == "float32"]
+    if names:
+        yield Found(
+            kind=SubjectKind.MODEL,
+            name="model",
+            message=f"{len(names)} float nodes are compiled in FP32: {listed(names, most=6)}",
+            evidence={"nodes": names},
+        )

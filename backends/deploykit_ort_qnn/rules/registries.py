@@ -1,0 +1,22 @@
+"""Every registry of rules that ort-qnn applies, in one tuple."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from deploykit.rules import Registry
+from deploykit_ort_qnn.rules import compiled, environment, numerics, package, precision, prepared
+from deploykit_qualcomm.rules.registries import PROVIDER, SHARED
+
+__all__ = ["REGISTRIES"]
+
+REGISTRIES: tuple[Registry[Any], ...] = (
+    *SHARED,
+    *PROVIDER,
+    prepared.RULES,
+    environment.RULES,
+    compiled.RULES,
+    precision.RULES,
+    numerics.RULES,
+    package.RULES,
+)

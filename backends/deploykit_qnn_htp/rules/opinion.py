@@ -1,0 +1,51 @@
+"""The rule about what another backend's compiler said of a conversion. Code QNN131; it asks nobody itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from deploykit.findings import Severity, SubjectKind
+from deploykit.rules import Found, Registry
+
+__all__ = ["RULES", "Opinion"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opinion:
+    """What one compiler said of one conversion; ``verdict`` as ``GivesSecondOpinion.preflight`` gives it."""
+
+    graph: str
+    asked: str
+    verdict: Mapping[str, Any]
+
+
+RULES: Registry[Opinion] = Registry("second-opinion")
+
+
+@RULES.rule(
+    "QNN131",
+    "second-opinion",
+    "info",
+    what="The verdict of another backend's compiler on the quantized form of the model.",
+    why="It is the same vendor's compiler, of another release than the package's SDK: what it refuses is worth knowing "
+    "before a device is at hand, what it takes is no proof.",
+    fix="read its findings in the manifest's record; package for that backend to see all of them",
+    sources=("the compiler named in the message, run while packaging",),
+)
+def check_opinion(opinion: Opinion) -> Iterator[Found]:
+    """A warning where it refuses, or where there is no compiler to ask."""
+    verdict = opinion.verdict
+    if not verdict.get("available"):
+        message = f"no second opinion: {verdict.get('why', 'no backend offers one')}"
+        yield Found(kind=SubjectKind.MODEL, name=opinion.graph, severity=Severity.WARNING, message=message)
+        return
+    ok = bool(verdict.get("ok"))
+    yield Found(
+        kind=SubjectKind.MODEL,
+        name=opinion.graph,
+        severity=None if ok else Severity.WARNING,
+        message=f"{verdict['compiler']} {'compiles' if ok else 'refuses'} {opinion.graph}; {verdict['note']}",
+        evidence={"status": verdict.get("status"), "codes": sorted({f["code"] for f in verdict.get("findings", ())})},
+    )

@@ -1,0 +1,75 @@
+"""The rule about values that float16 cannot hold, whoever plans a tensor as float16. Code QNN127."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Set
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from deploykit.contract.backend import Situation
+from deploykit.findings import Severity, SubjectKind
+from deploykit.rules import Found, Registry
+
+if TYPE_CHECKING:
+    from deploykit.encodings.values import EncodingSet
+
+__all__ = ["FLOAT16_MAX", "RULES", "Float16Plan"]
+
+FLOAT16_MAX = 65504.0
+"""The largest finite float16 (IEEE 754 binary16)."""
+
+_WORTH_READING = 1 << 20
+"""Constants with more elements are weights, not range problems; they are not read for this question."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Float16Plan:
+    """The tensors that are planned as float16, and the encodings that tell the ranges of the others."""
+
+    situation: Situation
+    tensors: Set[str]
+    encodings: EncodingSet | None = None
+
+
+RULES: Registry[Float16Plan] = Registry("float16-plan")
+
+
+@RULES.rule(
+    "QNN127",
+    "beyond-float16",
+    "error",
+    what="A tensor planned as float16 whose values exceed 65504.",
+    why="float16 turns them into infinity, without a word. AIMET simulates a disabled quantizer in float32, so the "
+    "simulation does not show it; the provider compiles whole float graphs in float16.",
+    fix="clamp the constant that causes it, or rewrite the operation, so that the range fits",
+    sources=("IEEE 754 binary16", "qualcomm/aimet#4102 (ranges up to 2.7e34)"),
+)
+def check_range(plan: Float16Plan) -> Iterator[Found]:
+    """A warning where every infinity saturates anyway, an error where it reaches other arithmetic."""
+    if not plan.tensors:
+        return
+    from deploykit.graph.collect import constant_range
+    from deploykit.quantization.reach import collect_reach, saturates
+
+    facts = plan.situation.facts
+
+    def bounds(name: str) -> tuple[float, float] | None:
+        size = math.prod(dim for dim in facts.tensors[name].shape or () if isinstance(dim, int))
+        return constant_range(plan.situation.model, name) if size <= _WORTH_READING else None
+
+    reach = collect_reach(facts, plan.encodings, bounds)
+    for name in sorted(plan.tensors & reach.keys()):
+        found = reach[name]
+        if found.magnitude <= FLOAT16_MAX:
+            continue
+        harmless = saturates(facts, name)
+        yield Found(
+            kind=SubjectKind.TENSOR,
+            name=name,
+            severity=Severity.WARNING if harmless else None,
+            message=f"{name} is planned as float16 but reaches {found.low:.4g} .. {found.high:.4g} "
+            f"(limit {FLOAT16_MAX:g}), caused by {found.cause}"
+            + ("; every path from it saturates, so infinity is harmless there" if harmless else ""),
+            evidence={"range": [found.low, found.high], "cause": found.cause, "saturates": harmless},
+        )

@@ -1,0 +1,22 @@
+"""Every registry of rules that vitis-ai applies, in one tuple."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from deploykit.rules import Registry
+from deploykit_vitis_ai.draft import Draft
+from deploykit_vitis_ai.rules import execution, model, quantized, release, request, summary, target
+
+__all__ = ["DRAFT_REGISTRIES", "REGISTRIES"]
+
+DRAFT_REGISTRIES: tuple[Registry[Draft], ...] = (request.RULES, model.RULES, release.RULES)
+"""The rules that judge a draft, before anything is decided."""
+
+REGISTRIES: tuple[Registry[Any], ...] = (
+    target.RULES,
+    *DRAFT_REGISTRIES,
+    quantized.RULES,
+    execution.RULES,
+    summary.RULES,
+)
