@@ -22,9 +22,8 @@ from deploykit_ort_qnn.rules.numerics import NumericScope
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from deploykit.encodings.values import EncodingSet
 
-__all__ = ["Comparison", "compare", "random_inputs", "threshold"]
+__all__ = ["Comparison", "compare", "threshold"]
 
 Numbers = npt.NDArray[Any]
 
@@ -55,39 +54,6 @@ def threshold(types: Iterable[str]) -> float:
     bits = [int("".join(c for c in kind if c.isdigit())) for kind in types if kind.startswith(("uint", "int"))]
     activations = [width for width in bits if width in (8, 16)]
     return _THRESHOLDS[min(activations) if activations else 0]
-
-
-def random_inputs(model: ModelProto, encodings: EncodingSet | None, *, sets: int = 1) -> tuple[dict[str, Numbers], ...]:
-    """Reproducible random inputs: in the range of the input's encoding, else standard normal; integers 0 or 1."""
-    from onnx import helper
-
-    rng = np.random.default_rng(0)
-    stored = {tensor.name for tensor in model.graph.initializer}
-    found = []
-    for _ in range(sets):
-        feed: dict[str, Numbers] = {}
-        for value in model.graph.input:
-            if value.name in stored:
-                continue
-            tensor = value.type.tensor_type
-            shape = [dim.dim_value or 1 for dim in tensor.shape.dim]
-            dtype = helper.tensor_dtype_to_np_dtype(tensor.elem_type)
-            feed[value.name] = _random(rng, shape, np.dtype(dtype), value.name, encodings)
-        found.append(feed)
-    return tuple(found)
-
-
-def _random(
-    rng: np.random.Generator, shape: list[int], dtype: np.dtype[Any], name: str, encodings: EncodingSet | None
-) -> Numbers:
-    from deploykit.encodings.values import Affine
-
-    if dtype.kind != "f":
-        return rng.integers(0, 2, shape).astype(dtype)
-    entry = None if encodings is None else encodings.get(name)
-    if entry is None or not isinstance(entry.value, Affine) or entry.value.scale.size != 1:
-        return rng.normal(0.0, 1.0, shape).astype(dtype)
-    return rng.uniform(float(entry.value.minimum.min()), float(entry.value.maximum.max()), shape).astype(dtype)
 
 
 def compare(job: Comparison, progress: Progress | None = None) -> NumericScope:

@@ -165,15 +165,12 @@ def _judge_numbers(
 
 
 def _inputs(draft: Draft) -> Any:
-    """At most two calibration samples, or reproducible random ones."""
-    from itertools import islice
-
-    from deploykit_ort_qnn.emulation import random_inputs
+    """Calibration samples, or what is derived or arbitrary without."""
+    from deploykit.numerics.samples.gathering import gather
 
     situation, prepared = draft.situation, draft.prepared
-    if situation.request.calibration is not None:
-        from deploykit.numerics.samples import read_samples
-
-        return tuple(islice(read_samples(situation.request.calibration, situation.facts), 2))
-    model = situation.model.proto if prepared is None else prepared.model
-    return random_inputs(model, None if prepared is None else prepared.encodings)
+    if prepared is None:
+        model, encodings = situation.model.proto, situation.encodings
+    else:
+        model, encodings = prepared.model, prepared.encodings
+    return gather(model, situation.facts, calibration=situation.request.calibration, encodings=encodings).feeds

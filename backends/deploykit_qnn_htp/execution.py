@@ -39,7 +39,7 @@ def _ask(part: Part, aids: Aids) -> Opinion:
 
 def _quantized(part: Part) -> bytes:
     """The QDQ form of one conversion, or the float model where it has no encodings."""
-    from deploykit.numerics.samples.feeds import load_weights
+    from deploykit.graph.weights import load_weights
 
     model, completed = load_weights(part.draft.situation.model), part.draft.completed
     if completed is not None and len(completed):

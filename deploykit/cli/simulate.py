@@ -24,8 +24,8 @@ _PATH = click.Path(path_type=Path)
 @click.option("--encodings", required=True, type=_PATH, metavar="FILE", help="AIMET encodings 0.6.1, 1.0.0 or 2.0.0.")
 @click.option("--float-tensors", type=_PATH, metavar="FILE", help="Names meant to be float16 (2.0.0 cannot say).")
 @click.option("--data", type=_PATH, metavar="FILE|DIR", help="Inputs: .npz, .npy or a folder of them.")
-@click.option("--samples", type=click.IntRange(min=1), metavar="N", help="At most that many; random: 2 by default.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the random inputs.")
+@click.option("--samples", type=click.IntRange(min=1), metavar="N", help="At most that many, spread over the data.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of inputs that are made.")
 @click.option("--min-sqnr", type=float, metavar="DB", help="Fail when any output is below.")
 def command(
     model: Path,
@@ -38,27 +38,29 @@ def command(
 ) -> int:
     """Run MODEL with the quantizers that the encodings describe, bit for bit as AIMET simulates them.
 
-    Int32 biases are not simulated, as AIMET does not either. Without --data the inputs are random numbers: good for
-    comparing two encodings, no measure of accuracy. Exit status 1 when --min-sqnr is missed.
+    Int32 biases are not simulated, as AIMET does not either. Without --data the inputs are points of their own
+    encodings and domains where there are such, else random numbers, which are no measure of accuracy. Exit status 1
+    when --min-sqnr is missed.
     """
     from deploykit.numerics.simulation import simulate_files
 
     with progress() as tell:
         tell("simulating")
         result = simulate_files(model, encodings, data=data, samples=samples, seed=seed, float_tensors=float_tensors)
-    source = f"random, seed {seed}" if data is None else "given"
-    emit({**result.to_json(), "data": source}, lambda: _text(result, source))
+    made = {} if result.samples is None else {"data": str(result.samples.label), "inputs": result.samples.to_json()}
+    emit({**result.to_json(), **made}, lambda: _text(result))
     low = min_sqnr is not None and any(item.sqnr_db < min_sqnr for item in result.fidelity)
     return 1 if low else 0
 
 
-def _text(result: Simulation, source: str) -> str:
+def _text(result: Simulation) -> str:
     rows = [
         (item.name, _db(item.sqnr_db), f"{item.cosine:.6f}", f"{item.max_error:.6g}", _step(item.step))
         for item in result.fidelity
     ]
     head = table(rows, header=("output", "SQNR dB", "cosine", "largest error", "step"))
-    lines = [head, f"{len(result.outputs)} samples ({source}), {len(result.applied)} tensors quantized"]
+    on = f"{len(result.outputs)} samples" if result.samples is None else result.samples.described_for_humans
+    lines = [head, f"{on}, {len(result.applied)} tensors quantized"]
     if result.reordered is not None:
         verdict = result.reordered
         lost = f", {verdict.lost:.0%} of the rows have no partner" if verdict.lost else ""

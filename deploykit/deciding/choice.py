@@ -88,7 +88,7 @@ def _worthwhile(situation: Situation) -> bool:
     """True when some tensor is meant to be float among integers, or some rewrite finds a site."""
     from deploykit.deciding.rewriting import SAFE_REWRITES
     from deploykit.encodings.values import Float
-    from deploykit.numerics.samples.feeds import load_small_weights
+    from deploykit.graph.weights import load_small_weights
     from deploykit.quantization.float_propagation import predict_float_set
     from deploykit.rewrites.contract import load_transform
 
@@ -109,16 +109,17 @@ def _worthwhile(situation: Situation) -> bool:
 
 def _simulated(situation: Situation, tell: Callable[[str], None]) -> Ways:
     from deploykit.deciding.ways import prepare_ways
-    from deploykit.numerics.samples.feeds import gather_samples, load_weights
+    from deploykit.graph.weights import load_weights
+    from deploykit.numerics.samples.gathering import gather
 
     request, encodings = situation.request, situation.encodings
     assert encodings is not None
     model = load_weights(situation.model)
-    feeds = gather_samples(model, request.calibration, samples=_SAMPLES, encodings=encodings)
+    made = gather(model, situation.facts, calibration=request.calibration, encodings=encodings, most=_SAMPLES)
     return prepare_ways(
         model,
         encodings,
-        feeds,
+        made.feeds,
         no_rewrite=request.no_rewrite,
         also_rewrite=request.rewrite,
         max_segments=request.adapter_options.get("max_segments"),

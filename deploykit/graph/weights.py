@@ -1,10 +1,11 @@
-"""Reads the values of stored tensors, one at a time, when somebody really needs them.
+"""Reads the values of stored tensors, one at a time or all at once, when somebody really needs them.
 
 External data is mapped, not copied, where numpy has the element type. Nothing else in deploykit opens weight files.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,11 +16,11 @@ from deploykit.graph.tensors import StoredTensor, is_external
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-    from onnx import TensorProto
+    from onnx import ModelProto, TensorProto
 
     from deploykit.graph.loading import Model
 
-__all__ = ["iter_weights", "weight"]
+__all__ = ["iter_weights", "load_small_weights", "load_weights", "weight"]
 
 
 def weight(model: Model, name: str) -> npt.NDArray[Any]:
@@ -85,3 +86,34 @@ def _file_of(model: Model, tensor: TensorProto) -> ExternalFile:
         if file.location == location:
             return file
     raise UsageError(f"{model.path}: tensor {tensor.name!r} points to {location!r}, which was never located")
+
+
+def load_weights(model: Model) -> ModelProto:
+    """The model as one value with all its weights: a copy where weights lie in files beside it."""
+    if not model.external:
+        return model.proto
+    from onnx import ModelProto
+    from onnx.external_data_helper import load_external_data_for_model
+
+    whole = ModelProto()
+    whole.CopyFrom(model.proto)
+    load_external_data_for_model(whole, str(model.path.parent))
+    return whole
+
+
+def load_small_weights(model: Model, *, limit: int = 1 << 20) -> ModelProto:
+    """The model with initializers of at most ``limit`` elements read.
+
+    Enough for matching rewrites, which look at constants and never at the weights of linear ops.
+    """
+    if not model.external:
+        return model.proto
+    import numpy as np
+    from onnx import ModelProto, numpy_helper
+
+    partly = ModelProto()
+    partly.CopyFrom(model.proto)
+    for tensor in partly.graph.initializer:
+        if tensor.data_location == tensor.EXTERNAL and math.prod(tensor.dims) <= limit:
+            tensor.CopyFrom(numpy_helper.from_array(np.asarray(weight(model, tensor.name)), tensor.name))
+    return partly

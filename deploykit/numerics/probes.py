@@ -70,7 +70,8 @@ def locate_files(
     from deploykit.errors import UsageError
     from deploykit.graph import load_model
     from deploykit.graph.collect import collect_facts
-    from deploykit.numerics.samples.feeds import gather_samples, load_weights
+    from deploykit.graph.weights import load_weights
+    from deploykit.numerics.samples.gathering import MOST, gather
     from deploykit.quantization.placement import place
 
     if (candidate is None) == (encodings is None):
@@ -83,5 +84,5 @@ def locate_files(
     else:
         assert candidate is not None
         right = ModelProbe(load_weights(load_model(candidate)))
-    feeds = gather_samples(proto, data, samples=samples, seed=seed, encodings=placed)
-    return locate(facts, ModelProbe(proto), right, feeds, threshold_db=threshold_db)
+    made = gather(proto, facts, calibration=data, encodings=placed, most=samples or MOST, seed=seed)
+    return locate(facts, ModelProbe(proto), right, made.feeds, threshold_db=threshold_db)

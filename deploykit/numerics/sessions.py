@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
 import numpy.typing as npt
 
 from deploykit.errors import InputError
@@ -15,7 +14,7 @@ from deploykit.errors import InputError
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-__all__ = ["Feed", "Session", "check_feed", "random_feeds"]
+__all__ = ["Feed", "Session", "check_feed"]
 
 Feed: TypeAlias = Mapping[str, npt.NDArray[Any]]
 """One sample: arrays by input name."""
@@ -94,35 +93,3 @@ def _open_large(model: ModelProto, options: Any) -> Any:
 
 def _first_line(error: Exception) -> str:
     return str(error).splitlines()[0] if str(error) else type(error).__name__
-
-
-def random_feeds(
-    model: ModelProto,
-    *,
-    samples: int = 1,
-    seed: int = 0,
-    ranges: Mapping[str, tuple[float, float]] | None = None,
-) -> list[dict[str, npt.NDArray[Any]]]:
-    """Seeded inputs; unknown dimensions are 1.
-
-    Floats are uniform over the input's range where one is given (that of its encoding, say), else standard normal;
-    integers are 0 or 1.
-    """
-    rng = np.random.default_rng(seed)
-    stored = {t.name for t in model.graph.initializer}
-    inputs = [item for item in model.graph.input if item.name not in stored]
-    known = ranges or {}
-    return [
-        {item.name: _random(rng, item.type.tensor_type, known.get(item.name)) for item in inputs}
-        for _ in range(samples)
-    ]
-
-
-def _random(rng: np.random.Generator, kind: Any, ends: tuple[float, float] | None) -> npt.NDArray[Any]:
-    from onnx import helper
-
-    shape: Sequence[int] = [max(int(dim.dim_value), 1) for dim in kind.shape.dim]
-    dtype = np.dtype(helper.tensor_dtype_to_np_dtype(kind.elem_type))
-    if dtype.kind != "f":
-        return rng.integers(0, 2, shape).astype(dtype)
-    return (rng.standard_normal(shape) if ends is None else rng.uniform(*ends, shape)).astype(dtype)

@@ -6,6 +6,7 @@ It knows encodings and graphs only: what a device makes of them is the verifiers
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from deploykit.graph.facts import GraphFacts
     from deploykit.numerics.judging import Judge, Verdict
+    from deploykit.numerics.samples.gathering import Samples
 
 __all__ = ["Fidelity", "Simulation", "Simulator", "compare_outputs", "overall_sqnr_db", "simulate", "simulate_files"]
 
@@ -53,7 +55,8 @@ class Simulation:
     """The outputs per sample, quantized and float, and what lies between them.
 
     ``applied`` tensors were quantized; ``skipped`` says of the other entries why not. ``reordered`` is the verdict with
-    rows in the same order behind a TopK, None where that makes no difference.
+    rows in the same order behind a TopK, None where that makes no difference. ``samples`` says what the inputs were,
+    where ``gather`` made them.
     """
 
     outputs: tuple[dict[str, npt.NDArray[Any]], ...]
@@ -62,6 +65,7 @@ class Simulation:
     applied: tuple[str, ...]
     skipped: Mapping[str, str]
     reordered: Verdict | None = None
+    samples: Samples | None = None
 
     @property
     def sqnr_db(self) -> float:
@@ -141,11 +145,15 @@ def simulate_files(
     seed: int = 0,
     float_tensors: Path | None = None,
 ) -> Simulation:
-    """``simulate`` for files; without data on seeded random inputs. Raises InputError for files that make no sense."""
+    """``simulate`` for files; without data on derived inputs, or arbitrary ones.
+
+    Raises InputError for files that make no sense.
+    """
     from deploykit.encodings.reading import read_encodings
     from deploykit.graph import load_model
     from deploykit.graph.collect import collect_facts
-    from deploykit.numerics.samples.feeds import gather_samples, load_weights
+    from deploykit.graph.weights import load_weights
+    from deploykit.numerics.samples.gathering import gather
     from deploykit.quantization.placement import place
 
     read = load_model(model)
@@ -157,8 +165,17 @@ def simulate_files(
     facts = collect_facts(read)
     placed = place(entries, facts)
     proto = load_weights(read)
-    feeds = gather_samples(proto, data, samples=samples, seed=seed, encodings=placed)
-    return simulate(proto, placed, feeds, facts=facts)
+    made = gather(proto, facts, calibration=data, encodings=placed, most=_most(data, samples), seed=seed)
+    return replace(simulate(proto, placed, made.feeds, facts=facts), samples=made)
+
+
+def _most(data: Path | None, samples: int | None) -> int:
+    """What was asked for; else all that was given, and of what is made as much as a judgement uses."""
+    from deploykit.numerics.samples.gathering import MOST
+
+    if samples is not None:
+        return samples
+    return MOST if data is None else sys.maxsize
 
 
 def compare_outputs(

@@ -43,9 +43,16 @@ def test_several_samples_in_one_file(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert json.loads(capsys.readouterr().out)["samples"] == 1
 
 
-def test_random_data_is_called_random(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_data_it_says_what_the_inputs_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(cli, ["simulate", DETR, "--encodings", W8A16, "--seed", "7"]) == 0
-    assert "random, seed 7" in capsys.readouterr().out
+    assert "8 derived samples" in capsys.readouterr().out
+    entries = json.loads(Path(W8A16).read_text())
+    entries["activation_encodings"] = [e for e in entries["activation_encodings"] if e["name"] != "images"]
+    (tmp_path / "less.json").write_text(json.dumps(entries))
+    assert run(cli, ["--json", "simulate", DETR, "--encodings", str(tmp_path / "less.json")]) == 0
+    value = json.loads(capsys.readouterr().out)
+    assert value["data"] == "arbitrary"
+    assert value["inputs"]["inputs"]["orig_target_sizes"]["label"] == "derived"
 
 
 def test_a_missed_threshold_exits_with_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -64,4 +71,4 @@ def test_data_without_an_input_exits_with_3(tmp_path: Path, capsys: pytest.Captu
 def test_a_sample_of_the_wrong_shape_exits_with_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     np.savez(tmp_path / "x.npz", images=np.zeros((1, 3, 8, 8), np.float32), orig_target_sizes=np.ones((1, 2)))
     assert run(cli, ["simulate", DETR, "--encodings", W8A16, "--data", str(tmp_path / "x.npz")]) == 3
-    assert "does not run on this sample" in capsys.readouterr().err
+    assert "does not fit the input images float32[1,3,32,32]" in capsys.readouterr().err

@@ -18,7 +18,7 @@ from deploykit.deciding.ways import Ways, prepare_ways
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.graph.collect import collect_facts
 from deploykit.graph.loading import wrap_proto
-from deploykit.numerics.sessions import random_feeds
+from deploykit.numerics.samples.feeds import random_feeds
 from deploykit.numerics.simulation import simulate
 from deploykit.rewrites.contract import load_transform
 

@@ -14,7 +14,7 @@ from deploykit.graph.collect import collect_facts
 from deploykit.graph.facts import GraphFacts, TensorRole
 from deploykit.graph.loading import wrap_proto
 from deploykit.graph.static import static_nodes, static_tensors, with_static
-from deploykit.numerics.sessions import random_feeds
+from deploykit.numerics.samples.feeds import random_feeds
 from deploykit.quantization.borders import find_borders
 from deploykit.quantization.float_propagation import predict_float_set
 from deploykit.quantization.segmentation import split_model

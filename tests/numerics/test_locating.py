@@ -23,7 +23,8 @@ from deploykit.graph.facts import GraphFacts
 from deploykit.graph.loading import wrap_proto
 from deploykit.numerics.locating import Located, locate
 from deploykit.numerics.probes import ModelProbe, SimulationProbe, locate_files
-from deploykit.numerics.sessions import Feed, random_feeds
+from deploykit.numerics.samples.feeds import random_feeds
+from deploykit.numerics.sessions import Feed
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 

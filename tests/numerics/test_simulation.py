@@ -19,7 +19,8 @@ from deploykit.encodings.reading import read_encodings
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
 from deploykit.errors import InputError
 from deploykit.numerics.quantizers import fake_quantize
-from deploykit.numerics.sessions import Session, random_feeds
+from deploykit.numerics.samples.feeds import random_feeds
+from deploykit.numerics.sessions import Session
 from deploykit.numerics.simulation import Simulator, simulate
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"

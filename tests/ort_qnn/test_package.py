@@ -22,13 +22,14 @@ from deploykit.deciding.pipeline import Packaged, make_package, make_plan, verif
 from deploykit.deciding.reading import read_situations
 from deploykit.encodings.values import Affine
 from deploykit.errors import UnknownTargetError, UsageError
+from deploykit.numerics.samples.feeds import random_feeds
 from deploykit.packages.building import build_package
 from deploykit.quantization.extract_qdq import extract_qdq
 from deploykit.quantization.insert_qdq import insert_qdq
 from deploykit.quantization.lpbq_files import convert_file
 from deploykit_ort_qnn import backend
 from deploykit_ort_qnn.compiler import CompileJob, compile_model
-from deploykit_ort_qnn.emulation import Comparison, compare, random_inputs
+from deploykit_ort_qnn.emulation import Comparison, compare
 from deploykit_ort_qnn.prepare import prepare
 from deploykit_ort_qnn.provider_model import provider_model
 from deploykit_ort_qnn.rules.numerics import RULES as NUMERIC_RULES
@@ -191,7 +192,7 @@ def test_an_lpbq_gemm_compiles_and_is_caught_as_wrong(tmp_path: Path, lpbq_gemm:
             qdq="model.onnx",
             context="c.onnx",
             options=options,
-            inputs=random_inputs(lpbq_gemm, None),
+            inputs=tuple(random_feeds(lpbq_gemm)),
             threshold_db=35.0,
         )
     )

@@ -20,7 +20,8 @@ from deploykit.graph import load_model
 from deploykit.graph.collect import collect_facts
 from deploykit.graph.facts import GraphFacts
 from deploykit.graph.loading import wrap_proto
-from deploykit.numerics.sessions import Session, random_feeds
+from deploykit.numerics.samples.feeds import random_feeds
+from deploykit.numerics.sessions import Session
 from deploykit.quantization.borders import float_nodes
 from deploykit.quantization.float_propagation import predict_float_set
 from deploykit.quantization.placement import place

@@ -12,7 +12,8 @@ from deploykit.contract.tiny_graphs import TinyGraph
 from deploykit.deciding.entry_values import GridKind, affine_for_range
 from deploykit.deciding.rewriting import rewrite
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Lpbq, Value
-from deploykit.numerics.sessions import Session, random_feeds
+from deploykit.numerics.samples.feeds import random_feeds
+from deploykit.numerics.sessions import Session
 from deploykit.numerics.simulation import simulate
 from deploykit.rewrites.contract import load_transform
 

@@ -12,7 +12,8 @@ from deploykit.deciding.entry_values import GridKind, affine_for_range
 from deploykit.deciding.rewriting import rewrite
 from deploykit.encodings.values import Encoding, EncodingSet
 from deploykit.graph.graph_copy import GraphCopy
-from deploykit.numerics.sessions import Session, random_feeds
+from deploykit.numerics.samples.feeds import random_feeds
+from deploykit.numerics.sessions import Session
 from deploykit.rewrites.contract import load_transform
 
 TRANSFORM = load_transform("saturating-constant")

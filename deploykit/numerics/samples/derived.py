@@ -32,7 +32,8 @@ SETS = (
 )
 """What is made of each derived input, set by set; whoever wants fewer gets the first ones."""
 
-_EXACT = 1 << 52
+_EXACT = 1 << 31
+"""Up to this many values are counted off; of more, so few are fed that chance spreads them as well."""
 
 
 def generator(seed: int, name: str, number: int) -> np.random.Generator:
@@ -68,8 +69,9 @@ def make_floats(
 def _inside(
     values: npt.NDArray[np.float64], low: npt.NDArray[np.float64], high: npt.NDArray[np.float64], dtype: np.dtype[Any]
 ) -> npt.NDArray[Any]:
-    made = np.clip(values, low, high).astype(dtype)
-    up, down = (np.nextafter(made, np.array(end, dtype)) for end in (np.inf, -np.inf))
+    with np.errstate(over="ignore"):  # ends beyond what the type holds round to infinity, and come back one step
+        made = np.clip(values, low, high).astype(dtype)
+        up, down = (np.nextafter(made, np.array(end, dtype)) for end in (np.inf, -np.inf))
     made = np.where(made.astype(np.float64) < low, up, made)
     made = np.where(made.astype(np.float64) > high, down, made)
     return np.ascontiguousarray(made, dtype=dtype)
@@ -97,9 +99,9 @@ def _cycled(rng: np.random.Generator, low: int, high: int, size: int) -> npt.NDA
         return np.asarray(low + np.resize(rng.permutation(width), size))
     if width > _EXACT:
         return _whole(rng, low, high, size)
-    # One value out of each of ``size`` equal parts, in any order.
-    parts = np.floor((np.arange(size) + rng.random(size)) * (width / max(size, 1))).astype(np.int64)
-    return np.asarray(low + np.minimum(rng.permutation(parts), width - 1))
+    starts = np.arange(size + 1, dtype=np.int64) * width // max(size, 1)
+    picked = starts[:-1] + np.floor(rng.random(size) * np.diff(starts)).astype(np.int64)  # one out of each equal part
+    return np.asarray(low + rng.permutation(picked))
 
 
 def _whole(rng: np.random.Generator, low: int, high: int, size: int) -> npt.NDArray[Any]:

@@ -17,6 +17,7 @@ from deploykit.errors import InputError, UsageError
 from deploykit.numerics.samples.declared import Declaration
 from deploykit.numerics.samples.derived import SETS, Point, generator, make_floats, make_integers, make_mask
 from deploykit.numerics.samples.domains import Domain, input_domains
+from deploykit.numerics.samples.feeds import arbitrary_values
 from deploykit.numerics.samples.inputs import InputSpec, input_specs
 from deploykit.numerics.samples.labels import Label, weakest
 from deploykit.numerics.samples.ranges import EncodedRange, encoded_range
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from deploykit.graph.facts import GraphFacts
     from deploykit.numerics.samples.claims import ReadConstant
 
-__all__ = ["InputSource", "Samples", "gather"]
+__all__ = ["MOST", "InputSource", "Samples", "gather"]
 
 MOST = 8
 """Samples that a judgement uses when nobody says otherwise."""
@@ -323,7 +324,6 @@ def _arbitrary(spec: InputSpec, domain: Domain | None, seed: int) -> _Maker:
 
     def make(number: int) -> npt.NDArray[Any]:
         rng = generator(seed, spec.name, number)
-        values = rng.standard_normal(shape) if spec.is_float else rng.integers(low, low + 2, shape)
-        return values.astype(dtype)
+        return arbitrary_values(rng, shape, dtype, is_float=spec.is_float, low=low)
 
     return _Maker(source=InputSource(label=Label.ARBITRARY, why=why), sets=_ARBITRARY_SETS, make=make)

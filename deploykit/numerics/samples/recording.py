@@ -61,11 +61,11 @@ def record(
     feeds = [{name: feed[name] for name in names} for feed in samples.feeds] if names else []
     size = max((sum(value.nbytes for value in feed.values()) for feed in feeds), default=0)
     room = min(most, most_bytes // size) if size else most
-    chosen = [feeds[index] for index in spread(len(feeds), room)] if room else []
+    chosen = [feeds[index] for index in spread(len(feeds), room or most)]
     why_not = _why_not(keep, bool(feeds), size, room, most_bytes)
     return Recording(
         data=None if why_not else _packed(chosen),
-        hashes=tuple(map(_hash, chosen if not why_not or not keep else feeds)),
+        hashes=tuple(map(_hash, chosen)),
         samples=samples.to_json(),
         why_not=why_not,
     )
