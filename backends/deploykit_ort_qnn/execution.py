@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from deploykit.contract.backend import Aids, Execution, Progress
+from deploykit.contract.backend import Aids, Execution
 from deploykit.contract.plans import Plan
 from deploykit.contract.status import Compilation, Compiled
 from deploykit.errors import ToolError
@@ -61,7 +61,7 @@ def execute(package: Path, draft: Draft, plan: Plan[None], aids: Aids) -> Execut
         refused = Compilation(state=Compiled.REFUSED, by=_compiler(wheel, plan), why=outcome.status)
         return Execution(outputs=("logs/compile.log",), findings=findings, record=record, compiled=refused)
     precision = _judge_types(package, draft, outcome)
-    numbers, numeric = _judge_numbers(package, draft, plan, progress)
+    numbers, numeric = _judge_numbers(package, draft, plan, aids)
     outputs = (*outcome.files, EVIDENCE, *((NUMBERS,) if numbers else ()))
     if numbers:
         record["numbers"] = numbers
@@ -139,7 +139,7 @@ def _judge_types(package: Path, draft: Draft, outcome: CompileOutcome) -> tuple[
 
 
 def _judge_numbers(
-    package: Path, draft: Draft, plan: Plan[None], progress: Progress
+    package: Path, draft: Draft, plan: Plan[None], aids: Aids
 ) -> tuple[dict[str, Any], tuple[Finding, ...]]:
     from deploykit_ort_qnn.emulation import Comparison, compare, threshold
 
@@ -150,27 +150,15 @@ def _judge_numbers(
         qdq=MODEL,
         context=CONTEXT,
         options={"soc_model": plan.configs[COMPILE]["provider_options"]["soc_model"]},
-        inputs=_inputs(draft),
+        inputs=aids.samples().feeds,
         threshold_db=threshold(types),
         allow_cpu=draft.chosen.allows_cpu,
         timeout=_EMULATION_LIMIT,
     )
     try:
-        scope = compare(job, progress)
+        scope = compare(job, aids.progress)
     except ToolError as error:
         return {}, NUMERIC_RULES.run(NumericScope(outputs={}, threshold_db=job.threshold_db, not_run=error.why))
     numbers = numbers_json(scope)
     (package / NUMBERS).write_text(json_text(numbers), "utf-8")
     return {key: numbers[key] for key in ("threshold_db", "outputs", "failed", "first_node")}, NUMERIC_RULES.run(scope)
-
-
-def _inputs(draft: Draft) -> Any:
-    """Calibration samples, or what is derived or arbitrary without."""
-    from deploykit.numerics.samples.gathering import gather
-
-    situation, prepared = draft.situation, draft.prepared
-    if prepared is None:
-        model, encodings = situation.model.proto, situation.encodings
-    else:
-        model, encodings = prepared.model, prepared.encodings
-    return gather(model, situation.facts, calibration=situation.request.calibration, encodings=encodings).feeds

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from deploykit.encodings.values import EncodingSet
     from deploykit.graph import Model
     from deploykit.graph.facts import GraphFacts
+    from deploykit.numerics.samples.gathering import Samples
     from deploykit.quantization.segmentation import Segment
 
 __all__ = [
@@ -63,6 +64,8 @@ class Request:
     float_tensors: Path | None = None
     precision: str | None = None
     calibration: Path | None = None
+    inputs: tuple[str, ...] = ()
+    keep_samples: bool = True
     mixed: str = "auto"
     rewrite: tuple[str, ...] = ()
     no_rewrite: tuple[str, ...] = ()
@@ -165,9 +168,13 @@ class Verification:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aids:
-    """What the core hands an adapter for ``execute``: where news go, and whose compiler may be asked."""
+    """What the core hands an adapter for ``execute``: where news go, inputs to judge on, whose compiler may be asked.
+
+    ``samples`` gathers on the call; it raises InputError for calibration data that does not fit the inputs.
+    """
 
     progress: Progress
+    samples: Callable[[], Samples]
     opinion: GivesSecondOpinion | None = None
 
 

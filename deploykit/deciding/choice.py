@@ -1,6 +1,7 @@
-"""Chooses how to deploy a precision mix before anything is planned: removes the need, or leaves it to the backend.
+"""Chooses how to deploy a model with encodings before anything is planned: as it is, rewritten, mixed, or in parts.
 
-It simulates and compares; what a tool chain can do is asked of the backend, what wins is decided by ``numerics``.
+It simulates and judges where the samples allow it; what a tool chain can do is asked of the backend, what wins is
+decided by ``ranking``.
 """
 
 from __future__ import annotations
@@ -10,17 +11,20 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from deploykit.contract.backend import AnyBackend, MixedSupport, Situation
+from deploykit.contract.kept import Kept
 from deploykit.contract.optional import MixesPrecision
-from deploykit.contract.status import Correctness
+from deploykit.contract.status import Correctness, Right
 from deploykit.errors import DeploykitError, UsageError
 
 if TYPE_CHECKING:
-    from deploykit.deciding.ranking import Choice, Way
-    from deploykit.deciding.ways import Prepared, Ways
+    from deploykit.deciding.exploring import Explored
+    from deploykit.deciding.ranking import Choice
+    from deploykit.deciding.ways import Prepared
+    from deploykit.numerics.judging import Verdict
+    from deploykit.numerics.samples.gathering import Samples
 
 __all__ = ["Chosen", "choose_way"]
 
-_SAMPLES = 4
 _LARGEST = 1 << 30
 
 
@@ -28,19 +32,44 @@ _LARGEST = 1 << 30
 class Chosen:
     """The situation to plan for, how it was chosen, and what there is to say about it.
 
-    ``skipped`` is why nothing was simulated although there was a reason to; ``measured`` is what the reports show.
+    ``skipped`` is why nothing was simulated although there was a reason to; ``samples`` are what was judged on.
     """
 
     situation: Situation
-    choice: Choice | None = None
-    prepared: Prepared | None = None
-    reference_db: float = 0.0
+    explored: Explored | None = None
+    samples: Samples | None = None
     skipped: str = ""
+
+    @property
+    def choice(self) -> Choice | None:
+        """Every way with its verdict."""
+        return None if self.explored is None else self.explored.choice
+
+    @property
+    def prepared(self) -> Prepared | None:
+        """The way that won, with its parts."""
+        return None if self.explored is None else self.explored.winner
+
+    @property
+    def reference(self) -> Verdict | None:
+        """The simulation of the encodings as they were given."""
+        return None if self.explored is None else self.explored.reference
 
     @property
     def right(self) -> Correctness:
         """What the simulation says of the way that was chosen."""
-        return Correctness(why=self.skipped)
+        verdict = None if self.prepared is None else self.prepared.verdict
+        if self.samples is None or verdict is None:
+            return Correctness(why=self.skipped or _why_not(self.samples))
+        state = {True: Right.YES, False: Right.NO, None: Right.NOT_JUDGED}[verdict.right]
+        return Correctness(
+            state=state,
+            label=str(self.samples.label),
+            count=self.samples.count,
+            against="float",
+            why=verdict.reason,
+            numbers=tuple(number.to_json() for number in verdict.numbers),
+        )
 
     @property
     def candidates(self) -> tuple[Mapping[str, Any], ...]:
@@ -58,21 +87,31 @@ class Chosen:
         return f"the graph is rewritten ({', '.join(way.rewrites)}), so that no tensor needs float16"
 
 
-def choose_way(backend: AnyBackend, situation: Situation, tell: Callable[[str], None]) -> Chosen:
-    """The situation as it is, or the rewritten one that simulates better; nothing is done without encodings."""
+def _why_not(samples: Samples | None) -> str:
+    if samples is None:
+        return "there are no encodings whose effect could be simulated"
+    return f"give --calibration or --input ({samples.described_for_humans})"
+
+
+def choose_way(backend: AnyBackend, situation: Situation, kept: Kept, tell: Callable[[str], None]) -> Chosen:
+    """The situation as it is, or the one that is proven better; nothing is done without encodings."""
     support = _support(backend, situation)
-    if support is None or not _worthwhile(situation):
+    if support is None or not _has_integers(situation):
         return Chosen(situation=situation)
     if situation.facts.weight_bytes > _LARGEST:
         skipped = f"{situation.facts.weight_bytes / 1e9:.1f} GB of weights are too many to simulate here"
         return Chosen(situation=situation, skipped=skipped)
+    from deploykit.deciding.sampling import samples_of
+
     try:
-        ways = _simulated(situation, tell)
+        samples = samples_of(situation, kept)
+        explored = _explored(situation, samples, support, tell)
     except UsageError:
         raise
     except DeploykitError as error:
         return Chosen(situation=situation, skipped=error.what + (f" ({error.why})" if error.why else ""))
-    return _chosen(situation, _limited(ways, support), support)
+    changed = _changed(situation, explored.winner)
+    return Chosen(situation=changed, explored=explored, samples=samples)
 
 
 def _support(backend: AnyBackend, situation: Situation) -> MixedSupport | None:
@@ -84,82 +123,46 @@ def _support(backend: AnyBackend, situation: Situation) -> MixedSupport | None:
     return backend.mixed_support(situation.target)
 
 
-def _worthwhile(situation: Situation) -> bool:
-    """True when some tensor is meant to be float among integers, or some rewrite finds a site."""
-    from deploykit.deciding.rewriting import SAFE_REWRITES
+def _has_integers(situation: Situation) -> bool:
+    """True when some tensor of the graph has an integer entry: wholly float files leave nothing to choose."""
     from deploykit.encodings.values import Float
-    from deploykit.graph.weights import load_small_weights
-    from deploykit.quantization.float_propagation import predict_float_set
-    from deploykit.rewrites.contract import load_transform
 
-    encodings, request = situation.encodings, situation.request
-    if encodings is None or all(isinstance(entry.value, Float) for entry in encodings):
-        return False
-    if not any(entry.name in situation.facts.tensors for entry in encodings):
-        return False
-    floats = predict_float_set(situation.facts, encodings).intended
-    if request.mixed == "segments" and not floats:
-        return False  # wholly integer as it is: there is nothing to cut
-    if request.rewrite or floats:
-        return True
-    names = [name for name in SAFE_REWRITES if name not in request.no_rewrite]
-    model = load_small_weights(situation.model)
-    return any(load_transform(name).match(model) for name in names)
+    entries = situation.encodings or ()
+    return any(entry.name in situation.facts.tensors and not isinstance(entry.value, Float) for entry in entries)
 
 
-def _simulated(situation: Situation, tell: Callable[[str], None]) -> Ways:
-    from deploykit.deciding.ways import prepare_ways
+def _explored(situation: Situation, samples: Samples, support: MixedSupport, tell: Callable[[str], None]) -> Explored:
+    from deploykit.deciding.exploring import explore
+    from deploykit.deciding.ways import Ground
     from deploykit.graph.weights import load_weights
-    from deploykit.numerics.samples.gathering import gather
 
     request, encodings = situation.request, situation.encodings
     assert encodings is not None
-    model = load_weights(situation.model)
-    made = gather(model, situation.facts, calibration=request.calibration, encodings=encodings, most=_SAMPLES)
-    return prepare_ways(
-        model,
+    ground = Ground.of(
+        load_weights(situation.model),
         encodings,
-        made.feeds,
-        no_rewrite=request.no_rewrite,
-        also_rewrite=request.rewrite,
+        situation.facts,
+        samples,
+        asked=request.rewrite,
+        banned=request.no_rewrite,
         max_segments=request.adapter_options.get("max_segments"),
-        progress=tell,
     )
+    return explore(ground, support, mixed=request.mixed, tell=tell)
 
 
-def _limited(ways: Ways, support: MixedSupport) -> Ways:
-    """The ways with those marked that this backend does not have for this target, and how sure it is of the others."""
-    return replace(ways, prepared=tuple(replace(item, way=_limited_way(item.way, support)) for item in ways.prepared))
-
-
-def _limited_way(way: Way, support: MixedSupport) -> Way:
-    if way.kind not in support.kinds:
-        return replace(way, unavailable=support.without.get(way.kind, "not offered here"))
-    return replace(way, confidence=support.confidence.get(way.kind, way.confidence))
-
-
-def _chosen(situation: Situation, ways: Ways, support: MixedSupport) -> Chosen:
-    won, choice = ways.choose(sdk_mixes_safely=support.safe, mixed=situation.request.mixed)
-    changed = situation
-    if won is not None and won.segments:
-        changed = replace(situation, segments=won.segments)
-    elif won is not None and (won.way.rewrites or won.way.kind == "integer") and won.model is not situation.model.proto:
-        changed = _rewritten(situation, won)
-    return Chosen(situation=changed, choice=choice, prepared=won, reference_db=ways.reference_db)
-
-
-def _rewritten(situation: Situation, won: Prepared) -> Situation:
-    from deploykit.graph import wrap_proto
-    from deploykit.graph.collect import collect_facts
-
-    if won.way.id == "as-is" or won.way.kind == "fallback":
+def _changed(situation: Situation, won: Prepared | None) -> Situation:
+    """The situation that the winner stands for; the same one where nothing is changed."""
+    if won is None or won.way.kind == "fallback" or won.way.id == "as-is":
         return situation
-    model = wrap_proto(won.model, path=situation.model.path)
+    if won.segments:
+        return replace(situation, segments=won.segments)
+    from deploykit.graph import wrap_proto
+
     return replace(
         situation,
-        model=model,
-        facts=collect_facts(model),
+        model=wrap_proto(won.model, path=situation.model.path),
+        facts=won.facts,
         encodings=won.encodings,
-        rewritten=True,
+        rewritten=won.model is not situation.model.proto,
         tail=None if won.tail is None else won.tail.SerializeToString(deterministic=True),
     )

@@ -49,7 +49,7 @@ def decide(backend: Backend[P, D], given: Situation, kept: Kept, tell: Progress)
 
     What is wrong with the model as it was given stays visible: its errors are shown as handled by the rewriting.
     """
-    chosen = choose_way(backend, given, tell)
+    chosen = choose_way(backend, given, kept, tell)
     tell("planning")
     prepared = backend.prepare(chosen.situation, kept)
     plan = backend.plan(prepared)

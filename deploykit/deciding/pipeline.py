@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,6 +19,7 @@ from deploykit.contract.plugins import load_backends
 from deploykit.contract.status import Status
 from deploykit.deciding.decision import Decision, decide
 from deploykit.deciding.reading import read_situation, read_situations
+from deploykit.deciding.sampling import samples_of
 from deploykit.errors import DefectError
 from deploykit.findings import Finding, exit_status, sort_findings
 from deploykit.packages.verifying import VerifyReport, verify_package
@@ -125,7 +127,7 @@ def _package(
     with PackageWriter(out, force=force) as writer:
         tell("rendering")
         writer.add(backend.render(decision.prepared, plan, templates))
-        execution = _execute(backend, writer, decision, tell)
+        execution = _execute(backend, writer, decision, kept, tell)
         writer.record_outputs()
         findings = sort_findings((*plan.findings, *execution.findings))
         status = Status(compiled=execution.compiled, right=execution.right or decision.right)
@@ -145,11 +147,17 @@ def _package(
     )
 
 
-def _execute(backend: Backend[P, D], writer: PackageWriter, decision: Decision[P, D], tell: Progress) -> Execution:
+def _execute(
+    backend: Backend[P, D], writer: PackageWriter, decision: Decision[P, D], kept: Kept, tell: Progress
+) -> Execution:
     if decision.given.request.compile is False:
         return Execution()
-    opinion = next((known for known in load_backends() if isinstance(known, GivesSecondOpinion)), None)
-    return backend.execute(writer.folder, decision.prepared, decision.plan, Aids(progress=tell, opinion=opinion))
+    aids = Aids(
+        progress=tell,
+        samples=partial(samples_of, decision.given, kept),
+        opinion=next((known for known in load_backends() if isinstance(known, GivesSecondOpinion)), None),
+    )
+    return backend.execute(writer.folder, decision.prepared, decision.plan, aids)
 
 
 def _assert_sound(report: VerifyReport) -> None:

@@ -1,4 +1,4 @@
-"""Chooses among ways to deploy a precision mix, from simulated numbers alone: remove the need, let the SDK, else cut.
+"""Chooses among ways to deploy: from judged numbers where there are any, else by structure alone.
 
 Pure: no graph, no runtime. It says of every way why it won or lost.
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 from deploykit.findings import Confidence
 
-__all__ = ["Choice", "Way", "choose"]
+__all__ = ["Choice", "Way", "choose", "choose_unjudged", "is_proven"]
 
 _EQUAL_DB = 0.05
 """A difference that is none: simulations of the same thing on the same samples agree better than that."""
@@ -31,6 +31,8 @@ _SMALL_LOSS_DB = 3.0
 class Way:
     """One way to deploy, with its simulated quality. ``sqnr_db`` is per output of the original model.
 
+    ``overall_db`` is NaN for a way that was not judged; ``right`` is the judge's word, None where there is none.
+
     ``lost_rows`` is the share of rows behind a TopK that only one side chose: they are not part of the numbers.
     ``kind`` is ``integer`` (no float16 left), ``fallback`` (the SDK mixes) or ``segments``. ``intrusion`` orders ways
     by how much of the user's model they change: 0 nothing, 1 rewrites, 2 other outputs, 3 a host tail.
@@ -38,7 +40,7 @@ class Way:
 
     id: str
     kind: str
-    overall_db: float
+    overall_db: float = math.nan
     sqnr_db: Mapping[str, float] = field(default_factory=dict)
     float16_tensors: int = 0
     borders: int = 0
@@ -48,6 +50,7 @@ class Way:
     confidence: Confidence = Confidence.INFERRED
     unavailable: str = ""
     lost_rows: float = 0.0
+    right: bool | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The published shape of a plan's candidate, without the verdict."""
@@ -60,6 +63,7 @@ class Way:
             "overall_db": _finite(self.overall_db),
             "sqnr_db": {name: _finite(value) for name, value in self.sqnr_db.items()},
             "lost_rows": round(self.lost_rows, 4),
+            "right": self.right,
             "confidence": str(self.confidence),
         }
 
@@ -80,6 +84,37 @@ class Choice:
         """The candidates in the published shape."""
         won = self.winner.id if self.winner is not None else None
         return [{**way.to_json(), "won": way.id == won, "why": self.verdicts[way.id]} for way in self.ways]
+
+
+def is_proven(way: Way, reference_db: float) -> bool:
+    """True for an integer way that is right and as good as the encodings' own simulation: no other is needed."""
+    reaches = way.overall_db >= min(reference_db, _ENOUGH_DB) - _EQUAL_DB
+    return way.kind == "integer" and way.right is True and not way.unavailable and reaches
+
+
+def choose_unjudged(ways: Sequence[Way], *, sdk_mixes_safely: bool = False, mixed: str = "auto") -> Choice:
+    """Pick a way by structure: what was meant, by the surest means, with the least change.
+
+    Where float16 was meant it stays float16, for without numbers nobody knows what integers would cost there.
+    """
+    open_ways = [way for way in ways if not way.unavailable and _wanted(way, mixed)]
+    mixing = [way for way in open_ways if way.kind != "integer"]
+    fallback = [way for way in mixing if way.kind == "fallback"]
+    integer = [way for way in open_ways if way.kind == "integer"]
+    proven = [way for way in integer if way.rewrites]
+    stages = (
+        (fallback if sdk_mixes_safely else [], "this SDK mixes float16 and integers safely"),
+        (_surest(mixing), "float16 was meant, and this is the surest way to it"),
+        (proven, "its rewrites are proven equal, and each answers a trouble in the graph"),
+        (integer, "no other way is available"),
+    )
+    for members, why in stages:
+        if members:
+            winner = min(members, key=lambda way: (way.intrusion, way.borders + way.segments, way.id))
+            others = {way.id: way.unavailable or f"not judged; {winner.id} was chosen on structure" for way in ways}
+            return Choice(winner=winner, verdicts={**others, winner.id: f"not judged; {why}"}, ways=tuple(ways))
+    verdicts = {way.id: way.unavailable or f"not asked for (--mixed {mixed})" for way in ways}
+    return Choice(winner=None, verdicts=verdicts, ways=tuple(ways))
 
 
 def choose(ways: Sequence[Way], *, reference_db: float, sdk_mixes_safely: bool = False, mixed: str = "auto") -> Choice:

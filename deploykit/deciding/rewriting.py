@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from deploykit.rewrites.contract import Refusal, Rewritten, Site, Transform, loa
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-__all__ = ["SAFE_REWRITES", "RewriteStep", "Rewriting", "difference_in_ulps", "rewrite", "run_chain"]
+__all__ = ["SAFE_REWRITES", "RewriteStep", "Rewriting", "difference_in_ulps", "rewrite"]
 
 SAFE_REWRITES = ("saturating-constant", "mask-constant", "logit-of-sigmoid", "log-of-ratio")
 """Rewrites that keep the inputs and outputs as they are, in the order in which they are tried."""
@@ -77,21 +77,54 @@ class Rewriting:
         return tuple(step.name for step in self.steps if step.kept)
 
 
-def rewrite(model: ModelProto, encodings: EncodingSet | None, names: Iterable[str], feeds: Sequence[Feed]) -> Rewriting:
-    """Apply the named transforms in order. Raises UsageError for an unknown name and without samples."""
-    state = Rewriting(model=model, encodings=encodings, tail=None, steps=())
+def rewrite(
+    model: ModelProto,
+    encodings: EncodingSet | None,
+    names: Iterable[str],
+    feeds: Sequence[Feed],
+    *,
+    outputs: Sequence[Feed] | None = None,
+    before: Rewriting | None = None,
+) -> Rewriting:
+    """Apply the named transforms in order. Raises UsageError for an unknown name.
+
+    ``outputs`` are what ``model`` gives for the samples, where they are known already: every model is run once.
+    ``before`` is the rewriting that made ``model``; its steps and its tail are gone on from.
+    """
+    state = before or Rewriting(model=model, encodings=encodings, tail=None, steps=())
+    proof = _Proof(model, feeds, outputs)
     for name in names:
-        state = _step(state, load_transform(name), feeds)
+        state = _step(state, load_transform(name), proof)
     return state
 
 
-def _step(state: Rewriting, transform: Transform, feeds: Sequence[Feed]) -> Rewriting:
+class _Proof:
+    """What the model as it stands gives for the samples, so that a step only has to run what it made."""
+
+    def __init__(self, model: ModelProto, feeds: Sequence[Feed], outputs: Sequence[Feed] | None) -> None:
+        self.feeds = feeds
+        self._model = model
+        self._outputs = outputs
+
+    def before(self) -> Sequence[Feed]:
+        """The outputs of the model as it stands."""
+        if self._outputs is None:
+            session = Session(self._model)
+            self._outputs = [session.run(feed) for feed in self.feeds]
+        return self._outputs
+
+    def accept(self, model: ModelProto, outputs: Sequence[Feed] | None) -> None:
+        """Go on from a changed model."""
+        self._model, self._outputs = model, outputs
+
+
+def _step(state: Rewriting, transform: Transform, proof: _Proof) -> Rewriting:
     matched = transform.match(state.model)
     if not matched:
         step = RewriteStep(name=transform.name, kept=False, reason=matched.reason, refusals=matched.refusals)
-        return _with(state, step)
+        return replace(state, steps=(*state.steps, step))
     made = transform.apply(state.model, state.encodings, matched)
-    ulps, problem = _prove(state.model, made, transform, feeds)
+    ulps, problem, outputs = _prove(proof, made, transform)
     step = RewriteStep(
         name=transform.name,
         kept=not problem,
@@ -102,45 +135,35 @@ def _step(state: Rewriting, transform: Transform, feeds: Sequence[Feed]) -> Rewr
         ulps=ulps,
     )
     if problem:
-        return _with(state, step)
+        return replace(state, steps=(*state.steps, step))
+    proof.accept(made.model, outputs)
     encodings = made.encodings
     if encodings is not None and made.touched:
-        encodings = fill_entries(made.model, encodings, made.touched, feeds, ranges=made.ranges)
+        encodings = fill_entries(made.model, encodings, made.touched, proof.feeds, ranges=made.ranges)
     tail = made.tail if state.tail is None else chain_models(made.tail, state.tail) if made.tail else state.tail
     return Rewriting(model=made.model, encodings=encodings, tail=tail, steps=(*state.steps, step))
 
 
-def _with(state: Rewriting, step: RewriteStep) -> Rewriting:
-    return Rewriting(model=state.model, encodings=state.encodings, tail=state.tail, steps=(*state.steps, step))
-
-
-def _prove(
-    before: ModelProto, made: Rewritten, transform: Transform, feeds: Sequence[Feed]
-) -> tuple[float | None, str]:
-    """The largest difference in roundings and, unless it is small enough, what is wrong."""
+def _prove(proof: _Proof, made: Rewritten, transform: Transform) -> tuple[float | None, str, Sequence[Feed] | None]:
+    """The largest difference in roundings, what is wrong unless it is small enough, and what the new model gives."""
     if transform.ulps is None:
-        return None, ""
-    if not feeds:
-        return None, "undone: there are no samples to prove it on"
-    original = Session(before)
-    worst = 0.0
+        return None, "", None
+    if not proof.feeds:
+        return None, "undone: there are no samples to prove it on", None
+    worst, outputs = 0.0, []
     try:
-        changed = [Session(part) for part in (made.model, made.tail) if part is not None]
-        for feed in feeds:
-            worst = max(worst, difference_in_ulps(original.run(feed), run_chain(changed, feed)))
+        changed = Session(made.model)
+        tail = None if made.tail is None else Session(made.tail)
+        for feed, wanted in zip(proof.feeds, proof.before(), strict=True):
+            values = changed.run(feed)
+            outputs.append(values)
+            whole = values if tail is None else {**values, **tail.run({**feed, **values})}
+            worst = max(worst, difference_in_ulps(wanted, whole))
     except InputError as error:
-        return None, f"undone: {error.what} ({error.why})"
+        return None, f"undone: {error.what} ({error.why})", None
     if worst > transform.ulps:
-        return worst, f"undone: outputs differ by {worst:.3g} roundings, {transform.ulps:g} are allowed"
-    return worst, ""
-
-
-def run_chain(sessions: Sequence[Session], feed: Feed) -> dict[str, npt.NDArray[Any]]:
-    """Run models one after the other, each reading inputs and everything made before it."""
-    values: dict[str, npt.NDArray[Any]] = dict(feed)
-    for session in sessions:
-        values.update(session.run(values))
-    return values
+        return worst, f"undone: outputs differ by {worst:.3g} roundings, {transform.ulps:g} are allowed", None
+    return worst, "", outputs
 
 
 def difference_in_ulps(wanted: Feed, got: Feed) -> float:

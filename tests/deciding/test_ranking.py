@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deploykit.deciding.ranking import Way, choose
-from deploykit.deciding.rewriting import run_chain
 from deploykit.deciding.ways import Ways, prepare_ways
 from deploykit.encodings.reading import read_encodings
 from deploykit.encodings.values import Affine, EncodingSet
@@ -20,11 +21,19 @@ from deploykit.findings import Confidence
 from deploykit.graph import load_model
 from deploykit.graph.collect import collect_facts
 from deploykit.numerics.limiting import limiting_tensors
-from deploykit.numerics.sessions import Session
+from deploykit.numerics.sessions import Feed, Session
 from deploykit.numerics.simulation import overall_sqnr_db
 from deploykit.quantization.placement import place
 
 DETR = Path(__file__).parents[1] / "data" / "aimet" / "detr"
+
+
+def run_chain(sessions: Sequence[Session], feed: Feed) -> dict[str, Any]:
+    """Run models one after the other, each reading inputs and everything made before it."""
+    values: dict[str, Any] = dict(feed)
+    for session in sessions:
+        values.update(session.run(values))
+    return values
 
 
 def _way(identity: str, kind: str, db: float, **more: object) -> Way:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import onnx
 import pytest
@@ -10,13 +13,21 @@ from hypothesis import strategies as st
 
 from deploykit.contract.tiny_graphs import TinyGraph
 from deploykit.deciding.entry_values import GridKind, affine_for_range
-from deploykit.deciding.rewriting import Rewriting, rewrite, run_chain
+from deploykit.deciding.rewriting import Rewriting, rewrite
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.numerics.samples.feeds import random_feeds
-from deploykit.numerics.sessions import Session
+from deploykit.numerics.sessions import Feed, Session
 from deploykit.rewrites.contract import load_transform
 
 CUTS = ("split-output", "scale-last", "cut-tail")
+
+
+def run_chain(sessions: Sequence[Session], feed: Feed) -> dict[str, Any]:
+    """Run models one after the other, each reading inputs and everything made before it."""
+    values: dict[str, Any] = dict(feed)
+    for session in sessions:
+        values.update(session.run(values))
+    return values
 
 
 def _head(graph: TinyGraph, source: str, name: str, width: int, rng: np.random.Generator) -> str:

@@ -1,0 +1,121 @@
+"""Builds ways best first and stops when one is proven good; what was not built is listed with the reason.
+
+The order is structure; which way wins among those built is decided by ``ranking``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from deploykit.contract.backend import MixedSupport
+from deploykit.deciding.ranking import Choice, Way, choose, choose_unjudged, is_proven
+from deploykit.deciding.ways import Ground, Prepared, as_is, fallback, in_segments, rewritten, simulated
+from deploykit.numerics.judging import Verdict
+
+__all__ = ["Explored", "explore"]
+
+_FURTHER = (("rewrite-split", ("split-output", "scale-last"), 2), ("rewrite-cut", ("cut-tail",), 3))
+"""Integer ways beyond the first rewrites: their id, what they do in addition, and how much they intrude."""
+
+_Build = Callable[[], "Prepared | None"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Explored:
+    """The ways that were built, which one won, and the encodings' own simulation."""
+
+    built: tuple[Prepared, ...]
+    winner: Prepared | None
+    choice: Choice
+    reference: Verdict | None
+
+
+def explore(ground: Ground, support: MixedSupport, *, mixed: str, tell: Callable[[str], None]) -> Explored:
+    """Build and judge ways until one is proven good. ``mixed`` is the request's word, ``support`` the backend's."""
+    reference: Verdict | None = None
+    if ground.judge is not None:
+        tell("simulating the encodings as they are")
+        reference = simulated(ground)
+    reference_db = float("nan") if reference is None else reference.overall_db
+    built: list[Prepared] = []
+    skipped: dict[str, str] = {}
+    builders = _builders(ground, reference, built)
+    for identity in _order(ground, support):
+        why_not = _not_wanted(_KINDS.get(identity, "integer"), support, mixed)
+        if not why_not and any(is_proven(item.way, reference_db) for item in built):
+            why_not = "not built: a better one is proven good"
+        if why_not:
+            skipped[identity] = why_not
+            continue
+        tell(f"trying {identity}")
+        made = builders[identity]()
+        if made is not None:
+            built.append(replace(made, way=_limited(made.way, support)))
+    choice = _choose([item.way for item in built], ground, support, reference_db, mixed)
+    listed = tuple(Way(id=identity, kind="", unavailable=why) for identity, why in skipped.items())
+    verdicts = {**skipped, **choice.verdicts}
+    won = next((item for item in built if choice.winner is not None and item.way is choice.winner), None)
+    choice = Choice(winner=choice.winner, verdicts=verdicts, ways=(*choice.ways, *listed))
+    return Explored(built=tuple(built), winner=won, choice=choice, reference=reference)
+
+
+_KINDS = {"fallback": "fallback", "segments": "segments"}
+
+
+def _order(ground: Ground, support: MixedSupport) -> tuple[str, ...]:
+    """Best first: what changes nothing, what is exact, what the SDK does safely, what intrudes, what mixes.
+
+    Without numbers what intrudes more has nothing that speaks for it, and what was meant as float stays float.
+    """
+    judged, further = ground.judge is not None, tuple(identity for identity, _, _ in _FURTHER)
+    if not ground.prediction.intended:
+        sites = ground.has_sites
+        first = (*(() if ground.asked and sites else ("as-is",)), *(("rewrite",) if sites else ()))
+        return (*first, *further) if judged else first
+    if not judged:
+        return ("fallback", "segments", "rewrite")
+    if support.safe:
+        return ("rewrite", "fallback", *further, "segments")
+    return ("rewrite", *further, "segments", "fallback")
+
+
+def _builders(ground: Ground, reference: Verdict | None, built: list[Prepared]) -> dict[str, _Build]:
+    ways: dict[str, _Build] = {
+        "as-is": lambda: as_is(ground, reference),
+        "rewrite": lambda: rewritten(ground, "rewrite", ground.first, 1, None),
+        "segments": lambda: in_segments(ground),
+        "fallback": lambda: fallback(ground),
+    }
+    return ways | {identity: _further(ground, identity, names, how, built) for identity, names, how in _FURTHER}
+
+
+def _further(ground: Ground, identity: str, names: tuple[str, ...], intrusion: int, built: list[Prepared]) -> _Build:
+    """A further integer way, on top of the first one where that changed something."""
+
+    def build() -> Prepared | None:
+        base = next((item.rewriting for item in built if item.way.id == "rewrite"), None)
+        every = names if base is not None else (*ground.first, *names)
+        made = rewritten(ground, identity, every, intrusion, base)
+        return made if made is not None and set(names) & set(made.way.rewrites) else None
+
+    return build
+
+
+def _not_wanted(kind: str, support: MixedSupport, mixed: str) -> str:
+    if mixed in ("fallback", "segments") and kind != mixed:
+        return f"not asked for (--mixed {mixed})"
+    if mixed == "refuse" and kind != "integer":
+        return "not asked for (--mixed refuse)"
+    return "" if kind in support.kinds else support.without.get(kind, "not offered here")
+
+
+def _limited(way: Way, support: MixedSupport) -> Way:
+    """The way with how sure the backend is of its kind."""
+    return replace(way, confidence=support.confidence.get(way.kind, way.confidence))
+
+
+def _choose(ways: list[Way], ground: Ground, support: MixedSupport, reference_db: float, mixed: str) -> Choice:
+    if ground.judge is None:
+        return choose_unjudged(ways, sdk_mixes_safely=support.safe, mixed=mixed)
+    return choose(ways, reference_db=reference_db, sdk_mixes_safely=support.safe, mixed=mixed)
