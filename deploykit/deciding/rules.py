@@ -15,8 +15,6 @@ from deploykit.rules import Found, Registry
 
 __all__ = ["CORE_REGISTRIES", "RULES"]
 
-_POOR_DB = 20.0
-
 RULES: Registry[Chosen] = Registry("choice")
 
 
@@ -39,14 +37,21 @@ def check_rewritten(chosen: Chosen) -> Iterator[Found]:
     if chosen.prepared is None or not chosen.situation.rewritten:
         return
     way = chosen.prepared.way
-    data = "the calibration data" if chosen.situation.request.calibration else "random inputs"
     yield Found(
         kind=SubjectKind.MODEL,
         name=_name(chosen),
-        message=f"rewritten by {', '.join(way.rewrites) or 'new encodings'}: simulated SQNR {way.overall_db:.1f} dB, "
-        f"{chosen.reference_db:.1f} dB as it was given, on {data}",
+        message=f"rewritten by {', '.join(way.rewrites) or 'new encodings'}: {_gain(chosen)}",
         evidence={"rewrites": list(way.rewrites), "sqnr_db": way.to_json()["sqnr_db"]},
     )
+
+
+def _gain(chosen: Chosen) -> str:
+    """What rewriting brought, on which samples; nothing but the proof where they allow no judgement."""
+    won, before = chosen.prepared, chosen.reference
+    if won is None or won.verdict is None or before is None or chosen.samples is None:
+        return "proven equal in float32; what it brings was not judged"
+    told = f"{won.verdict.overall_db:.1f} dB in simulation, {before.overall_db:.1f} dB as it was given"
+    return f"{told}, on {chosen.samples.described_for_humans}"
 
 
 @RULES.rule(
@@ -104,20 +109,26 @@ def check_refused(chosen: Chosen) -> Iterator[Found]:
 
 @RULES.rule(
     "DK205",
-    "poor-simulation",
+    "lost-by-quantization",
     "warning",
-    what="The way that was chosen loses much of the signal in simulation.",
-    why="Below 20 dB the error is a tenth of the signal and more; detectors and language models rarely survive that.",
-    fix="deploykit simulate shows which outputs suffer; use wider activations, or calibrate on real data",
+    what="The way that was chosen loses more than is asked for, in simulation against the float model.",
+    why="What quantization loses no device gives back. The limits stand beside the numbers; docs/numbers.md has reasons.",
+    fix="deploykit locate names the first operator; use wider activations or calibrate anew, or state another limit",
     sources=("simulated while packaging",),
 )
 def check_quality(chosen: Chosen) -> Iterator[Found]:
-    """The overall simulated SQNR."""
-    if chosen.prepared is not None and chosen.prepared.way.overall_db < _POOR_DB:
+    """Every judged number that misses its limit, in one finding per output."""
+    verdict = None if chosen.prepared is None else chosen.prepared.verdict
+    if verdict is None or verdict.right is not False or chosen.samples is None:
+        return
+    before = "" if chosen.reference is None else f"; the file's own simulation: {chosen.reference.overall_db:.1f} dB"
+    for output in dict.fromkeys(number.output for number in verdict.failures):
+        missed = [number for number in verdict.failures if number.output == output]
         yield Found(
-            kind=SubjectKind.MODEL,
-            name=_name(chosen),
-            message=f"simulated SQNR {chosen.prepared.way.overall_db:.1f} dB",
+            kind=SubjectKind.TENSOR,
+            name=output,
+            message=f"{output}: {'; '.join(map(str, missed))}, on {chosen.samples.described_for_humans}{before}",
+            evidence={"numbers": [number.to_json() for number in missed]},
         )
 
 
@@ -146,6 +157,37 @@ def check_segments(chosen: Chosen) -> Iterator[Found]:
         f"{len(changed)} operators run in float16 though they have integer encodings",
         evidence={"segments": [segment.name for segment in segments], "crossing": crossing, "changed": changed},
     )
+
+
+@RULES.rule(
+    "DK208",
+    "rewrite-not-applied",
+    "error",
+    what="A rewrite that was asked for by name changes nothing in the package.",
+    why="What is asked for by name is done, or refused with the reason: a rewrite that is dropped in silence is believed.",
+    fix="leave it out, or change what the reason names",
+    sources=("the rewrite's own matcher, and ONNX Runtime, run while packaging",),
+)
+def check_asked(chosen: Chosen) -> Iterator[Found]:
+    """Every asked-for rewrite that the chosen way is not made with."""
+    for name in chosen.situation.request.rewrite:
+        why = _why_not_applied(chosen, name)
+        if why:
+            yield Found(kind=SubjectKind.MODEL, name=_name(chosen), message=f"--rewrite {name}: {why}")
+
+
+def _why_not_applied(chosen: Chosen, name: str) -> str:
+    won = chosen.prepared
+    if won is not None and name in won.way.rewrites:
+        return ""
+    if chosen.explored is None:
+        return chosen.skipped or "this model has no encodings that a rewrite could be chosen for"
+    steps = [step for item in chosen.explored.built if item.rewriting for step in item.rewriting.steps]
+    for step in steps:
+        if step.name == name and not step.kept:
+            places = "; ".join(f"{', '.join(refusal.nodes)}: {refusal.reason}" for refusal in step.refusals[:3])
+            return step.reason + (f" ({places})" if places else "")
+    return f"the way that was chosen, {won.way.id if won else 'none'}, does without it"
 
 
 CORE_REGISTRIES: tuple[Registry[Any], ...] = (
