@@ -32,7 +32,12 @@ class Explored:
 
 
 def explore(ground: Ground, support: MixedSupport, *, mixed: str, tell: Callable[[str], None]) -> Explored:
-    """Build and judge ways until one is proven good. ``mixed`` is the request's word, ``support`` the backend's."""
+    """Build and judge ways until one is proven good. ``mixed`` is the request's word, ``support`` the backend's.
+
+    Where nothing is meant as float there is nothing to mix or to cut, whatever was asked for.
+    """
+    if not ground.prediction.intended and mixed in ("fallback", "segments"):
+        mixed = "auto"
     reference: Verdict | None = None
     if ground.judge is not None:
         tell("simulating the encodings as they are")

@@ -16,6 +16,7 @@ import pytest
 
 import deploykit
 from deploykit.contract.backend import Request
+from deploykit.contract.kept import Kept
 from deploykit.deciding.choice import Chosen, choose_way
 from deploykit.deciding.reading import read_situation
 from deploykit.deciding.rules import RULES as CHOICE_RULES
@@ -34,7 +35,7 @@ def chosen(encodings: str, mixed: str = "auto", device: str = "sm8650") -> Chose
         mixed=mixed,
     )
     backend, situation = read_situation(request)
-    return choose_way(backend, situation, lambda line: None)
+    return choose_way(backend, situation, Kept(), lambda line: None)
 
 
 def plain() -> Chosen:
@@ -48,7 +49,7 @@ def plain() -> Chosen:
         encodings=cnn / "w8a8.v0.6.1.encodings",
     )
     backend, situation = read_situation(request)
-    return choose_way(backend, situation, lambda line: None)
+    return choose_way(backend, situation, Kept(), lambda line: None)
 
 
 W8A16, OMIT = "w8a16.v0.6.1.encodings", "w8a16-fp16mix-omit.v0.6.1.encodings"
@@ -61,18 +62,45 @@ CASES: dict[str, tuple[Callable[[], Chosen], Callable[[], Chosen]]] = {
 }
 
 
+def _changed(made: Chosen, **winner: Any) -> Chosen:
+    """The same choice with another winner, or one that is judged otherwise."""
+    assert made.explored is not None
+    assert made.prepared is not None
+    return replace(made, explored=replace(made.explored, winner=replace(made.prepared, **winner)))
+
+
 def _poor() -> Chosen:
+    """As if the simulation had shown a miss of what is asked."""
     good = chosen(W8A16)
     assert good.prepared is not None
-    return replace(good, prepared=replace(good.prepared, way=replace(good.prepared.way, overall_db=7.9)))
+    assert good.prepared.verdict is not None
+    verdict = good.prepared.verdict
+    missed = tuple(replace(number, value=-1.0) for number in verdict.numbers if number.limit.at_least)
+    return _changed(good, verdict=replace(verdict, right=False, numbers=missed))
 
 
 def _nothing_left() -> Chosen:
     good = chosen(OMIT)
-    assert good.choice is not None
-    return replace(good, choice=replace(good.choice, winner=None))
+    assert good.explored is not None
+    return replace(good, explored=replace(good.explored, choice=replace(good.explored.choice, winner=None)))
 
 
+def asked(rewrite: str) -> Chosen:
+    """A rewrite by name, on the plain network."""
+    cnn = DETR.parent / "cnn"
+    request = Request(
+        model=cnn / "model.onnx",
+        target="sm8650",
+        sdk="2.33",
+        backend="qnn-htp",
+        encodings=cnn / "w8a8.v0.6.1.encodings",
+        rewrite=(rewrite,),
+    )
+    backend, situation = read_situation(request)
+    return choose_way(backend, situation, Kept(), lambda line: None)
+
+
+CASES["DK208"] = (lambda: asked("fuse-gelu"), lambda: asked("fold-batchnorm"))
 CASES["DK204"] = (_nothing_left, lambda: chosen(W8A16))
 
 
@@ -146,6 +174,7 @@ def test_nothing_but_target_sdk_and_encodings_is_needed(tmp_path: Path) -> None:
 def test_the_plan_shows_every_way_and_why_it_lost() -> None:
     ways = chosen(OMIT).candidates
     assert {way["id"] for way in ways} >= {"rewrite", "fallback", "segments"}
+    assert [way["id"] for way in ways if way["overall_db"] is not None] == ["rewrite"]
     assert all(way["why"] for way in ways)
     assert sum(way["won"] for way in ways) == 1
 
@@ -160,13 +189,14 @@ def test_segments_that_are_asked_for_are_carried_to_the_backend() -> None:
 
 
 def test_a_wholly_integer_model_is_not_cut() -> None:
-    assert chosen(W8A16, "segments").situation.segments == ()
-    assert CHOICE_RULES.run(chosen(W8A16, "segments")) == ()
+    made = chosen(W8A16, "segments")
+    assert made.situation.segments == ()
+    assert not CHOICE_RULES["DK204"].run(made)
 
 
 def test_segments_that_cannot_be_made_are_an_error_only_where_insisted_on() -> None:
     for mixed, severity in (("segments", "error"), ("auto", "warning")):
-        skipped = replace(chosen(OMIT, mixed), choice=None, prepared=None, skipped="too large")
+        skipped = replace(chosen(OMIT, mixed), explored=None, skipped="too large")
         (finding,) = CHOICE_RULES["DK203"].run(skipped)
         assert finding.severity == severity
 
@@ -180,7 +210,8 @@ def test_v68_has_no_float_ways() -> None:
 def test_a_model_without_need_is_left_alone(tmp_path: Path) -> None:
     made = plain()
     assert not made.situation.rewritten
-    assert made.candidates == ()
+    assert [(way["id"], way["won"]) for way in made.candidates if way["overall_db"] is not None] == [("as-is", True)]
+    assert made.right.state == "yes"
     del tmp_path
 
 

@@ -11,14 +11,18 @@ import numpy as np
 import onnx
 import pytest
 
+from deploykit.contract.backend import MixedSupport
 from deploykit.contract.tiny_graphs import TinyGraph
 from deploykit.deciding.entry_values import GridKind, affine_for_range, observed_ranges
+from deploykit.deciding.exploring import Explored, explore
 from deploykit.deciding.rewriting import SAFE_REWRITES, rewrite
-from deploykit.deciding.ways import Ways, prepare_ways
+from deploykit.deciding.ways import Ground
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.graph.collect import collect_facts
 from deploykit.graph.loading import wrap_proto
 from deploykit.numerics.samples.feeds import random_feeds
+from deploykit.numerics.samples.gathering import InputSource, Samples
+from deploykit.numerics.samples.labels import Label
 from deploykit.numerics.simulation import simulate
 from deploykit.rewrites.contract import load_transform
 
@@ -161,18 +165,29 @@ SENSITIVE = [
 ]
 
 
-@cache
-def _ways(*, mixed: bool) -> Ways:
+EVERY_KIND = MixedSupport(kinds=frozenset({"integer", "fallback", "segments"}))
+
+
+def _ground(*, mixed: bool) -> Ground:
     detector = _detector()
     encodings = _without(detector.encodings, SENSITIVE) if mixed else detector.encodings
-    return prepare_ways(detector.model, encodings, detector.feeds)
+    given = {name: InputSource(label=Label.GIVEN, why="given") for name in detector.feeds[0]}
+    facts = collect_facts(wrap_proto(detector.model, path=Path("model.onnx")))
+    samples = Samples(feeds=tuple(detector.feeds), of_inputs=given)
+    return Ground.of(detector.model, encodings, facts, samples)
+
+
+@cache
+def _explored(*, mixed: bool, how: str = "auto") -> Explored:
+    return explore(_ground(mixed=mixed), EVERY_KIND, mixed=how, tell=lambda line: None)
 
 
 def test_the_graph_is_the_hard_case() -> None:
     types = {node.op_type for node in _detector().model.graph.node}
     assert {"GridSample", "TopK", "GatherElements", "Log", "Div"} <= types
-    as_is = next(prepared for prepared in _ways(mixed=False).prepared if prepared.way.id == "as-is")
-    assert as_is.way.overall_db < 20
+    as_given = _explored(mixed=False).reference
+    assert as_given is not None
+    assert as_given.overall_db < 20
 
 
 def test_the_anchors_and_every_inverse_sigmoid_are_rewritten() -> None:
@@ -185,27 +200,27 @@ def test_the_anchors_and_every_inverse_sigmoid_are_rewritten() -> None:
 
 @pytest.mark.parametrize("mixed", [False, True])
 def test_no_float16_is_needed(mixed: bool) -> None:
-    ways = _ways(mixed=mixed)
-    prepared, _ = ways.choose()
+    explored = _explored(mixed=mixed)
+    prepared, reference = explored.winner, explored.reference
     assert prepared is not None
+    assert reference is not None
     assert prepared.way.kind == "integer"
     assert prepared.encodings.floats == frozenset()
     assert prepared.way.overall_db >= 45
-    gain = prepared.way.overall_db - ways.reference_db
+    gain = prepared.way.overall_db - reference.overall_db
     assert gain >= (-3.1 if mixed else 25)
 
 
 def test_fallback_finds_the_tensors_that_were_left_out() -> None:
-    ways = _ways(mixed=True)
-    assert ways.prediction.intended == set(SENSITIVE)
-    prepared, _ = ways.choose(mixed="fallback")
+    assert _ground(mixed=True).prediction.intended == set(SENSITIVE)
+    prepared = _explored(mixed=True, how="fallback").winner
     assert prepared is not None
     assert prepared.way.float16_tensors == len(SENSITIVE)
     assert prepared.way.borders >= 4
 
 
 def test_the_segments_equal_the_whole() -> None:
-    prepared, _ = _ways(mixed=True).choose(mixed="segments")
+    prepared = _explored(mixed=True, how="segments").winner
     assert prepared is not None
     assert prepared.proof is not None
     assert prepared.proof.holds

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from deploykit.contract.backend import MixedSupport
+from deploykit.deciding.exploring import Explored, explore
 from deploykit.deciding.ranking import Way, choose
-from deploykit.deciding.ways import Ways, prepare_ways
+from deploykit.deciding.ways import Ground
 from deploykit.encodings.reading import read_encodings
-from deploykit.encodings.values import Affine, EncodingSet
+from deploykit.encodings.values import Affine
 from deploykit.findings import Confidence
 from deploykit.graph import load_model
 from deploykit.graph.collect import collect_facts
 from deploykit.numerics.limiting import limiting_tensors
+from deploykit.numerics.samples.gathering import InputSource, Samples
+from deploykit.numerics.samples.labels import Label
 from deploykit.numerics.sessions import Feed, Session
 from deploykit.numerics.simulation import overall_sqnr_db
 from deploykit.quantization.placement import place
@@ -137,12 +142,26 @@ def test_someone_wins_everyone_hears_why_and_order_does_not_matter(
     assert backwards.winner == choice.winner
 
 
-@cache
-def _ways(variant: str) -> tuple[Ways, list[dict[str, np.ndarray]], EncodingSet]:
+EVERY_KIND = MixedSupport(kinds=frozenset({"integer", "fallback", "segments"}))
+
+
+def _samples(feeds: Sequence[Feed]) -> Samples:
+    """Inputs that somebody gave."""
+    return Samples(
+        feeds=tuple(feeds), of_inputs={name: InputSource(label=Label.GIVEN, why="given") for name in feeds[0]}
+    )
+
+
+def _ground(variant: str, **options: Any) -> Ground:
     model = load_model(DETR / "model.onnx")
-    encodings = place(read_encodings(DETR / f"{variant}.encodings"), collect_facts(model))
-    feeds = _feeds(variant)
-    return prepare_ways(model.proto, encodings, feeds), feeds, encodings
+    facts = collect_facts(model)
+    encodings = place(read_encodings(DETR / f"{variant}.encodings"), facts)
+    return Ground.of(model.proto, encodings, facts, _samples(_feeds(variant)), **options)
+
+
+@cache
+def _explored(variant: str, mixed: str = "auto") -> Explored:
+    return explore(_ground(variant), EVERY_KIND, mixed=mixed, tell=lambda line: None)
 
 
 def _feeds(variant: str) -> list[dict[str, np.ndarray]]:
@@ -166,22 +185,32 @@ VARIANTS = [
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_the_detector_needs_no_float16_and_is_no_worse_than_aimets_simulation(variant: str) -> None:
     """The floor of 70 dB, and the quality of AIMET's own simulation where that is higher."""
-    ways, _, _ = _ways(variant)
-    prepared, _ = ways.choose()
+    explored = _explored(variant)
+    prepared, reference = explored.winner, explored.reference
     assert prepared is not None
+    assert reference is not None
     assert prepared.way.kind == "integer"
     assert prepared.way.float16_tensors == 0
     assert prepared.encodings.floats == frozenset()
     assert prepared.way.overall_db >= 70
-    assert prepared.way.overall_db >= ways.reference_db - 0.05
+    assert prepared.way.overall_db >= reference.overall_db - 0.05
+
+
+@pytest.mark.parametrize("variant", ["w8a16.v1.0.0", "w8a16-fp16mix-omit.v1.0.0"])
+def test_nothing_is_built_once_a_way_is_proven(variant: str) -> None:
+    explored = _explored(variant)
+    assert explored.winner is explored.built[-1]
+    assert explored.winner.way.right
+    left = {way.id for way in explored.choice.ways} - {item.way.id for item in explored.built}
+    assert left
+    assert all("proven good" in explored.choice.verdicts[identity] for identity in left)
 
 
 def test_what_the_winner_claims_can_be_measured_again() -> None:
     """The winner's parts, run by hand, give the claimed number."""
     from deploykit.numerics.simulation import Simulator
 
-    ways, feeds, _ = _ways("w8a16-fp16mix-omit.v1.0.0")
-    prepared, _ = ways.choose()
+    prepared, feeds = _explored("w8a16-fp16mix-omit.v1.0.0").winner, _feeds("w8a16-fp16mix-omit.v1.0.0")
     assert prepared is not None
     whole = Session(load_model(DETR / "model.onnx").proto)
     simulator = Simulator(prepared.model, prepared.encodings)
@@ -193,40 +222,51 @@ def test_what_the_winner_claims_can_be_measured_again() -> None:
     assert measured == pytest.approx(prepared.way.overall_db, abs=1e-9)
 
 
-def test_fallback_and_segments_are_offered_beside() -> None:
-    ways, _, _ = _ways("w8a16-fp16mix-omit.v1.0.0")
-    by_id = {prepared.way.id: prepared for prepared in ways.prepared}
-    assert by_id["fallback"].way.borders == 6
-    assert by_id["fallback"].way.float16_tensors == 5
-    assert by_id["segments"].way.segments == 3
-    proof = by_id["segments"].proof
-    assert proof is not None
-    assert proof.holds
-    for mixed in ("fallback", "segments"):
-        chosen, _ = ways.choose(mixed=mixed)
-        assert chosen is by_id[mixed]
+def test_fallback_and_segments_are_built_when_asked_for() -> None:
+    variant = "w8a16-fp16mix-omit.v1.0.0"
+    mixes, cut = _explored(variant, "fallback").winner, _explored(variant, "segments").winner
+    assert mixes is not None
+    assert (mixes.way.id, mixes.way.borders, mixes.way.float16_tensors) == ("fallback", 6, 5)
+    assert cut is not None
+    assert (cut.way.id, cut.way.segments) == ("segments", 3)
+    assert cut.proof is not None
+    assert cut.proof.holds
 
 
 def test_banned_rewrites_are_not_used() -> None:
-    model = load_model(DETR / "model.onnx")
-    encodings = read_encodings(DETR / "w8a16.v2.0.0.encodings")
-    feeds = _feeds("w8a16.v2.0.0")
-    ways = prepare_ways(model.proto, encodings, feeds, no_rewrite=["logit-of-sigmoid", "cut-tail"])
-    used = {name for prepared in ways.prepared for name in prepared.way.rewrites}
+    ground = _ground("w8a16.v2.0.0", banned=["logit-of-sigmoid", "cut-tail"])
+    explored = explore(ground, EVERY_KIND, mixed="auto", tell=lambda line: None)
+    used = {name for prepared in explored.built for name in prepared.way.rewrites}
     assert not used & {"logit-of-sigmoid", "cut-tail"}
     assert {"saturating-constant", "log-of-ratio"} <= used
-    prepared, _ = ways.choose()
-    assert prepared is not None
-    assert prepared.way.overall_db >= 70
+    assert explored.winner is not None
+    assert explored.winner.way.overall_db >= 70
+
+
+@pytest.mark.parametrize(
+    ("variant", "wanted"), [("w8a16.v1.0.0", "rewrite"), ("w8a16-fp16mix-omit.v1.0.0", "segments")]
+)
+def test_without_judgement_ways_are_chosen_on_structure(variant: str, wanted: str) -> None:
+    """What was meant as float stays float, for nobody knows what integers would cost there."""
+    ground = _ground(variant)
+    arbitrary = {name: InputSource(label=Label.ARBITRARY, why="nobody said") for name in ground.samples.feeds[0]}
+    samples = Samples(feeds=ground.samples.feeds, of_inputs=arbitrary)
+    unjudged = Ground.of(ground.model, ground.encodings, ground.facts, samples)
+    surer = replace(EVERY_KIND, confidence={"segments": Confidence.REPORTED, "fallback": Confidence.INFERRED})
+    explored = explore(unjudged, surer, mixed="auto", tell=lambda line: None)
+    assert explored.winner is not None
+    assert explored.winner.way.id == wanted
+    assert explored.winner.verdict is None
+    assert all(row["overall_db"] is None and row["right"] is None for row in explored.choice.to_json())
 
 
 def test_what_limits_the_rest_are_8_bit_weights() -> None:
     """Before, one activation spoils everything; after, every weight costs about a decibel."""
-    ways, feeds, encodings = _ways("w8a16.v2.0.0")
-    model = load_model(DETR / "model.onnx").proto
+    ground, feeds = _ground("w8a16.v2.0.0"), _feeds("w8a16.v2.0.0")
+    model, encodings = ground.model, ground.encodings
     before = limiting_tensors(model, encodings, feeds, most=1)[0]
     assert before.tensor == "/decoder/Div_output_0"
-    prepared, _ = ways.choose()
+    prepared = _explored("w8a16.v2.0.0").winner
     assert prepared is not None
     reference = [Session(model).run(feed) for feed in feeds]
     after = limiting_tensors(prepared.model, prepared.encodings, feeds, reference=reference, tail=prepared.tail, most=3)

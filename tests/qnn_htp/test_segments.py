@@ -15,6 +15,7 @@ import pytest
 
 import deploykit
 from deploykit.contract.backend import Request, Situation
+from deploykit.contract.kept import Kept
 from deploykit.deciding.choice import choose_way
 from deploykit.deciding.pipeline import Packaged
 from deploykit.deciding.reading import read_situation
@@ -49,7 +50,7 @@ def cut() -> Situation:
         mixed="segments",
     )
     backend, situation = read_situation(request)
-    return choose_way(backend, situation, lambda line: None).situation
+    return choose_way(backend, situation, Kept(), lambda line: None).situation
 
 
 @STYLES
