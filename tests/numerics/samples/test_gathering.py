@@ -282,13 +282,13 @@ def test_the_fixtures_run_on_what_is_derived(path: Path) -> None:
 )
 def test_derived_floats_never_leave_their_range(low: float, width: float, dtype: str, number: int, seed: int) -> None:
     limit = float(np.finfo(dtype).max)
-    ends = [np.asarray(np.clip(end, -limit, limit)) for end in (low, low + width)]
-    nearest = float(ends[0].astype(dtype)), float(ends[1].astype(dtype))
-    assume(any(ends[0] <= value <= ends[1] for value in nearest))  # else the type may hold no number between them
-    made = make_floats(SETS[number], *ends, (3, 5), np.dtype(dtype), generator(seed, "x", number))
+    least, most = (np.asarray(np.clip(end, -limit, limit)) for end in (low, low + width))
+    nearest = float(least.astype(dtype)), float(most.astype(dtype))
+    assume(any(least <= value <= most for value in nearest))  # else the type may hold no number between them
+    made = make_floats(SETS[number], least, most, (3, 5), np.dtype(dtype), generator(seed, "x", number))
     assert made.dtype == dtype
-    assert (made.astype(np.float64) >= ends[0]).all()
-    assert (made.astype(np.float64) <= ends[1]).all()
+    assert (made.astype(np.float64) >= least).all()
+    assert (made.astype(np.float64) <= most).all()
 
 
 @given(
