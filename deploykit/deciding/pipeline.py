@@ -11,7 +11,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from deploykit.contract.backend import Aids, Backend, Execution, PackageFile, Progress, Request, Situation, TextFile
+from deploykit.contract.backend import (
+    Aids,
+    Backend,
+    BytesFile,
+    Execution,
+    PackageFile,
+    Progress,
+    Request,
+    Situation,
+    TextFile,
+)
 from deploykit.contract.kept import Kept
 from deploykit.contract.optional import GivesSecondOpinion
 from deploykit.contract.plans import Plan
@@ -131,9 +141,10 @@ def _package(
         writer.record_outputs()
         findings = sort_findings((*plan.findings, *execution.findings))
         status = Status(compiled=execution.compiled, right=execution.right or decision.right)
+        recorded = _record_samples(writer, decision)
         writer.add(_documents(plan, decision.situation, execution, status, findings, templates))
         tell("verifying")
-        writer.seal(_manifest(plan, given, execution, status, findings))
+        writer.seal({**_manifest(plan, given, execution, status, findings), "samples": recorded})
         _assert_sound(verify_package(writer.folder))
         manifest = writer.publish()
     return Packaged(
@@ -158,6 +169,19 @@ def _execute(
         opinion=next((known for known in load_backends() if isinstance(known, GivesSecondOpinion)), None),
     )
     return backend.execute(writer.folder, decision.prepared, decision.plan, aids)
+
+
+def _record_samples(writer: PackageWriter, decision: Decision[P, D]) -> Mapping[str, Any] | None:
+    """Keep a few of the samples that were judged on, so that verification years later judges on the same data."""
+    samples = decision.chosen.samples
+    if samples is None or not samples.may_judge:
+        return None
+    from deploykit.numerics.samples.recording import RECORDED_FILE, record
+
+    recording = record(samples, keep=decision.given.request.keep_samples)
+    if recording.data is not None:
+        writer.add([BytesFile(path=RECORDED_FILE, data=recording.data)])
+    return recording.to_json()
 
 
 def _assert_sound(report: VerifyReport) -> None:

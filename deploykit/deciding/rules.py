@@ -112,7 +112,7 @@ def check_refused(chosen: Chosen) -> Iterator[Found]:
     "lost-by-quantization",
     "warning",
     what="The way that was chosen loses more than is asked for, in simulation against the float model.",
-    why="What quantization loses no device gives back. The limits stand beside the numbers; docs/numbers.md has reasons.",
+    why="What quantization loses no device gives back. Limits stand beside the numbers; docs/numbers.md has the reasons.",
     fix="deploykit locate names the first operator; use wider activations or calibrate anew, or state another limit",
     sources=("simulated while packaging",),
 )
@@ -164,7 +164,7 @@ def check_segments(chosen: Chosen) -> Iterator[Found]:
     "rewrite-not-applied",
     "error",
     what="A rewrite that was asked for by name changes nothing in the package.",
-    why="What is asked for by name is done, or refused with the reason: a rewrite that is dropped in silence is believed.",
+    why="What is asked for by name is done, or refused with the reason: what is dropped in silence is taken for done.",
     fix="leave it out, or change what the reason names",
     sources=("the rewrite's own matcher, and ONNX Runtime, run while packaging",),
 )

@@ -147,9 +147,8 @@ EVERY_KIND = MixedSupport(kinds=frozenset({"integer", "fallback", "segments"}))
 
 def _samples(feeds: Sequence[Feed]) -> Samples:
     """Inputs that somebody gave."""
-    return Samples(
-        feeds=tuple(feeds), of_inputs={name: InputSource(label=Label.GIVEN, why="given") for name in feeds[0]}
-    )
+    given = {name: InputSource(label=Label.GIVEN, why="given") for name in feeds[0]}
+    return Samples(feeds=tuple(feeds), of_inputs=given)
 
 
 def _ground(variant: str, **options: Any) -> Ground:
