@@ -112,7 +112,7 @@ def check_refused(chosen: Chosen) -> Iterator[Found]:
     "lost-by-quantization",
     "warning",
     what="The way that was chosen loses more than is asked for, in simulation against the float model.",
-    why="What quantization loses no device gives back. Limits stand beside the numbers; docs/numbers.md has the reasons.",
+    why="What quantization loses no device gives back. Limits stand beside the numbers; docs/numbers.md has reasons.",
     fix="deploykit locate names the first operator; use wider activations or calibrate anew, or state another limit",
     sources=("simulated while packaging",),
 )
