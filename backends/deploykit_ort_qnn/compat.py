@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from deploykit.tables.capabilities import CompatRow, Status
-from deploykit_ort_qnn.options import load_options
+from deploykit_ort_qnn.provider_keys import load_options
 
 __all__ = ["option_rows"]
 

@@ -13,7 +13,7 @@ from deploykit.contract.backend import Situation
 from deploykit.contract.kept import Kept, Same
 from deploykit.errors import InputError, UnknownTargetError, UsageError
 from deploykit.findings import Finding
-from deploykit_ort_qnn.options import Chosen, choose_options
+from deploykit_ort_qnn.provider_keys import Chosen, choose_options
 from deploykit_qualcomm.archs import arch_number, arch_of, capability
 from deploykit_qualcomm.rows import Wheel
 from deploykit_qualcomm.rules.float16 import RULES as FLOAT16_RULES

@@ -15,8 +15,8 @@ from deploykit_ort_qnn.configs import COMPILE, RUN, TYPES
 from deploykit_ort_qnn.evidence import EVIDENCE, precision_scope, read_evidence
 from deploykit_ort_qnn.inspection import inspect_context
 from deploykit_ort_qnn.numbers import NUMBERS, numbers_scope
-from deploykit_ort_qnn.options import unknown_names
 from deploykit_ort_qnn.precision import PrecisionScope, actual_types
+from deploykit_ort_qnn.provider_keys import unknown_names
 from deploykit_ort_qnn.rules.numerics import RULES as NUMERIC_RULES
 from deploykit_ort_qnn.rules.package import RULES as PACKAGE_RULES
 from deploykit_ort_qnn.rules.package import PackageScope

@@ -11,8 +11,8 @@ from typing import Any
 
 from deploykit.contract.backend import Situation
 from deploykit.graph.facts import GraphFacts
+from deploykit_vitis_ai.config_keys import ChosenOptions, parse_options
 from deploykit_vitis_ai.exclusions import Exclusions, resolve_exclusions
-from deploykit_vitis_ai.options import ChosenOptions, parse_options
 from deploykit_vitis_ai.tables import Fp16Way, Release, fp16_ways, precisions
 from deploykit_vitis_ai.targets import GEN2, RYZEN, release_of
 

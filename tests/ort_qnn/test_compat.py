@@ -10,8 +10,8 @@ from deploykit.errors import UnknownTargetError
 from deploykit.queries.machine import examine
 from deploykit.tables.capabilities import Status
 from deploykit_ort_qnn import backend
-from deploykit_ort_qnn.options import load_options
 from deploykit_ort_qnn.prepare import wheel_for
+from deploykit_ort_qnn.provider_keys import load_options
 from deploykit_qualcomm.devices import qualcomm_device
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"

@@ -24,9 +24,9 @@ from deploykit.quantization.lpbq_arithmetic import Loss
 from deploykit.rules import Rule
 from deploykit_ort_qnn import backend
 from deploykit_ort_qnn.compiler import CompileOutcome, RefusedNode
-from deploykit_ort_qnn.options import Chosen
 from deploykit_ort_qnn.precision import PrecisionScope
 from deploykit_ort_qnn.prepare import Draft, prepare, wheel_for
+from deploykit_ort_qnn.provider_keys import Chosen
 from deploykit_ort_qnn.provider_model import Step
 from deploykit_ort_qnn.qnn_graph import QnnGraph, QnnNode, QnnTensor
 from deploykit_ort_qnn.rules.environment import EnvironmentScope
