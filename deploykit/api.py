@@ -5,12 +5,13 @@ It turns arguments into a request and calls the stage that does it; it adds noth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from deploykit.contract.backend import Request
+from deploykit.contract.options import ConfigKeys, OptionGiven
+from deploykit.contract.requests import make_request
 
 if TYPE_CHECKING:
     from deploykit.contract.plans import Plan
@@ -44,6 +45,9 @@ __all__ = [
 ]
 
 AnyPath: TypeAlias = str | PathLike[str]
+Mixed: TypeAlias = Literal["auto", "fallback", "segments", "refuse"]
+Progress: TypeAlias = Callable[[str], None]
+"""Called with one line of news during long work."""
 
 
 def package(
@@ -51,37 +55,139 @@ def package(
     *,
     target: str,
     out: AnyPath,
+    backend: str | None = None,
+    sdk: str | None = None,
+    encodings: AnyPath | None = None,
+    float_tensors: AnyPath | None = None,
+    precision: str | None = None,
+    calibration: AnyPath | None = None,
+    inputs: str | Iterable[str] = (),
+    mixed: Mixed = "auto",
+    rewrite: str | Iterable[str] = (),
+    no_rewrite: str | Iterable[str] = (),
+    compile: bool | None = None,  # noqa: A002 (the published name)
+    samples: bool = True,
+    options: ConfigKeys = (),
     force: bool = False,
     templates: AnyPath | None = None,
-    progress: Callable[[str], None] | None = None,
-    **request: Any,
+    progress: Progress | None = None,
+    **backend_options: OptionGiven,
 ) -> Packaged:
     """Check, plan, render, write and verify one package.
 
-    ``request`` takes what ``deploykit package`` takes: ``backend``, ``sdk``, ``encodings``, ``float_tensors``,
-    ``precision``, ``calibration``, ``mixed``, ``rewrite``, ``no_rewrite``, ``compile``, ``options`` (a mapping of
-    configuration keys) and the options of single backends (``route``, ``input_list`` …). Raises DeploykitError for
-    files and names that make no sense; a "no" about the model is a result whose ``package`` is None.
+    ``options`` are documented configuration keys with their values; ``inputs`` are texts as after ``--input``;
+    ``backend_options`` are those of the backend that packages: ``deploykit options`` lists them.
+    Raises DeploykitError for files, names and values that make no sense; a "no" about the model is a result whose
+    ``package`` is None.
     """
     from deploykit.deciding.pipeline import make_package
 
-    made = _request(model, target, request)
-    folder = None if templates is None else Path(templates)
-    return make_package(made, Path(out), force=force, templates=folder, progress=progress)
+    request = make_request(
+        model,
+        target,
+        own=backend_options,
+        backend=backend,
+        sdk=sdk,
+        encodings=encodings,
+        float_tensors=float_tensors,
+        precision=precision,
+        calibration=calibration,
+        inputs=inputs,
+        mixed=mixed,
+        rewrite=rewrite,
+        no_rewrite=no_rewrite,
+        compile=compile,
+        samples=samples,
+        options=options,
+    )
+    return make_package(request, Path(out), force=force, templates=_path(templates), progress=progress)
 
 
-def plan(model: AnyPath, *, target: str, **request: Any) -> Plan[Any]:
+def plan(
+    model: AnyPath,
+    *,
+    target: str,
+    backend: str | None = None,
+    sdk: str | None = None,
+    encodings: AnyPath | None = None,
+    float_tensors: AnyPath | None = None,
+    precision: str | None = None,
+    calibration: AnyPath | None = None,
+    inputs: str | Iterable[str] = (),
+    mixed: Mixed = "auto",
+    rewrite: str | Iterable[str] = (),
+    no_rewrite: str | Iterable[str] = (),
+    compile: bool | None = None,  # noqa: A002 (the published name)
+    samples: bool = True,
+    options: ConfigKeys = (),
+    progress: Progress | None = None,
+    **backend_options: OptionGiven,
+) -> Plan[Any]:
     """The decision for one model and target, nothing written; arguments as for ``package``."""
     from deploykit.deciding.pipeline import make_plan
 
-    return make_plan(_request(model, target, request))
+    request = make_request(
+        model,
+        target,
+        own=backend_options,
+        backend=backend,
+        sdk=sdk,
+        encodings=encodings,
+        float_tensors=float_tensors,
+        precision=precision,
+        calibration=calibration,
+        inputs=inputs,
+        mixed=mixed,
+        rewrite=rewrite,
+        no_rewrite=no_rewrite,
+        compile=compile,
+        samples=samples,
+        options=options,
+    )
+    return make_plan(request, progress=progress)
 
 
-def check(model: AnyPath, *, target: str, **request: Any) -> tuple[Finding, ...]:
+def check(
+    model: AnyPath,
+    *,
+    target: str,
+    backend: str | None = None,
+    sdk: str | None = None,
+    encodings: AnyPath | None = None,
+    float_tensors: AnyPath | None = None,
+    precision: str | None = None,
+    calibration: AnyPath | None = None,
+    inputs: str | Iterable[str] = (),
+    mixed: Mixed = "auto",
+    rewrite: str | Iterable[str] = (),
+    no_rewrite: str | Iterable[str] = (),
+    compile: bool | None = None,  # noqa: A002 (the published name)
+    samples: bool = True,
+    options: ConfigKeys = (),
+    **backend_options: OptionGiven,
+) -> tuple[Finding, ...]:
     """Only the findings of a plan; arguments as for ``package``."""
     from deploykit.deciding.pipeline import check as find
 
-    return find(_request(model, target, request))
+    request = make_request(
+        model,
+        target,
+        own=backend_options,
+        backend=backend,
+        sdk=sdk,
+        encodings=encodings,
+        float_tensors=float_tensors,
+        precision=precision,
+        calibration=calibration,
+        inputs=inputs,
+        mixed=mixed,
+        rewrite=rewrite,
+        no_rewrite=no_rewrite,
+        compile=compile,
+        samples=samples,
+        options=options,
+    )
+    return find(request)
 
 
 def verify(package: AnyPath, *, numerics: bool = False) -> VerifyReport:
@@ -91,7 +197,7 @@ def verify(package: AnyPath, *, numerics: bool = False) -> VerifyReport:
     return judge(Path(package), numerics=numerics)
 
 
-def build(package: AnyPath, *, on_line: Callable[[str], None] | None = None) -> BuildReport:
+def build(package: AnyPath, *, on_line: Progress | None = None) -> BuildReport:
     """Run a package's own build script; raises PackageError when the package is not as it was made."""
     from deploykit.packages.building import build_package
 
@@ -106,14 +212,11 @@ def targets(words: str = "") -> tuple[Device, ...]:
     return search_devices(all_devices(), words)
 
 
-def compat(*words: str, **filters: str) -> Answer:
-    """What the tables of all backends say about ``words``.
-
-    ``filters`` are ``sdk``, ``target``, ``arch``, ``tool`` and ``backend``.
-    """
+def compat(*words: str, sdk: str = "", target: str = "", arch: str = "", tool: str = "", backend: str = "") -> Answer:
+    """What the tables of all backends say about ``words``, for one SDK version, target, architecture, tool, backend."""
     from deploykit.queries.asking import ask
 
-    return ask(words, **filters)
+    return ask(words, sdk=sdk, target=target, arch=arch, tool=tool, backend=backend)
 
 
 def diagnose(log: AnyPath, *, model: AnyPath | None = None) -> Diagnosis:
@@ -135,27 +238,70 @@ def doctor() -> tuple[CheckLine, ...]:
     return examine(load_backends())
 
 
-def evaluate(baseline: AnyPath, candidate: AnyPath, *, data: AnyPath | None = None, **more: Any) -> Evaluation:
-    """How close two sets of outputs are, or two models on ``data``; ``more`` as in ``numerics.evaluation.evaluate``."""
+def evaluate(
+    baseline: AnyPath,
+    candidate: AnyPath,
+    *,
+    data: AnyPath | None = None,
+    model: AnyPath | None = None,
+    target: str = "TARGET",
+    min_cosine: float | None = None,
+    min_psnr: float | None = None,
+    min_sqnr: float | None = None,
+    max_error: float | None = None,
+) -> Evaluation:
+    """How close two sets of outputs are, or two models on ``data``.
+
+    ``model`` is the float model, which dead channels are traced back to; ``target`` completes the command that is then
+    proposed. The thresholds hold for the worst sample, in dB but for the cosine and the error.
+    """
     from deploykit.numerics.evaluation import evaluate as judge
+    from deploykit.numerics.rules import Thresholds
 
-    return judge(Path(baseline), Path(candidate), data=None if data is None else Path(data), **more)
+    asked = Thresholds(min_cosine=min_cosine, min_psnr=min_psnr, min_sqnr=min_sqnr, max_error=max_error)
+    return judge(Path(baseline), Path(candidate), data=_path(data), model=_path(model), target=target, thresholds=asked)
 
 
-def simulate(model: AnyPath, encodings: AnyPath, *, data: AnyPath | None = None, **more: Any) -> Simulation:
-    """Quantized inference as the encodings define it, against float; ``more``: ``samples``, ``seed``."""
+def simulate(
+    model: AnyPath,
+    encodings: AnyPath,
+    *,
+    data: AnyPath | None = None,
+    samples: int | None = None,
+    seed: int = 0,
+    float_tensors: AnyPath | None = None,
+) -> Simulation:
+    """Quantized inference as the encodings define it, against float, on ``data`` or on seeded random inputs."""
     from deploykit.numerics.simulation import simulate_files
 
-    return simulate_files(Path(model), Path(encodings), data=None if data is None else Path(data), **more)
+    floats = _path(float_tensors)
+    return simulate_files(
+        Path(model), Path(encodings), data=_path(data), samples=samples, seed=seed, float_tensors=floats
+    )
 
 
-def locate(model: AnyPath, candidate: AnyPath | None = None, **more: Any) -> Located:
+def locate(
+    model: AnyPath,
+    candidate: AnyPath | None = None,
+    *,
+    encodings: AnyPath | None = None,
+    data: AnyPath | None = None,
+    samples: int | None = None,
+    seed: int = 0,
+    threshold_db: float = 20.0,
+) -> Located:
     """The first operator at which a model and another, or its own simulation (``encodings``), diverge."""
     from deploykit.numerics.probes import locate_files
 
-    paths = {name: Path(path) for name, path in more.items() if name in ("encodings", "data") and path is not None}
-    given: dict[str, Any] = {**more, **paths}
-    return locate_files(Path(model), None if candidate is None else Path(candidate), **given)
+    return locate_files(
+        Path(model),
+        _path(candidate),
+        encodings=_path(encodings),
+        data=_path(data),
+        samples=samples,
+        seed=seed,
+        threshold_db=threshold_db,
+    )
 
 
 def lpbq(model: AnyPath, out: AnyPath, *, refine: bool = False, force: bool = False) -> LpbqReport:
@@ -165,26 +311,5 @@ def lpbq(model: AnyPath, out: AnyPath, *, refine: bool = False, force: bool = Fa
     return convert_file(Path(model), Path(out), refined=refine, force=force)
 
 
-_PATHS = ("encodings", "float_tensors", "calibration")
-_NAMES = ("backend", "sdk", "precision", "mixed", "compile")
-_LISTS = ("rewrite", "no_rewrite")
-
-
-def _request(model: AnyPath, target: str, given: Mapping[str, Any]) -> Request:
-    rest = dict(given)
-    known: dict[str, Any] = {name: Path(rest.pop(name)) for name in _PATHS if rest.get(name) is not None}
-    known |= {name: rest.pop(name) for name in _NAMES if name in rest}
-    known |= {name: _tuple(rest.pop(name)) for name in _LISTS if name in rest}
-    options = rest.pop("options", {})
-    pairs = options.items() if isinstance(options, Mapping) else options
-    return Request(
-        model=Path(model),
-        target=target,
-        options=tuple((str(key), str(value)) for key, value in pairs),
-        adapter_options={name: value for name, value in rest.items() if value is not None},
-        **known,
-    )
-
-
-def _tuple(value: str | Iterable[str]) -> tuple[str, ...]:
-    return (value,) if isinstance(value, str) else tuple(value)
+def _path(given: AnyPath | None) -> Path | None:
+    return None if given is None else Path(given)

@@ -13,7 +13,7 @@ from deploykit.cli import cli
 
 DATA = Path(__file__).parent / "data"
 MLP = DATA / "aimet" / "mlp"
-NOT_ONE_CALL = {"encodings", "toolchain", "rule", "inspect", "demo"}
+NOT_ONE_CALL = {"encodings", "toolchain", "rule", "options", "inspect", "demo"}
 """Groups of several functions, the demo, and commands that belong to a backend's own files."""
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from deploykit.contract.backend import Aids, Execution, MixedSupport, PackageFile, Progress, Situation, Verification
     from deploykit.contract.kept import Kept
+    from deploykit.contract.options import OptionSpec
     from deploykit.contract.plans import Plan
     from deploykit.contract.probes import Probe
     from deploykit.contract.targets import Target
@@ -37,6 +38,12 @@ class OrtQnn:
         from deploykit_qualcomm.devices import qualcomm_devices
 
         return tuple(device for device in qualcomm_devices() if self.id in device.backends)
+
+    def options(self) -> tuple[OptionSpec, ...]:
+        """What the compiler is asked for, and how strictly it is judged."""
+        from deploykit_ort_qnn.options import OPTIONS
+
+        return OPTIONS
 
     def registries(self) -> tuple[Registry[Any], ...]:
         """Shared rules, then those about the plan, the environment, the compilation, types, numbers and the package."""

@@ -31,9 +31,6 @@ from deploykit_ort_qnn.rules.precision import RULES as PRECISION_RULES
 
 __all__ = ["execute"]
 
-_TIME_LIMIT = 1800.0
-"""Seconds for one compilation; the default finalization mode of a transformer can run for minutes."""
-
 _EMULATION_LIMIT = 900.0
 """Seconds for one comparison; the emulator is some 50 to 1000 times slower than the CPU."""
 
@@ -95,7 +92,7 @@ def _job(package: Path, draft: Draft, plan: Plan[None]) -> CompileJob:
         entries=entries,
         embed=embed,
         allow_cpu=not strict,
-        timeout=float(draft.options.get("time_limit", _TIME_LIMIT)),
+        timeout=float(draft.options["time_limit"]),
     )
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from deploykit.contract.backend import Aids, Execution, MixedSupport, PackageFile, Situation, Verification
     from deploykit.contract.kept import Kept
+    from deploykit.contract.options import OptionSpec
     from deploykit.contract.plans import Plan
     from deploykit.contract.probes import Probe
     from deploykit.contract.targets import Target
@@ -37,6 +38,12 @@ class QnnHtp:
         from deploykit_qualcomm.devices import qualcomm_devices
 
         return tuple(device for device in qualcomm_devices() if self.id in device.backends)
+
+    def options(self) -> tuple[OptionSpec, ...]:
+        """Routes, calibration, segments, and a second opinion."""
+        from deploykit_qnn_htp.options import OPTIONS
+
+        return OPTIONS
 
     def registries(self) -> tuple[Registry[Any], ...]:
         """Target, lint, draft and route rules."""

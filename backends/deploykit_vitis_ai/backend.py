@@ -6,12 +6,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deploykit_vitis_ai import tables
-
 if TYPE_CHECKING:
     from deploykit.contract.backend import Aids, Execution, PackageFile, Situation, Verification
     from deploykit.contract.kept import Kept
     from deploykit.contract.known_errors import Catalog
+    from deploykit.contract.options import OptionSpec
     from deploykit.contract.plans import Plan
     from deploykit.contract.targets import Target
     from deploykit.rules import Registry
@@ -31,7 +30,15 @@ class VitisAiBackend:
 
     def devices(self) -> tuple[Device, ...]:
         """The devices of this backend's data files."""
-        return tables.devices()
+        from deploykit_vitis_ai.tables import devices
+
+        return devices()
+
+    def options(self) -> tuple[OptionSpec, ...]:
+        """What stays in float, and calibration without data."""
+        from deploykit_vitis_ai.options import OPTIONS
+
+        return OPTIONS
 
     def registries(self) -> tuple[Registry[Any], ...]:
         """The rules of this backend."""
@@ -48,8 +55,9 @@ class VitisAiBackend:
     def toolchains(self) -> tuple[ToolchainSpec, ...]:
         """The environments for AMD Quark, one per release that was tried."""
         from deploykit.contract.toolchains import load_toolchains
+        from deploykit_vitis_ai.tables import DATA
 
-        return load_toolchains(tables.DATA / "toolchains", backend=self.id)
+        return load_toolchains(DATA / "toolchains", backend=self.id)
 
     def known_errors(self) -> Catalog:
         """Known failures of Quark, of the compiler and of its runtime."""

@@ -27,6 +27,7 @@ COMMANDS = {
     "evaluate": "Cosine, L2, PSNR, SSIM, SQNR over two sets of outputs.",
     "inspect": "What a compiled context binary is for, and whether it will load.",
     "rule": "The page of one rule, or the list.",
+    "options": "What package, plan and check take, and whose option it is.",
     "doctor": "What this machine can do: SDKs, wheels, compilers, devices.",
     "toolchain": "Isolated, pinned environments for the vendors' quantizers.",
     "matrix": "Many models times many targets, from one deploykit.toml.",

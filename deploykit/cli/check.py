@@ -8,16 +8,14 @@ from typing import Any
 
 import click
 
-from deploykit.cli.frame import Command
-from deploykit.cli.options import request_from, request_options
 from deploykit.cli.output import emit, findings_text
+from deploykit.cli.requests import RequestCommand, request_from
 from deploykit.findings import Finding, exit_status, summarize
 
 __all__ = ["command"]
 
 
-@click.command(cls=Command)
-@request_options
+@click.command(cls=RequestCommand)
 @click.option("--format", "form", type=click.Choice(["text", "json", "sarif"]), default="text", show_default=True)
 @click.option("--baseline", type=click.Path(path_type=Path), metavar="FILE", help="Findings accepted before.")
 @click.option("--write-baseline", type=click.Path(path_type=Path), metavar="FILE", help="Accept what is found now.")

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from deploykit.cli.frame import Command
-from deploykit.cli.options import many_target_options, request_from
 from deploykit.cli.output import emit, findings_text, progress, status_lines
+from deploykit.cli.requests import TargetsCommand, request_from
 
 if TYPE_CHECKING:
     from deploykit.deciding.pipeline import Packaged
@@ -17,8 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 
-@click.command(cls=Command)
-@many_target_options
+@click.command(cls=TargetsCommand)
 @click.option("-o", "--out", type=click.Path(path_type=Path), required=True, metavar="DIR", help="The package folder.")
 @click.option("--templates", type=click.Path(path_type=Path), metavar="DIR", help="Own templates; they win.")
 @click.option("--force", is_flag=True, help="Replace a package that stands there.")

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from deploykit.cli.frame import Command
-from deploykit.cli.options import request_from, request_options
 from deploykit.cli.output import emit, findings_text
+from deploykit.cli.requests import RequestCommand, request_from
 from deploykit.findings import exit_status
 
 if TYPE_CHECKING:
@@ -19,8 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["command", "plan_text"]
 
 
-@click.command(cls=Command)
-@request_options
+@click.command(cls=RequestCommand)
 def command(**given: Any) -> int:
     """Decide how MODEL would be packaged: route, rejected routes, commands, configurations, findings."""
     from deploykit.deciding.pipeline import make_plan

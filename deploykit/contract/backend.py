@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from deploykit.contract.kept import Kept
+from deploykit.contract.options import OptionSpec
 from deploykit.contract.plans import Plan
 from deploykit.contract.status import Compilation, Correctness
 from deploykit.contract.targets import Target
@@ -70,9 +71,13 @@ class Request:
     rewrite: tuple[str, ...] = ()
     no_rewrite: tuple[str, ...] = ()
     compile: bool | None = None
+    inputs: tuple[str, ...] = ()
+    """``NAME=VALUE``, ``NAME=LOW..HIGH`` or ``NAME=FILE.npy``: what inputs are fed with where numbers are judged."""
+    keep_samples: bool = True
+    """Whether the samples that the numbers were judged on become part of the package."""
     options: tuple[tuple[str, str], ...] = ()
     adapter_options: Mapping[str, Any] = field(default_factory=dict)
-    """Options that only some backends know, by their command-line names with underscores (``input_list`` …)."""
+    """Options of the backend's own by name. In a situation they are checked, and the defaults are filled in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,6 +199,9 @@ class Backend(Protocol[P, D]):
 
     def devices(self) -> tuple[Device, ...]:
         """The devices this backend can package for."""
+
+    def options(self) -> tuple[OptionSpec, ...]:
+        """The options of this backend's own, for command line, API and docs; cheap, as help asks all backends."""
 
     def registries(self) -> tuple[Registry[Any], ...]:
         """The rules of this backend."""

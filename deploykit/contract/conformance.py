@@ -6,6 +6,7 @@ is made and verified is handed to it: ``partial(deploykit.package, "model.onnx",
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,8 +14,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from deploykit.contract.backend import AnyBackend, Check
+from deploykit.contract.options import check_value
 from deploykit.contract.plans import Plan
-from deploykit.contract.plugins import load_backend
+from deploykit.contract.plugins import all_options, load_backend
+from deploykit.contract.requests import RESERVED_NAMES
+from deploykit.errors import UsageError
 
 __all__ = ["backend_problems", "package_problems"]
 
@@ -24,7 +28,7 @@ _HEAVY = ("onnx", "onnxruntime", "numpy", "torch")
 def backend_problems(backend_id: str) -> tuple[str, ...]:
     """What is wrong with a backend before it has seen a model; empty when nothing is."""
     backend = load_backend(backend_id)
-    checks: tuple[Callable[[AnyBackend], Iterator[str]], ...] = (_identity, _devices, _rules, _compat)
+    checks: tuple[Callable[[AnyBackend], Iterator[str]], ...] = (_identity, _devices, _options, _rules, _compat)
     return tuple(problem for check in checks for problem in check(backend)) + tuple(_import(backend_id))
 
 
@@ -49,6 +53,24 @@ def _devices(backend: AnyBackend) -> Iterator[str]:
         yield from (
             f"device {device.id}: {name} has no source" for name, fact in device.facts.items() if not fact.source
         )
+
+
+def _options(backend: AnyBackend) -> Iterator[str]:
+    specs = backend.options()
+    names = [spec.name for spec in specs]
+    yield from (f"option {name}: twice" for name in sorted({name for name in names if names.count(name) > 1}))
+    kinds = {spec.name: spec.kind for spec, owners in all_options().items() if owners != (backend.id,)}
+    for spec in specs:
+        if not re.fullmatch(r"(?!no_)[a-z][a-z0-9_]*", spec.name) or spec.name in RESERVED_NAMES:
+            yield f"option {spec.name}: lower case with underscores, without no_, and no name of the core's"
+        if not spec.help or (spec.kind == "choice") != bool(spec.choices):
+            yield f"option {spec.name}: a help text is needed, and choices for a choice only"
+        if kinds.get(spec.name, spec.kind) != spec.kind:
+            yield f"option {spec.name}: another backend has it as {kinds[spec.name]}; take another name"
+        try:
+            check_value(spec, spec.default)
+        except UsageError as error:
+            yield f"option {spec.name}: the default is wrong: {error.what}"
 
 
 def _rules(backend: AnyBackend) -> Iterator[str]:

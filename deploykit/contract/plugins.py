@@ -9,17 +9,18 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
 
 from deploykit.contract.entrypoints import entry_points
-from deploykit.contract.targets import nearest_names
 from deploykit.errors import ToolError, UnknownTargetError
 
 if TYPE_CHECKING:
     from deploykit.contract.backend import AnyBackend
     from deploykit.contract.known_errors import Catalog
+    from deploykit.contract.options import OptionSpec
     from deploykit.rules import Registry
     from deploykit.tables.devices import Device
 
 __all__ = [
     "all_devices",
+    "all_options",
     "all_registries",
     "backend_ids",
     "broken_backends",
@@ -30,7 +31,7 @@ __all__ = [
 
 _GROUP = "deploykit.backends"
 # The members of contract.backend.Backend, listed so that asking a backend one thing does not import the contract.
-_MEMBERS = ("id", "summary", "devices", "registries", "compat", "resolve")
+_MEMBERS = ("id", "summary", "devices", "options", "registries", "compat", "resolve")
 _STAGES = ("prepare", "plan", "render", "execute", "verify")
 
 
@@ -49,6 +50,8 @@ def load_backend(backend_id: str) -> AnyBackend:
     """One backend by id; raises UnknownTargetError for an unknown id, ToolError for one that cannot be imported."""
     point = _entry_points().get(backend_id)
     if point is None:
+        from deploykit.contract.targets import nearest_names
+
         near = nearest_names(backend_id, backend_ids())
         raise UnknownTargetError(
             f"unknown backend {backend_id!r}", next=f"installed: {', '.join(near or backend_ids())}"
@@ -83,6 +86,15 @@ def broken_backends() -> dict[str, ToolError]:
         except ToolError as error:
             broken[backend_id] = error
     return broken
+
+
+def all_options() -> dict[OptionSpec, tuple[str, ...]]:
+    """The options of all backends, each once with the ids of those that have it, in the order of the backends."""
+    owners: dict[OptionSpec, tuple[str, ...]] = {}
+    for backend in load_backends():
+        for spec in backend.options():
+            owners[spec] = (*owners.get(spec, ()), backend.id)
+    return owners
 
 
 def all_registries() -> tuple[Registry[Any], ...]:

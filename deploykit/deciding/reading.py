@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from deploykit.contract.backend import AnyBackend, Request, Situation
 from deploykit.contract.plugins import all_devices, load_backend
+from deploykit.contract.requests import checked_request
 from deploykit.contract.targets import Target, find_device
 from deploykit.errors import UsageError
 
@@ -42,6 +43,7 @@ def read_situations(requests: Sequence[Request]) -> list[tuple[AnyBackend, Situa
     from deploykit.graph.collect import collect_facts
 
     targets = [resolve_target(request) for request in requests]
+    requests = [checked_request(request, backend) for request, (backend, _) in zip(requests, targets, strict=True)]
     model = load_model(requests[0].model)
     facts = collect_facts(model)
     encodings = _read_encodings(requests[0], facts)

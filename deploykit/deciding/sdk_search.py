@@ -79,7 +79,7 @@ def lowest_sdk(request: Request) -> SdkSearch:
             target = backend.resolve(device, version)
         except UnknownTargetError:
             continue  # a release that is known to exist and about whose tools nothing is known
-        tried = replace(situation, request=replace(request, sdk=version), target=target)
+        tried = replace(situation, request=replace(situation.request, sdk=version), target=target)
         trials.append(SdkTrial(sdk=version, findings=plan_as_given(backend, tried, kept).findings))
     return SdkSearch(backend=backend.id, target=device.id, trials=tuple(trials))
 

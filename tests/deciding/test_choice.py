@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import deploykit
+from deploykit.api import Mixed
 from deploykit.contract.backend import Request
 from deploykit.contract.kept import Kept
 from deploykit.deciding.choice import Chosen, choose_way
@@ -281,7 +282,7 @@ def test_errors_of_the_given_model_are_shown_as_handled(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("mixed", "good"), [("auto", True), ("fallback", False)])
-def test_verify_names_the_first_operator_that_diverges(mixed: str, good: bool, tmp_path: Path) -> None:
+def test_verify_names_the_first_operator_that_diverges(mixed: Mixed, good: bool, tmp_path: Path) -> None:
     """The rewritten detector is right in simulation; as it was given, its box decoder loses everything."""
     encodings = DETR / "w8a16.v0.6.1.encodings"
     made = deploykit.package(

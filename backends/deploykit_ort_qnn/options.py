@@ -1,0 +1,21 @@
+"""The options of this backend's own; provider options and session entries for ``--option`` are in ``provider_keys``."""
+
+from deploykit.contract.options import OptionSpec
+
+__all__ = ["OPTIONS"]
+
+OPTIONS = (
+    OptionSpec(
+        name="finalization_mode", kind="integer", low=0, high=3, metavar="N", help="The compiler's optimization effort."
+    ),
+    OptionSpec(name="lpbq", kind="flag", help="Turn block quantization into LPBQ (lossy)."),
+    OptionSpec(name="strict_precision", kind="flag", help="Any change of precision is an error."),
+    OptionSpec(
+        name="time_limit",
+        kind="number",
+        low=1,
+        default=1800.0,
+        metavar="SECONDS",
+        help="For a compilation on this machine; a transformer can take minutes.",
+    ),
+)

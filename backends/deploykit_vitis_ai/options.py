@@ -1,0 +1,11 @@
+"""The options of this backend's own; keys of the compiler, the provider and Quark are in ``config_keys``."""
+
+from deploykit.contract.options import OptionSpec
+
+__all__ = ["OPTIONS"]
+
+OPTIONS = (
+    OptionSpec(name="exclude_node", kind="texts", metavar="NAME", help="Keep one node in float; repeatable."),
+    OptionSpec(name="exclude_subgraph", kind="texts", metavar="A,B:C", help="Keep START…:END… in float; repeatable."),
+    OptionSpec(name="random_data", kind="flag", help="Calibrate with random data: never for production."),
+)

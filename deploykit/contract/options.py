@@ -1,0 +1,185 @@
+"""Options as data: what each is called, what it takes, what it is without being given, and whether a value is right.
+
+Command line, environment variables, the Python API and the docs are made of these; nothing here knows any of them.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from deploykit.errors import UsageError
+
+__all__ = [
+    "MAX_SEGMENTS",
+    "ConfigKeys",
+    "OptionGiven",
+    "OptionKind",
+    "OptionSpec",
+    "OptionValue",
+    "check_options",
+    "check_value",
+    "read_value",
+]
+
+OptionKind: TypeAlias = Literal["flag", "switch", "integer", "number", "text", "choice", "path", "texts"]
+"""``flag``: off unless given. ``switch``: ``--x``, ``--no-x``, or its default. ``texts``: repeatable text."""
+
+OptionValue: TypeAlias = bool | int | float | str | Path | tuple[str, ...] | None
+"""A checked value; None where nothing was given and there is no default."""
+
+OptionGiven: TypeAlias = bool | int | float | str | PathLike[str] | Iterable[str] | None
+"""What a caller may give; None means not given."""
+
+ConfigKeys: TypeAlias = Mapping[str, object] | Iterable[tuple[str, object]]
+"""Documented configuration keys with their values, as after ``--option``."""
+
+_WORDS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptionSpec:
+    """One option.
+
+    ``name`` is the keyword of the Python API; the command line has ``spelling`` instead where one is given, else the
+    name with dashes. ``low`` and ``high`` bound numbers, both included. ``since`` is the oldest SDK release that has
+    what the option sets, "" where that is not known; it informs and is not enforced here.
+    """
+
+    name: str
+    kind: OptionKind
+    help: str
+    default: OptionValue = None
+    choices: tuple[str, ...] = ()
+    low: float | None = None
+    high: float | None = None
+    metavar: str = ""
+    since: str = ""
+    spelling: str = ""
+
+    @property
+    def flag(self) -> str:
+        """As typed on a command line: ``--exclude-node``."""
+        return f"--{self.spelling or self.name.replace('_', '-')}"
+
+    @property
+    def envvar(self) -> str:
+        """The environment variable that stands in for it: ``DEPLOYKIT_EXCLUDE_NODE``."""
+        return f"DEPLOYKIT_{self.name.upper()}"
+
+    @property
+    def unset(self) -> OptionValue:
+        """The value when nothing is given: the default, else off, no texts, or None."""
+        if self.default is not None:
+            return self.default
+        return False if self.kind == "flag" else () if self.kind == "texts" else None
+
+    @property
+    def default_text(self) -> str:
+        """The default as it is typed; "" without one."""
+        if isinstance(self.default, bool):
+            return "on" if self.default else "off"
+        return "" if self.default is None else str(self.default).removesuffix(".0")
+
+    @property
+    def expects(self) -> str:
+        """What a right value is, in words."""
+        if self.kind == "choice":
+            return f"one of {', '.join(self.choices)}"
+        return _EXPECTED[self.kind] + _bounds(self.low, self.high)
+
+
+_EXPECTED: Mapping[OptionKind, str] = {
+    "flag": "true or false",
+    "switch": "true or false",
+    "integer": "a whole number",
+    "number": "a number",
+    "text": "text",
+    "path": "a path",
+    "texts": "text, or several",
+}
+
+MAX_SEGMENTS = OptionSpec(
+    name="max_segments", kind="integer", low=1, metavar="N", help="At most so many parts with segments."
+)
+"""For backends that package segments: the core cuts the graph and reads this one itself."""
+
+
+def _bounds(low: float | None, high: float | None) -> str:
+    if low is not None and high is not None:
+        return f" from {low:g} to {high:g}"
+    return f" of at least {low:g}" if low is not None else f" of at most {high:g}" if high is not None else ""
+
+
+def check_options(specs: Iterable[OptionSpec], given: Mapping[str, OptionGiven]) -> dict[str, OptionValue]:
+    """Every option with its checked value, the defaults filled in; names in ``given`` without a spec are left out."""
+    return {spec.name: check_value(spec, given.get(spec.name)) for spec in specs}
+
+
+def check_value(spec: OptionSpec, value: OptionGiven) -> OptionValue:
+    """A value in the option's own type; UsageError when it is of another one, out of range or not a choice."""
+    if value is None:
+        return spec.unset
+    checked = _in_type(spec.kind, value)
+    if checked is None or not _in_range(spec, checked):
+        raise UsageError(f"{spec.flag} {_shown(value)}: {spec.expects} is expected")
+    return checked
+
+
+def _in_type(kind: OptionKind, value: OptionGiven) -> OptionValue:
+    """None for another type. True and False are no numbers; whole numbers are numbers."""
+    match kind, value:
+        case (("flag" | "switch"), bool()):
+            return value
+        case "integer", int() if not isinstance(value, bool):
+            return value
+        case "number", int() | float() if not isinstance(value, bool):
+            return float(value)
+        case (("text" | "choice"), str()):
+            return value
+        case "path", str() | PathLike():
+            return Path(value)
+        case "texts", str():
+            return (value,)
+        case "texts", Iterable():
+            texts = tuple(value)
+            return texts if all(isinstance(text, str) for text in texts) else None
+    return None
+
+
+def _in_range(spec: OptionSpec, value: OptionValue) -> bool:
+    if spec.kind == "choice":
+        return value in spec.choices
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        low, high = -math.inf if spec.low is None else spec.low, math.inf if spec.high is None else spec.high
+        return math.isfinite(value) and low <= value <= high
+    return True
+
+
+def read_value(spec: OptionSpec, text: str) -> OptionValue:
+    """The value that a text on a command line or in an environment variable means; UsageError as ``check_value``."""
+    value: OptionGiven = text
+    if spec.kind in ("flag", "switch"):
+        value = _WORDS.get(text.lower(), text)
+    elif spec.kind == "integer" and _INTEGER.fullmatch(text):
+        value = int(text)
+    elif spec.kind == "number":
+        value = _number(text)
+    return check_value(spec, value)
+
+
+def _number(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _shown(value: OptionGiven) -> str:
+    return str(value) if isinstance(value, str | int | float | PathLike) else repr(value)

@@ -1,0 +1,169 @@
+"""Options on the command line: whose they are in the help, a third party's, foreign ones, environment variables."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from deploykit.cli import cli
+from deploykit.cli.frame import run
+
+SNAPSHOTS = Path(__file__).parents[1] / "data" / "help"
+THIRD_PARTY = """
+from deploykit.contract.options import OptionSpec
+from deploykit_qnn_htp.backend import QnnHtp
+
+backend_of_the_family = QnnHtp()
+
+class Fourth(QnnHtp):
+    id = "fourth"
+
+    def devices(self):
+        return backend_of_the_family.devices()
+
+    def resolve(self, device, sdk):
+        return backend_of_the_family.resolve(device, sdk)
+
+    def options(self):
+        own = OptionSpec(name="tile_size", kind="integer", low=8, high=64, default=16, since="9.1",
+                         help="Edge of a tile.")
+        route, *_ = super().options()
+        return (own, route)
+
+backend = Fourth()
+"""
+
+
+@pytest.fixture
+def third_party(tmp_path: Path) -> dict[str, str]:
+    """The environment of a process that has a fourth backend installed, with an option of its own and a shared one."""
+    (tmp_path / "fourth_backend.py").write_text(THIRD_PARTY)
+    info = tmp_path / "fourth-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: fourth\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[deploykit.backends]\nfourth = fourth_backend:backend\n")
+    path = os.pathsep.join([str(tmp_path), *(entry for entry in sys.path if entry)])
+    return {**os.environ, "PYTHONPATH": path, "COLUMNS": "80"}
+
+
+def call(env: dict[str, str], *args: str) -> subprocess.CompletedProcess[str]:
+    """The command line in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "deploykit", *args], env=env, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize("command", ["package", "plan", "check"])
+def test_help_is_as_it_was_once_read(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """After a change that is wanted: ``DEPLOYKIT_WRITE_GOLDEN=1 pytest tests/cli``, then read the difference."""
+    assert run(cli, [command, "--help"]) == 0
+    shown = capsys.readouterr().out
+    file = SNAPSHOTS / f"{command}.txt"
+    if os.environ.get("DEPLOYKIT_WRITE_GOLDEN"):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(shown, "utf-8")
+    assert shown.split() == file.read_text("utf-8").split()  # where lines break is click's business
+
+
+def test_a_third_partys_options_appear_by_themselves(third_party: dict[str, str]) -> None:
+    shown = call(third_party, "plan", "--help").stdout
+    assert "Options of fourth:\n  --tile-size N" in shown.replace("--tile-size INTEGER", "--tile-size N")
+    assert "Edge of a tile.  [default: 16; since" in shown
+    assert "Options of fourth and qnn-htp:\n  --route ID" in shown
+    assert shown.count("--route") == 1
+    rows = json.loads(call(third_party, "options", "tile-size", "--json").stdout)["options"]
+    assert [(row["name"], row["backends"], row["default"], row["since"]) for row in rows] == [
+        ("tile_size", ["fourth"], 16, "9.1")
+    ]
+
+
+def test_a_third_partys_options_are_checked(third_party: dict[str, str]) -> None:
+    plan = ("plan", "absent.onnx", "--target", "sm8650", "--sdk", "2.33")
+    own = call(third_party, *plan, "--backend", "fourth", "--tile-size", "65")
+    assert own.returncode == 2 and "a whole number from 8 to 64" in own.stderr
+    foreign = call(third_party, *plan, "--tile-size", "8")
+    assert foreign.returncode == 2 and "it is an option of fourth" in foreign.stderr
+    right = call(third_party, *plan, "--backend", "fourth", "--tile-size", "8")
+    assert right.returncode == 3 and "absent.onnx" in right.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["--lpbq"], "it is an option of ort-qnn"),
+        (["--exclude-node", "foo"], "it is an option of vitis-ai"),
+        (["--time-limit", "5"], "it is an option of ort-qnn"),
+        (["--max-segments", "0"], "a whole number of at least 1"),
+        (["--max-segments", "two"], "a whole number of at least 1"),
+        (["--mixed", "autoo"], "one of auto, fallback, segments, refuse"),
+        (["--enodings", "x"], "--encodings"),
+        (["--backend", "ort-qnn", "--finalization-mode", "4"], "from 0 to 3"),
+        (["--backend", "ort-qnn", "--route", "x"], "it is an option of qnn-htp"),
+    ],
+    ids=" ".join,
+)
+def test_an_option_that_the_backend_does_not_have_is_wrong_usage(
+    args: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(cli, ["plan", "absent.onnx", "--target", "sm8650", *args]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_of_several_targets_each_must_have_the_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    args = ["package", "absent.onnx", "--target", "sm8650", "--target", "vek385", "-o", str(tmp_path / "out")]
+    assert run(cli, [*args, "--random-data"]) == 2
+    assert "not an option of qnn-htp" in capsys.readouterr().err
+
+
+def test_an_environment_variable_is_an_option_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = ["plan", "absent.onnx", "--sdk", "2.33"]
+    monkeypatch.setenv("DEPLOYKIT_TARGET", "sm8650")
+    assert run(cli, plan) == 3
+    monkeypatch.setenv("DEPLOYKIT_LPBQ", "1")
+    assert run(cli, plan) == 2
+    assert "leave it out (and DEPLOYKIT_LPBQ)" in capsys.readouterr().err
+    monkeypatch.delenv("DEPLOYKIT_LPBQ")
+    monkeypatch.setenv("DEPLOYKIT_PLAN_MAX_SEGMENTS", "0")
+    assert run(cli, plan) == 2
+    assert "--max-segments 0" in capsys.readouterr().err
+
+
+def test_what_is_typed_reaches_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    import deploykit.deciding.pipeline
+    from deploykit.contract.backend import Request
+    from deploykit.errors import ToolError
+
+    seen: list[Request] = []
+
+    def stop(request: Request) -> None:
+        seen.append(request)
+        raise ToolError("seen")
+
+    monkeypatch.setattr(deploykit.deciding.pipeline, "make_plan", stop)
+    words = ["--input", "x=0..1", "--input", "y=y.npy", "--no-samples", "--no-input-list", "--option", "a=b=c"]
+    assert run(cli, ["plan", "m.onnx", "--target", "t", *words, "--exclude-node", "n"]) == 5
+    assert run(cli, ["plan", "m.onnx", "--target", "t"]) == 5
+    given, bare = seen
+    assert given.inputs == ("x=0..1", "y=y.npy")
+    assert given.keep_samples is False
+    assert given.options == (("a", "b=c"),)
+    assert given.adapter_options == {"input_list": False, "exclude_node": ("n",)}
+    assert bare == Request(model=Path("m.onnx"), target="t")
+
+
+def test_options_lists_and_finds(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(cli, ["options"]) == 0
+    assert "--exclude-subgraph" in capsys.readouterr().out
+    assert run(cli, ["options", "--lpbq"]) == 2  # an option of the command itself is meant
+    capsys.readouterr()
+    assert run(cli, ["options", "input-list"]) == 0
+    assert "qnn-htp" in capsys.readouterr().out
+    assert run(cli, ["options", "lpqb"]) == 2
+    assert "did you mean lpbq?" in capsys.readouterr().err
