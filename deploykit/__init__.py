@@ -36,13 +36,15 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Load the functions of the API on first use, so that queries start fast."""
-    if name not in __all__:
-        raise AttributeError(f"module 'deploykit' has no attribute {name!r}")
-    from deploykit import api
+if not TYPE_CHECKING:  # a type checker that saw it would take any name of this package for right
 
-    return globals().setdefault(name, getattr(api, name))
+    def __getattr__(name: str) -> Any:
+        """Load the functions of the API on first use, so that queries start fast."""
+        if name not in __all__:
+            raise AttributeError(f"module 'deploykit' has no attribute {name!r}")
+        from deploykit import api
+
+        return globals().setdefault(name, getattr(api, name))
 
 
 def __dir__() -> list[str]:
