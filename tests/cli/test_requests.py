@@ -105,7 +105,7 @@ def test_a_third_partys_options_are_checked(third_party: dict[str, str]) -> None
         (["--backend", "ort-qnn", "--finalization-mode", "4"], "from 0 to 3"),
         (["--backend", "ort-qnn", "--route", "x"], "it is an option of qnn-htp"),
     ],
-    ids=" ".join,
+    ids=lambda value: "-".join(value) if isinstance(value, list) else "",
 )
 def test_an_option_that_the_backend_does_not_have_is_wrong_usage(
     args: list[str], says: str, capsys: pytest.CaptureFixture[str]
