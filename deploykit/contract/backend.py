@@ -65,8 +65,6 @@ class Request:
     float_tensors: Path | None = None
     precision: str | None = None
     calibration: Path | None = None
-    inputs: tuple[str, ...] = ()
-    keep_samples: bool = True
     mixed: str = "auto"
     rewrite: tuple[str, ...] = ()
     no_rewrite: tuple[str, ...] = ()
