@@ -1,0 +1,149 @@
+"""The picture in docs/architecture.md is drawn from the real imports; the rooms and files are as the page says.
+
+After a change that is wanted: ``DEPLOYKIT_WRITE_DOCS=1 pytest tests/test_architecture.py``.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "architecture.md"
+START, END = "<!-- drawn from the imports -->\n", "<!-- end of the drawing -->\n"
+ADAPTERS = ("deploykit_qualcomm", "deploykit_qnn_htp", "deploykit_ort_qnn", "deploykit_vitis_ai")
+MOST_ROOMS = 17
+
+
+def rooms() -> list[str]:
+    """The rooms of the core from the top floor down, as import-linter has them."""
+    config = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    contract = config["tool"]["importlinter"]["contracts"][0]
+    return [name.strip() for layer in contract["layers"] for name in layer.split("|") if "__" not in name]
+
+
+def room_of(module: str) -> str:
+    """The room of a module of the core, the package of one of an adapter, "" for anything else."""
+    first, _, rest = module.partition(".")
+    if first in ADAPTERS:
+        return first
+    return rest.partition(".")[0] if first == "deploykit" else ""
+
+
+def imports() -> dict[str, set[str]]:
+    """Which room imports from which others, anywhere in its files."""
+    found: dict[str, set[str]] = {}
+    for base in (ROOT / "deploykit", *(ROOT / "backends" / name for name in ADAPTERS)):
+        for path in sorted(base.rglob("*.py")):
+            parts = path.relative_to(base.parent).with_suffix("").parts
+            room = room_of(".".join(parts))
+            for module in imported(path):
+                other = room_of(module)
+                if room and other and other != room:
+                    found.setdefault(room, set()).add(other)
+    known = {*rooms(), *ADAPTERS}
+    return {room: others & known for room, others in found.items() if room in known}
+
+
+def imported(path: Path) -> Iterator[str]:
+    """The modules that a file imports; of a package, the names taken from it may be modules too."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield from (f"{node.module}.{name.name}" for name in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+
+
+def drawing() -> str:
+    """The rooms with an arrow for each import that no longer way explains."""
+    direct = imports()
+    below: dict[str, set[str]] = {}
+
+    def reach(room: str) -> set[str]:
+        if room not in below:
+            below[room] = set()
+            for other in direct.get(room, ()):
+                below[room] |= {other} | reach(other)
+        return below[room]
+
+    order = [*ADAPTERS[1:], ADAPTERS[0], *rooms()]
+    lines = ["```mermaid", "flowchart TD"]
+    for room in order:
+        others = direct.get(room, set())
+        plain = [other for other in order if other in others and not any(other in reach(o) for o in others - {other})]
+        lines += [f"    {room} --> {other}" for other in plain]
+    return "\n".join([*lines, "```", ""])
+
+
+def test_the_picture_shows_the_imports() -> None:
+    text = PAGE.read_text("utf-8")
+    before, rest = text.split(START)
+    _, after = rest.split(END)
+    wanted = before + START + drawing() + END + after
+    if os.environ.get("DEPLOYKIT_WRITE_DOCS"):
+        PAGE.write_text(wanted, "utf-8")
+    assert PAGE.read_text("utf-8") == wanted, "run: DEPLOYKIT_WRITE_DOCS=1 pytest tests/test_architecture.py"
+
+
+def test_no_arrow_goes_up() -> None:
+    order = rooms()
+    up = [
+        (room, other)
+        for room, others in imports().items()
+        for other in others
+        if room in order and (other not in order or order.index(other) < order.index(room))
+    ]
+    assert up == []
+
+
+def test_there_are_few_rooms_and_the_page_names_each() -> None:
+    exempt = {"__init__.py", "__main__.py", "py.typed", "__pycache__"}
+    entries = [path for path in (ROOT / "deploykit").iterdir() if path.name not in exempt]
+    present = sorted(path.name.removesuffix(".py") for path in entries)
+    assert len(present) <= MOST_ROOMS
+    assert present == sorted(rooms())
+    text = PAGE.read_text("utf-8")
+    assert [room for room in present if f"`{room}" not in text] == []
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    """Within a room as well: a module that needs another that needs it is one module, or three."""
+    files = {
+        ".".join(path.relative_to(base).with_suffix("").parts).removesuffix(".__init__"): path
+        for base in (ROOT, ROOT / "backends")
+        for path in base.glob("deploykit*/**/*.py")
+    }
+    graph = {
+        name: {target for m in at_top(path) if (target := known(m, files)) != name} for name, path in files.items()
+    }
+    assert list(circles(graph)) == []
+
+
+def at_top(path: Path) -> Iterator[str]:
+    """Imports that run when the module is imported: not those in functions or for type checking."""
+    for node in ast.parse(path.read_text("utf-8")).body:
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield from (f"{node.module}.{name.name}" for name in node.names)
+
+
+def known(module: str, files: dict[str, Path]) -> str:
+    return module if module in files else module.rpartition(".")[0]
+
+
+def circles(graph: dict[str, set[str]]) -> Iterator[list[str]]:
+    """Every way back to where a walk came from."""
+    done: set[str] = set()
+
+    def walk(name: str, trail: list[str]) -> Iterator[list[str]]:
+        if name in trail:
+            yield trail[trail.index(name) :]
+        elif name not in done:
+            for other in sorted(graph.get(name, ())):
+                yield from walk(other, [*trail, name])
+            done.add(name)
+
+    for name in sorted(graph):
+        yield from walk(name, [])
