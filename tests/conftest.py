@@ -1,12 +1,21 @@
+from __future__ import annotations
+
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 
+from deploykit.contract.sample_detectors import decoder_detector as build_detector
+from deploykit.contract.sample_detectors import decoder_feeds
+from deploykit.deciding.entry_values import GridKind, affine_for_range
+from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.graph import load_model, wrap_proto
 from deploykit.graph.collect import collect_facts
 from deploykit.graph.facts import GraphFacts
+from deploykit.numerics.sessions import Session
 
 AIMET = Path(__file__).parent / "data" / "aimet"
 
@@ -28,3 +37,60 @@ def graph_of() -> Callable[[str], GraphFacts]:
 def collect() -> Callable[[onnx.ModelProto], GraphFacts]:
     """Facts of any model."""
     return lambda model: collect_facts(wrap_proto(model, path=Path("model.onnx")))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Detector:
+    """A decoder detector with the encodings AIMET would give it: W8A16 from the ranges of its calibration samples.
+
+    ``wide`` are the ends of the names of tensors that no 16-bit grid holds: anchors, and parts of inverse sigmoids.
+    """
+
+    model: onnx.ModelProto
+    facts: GraphFacts
+    encodings: EncodingSet
+    calibration: list[dict[str, np.ndarray]]
+    feeds: list[dict[str, np.ndarray]]
+    wide: tuple[str, ...] = ("unreachable", "anchors", "enc.boxes", "enc.chosen", ".ratio", ".logit")
+
+    def without(self, *names: str) -> EncodingSet:
+        """The encodings without some entries."""
+        kept = {name: entry for name, entry in self.encodings.entries.items() if name not in names}
+        return replace(self.encodings, entries=kept)
+
+
+@pytest.fixture(scope="session")
+def decoder_detector() -> Detector:
+    """The detector of ``deploykit.contract.sample_detectors``; ``feeds`` were not used for calibration."""
+    model = build_detector()
+    calibration = decoder_feeds(4)
+    return Detector(
+        model=model,
+        facts=collect_facts(wrap_proto(model, path=Path("detector.onnx"))),
+        encodings=_calibrated(model, calibration),
+        calibration=calibration,
+        feeds=decoder_feeds(2, seed=7),
+    )
+
+
+def _calibrated(model: onnx.ModelProto, feeds: list[dict[str, np.ndarray]]) -> EncodingSet:
+    """Minimum and maximum: int8 for weights of MatMul and Conv, uint16 for every float tensor that moves.
+
+    The sizes cast to float have no entry, as in files of AIMET, which does not look behind integer inputs.
+    """
+    stored = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    weights = [n.input[1] for n in model.graph.node if n.op_type in ("MatMul", "Conv") and n.input[1] in stored]
+    constants = [name for name, value in stored.items() if value.dtype == np.float32 and value.ndim in (0, 3)]
+    made = [name for node in model.graph.node for name in node.output if name != "sizes"]
+    session = Session(model, capture=made)
+    runs = [{**feed, **session.run(feed)} for feed in feeds]
+    moving = ["images", *(name for name in made if runs[0][name].dtype == np.float32)]
+    entries = {name: Encoding(name=name, value=_grid([stored[name]], 8), is_param=True) for name in weights}
+    entries |= {name: Encoding(name=name, value=_grid([stored[name]], 16)) for name in constants}
+    entries |= {name: Encoding(name=name, value=_grid([run[name] for run in runs], 16)) for name in moving}
+    return EncodingSet(version="2.0.0", entries=entries)
+
+
+def _grid(values: list[np.ndarray], bits: int) -> Affine:
+    low, high = min(float(v.min()) for v in values), max(float(v.max()) for v in values)
+    return affine_for_range(low, high, GridKind(bits=bits, signed=bits == 8, symmetric=bits == 8))

@@ -56,11 +56,13 @@ def command(
 
 def _text(found: Located) -> str:
     seen = f"{found.compared} tensors compared in {found.rounds} rounds, {len(found.hidden)} not comparable"
+    seen += ", the budget ended before the search did" if found.exhausted else ""
     if found.first is None:
         views, head = found.outputs, f"no output is below {found.threshold_db:g} dB"
     else:
         views = (*found.first.inputs, found.first.output)
         head = f"first divergence: {found.first.op_type} {found.first.node}, output {found.first.output.name}"
+        head += "" if found.first.culprit is None else f", from {found.first.culprit}"
     rows = [(_db(view.sqnr_db), _side(view, 0), _side(view, 1), _name(view)) for view in views]
     return "\n".join([head, table(rows, header=("SQNR dB", "left range", "right range", "tensor")), seen])
 

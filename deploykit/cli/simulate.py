@@ -61,10 +61,8 @@ def _text(result: Simulation) -> str:
     head = table(rows, header=("output", "SQNR dB", "cosine", "largest error", "step"))
     on = f"{len(result.outputs)} samples" if result.samples is None else result.samples.described_for_humans
     lines = [head, f"{on}, {len(result.applied)} tensors quantized"]
-    if result.reordered is not None:
-        verdict = result.reordered
-        lost = f", {verdict.lost:.0%} of the rows have no partner" if verdict.lost else ""
-        lines.append(f"with rows behind TopK in the same order: {_db(verdict.overall_db)} dB{lost}")
+    if result.verdict is not None:
+        lines += result.verdict.lines()
     reasons = sorted(set(result.skipped.values()))
     for reason in reasons:
         count = sum(1 for why in result.skipped.values() if why == reason)

@@ -1,194 +1,233 @@
-"""Puts rows in the same order on both sides behind a TopK, where nearly equal scores may have changed places.
+"""Puts rows in the same order on both sides where their order means nothing: behind TopK, NonMaxSuppression and alike.
 
-Without that every tensor behind a TopK looks wrong although only its order differs. Rows that only one side chose have
-no partner and are left out, and counted.
+Which rows they are is told by the indices that were chosen (``match_chosen``); where nobody can see those, rows are
+matched by what they hold (``match_contents``). Rows that only one side has are left out, and counted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from deploykit.graph.facts import GraphFacts, NodeFact
+from deploykit.numerics.rows import Chosen, Flat, Joined, Listed, Rows, span
 
-__all__ = ["Aligned", "align_rows", "best_aligned", "choices_before", "orders"]
+__all__ = ["Aligned", "Pairs", "align", "match_chosen", "match_contents", "pair_costs", "row_numbers"]
 
 Numbers: TypeAlias = npt.NDArray[Any]
-Order: TypeAlias = tuple[Numbers, Numbers]
+Values: TypeAlias = Mapping[str, Numbers]
+Pairs: TypeAlias = tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]
+"""Places on the left and on the right, of the same length; each place at most once."""
 
-_LOSS_DB = 60.0
-_PICKS = frozenset({"Gather", "GatherElements", "GatherND"})
-_INDEX_OPS = 64
-_MOST_CHOICES = 6
-"""How many ops are looked through for the origin of an index, and how many choices are tried: nobody nests more."""
+_MOST_ROWS = 2048
+"""More rows than that are not matched by contents: the table of costs has a cell for every pair."""
 
 _LEAST_COMMON = 0.5
-"""Two sides that share less than this of their choices are not the same rows in another order: among few rows that are
-picked well anything agrees."""
+"""Two sides that share less than this of their rows did not choose the same things: among few rows picked well anything
+agrees, so they stay as they are."""
+
+_ALIKE = 0.5
+"""Partners found by contents lie within half a spread of one another, on average over the tables."""
+
+_FARTHEST = 3.0
+"""A difference of three times the usual spread is as bad as any: one odd column must not decide alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aligned:
     """Both tensors with common rows in the same order; ``lost`` is the share of rows without a partner.
 
-    ``reordered`` is False for two tensors that were left as they are.
+    ``reordered`` is False for two tensors that were left as they are, ``known`` when rows should have been matched and
+    could not be, since no side or only one showed what was chosen.
     """
 
     left: Numbers
     right: Numbers
     lost: float = 0.0
-    reordered: bool = True
+    reordered: bool = False
+    known: bool = True
 
 
-def choices_before(facts: GraphFacts, tensor: str) -> tuple[str, ...]:
-    """The index tensors by which a tensor's rows were chosen, the nearest first.
+def align(left: Numbers, right: Numbers, axes: Sequence[Rows | None], seen: tuple[Values, Values]) -> Aligned:
+    """A tensor as both sides have it, every axis of chosen rows put in order.
 
-    These are the indices of every TopK it depends on, and those that a Gather reads and that a TopK made: with many
-    classes the chosen place is divided by their number before rows are gathered.
+    ``axes`` are those of ``RowSets``; ``seen`` are the values of each side, with the index tensors that were shown.
     """
-    found: dict[str, None] = {}
-    seen, layer = {tensor}, [tensor]
-    while layer:
-        following = []
-        for name in layer:
-            maker = facts.producer_of(name)
-            if maker is None:
-                continue
-            found.update((choice, None) for choice in _choices(facts, maker))
-            fresh = [other for other in maker.inputs if other and other not in seen]
-            seen.update(fresh)
-            following += fresh
-        layer = following
-    return tuple(found)
-
-
-def _choices(facts: GraphFacts, node: NodeFact) -> Iterator[str]:
-    if node.op_type == "TopK" and len(node.outputs) > 1 and node.outputs[1]:
-        yield node.outputs[1]
-    if node.op_type in _PICKS and len(node.inputs) > 1 and _from_topk(facts, node.inputs[1]):
-        yield node.inputs[1]
-
-
-def _from_topk(facts: GraphFacts, index: str) -> bool:
-    """True when an index tensor comes from a TopK over a few ops on integers."""
-    seen, todo = {index}, [index]
-    while todo and len(seen) <= _INDEX_OPS:
-        maker = facts.producer_of(todo.pop())
-        if maker is None:
+    lost, moved, known = 0.0, False, True
+    for axis, rows in enumerate(axes):
+        if rows is None or left.ndim != len(axes) or right.ndim != len(axes):
             continue
-        if maker.op_type == "TopK":
-            return True
-        fresh = [name for name in maker.inputs if name and name not in seen]
-        seen.update(fresh)
-        todo += fresh
-    return False
-
-
-def best_aligned(
-    name: str,
-    left: Mapping[str, Numbers],
-    right: Mapping[str, Numbers],
-    choices: Sequence[str],
-    agreement: Callable[[Numbers, Numbers], float],
-) -> tuple[Aligned, float]:
-    """A tensor as both sides show it, or in the order of the choices that agrees best, and how well (dB).
-
-    Every row that is lost on the way must buy its part of ``_LOSS_DB``, so that a few well picked rows do not win.
-    """
-    best = Aligned(left=left[name], right=right[name], reordered=False)
-    value = score = agreement(best.left, best.right)
-    for first, second in orders(left, right, choices):
-        for aligned in align_rows(left[name], right[name], first, second):
-            found = agreement(aligned.left, aligned.right)
-            if found - _LOSS_DB * aligned.lost > score:
-                best, value, score = aligned, found, found - _LOSS_DB * aligned.lost
-    return best, value
-
-
-def orders(left: Mapping[str, Numbers], right: Mapping[str, Numbers], choices: Sequence[str]) -> Iterator[Order]:
-    """Every choice that differs between the sides, and every pair of them seen through one another."""
-    known = [(left[name], right[name]) for name in choices[:_MOST_CHOICES] if name in left and name in right]
-    for position, (one, two) in enumerate(known):
-        if not np.array_equal(one, two):
-            yield one, two
-        for far_one, far_two in known[position + 1 :]:
-            near, far = _through(one, far_one), _through(two, far_two)
-            if near is not None and far is not None and not np.array_equal(near, far):
-                yield near, far
-
-
-def _through(near: Numbers, far: Numbers) -> Numbers | None:
-    """What rows of rows are rows of: the far choice at the places of the near one."""
-    near, far = _table(near), _table(far)
-    if near.shape[0] != far.shape[0] or not near.size or int(near.max()) >= far.shape[1] or int(near.min()) < 0:
-        return None
-    return np.take_along_axis(far, near.astype(np.int64), axis=1)
-
-
-def _table(index: Numbers) -> Numbers:
-    """An index tensor as (batch, k): of equal columns, as GatherElements wants them, one is enough."""
-    if index.ndim < 2:
-        return index.reshape(1, -1)
-    flat = index.reshape(*index.shape[:2], -1)
-    return flat[..., 0] if index.shape[1] > 1 or flat.shape[2] == 1 else flat[:, 0]
-
-
-def align_rows(left: Numbers, right: Numbers, chosen_left: Numbers, chosen_right: Numbers) -> Iterator[Aligned]:
-    """Every way to read the leading axes as the chosen rows: (batch, k, …) or (k, …).
-
-    ``chosen_*`` are the indices that a TopK gave on each side, of shape (k,), (batch, k) or (batch, k, 1).
-    """
-    for first, second in _tables(chosen_left, chosen_right):
-        batch, count = first.shape
-        if left.shape != right.shape or left.size == 0:
-            return
-        if left.shape[:2] == (batch, count):
-            shaped = left, right
-        elif batch == 1 and left.shape[:1] == (count,):
-            shaped = left[None], right[None]
-        else:
+        one = row_numbers(rows, left.shape[axis], seen[0])
+        two = row_numbers(rows, right.shape[axis], seen[1])
+        if one is None or two is None:
+            known = False
             continue
-        aligned = _align(*shaped, first, second)
-        if aligned is not None:
-            yield aligned
+        made = _along(left, right, axis, one, two)
+        if made is None:
+            known = False
+            continue
+        left, right, share, changed = made
+        lost, moved = max(lost, share), moved or changed
+    return Aligned(left=left, right=right, lost=lost, reordered=moved, known=known)
 
 
-def _tables(first: Numbers, second: Numbers) -> Iterator[tuple[Numbers, Numbers]]:
-    """The indices as (batch, k), the chosen axis last or last but one."""
-    if first.shape != second.shape:
-        return
-    if first.ndim == 1:
-        yield first[None], second[None]
-    elif first.ndim == 2:
-        yield first, second
-    elif first.ndim == 3:
-        yield first[..., 0], second[..., 0]
-        if first.shape[1] == 1:
-            yield first[:, 0], second[:, 0]
-
-
-def _align(left: Numbers, right: Numbers, first: Numbers, second: Numbers) -> Aligned | None:
-    lefts, rights, kept = [], [], 0
-    for row, (one, two) in enumerate(zip(first, second, strict=True)):
-        _, at_left, at_right = np.intersect1d(_numbered(one), _numbered(two), return_indices=True)
-        kept += at_left.size
-        lefts.append(left[row][at_left])
-        rights.append(right[row][at_right])
-    if kept < _LEAST_COMMON * first.size:
+def _along(
+    left: Numbers, right: Numbers, axis: int, one: Numbers, two: Numbers
+) -> tuple[Numbers, Numbers, float, bool] | None:
+    """One axis in order; with a choice per batch item, every item by itself and their rows behind one another."""
+    batch = max(one.shape[0], two.shape[0])
+    one, two = (np.broadcast_to(side, (batch, side.shape[1])) for side in (one, two))
+    if batch == 1:
+        first, second = match_chosen(one[0], two[0])
+        changed = not np.array_equal(one, two)
+        share = 1 - first.size / max(one.shape[1], two.shape[1], 1)
+        if share > _LEAST_COMMON:
+            return left, right, share, False
+        return np.take(left, first, axis=axis), np.take(right, second, axis=axis), share, changed
+    if axis == 0 or left.shape[0] != one.shape[0] or right.shape[0] != two.shape[0] or one.shape != two.shape:
         return None
-    return Aligned(left=np.concatenate(lefts), right=np.concatenate(rights), lost=1 - kept / first.size)
+    parts = [match_chosen(a, b) for a, b in zip(one, two, strict=True)]
+    kept = sum(first.size for first, _ in parts)
+    if kept < _LEAST_COMMON * one.size:
+        return left, right, 1 - kept / max(one.size, 1), False
+    lefts = [np.take(left[item], first, axis=axis - 1) for item, (first, _) in enumerate(parts)]
+    rights = [np.take(right[item], second, axis=axis - 1) for item, (_, second) in enumerate(parts)]
+    joined = np.concatenate(lefts, axis=axis - 1)[None], np.concatenate(rights, axis=axis - 1)[None]
+    return (*joined, 1 - kept / max(one.size, 1), not np.array_equal(one, two))
 
 
-def _numbered(chosen: Numbers) -> Numbers:
-    """The chosen places made unique: a row may be chosen twice, for two classes."""
-    order = np.argsort(chosen, kind="stable")
-    ranked = chosen[order]
+def row_numbers(rows: Rows | None, length: int, values: Values) -> npt.NDArray[np.int64] | None:
+    """What each row is, as numbers that mean the same on both sides; None where an index was not shown.
+
+    The shape is (1, rows), or (batch, rows) where every item of a batch chose its own.
+    """
+    match rows:
+        case None:
+            return np.arange(length, dtype=np.int64)[None]
+        case Chosen():
+            return _chosen(rows, values)
+        case Listed():
+            return _listed(rows, values)
+        case Flat():
+            return _flat(rows, values)
+        case Joined():
+            return _joined(rows, values)
+
+
+def _chosen(rows: Chosen, values: Values) -> npt.NDArray[np.int64] | None:
+    if rows.index not in values:
+        return None
+    index = np.moveaxis(values[rows.index], rows.axis, -1).astype(np.int64)
+    index = index.reshape(-1, index.shape[-1])
+    if (index == index[:1]).all():  # one choice for the whole batch, or repeated for every column
+        index = index[:1]
+    inner = row_numbers(rows.of, rows.size, values)
+    if inner is None or inner.shape[0] not in (1, index.shape[0]) or not index.size:
+        return None
+    if int(index.max()) >= inner.shape[1] or int(index.min()) < 0:
+        return None
+    return np.take_along_axis(np.broadcast_to(inner, (index.shape[0], inner.shape[1])), index, axis=1)
+
+
+def _listed(rows: Listed, values: Values) -> npt.NDArray[np.int64] | None:
+    if rows.index not in values:
+        return None
+    entries = np.moveaxis(values[rows.index], rows.axis, 0).astype(np.int64)
+    number = np.zeros(entries.shape[0], np.int64)
+    columns = entries.reshape(entries.shape[0], -1)
+    for column in columns.T:
+        number = number * (1 << (60 // max(columns.shape[1], 1))) + column
+    return number[None]
+
+
+def _flat(rows: Flat, values: Values) -> npt.NDArray[np.int64] | None:
+    total: npt.NDArray[np.int64] = np.zeros((1, 1), np.int64)
+    for part, length in rows.parts:
+        numbers = row_numbers(part, length, values)
+        if numbers is None:
+            return None
+        reach = span(part, length)
+        if total.shape == (1, numbers.shape[0]) and numbers.shape[0] > 1:  # a batch that was merged with its rows
+            total = (total.T * reach + numbers).reshape(1, -1)
+            continue
+        total = (total[:, :, None] * reach + numbers[:, None, :]).reshape(max(len(total), len(numbers)), -1)
+    return total
+
+
+def _joined(rows: Joined, values: Values) -> npt.NDArray[np.int64] | None:
+    found: list[npt.NDArray[np.int64]] = []
+    before = 0
+    for part, length in rows.parts:
+        numbers = row_numbers(part, length, values)
+        if numbers is None or (found and len(numbers) != len(found[0])):
+            return None
+        found.append(numbers + before)
+        before += span(part, length)
+    return np.concatenate(found, axis=1)
+
+
+def match_chosen(one: Numbers, two: Numbers) -> Pairs:
+    """The places of the numbers that both sides have, in the order of the left side; repeated ones by turn."""
+    _, first, second = np.intersect1d(_by_turn(one), _by_turn(two), return_indices=True)
+    order = np.argsort(first, kind="stable")
+    return first[order], second[order]
+
+
+def _by_turn(numbers: Numbers) -> npt.NDArray[Any]:
+    """Numbers made unique by how often they came before."""
+    order = np.argsort(numbers, kind="stable")
+    ranked = numbers[order]
     starts = np.r_[True, ranked[1:] != ranked[:-1]]
     first = np.maximum.accumulate(np.where(starts, np.arange(ranked.size), 0))
-    times = np.empty(chosen.size, dtype=np.int64)
-    times[order] = np.arange(ranked.size) - first
-    return chosen.astype(np.int64) * chosen.size + times
+    turn = np.empty(numbers.size, dtype=np.int64)
+    turn[order] = np.arange(ranked.size) - first
+    pairs = np.empty(numbers.size, dtype=[("number", np.int64), ("turn", np.int64)])
+    pairs["number"], pairs["turn"] = numbers, turn
+    return pairs
+
+
+def match_contents(left: Sequence[Numbers], right: Sequence[Numbers]) -> Pairs | None:
+    """Rows of several tables, (rows, columns) each, matched by how alike they are.
+
+    Every table counts the same; columns are measured by their spread on the left, whole numbers are equal or not. The
+    closest two are paired first, each row once. None for too many rows, and where less than half find a partner.
+    """
+    counts = left[0].shape[0], right[0].shape[0]
+    if max(counts) > _MOST_ROWS:
+        return None
+    costs = np.zeros(counts)
+    for one, two in zip(left, right, strict=True):
+        costs += _table_costs(one, two)
+    pairs = pair_costs(costs, most=_ALIKE * len(left))
+    return pairs if pairs[0].size >= _LEAST_COMMON * max(counts) else None
+
+
+def _table_costs(one: Numbers, two: Numbers) -> npt.NDArray[np.float64]:
+    whole = one.dtype.kind in "iub"
+    first, second = (np.nan_to_num(np.asarray(table, np.float64), posinf=1e30, neginf=-1e30) for table in (one, two))
+    costs = np.zeros((first.shape[0], second.shape[0]))
+    for a, b in zip(first.T, second.T, strict=True):
+        spread = float(np.std(a)) or 1.0
+        distance = np.abs(a[:, None] - b[None, :])
+        costs += (distance != 0) if whole else np.minimum(distance / spread, _FARTHEST)
+    return np.asarray(costs / max(first.shape[1], 1))
+
+
+def pair_costs(costs: npt.NDArray[np.float64], *, most: float = np.inf) -> Pairs:
+    """Pairs of rows and columns, the cheapest first, each once; none that costs more than ``most``."""
+    free = np.ones(costs.shape[0], bool), np.ones(costs.shape[1], bool)
+    partner = np.full(costs.shape[0], -1, np.intp)
+    left_over = min(costs.shape)
+    for cell in np.argsort(costs, axis=None, kind="stable"):
+        row, column = divmod(int(cell), costs.shape[1])
+        if not left_over or not costs[row, column] <= most:
+            break
+        if free[0][row] and free[1][column]:
+            partner[row] = column
+            left_over -= 1
+            free[0][row] = free[1][column] = False
+    first = np.flatnonzero(partner >= 0)
+    return first, partner[first]

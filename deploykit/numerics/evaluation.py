@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from deploykit.findings import Finding, exit_status
 from deploykit.numerics.comparison import Comparison, compare
-from deploykit.numerics.outputs import read_pair
+from deploykit.numerics.output_judging import OutputJudge
+from deploykit.numerics.outputs import Outputs, OutputSet, read_pair
 from deploykit.numerics.rules import RULES as COMPARISON_RULES
 from deploykit.numerics.rules import Judged, Thresholds
+from deploykit.numerics.verdicts import Verdict
 
 if TYPE_CHECKING:
     from deploykit.graph.facts import GraphFacts
@@ -24,6 +26,7 @@ class Evaluation:
 
     comparison: Comparison
     findings: tuple[Finding, ...]
+    verdict: Verdict | None = None
 
     @property
     def exit_status(self) -> int:
@@ -32,7 +35,9 @@ class Evaluation:
 
     def to_json(self, *, slices: bool = False) -> dict[str, Any]:
         """The published shape; ``slices`` adds every slice of every axis."""
-        return self.comparison.to_json(slices=slices) | {"findings": [finding.to_json() for finding in self.findings]}
+        verdict = None if self.verdict is None else self.verdict.to_json()
+        findings = [finding.to_json() for finding in self.findings]
+        return self.comparison.to_json(slices=slices) | {"verdict": verdict, "findings": findings}
 
 
 def evaluate(
@@ -49,16 +54,38 @@ def evaluate(
     ``model`` is the float model (default: ``baseline`` where that is a model); ``target`` only completes the command
     that is proposed for a dead output. Raises InputError and UsageError for what cannot be read or compared.
     """
-    comparison = compare(*read_pair(baseline, candidate, data))
+    sides = read_pair(baseline, candidate, data)
+    comparison = compare(*sides)
     known = baseline if model is None and baseline.suffix == ".onnx" else model
+    facts = _facts(known)
+    verdict = None if facts is None or comparison.mismatches else _judge(facts, *sides, thresholds)
     judged = Judged(
         comparison=comparison,
-        facts=_facts(known),
+        facts=facts,
         model=str(known or "MODEL"),
         target=target,
         thresholds=thresholds or Thresholds(),
+        verdict=verdict,
     )
-    return Evaluation(comparison=comparison, findings=COMPARISON_RULES.run(judged))
+    return Evaluation(comparison=comparison, findings=COMPARISON_RULES.run(judged), verdict=verdict)
+
+
+def _judge(
+    facts: GraphFacts, baseline: OutputSet, candidate: OutputSet, thresholds: Thresholds | None
+) -> Verdict | None:
+    """The judge's verdict on the samples that both sides have; what was saved was saved on data that somebody chose."""
+    shared = sorted(baseline.samples.keys() & candidate.samples.keys())
+    if not shared:
+        return None
+    sides = [[_named(facts, side.samples[name]()) for name in shared] for side in (baseline, candidate)]
+    return OutputJudge(facts, label="given", thresholds=thresholds).compare(*sides)
+
+
+def _named(facts: GraphFacts, outputs: Outputs) -> Outputs:
+    """A lone array is the model's only output, whatever the file calls it."""
+    return (
+        dict(zip(facts.outputs, outputs.values(), strict=True)) if len(facts.outputs) == len(outputs) == 1 else outputs
+    )
 
 
 def _facts(model: Path | None) -> GraphFacts | None:

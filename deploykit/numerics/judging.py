@@ -1,46 +1,41 @@
-"""Judges outputs against the float model's, with rows in the same order behind a TopK.
+"""The one judge: holds what a model gives on samples against what something else gave: right, wrong or not judged.
 
-A detector whose second best box became the best is not wrong; compared row by row it would look as bad as noise. Rows
-that only one side chose are left out, and their share is told.
+Everybody who compares outputs asks it: plans, simulations, evaluations, emulation, verification. It runs the reference
+once; limits come from ``deploykit.numerics.thresholds``, meanings from ``deploykit.numerics.kinds``.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
-import numpy as np
 import numpy.typing as npt
 
 from deploykit.graph.facts import GraphFacts
-from deploykit.numerics.alignment import best_aligned, choices_before
-from deploykit.numerics.quality import sqnr_db
+from deploykit.numerics.output_judging import OutputJudge
 from deploykit.numerics.sessions import Feed, Session
+from deploykit.numerics.thresholds import Against, Thresholds
+from deploykit.numerics.verdicts import JudgedNumber, Oddity, Verdict
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-__all__ = ["Judge", "Verdict", "made_by"]
+__all__ = ["Judge", "JudgedNumber", "LabelledSamples", "Oddity", "OutputJudge", "Verdict", "made_by"]
 
 Numbers: TypeAlias = npt.NDArray[Any]
-_Pair: TypeAlias = tuple[Numbers, Numbers, float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """SQNR over all outputs and per output; ``lost`` is the largest share of rows without a partner in any output."""
+@runtime_checkable
+class LabelledSamples(Protocol):
+    """Samples that say where they come from."""
 
-    overall_db: float
-    sqnr_db: Mapping[str, float]
-    lost: float = 0.0
+    @property
+    def feeds(self) -> Sequence[Feed]:
+        """The inputs, one mapping per sample."""
 
-    def to_json(self) -> dict[str, Any]:
-        """The published shape; what is not finite is None."""
-        numbers = {name: value if math.isfinite(value) else None for name, value in self.sqnr_db.items()}
-        overall = self.overall_db if math.isfinite(self.overall_db) else None
-        return {"sqnr_db": overall, "outputs": numbers, "lost_rows": round(self.lost, 4)}
+    @property
+    def label(self) -> str:
+        """Given, recorded, declared, derived or arbitrary."""
 
 
 def made_by(model: ModelProto, names: Iterable[str]) -> tuple[str, ...]:
@@ -50,15 +45,32 @@ def made_by(model: ModelProto, names: Iterable[str]) -> tuple[str, ...]:
 
 
 class Judge:
-    """The float model's outputs on samples; ``choices`` are tensors that a run should show beside its outputs."""
+    """One model's outputs on samples. ``choices`` are tensors that a run should show beside its outputs, if it can.
 
-    def __init__(self, model: ModelProto, facts: GraphFacts, feeds: Sequence[Feed]) -> None:
-        self.feeds = feeds
+    Plain feeds come from nowhere in particular: their label is ``arbitrary`` unless it is given, and then nothing is
+    judged. ``against`` says what the model is; ``bits`` is the narrowest activation type of what is judged (0: float).
+    """
+
+    def __init__(
+        self,
+        model: ModelProto,
+        facts: GraphFacts,
+        samples: Sequence[Feed] | LabelledSamples,
+        *,
+        label: str = "arbitrary",
+        against: Against = Against.FLOAT,
+        bits: int = 0,
+        thresholds: Thresholds | None = None,
+    ) -> None:
+        if isinstance(samples, LabelledSamples):
+            self.feeds, label = samples.feeds, samples.label
+        else:
+            self.feeds = samples
         self.names = tuple(item.name for item in model.graph.output)
-        self._tops = {name: choices_before(facts, name) for name in self.names}
-        self.choices = tuple(dict.fromkeys(choice for choices in self._tops.values() for choice in choices))
+        self._judge = OutputJudge(facts, label=label, against=against, bits=bits, thresholds=thresholds)
+        self.choices = made_by(model, self._judge.choices)
         session = Session(model, capture=self.choices)
-        self.reference = [session.run(feed) for feed in feeds]
+        self.reference = [session.run(feed) for feed in self.feeds]
 
     def judge(self, run: Callable[[Feed], Mapping[str, Numbers]]) -> Verdict:
         """Run every sample and compare; what ``run`` returns must hold the outputs and may hold the choices."""
@@ -66,24 +78,4 @@ class Judge:
 
     def compare(self, outputs: Sequence[Mapping[str, Numbers]]) -> Verdict:
         """``judge`` for what was run already, one mapping per sample."""
-        per_output: dict[str, list[_Pair]] = {
-            name: [_best(name, a, b, self._tops[name]) for a, b in zip(self.reference, outputs, strict=True)]
-            for name in self.names
-        }
-        everything = [pair for pairs in per_output.values() for pair in pairs]
-        return Verdict(
-            overall_db=_sqnr(everything),
-            sqnr_db={name: _sqnr(pairs) for name, pairs in per_output.items()},
-            lost=max((lost for _, _, lost in everything), default=0.0),
-        )
-
-
-def _sqnr(pairs: Sequence[_Pair]) -> float:
-    wanted = np.concatenate([np.asarray(one, np.float64).ravel() for one, _, _ in pairs])
-    return sqnr_db(wanted, np.concatenate([np.asarray(two, np.float64).ravel() for _, two, _ in pairs]))
-
-
-def _best(name: str, left: Mapping[str, Numbers], right: Mapping[str, Numbers], choices: Sequence[str]) -> _Pair:
-    """The pair as it is, or with rows in the order of some choice, whichever agrees best."""
-    best, _ = best_aligned(name, left, right, choices, sqnr_db)
-    return best.left, best.right, best.lost
+        return self._judge.compare(self.reference, outputs, self.feeds)

@@ -1,30 +1,42 @@
-"""Finds the first operator at which two executions of a graph diverge, looking at few tensors per round.
+"""Finds the operator at which two executions of a graph part, looking at few tensors per round and within a budget.
 
-First means: its output is off and everything it reads is not. Tensors are compared by SQNR, behind a TopK after putting
-rows in the same order. It runs what it is given and judges no device.
+That is the first whose output is off although what it reads is not; where quality only wears away, the step down. Rows
+behind a choice are matched at every operator. It runs what it is given and judges no device.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from deploykit.graph.facts import GraphFacts
-from deploykit.numerics.alignment import best_aligned, choices_before
+from deploykit.graph.facts import GraphFacts, NodeFact
+from deploykit.graph.static import static_tensors
+from deploykit.numerics.alignment import align
+from deploykit.numerics.located import Culprit, Divergence, Located, TensorView
 from deploykit.numerics.quality import sqnr_db
+from deploykit.numerics.row_sets import RowSets
+from deploykit.numerics.rows import Rows
 from deploykit.numerics.sessions import Feed
 
-__all__ = ["Divergence", "Located", "Probe", "TensorView", "locate"]
+__all__ = ["SESSIONS", "Divergence", "Located", "Probe", "TensorView", "locate"]
 
 Numbers: TypeAlias = npt.NDArray[Any]
 
+SESSIONS = 20
+"""So many sessions a search may open, both sides together, unless it is told otherwise."""
+
 _HUGE = 1e4
 """Values beyond this are compared apart from the rest of their tensor when the rest is much smaller."""
+
+_ORDINARY_DB = 20.0
+"""A stored tensor that is closer to its original than that is not what an operator fails by."""
+
+_STEP_DOWN = 6.0
+"""An operator that loses less than this (dB) against what it reads is no cause: quality wears away along a graph."""
 
 
 class Probe(Protocol):
@@ -36,80 +48,8 @@ class Probe(Protocol):
     def show(self, names: Sequence[str], feed: Feed) -> Mapping[str, Numbers]:
         """The values of some tensors for one sample; a name it cannot show after all is left out."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TensorView:
-    """One tensor on both sides. ``lost`` is the share of rows that only one side has (behind a TopK)."""
-
-    name: str
-    sqnr_db: float
-    left_range: tuple[float, float]
-    right_range: tuple[float, float]
-    left_dtype: str
-    right_dtype: str
-    reordered: bool = False
-    lost: float = 0.0
-
-    def to_json(self) -> dict[str, Any]:
-        """The published shape; what is not finite is None."""
-        return {
-            "tensor": self.name,
-            "sqnr_db": _finite(self.sqnr_db),
-            "left": {"dtype": self.left_dtype, "range": [_finite(end) for end in self.left_range]},
-            "right": {"dtype": self.right_dtype, "range": [_finite(end) for end in self.right_range]},
-            "reordered": self.reordered,
-            "lost": round(self.lost, 4),
-        }
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Divergence:
-    """The operator, its diverging output, and what it reads, on both sides."""
-
-    node: str
-    op_type: str
-    output: TensorView
-    inputs: tuple[TensorView, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """The published shape."""
-        return {
-            "node": self.node,
-            "op_type": self.op_type,
-            "output": self.output.to_json(),
-            "inputs": [view.to_json() for view in self.inputs],
-        }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Located:
-    """``first`` is None when every output agrees. ``rounds`` and ``compared`` say how much was looked at.
-
-    ``hidden`` are computed tensors that one side cannot show: a divergence may lie in one of them instead.
-    """
-
-    first: Divergence | None
-    outputs: tuple[TensorView, ...]
-    rounds: int
-    compared: int
-    hidden: tuple[str, ...]
-    threshold_db: float
-
-    def to_json(self) -> dict[str, Any]:
-        """The published shape of ``deploykit locate --json``."""
-        return {
-            "diverges": self.first is not None,
-            "first": None if self.first is None else self.first.to_json(),
-            "outputs": [view.to_json() for view in self.outputs],
-            "rounds": self.rounds,
-            "compared": self.compared,
-            "hidden": len(self.hidden),
-            "threshold_db": self.threshold_db,
-        }
+    def stored(self, name: str) -> Numbers | None:
+        """The values of a stored tensor as this execution uses them; None when it is not stored."""
 
 
 def locate(
@@ -120,21 +60,17 @@ def locate(
     *,
     threshold_db: float = 20.0,
     per_round: int = 48,
+    sessions: int = SESSIONS,
 ) -> Located:
     """Compare two executions of one graph on samples; ``threshold_db`` is the SQNR below which a tensor is off.
 
-    Each round shows at most ``per_round`` tensors on both sides, spread over what may still hold the first divergence.
+    Each round opens a session per side and shows at most ``per_round`` tensors, spread over what may still hold the
+    cause. When ``sessions`` are used up the nearest known operator is named, and the result says so.
     """
-    search = _Search(facts, left, right, feeds, threshold_db)
+    search = _Search(facts, left, right, feeds, max(sessions // 2, 1))
     outputs = [name for name in facts.outputs if name in search.shown]
     search.look(outputs)
-    bad = next((name for name in outputs if search.is_off(name)), None)
-    while bad is not None:
-        suspects = search.suspects(bad)
-        if not suspects:
-            break
-        search.look(_spread(suspects, per_round))
-        bad = next((name for name in suspects if search.is_off(name)), bad)
+    bad = search.cause(outputs, threshold_db, per_round)
     return Located(
         first=None if bad is None else search.divergence(bad),
         outputs=tuple(search.views[name] for name in outputs),
@@ -142,6 +78,7 @@ def locate(
         compared=len(search.views),
         hidden=tuple(search.hidden),
         threshold_db=threshold_db,
+        exhausted=search.exhausted,
     )
 
 
@@ -153,34 +90,64 @@ def _spread(names: Sequence[str], most: int) -> list[str]:
 
 
 class _Search:
-    """What both sides can show, what was seen, and what may still be the first divergence."""
+    """What both sides can show, what was seen, and what may still be the cause."""
 
-    def __init__(
-        self, facts: GraphFacts, left: Probe, right: Probe, feeds: Sequence[Feed], threshold_db: float
-    ) -> None:
+    def __init__(self, facts: GraphFacts, left: Probe, right: Probe, feeds: Sequence[Feed], rounds: int) -> None:
         self.facts = facts
         self._sides = (left, right)
         self._feeds = feeds
-        self._threshold = threshold_db
+        self._left_rounds = rounds
+        self._rows = RowSets(facts)
         both = set(left.tensors()) & set(right.tensors())
         made = [name for node in facts.nodes for name in node.outputs if name and self._is_float(name)]
         self.shown = [name for name in made if name in both]
         self.hidden = [name for name in made if name not in both]
         self._open = both
+        self._static = static_tensors(facts)
         self._order = {name: place for place, name in enumerate(self.shown)}
         self.views: dict[str, TensorView] = {}
         self.rounds = 0
+        self.exhausted = False
 
     def _is_float(self, name: str) -> bool:
         fact = self.facts.tensors[name]
         return not fact.is_weight and (fact.is_float or not fact.dtype)
 
-    def is_off(self, name: str) -> bool:
+    def is_off(self, name: str, threshold: float) -> bool:
         view = self.views.get(name)
-        return view is not None and not view.sqnr_db >= self._threshold
+        return view is not None and not view.sqnr_db >= threshold
 
-    def suspects(self, bad: str) -> list[str]:
-        """Unseen tensors that ``bad`` depends on without a sound tensor in between, in graph order."""
+    def cause(self, outputs: Sequence[str], threshold: float, per_round: int) -> str | None:
+        """The first tensor that is off; while it lost little at once, the first that is off by clearly more."""
+        first = found = self._first(outputs, threshold, per_round)
+        while found is not None and not self._is_step(found):
+            threshold = self.views[found].sqnr_db - _STEP_DOWN
+            found = self._first(outputs, threshold, per_round)
+        return found or first
+
+    def _is_step(self, name: str) -> bool:
+        """True where an operator's output is much worse than the worst that it reads, or where that is not known."""
+        maker = self.facts.producer_of(name)
+        read = [other for other in maker.inputs if other in self._order] if maker is not None else []
+        self.look(read)
+        known = [self.views[other].sqnr_db for other in read if other in self.views]
+        value = self.views[name].sqnr_db
+        return not known or not math.isfinite(value) or min(known) - value >= _STEP_DOWN
+
+    def _first(self, outputs: Sequence[str], threshold: float, per_round: int) -> str | None:
+        bad = next((name for name in outputs if self.is_off(name, threshold)), None)
+        while bad is not None and not self.exhausted:
+            suspects = self.suspects(bad, threshold)
+            unseen = [name for name in suspects if name not in self.views]
+            self.look(_spread(unseen, per_round))
+            off = next((name for name in suspects if self.is_off(name, threshold)), None)
+            if off is None and not unseen:
+                break
+            bad = off or bad
+        return bad
+
+    def suspects(self, bad: str, threshold: float) -> list[str]:
+        """Tensors unseen or off that ``bad`` depends on without a sound tensor in between, in graph order."""
         found, todo, seen = [], [bad], {bad}
         while todo:
             maker = self.facts.producer_of(todo.pop())
@@ -188,32 +155,32 @@ class _Search:
                 if not name or name in seen:
                     continue
                 seen.add(name)
-                if name in self.views and not self.is_off(name):
+                if name in self.views and not self.is_off(name, threshold):
                     continue
-                if name in self._order and name not in self.views:
+                if name in self._order:
                     found.append(name)
                 todo.append(name)
         return sorted(found, key=self._order.__getitem__)
 
     def look(self, names: Sequence[str]) -> None:
-        """Show tensors on both sides, with the choices of every TopK before them, and compare."""
+        """Show tensors on both sides, with the choices that order their rows, and compare."""
         fresh = [name for name in names if name not in self.views]
         if not fresh:
             return
+        if self.rounds >= self._left_rounds:
+            self.exhausted = True
+            return
         self.rounds += 1
-        choices = {name: choices_before(self.facts, name) for name in fresh}
-        extra = {choice for found in choices.values() for choice in found}
-        wanted = list(dict.fromkeys([*fresh, *(name for name in sorted(extra) if name in self._open)]))
+        choices = {choice for name in fresh for choice in self._rows.choices_of(name) if choice in self._open}
+        wanted = list(dict.fromkeys([*fresh, *sorted(choices)]))
         shown = [[side.show(wanted, feed) for feed in self._feeds] for side in self._sides]
         for name in fresh:
-            self.views[name] = _worst(
-                [
-                    _compare(name, one, two, choices[name])
-                    for one, two in zip(*shown, strict=True)
-                    if name in one and name in two
-                ],
-                name,
-            )
+            views = [
+                _compare(name, one, two, self._rows.axes(name))
+                for one, two in zip(*shown, strict=True)
+                if name in one and name in two
+            ]
+            self.views[name] = _worst(views, name)
 
     def divergence(self, bad: str) -> Divergence:
         maker = self.facts.producer_of(bad)
@@ -224,8 +191,53 @@ class _Search:
             node=maker.label,
             op_type=maker.op_type,
             output=self.views[bad],
-            inputs=tuple(self.views[name] for name in inputs),
+            inputs=tuple(self.views[name] for name in inputs if name in self.views),
+            culprit=self._culprit(maker, self.views[bad]),
         )
+
+    def _culprit(self, maker: NodeFact, view: TensorView) -> Culprit | None:
+        """The stored value behind an operator: so large that it takes the whole grid, or not the same on both sides."""
+        huge, other = [], []
+        for name in self._constants(maker):
+            one, two = (side.stored(name) for side in self._sides)
+            if one is None or one.dtype.kind != "f" or not one.size:
+                continue
+            value = _largest(one)
+            if _takes_the_grid(value, view):
+                huge.append(Culprit(tensor=name, value=value))
+            elif two is not None and not _agreement(one, two) >= _ORDINARY_DB:
+                other.append(Culprit(tensor=name, value=value))
+        return next(iter([*huge, *other]), None)
+
+    def _constants(self, maker: NodeFact) -> Iterator[str]:
+        """Stored tensors that an operator reads, directly or through operators on stored values alone."""
+        todo, seen = list(maker.inputs), set(maker.inputs)
+        while todo:
+            name = todo.pop(0)
+            fact = self.facts.tensors.get(name)
+            if fact is None or name not in self._static:
+                continue
+            if fact.is_weight:
+                yield name
+                continue
+            node = self.facts.producer_of(name)
+            fresh = [other for other in (node.inputs if node is not None else ()) if other and other not in seen]
+            seen.update(fresh)
+            todo += fresh
+
+
+def _largest(values: Numbers) -> float:
+    """The value of the largest magnitude, with its sign; NaN where there is one."""
+    flat = np.asarray(values, np.float64).ravel()
+    return float(flat[int(np.argmax(np.where(np.isnan(flat), np.inf, np.abs(flat))))])
+
+
+def _takes_the_grid(value: float, view: TensorView) -> bool:
+    """True for a value that reaches the output and leaves no step of a 16-bit grid to the rest of it."""
+    if not math.isfinite(value):
+        return True
+    reach = max(abs(end) for end in view.left_range)
+    return abs(value) > _HUGE * max(view.typical, 1e-9) and reach >= abs(value) / 2
 
 
 def _worst(views: list[TensorView], name: str) -> TensorView:
@@ -238,18 +250,20 @@ def _worst(views: list[TensorView], name: str) -> TensorView:
 
 
 def _compare(
-    name: str, left: Mapping[str, Numbers], right: Mapping[str, Numbers], choices: Sequence[str]
+    name: str, left: Mapping[str, Numbers], right: Mapping[str, Numbers], axes: Sequence[Rows | None]
 ) -> TensorView:
-    best, agreement = best_aligned(name, left, right, choices, _agreement)
+    found = align(left[name], right[name], axes, (left, right))
     return TensorView(
         name=name,
-        sqnr_db=agreement,
+        sqnr_db=_agreement(found.left, found.right),
         left_range=_range(left[name]),
         right_range=_range(right[name]),
         left_dtype=str(left[name].dtype),
         right_dtype=str(right[name].dtype),
-        reordered=best.reordered,
-        lost=best.lost,
+        reordered=found.reordered,
+        lost=found.lost,
+        typical=_typical(left[name]),
+        not_finite=(int((~np.isfinite(left[name])).sum()), int((~np.isfinite(right[name])).sum())),
     )
 
 
@@ -274,6 +288,12 @@ def _drowning(values: Numbers) -> float:
     if not values.size:
         return math.inf
     return max(_HUGE, _HUGE / 10 * float(np.median(np.abs(values))))
+
+
+def _typical(values: Numbers) -> float:
+    finite = np.abs(np.asarray(values, np.float64))
+    finite = finite[np.isfinite(finite)]
+    return float(np.median(finite)) if finite.size else 0.0
 
 
 def _range(values: Numbers) -> tuple[float, float]:

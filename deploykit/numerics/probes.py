@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 
 from deploykit.encodings.values import EncodingSet
-from deploykit.numerics.locating import Located, locate
+from deploykit.graph.facts import GraphFacts
+from deploykit.numerics.locating import SESSIONS, Located, locate
 from deploykit.numerics.quantized_graph import quantize_graph
 from deploykit.numerics.sessions import Feed, Session
 
@@ -43,6 +44,19 @@ class ModelProbe:
         values = self._session.run({self._feeds.get(name, name): value for name, value in feed.items()})
         return {name: values[name] for name in names}
 
+    def stored(self, name: str) -> npt.NDArray[Any] | None:
+        """The values of an initializer or Constant of this model."""
+        from onnx import numpy_helper
+
+        from deploykit.graph.tensors import constant_tensor
+
+        for tensor in self._model.graph.initializer:
+            if tensor.name == name:
+                return numpy_helper.to_array(tensor)
+        node = next((n for n in self._model.graph.node if name in n.output and n.op_type == "Constant"), None)
+        held = None if node is None else constant_tensor(node)
+        return None if held is None else numpy_helper.to_array(held)
+
 
 class SimulationProbe(ModelProbe):
     """A model with the quantizers of its encodings; tensors show their quantized values."""
@@ -61,28 +75,47 @@ def locate_files(
     samples: int | None = None,
     seed: int = 0,
     threshold_db: float = 20.0,
+    sessions: int = SESSIONS,
 ) -> Located:
     """``locate`` for files: a model against another with the same tensor names, or against its own simulation.
 
-    Raises UsageError unless exactly one of ``candidate`` and ``encodings`` is given.
+    A QDQ model by itself is held against the float model that it quantizes. Raises UsageError when both ``candidate``
+    and ``encodings`` are given, or neither for a float model.
     """
-    from deploykit.encodings.reading import read_encodings
     from deploykit.errors import UsageError
     from deploykit.graph import load_model
     from deploykit.graph.collect import collect_facts
     from deploykit.graph.weights import load_weights
     from deploykit.numerics.samples.gathering import MOST, gather
-    from deploykit.quantization.placement import place
 
-    if (candidate is None) == (encodings is None):
-        raise UsageError("locate compares two executions", next="give a second model, or --encodings")
+    several = UsageError("locate compares two executions", next="give a second model, or --encodings")
+    if candidate is not None and encodings is not None:
+        raise several
     read = load_model(model)
     facts, proto = collect_facts(read), load_weights(read)
-    placed = None if encodings is None else place(read_encodings(encodings), facts)
-    if placed is not None:
-        right: ModelProbe = SimulationProbe(proto, placed)
-    else:
-        assert candidate is not None
+    if candidate is None and encodings is None and not facts.is_qdq:
+        raise several
+    placed: EncodingSet | None = None
+    if candidate is not None:
         right = ModelProbe(load_weights(load_model(candidate)))
+    else:
+        proto, facts, placed = _quantized(proto, facts, encodings)
+        right = SimulationProbe(proto, placed)
     made = gather(proto, facts, calibration=data, encodings=placed, most=samples or MOST, seed=seed)
-    return locate(facts, ModelProbe(proto), right, made.feeds, threshold_db=threshold_db)
+    return locate(facts, ModelProbe(proto), right, made.feeds, threshold_db=threshold_db, sessions=sessions)
+
+
+def _quantized(
+    proto: ModelProto, facts: GraphFacts, encodings: Path | None
+) -> tuple[ModelProto, GraphFacts, EncodingSet]:
+    """The float model with its facts and placed encodings: those of the file, else those in the model itself."""
+    from deploykit.encodings.reading import read_encodings
+    from deploykit.graph.collect import collect_facts
+    from deploykit.graph.loading import wrap_proto
+    from deploykit.quantization.extract_qdq import extract_qdq
+    from deploykit.quantization.placement import place
+
+    if encodings is not None:
+        return proto, facts, place(read_encodings(encodings), facts)
+    taken = extract_qdq(proto)
+    return taken.model, collect_facts(wrap_proto(taken.model, path=Path(facts.model_name))), taken.encodings

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from deploykit.findings import Severity, SubjectKind, listed
 from deploykit.graph.facts import GraphFacts
+from deploykit.numerics.thresholds import Thresholds
+from deploykit.numerics.verdicts import Verdict
 from deploykit.quantization.unlike_ranges import Mixing, find_mixing, output_of_shape
 from deploykit.rules import Found, Registry
 
@@ -17,27 +19,17 @@ if TYPE_CHECKING:
 
 __all__ = ["RULES", "Judged", "Thresholds"]
 
-
 _GOOD_DB = 20.0
 _DROWNED_DB = 6.0
 _QUANTIZED_LEVELS = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Thresholds:
-    """What the user asks for, for the worst sample of every output; None asks for nothing."""
-
-    min_cosine: float | None = None
-    min_psnr: float | None = None
-    min_sqnr: float | None = None
-    max_error: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
     """A comparison with what is known around it: the float model's facts, the target, and the thresholds.
 
-    ``precision`` is what a proposed command asks for to leave a part in float.
+    ``precision`` is what a proposed command asks for to leave a part in float; ``verdict`` is the judge's, where a
+    model says what its outputs are.
     """
 
     comparison: Comparison
@@ -45,7 +37,8 @@ class Judged:
     model: str = "MODEL"
     target: str = "TARGET"
     precision: str = "mixed"
-    thresholds: Thresholds = Thresholds()
+    thresholds: Thresholds = field(default_factory=Thresholds)
+    verdict: Verdict | None = None
 
 
 RULES: Registry[Judged] = Registry("comparison")
@@ -270,6 +263,28 @@ def check_ignored(judged: Judged) -> Iterator[Found]:
     if judged.comparison.ignored:
         message = f"not read: {listed(judged.comparison.ignored)}"
         yield Found(kind=SubjectKind.DATA, name=judged.comparison.baseline, message=message)
+
+
+@RULES.rule(
+    "DK610",
+    "not-right",
+    "error",
+    what="An output misses what its kind must have: detections in pixels, labels by agreement, maps by SQNR.",
+    why="Each kind of output fails in its own way; one number for all of them calls good what is not, and the reverse.",
+    fix="Name the cause with 'deploykit locate', or give the threshold that your application needs.",
+    sources=["deploykit: the table of thresholds with a reason and a source for each (docs/numbers.md)"],
+)
+def check_right(judged: Judged) -> Iterator[Found]:
+    """Every number that misses its limit, and every output that is not finite."""
+    verdict = judged.verdict
+    for number in verdict.failures if verdict is not None else ():
+        yield Found(
+            kind=SubjectKind.TENSOR,
+            name=number.output or "the output",
+            message=f"{number.subject}: {number}, {number.limit.reason}",
+            sources=(number.limit.source,),
+            evidence=number.to_json(),
+        )
 
 
 def _misses(summary: dict[str, float], asked: Thresholds) -> Iterable[str]:

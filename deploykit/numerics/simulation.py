@@ -24,10 +24,20 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from deploykit.graph.facts import GraphFacts
-    from deploykit.numerics.judging import Judge, Verdict
     from deploykit.numerics.samples.gathering import Samples
+    from deploykit.numerics.thresholds import Thresholds
+    from deploykit.numerics.verdicts import Verdict
 
-__all__ = ["Fidelity", "Simulation", "Simulator", "compare_outputs", "overall_sqnr_db", "simulate", "simulate_files"]
+__all__ = [
+    "Fidelity",
+    "Simulation",
+    "Simulator",
+    "compare_outputs",
+    "narrowest_bits",
+    "overall_sqnr_db",
+    "simulate",
+    "simulate_files",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,9 +64,9 @@ class Fidelity:
 class Simulation:
     """The outputs per sample, quantized and float, and what lies between them.
 
-    ``applied`` tensors were quantized; ``skipped`` says of the other entries why not. ``reordered`` is the verdict with
-    rows in the same order behind a TopK, None where that makes no difference. ``samples`` says what the inputs were,
-    where ``gather`` made them.
+    ``applied`` tensors were quantized; ``skipped`` says of the other entries why not. ``verdict`` is the judge's, with
+    rows behind a choice matched; None where nobody gave the graph's facts. ``samples`` says what the inputs were, where
+    ``gather`` made them.
     """
 
     outputs: tuple[dict[str, npt.NDArray[Any]], ...]
@@ -64,7 +74,7 @@ class Simulation:
     fidelity: tuple[Fidelity, ...]
     applied: tuple[str, ...]
     skipped: Mapping[str, str]
-    reordered: Verdict | None = None
+    verdict: Verdict | None = None
     samples: Samples | None = None
 
     @property
@@ -72,11 +82,17 @@ class Simulation:
         """The energy of all float outputs together over that of all differences, in dB."""
         return overall_sqnr_db(self.reference, self.outputs)
 
+    @property
+    def reordered(self) -> Verdict | None:
+        """The verdict where matching rows made the numbers better, else None."""
+        return self.verdict if self.verdict is not None and self.verdict.overall_db > self.sqnr_db else None
+
     def to_json(self) -> dict[str, Any]:
         """The published shape of ``deploykit simulate --json``."""
         overall = self.sqnr_db
         return {
             "sqnr_db": overall if math.isfinite(overall) else None,
+            "verdict": None if self.verdict is None else self.verdict.to_json(),
             "reordered": None if self.reordered is None else self.reordered.to_json(),
             "outputs": [item.to_json() for item in self.fidelity],
             "samples": len(self.outputs),
@@ -102,18 +118,24 @@ class Simulator:
 
 
 def simulate(
-    model: ModelProto, encodings: EncodingSet, inputs: Sequence[Feed], *, facts: GraphFacts | None = None
+    model: ModelProto,
+    encodings: EncodingSet,
+    inputs: Sequence[Feed],
+    *,
+    facts: GraphFacts | None = None,
+    label: str = "arbitrary",
+    thresholds: Thresholds | None = None,
 ) -> Simulation:
     """Run every sample through the quantized and the float graph and compare the outputs.
 
-    With ``facts`` rows behind a TopK are compared in the same order as well. Raises InputError where an entry does not
-    fit its tensor or a sample does not fit the inputs.
+    With ``facts`` they are judged as well, on samples of that ``label``. Raises InputError where an entry does not fit
+    its tensor or a sample does not fit the inputs.
     """
-    from deploykit.numerics.judging import Judge, made_by
+    from deploykit.numerics.judging import Judge
 
-    judge = None if facts is None else Judge(model, facts, inputs)
-    choices = () if judge is None else made_by(model, judge.choices)
-    simulator = Simulator(model, encodings, capture=choices)
+    bits = narrowest_bits(encodings)
+    judge = None if facts is None else Judge(model, facts, inputs, label=label, bits=bits, thresholds=thresholds)
+    simulator = Simulator(model, encodings, capture=() if judge is None else judge.choices)
     shown = [simulator.run(feed) for feed in inputs]
     reference = judge.reference if judge is not None else [Session(model).run(feed) for feed in inputs]
     names = [item.name for item in model.graph.output]
@@ -125,15 +147,18 @@ def simulate(
         fidelity=compare_outputs(expected, outputs, encodings),
         applied=simulator.applied,
         skipped=simulator.skipped,
-        reordered=_reordered(judge, shown, overall_sqnr_db(expected, outputs)),
+        verdict=None if judge is None else judge.compare(shown),
     )
 
 
-def _reordered(judge: Judge | None, shown: Sequence[Feed], plain_db: float) -> Verdict | None:
-    if judge is None or not judge.choices:
-        return None
-    verdict = judge.compare(shown)
-    return verdict if verdict.overall_db > plain_db else None
+def narrowest_bits(encodings: EncodingSet) -> int:
+    """The width of the narrowest integer activation, 0 without any."""
+    widths = [
+        entry.value.bits
+        for entry in encodings
+        if isinstance(entry.value, Affine) and not entry.is_param and entry.value.granularity == "per-tensor"
+    ]
+    return min((bits for bits in widths if bits >= 8), default=0)
 
 
 def simulate_files(
@@ -144,6 +169,7 @@ def simulate_files(
     samples: int | None = None,
     seed: int = 0,
     float_tensors: Path | None = None,
+    thresholds: Thresholds | None = None,
 ) -> Simulation:
     """``simulate`` for files; without data on derived inputs, or arbitrary ones.
 
@@ -166,7 +192,8 @@ def simulate_files(
     placed = place(entries, facts)
     proto = load_weights(read)
     made = gather(proto, facts, calibration=data, encodings=placed, most=_most(data, samples), seed=seed)
-    return replace(simulate(proto, placed, made.feeds, facts=facts), samples=made)
+    done = simulate(proto, placed, made.feeds, facts=facts, label=made.label, thresholds=thresholds)
+    return replace(done, samples=made)
 
 
 def _most(data: Path | None, samples: int | None) -> int:

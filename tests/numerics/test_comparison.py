@@ -19,6 +19,8 @@ from deploykit.numerics.comparison import Comparison, compare
 from deploykit.numerics.outputs import OutputSet, read_outputs, read_pair
 from deploykit.numerics.rules import RULES as COMPARISON_RULES
 from deploykit.numerics.rules import Judged, Thresholds
+from deploykit.numerics.thresholds import Against, Measure
+from deploykit.numerics.verdicts import Context, Verdict
 
 QUARK = Path(__file__).parents[1] / "data" / "quark"
 
@@ -36,6 +38,13 @@ def pair(a: np.ndarray, b: np.ndarray) -> Comparison:
 
 def fixture(name: str) -> Comparison:
     return compare(read_outputs(QUARK / "output_fp32"), read_outputs(QUARK / f"output_{name}"))
+
+
+def verdict(*, right: bool) -> Verdict:
+    number = Context(label="given", count=1, against=Against.FLOAT, bits=0, thresholds=None).number(
+        "y", "dense", Measure.SQNR, 40.0 if right else 4.0
+    )
+    return Verdict(right=right, numbers=(number,))
 
 
 RNG = np.random.default_rng(0)
@@ -62,6 +71,10 @@ CASES: dict[str, tuple[Judged, Judged]] = {
     "DK606": (Judged(comparison=pair(MIXED, NAN)), Judged(comparison=pair(NAN, NAN))),
     "DK607": (Judged(comparison=pair(COARSE, MIXED)), Judged(comparison=pair(MIXED, COARSE))),
     "DK609": (Judged(comparison=replace(SAME, ignored=("a.png",))), Judged(comparison=SAME)),
+    "DK610": (
+        Judged(comparison=SAME, verdict=verdict(right=False)),
+        Judged(comparison=SAME, verdict=verdict(right=True)),
+    ),
     "DK608": (
         Judged(comparison=pair(MIXED, COARSE), thresholds=Thresholds(min_sqnr=90)),
         Judged(comparison=pair(MIXED, COARSE), thresholds=Thresholds(min_sqnr=20)),

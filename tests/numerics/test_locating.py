@@ -15,13 +15,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deploykit.cli.locate import command
+from deploykit.contract.sample_detectors import UNREACHABLE
 from deploykit.contract.tiny_graphs import TinyGraph
+from deploykit.deciding.entry_values import GridKind, affine_for_range
 from deploykit.encodings.reading import read_encodings
+from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.errors import UsageError
 from deploykit.graph.collect import collect_facts
 from deploykit.graph.facts import GraphFacts
 from deploykit.graph.loading import wrap_proto
-from deploykit.numerics.locating import Located, locate
+from deploykit.numerics.locating import SESSIONS, Located, locate
 from deploykit.numerics.probes import ModelProbe, SimulationProbe, locate_files
 from deploykit.numerics.samples.feeds import random_feeds
 from deploykit.numerics.sessions import Feed
@@ -162,6 +165,113 @@ def test_the_detectors_huge_anchors_are_the_first_divergence_of_w8a8() -> None:
     assert found.first.output.name == "/decoder/Add_2_output_0"
 
 
+def _located(detector: Any, encodings: EncodingSet, **more: Any) -> Located:
+    sides = ModelProbe(detector.model), SimulationProbe(detector.model, encodings)
+    return locate(detector.facts, *sides, detector.feeds, **more)
+
+
+def test_the_constant_of_a_decoder_detector_is_named(decoder_detector: Any) -> None:
+    """Not a convolution of the backbone, and not the decoder, where rows and boxes are far apart already."""
+    found = _located(decoder_detector, decoder_detector.encodings)
+    assert found.first is not None and found.first.culprit is not None
+    assert found.first.culprit.tensor == "unreachable"
+    assert found.first.culprit.value == pytest.approx(UNREACHABLE)
+    assert found.first.op_type == "Where"
+    assert "3.4e+38" in str(found.first.culprit)
+    assert not found.exhausted and 2 * found.rounds <= SESSIONS
+    json.dumps(found.to_json(), allow_nan=False)
+
+
+def test_behind_the_constant_the_next_cause_is_named(decoder_detector: Any) -> None:
+    """Two choices lie between it and the outputs: rows are matched all the way."""
+    kept = decoder_detector.without("unreachable", "anchors", "enc.boxes", "enc.chosen")
+    found = _located(decoder_detector, kept)
+    assert found.first is not None and found.first.culprit is None
+    assert (found.first.op_type, found.first.output.name) == ("Div", "l0.ratio")
+    assert all(view.sqnr_db > 40 for view in found.first.inputs)
+
+
+def test_a_right_detector_has_no_divergence(decoder_detector: Any) -> None:
+    wide = [name for name in decoder_detector.encodings.entries if name.endswith(decoder_detector.wide)]
+    assert _located(decoder_detector, decoder_detector.without(*wide)).first is None
+
+
+def test_the_budget_is_kept_and_said(decoder_detector: Any) -> None:
+    opened = []
+
+    class Counting(ModelProbe):
+        def show(self, names: Sequence[str], feed: Feed) -> Mapping[str, Any]:
+            opened.append(tuple(names))
+            return super().show(names, feed)
+
+    left, right = Counting(decoder_detector.model), SimulationProbe(decoder_detector.model, decoder_detector.encodings)
+    found = locate(decoder_detector.facts, left, right, decoder_detector.feeds, sessions=4, per_round=4)
+    assert found.exhausted and found.first is not None
+    assert len(set(opened)) <= 2
+
+
+def test_quality_that_wears_away_is_no_cause() -> None:
+    """Every step adds noise of 30 dB; the one that is wrong comes after the first that is below the threshold."""
+    graph, rng = TinyGraph(), np.random.default_rng(8)
+    name = graph.input("x", (4, 600))
+    for index in range(30):
+        name = graph.op("Add", [name, graph.stored(f"c{index}", rng.normal(size=600) * 1e-3)], f"t{index}")
+    model = graph.model(name)
+    worn = onnx.ModelProto()
+    worn.CopyFrom(model)
+    for index, tensor in enumerate(worn.graph.initializer):
+        size = 2.0 if index == 25 else 0.06
+        tensor.CopyFrom(onnx.numpy_helper.from_array((rng.normal(size=600) * size).astype(np.float32), tensor.name))
+    found = _locate(model, worn)
+    assert found.first is not None and found.first.output.name == "t25"
+    assert min(view.sqnr_db for view in found.first.inputs) < found.threshold_db
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+def test_a_constant_that_is_no_number_is_named(value: float) -> None:
+    model = _network(9, 1)
+    odd = onnx.ModelProto()
+    odd.CopyFrom(model)
+    stored = odd.graph.initializer[1]
+    held = onnx.numpy_helper.to_array(stored).copy()
+    held[2] = value
+    stored.CopyFrom(onnx.numpy_helper.from_array(held, stored.name))
+    found = _locate(model, odd)
+    assert found.first is not None and found.first.culprit is not None
+    assert found.first.culprit.tensor == stored.name
+    assert found.first.output.not_finite[1] > 0
+    json.dumps(found.to_json(), allow_nan=False)
+
+
+def test_an_infinite_constant_on_both_sides_is_survived() -> None:
+    graph = TinyGraph()
+    mask = graph.stored("mask", [[0.0, -np.inf, 0.0, 0.0]])
+    graph.op("Softmax", [graph.op("Add", [graph.input("x", (1, 4)), mask], "masked")], "y", axis=-1)
+    model = graph.model("y")
+    assert _locate(model, model).first is None
+    entries = {"masked": Encoding(name="masked", value=affine_for_range(0, 3, GridKind(bits=8, signed=False)))}
+    infinite = Affine(bits=8, signed=False, scale=np.asarray(np.inf), zero_point=np.asarray(0.0))
+    for value in (entries, {"masked": Encoding(name="masked", value=infinite)}):
+        right = SimulationProbe(model, EncodingSet(version="2.0.0", entries=value))
+        found = locate(_facts(model), ModelProbe(model), right, random_feeds(model))
+        json.dumps(found.to_json(), allow_nan=False)
+        assert found.first is not None and found.first.culprit is not None
+        assert found.first.culprit.tensor == "mask"
+
+
+def test_a_model_that_is_quantized_itself_is_held_against_its_float_form(tmp_path: Path) -> None:
+    found = locate_files(AIMET / "detr" / "w8a16.qdq.onnx", data=_samples(tmp_path))
+    assert found.first is not None and found.first.culprit is not None
+    assert found.first.output.name == "/decoder/Add_2_output_0"
+    assert abs(found.first.culprit.value) > 1e29
+
+
+def _samples(folder: Path) -> Path:
+    with np.load(AIMET / "detr" / "w8a16.io.npz") as data:
+        np.savez(folder / "x.npz", **{k.split(":", 1)[1]: data[k] for k in data.files if k.startswith("input.0:")})
+    return folder / "x.npz"
+
+
 def test_the_command_says_where_and_exits_with_1(tmp_path: Path) -> None:
     model = _network(20, 3)
     onnx.save(model, tmp_path / "a.onnx")
@@ -174,6 +284,8 @@ def test_the_command_says_where_and_exits_with_1(tmp_path: Path) -> None:
     assert "no output is below" in same.output
 
 
-def test_one_execution_alone_is_a_wrong_call(tmp_path: Path) -> None:
+def test_one_execution_alone_or_three_are_a_wrong_call(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="two executions"):
-        locate_files(tmp_path / "a.onnx")
+        locate_files(AIMET / "detr" / "model.onnx")
+    with pytest.raises(UsageError, match="two executions"):
+        locate_files(tmp_path / "a.onnx", tmp_path / "b.onnx", encodings=tmp_path / "c.encodings")
