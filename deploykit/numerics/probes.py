@@ -85,4 +85,4 @@ def locate_files(
         assert candidate is not None
         right = ModelProbe(load_weights(load_model(candidate)))
     made = gather(proto, facts, calibration=data, encodings=placed, most=samples or MOST, seed=seed)
-    return locate(facts, ModelProbe(proto), right, made.feeds, threshold_db=threshold_db)
+    return locate(facts, ModelProbe(proto), right, made.varied, threshold_db=threshold_db)
