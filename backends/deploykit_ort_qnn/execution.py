@@ -147,7 +147,7 @@ def _judge_numbers(
         qdq=MODEL,
         context=CONTEXT,
         options={"soc_model": plan.configs[COMPILE]["provider_options"]["soc_model"]},
-        inputs=aids.samples().feeds,
+        inputs=aids.samples().varied,
         threshold_db=threshold(types),
         allow_cpu=draft.chosen.allows_cpu,
         timeout=_EMULATION_LIMIT,

@@ -7,12 +7,13 @@ once; limits come from ``deploykit.numerics.thresholds``, meanings from ``deploy
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy.typing as npt
 
 from deploykit.graph.facts import GraphFacts
 from deploykit.numerics.output_judging import OutputJudge
+from deploykit.numerics.samples.gathering import Samples
 from deploykit.numerics.sessions import Feed, Session
 from deploykit.numerics.thresholds import Against, Thresholds
 from deploykit.numerics.verdicts import JudgedNumber, Oddity, Verdict
@@ -20,22 +21,9 @@ from deploykit.numerics.verdicts import JudgedNumber, Oddity, Verdict
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-__all__ = ["Judge", "JudgedNumber", "LabelledSamples", "Oddity", "OutputJudge", "Verdict", "made_by"]
+__all__ = ["Judge", "JudgedNumber", "Oddity", "OutputJudge", "Verdict", "made_by"]
 
 Numbers: TypeAlias = npt.NDArray[Any]
-
-
-@runtime_checkable
-class LabelledSamples(Protocol):
-    """Samples that say where they come from."""
-
-    @property
-    def feeds(self) -> Sequence[Feed]:
-        """The inputs, one mapping per sample."""
-
-    @property
-    def label(self) -> str:
-        """Given, recorded, declared, derived or arbitrary."""
 
 
 def made_by(model: ModelProto, names: Iterable[str]) -> tuple[str, ...]:
@@ -48,22 +36,23 @@ class Judge:
     """One model's outputs on samples. ``choices`` are tensors that a run should show beside its outputs, if it can.
 
     Plain feeds come from nowhere in particular: their label is ``arbitrary`` unless it is given, and then nothing is
-    judged. ``against`` says what the model is; ``bits`` is the narrowest activation type of what is judged (0: float).
+    judged. Of samples only those that vary are judged on (``Samples.varied``). ``against`` says what the model is; ``bits`` is the narrowest activation type of what is judged (0: float).
     """
 
     def __init__(
         self,
         model: ModelProto,
         facts: GraphFacts,
-        samples: Sequence[Feed] | LabelledSamples,
+        samples: Sequence[Feed] | Samples,
         *,
         label: str = "arbitrary",
         against: Against = Against.FLOAT,
         bits: int = 0,
         thresholds: Thresholds | None = None,
     ) -> None:
-        if isinstance(samples, LabelledSamples):
-            self.feeds, label = samples.feeds, samples.label
+        self.feeds: Sequence[Feed]
+        if isinstance(samples, Samples):
+            self.feeds, label = samples.varied, samples.label
         else:
             self.feeds = samples
         self.names = tuple(item.name for item in model.graph.output)

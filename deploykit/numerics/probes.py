@@ -102,7 +102,7 @@ def locate_files(
         proto, facts, placed = _quantized(proto, facts, encodings)
         right = SimulationProbe(proto, placed)
     made = gather(proto, facts, calibration=data, encodings=placed, most=samples or MOST, seed=seed)
-    return locate(facts, ModelProbe(proto), right, made.feeds, threshold_db=threshold_db, sessions=sessions)
+    return locate(facts, ModelProbe(proto), right, made.varied, threshold_db=threshold_db, sessions=sessions)
 
 
 def _quantized(

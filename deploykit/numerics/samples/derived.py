@@ -5,6 +5,7 @@ What is made depends on the seed, the input's name and the number of the set alo
 
 from __future__ import annotations
 
+import math
 import zlib
 from enum import StrEnum
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["SETS", "Point", "generator", "make_floats", "make_integers", "make_mask"]
+__all__ = ["SETS", "VARIED", "Point", "generator", "make_floats", "make_integers", "make_mask"]
 
 
 class Point(StrEnum):
@@ -31,6 +32,9 @@ SETS = (
     *(Point.ZERO, Point.CORNERS, Point.UNIFORM, Point.CONSTANT),
 )
 """What is made of each derived input, set by set; whoever wants fewer gets the first ones."""
+
+VARIED = frozenset({Point.UNIFORM, Point.CORNERS})
+"""The points whose values differ within one array; both ends are among them."""
 
 _EXACT = 1 << 31
 """Up to this many values are counted off; of more, so few are fed that chance spreads them as well."""
@@ -58,12 +62,17 @@ def make_floats(
         case Point.ZERO:
             values = np.clip(0.0, low, high)
         case Point.CORNERS:
-            values = np.where(rng.integers(0, 2, shape) == 0, low, high)
+            values = np.where(_sides(shape, rng), low, high)
         case Point.CONSTANT:
             values = low + (high - low) * rng.random()
         case Point.UNIFORM:
             values = low + (high - low) * rng.random(shape)
     return _inside(np.broadcast_to(values, shape), low, high, dtype)
+
+
+def _sides(shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[np.bool_]:
+    """One end or the other, each for half of the elements."""
+    return np.asarray(rng.permutation(np.arange(math.prod(shape)) % 2 == 0).reshape(shape))
 
 
 def _inside(
@@ -86,18 +95,19 @@ def make_integers(
             value = {Point.LOW: low, Point.HIGH: high, Point.ZERO: min(max(0, low), high)}[point]
             return np.full(shape, value).astype(dtype)
         case Point.CORNERS:
-            return np.where(rng.integers(0, 2, shape) == 0, np.full((), low), np.full((), high)).astype(dtype)
+            return np.where(_sides(shape, rng), np.array(low).astype(dtype), np.array(high).astype(dtype))
         case Point.CONSTANT:
             return np.full(shape, _whole(rng, low, high, 1)[0]).astype(dtype)
         case Point.UNIFORM:
-            return _cycled(rng, low, high, int(np.prod(shape))).reshape(shape).astype(dtype)
+            return _cycled(rng, low, high, math.prod(shape)).reshape(shape).astype(dtype)
 
 
 def _cycled(rng: np.random.Generator, low: int, high: int, size: int) -> npt.NDArray[Any]:
     width = high - low + 1
     if width <= size:
-        return np.asarray(low + np.resize(rng.permutation(width), size))
-    if width > _EXACT:
+        start = np.asarray(low)  # of the type that holds it
+        return np.asarray(start + np.resize(rng.permutation(width), size).astype(start.dtype))
+    if width > _EXACT or high > np.iinfo(np.int64).max:
         return _whole(rng, low, high, size)
     starts = np.arange(size + 1, dtype=np.int64) * width // max(size, 1)
     picked = starts[:-1] + np.floor(rng.random(size) * np.diff(starts)).astype(np.int64)  # one out of each equal part
@@ -110,8 +120,13 @@ def _whole(rng: np.random.Generator, low: int, high: int, size: int) -> npt.NDAr
 
 
 def make_mask(point: Point, shape: tuple[int, ...], dtype: np.dtype[Any], rng: np.random.Generator) -> npt.NDArray[Any]:
-    """Zeros and ones. Along a last axis of several positions at least one is 1: what hides all of them is no input."""
+    """Zeros and ones. Along a last axis of several positions at least one is 1: what hides all of them is no input.
+
+    Where values vary at least one is 0 as well, since some models mean by 1 what is hidden.
+    """
     values = make_integers(point, 0, 1, shape, np.dtype(np.int64), rng)
     if values.ndim and values.shape[-1] > 1:
         values[..., 0] |= values.max(axis=-1) == 0
+        if point in VARIED:
+            values[..., -1] &= values.min(axis=-1) == 0
     return values.astype(dtype)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from deploykit.errors import InputError, UsageError
 from deploykit.numerics.samples.declared import Declaration
-from deploykit.numerics.samples.derived import SETS, Point, generator, make_floats, make_integers, make_mask
+from deploykit.numerics.samples.derived import SETS, VARIED, Point, generator, make_floats, make_integers, make_mask
 from deploykit.numerics.samples.domains import Domain, input_domains
 from deploykit.numerics.samples.feeds import arbitrary_values
 from deploykit.numerics.samples.inputs import InputSpec, input_specs
@@ -58,11 +58,13 @@ class InputSource:
 class Samples:
     """Inputs to run a model on, and what they mean. ``available`` is how many the user gave, of which some were taken.
 
-    ``note`` says why something that was given was not used.
+    ``points`` says of each sample that was made where its values lie; it is empty for stored ones. ``note`` says why
+    something that was given was not used.
     """
 
     feeds: tuple[Feed, ...]
     of_inputs: Mapping[str, InputSource]
+    points: tuple[Point, ...] = ()
     available: int = 0
     note: str = ""
 
@@ -75,6 +77,17 @@ class Samples:
     def count(self) -> int:
         """The number of samples."""
         return len(self.feeds)
+
+    @property
+    def varied(self) -> tuple[Feed, ...]:
+        """The samples without those that hold one value everywhere.
+
+        Such a sample must give a finite result like any other. But a normalisation finds nothing in it except rounding
+        noise, which it makes large: two right executions may differ there by any amount, and that says nothing.
+        """
+        if not self.points:
+            return self.feeds
+        return tuple(feed for feed, point in zip(self.feeds, self.points, strict=True) if point in VARIED)
 
     @property
     def may_judge(self) -> bool:
@@ -146,6 +159,7 @@ def gather(
     return Samples(
         feeds=tuple({spec.name: feed[spec.name] for spec in inputs} for feed in feeds),
         of_inputs={spec.name: sources[spec.name] for spec in inputs},
+        points=() if stored.feeds or count == 1 else tuple(map(_point, range(count))),
         available=stored.available,
         note=stored.note,
     )

@@ -22,7 +22,7 @@ from deploykit.graph import load_model, wrap_proto
 from deploykit.graph.collect import collect_facts
 from deploykit.numerics.samples import input_specs
 from deploykit.numerics.samples.declared import parse_declarations
-from deploykit.numerics.samples.derived import SETS, Point, generator, make_floats, make_integers, make_mask
+from deploykit.numerics.samples.derived import SETS, VARIED, Point, generator, make_floats, make_integers, make_mask
 from deploykit.numerics.samples.gathering import Samples, gather
 from deploykit.numerics.samples.labels import Label, weakest
 from deploykit.numerics.samples.recording import record
@@ -221,6 +221,18 @@ def test_the_same_seed_gives_the_same_and_another_gives_others() -> None:
     assert not np.array_equal(first.feeds[0]["a"], first.feeds[1]["a"])
 
 
+def test_samples_that_are_the_same_everywhere_are_told_apart(tmp_path: Path) -> None:
+    made = _gather(_single(), encodings=_entry("a", -2, 6))
+    constant = [feed for feed in made.feeds if np.ptp(feed["a"]) == 0]
+    assert {float(feed["a"][0, 0]) for feed in constant} >= {float(made.feeds[1]["a"][0, 0]), 0.0}
+    assert len(constant) == 4
+    assert all(np.ptp(feed["a"]) > 0 for feed in made.varied)
+    assert len(made.varied) == made.count - len(constant)
+    np.save(tmp_path / "x.npy", np.zeros((4, 3)))
+    given = _gather(_single(), calibration=tmp_path / "x.npy")
+    assert given.varied == given.feeds
+
+
 def test_a_model_without_inputs_has_one_sample() -> None:
     graph = TinyGraph()
     graph.op("Relu", [graph.stored("a", [1.0])], "y")
@@ -304,6 +316,16 @@ def test_derived_integers_never_leave_their_domain(low: int, high: int, point: P
     assert low <= int(made.min()) <= int(made.max()) <= high
 
 
+@pytest.mark.parametrize("point", Point)
+@pytest.mark.parametrize("ends", [(0, 2**64 - 1), (2**63, 2**64 - 1), (2**64 - 5, 2**64 - 1)])
+def test_the_widest_type_is_not_wrapped(point: Point, ends: tuple[int, int]) -> None:
+    made = make_integers(point, *ends, (40,), np.dtype(np.uint64), generator(0, "x", 0))
+    assert made.dtype == np.uint64
+    assert ends[0] <= int(made.min()) <= int(made.max()) <= ends[1]
+    if point is Point.CORNERS:
+        assert (int(made.min()), int(made.max())) == ends
+
+
 @given(low=st.integers(-50, 50), width=st.integers(1, 60), size=st.integers(1, 200), seed=st.integers(0, 99))
 def test_every_legal_value_occurs_where_there_is_room(low: int, width: int, size: int, seed: int) -> None:
     made = make_integers(Point.UNIFORM, low, low + width - 1, (size,), np.dtype(np.int64), generator(seed, "x", 0))
@@ -319,6 +341,9 @@ def test_no_mask_hides_everything(point: Point, shape: tuple[int, int], seed: in
     mask = make_mask(point, shape, np.dtype(np.int64), generator(seed, "x", 0))
     assert set(np.unique(mask)) <= {0, 1}
     assert mask.any(axis=-1).all()
+    assert point not in VARIED or not mask.all(axis=-1).any()
+    if point is Point.HIGH:
+        assert mask.all()
 
 
 def test_the_first_sets_hold_uniform_points_and_both_ends() -> None:
