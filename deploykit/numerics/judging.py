@@ -36,7 +36,8 @@ class Judge:
     """One model's outputs on samples. ``choices`` are tensors that a run should show beside its outputs, if it can.
 
     Plain feeds come from nowhere in particular: their label is ``arbitrary`` unless it is given, and then nothing is
-    judged. Of samples only those that vary are judged on (``Samples.varied``). ``against`` says what the model is; ``bits`` is the narrowest activation type of what is judged (0: float).
+    judged. Of samples only those that vary are judged on. ``against`` says what the model is; ``bits`` is the narrowest
+    activation type of what is judged (0: float).
     """
 
     def __init__(

@@ -15,6 +15,8 @@ import pytest
 from deploykit.contract.tiny_graphs import TinyGraph
 from deploykit.graph.facts import GraphFacts
 from deploykit.numerics.judging import Judge, OutputJudge
+from deploykit.numerics.samples.gathering import InputSource, Samples
+from deploykit.numerics.samples.labels import Label
 from deploykit.numerics.sessions import Session
 from deploykit.numerics.simulation import Simulator
 from deploykit.numerics.thresholds import LIMITS, Against, Measure, Thresholds, limit_for
@@ -341,11 +343,10 @@ def test_a_judge_opens_one_session_and_takes_labelled_samples(
 
     monkeypatch.setattr(Session, "__init__", counting)
 
-    class Samples:
-        feeds = decoder_detector.feeds
-        label = "derived"
-
-    judge = Judge(decoder_detector.model, decoder_detector.facts, Samples())
+    feeds = tuple(decoder_detector.feeds)
+    derived = {name: InputSource(label=Label.DERIVED, why="its encoding") for name in feeds[0]}
+    samples = Samples(feeds=feeds, of_inputs=derived)
+    judge = Judge(decoder_detector.model, decoder_detector.facts, samples)
     verdicts = [judge.compare(judge.reference) for _ in range(3)]
     assert len(opened) == 1
     assert all(verdict.right for verdict in verdicts)
