@@ -6,7 +6,7 @@ of stored scalars, and knows neither encodings nor what a tool chain makes of a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
 
@@ -21,8 +21,8 @@ class Block:
     """One written-out operator.
 
     ``kind`` is the operator's ONNX name. ``nodes`` are indices in graph order, ``source`` is the tensor it reads,
-    ``result`` the one it makes. ``inside`` are the tensors computed between the two, ``settings`` the stored ones that
-    it reads besides a scale: exponents, epsilon, factors, a bias.
+    ``result`` the one it makes. ``inside`` are the tensors computed between the two. ``scale`` and ``bias`` are the
+    stored parameters of a norm, "" without; ``settings`` are all other stored tensors: exponents, epsilon, factors.
     """
 
     kind: str
@@ -31,6 +31,8 @@ class Block:
     result: str
     inside: frozenset[str]
     settings: frozenset[str]
+    scale: str = ""
+    bias: str = ""
 
 
 def find_blocks(facts: GraphFacts) -> tuple[Block, ...]:
@@ -95,7 +97,7 @@ class _Finder:
             return None
         return (second, first) if self.stored(first) else (first, second)
 
-    def block(self, kind: str, source: str, nodes: Iterable[NodeFact]) -> Block | None:
+    def block(self, kind: str, source: str, nodes: Iterable[NodeFact], affine: _Affine | None = None) -> Block | None:
         """The block of these nodes; None where something outside reads what is computed inside."""
         ordered = sorted({node.index: node for node in nodes}.values(), key=lambda node: node.index)
         indices = {node.index for node in ordered}
@@ -106,17 +108,26 @@ class _Finder:
             if fact.is_output or not indices.issuperset(fact.consumers):
                 return None
         read = set(chain.from_iterable(node.inputs for node in ordered))
-        settings = {name for name in read if name and self.stored(name)}
-        scale = {name for node in ordered if node.op_type == "Mul" for name in node.inputs if name in settings}
-        scale = {name for name in scale if self.scalar(name) is None}
+        scale, bias = ("", "") if affine is None else (affine.scale, affine.bias)
         return Block(
             kind=kind,
             nodes=tuple(sorted(indices)),
             source=source,
             result=result,
             inside=frozenset(inside),
-            settings=frozenset(settings - scale),
+            settings=frozenset(name for name in read if self.stored(name)) - {scale, bias},
+            scale=scale,
+            bias=bias,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Affine:
+    """The nodes behind a normalized tensor, and the stored scale and bias that they bring in."""
+
+    nodes: tuple[NodeFact, ...]
+    scale: str
+    bias: str = ""
 
 
 def _match_norm(finder: _Finder, root: NodeFact) -> Block | None:
@@ -137,8 +148,8 @@ def _match_norm(finder: _Finder, root: NodeFact) -> Block | None:
     if minus is not None and mean is not None and mean.inputs[0] == minus.inputs[0]:
         nodes += [minus, mean]
         kind, source = "LayerNormalization", minus.inputs[0]
-    nodes += _scale_and_bias(finder, downward[-1])
-    return finder.block(kind, source, nodes)
+    affine = _scale_and_bias(finder, downward[-1])
+    return finder.block(kind, source, [*nodes, *(affine.nodes if affine else ())], affine)
 
 
 def _mean_square(finder: _Finder, name: str) -> tuple[str, list[NodeFact]] | None:
@@ -177,29 +188,31 @@ def _normalized(finder: _Finder, root: NodeFact, centred: str) -> list[NodeFact]
     return [product] if inverse is root else [inverse, product]
 
 
-def _scale_and_bias(finder: _Finder, node: NodeFact) -> Iterator[NodeFact]:
+def _scale_and_bias(finder: _Finder, node: NodeFact) -> _Affine | None:
     """What follows a normalized tensor: Casts and a Reshape, a Mul by a stored scale, an Add of a stored bias."""
     waiting: list[NodeFact] = []
     after = finder.reader(node.outputs[0], "Cast", "Mul", "Reshape")
     while after is not None and after.op_type != "Mul":
         waiting.append(after)
         after = finder.reader(after.outputs[0], "Cast", "Mul", "Reshape")
-    if after is None or finder.split(after) is None:
-        return
-    yield from (*waiting, after)
-    bias = finder.reader(after.outputs[0], "Add")
-    if bias is not None and finder.split(bias) is not None:
-        yield bias
+    operands = None if after is None else finder.split(after)
+    if after is None or operands is None:
+        return None
+    plus = finder.reader(after.outputs[0], "Add")
+    added = None if plus is None else finder.split(plus)
+    if plus is None or added is None:
+        return _Affine((*waiting, after), operands[1])
+    return _Affine((*waiting, after, plus), operands[1], added[1])
 
 
 def _match_grouped(finder: _Finder, node: NodeFact) -> Block | None:
     """InstanceNormalization inside two Reshapes with a scale behind them is how a group norm is exported."""
     before = finder.maker(node.inputs[0], "Reshape")
     back = finder.reader(node.outputs[0], "Reshape")
-    if before is None or back is None:
+    affine = None if back is None else _scale_and_bias(finder, back)
+    if before is None or back is None or affine is None:
         return None
-    after = list(_scale_and_bias(finder, back))
-    return finder.block("GroupNormalization", before.inputs[0], [before, node, back, *after]) if after else None
+    return finder.block("GroupNormalization", before.inputs[0], [before, node, back, *affine.nodes], affine)
 
 
 _GATES = {"Erf": "Gelu", "Tanh": "Gelu", "Sigmoid": "Swish", "HardSigmoid": "HardSwish", "Clip": "HardSwish"}

@@ -184,5 +184,5 @@ def _of_block(facts: GraphFacts, block: Block) -> Iterator[Fusion]:
         inside, words = inside | {block.source}, f"between {maker.op_type} and the {block.kind} fused with it"
     # One lone omission is more likely a slip than a fusion.
     if row.certain or len(inside) > 1:
-        settings = block.settings
+        settings = block.settings | ({block.bias} if block.bias else set())
         yield Fusion(node=node, result=block.result, inside=inside, settings=settings, certain=row.certain, words=words)

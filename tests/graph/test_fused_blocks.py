@@ -66,6 +66,7 @@ def test_an_rms_norm_is_found_in_every_spelling(form: str, product: bool) -> Non
     assert (block.kind, block.source, block.result) == ("RMSNormalization", "x", "y")
     assert {"sq", "var", "plus", "n"} <= block.inside
     assert "eps" in block.settings
+    assert (block.scale, block.bias) == ("scale", "")
     assert "scale" not in block.settings, "a scale is a parameter with an entry of its own"
 
 
@@ -78,7 +79,8 @@ def test_centring_makes_it_a_layer_norm_and_the_bias_belongs_to_it(form: str) ->
     (block,) = blocks(graph, "y")
     assert (block.kind, block.source, block.result) == ("LayerNormalization", "x", "y")
     assert {"mean", "c", "scaled"} <= block.inside
-    assert {"eps", "bias"} <= block.settings
+    assert (block.scale, block.bias) == ("scale", "bias")
+    assert "eps" in block.settings
 
 
 @pytest.mark.parametrize("read", ["c", "var", "root", "n"])
