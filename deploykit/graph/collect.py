@@ -45,6 +45,7 @@ def collect_facts(model: Model) -> GraphFacts:
         functions=frozenset(function.name for function in proto.functions),
         non_finite=_non_finite(model),
         inference_problem=inferred.problem,
+        scalars=_scalars(model),
     )
 
 
@@ -172,6 +173,12 @@ def _non_finite(model: Model) -> dict[str, str]:
     """Stored float tensors of moderate size, inside the model file, that hold NaN or infinity."""
     found = {name: _oddities(weight(model, name)) for name in _readable_floats(model)}
     return {name: what for name, what in found.items() if what}
+
+
+def _scalars(model: Model) -> dict[str, float]:
+    """Stored floats of one element, from inside the model file."""
+    names = (name for name in _readable_floats(model) if element_count(model.stored[name], name) == 1)
+    return {name: float(weight(model, name).reshape(())) for name in names}
 
 
 def _readable_floats(model: Model) -> Iterable[str]:

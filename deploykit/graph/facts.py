@@ -84,7 +84,8 @@ class GraphFacts:
 
     ``functions`` are op types that the model itself defines; their bodies are not looked into. ``non_finite`` says what
     small stored tensors hold besides numbers (``NaN``, ``infinity``); large and external ones are not read.
-    ``inference_problem`` says why shapes could not be inferred; then only declared ones are known.
+    ``inference_problem`` says why shapes could not be inferred; then only declared ones are known. ``scalars`` are the
+    values of stored floats of one element, by which exponents, epsilons and factors are told apart.
     """
 
     model_name: str
@@ -101,6 +102,7 @@ class GraphFacts:
     functions: frozenset[str] = frozenset()
     non_finite: Mapping[str, str] = field(default_factory=dict)
     inference_problem: str = ""
+    scalars: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def opset(self) -> int:

@@ -1,7 +1,8 @@
 """Derives int32 encodings of biases from what their op's input and weight are quantized to, as AIMET does.
 
-A bias is added to an int32 accumulator whose step is input scale times weight scale, so that is its scale; for norms it
-is the finest that holds the largest value. No entry is made where input or weight is float or not quantized.
+A bias is added to an int32 accumulator whose step is input scale times weight scale, so that is its scale; for norms,
+written out or not, and for recurrent ops it is the finest that holds the largest value. No entry is made where input or
+weight is float or not quantized.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ import numpy as np
 
 from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Lpbq, Value
 from deploykit.graph.facts import GraphFacts, NodeFact
+from deploykit.graph.fused_blocks import find_blocks
 from deploykit.graph.ops import GRID_PRESERVING_OPS
-from deploykit.graph.parameters import BIAS, WEIGHT, ParameterUse, parameter_uses
+from deploykit.graph.parameters import BIAS, WEIGHT, ParameterUse, parameter_uses, stored_behind
 from deploykit.quantization.movement import ReadValues
 
 __all__ = ["FINEST_SCALE", "DerivedBiases", "derive_biases", "effective_entry"]
@@ -54,14 +56,19 @@ def derive_biases(encodings: EncodingSet, facts: GraphFacts, *, read_values: Rea
     weights = {use.node.index: use for found in uses.values() for use in found if use.role == WEIGHT}
     entries: list[Encoding] = []
     skipped: dict[str, str] = {}
-    for use in _biases(uses):
-        if use.name in encodings or use.name in encodings.float_tensors:
+    cases = [
+        _Case(encodings, facts, use, weights.get(use.node.index), len(uses[use.name]), read_values, use.node.inputs[0])
+        for use in _biases(uses)
+    ]
+    for case in (*cases, *_written_out(encodings, facts, read_values)):
+        use = case.use
+        if use.name in encodings or use.name in encodings.float_tensors or use.name in skipped:
             continue
-        made = _derive(_Case(encodings, facts, use, weights.get(use.node.index), len(uses[use.name]), read_values))
+        made = _derive(case)
         if isinstance(made, str):
             skipped[use.name] = made
         else:
-            entries.append(Encoding(name=use.name, value=made, is_param=True))
+            entries.append(Encoding(name=use.name, value=made, is_param=use.name in uses))
     return DerivedBiases(entries=tuple(entries), skipped=skipped)
 
 
@@ -69,6 +76,17 @@ def _biases(uses: Mapping[str, tuple[ParameterUse, ...]]) -> Iterator[ParameterU
     """The first use of every bias, in graph order."""
     firsts = [next((use for use in found if use.role == BIAS), None) for found in uses.values()]
     yield from sorted((use for use in firsts if use is not None), key=lambda use: use.node.index)
+
+
+def _written_out(encodings: EncodingSet, facts: GraphFacts, read_values: ReadValues) -> Iterator[_Case]:
+    """The biases of norms that the graph writes out node by node."""
+    for block in find_blocks(facts):
+        bias, scale = (stored_behind(facts, name) if name else None for name in (block.bias, block.scale))
+        if block.kind == "LayerNormalization" and bias is not None and scale is not None:
+            node = facts.nodes[block.nodes[-1]]
+            use = ParameterUse(name=bias, role=BIAS, node=node)
+            weight = ParameterUse(name=scale, role=WEIGHT, node=node)
+            yield _Case(encodings, facts, use, weight, 1, read_values, block.source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +99,14 @@ class _Case:
     weight: ParameterUse | None
     uses: int
     read_values: ReadValues
+    source: str
 
     @property
     def node(self) -> NodeFact:
         return self.use.node
 
     def entry_of_input(self) -> Encoding | None:
-        return effective_entry(self.encodings, self.facts, self.node.inputs[0])
+        return effective_entry(self.encodings, self.facts, self.source)
 
     def entry_of_weight(self) -> Encoding | None:
         """The stored weight's own entry, or what a computed second input is quantized to."""
@@ -117,8 +136,6 @@ def _keeps_grid(facts: GraphFacts, node: NodeFact) -> bool:
 
 
 def _derive(case: _Case) -> Made:
-    if case.node.op_type in _RECURRENT:
-        return f"{case.node.op_type} joins several biases in one tensor"
     data, weight = case.entry_of_input(), case.entry_of_weight()
     for entry, what in ((data, "input"), (weight, "weight")):
         if entry is None:
@@ -128,6 +145,8 @@ def _derive(case: _Case) -> Made:
     assert data is not None and weight is not None
     if not _is_settled(weight.value):
         return f"the weight of {case.node.label} is not placed on the graph"
+    if case.node.op_type in _RECURRENT and weight.value.granularity != "per-tensor":
+        return f"{case.node.op_type} joins the biases of all its gates, and their weights do not share a scale"
     if case.node.op_type in _LINEAR and _channels_fit(case, weight.value):
         return _analytic(case, data.value, weight.value)
     return _statistical(case, weight.value)

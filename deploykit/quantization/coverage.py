@@ -15,10 +15,10 @@ from typing import Any
 
 from deploykit.encodings.values import EncodingSet
 from deploykit.graph.facts import GraphFacts, NodeFact, TensorFact
-from deploykit.graph.fusion import fused_tensors
 from deploykit.graph.ops import GRID_PRESERVING_OPS
 from deploykit.graph.parameters import WEIGHT, ParameterUse, parameter_uses
 from deploykit.graph.settings import setting_of
+from deploykit.quantization.absorption import absorbing_fusions
 from deploykit.quantization.movement import copy_over_movement
 
 __all__ = ["Coverage", "CoverageRow", "CoverageStatus", "collect_coverage"]
@@ -98,7 +98,7 @@ class _Judge:
         self.facts = facts
         self.encodings = encodings
         self.floats = encodings.floats
-        self.fused = fused_tensors(facts)
+        self.fused = absorbing_fusions(facts, encodings)
         self.uses = parameter_uses(facts)
         self.moved = {entry.name for entry in copy_over_movement(encodings, facts)}
         self.float_copies = self._spread_floats()
@@ -147,11 +147,8 @@ class _Judge:
         return self.facts.tensors[name].consumers
 
     def _fused(self, fact: TensorFact) -> tuple[CoverageStatus, str, str] | None:
-        reader = self.fused.get(fact.name)
-        maker = self.facts.producer_of(fact.name)
-        if reader is None or maker is None:
-            return None
-        return CoverageStatus.FUSED, f"between {maker.op_type} and the {reader.op_type} fused with it", reader.label
+        fusion = self.fused.get(fact.name)
+        return None if fusion is None else (CoverageStatus.FUSED, fusion.words, fusion.node.label)
 
     def _moved(self, fact: TensorFact) -> tuple[CoverageStatus, str, str] | None:
         if fact.name not in self.moved:
@@ -188,7 +185,7 @@ class _Judge:
     def _makes_float(self, node: NodeFact) -> bool:
         """True where all results are meant to be float, looking through fused pairs."""
         while len(node.outputs) == 1 and node.outputs[0] in self.fused:
-            node = self.fused[node.outputs[0]]
+            node = self.fused[node.outputs[0]].node
         return all(name in self.floats or name in self.float_copies for name in node.outputs if name)
 
     def _spread_floats(self) -> dict[str, str]:

@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 
 from deploykit.encodings.values import EncodingSet, Float
 from deploykit.graph.facts import GraphFacts, NodeFact, TensorFact
+from deploykit.graph.roles import BIAS, ROLES
 from deploykit.graph.static import with_static
+from deploykit.quantization.absorption import absorbing_fusions
 from deploykit.quantization.borders import Border, find_borders
 
 __all__ = ["MOVEMENT_OPS", "FloatPrediction", "absorbed_tensors", "movement_pairs", "predict_float_set"]
@@ -23,10 +25,7 @@ MOVEMENT_OPS = frozenset(
 )
 """Ops whose float outputs hold only values of their first input: the grid of one fits the other without loss."""
 
-_LINEAR = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
-_NORMALIZED = frozenset({"Conv", "ConvTranspose", "Gemm"})
-_CLAMPS = frozenset({"Clip", "Relu"})
-_CLAMPED = _LINEAR | {"Add", "BatchNormalization"}
+_ACTIVATIONS = frozenset({"Clip", "HardSwish", "LeakyRelu", "PRelu", "Relu"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,30 +80,16 @@ def predict_float_set(facts: GraphFacts, encodings: EncodingSet) -> FloatPredict
 
 
 def absorbed_tensors(facts: GraphFacts, encodings: EncodingSet) -> dict[str, str]:
-    """Tensors without an entry between two ops that become one, with the label of the op that takes them in.
+    """Tensors without an entry inside what becomes one operator, with the label of the node that takes them in.
 
-    These are the pairs whose inner tensor AIMET leaves out: linear and bias Add, linear and BatchNormalization, and
-    either of them before a Relu or Clip.
+    Between an operator and the clamp behind it that is so only where the clamp's result has an entry: without one the
+    whole pair was left out.
     """
     return {
-        tensor.name: reader.label
-        for tensor in facts.tensors.values()
-        if tensor.name not in encodings and tensor.name not in encodings.floats
-        for reader in _fusing_reader(facts, encodings, tensor)
+        name: fusion.node.label
+        for name, fusion in absorbing_fusions(facts, encodings).items()
+        if fusion.node.op_type not in _ACTIVATIONS or fusion.result in encodings
     }
-
-
-def _fusing_reader(facts: GraphFacts, encodings: EncodingSet, tensor: TensorFact) -> Iterator[NodeFact]:
-    maker = facts.producer_of(tensor.name)
-    readers = facts.consumers_of(tensor.name)
-    if maker is None or len(readers) != 1 or tensor.is_output:
-        return
-    reader = readers[0]
-    bias = reader.op_type == "Add" and maker.op_type == "MatMul" and any(_is_weight(facts, i) for i in reader.inputs)
-    norm = reader.op_type == "BatchNormalization" and maker.op_type in _NORMALIZED
-    clamp = reader.op_type in _CLAMPS and maker.op_type in _CLAMPED and reader.outputs[0] in encodings
-    if (bias and any(_is_weight(facts, i) for i in maker.inputs)) or norm or clamp:
-        yield reader
 
 
 def _is_weight(facts: GraphFacts, name: str) -> bool:
@@ -221,8 +206,9 @@ def _readers(facts: GraphFacts, name: str) -> list[tuple[NodeFact, str]]:
 
 
 def _reads_as_bias(facts: GraphFacts, node: NodeFact, name: str) -> bool:
-    if node.op_type in ("Conv", "ConvTranspose", "Gemm", "LayerNormalization", "InstanceNormalization"):
-        return len(node.inputs) > 2 and node.inputs[2] == name
+    roles = ROLES.get(node.op_type, {})
+    if BIAS in roles.values():
+        return all(roles.get(index) == BIAS for index, used in enumerate(node.inputs) if used == name)
     if node.op_type != "Add":
         return False
     others = (facts.producer_of(other) for other in node.inputs if other != name)

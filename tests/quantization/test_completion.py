@@ -32,6 +32,7 @@ EXPORTS = [
         (f"aimet_derived/{path.name.split('.')[0].split('-')[0]}.onnx", path)
         for path in sorted((DATA / "aimet_derived").glob("*.v1.0.0.encodings"))
     ),
+    *((f"zoo/{path.parts[-2]}/model.onnx", path) for path in sorted((DATA / "zoo").rglob("*.v1.0.0.encodings"))),
 ]
 
 
