@@ -25,7 +25,8 @@ def command(**given: Any) -> int:
 
     plan = make_plan(request_from(**given))
     emit(plan.to_json(), lambda: plan_text(plan))
-    return 1 if plan.route is None else exit_status(plan.findings)
+    wrong = plan.route is None or plan.right.state == "no"
+    return 1 if wrong else exit_status(plan.findings)
 
 
 def plan_text(plan: Plan[Any]) -> str:
@@ -33,6 +34,7 @@ def plan_text(plan: Plan[Any]) -> str:
     sdk = f", {plan.sdk['name']} {plan.sdk['version']}" if plan.sdk.get("version") else ""
     lines = [click.style(f"{plan.target['name']} ({plan.backend}{sdk})", bold=True), findings_text(plan.findings), ""]
     lines += [_way(way) for way in plan.candidates]
+    lines.append(f"right      {plan.right}")
     if plan.route is None:
         lines.append("route      none")
     else:
@@ -48,5 +50,6 @@ def plan_text(plan: Plan[Any]) -> str:
 def _way(way: Mapping[str, Any]) -> str:
     """One way to deploy a precision mix, with its simulated quality, and why it won or lost."""
     mark = click.style("way *     ", bold=True) if way["won"] else "way       "
-    quality = "no signal" if way["overall_db"] is None else f"{way['overall_db']:.1f} dB"
-    return f"{mark} {way['id']}: {quality}, {way['float16_tensors']} float16 tensors; {way['why']}"
+    if way["overall_db"] is None:
+        return f"{mark} {way['id']}: {way['why']}"
+    return f"{mark} {way['id']}: {way['overall_db']:.1f} dB, {way['float16_tensors']} float16 tensors; {way['why']}"

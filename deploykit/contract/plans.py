@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+from deploykit.contract.status import Correctness
 from deploykit.findings import Confidence, Finding, sort_findings
 
 __all__ = ["Plan", "Precision", "Rejected", "Route", "Step"]
@@ -112,8 +113,8 @@ class Plan(Generic[D]):
     """What will be packaged for one target. ``route`` is None when every route was rejected: a precise no.
 
     ``target`` and ``sdk`` are JSON values that describe them; ``configs`` maps a package path to a JSON value.
-    ``details`` is the adapter's own decision data, read by its ``render`` and ``execute``; it is not published, and
-    None where there is no route or the adapter needs none.
+    ``right`` is what simulating the chosen way says. ``details`` is the adapter's own decision data, read by its
+    ``render`` and ``execute``; it is not published, and None where there is no route or the adapter needs none.
     """
 
     backend: str
@@ -126,6 +127,7 @@ class Plan(Generic[D]):
     precision: Precision = field(default_factory=Precision)
     findings: tuple[Finding, ...] = ()
     candidates: tuple[Mapping[str, Any], ...] = ()
+    right: Correctness = field(default_factory=Correctness)
     details: D | None = None
 
     @property
@@ -143,6 +145,7 @@ class Plan(Generic[D]):
             "route": None if self.route is None else self.route.to_json(),
             "rejected": [rejected.to_json() for rejected in self.rejected],
             "candidates": [dict(candidate) for candidate in self.candidates],
+            "right": {"state": str(self.right.state), "words": str(self.right)},
             "steps": [step.to_json() for step in self.steps],
             "configs": dict(self.configs),
             "precision": self.precision.to_json(),

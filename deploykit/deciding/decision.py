@@ -60,7 +60,7 @@ def decide(backend: Backend[P, D], given: Situation, kept: Kept, tell: Progress)
         avoided = _avoided(backend.plan(backend.prepare(given, kept)).findings, plan.findings, chosen)
         core = _rewritten(core, _core_findings(backend, chosen.situation), chosen)
     found = (*given.target.findings, *core, *CHOICE_RULES.run(chosen), *plan.findings, *avoided)
-    plan = replace(plan, findings=sort_findings(_each_once(found)), candidates=chosen.candidates)
+    plan = replace(plan, findings=sort_findings(_each_once(found)), candidates=chosen.candidates, right=chosen.right)
     return Decision(given=given, chosen=chosen, prepared=prepared, plan=plan)
 
 

@@ -192,7 +192,7 @@ def simulate_files(
     placed = place(entries, facts)
     proto = load_weights(read)
     made = gather(proto, facts, calibration=data, encodings=placed, most=_most(data, samples), seed=seed)
-    done = simulate(proto, placed, made.feeds, facts=facts, label=made.label, thresholds=thresholds)
+    done = simulate(proto, placed, made.varied, facts=facts, label=made.label, thresholds=thresholds)
     return replace(done, samples=made)
 
 

@@ -6,7 +6,7 @@ It reads and never repairs; starting programs is left to ``deploykit build``.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from deploykit.contract.plugins import load_backend
 from deploykit.contract.status import Status, status_from_json
 from deploykit.errors import DeploykitError, PackageError
 from deploykit.findings import Finding, exit_status
+from deploykit.packages.rejudging import Rejudged, rejudge
 from deploykit.packages.writing import BUILD_FOLDERS, hash_file, list_files, read_manifest
 
 __all__ = ["VerifyReport", "verify_integrity", "verify_package"]
@@ -73,7 +74,7 @@ _INTEGRITY = ("files-present", "files-unchanged", "files-no-extra", "files-regul
 def verify_package(package: Path, *, numerics: bool = False) -> VerifyReport:
     """Judge one package folder; raises PackageError when it has no readable manifest.
 
-    ``numerics`` simulates every packaged model with its encodings as well, and names where it diverges from float.
+    ``numerics`` simulates every packaged model with its encodings as well, on the recorded samples, and judges it anew.
     """
     manifest = read_manifest(package)
     files = _integrity(package, manifest["files"])
@@ -83,18 +84,19 @@ def verify_package(package: Path, *, numerics: bool = False) -> VerifyReport:
         return VerifyReport(package=package, checks=files, status=status.damaged())
     backend = load_backend(str(manifest.get("backend")))
     judged = backend.verify(package, manifest)
+    again = rejudge(package) if numerics else Rejudged()
     return VerifyReport(
         package=package,
         checks=(
             *files,
             *_models(package, manifest["files"]),
             *judged.checks,
-            *(_numerics(package) if numerics else ()),
+            *again.checks,
         ),
         intended=judged.intended,
         actual=judged.actual,
         findings=judged.findings,
-        status=status,
+        status=status if again.right is None else replace(status, right=again.right),
     )
 
 
@@ -149,26 +151,3 @@ def _models(package: Path, files: Mapping[str, Any]) -> Iterator[Check]:
                 yield Check(id="model-readable", ok=False, detail=f"{path}: {error.what}")
             else:
                 yield Check(id="model-readable", ok=True, detail=path)
-
-
-def _numerics(package: Path) -> Iterator[Check]:
-    """Every model that lies beside encodings of the same name, against its own simulation on random inputs."""
-    for encodings in sorted((package / "encodings").glob("*.json")):
-        model = package / "model" / f"{encodings.stem}.onnx"
-        if model.is_file():
-            yield _located(f"model/{model.name}", model, encodings)
-
-
-def _located(name: str, model: Path, encodings: Path) -> Check:
-    from deploykit.numerics.probes import locate_files
-
-    try:
-        found = locate_files(model, encodings=encodings)
-    except DeploykitError as error:
-        return Check(id="numerics", ok=False, detail=f"{name}: {error.what}")
-    worst = min((view.sqnr_db for view in found.outputs), default=float("inf"))
-    if found.first is None:
-        return Check(id="numerics", ok=True, detail=f"{name}: the worst output is at {worst:.1f} dB in simulation")
-    first = found.first
-    where = f"first at {first.op_type} {first.node}, {first.output.name}"
-    return Check(id="numerics", ok=False, detail=f"{name}: {worst:.1f} dB in simulation, diverging {where}")
