@@ -45,10 +45,10 @@ def explore(ground: Ground, support: MixedSupport, *, mixed: str, tell: Callable
     reference_db = float("nan") if reference is None else reference.overall_db
     built: list[Prepared] = []
     skipped: dict[str, str] = {}
-    builders = _builders(ground, reference, built)
+    builders, means_floats = _builders(ground, reference, built), bool(ground.prediction.intended)
     for identity in _order(ground, support):
         why_not = _not_wanted(_KINDS.get(identity, "integer"), support, mixed)
-        if not why_not and any(is_proven(item.way, reference_db) for item in built):
+        if not why_not and any(is_proven(item.way, reference_db, instead_of_float=means_floats) for item in built):
             why_not = "not built: a better one is proven good"
         if why_not:
             skipped[identity] = why_not

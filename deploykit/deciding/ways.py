@@ -19,6 +19,7 @@ from deploykit.deciding.segment_proof import ChainProof, SegmentChain, prove_cha
 from deploykit.encodings.values import EncodingSet, Float
 from deploykit.findings import Confidence
 from deploykit.graph.facts import GraphFacts
+from deploykit.numerics.fitting import Fitted, fit_judge, settled
 from deploykit.numerics.judging import Judge, Verdict, made_by
 from deploykit.numerics.samples.gathering import Samples
 from deploykit.numerics.sessions import Feed, Session
@@ -39,15 +40,15 @@ __all__ = ["Ground", "Prepared", "as_is", "fallback", "in_segments", "rewritten"
 class Ground:
     """What every way of one model is made from, each thing made once.
 
-    ``first`` are the rewrites to try in every integer way, ``asked`` those of them that the user named. ``judge`` is
-    None where the samples allow no judgement: then nothing is simulated, and ways have no numbers.
+    ``first`` are the rewrites to try in every integer way, ``asked`` those of them that the user named. ``fitted``
+    is None where the samples allow no judgement: then nothing is simulated, and ways have no numbers.
     """
 
     model: ModelProto
     encodings: EncodingSet
     facts: GraphFacts
     samples: Samples
-    judge: Judge | None
+    fitted: Fitted | None
     prediction: FloatPrediction
     first: tuple[str, ...] = SAFE_REWRITES
     asked: tuple[str, ...] = ()
@@ -75,13 +76,27 @@ class Ground:
             encodings=encodings,
             facts=facts,
             samples=samples,
-            judge=Judge(model, facts, samples) if samples.may_judge else None,
+            fitted=fit_judge(model, facts, encodings, samples) if samples.may_judge else None,
             prediction=predict_float_set(facts, encodings),
             first=tuple(name for name in dict.fromkeys((*SAFE_REWRITES, *wanted)) if name not in never),
             asked=wanted,
             banned=never,
             max_segments=max_segments,
         )
+
+    @property
+    def judge(self) -> Judge | None:
+        """The judge of every way."""
+        return None if self.fitted is None else self.fitted.judge
+
+    @property
+    def feeds(self) -> Sequence[Feed]:
+        """What rewrites are proven on: the judge's own samples where there are some."""
+        return self.samples.feeds if self.judge is None else self.judge.feeds
+
+    def settled(self, verdict: Verdict) -> Verdict:
+        """A verdict as far as the samples can carry it."""
+        return settled(verdict, self.samples.label)
 
     @property
     def has_sites(self) -> bool:
@@ -111,9 +126,7 @@ class Prepared:
 
 def simulated(ground: Ground) -> Verdict | None:
     """The encodings as they were given, None where nothing may be judged."""
-    if ground.judge is None:
-        return None
-    return ground.judge.judge(_simulator(ground.model, ground.encodings, ground.judge).run)
+    return None if ground.fitted is None else ground.fitted.verdict
 
 
 def as_is(ground: Ground, verdict: Verdict | None) -> Prepared:
@@ -132,9 +145,9 @@ def rewritten(
     wanted = [name for name in names if name not in ground.banned]
     if base is None:
         stated = replace(ground.encodings, float_tensors=ground.encodings.float_tensors | ground.prediction.intended)
-        made = rewrite(ground.model, stated, wanted, ground.samples.feeds, outputs=ground.outputs)
+        made = rewrite(ground.model, stated, wanted, ground.feeds, outputs=ground.outputs)
     else:
-        made = rewrite(base.model, base.encodings, wanted, ground.samples.feeds, before=base)
+        made = rewrite(base.model, base.encodings, wanted, ground.feeds, before=base)
     changed = made.kept if base is None else made.kept[len(base.kept) :]
     if not changed and (base is not None or not ground.prediction.intended):
         return None
@@ -145,8 +158,8 @@ def _integer_way(ground: Ground, identity: str, intrusion: int, made: Rewriting)
     assert made.encodings is not None
     facts = ground.facts if made.model is ground.model else _facts(made.model)
     left = {n for n in ground.prediction.intended if n in facts.tensors and _lacks_grid(made.encodings, n)}
-    encodings = fill_entries(made.model, made.encodings, left, ground.samples.feeds)
-    verdict = None if ground.judge is None else _judged(ground.judge, made, encodings)
+    encodings = fill_entries(made.model, made.encodings, left, ground.feeds)
+    verdict = None if ground.judge is None else ground.settled(_judged(ground.judge, made, encodings))
     way = Way(
         id=identity,
         kind="integer",
@@ -184,7 +197,7 @@ def fallback(ground: Ground) -> Prepared:
     stated = replace(ground.encodings, entries=entries, float_tensors=prediction.intended)
     verdict = None
     if ground.judge is not None:
-        verdict = ground.judge.judge(_simulator(ground.model, stated, ground.judge).run)
+        verdict = ground.settled(ground.judge.judge(_simulator(ground.model, stated, ground.judge).run))
     way = Way(
         id="fallback",
         kind="fallback",
@@ -200,11 +213,11 @@ def in_segments(ground: Ground) -> Prepared:
     prediction, facts = ground.prediction, ground.facts
     cut = partition(facts, prediction.intended, absorbed=list(prediction.absorbed), max_segments=ground.max_segments)
     segments = split_model(ground.model, ground.encodings, cut)
-    proof = prove_chain(ground.model, ground.encodings, cut, segments, ground.samples.feeds)
+    proof = prove_chain(ground.model, ground.encodings, cut, segments, ground.feeds)
     verdict = None
     if ground.judge is not None:
         chain = SegmentChain(segments, quantized=True, half=True, capture=ground.judge.choices)
-        verdict = ground.judge.judge(chain.run)
+        verdict = ground.settled(ground.judge.judge(chain.run))
     floats = sum(len(facts.nodes[i].outputs) for span in cut.segments if span.is_float for i in span.nodes)
     way = Way(
         id="segments",

@@ -88,15 +88,13 @@ def _checked(
     samples: Samples,
     thresholds: Thresholds | None,
 ) -> tuple[Check, Correctness]:
-    from deploykit.numerics.simulation import simulate
+    from deploykit.numerics.fitting import fit_judge
 
     on = samples.described_for_humans
     if not samples.may_judge:
         told = f"{name}: not judged ({on})"
         return Check(id="numerics", ok=True, detail=told), Correctness(why=f"give --calibration or --input ({on})")
-    made = simulate(model, encodings, samples.varied, facts=facts, label=samples.label, thresholds=thresholds)
-    verdict = made.verdict
-    assert verdict is not None
+    verdict = fit_judge(model, facts, encodings, samples, thresholds).verdict
     right = Correctness(
         state={True: Right.YES, False: Right.NO, None: Right.NOT_JUDGED}[verdict.right],
         label=str(samples.label),
