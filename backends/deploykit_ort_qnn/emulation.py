@@ -1,13 +1,13 @@
-"""Runs a compiled model on the emulator and the QDQ model on the CPU, compares outputs, and finds where they part.
+"""Runs a compiled model on the emulator and its file on the CPU, has both judged, and finds where they part.
 
-Emulated times are host noise and are not even kept. It judges by a threshold and changes no model.
+Emulated times are host noise and are not even kept. Limits and verdicts are the judge's; it changes no model.
 """
 
 from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,49 +15,53 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from deploykit.numerics.quality import cosine, max_error, sqnr_db
+from deploykit.numerics.alignment import match_contents
+from deploykit.numerics.output_judging import OutputJudge
+from deploykit.numerics.quality import sqnr_db
+from deploykit.numerics.row_sets import RowSets
+from deploykit.numerics.thresholds import Against, Measure, limit_for
 from deploykit_ort_qnn.compiler import CompileJob, Progress, compile_model, execute_both
 from deploykit_ort_qnn.rules.numerics import NumericScope
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
+    from deploykit.graph.facts import GraphFacts
+    from deploykit.numerics.verdicts import Verdict
 
-__all__ = ["Comparison", "compare", "threshold"]
+__all__ = ["Comparison", "compare", "narrowest"]
 
 Numbers = npt.NDArray[Any]
-
-_THRESHOLDS = {8: 20.0, 16: 35.0, 0: 35.0}
-"""Least SQNR in dB between emulator and CPU, by the narrowest activation type (0: float).
-
-Over the models of the test data the right ones had at least 30 dB with 8 bits, 45 with 16 and 56 in float; the wrong
-kernels known so far had at most 22.
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """What to compare: paths relative to ``root``, and input sets by input name."""
+    """What to compare: paths relative to ``root``, input sets by input name, and what those mean (``label``).
+
+    ``bits`` is the narrowest activation type (0: float), ``float_model`` the model before it was quantized, if there is
+    one beside the file.
+    """
 
     root: Path
     qdq: str
     context: str
     options: Mapping[str, str]
     inputs: tuple[Mapping[str, Numbers], ...]
-    threshold_db: float
+    label: str
+    bits: int = 0
+    float_model: ModelProto | None = None
     allow_cpu: bool = False
     timeout: float = 1800.0
 
 
-def threshold(types: Iterable[str]) -> float:
-    """The threshold for a model whose quantized activations have these types."""
+def narrowest(types: Iterable[str]) -> int:
+    """The width of the narrowest of some activation types, 0 when none is of 8 or 16 bits."""
     bits = [int("".join(c for c in kind if c.isdigit())) for kind in types if kind.startswith(("uint", "int"))]
-    activations = [width for width in bits if width in (8, 16)]
-    return _THRESHOLDS[min(activations) if activations else 0]
+    return min((width for width in bits if width in (8, 16)), default=0)
 
 
 def compare(job: Comparison, progress: Progress | None = None) -> NumericScope:
-    """Outputs of both runs, and the first node after which they differ where they do. Raises ToolError."""
+    """Both verdicts on what the emulator gives, and the first node after which it differs. Raises ToolError."""
     with tempfile.TemporaryDirectory(prefix=".numbers-", dir=job.root) as folder:
         inputs = Path(folder) / "inputs.npz"
         _save(inputs, job.inputs)
@@ -70,52 +74,65 @@ def compare(job: Comparison, progress: Progress | None = None) -> NumericScope:
             timeout=job.timeout,
             progress=progress,
         )
-        outputs = _numbers(cpu, npu)
-        failed = tuple(name for name, numbers in outputs.items() if _below(numbers["sqnr_db"], job.threshold_db))
-        if not failed:
-            return NumericScope(outputs=outputs, threshold_db=job.threshold_db)
-        first, kind, value = _first_difference(job, Path(folder), inputs, progress)
+        device, quantization = _judged(job, _samples(cpu), _samples(npu))
+        first, kind, value = "", "", None
+        if device.right is False:
+            first, kind, value = _first_difference(job, Path(folder), inputs, progress)
     return NumericScope(
-        outputs=outputs,
-        threshold_db=job.threshold_db,
-        failed=failed,
+        device=device,
+        quantization=quantization,
         first=first,
         first_type=kind,
         first_db=value,
     )
 
 
+def _judged(
+    job: Comparison, cpu: Sequence[Mapping[str, Numbers]], npu: Sequence[Mapping[str, Numbers]]
+) -> tuple[Verdict, Verdict | None]:
+    """Against the same file on the CPU, and against the float model where there is one."""
+    from deploykit.numerics.sessions import Session
+
+    facts = _facts(job)
+    # A float file is its own reference: then what is missing against float was lost by the device alone.
+    against = Against.QUANTIZED if job.bits or facts.is_qdq else Against.FLOAT
+    judge = OutputJudge(facts, label=job.label, against=against, bits=job.bits, same_graph=True)
+    device = judge.compare(cpu, npu, job.inputs)
+    if job.float_model is None:
+        return device, None
+    session = Session(job.float_model)
+    reference = [session.run(feed) for feed in job.inputs]
+    original = OutputJudge(_facts_of(job.float_model), label=job.label, against=Against.FLOAT, bits=job.bits)
+    return device, original.compare(reference, npu, job.inputs)
+
+
+def _facts(job: Comparison) -> GraphFacts:
+    from deploykit.graph import load_model
+    from deploykit.graph.collect import collect_facts
+
+    return collect_facts(load_model(job.root / job.qdq))
+
+
+def _facts_of(model: ModelProto) -> GraphFacts:
+    from deploykit.graph.collect import collect_facts
+    from deploykit.graph.loading import wrap_proto
+
+    return collect_facts(wrap_proto(model, path=Path("model.onnx")))
+
+
+def _samples(outputs: Mapping[str, Numbers]) -> list[dict[str, Numbers]]:
+    """Outputs by name, one mapping per input set, from keys ``<set>:<name>``."""
+    found: dict[int, dict[str, Numbers]] = {}
+    for key, value in outputs.items():
+        number, name = key.split(":", 1)
+        found.setdefault(int(number), {})[name] = value
+    return [found[number] for number in sorted(found)]
+
+
 def _save(path: Path, sets: Iterable[Mapping[str, Numbers]]) -> None:
     arrays = {f"{index}:{name}": value for index, feed in enumerate(sets) for name, value in feed.items()}
     with path.open("wb") as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]
-
-
-def _numbers(cpu: Mapping[str, Numbers], npu: Mapping[str, Numbers]) -> dict[str, dict[str, Any]]:
-    """Per output, the worst of all input sets."""
-    found: dict[str, dict[str, Any]] = {}
-    for key, wanted in cpu.items():
-        name, got = key.split(":", 1)[1], npu[key]
-        numbers = {
-            "sqnr_db": _rounded(sqnr_db(wanted, got), 1),
-            "cosine": _rounded(cosine(wanted, got), 6),
-            "max_error": float(f"{max_error(wanted, got):.4g}"),
-        }
-        known = found.get(name)
-        if known is None or _below(numbers["sqnr_db"], known["sqnr_db"]):
-            found[name] = numbers
-    return found
-
-
-def _rounded(value: float, digits: int) -> float | str:
-    return round(value, digits) if np.isfinite(value) else ("undefined" if np.isnan(value) else "infinite")
-
-
-def _below(value: float | str, limit: float | str) -> bool:
-    """Equal outputs are infinitely good; an undefined number (a reference that is all zero) is not."""
-    order = {"infinite": float("inf"), "undefined": float("-inf")}
-    a, b = (order[v] if isinstance(v, str) else v for v in (value, limit))
-    return a < b
 
 
 def _first_difference(
@@ -145,12 +162,25 @@ def _first_difference(
         root, "model.onnx", "c.onnx", inputs, options=job.options, timeout=job.timeout, progress=progress
     )
     shutil.rmtree(root)
-    numbers = _numbers(cpu, npu)
+    sides = list(zip(_samples(cpu), _samples(npu), strict=True))
+    rows = RowSets(_facts_of(model))
+    least = limit_for(Measure.SQNR, same_graph=True, bits=job.bits).value
     for tensor, (node, kind) in shown.items():
-        value = numbers[tensor]["sqnr_db"]
-        if _below(value, job.threshold_db):
-            return node, kind, value if isinstance(value, float) else None
+        value = min(_tensor_db(one[tensor], two[tensor], rows.axes(tensor)) for one, two in sides)
+        if not value >= least:
+            return node, kind, value if np.isfinite(value) else None
     return "", "", None
+
+
+def _tensor_db(one: Numbers, two: Numbers, axes: Sequence[object]) -> float:
+    """SQNR of an inner tensor in dB, its rows matched by what they hold where they were chosen."""
+    chosen = [axis for axis, rows in enumerate(axes) if rows is not None]
+    if len(chosen) == 1 and one.ndim == len(axes) and one.shape == two.shape:
+        tables = [np.moveaxis(side, chosen[0], 0).reshape(one.shape[chosen[0]], -1) for side in (one, two)]
+        pairs = match_contents(tables[:1], tables[1:])
+        if pairs is not None:
+            one, two = tables[0][pairs[0]], tables[1][pairs[1]]
+    return sqnr_db(one, two)
 
 
 def _show_all(model: ModelProto) -> dict[str, tuple[str, str]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from deploykit.contract.backend import Aids, Execution
 from deploykit.contract.plans import Plan
@@ -19,7 +19,7 @@ from deploykit_ort_qnn.commands import CONTEXT, MODEL
 from deploykit_ort_qnn.compiler import CompileJob, CompileOutcome, compile_model, installed_wheel
 from deploykit_ort_qnn.configs import COMPILE
 from deploykit_ort_qnn.evidence import EVIDENCE, evidence_json, precision_scope
-from deploykit_ort_qnn.numbers import NUMBERS, numbers_json
+from deploykit_ort_qnn.numbers import NUMBERS, correctness, numbers_json
 from deploykit_ort_qnn.precision import PrecisionScope
 from deploykit_ort_qnn.prepare import Draft
 from deploykit_ort_qnn.rules.compiled import RULES as COMPILE_RULES
@@ -28,6 +28,9 @@ from deploykit_ort_qnn.rules.environment import EnvironmentScope
 from deploykit_ort_qnn.rules.numerics import RULES as NUMERIC_RULES
 from deploykit_ort_qnn.rules.numerics import NumericScope
 from deploykit_ort_qnn.rules.precision import RULES as PRECISION_RULES
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
 
 __all__ = ["execute"]
 
@@ -58,17 +61,19 @@ def execute(package: Path, draft: Draft, plan: Plan[None], aids: Aids) -> Execut
         refused = Compilation(state=Compiled.REFUSED, by=_compiler(wheel, plan), why=outcome.status)
         return Execution(outputs=("logs/compile.log",), findings=findings, record=record, compiled=refused)
     precision = _judge_types(package, draft, outcome)
-    numbers, numeric = _judge_numbers(package, draft, plan, aids)
-    outputs = (*outcome.files, EVIDENCE, *((NUMBERS,) if numbers else ()))
-    if numbers:
-        record["numbers"] = numbers
-    executed = ("compile", "emulate") if numbers else ("compile",)
+    scope = _judge_numbers(package, draft, plan, aids)
+    ran = scope.device is not None
+    if scope.device is not None:
+        numbers = numbers_json(scope)
+        (package / NUMBERS).write_text(json_text(numbers), "utf-8")
+        record["numbers"] = {"outputs": numbers["device"]["outputs"], "first_node": scope.first}
     return Execution(
-        executed=executed,
-        outputs=outputs,
+        executed=("compile", "emulate") if ran else ("compile",),
+        outputs=(*outcome.files, EVIDENCE, *((NUMBERS,) if ran else ())),
         record=record,
-        findings=(*findings, *precision, *numeric),
+        findings=(*findings, *precision, *NUMERIC_RULES.run(scope)),
         compiled=Compilation(state=Compiled.YES, by=_compiler(wheel, plan)),
+        right=correctness(scope),
     )
 
 
@@ -135,27 +140,31 @@ def _judge_types(package: Path, draft: Draft, outcome: CompileOutcome) -> tuple[
     )
 
 
-def _judge_numbers(
-    package: Path, draft: Draft, plan: Plan[None], aids: Aids
-) -> tuple[dict[str, Any], tuple[Finding, ...]]:
-    from deploykit_ort_qnn.emulation import Comparison, compare, threshold
+def _judge_numbers(package: Path, draft: Draft, plan: Plan[None], aids: Aids) -> NumericScope:
+    """The emulator judged against the file on the CPU and against float; ``not_run`` says why it was not."""
+    from deploykit_ort_qnn.emulation import Comparison, compare, narrowest
 
-    prepared = draft.prepared
-    types = [] if prepared is None else [prepared.placed[name] for name in prepared.activations]
+    prepared, samples = draft.prepared, aids.samples()
     job = Comparison(
         root=package,
         qdq=MODEL,
         context=CONTEXT,
         options={"soc_model": plan.configs[COMPILE]["provider_options"]["soc_model"]},
-        inputs=aids.samples().varied,
-        threshold_db=threshold(types),
+        inputs=samples.varied,
+        label=str(samples.label),
+        bits=0 if prepared is None else narrowest(prepared.placed[name] for name in prepared.activations),
+        float_model=_float_model(draft),
         allow_cpu=draft.chosen.allows_cpu,
         timeout=_EMULATION_LIMIT,
     )
     try:
-        scope = compare(job, aids.progress)
+        return compare(job, aids.progress)
     except ToolError as error:
-        return {}, NUMERIC_RULES.run(NumericScope(outputs={}, threshold_db=job.threshold_db, not_run=error.why))
-    numbers = numbers_json(scope)
-    (package / NUMBERS).write_text(json_text(numbers), "utf-8")
-    return {key: numbers[key] for key in ("threshold_db", "outputs", "failed", "first_node")}, NUMERIC_RULES.run(scope)
+        return NumericScope(not_run=error.why)
+
+
+def _float_model(draft: Draft) -> ModelProto | None:
+    """What was quantized on the way, with its weights; a file that was given quantized has no float model beside it."""
+    from deploykit.graph.weights import load_weights
+
+    return load_weights(draft.situation.model) if draft.source == "encodings" else None

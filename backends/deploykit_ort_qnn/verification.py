@@ -107,6 +107,6 @@ def _numbers(package: Path, checks: list[Check]) -> Iterator[Finding]:
         checks.append(Check(id="emulated-numbers", ok=True, detail="not emulated yet"))
         return
     scope = numbers_scope(read_json(path))
-    values = ", ".join(f"{name} {numbers['sqnr_db']} dB" for name, numbers in scope.outputs.items())
-    checks.append(Check(id="emulated-numbers", ok=True, detail=f"{values}; {scope.threshold_db:g} dB wanted"))
+    told = "; ".join(scope.device.lines()) if scope.device is not None else "not judged"
+    checks.append(Check(id="emulated-numbers", ok=True, detail=told))
     yield from NUMERIC_RULES.run(scope)

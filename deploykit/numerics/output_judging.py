@@ -36,7 +36,11 @@ _CLEAR = 0.1
 
 
 class OutputJudge:
-    """Knows a graph's outputs; ``choices`` are the inner tensors that tell which rows were chosen."""
+    """Knows a graph's outputs; ``choices`` are the inner tensors that tell which rows were chosen.
+
+    ``same_graph`` says that the reference is the same graph on another machine, of which more is asked; by default that
+    is so where the reference is the quantized model.
+    """
 
     def __init__(
         self,
@@ -46,12 +50,20 @@ class OutputJudge:
         against: Against = Against.FLOAT,
         bits: int = 0,
         thresholds: Thresholds | None = None,
+        same_graph: bool | None = None,
     ) -> None:
         self._facts = facts
         self._rows = RowSets(facts)
         self._sets = detection_sets(facts)
         self._pieces = {name: pieces_of(facts, name) for name in facts.outputs}
-        self._context = Context(label=label, count=0, against=against, bits=bits, thresholds=thresholds)
+        self._context = Context(
+            label=label,
+            count=0,
+            against=against,
+            bits=bits,
+            thresholds=thresholds,
+            same_graph=against is Against.QUANTIZED if same_graph is None else same_graph,
+        )
         self.choices = tuple(dict.fromkeys(choice for name in facts.outputs for choice in self._rows.choices_of(name)))
 
     def compare(self, reference: Sequence[Values], outputs: Sequence[Values], feeds: Sequence[Values] = ()) -> Verdict:

@@ -63,7 +63,7 @@ _EMULATED = (
 )
 
 LIMITS: Mapping[str, Limit] = {
-    "sqnr/float": Limit(
+    "sqnr": Limit(
         measure=Measure.SQNR,
         value=15.0,
         unit="dB",
@@ -71,7 +71,7 @@ LIMITS: Mapping[str, Limit] = {
         reason="noise of a sixth of the signal; four-bit weights that are as good as they can be have 17 dB",
         source=_MEASURED,
     ),
-    "sqnr/quantized/8": Limit(
+    "sqnr/device/8": Limit(
         measure=Measure.SQNR,
         value=20.0,
         unit="dB",
@@ -79,7 +79,7 @@ LIMITS: Mapping[str, Limit] = {
         reason="a device that rounds 8 bits another way stays well above it, a wrong kernel does not",
         source=_EMULATED,
     ),
-    "sqnr/quantized": Limit(
+    "sqnr/device": Limit(
         measure=Measure.SQNR,
         value=35.0,
         unit="dB",
@@ -103,7 +103,7 @@ LIMITS: Mapping[str, Limit] = {
         reason="embeddings are compared by angle; 0.99 is 8 degrees, less than neighbours of one class differ by",
         source=_MEASURED,
     ),
-    "agreement/float": Limit(
+    "agreement": Limit(
         measure=Measure.AGREEMENT,
         value=0.95,
         unit="",
@@ -111,7 +111,7 @@ LIMITS: Mapping[str, Limit] = {
         reason="labels are right or wrong; near ties may fall the other way after quantization",
         source=_MEASURED,
     ),
-    "agreement": Limit(
+    "agreement/device": Limit(
         measure=Measure.AGREEMENT,
         value=0.98,
         unit="",
@@ -160,7 +160,7 @@ LIMITS: Mapping[str, Limit] = {
         source="of rows picked from a few near ties a third may differ; of independent picks nearly all do",
     ),
 }
-"""Rows are found as ``measure/against/bits``, then ``measure/against``, then ``measure``."""
+"""``measure/device`` rows, by bits or not, are for the same graph on another machine; ``measure`` rows for all else."""
 
 _NARROW = 8
 _REFERENCE_SIDE = 640.0
@@ -199,15 +199,18 @@ class Thresholds:
 def limit_for(
     measure: Measure,
     *,
-    against: Against = Against.FLOAT,
+    same_graph: bool = False,
     bits: int = 0,
     asked: Thresholds | None = None,
     image_side: float = _REFERENCE_SIDE,
 ) -> Limit:
-    """The row that counts. ``bits`` is the narrowest activation type (0: float); ``image_side`` scales box errors."""
+    """The row that counts. ``same_graph`` asks for what a device must reach that runs the very graph of the reference.
+
+    ``bits`` is the narrowest activation type (0: float); ``image_side`` scales errors of boxes.
+    """
     narrow = f"/{_NARROW}" if 0 < bits <= _NARROW else ""
-    keys = (f"{measure}/{against}{narrow}", f"{measure}/{against}", f"{measure}")
-    row = next(LIMITS[key] for key in keys if key in LIMITS)
+    keys = (f"{measure}/device{narrow}", f"{measure}/device", f"{measure}")
+    row = next(LIMITS[key] for key in (keys if same_graph else keys[-1:]) if key in LIMITS)
     value = row.value
     if measure is Measure.BOX_ERROR:
         value *= image_side / _REFERENCE_SIDE

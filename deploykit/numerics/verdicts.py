@@ -53,7 +53,7 @@ class JudgedNumber:
             "output": self.output,
             "measure": str(self.limit.measure),
             "where": self.where,
-            "value": self.value if math.isfinite(self.value) else None,
+            "value": _finite(self.value),
             "exact": self.value == math.inf,
             "unit": self.limit.unit,
             "threshold": self.limit.value,
@@ -73,13 +73,14 @@ class JudgedNumber:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """What every number of one judgement has in common."""
+    """What every number of one judgement has in common. ``same_graph``: the reference is the same graph elsewhere."""
 
     label: str
     count: int
     against: Against
     bits: int
     thresholds: Thresholds | None
+    same_graph: bool = False
 
     def number(
         self,
@@ -107,7 +108,7 @@ class Context:
 
     def limit(self, measure: Measure, side: float = 640.0) -> Limit:
         """The row of the table."""
-        return limit_for(measure, against=self.against, bits=self.bits, asked=self.thresholds, image_side=side)
+        return limit_for(measure, same_graph=self.same_graph, bits=self.bits, asked=self.thresholds, image_side=side)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +186,7 @@ class Verdict:
 
 def _number(entry: Mapping[str, Any]) -> JudgedNumber:
     against = Against(entry["against"])
-    row = limit_for(Measure(entry["measure"]), against=against)
+    row = limit_for(Measure(entry["measure"]))
     return JudgedNumber(
         output=entry["output"],
         kind=entry["kind"],
@@ -204,4 +205,5 @@ def _number_or(value: Any, otherwise: float) -> float:
 
 
 def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+    """Six digits: what lies beyond differs between machines, and the same inputs give the same bytes."""
+    return float(f"{value:.6g}") if math.isfinite(value) else None

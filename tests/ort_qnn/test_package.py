@@ -69,7 +69,7 @@ def test_a_qdq_model_is_compiled_typed_and_emulated(tmp_path: Path) -> None:
     assert report["ok"] and report["precision"]["mismatches"] == []
     assert report["precision"]["actual"]
     numbers = json.loads((tmp_path / "p/artifacts/numbers.json").read_text())
-    assert numbers["outputs"]["logits"]["sqnr_db"] > 60
+    assert numbers["device"]["outputs"]["logits"] > 60
     options = json.loads((tmp_path / "p/config/compile_options.json").read_text())["provider_options"]
     assert options["soc_model"] == "43"
 
@@ -193,10 +193,10 @@ def test_an_lpbq_gemm_compiles_and_is_caught_as_wrong(tmp_path: Path, lpbq_gemm:
             context="c.onnx",
             options=options,
             inputs=tuple(random_feeds(lpbq_gemm)),
-            threshold_db=35.0,
+            label="given",
         )
     )
-    assert scope.failed == ("y",) and scope.first == "the_gemm"
+    assert scope.device is not None and scope.device.right is False and scope.first == "the_gemm"
     (finding,) = NUMERIC_RULES.run(scope)
     assert finding.code == "ORT120" and finding.blocks
 
@@ -206,7 +206,7 @@ def test_an_lpbq_gemm_is_packaged_in_a_form_that_is_right(tmp_path: Path, lpbq_g
     packaged = make_package(request(tmp_path / "m.onnx"), tmp_path / "p")
     assert packaged.exit_status == 0, [f.message for f in packaged.findings if f.blocks]
     numbers = json.loads((tmp_path / "p/artifacts/numbers.json").read_text())
-    assert numbers["outputs"]["y"]["sqnr_db"] > 60
+    assert numbers["device"]["outputs"]["y"] > 60
 
 
 def test_a_failing_compilation_is_a_no_with_its_log(tmp_path: Path) -> None:
@@ -327,7 +327,8 @@ def test_a_cut_off_end_is_run_by_the_script(tmp_path: Path) -> None:
 def test_an_emulation_that_takes_too_long_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("deploykit_ort_qnn.execution._EMULATION_LIMIT", 0.01)
     packaged = make_package(request("mlp/w8a8.qdq.onnx"), tmp_path / "p")
-    assert packaged.exit_status == 0 and packaged.executed == ("compile",)
+    assert packaged.exit_status == 1 and packaged.executed == ("compile",)
+    assert packaged.status.right.broken and "emulation" in packaged.status.right.why
     assert "ORT121" in codes(packaged)
 
 
@@ -353,7 +354,7 @@ def test_calibration_data_is_what_is_emulated(tmp_path: Path) -> None:
     packaged = make_package(request("mlp/w8a16.qdq.onnx", calibration=tmp_path / "data.npz"), tmp_path / "p")
     random = make_package(request("mlp/w8a16.qdq.onnx"), tmp_path / "r")
     assert packaged.exit_status == random.exit_status == 0
-    numbers = [json.loads((tmp_path / f / "artifacts/numbers.json").read_text())["outputs"] for f in ("p", "r")]
+    numbers = [json.loads((tmp_path / f / "artifacts/numbers.json").read_text())["device"] for f in ("p", "r")]
     assert numbers[0] != numbers[1]
 
 

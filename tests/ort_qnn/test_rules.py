@@ -19,6 +19,8 @@ from deploykit.deciding.pipeline import make_plan
 from deploykit.deciding.reading import read_situation
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.findings import Severity
+from deploykit.numerics.thresholds import Against, Measure
+from deploykit.numerics.verdicts import Context, Verdict
 from deploykit.quantization.insert_qdq import Skipped
 from deploykit.quantization.lpbq_arithmetic import Loss
 from deploykit.rules import Rule
@@ -142,8 +144,19 @@ def converted(made_type: str, *, asked_for: bool) -> PrecisionScope:
 
 
 FINE = CompileOutcome(status="compiled")
-GOOD = NumericScope(outputs={"y": {"sqnr_db": 50.0}}, threshold_db=35.0)
-BAD = NumericScope(outputs={"y": {"sqnr_db": 9.0}}, threshold_db=35.0, failed=("y",), first="m", first_type="Log")
+
+
+def verdict(value: float, against: Against) -> Verdict:
+    """One number of one output and what follows from it."""
+    context = Context(label="given", count=1, against=against, bits=16, thresholds=None, same_graph=True)
+    number = context.number("y", "dense", Measure.SQNR, value)
+    return Verdict(right=number.passes, numbers=(number,))
+
+
+FINE_ON_DEVICE, WRONG_ON_DEVICE = (verdict(value, Against.QUANTIZED) for value in (50.0, 9.0))
+GOOD = NumericScope(device=FINE_ON_DEVICE, quantization=verdict(40.0, Against.FLOAT))
+BAD = NumericScope(device=WRONG_ON_DEVICE, quantization=verdict(8.0, Against.FLOAT), first="m", first_type="Log")
+LOST = replace(GOOD, quantization=verdict(8.0, Against.FLOAT))
 PACKAGE = PackageScope(provider_options={"soc_model": "43"}, soc_model=43, context={"soc_model": 43})
 WHEEL = wheel_for("2.7.0")
 INSTALLED = {"wheel": "2.7.0", "qairt": "2.51.0", "onnxruntime": "1.31.1"}
@@ -193,7 +206,8 @@ CASES: dict[str, tuple[Case, Case]] = {
     "ORT113": (lambda: CompileOutcome(status="timed-out", message="m"), lambda: FINE),
     "ORT114": (lambda: replace(FINE, cpu_nodes=(RefusedNode(name="n", type="Erf"),)), lambda: FINE),
     "ORT120": (lambda: BAD, lambda: GOOD),
-    "ORT121": (lambda: replace(GOOD, outputs={}, not_run="no time"), lambda: GOOD),
+    "ORT121": (lambda: NumericScope(not_run="no time"), lambda: GOOD),
+    "ORT122": (lambda: LOST, lambda: BAD),
     "ORT130": (lambda: replace(PACKAGE, provider_options={}), lambda: PACKAGE),
     "ORT131": (lambda: replace(PACKAGE, unknown_options=("vtcm",)), lambda: PACKAGE),
     "ORT132": (lambda: replace(PACKAGE, context={"soc_model": 0}), lambda: PACKAGE),

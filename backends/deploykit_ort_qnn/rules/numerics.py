@@ -1,12 +1,12 @@
-"""Rules about what the emulator computes, against ONNX Runtime on the CPU. Codes ORT120 and ORT121."""
+"""Rules about what the emulator computes, against ONNX Runtime on the CPU. Codes ORT120 to ORT122."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from deploykit.findings import SubjectKind
+from deploykit.numerics.verdicts import JudgedNumber, Verdict
 from deploykit.rules import Found, Registry
 
 __all__ = ["RULES", "NumericScope"]
@@ -16,15 +16,15 @@ _LAB = "onnxruntime-qnn 2.7.0 (QAIRT 2.51) with ONNX Runtime 1.31.1, run on Linu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NumericScope:
-    """Emulator against CPU: per output its numbers, the threshold that counts, and where the two begin to differ.
+    """What the emulator gave, judged against two references, and where it begins to differ.
 
-    ``first`` is the first node after which they differ ("" when it was not looked for or not found). ``not_run`` is why
-    there are no numbers.
+    ``device`` is against the same file on the CPU: what is missing there was lost by the device. ``quantization`` is
+    against the float model, None where there is none beside the file. ``first`` is the first node after which emulator
+    and CPU differ ("" when it was not looked for or not found). ``not_run`` is why there are no numbers.
     """
 
-    outputs: Mapping[str, Mapping[str, Any]]
-    threshold_db: float
-    failed: tuple[str, ...] = ()
+    device: Verdict | None = None
+    quantization: Verdict | None = None
     first: str = ""
     first_type: str = ""
     first_db: float | None = None
@@ -38,28 +38,64 @@ RULES: Registry[NumericScope] = Registry("numerics")
     "ORT120",
     "outputs-differ",
     "error",
-    what="The compiled model and ONNX Runtime on the CPU disagree on an output.",
+    what="The compiled model and ONNX Runtime on the CPU disagree on an output: this was lost by the device.",
     why="Some kernels give wrong numbers without a message; only running them shows it.",
     fix="Look at the first node that differs; rewrite it, widen its range, or leave it float.",
     sources=[_LAB],
 )
 def check_outputs(scope: NumericScope) -> Iterator[Found]:
-    """Outputs below the threshold."""
-    for name in scope.failed:
-        numbers = scope.outputs[name]
-        where = f"; they differ from {scope.first_type} {scope.first} on" if scope.first else ""
-        agreement = f"{_db(numbers['sqnr_db'])} between emulator and CPU"
+    """Outputs that miss what is asked of their kind, and outputs that are not finite."""
+    verdict = scope.device
+    if verdict is None or verdict.right is not False:
+        return
+    where = f"; they differ from {scope.first_type} {scope.first} on" if scope.first else ""
+    place = {"first_node": scope.first, "first_node_db": scope.first_db}
+    for odd in verdict.oddities:
         yield Found(
             kind=SubjectKind.TENSOR,
-            name=name,
-            message=f"{name}: {agreement}, below {scope.threshold_db:g} dB{where}",
-            evidence={
-                **numbers,
-                "threshold_db": scope.threshold_db,
-                "first_node": scope.first,
-                "first_node_db": scope.first_db,
-            },
+            name=odd.output,
+            message=f"{odd.output}: {odd.count} values are {odd.what} on the emulator, behind {odd.operator}{where}",
+            evidence={**odd.to_json(), **place},
         )
+    for output, numbers in _by_output(verdict):
+        yield Found(
+            kind=SubjectKind.TENSOR,
+            name=output,
+            message=f"{output}: {_told(numbers)}, between emulator and CPU{where}",
+            evidence={"numbers": [number.to_json() for number in numbers], **place},
+        )
+
+
+@RULES.rule(
+    "ORT122",
+    "far-from-float",
+    "warning",
+    what="The emulator computes what the file says, and that is far from the float model: lost by quantization.",
+    why="What quantization loses no device gives back; a range that is too narrow or too wide somewhere is enough.",
+    fix="deploykit locate names the operator; widen its range, calibrate anew, or leave it in float",
+    sources=[_LAB],
+)
+def check_quantization(scope: NumericScope) -> Iterator[Found]:
+    """Outputs that miss what is asked of them against float although the device is not to blame."""
+    verdict = scope.quantization
+    if verdict is None or verdict.right is not False or (scope.device is not None and scope.device.right is False):
+        return
+    for output, numbers in _by_output(verdict):
+        yield Found(
+            kind=SubjectKind.TENSOR,
+            name=output,
+            message=f"{output}: {_told(numbers)}, between emulator and float model",
+            evidence={"numbers": [number.to_json() for number in numbers]},
+        )
+
+
+def _by_output(verdict: Verdict) -> Iterator[tuple[str, list[JudgedNumber]]]:
+    for output in dict.fromkeys(number.output for number in verdict.failures):
+        yield output, [number for number in verdict.failures if number.output == output]
+
+
+def _told(numbers: list[JudgedNumber]) -> str:
+    return "; ".join(f"{n.limit.measure}{f' ({n.where})' if n.where else ''} {n}" for n in numbers)
 
 
 @RULES.rule(
@@ -75,7 +111,3 @@ def check_not_run(scope: NumericScope) -> Iterator[Found]:
     """A run that failed or took too long."""
     if scope.not_run:
         yield Found(kind=SubjectKind.MODEL, name="model", message=f"not run on the emulator: {scope.not_run}")
-
-
-def _db(value: Any) -> str:
-    return f"{value:.1f} dB" if isinstance(value, float) else f"{value}"
