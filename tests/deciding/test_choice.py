@@ -175,7 +175,6 @@ def test_nothing_but_target_sdk_and_encodings_is_needed(tmp_path: Path) -> None:
 def test_the_plan_shows_every_way_and_why_it_lost() -> None:
     ways = chosen(OMIT).candidates
     assert {way["id"] for way in ways} >= {"rewrite", "fallback", "segments"}
-    assert [way["id"] for way in ways if way["overall_db"] is not None] == ["rewrite"]
     assert all(way["why"] for way in ways)
     assert sum(way["won"] for way in ways) == 1
 
@@ -292,6 +291,7 @@ def test_verify_names_the_first_operator_that_diverges(mixed: Mixed, good: bool,
     assert deploykit.verify(made.package).ok
     (check,) = [c for c in deploykit.verify(made.package, numerics=True).checks if c.id == "numerics"]
     assert check.ok is good
-    assert "dB in simulation" in check.detail
+    assert "8 derived samples" in check.detail
     if not good:
-        assert "first at Add /decoder/Add_2" in check.detail or "onnx::Add_4934" in check.detail
+        assert "first at" in check.detail
+        assert "/decoder/" in check.detail  # where the huge anchors do their harm, not a convolution of the backbone
