@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from deploykit.graph.element_types import BITS
 from deploykit.graph.facts import GraphFacts, NodeFact, TensorFact, TensorRole
 from deploykit.graph.parameters import DEFAULT_DOMAINS
 
@@ -27,8 +28,6 @@ DATA_SHAPED_OPS = frozenset({"Compress", "NonMaxSuppression", "NonZero", "String
 """Ops whose output has a size that depends on the values they get."""
 
 _SIZED_BY_INPUT = frozenset({"ConstantOfShape", "Expand", "Range", "Reshape", "Tile"})
-_BYTES = {"float": 4, "float16": 2, "bfloat16": 2, "double": 8, "bool": 1}
-_BYTES |= {f"{sign}int{bits}": bits // 8 for sign in ("", "u") for bits in (8, 16, 32, 64)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,10 +89,10 @@ def high_rank_tensors(facts: GraphFacts, limit: int) -> tuple[TensorFact, ...]:
 
 def tensor_bytes(fact: TensorFact) -> int | None:
     """The size of a tensor in bytes in its own type, None where type or shape are not known."""
-    size = _BYTES.get(fact.dtype)
-    if size is None or fact.shape is None or not fact.is_static:
+    bits = BITS.get(fact.dtype)
+    if bits is None or fact.shape is None or not fact.is_static:
         return None
-    return size * math.prod(dim for dim in fact.shape if isinstance(dim, int))
+    return (bits * math.prod(dim for dim in fact.shape if isinstance(dim, int)) + 7) // 8
 
 
 def shape_text(fact: TensorFact) -> str:

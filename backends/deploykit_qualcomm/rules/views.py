@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from deploykit import findings
 from deploykit.contract.backend import Situation
 from deploykit.findings import SubjectKind
+from deploykit.graph.element_types import INTEGER_BITS
 from deploykit.graph.facts import GraphFacts, NodeFact, TensorFact
 from deploykit.rules import Found
 from deploykit_qualcomm.archs import arch_number, arch_of
@@ -37,7 +38,6 @@ __all__ = [
 
 _SHOWN = 4
 _MOST_SCALES = 65_536
-_BITS = {"int4": 4, "uint4": 4, "int2": 2, "uint2": 2, "int8": 8, "uint8": 8, "int16": 16, "uint16": 16, "int32": 32}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,7 @@ class Quantized:
     @property
     def bits(self) -> int:
         """The width of a stored integer, 0 for a float type."""
-        return _BITS.get(self.dtype, 0)
+        return INTEGER_BITS.get(self.dtype, 0)
 
 
 def nodes(situation: Situation, *op_types: str) -> Iterator[NodeFact]:
@@ -169,7 +169,7 @@ def bits_of(situation: Situation, name: str) -> int:
     fact = situation.facts.tensors.get(name)
     if fact is None or fact.is_float or not fact.dtype:
         return 16
-    return _BITS.get(fact.dtype, 32)
+    return min(INTEGER_BITS.get(fact.dtype, 32), 32)  # 64-bit integers are narrowed
 
 
 def byte_count(situation: Situation, name: str) -> int | None:
