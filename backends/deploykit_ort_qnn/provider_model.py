@@ -14,6 +14,7 @@ import numpy as np
 
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float8
 from deploykit.graph.editing import constant_values, element_type, stored_tensors
+from deploykit.graph.ops import Trait, has
 from deploykit.quantization.block_grids import symmetric_blocks
 from deploykit.quantization.complete_encodings import complete_encodings
 from deploykit.quantization.extract_qdq import extract_qdq
@@ -32,8 +33,6 @@ __all__ = ["ProviderModel", "Step", "provider_model"]
 LOG_RANGE = 4.0
 """Least range of a 16-bit Log's output: below it the kernel of QAIRT 2.51 answers the range's minimum everywhere."""
 
-_ELEMENTWISE = frozenset(["Add", "Sub", "Mul", "Div", "Max", "Min", "Pow", "Where", "PRelu"])
-_NORMS = frozenset(["LayerNormalization", "InstanceNormalization", "GroupNormalization", "RMSNormalization"])
 _STRUCTURAL = ("fold-batchnorm", "fuse-gelu", "fuse-layernorm")
 
 
@@ -196,7 +195,7 @@ def _norm_scales(model: ModelProto, encodings: EncodingSet, steps: list[Step]) -
     """The scale of a normalization must lie on an unsigned 8-bit grid: the same one as given, or that of its values."""
     stored, entries, changed = stored_tensors(model.graph), dict(encodings.entries), list[str]()
     for node in model.graph.node:
-        name = node.input[1] if node.op_type in _NORMS and len(node.input) > 1 else ""
+        name = node.input[1] if has(node, Trait.NORMALIZES) and len(node.input) > 1 else ""
         if name not in stored or name in encodings.floats:
             continue
         value = _norm_scale(entries.get(name), stored[name], wanted=bool(_common_width(node, encodings, stored)))
@@ -227,7 +226,7 @@ def constant_grids(model: ModelProto, encodings: EncodingSet, steps: list[Step])
     """
     stored, entries, changed = stored_tensors(model.graph), dict(encodings.entries), list[str]()
     for node in model.graph.node:
-        if node.op_type not in _ELEMENTWISE:
+        if not has(node, Trait.COMBINES) and node.op_type != "PRelu":
             continue
         width = _common_width(node, encodings, stored)
         for name in node.input:

@@ -16,7 +16,7 @@ from deploykit.encodings import grids
 from deploykit.encodings.differences import compare_values
 from deploykit.encodings.values import Array, Encoding, EncodingSet, Value
 from deploykit.errors import InputError
-from deploykit.graph.roles import DEFAULT_DOMAINS, ROLES
+from deploykit.graph.ops import DEFAULT_DOMAINS, ROLES
 
 if TYPE_CHECKING:
     from onnx import AttributeProto, ModelProto, NodeProto, TensorProto

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deploykit.errors import InputError
+from deploykit.graph.ops import DEFAULT_DOMAINS
 from deploykit.graph.structure import node_label
 from deploykit.graph.tensors import nested_graphs
 
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
 
 __all__ = ["check_arity"]
-
-_STANDARD = ("", "ai.onnx")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +33,9 @@ class _Signature:
 
 def check_arity(path: Path, proto: ModelProto) -> None:
     """InputError, naming the node, where a standard operator has too few or too many inputs or outputs."""
-    opset = max((entry.version for entry in proto.opset_import if entry.domain in _STANDARD), default=0)
+    opset = max((entry.version for entry in proto.opset_import if entry.domain in DEFAULT_DOMAINS), default=0)
     for node in _nodes(proto):
-        signature = _signature(node.op_type, opset) if node.domain in _STANDARD else None
+        signature = _signature(node.op_type, opset) if node.domain in DEFAULT_DOMAINS else None
         if signature is not None:
             _check(path, node, signature)
 

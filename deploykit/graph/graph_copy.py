@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
+from deploykit.graph.ops import DEFAULT_DOMAINS
 from deploykit.graph.structure import node_label as label
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class GraphCopy:
     @property
     def opset(self) -> int:
         """The version of the default operator set."""
-        return next((o.version for o in self.model.opset_import if o.domain in ("", "ai.onnx")), 0)
+        return next((o.version for o in self.model.opset_import if o.domain in DEFAULT_DOMAINS), 0)
 
     def maker(self, name: str, *op_types: str) -> NodeProto | None:
         """The node that makes a tensor, if it is of one of the given types (any type when none is given)."""

@@ -6,17 +6,13 @@ import math
 from collections.abc import Mapping
 
 from deploykit.graph.interval_cases import ANYTHING, Case, Interval, Rule, hull
+from deploykit.graph.ops import Trait, ops
 
 __all__ = ["SELECTIONS"]
 
 _ZERO: Interval = (0.0, 0.0)
 
-_COPIES = frozenset(
-    {"Compress", "DepthToSpace", "Dropout", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity"}
-    | {"GlobalAveragePool", "GlobalMaxPool", "MaxPool", "MaxRoiPool", "ReduceMax", "ReduceMean", "ReduceMin", "Reshape"}
-    | {"ReverseSequence", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "TopK", "Transpose", "Unique"}
-    | {"Unsqueeze"}
-)
+_COPIES = ops(Trait.REARRANGES, Trait.SELECTS, Trait.AVERAGES) | {"MaxRoiPool"}
 """What they make lies between the least and the largest of their first operand."""
 
 _WITH_ZERO = frozenset({"AveragePool", "MaxUnpool", "Trilu"})

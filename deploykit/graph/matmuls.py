@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from deploykit.graph.facts import GraphFacts, NodeFact
-from deploykit.graph.parameters import DEFAULT_DOMAINS, bias_after_matmul, stored_behind
+from deploykit.graph.ops import is_standard
+from deploykit.graph.parameters import bias_after_matmul, stored_behind
 
 __all__ = ["Linear3d", "dynamic_matmuls", "linear3d"]
 
@@ -41,9 +42,7 @@ def linear3d(facts: GraphFacts) -> tuple[Linear3d, ...]:
 
 def _matmuls(facts: GraphFacts) -> tuple[NodeFact, ...]:
     return tuple(
-        node
-        for node in facts.nodes
-        if node.op_type == "MatMul" and node.domain in DEFAULT_DOMAINS and len(node.inputs) == 2
+        node for node in facts.nodes if node.op_type == "MatMul" and is_standard(node) and len(node.inputs) == 2
     )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from deploykit.errors import InputError
 from deploykit.graph.editing import opset_of
+from deploykit.graph.ops import DEFAULT_DOMAINS
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
@@ -55,7 +56,7 @@ def changed_operators(model: ModelProto, version: int) -> tuple[str, ...]:
 
     current, changed = opset_of(model), set()
     for node in model.graph.node:
-        if node.domain not in ("", "ai.onnx") or (current >= 13 and _keeps_meaning(node, current)):
+        if node.domain not in DEFAULT_DOMAINS or (current >= 13 and _keeps_meaning(node, current)):
             continue
         try:
             schemas = [defs.get_schema(node.op_type, v, "") for v in (current, version)]
@@ -78,7 +79,7 @@ def raise_opset(model: ModelProto, version: int) -> ModelProto:
         return model
     if not changed_operators(model, version):
         for entry in model.opset_import:
-            if entry.domain in ("", "ai.onnx"):
+            if entry.domain in DEFAULT_DOMAINS:
                 entry.version = version
     else:
         model = _convert(model, version)
@@ -89,7 +90,7 @@ def raise_opset(model: ModelProto, version: int) -> ModelProto:
 def _convert(model: ModelProto, version: int) -> ModelProto:
     from onnx import version_converter
 
-    others = [entry for entry in model.opset_import if entry.domain not in ("", "ai.onnx")]
+    others = [entry for entry in model.opset_import if entry.domain not in DEFAULT_DOMAINS]
     try:
         converted = version_converter.convert_version(model, version)
     except Exception as error:  # the converter's C++ code raises bare RuntimeErrors of several kinds

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 
 from deploykit.graph.element_types import BITS
 from deploykit.graph.facts import GraphFacts, NodeFact, TensorFact, TensorRole
-from deploykit.graph.parameters import DEFAULT_DOMAINS
+from deploykit.graph.ops import Trait, has
 
 __all__ = [
-    "DATA_SHAPED_OPS",
     "DynamicDim",
     "data_shaped_nodes",
     "dynamic_inputs",
@@ -23,11 +22,6 @@ __all__ = [
     "shape_text",
     "tensor_bytes",
 ]
-
-DATA_SHAPED_OPS = frozenset({"Compress", "NonMaxSuppression", "NonZero", "StringSplit", "Unique"})
-"""Ops whose output has a size that depends on the values they get."""
-
-_SIZED_BY_INPUT = frozenset({"ConstantOfShape", "Expand", "Range", "Reshape", "Tile"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,9 +53,9 @@ def data_shaped_nodes(facts: GraphFacts) -> Iterator[tuple[NodeFact, str]]:
     """
     fixed = not dynamic_inputs(facts)
     for node in facts.nodes:
-        if node.op_type in DATA_SHAPED_OPS and node.domain in DEFAULT_DOMAINS:
+        if has(node, Trait.SIZED_BY_VALUES):
             yield node, "the size of its output depends on the data"
-        elif fixed and node.op_type in _SIZED_BY_INPUT and node.domain in DEFAULT_DOMAINS:
+        elif fixed and has(node, Trait.SIZED_BY_INPUT):
             sizes = node.inputs if node.op_type == "Range" else node.inputs[1:2]
             computed = [name for name in sizes if _is_known_at_run_time(facts, name)]
             if computed and not all(facts.tensors[name].is_static for name in node.outputs if name in facts.tensors):

@@ -24,6 +24,7 @@ from deploykit.graph.editing import (
     stored_tensors,
     usable_copy,
 )
+from deploykit.graph.ops import settings
 from deploykit.graph.opset import raise_opset
 from deploykit.quantization.entries import is_wide, needed_opset
 from deploykit.quantization.quantized_constant import QuantizedConstant, quantize_bias, quantize_constant
@@ -31,22 +32,9 @@ from deploykit.quantization.quantized_constant import QuantizedConstant, quantiz
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto
 
-__all__ = ["PLAIN_INPUTS", "QdqModel", "Skipped", "insert_qdq"]
+__all__ = ["QdqModel", "Skipped", "insert_qdq"]
 
 Bias = Literal["float", "encoded", "int32"]
-
-PLAIN_INPUTS: dict[str, frozenset[int]] = {
-    "Clip": frozenset({1, 2}),
-    "Pad": frozenset({1, 2, 3}),
-    "Resize": frozenset({1, 2, 3}),
-    "Upsample": frozenset({1}),
-    "ConstantOfShape": frozenset({0}),
-    "Dropout": frozenset({1}),
-    "OneHot": frozenset({0, 1, 2}),
-    "QuantizeLinear": frozenset({0, 1, 2}),
-    "DequantizeLinear": frozenset({0, 1, 2}),
-}
-"""Inputs that an operator reads as a parameter and that stay float constants, by operator and position."""
 
 _BIASED = ("Conv", "ConvTranspose", "Gemm", "LayerNormalization")
 _MS = "com.microsoft"
@@ -181,7 +169,7 @@ def _start(
 
 
 def _copy_node(work: _Work, node: NodeProto) -> None:
-    plain = PLAIN_INPUTS.get(node.op_type, frozenset())
+    plain = _plain_inputs(node)
     for position, name in enumerate(node.input):
         if not name or position in plain:
             continue
@@ -199,6 +187,13 @@ def _copy_node(work: _Work, node: NodeProto) -> None:
         for position, name in enumerate(node.output):
             if name:
                 node.output[position] = _quantize_activation(work, name, name)
+
+
+def _plain_inputs(node: NodeProto) -> frozenset[int]:
+    """What stays as it is: settings, and everything that quantizers read already."""
+    if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
+        return frozenset(range(len(node.input)))
+    return settings(node)
 
 
 def _quantize_activation(work: _Work, name: str, source: str) -> str:

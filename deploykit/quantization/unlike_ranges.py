@@ -9,11 +9,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from deploykit.graph.facts import GraphFacts, NodeFact
+from deploykit.graph.ops import Trait, ops
 
 __all__ = ["Mixing", "exclusion_around", "find_mixing", "output_of_shape"]
 
-_TRANSPARENT = frozenset({"QuantizeLinear", "DequantizeLinear", "Identity", "Cast", "Relu", "Dropout"})
-_HEAVY = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "ConvInteger", "MatMulInteger", "QLinearConv", "LSTM"})
+_QUANTIZERS = ("QuantizeLinear", "DequantizeLinear")
+_TRANSPARENT = frozenset({*_QUANTIZERS, "Identity", "Cast", "Relu", "Dropout"})
+_HEAVY = ops(Trait.LINEAR, Trait.INTEGER_LINEAR, Trait.RECURRENT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +114,6 @@ def exclusion_around(facts: GraphFacts, end: NodeFact) -> tuple[tuple[str, ...],
 
 def _producer(facts: GraphFacts, tensor: str) -> NodeFact | None:
     node = facts.producer_of(tensor)
-    while node is not None and node.op_type in ("QuantizeLinear", "DequantizeLinear"):
+    while node is not None and node.op_type in _QUANTIZERS:
         node = facts.producer_of(node.inputs[0])
     return node

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 from deploykit.graph.graph_copy import GraphCopy
+from deploykit.graph.ops import Trait, ops
 from deploykit.quantization.cutting import cut_model
 from deploykit.quantization.entries import keep_entries
 from deploykit.rewrites.contract import MatchResult, Rewritten
@@ -20,11 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["MOVES", "apply_cut", "closed_downward", "with_makers"]
 
-MOVES = frozenset(
-    {"Cast", "Concat", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "Reshape", "Slice"}
-    | {"Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"}
-)
-"""Ops that only move or copy values."""
+MOVES = ops(Trait.REARRANGES) | {"Cast", "Concat"}
+"""Ops that only move or copy values, whatever these are."""
 
 
 def closed_downward(graph: GraphCopy, allowed: Collection[str], start: Iterable[int] = ()) -> frozenset[int]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import onnx
-import pytest
 from onnx import TensorProto, helper
 
 from deploykit.contract.sample_models import attention_net, conv_net, dynamic_net, linear3d_net
@@ -14,7 +13,6 @@ from deploykit.graph.collect import collect_facts
 from deploykit.graph.facts import GraphFacts, NodeFact, TensorFact, TensorRole
 from deploykit.graph.inventory import control_flow_nodes, float_tensors, op_inventory
 from deploykit.graph.matmuls import dynamic_matmuls, linear3d
-from deploykit.graph.ops import GRID_PRESERVING_OPS, Propagation, propagation
 from deploykit.graph.settings import is_setting, setting_of
 from deploykit.graph.shapes import dynamic_inputs, dynamic_tensors, high_rank_tensors, shape_text, tensor_bytes
 
@@ -112,22 +110,6 @@ def test_control_flow() -> None:
     assert control_flow_nodes(vit()) == ()
     facts = facts_of(conv_net())
     assert control_flow_nodes(facts) == ()
-
-
-@pytest.mark.parametrize(
-    ("op_type", "kind"),
-    [
-        ("Reshape", Propagation.MOVES),
-        ("Split", Propagation.MOVES),
-        ("Concat", Propagation.JOINS),
-        ("Relu", Propagation.CLAMPS),
-        ("Conv", Propagation.COMPUTES),
-    ],
-)
-def test_what_becomes_of_values(op_type: str, kind: Propagation) -> None:
-    assert propagation(node(op_type, "x")) is kind
-    assert propagation(node(op_type, "x", domain="own")) is Propagation.COMPUTES
-    assert (op_type in GRID_PRESERVING_OPS) == (kind is Propagation.MOVES)
 
 
 def test_settings_by_position() -> None:
