@@ -9,8 +9,9 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from deploykit.graph.graph_copy import GraphCopy, attribute
+from deploykit.graph.graph_copy import GraphCopy
 from deploykit.graph.interval_cases import ANYTHING, Case, Interval, Rule, hull, product, total
+from deploykit.graph.nodes import attribute
 from deploykit.graph.ops import RANGES, Trait, ops
 
 if TYPE_CHECKING:

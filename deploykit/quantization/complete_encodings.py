@@ -11,11 +11,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
-from deploykit.graph.editing import consumers_of, producers_of, stored_tensors
+from deploykit.graph.graph_copy import GraphCopy
 from deploykit.graph.ops import Trait, data_outputs, has
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto
+    from onnx import ModelProto
 
 __all__ = ["complete_encodings"]
 
@@ -25,7 +25,7 @@ def complete_encodings(model: ModelProto, encodings: EncodingSet) -> tuple[Encod
 
     Tensors named as float stay float; per-channel and per-block entries are never carried.
     """
-    graph = model.graph
+    graph = GraphCopy(model, copy=False)
     entries, origin = dict(encodings.entries), dict[str, str]()
     floats = encodings.floats
     for source, target in _forward(graph):
@@ -50,21 +50,19 @@ def _carry(
         origin[target] = source
 
 
-def _forward(graph: GraphProto) -> Iterator[tuple[str, str]]:
-    for node in graph.node:
+def _forward(graph: GraphCopy) -> Iterator[tuple[str, str]]:
+    for node in graph.nodes:
         if has(node, Trait.CARRIES_GRID) and node.input:
             yield from ((node.input[0], name) for name in data_outputs(node, node.output))
 
 
-def _backward(graph: GraphProto) -> Iterator[tuple[str, str]]:
-    producers, consumers, stored = producers_of(graph), consumers_of(graph), stored_tensors(graph)
-    outputs = {value.name for value in graph.output}
-    for node in reversed(graph.node):
-        if not node.input or node.input[0] in stored:
+def _backward(graph: GraphCopy) -> Iterator[tuple[str, str]]:
+    for node in reversed(graph.nodes):
+        if not node.input or node.input[0] in graph.stored:
             continue
         name = node.input[0]
-        alone = len(consumers.get(name, ())) == 1 and name not in outputs
-        if has(node, Trait.CARRIES_GRID) and (name in producers or alone):
+        alone = graph.only_reader(name) is not None
+        if has(node, Trait.CARRIES_GRID) and (name in graph.makers or alone):
             yield from ((output, name) for output in data_outputs(node, node.output))
         elif node.op_type == "Relu" and alone:
             yield node.output[0], name

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from deploykit.graph.graph_copy import GraphCopy, label
+from deploykit.graph.graph_copy import GraphCopy
+from deploykit.graph.nodes import label
 from deploykit.graph.ops import ROLES, Trait, has, ops
 from deploykit.quantization.cutting import crossing_tensors
 from deploykit.rewrites.contract import MatchResult, Site, Transform

@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from deploykit.encodings.values import Affine
-from deploykit.graph.graph_copy import GraphCopy, label
+from deploykit.graph.graph_copy import GraphCopy
+from deploykit.graph.nodes import label
 from deploykit.graph.ops import is_standard
 from deploykit.rewrites.contract import MatchResult, Rewritten, Site, Transform
 

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from deploykit.graph.graph_copy import GraphCopy, label
+from deploykit.graph.graph_copy import GraphCopy
 from deploykit.graph.intervals import clip_bounds
+from deploykit.graph.nodes import label
 from deploykit.quantization.entries import keep_entries
 from deploykit.rewrites.contract import MatchResult, Refusal, Rewritten, Site, Transform
 

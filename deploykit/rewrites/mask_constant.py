@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from deploykit.graph.graph_copy import GraphCopy, attribute, label
+from deploykit.graph.graph_copy import GraphCopy
 from deploykit.graph.intervals import ANYTHING, Interval, graph_bounds
+from deploykit.graph.nodes import attribute, label
 from deploykit.quantization.entries import encoded_bounds, keep_entries
 from deploykit.rewrites.contract import MatchResult, Refusal, Rewritten, Site, Transform
 

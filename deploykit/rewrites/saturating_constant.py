@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deploykit.graph.graph_copy import GraphCopy, attribute, label
+from deploykit.graph.graph_copy import GraphCopy
 from deploykit.graph.intervals import ANYTHING, Interval, clip_bounds, graph_bounds
+from deploykit.graph.nodes import attribute, label
 from deploykit.graph.ops import ROLES, Trait, data_outputs, is_standard, ops
 from deploykit.quantization.entries import encoded_bounds, keep_entries
 from deploykit.rewrites.contract import MatchResult, Refusal, Rewritten, Site, Transform

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from deploykit.graph.graph_copy import GraphCopy, label
+from deploykit.graph.graph_copy import GraphCopy
+from deploykit.graph.nodes import label
 from deploykit.rewrites.contract import MatchResult, Refusal, Site, Transform
 from deploykit.rewrites.tails import MOVES, apply_cut, closed_downward, with_makers
 

@@ -205,6 +205,7 @@ def test_what_subgraphs_and_inputs_need_stays() -> None:
     model.graph.initializer.append(numpy_helper.from_array(np.asarray(True), "flag"))
     model.graph.initializer.append(numpy_helper.from_array(np.asarray(3, np.float32), "kept"))
     model.graph.input.append(helper.make_tensor_value_info("eps", FLOAT, []))
+    model.graph.output.append(helper.make_tensor_value_info("z", FLOAT, []))
     done = FUSE.apply(model, None, FUSE.match(model)).model
     onnx.checker.check_model(done)
     assert {tensor.name for tensor in done.graph.initializer} == {"gamma", "beta", "flag", "kept", "eps"}
