@@ -15,7 +15,7 @@ from deploykit.graph.fused_blocks import Block, find_blocks
 from deploykit.graph.ops import Trait, has, is_standard, ops
 from deploykit.graph.parameters import bias_after_matmul
 
-__all__ = ["BLOCKS", "PAIRS", "FusedBlock", "FusedPair", "Fusion", "fused_tensors", "fusions"]
+__all__ = ["BLOCKS", "PAIRS", "FusedBlock", "FusedPair", "Fusion", "fusions"]
 
 _CONFIG = "aimet-onnx 2.42.0, supergroups of the NPU configurations v73 to v85 (read)"
 _PASSES = "aimet-onnx 2.42.0, supergroup_pass_list of the NPU configurations v68 to v85 and its graph passes (read)"
@@ -135,11 +135,6 @@ def fusions(facts: GraphFacts) -> tuple[Fusion, ...]:
     blocks = find_blocks(facts)
     pairs = (found for tensor in facts.tensors.values() for found in _pairs(facts, tensor))
     return (*pairs, *(made for block in blocks for made in _of_block(facts, block)))
-
-
-def fused_tensors(facts: GraphFacts) -> dict[str, NodeFact]:
-    """The tensors that vanish for certain, each with the node that takes it in."""
-    return {name: fusion.node for fusion in fusions(facts) if fusion.certain for name in fusion.inside}
 
 
 def _pairs(facts: GraphFacts, tensor: TensorFact) -> Iterator[Fusion]:

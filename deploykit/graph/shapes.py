@@ -18,7 +18,6 @@ __all__ = [
     "data_shaped_nodes",
     "dynamic_inputs",
     "dynamic_tensors",
-    "high_rank_tensors",
     "shape_text",
     "tensor_bytes",
 ]
@@ -74,11 +73,6 @@ def dynamic_tensors(facts: GraphFacts) -> tuple[str, ...]:
     """
     computed = (fact for fact in facts.tensors.values() if fact.role is TensorRole.ACTIVATION)
     return tuple(fact.name for fact in computed if fact.shape is not None and not fact.is_static)
-
-
-def high_rank_tensors(facts: GraphFacts, limit: int) -> tuple[TensorFact, ...]:
-    """The tensors with more than ``limit`` dimensions that a node makes, reads or the graph takes in."""
-    return tuple(fact for fact in facts.tensors.values() if fact.rank is not None and fact.rank > limit)
 
 
 def tensor_bytes(fact: TensorFact) -> int | None:
