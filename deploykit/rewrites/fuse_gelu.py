@@ -12,7 +12,7 @@ from deploykit.graph.graph_copy import GraphCopy
 from deploykit.graph.nodes import label
 from deploykit.graph.opset import opset_of
 from deploykit.quantization.entries import keep_entries
-from deploykit.rewrites.contract import MatchResult, Refusal, Rewritten, Site, Transform
+from deploykit.rewrites.contract import MatchResult, NoMatchError, Refusal, Rewritten, Site, Transform
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
@@ -32,10 +32,6 @@ class _Gelu:
     inner: tuple[str, ...]
 
 
-class _NoGeluError(Exception):
-    """Looks like a GELU, is none; the text says why."""
-
-
 def _factors(graph: GraphCopy, name: str) -> list[str]:
     """The factors of a product, through any number of Mul nodes; the name itself when it is none."""
     node = graph.maker(name, "Mul")
@@ -45,7 +41,7 @@ def _factors(graph: GraphCopy, name: str) -> list[str]:
 def _only_reader(graph: GraphCopy, name: str) -> NodeProto:
     found = graph.only_reader(name)
     if found is None:
-        raise _NoGeluError(f"{name} is read elsewhere too")
+        raise NoMatchError(f"{name} is read elsewhere too")
     return found
 
 
@@ -57,7 +53,7 @@ def _match(model: ModelProto) -> MatchResult:
             continue
         try:
             found = _gelu(graph, node)
-        except _NoGeluError as error:
+        except NoMatchError as error:
             refusals.append(Refusal(nodes=(label(node),), reason=str(error)))
             continue
         why = f"0.5 * x * (1 + erf(x / sqrt(2))) of {found.source}"
@@ -70,18 +66,18 @@ def _gelu(graph: GraphCopy, erf: NodeProto) -> _Gelu:
     source, inner = _argument(graph, erf.input[0])
     plus_one = _only_reader(graph, erf.output[0])
     if plus_one.op_type != "Add" or not any(_near(graph.scalar(name), 1.0) for name in plus_one.input):
-        raise _NoGeluError("1 is not added to its result")
+        raise NoMatchError("1 is not added to its result")
     last, seen = plus_one, [*inner, erf.output[0], plus_one.output[0]]
     while True:
         last = _only_reader(graph, last.output[0])
         if last.op_type != "Mul":
-            raise _NoGeluError("its result is not multiplied by x and by 0.5")
+            raise NoMatchError("its result is not multiplied by x and by 0.5")
         factors = sorted(_factors(graph, last.output[0]))
         if _is_gelu(graph, factors, source, plus_one.output[0]):
             break
         seen.append(last.output[0])
         if len(factors) > 3:
-            raise _NoGeluError("the product has other factors")
+            raise NoMatchError("the product has other factors")
     inner_products = [name for name in last.input if name not in (source, plus_one.output[0]) and name not in seen]
     seen += [name for name in inner_products if name in graph.makers and name not in graph.stored]
     return _Gelu(source=source, output=last.output[0], erf=label(erf), inner=tuple(dict.fromkeys(seen)))
@@ -96,7 +92,7 @@ def _argument(graph: GraphCopy, name: str) -> tuple[str, list[str]]:
         for i in (0, 1):
             if _near(graph.scalar(node.input[i]), 0.5**0.5):
                 return node.input[1 - i], [name]
-    raise _NoGeluError("its argument is not x / sqrt(2)")
+    raise NoMatchError("its argument is not x / sqrt(2)")
 
 
 def _is_gelu(graph: GraphCopy, factors: list[str], source: str, plus_one: str) -> bool:

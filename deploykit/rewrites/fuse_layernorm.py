@@ -18,7 +18,7 @@ from deploykit.graph.graph_copy import GraphCopy, copy_of
 from deploykit.graph.nodes import attribute, label
 from deploykit.graph.opset import changed_operators, opset_of, raise_opset
 from deploykit.quantization.entries import keep_entries
-from deploykit.rewrites.contract import MatchResult, Refusal, Rewritten, Site, Transform
+from deploykit.rewrites.contract import MatchResult, NoMatchError, Refusal, Rewritten, Site, Transform
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
@@ -42,10 +42,6 @@ class _Norm:
     beta: str
     size: int
     inner: tuple[str, ...]
-
-
-class _NoNormError(Exception):
-    """Looks like a layer normalization, is none that can be fused; the text says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +77,7 @@ def _match(model: ModelProto) -> MatchResult:
     for root, variance in _candidates(reader.graph):
         try:
             found = _norm(reader, root, variance)
-        except _NoNormError as error:
+        except NoMatchError as error:
             refusals.append(Refusal(nodes=(label(root),), reason=str(error)))
             continue
         why = f"the layer normalization of {found.source} over its last {found.size} values"
@@ -122,10 +118,10 @@ def _norm(reader: _Reader, root: NodeProto, variance: NodeProto) -> _Norm:
     size = _last_axis(reader, source, (mean, variance))
     div = reader.graph.only_reader(root.output[0])
     if div is None or div.op_type != "Div" or div.input[1] != root.output[0]:
-        raise _NoNormError("its result does not only divide")
+        raise NoMatchError("its result does not only divide")
     numerator = reader.graph.maker(div.input[0], "Sub")
     if numerator is None or list(numerator.input) != [source, mean.output[0]]:
-        raise _NoNormError("what it divides is not x minus its mean")
+        raise NoMatchError("what it divides is not x minus its mean")
     core = [mean, centred, numerator, square, variance, plus, root, div]
     scale, gamma = _operand(reader, div, "Mul", size)
     shift, beta = _operand(reader, scale or div, "Add", size)
@@ -147,9 +143,9 @@ def _norm(reader: _Reader, root: NodeProto, variance: NodeProto) -> _Norm:
 def _epsilon(reader: _Reader, names: list[str]) -> float:
     values = reader.numbers(names[0]) if len(names) == 1 else None
     if values is None or len(values) != 1:
-        raise _NoNormError("what is added to the variance is not one stored number")
+        raise NoMatchError("what is added to the variance is not one stored number")
     if values[0] < 0:
-        raise _NoNormError(f"the number added to the variance is negative: {values[0]:g}")
+        raise NoMatchError(f"the number added to the variance is negative: {values[0]:g}")
     return values[0]
 
 
@@ -157,10 +153,10 @@ def _squared(reader: _Reader, node: NodeProto) -> NodeProto:
     """The Sub whose result the node squares."""
     by_itself = node.op_type == "Mul" and node.input[0] == node.input[1]
     if not by_itself and (node.op_type != "Pow" or reader.numbers(node.input[1]) != [2.0]):
-        raise _NoNormError("the mean under the root is not one of squares")
+        raise NoMatchError("the mean under the root is not one of squares")
     centred = reader.graph.maker(node.input[0], "Sub")
     if centred is None:
-        raise _NoNormError("no mean is subtracted before squaring")
+        raise NoMatchError("no mean is subtracted before squaring")
     return centred
 
 
@@ -168,7 +164,7 @@ def _centred(reader: _Reader, node: NodeProto) -> tuple[str, NodeProto]:
     """x and the ReduceMean, where the node is x minus its mean."""
     mean = reader.graph.maker(node.input[1], "ReduceMean")
     if mean is None or mean.input[0] != node.input[0]:
-        raise _NoNormError("what is subtracted before squaring is not the mean of the same tensor")
+        raise NoMatchError("what is subtracted before squaring is not the mean of the same tensor")
     return node.input[0], mean
 
 
@@ -176,13 +172,13 @@ def _last_axis(reader: _Reader, source: str, means: tuple[NodeProto, NodeProto])
     """The length of the last axis, over which both means go."""
     shape = reader.shapes.get(source)
     if not shape or shape[-1] < 1:
-        raise _NoNormError(f"{source} is not float32, or the length of its last axis is unknown")
+        raise NoMatchError(f"{source} is not float32, or the length of its last axis is unknown")
     for node in means:
         axes = reader.numbers(node.input[1]) if len(node.input) > 1 else attribute(node, "axes")
         if axes is None or len(axes) != 1 or int(axes[0]) not in (-1, len(shape) - 1):
-            raise _NoNormError(f"{label(node)} is no mean over the last axis alone")
+            raise NoMatchError(f"{label(node)} is no mean over the last axis alone")
         if not attribute(node, "keepdims", 1):
-            raise _NoNormError(f"{label(node)} drops the axis")
+            raise NoMatchError(f"{label(node)} drops the axis")
     return shape[-1]
 
 
@@ -203,7 +199,7 @@ def _check_readers(reader: _Reader, chain: list[NodeProto]) -> None:
     for node in chain[:-1]:
         name = node.output[0]
         if name in reader.graph.outputs or any(id(found) not in own for found in reader.graph.readers(name)):
-            raise _NoNormError(f"{name} is read elsewhere too")
+            raise NoMatchError(f"{name} is read elsewhere too")
 
 
 def _apply(model: ModelProto, encodings: EncodingSet | None, found: MatchResult) -> Rewritten:

@@ -18,7 +18,7 @@ from deploykit.graph.intervals import ANYTHING, Interval, clip_bounds, graph_bou
 from deploykit.graph.nodes import attribute, label
 from deploykit.graph.ops import ROLES, Trait, data_outputs, is_standard, ops
 from deploykit.quantization.entries import encoded_bounds, keep_entries
-from deploykit.rewrites.contract import MatchResult, Refusal, Rewritten, Site, Transform
+from deploykit.rewrites.contract import MatchResult, NoMatchError, Refusal, Rewritten, Site, Transform
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
@@ -46,15 +46,6 @@ class _Flow:
     high: float
 
 
-class _DeadEndError(Exception):
-    """The constant reaches something that does not saturate."""
-
-    def __init__(self, node: str, reason: str) -> None:
-        super().__init__(reason)
-        self.node = node
-        self.reason = reason
-
-
 def match(model: ModelProto) -> MatchResult:
     """Every stored float tensor with values beyond 1e3, or why it cannot be clamped."""
     graph = GraphCopy(model, copy=False)
@@ -63,7 +54,7 @@ def match(model: ModelProto) -> MatchResult:
     for name in _huge(graph):
         try:
             flow = _follow(graph, name)
-        except _DeadEndError as end:
+        except NoMatchError as end:
             refusals.append(Refusal(nodes=(end.node,), reason=f"{name}: {end.reason}"))
             continue
         nodes = tuple(label(node) for node in graph.readers(name))
@@ -83,7 +74,7 @@ def _huge(graph: GraphCopy) -> Iterator[str]:
 
 
 def _follow(graph: GraphCopy, start: str) -> _Flow:
-    """Walk forward to the saturating readers; raises _DeadEndError at anything else."""
+    """Walk forward to the saturating readers; raises NoMatchError at anything else."""
     path: dict[str, None] = {}
     summands: dict[str, None] = {}
     low, high = 0.0, 0.0
@@ -91,7 +82,7 @@ def _follow(graph: GraphCopy, start: str) -> _Flow:
     while todo:
         name = todo.pop()
         if name in graph.outputs:
-            raise _DeadEndError(name, f"{name} is an output of the model")
+            raise NoMatchError(f"{name} is an output of the model", node=name)
         for node in graph.readers(name):
             point = _saturation(graph, node, name)
             if point is not None:
@@ -108,7 +99,7 @@ def _pass(graph: GraphCopy, node: NodeProto, name: str, summands: dict[str, None
     """The outputs that carry the constant on; notes what it is added to."""
     problem = _problem(graph, node, name)
     if problem:
-        raise _DeadEndError(label(node), problem)
+        raise NoMatchError(problem, node=label(node))
     if node.op_type == "Add":
         summands.update((other, None) for other in node.input if other != name)
     yield from data_outputs(node, node.output)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from deploykit.encodings.values import EncodingSet
 
-__all__ = ["MOVES", "apply_cut", "closed_downward", "with_makers"]
+__all__ = ["MOVES", "apply_cut", "closed_downward", "followers", "with_makers"]
 
 MOVES = ops(Trait.REARRANGES) | {"Cast", "Concat"}
 """Ops that only move or copy values, whatever these are."""
@@ -37,6 +37,17 @@ def closed_downward(graph: GraphCopy, allowed: Collection[str], start: Iterable[
         if all(where[id(reader)] in later for name in node.output for reader in graph.readers(name)):
             later.add(index)
     return frozenset(later)
+
+
+def followers(graph: GraphCopy, chosen: Iterable[int], within: Iterable[int]) -> set[int]:
+    """Positions of the chosen nodes, and of those within others that they lead to."""
+    below = set(chosen)
+    reached = {name for index in below for name in graph.nodes[index].output}
+    for index in sorted(within):
+        if reached & set(graph.nodes[index].input):
+            below.add(index)
+            reached.update(graph.nodes[index].output)
+    return below
 
 
 def with_makers(graph: GraphCopy, later: Collection[int], light: set[str]) -> frozenset[int]:
