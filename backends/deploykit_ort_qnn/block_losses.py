@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deploykit.encodings.values import Affine, EncodingSet, Lpbq
-from deploykit.graph.editing import constant_values
+from deploykit.graph.arrays import constant_values
 from deploykit.numerics.quality import sqnr_db
 from deploykit.numerics.quantizers import fake_quantize, grid_scale, spread_scale
 from deploykit.quantization.lpbq_arithmetic import Loss

@@ -99,7 +99,7 @@ def _chips(soc_model: int) -> tuple[str, tuple[str, ...]]:
 def _context_model(path: Path, folder: Path) -> tuple[dict[str, Any], Path]:
     """The ONNX side, and the binary: beside the model, or taken out of it."""
     from deploykit.graph import load_model
-    from deploykit.graph.editing import attribute
+    from deploykit.graph.nodes import attribute
 
     model = load_model(path).proto
     nodes = [node for node in model.graph.node if node.op_type == "EPContext"]

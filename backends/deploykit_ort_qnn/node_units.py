@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from deploykit.encodings.values import Affine, EncodingSet
-from deploykit.graph.editing import stored_tensors
+from deploykit.graph.graph_copy import GraphCopy
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
@@ -91,7 +91,7 @@ class Conversions:
 
 def find_conversions(model: ModelProto, encodings: EncodingSet, *, int16_matmul: bool) -> Conversions:
     """Conversions for every node of mixed widths, and for 16-bit MatMuls of two activations where that is wanted."""
-    stored = stored_tensors(model.graph)
+    stored = GraphCopy(model, copy=False).stored
     found = Conversions()
     wide, int16, narrowed = list[str](), list[str](), list[str]()
     for node in model.graph.node:

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float8
-from deploykit.graph.editing import constant_values, element_type, stored_tensors
+from deploykit.graph.arrays import constant_values, element_type
+from deploykit.graph.graph_copy import GraphCopy
+from deploykit.graph.ops import Trait, has
 from deploykit.quantization.block_grids import symmetric_blocks
 from deploykit.quantization.complete_encodings import complete_encodings
 from deploykit.quantization.extract_qdq import extract_qdq
@@ -32,8 +34,6 @@ __all__ = ["ProviderModel", "Step", "provider_model"]
 LOG_RANGE = 4.0
 """Least range of a 16-bit Log's output: below it the kernel of QAIRT 2.51 answers the range's minimum everywhere."""
 
-_ELEMENTWISE = frozenset(["Add", "Sub", "Mul", "Div", "Max", "Min", "Pow", "Where", "PRelu"])
-_NORMS = frozenset(["LayerNormalization", "InstanceNormalization", "GroupNormalization", "RMSNormalization"])
 _STRUCTURAL = ("fold-batchnorm", "fuse-gelu", "fuse-layernorm")
 
 
@@ -169,7 +169,7 @@ def _lpbq(model: ModelProto, encodings: EncodingSet, steps: list[Step], refusals
     refusals += [f"{name}: not LPBQ, {reason}" for name, reason in left.items()]
     if names:
         why = "asked for; a float scale per channel times a number per block"
-        losses = block_losses(names, encodings, changed, stored_tensors(model.graph))
+        losses = block_losses(names, encodings, changed, GraphCopy(model, copy=False).stored)
         steps.append(Step(id="lpbq", why=why, names=names, losses=losses))
     return changed
 
@@ -194,9 +194,9 @@ def _blocks(
 
 def _norm_scales(model: ModelProto, encodings: EncodingSet, steps: list[Step]) -> EncodingSet:
     """The scale of a normalization must lie on an unsigned 8-bit grid: the same one as given, or that of its values."""
-    stored, entries, changed = stored_tensors(model.graph), dict(encodings.entries), list[str]()
+    stored, entries, changed = GraphCopy(model, copy=False).stored, dict(encodings.entries), list[str]()
     for node in model.graph.node:
-        name = node.input[1] if node.op_type in _NORMS and len(node.input) > 1 else ""
+        name = node.input[1] if has(node, Trait.NORMALIZES) and len(node.input) > 1 else ""
         if name not in stored or name in encodings.floats:
             continue
         value = _norm_scale(entries.get(name), stored[name], wanted=bool(_common_width(node, encodings, stored)))
@@ -225,9 +225,9 @@ def constant_grids(model: ModelProto, encodings: EncodingSet, steps: list[Step])
     An int32 grid is one of a bias: the provider refuses it here. Where a product without a grid is added to a bias,
     ONNX Runtime makes one layer of the two and stores the bias itself, so the constant stays float.
     """
-    stored, entries, changed = stored_tensors(model.graph), dict(encodings.entries), list[str]()
+    stored, entries, changed = GraphCopy(model, copy=False).stored, dict(encodings.entries), list[str]()
     for node in model.graph.node:
-        if node.op_type not in _ELEMENTWISE:
+        if not has(node, Trait.COMBINES) and node.op_type != "PRelu":
             continue
         width = _common_width(node, encodings, stored)
         for name in node.input:

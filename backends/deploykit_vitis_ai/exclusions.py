@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from deploykit.contract.targets import nearest_names
 from deploykit.errors import UsageError
 from deploykit.graph.facts import GraphFacts, NodeFact
+from deploykit.graph.ops import Trait, has
 
 __all__ = ["GRAPH_INPUT", "Exclusions", "Leak", "Region", "Subgraph", "parse_subgraph", "resolve_exclusions"]
 
@@ -127,7 +128,7 @@ def _folded_pair(facts: GraphFacts, node: NodeFact) -> tuple[NodeFact, NodeFact]
     if node.op_type == "BatchNormalization":
         before = facts.producer_of(node.inputs[0])
         return _folded_pair(facts, before) if before is not None else None
-    if node.op_type not in ("Conv", "ConvTranspose", "Gemm"):
+    if not has(node, Trait.TAKES_BATCHNORM):
         return None
     readers = facts.consumers_of(node.outputs[0])
     if len(readers) == 1 and readers[0].op_type == "BatchNormalization":

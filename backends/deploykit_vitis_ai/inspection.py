@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deploykit.graph.facts import GraphFacts, NodeFact
+from deploykit.graph.pairs import QUANTIZERS, integer_type
 
 if TYPE_CHECKING:
     from deploykit.graph import Model
@@ -103,16 +104,14 @@ def grids_of(model: Model, facts: GraphFacts) -> Iterator[Grid]:
         return seen[name]
 
     for node in facts.nodes:
-        if node.op_type in ("QuantizeLinear", "DequantizeLinear") and len(node.inputs) > 1:
+        if node.op_type in QUANTIZERS and len(node.inputs) > 1:
             zero = node.inputs[2] if len(node.inputs) > 2 else ""
-            integer = facts.tensors.get(node.outputs[0] if node.op_type == "QuantizeLinear" else node.inputs[0])
-            known = facts.tensors.get(zero)
             yield Grid(
                 node=node.label,
                 tensor=node.inputs[0],
                 scales=values(node.inputs[1]),
                 zero_points=values(zero) if zero else (0,),
-                dtype=known.dtype if known is not None and known.dtype else (integer.dtype if integer else ""),
+                dtype=integer_type(facts, node),
             )
 
 

@@ -58,12 +58,6 @@ def _read_encodings(request: Request, facts: GraphFacts) -> EncodingSet | None:
         if request.float_tensors is not None:
             raise UsageError("--float-tensors without --encodings", next="give the encodings it belongs to")
         return None
-    from deploykit.encodings.reading import read_encodings
-    from deploykit.quantization.placement import place
+    from deploykit.quantization.placed_encodings import read_placed
 
-    encodings = read_encodings(request.encodings)
-    if request.float_tensors is not None:
-        from deploykit.encodings.float_tensors import read_float_tensors, with_float_tensors
-
-        encodings = with_float_tensors(encodings, read_float_tensors(request.float_tensors))
-    return place(encodings, facts)
+    return read_placed(request.encodings, facts, float_tensors=request.float_tensors)

@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deploykit.errors import InputError
-from deploykit.graph.structure import node_label
+from deploykit.graph.nodes import label
+from deploykit.graph.ops import is_standard
+from deploykit.graph.opset import opset_of
 from deploykit.graph.tensors import nested_graphs
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
 
 __all__ = ["check_arity"]
-
-_STANDARD = ("", "ai.onnx")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +34,9 @@ class _Signature:
 
 def check_arity(path: Path, proto: ModelProto) -> None:
     """InputError, naming the node, where a standard operator has too few or too many inputs or outputs."""
-    opset = max((entry.version for entry in proto.opset_import if entry.domain in _STANDARD), default=0)
+    opset = opset_of(proto)
     for node in _nodes(proto):
-        signature = _signature(node.op_type, opset) if node.domain in _STANDARD else None
+        signature = _signature(node.op_type, opset) if is_standard(node) else None
         if signature is not None:
             _check(path, node, signature)
 
@@ -76,14 +76,14 @@ def _check(path: Path, node: NodeProto, signature: _Signature) -> None:
             least, most = allowed.start, allowed.stop - 1
             wanted = f"{least}" if least == most else f"at least {least}" if most > 1 << 20 else f"{least} to {most}"
             raise InputError(
-                f"{path}: node {node_label(node)!r} has {len(names)} {what}",
+                f"{path}: node {label(node)!r} has {len(names)} {what}",
                 why=f"{node.op_type} takes {wanted}",
                 next="export the model again; onnx.checker.check_model says what else is wrong",
             )
     if not all(node.input[: signature.required]):
         position = list(node.input).index("")
         raise InputError(
-            f"{path}: node {node_label(node)!r} leaves out its input {position}",
+            f"{path}: node {label(node)!r} leaves out its input {position}",
             why=f"{node.op_type} cannot do without it",
             next="export the model again; onnx.checker.check_model says what else is wrong",
         )

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from deploykit.graph.facts import GraphFacts, NodeFact, TensorFact, TensorRole
+from deploykit.graph.nodes import captured_names
 from deploykit.graph.shape_inference import Inferred, Shape, infer
-from deploykit.graph.structure import captured_names
 from deploykit.graph.tensors import byte_size, dtype_name, element_count, is_external, nested_graphs, stored_tensors
 from deploykit.graph.weights import weight
 
@@ -164,7 +164,7 @@ def _consumers(graph: GraphProto) -> Mapping[str, list[int]]:
     """The nodes that read each tensor, subgraphs included, each once and in graph order."""
     readers: dict[str, list[int]] = {}
     for index, node in enumerate(graph.node):
-        for name in dict.fromkeys((*filter(None, node.input), *sorted(captured_names(node)))):
+        for name in dict.fromkeys((*filter(None, node.input), *captured_names(node))):
             readers.setdefault(name, []).append(index)
     return readers
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from deploykit.graph.element_types import FLOATS
+
 __all__ = ["GraphFacts", "NodeFact", "TensorFact", "TensorRole"]
 
 
@@ -57,7 +59,7 @@ class TensorFact:
     @property
     def is_float(self) -> bool:
         """True for a floating-point tensor."""
-        return self.dtype in ("float", "float16", "bfloat16", "double")
+        return self.dtype in FLOATS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from itertools import chain
 
 from deploykit.graph.facts import GraphFacts, NodeFact
-from deploykit.graph.parameters import DEFAULT_DOMAINS, stored_behind
+from deploykit.graph.ops import is_standard
+from deploykit.graph.parameters import stored_behind
 
 __all__ = ["Block", "find_blocks"]
 
@@ -40,7 +41,7 @@ def find_blocks(facts: GraphFacts) -> tuple[Block, ...]:
     finder = _Finder(facts)
     found: list[Block] = []
     for node in facts.nodes:
-        if node.domain in DEFAULT_DOMAINS and node.op_type in _STARTS:
+        if is_standard(node) and node.op_type in _STARTS:
             found += filter(None, (match(finder, node) for match in _STARTS[node.op_type]))
     taken: set[int] = set()
     kept = []
@@ -60,14 +61,14 @@ class _Finder:
     def maker(self, name: str, *op_types: str) -> NodeFact | None:
         """The node that makes a tensor, if it is one of the given types."""
         node = self.facts.producer_of(name)
-        return node if node is not None and node.op_type in op_types and node.domain in DEFAULT_DOMAINS else None
+        return node if node is not None and node.op_type in op_types and is_standard(node) else None
 
     def reader(self, name: str, *op_types: str) -> NodeFact | None:
         """The only reader of a tensor that is no output, if it is one of the given types."""
         readers = self.facts.consumers_of(name)
         if len(readers) != 1 or self.facts.tensors[name].is_output:
             return None
-        return readers[0] if readers[0].op_type in op_types and readers[0].domain in DEFAULT_DOMAINS else None
+        return readers[0] if readers[0].op_type in op_types and is_standard(readers[0]) else None
 
     def stored(self, name: str) -> bool:
         """True for a stored tensor, looking through Identity."""

@@ -12,17 +12,17 @@ from dataclasses import dataclass
 from deploykit.findings import Confidence
 from deploykit.graph.facts import GraphFacts, NodeFact, TensorFact
 from deploykit.graph.fused_blocks import Block, find_blocks
-from deploykit.graph.parameters import DEFAULT_DOMAINS, bias_after_matmul
+from deploykit.graph.ops import Trait, has, is_standard, ops
+from deploykit.graph.parameters import bias_after_matmul
 
-__all__ = ["BLOCKS", "PAIRS", "FusedBlock", "FusedPair", "Fusion", "fused_tensors", "fusions"]
+__all__ = ["BLOCKS", "PAIRS", "FusedBlock", "FusedPair", "Fusion", "fusions"]
 
 _CONFIG = "aimet-onnx 2.42.0, supergroups of the NPU configurations v73 to v85 (read)"
 _PASSES = "aimet-onnx 2.42.0, supergroup_pass_list of the NPU configurations v68 to v85 and its graph passes (read)"
 _FILES = "encodings that aimet-onnx 2.31.0 and 2.42.0 wrote for an NPU (tests/data/aimet)"
 _ALIKE = "in analogy to the pairs that AIMET's configurations name; no file with it was seen"
 
-_CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
-_LINEAR = _CONVOLUTIONS | {"Gemm", "MatMul"}
+_CONVOLUTIONS = ops(Trait.CONVOLVES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ def _pair(reader: str, makers: frozenset[str], source: str) -> FusedPair:
 _SUMS = frozenset({"Add", "MatMul", "Gemm", "ConvTranspose"})
 
 PAIRS: tuple[FusedPair, ...] = (
-    _pair("BatchNormalization", _CONVOLUTIONS | {"Gemm"}, _FILES),
+    _pair("BatchNormalization", ops(Trait.TAKES_BATCHNORM), _FILES),
     _pair("Relu", _CONVOLUTIONS | {"Add", "Gemm", "BatchNormalization"}, _CONFIG),
     _pair("Relu", frozenset({"MatMul"}), _FILES),
     _pair("Clip", frozenset({"Conv"}), _CONFIG),
@@ -137,14 +137,9 @@ def fusions(facts: GraphFacts) -> tuple[Fusion, ...]:
     return (*pairs, *(made for block in blocks for made in _of_block(facts, block)))
 
 
-def fused_tensors(facts: GraphFacts) -> dict[str, NodeFact]:
-    """The tensors that vanish for certain, each with the node that takes it in."""
-    return {name: fusion.node for fusion in fusions(facts) if fusion.certain for name in fusion.inside}
-
-
 def _pairs(facts: GraphFacts, tensor: TensorFact) -> Iterator[Fusion]:
     maker, reader = facts.producer_of(tensor.name), _only_reader(facts, tensor)
-    if maker is None or reader is None or maker.domain not in DEFAULT_DOMAINS:
+    if maker is None or reader is None or not is_standard(maker):
         return
     inside = frozenset({tensor.name})
     if bias_after_matmul(facts, maker) is not None:
@@ -172,7 +167,7 @@ def _only_reader(facts: GraphFacts, tensor: TensorFact) -> NodeFact | None:
     if len(readers) != 1 or tensor.is_output or len(readers[0].inputs) > _MOST_INPUTS:
         return None
     reader = readers[0]
-    return reader if reader.domain in DEFAULT_DOMAINS and reader.inputs.count(tensor.name) == 1 else None
+    return reader if is_standard(reader) and reader.inputs.count(tensor.name) == 1 else None
 
 
 def _of_block(facts: GraphFacts, block: Block) -> Iterator[Fusion]:
@@ -180,7 +175,7 @@ def _of_block(facts: GraphFacts, block: Block) -> Iterator[Fusion]:
     inside, words = block.inside, f"inside the {block.kind} that {node.op_type} ends"
     maker = facts.producer_of(block.source)
     alone = set(facts.tensors[block.source].consumers) <= set(block.nodes)
-    if block.kind in _GATED and alone and maker is not None and maker.op_type in _LINEAR | {"Add"}:
+    if block.kind in _GATED and alone and maker is not None and (has(maker, Trait.LINEAR) or maker.op_type == "Add"):
         inside, words = inside | {block.source}, f"between {maker.op_type} and the {block.kind} fused with it"
     # One lone omission is more likely a slip than a fusion.
     if row.certain or len(inside) > 1:

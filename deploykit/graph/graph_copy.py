@@ -5,29 +5,36 @@ It knows no transform. Subgraphs of control flow count as readers of the tensors
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
-from deploykit.graph.structure import node_label as label
+from deploykit.graph.nodes import captured_names
+from deploykit.graph.ops import Trait, has, is_standard
+from deploykit.graph.opset import opset_of
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto
 
+__all__ = ["GraphCopy", "copy_of"]
 
-__all__ = ["GraphCopy", "attribute", "label", "outer_names"]
+
+def copy_of(model: ModelProto) -> ModelProto:
+    """A deep copy that may be edited."""
+    from onnx import ModelProto
+
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    return copy
 
 
 class GraphCopy:
     """Producers, readers and stored values of one graph. Call ``reindex`` after editing nodes."""
 
     def __init__(self, model: ModelProto, *, copy: bool = True) -> None:
-        from onnx import ModelProto
-
-        self.model = ModelProto() if copy else model
-        if copy:
-            self.model.CopyFrom(model)
+        self.model = copy_of(model) if copy else model
         self.reindex()
 
     def reindex(self) -> None:
@@ -39,12 +46,12 @@ class GraphCopy:
         self.makers: dict[str, NodeProto] = {}
         self._readers: dict[str, list[NodeProto]] = {}
         for node in graph.node:
-            for name in dict.fromkeys((*node.input, *outer_names(node))):
+            for name in dict.fromkeys((*node.input, *captured_names(node))):
                 self._readers.setdefault(name, []).append(node)
             self.makers.update((name, node) for name in node.output if name)
-            if node.op_type == "Constant" and not node.domain:
+            if node.op_type == "Constant" and is_standard(node):
                 self.stored.update((node.output[0], a.t) for a in node.attribute if a.name == "value")
-        self._names = {*self.makers, *self.stored, *self.inputs}
+        self._names = {*self.tensor_names, *(node.name for node in graph.node)}
 
     @property
     def nodes(self) -> Sequence[NodeProto]:
@@ -55,16 +62,21 @@ class GraphCopy:
     @property
     def opset(self) -> int:
         """The version of the default operator set."""
-        return next((o.version for o in self.model.opset_import if o.domain in ("", "ai.onnx")), 0)
+        return opset_of(self.model)
 
     def maker(self, name: str, *op_types: str) -> NodeProto | None:
-        """The node that makes a tensor, if it is of one of the given types (any type when none is given)."""
+        """The node that makes a tensor, if it is of one of the given standard types (any when none is given)."""
         node = self.makers.get(name)
-        return node if node is not None and (not op_types or node.op_type in op_types) else None
+        fits = node is not None and (not op_types or (node.op_type in op_types and is_standard(node)))
+        return node if fits else None
 
     def readers(self, name: str) -> list[NodeProto]:
         """The nodes that read a tensor, each once."""
         return self._readers.get(name, [])
+
+    def uses(self, name: str) -> list[tuple[NodeProto, int]]:
+        """The nodes that read a tensor themselves, with each position at which they do."""
+        return [(node, at) for node in self.readers(name) for at, used in enumerate(node.input) if used == name]
 
     def only_reader(self, name: str) -> NodeProto | None:
         """The node that reads a tensor, when it is the only one and the tensor is no output of the graph."""
@@ -93,16 +105,17 @@ class GraphCopy:
         """Stored tensors and what is computed from nothing else."""
         found = set(self.stored)
         for node in self.nodes:
-            inner = any(attr.HasField("g") or attr.graphs for attr in node.attribute)
             names = [name for name in node.input if name]
-            if names and not inner and not node.op_type.startswith("Random") and all(n in found for n in names):
+            folds = names and not has(node, Trait.RANDOM, Trait.CONTROL_FLOW)
+            if folds and all(name in found for name in names):
                 found.update(name for name in node.output if name)
         return frozenset(found)
 
     def scalar(self, name: str) -> float | None:
-        """A stored value of one element as a number, or None."""
-        value = self.array(name) if name else None
-        return float(value.reshape(())) if value is not None and value.size == 1 else None
+        """A stored value of one element as a number, or None; nothing larger is looked at."""
+        tensor = self.stored.get(self.origin(name))
+        value = self.array(name) if tensor is not None and math.prod(tensor.dims) == 1 else None
+        return None if value is None else float(value.reshape(()))
 
     def store(self, name: str, value: npt.NDArray[Any]) -> str:
         """Add an initializer under a fresh name derived from ``name``; the name given."""
@@ -120,7 +133,7 @@ class GraphCopy:
         self.stored[name].CopyFrom(numpy_helper.from_array(value, self.stored[name].name))
 
     def fresh(self, name: str) -> str:
-        """``name``, or it with a number behind it, such that no tensor has it yet."""
+        """``name``, or it with a number behind it, such that no tensor and no node has it yet."""
         candidate, number = name, 0
         while candidate in self._names:
             number += 1
@@ -137,29 +150,44 @@ class GraphCopy:
             nodes += new.get(index, ())
             if id(node) not in gone:
                 nodes.append(node)
+        self.set_nodes(nodes)
+        self.prune()
+
+    def set_nodes(self, nodes: Iterable[NodeProto]) -> None:
+        """Replace all nodes, whatever becomes of stored values."""
         kept = [_copied(node) for node in nodes]
         del self.model.graph.node[:]
         self.model.graph.node.extend(kept)
-        self.prune()
+        self.reindex()
 
     def index_of(self, node: NodeProto) -> int:
         """The position of a node of this graph."""
         return next(index for index, other in enumerate(self.nodes) if other is node)
 
     def prune(self) -> None:
-        """Remove nodes and initializers that no output needs, and value infos of vanished tensors."""
+        """Remove nodes and initializers that no output needs, and value infos of vanished tensors.
+
+        The default of a graph input stays: without it the input would be required.
+        """
         needed, keep = set(self.outputs), []
         for node in reversed(self.nodes):
             if needed & set(node.output):
-                keep.append(_copied(node))
-                needed.update(name for name in (*node.input, *outer_names(node)) if name)
+                keep.append(node)
+                needed.update(name for name in (*node.input, *captured_names(node)) if name)
         graph = self.model.graph
-        del graph.node[:]
-        graph.node.extend(reversed(keep))
-        _retain(graph.initializer, needed)
+        self.set_nodes(reversed(keep))
+        _retain(graph.initializer, needed | {item.name for item in graph.input})
         made = {name for node in graph.node for name in node.output}
         _retain(graph.value_info, made)
         self.reindex()
+
+    def drop_unused(self, names: Iterable[str]) -> None:
+        """Remove those of the named stored values that nothing reads; nodes stay, however dead they are."""
+        graph = self.model.graph
+        read = {*self._readers, *self.outputs, *(item.name for item in graph.input)}
+        unused = set(names) - read
+        _retain(graph.initializer, {tensor.name for tensor in graph.initializer} - unused)
+        self.set_nodes(node for node in self.nodes if node.op_type != "Constant" or node.output[0] not in unused)
 
     def shapes(self) -> dict[str, tuple[int | None, ...]]:
         """Shapes of all tensors that ONNX can infer; unknown dimensions are None."""
@@ -191,19 +219,3 @@ def _retain(items: Any, names: set[str]) -> None:
     for index in reversed(range(len(items))):
         if items[index].name not in names:
             del items[index]
-
-
-def outer_names(node: NodeProto) -> Iterator[str]:
-    """Names that the subgraphs of a node read, their own tensors included."""
-    for attr in node.attribute:
-        for graph in (*([attr.g] if attr.HasField("g") else []), *attr.graphs):
-            for inner in graph.node:
-                yield from inner.input
-                yield from outer_names(inner)
-
-
-def attribute(node: NodeProto, name: str, default: Any = None) -> Any:
-    """The value of an attribute, or the default."""
-    from onnx import helper
-
-    return next((helper.get_attribute_value(a) for a in node.attribute if a.name == name), default)

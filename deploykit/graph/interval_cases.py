@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from deploykit.graph.graph_copy import GraphCopy, attribute
+from deploykit.graph.graph_copy import GraphCopy
+from deploykit.graph.nodes import attribute
 from deploykit.graph.shape_inference import Shape
 from deploykit.graph.tensors import element_count
 

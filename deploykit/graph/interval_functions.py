@@ -9,13 +9,15 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from deploykit.graph.graph_copy import GraphCopy, attribute
+from deploykit.graph.graph_copy import GraphCopy
 from deploykit.graph.interval_cases import ANYTHING, Case, Interval, Rule, hull, product, total
+from deploykit.graph.nodes import attribute
+from deploykit.graph.ops import RANGES, Trait, ops
 
 if TYPE_CHECKING:
     from onnx import NodeProto
 
-__all__ = ["FUNCTIONS", "LOGICAL", "SILU_LOWEST", "clip_bounds"]
+__all__ = ["FUNCTIONS", "SILU_LOWEST", "clip_bounds"]
 
 SILU_LOWEST = -0.27846454276107379
 """The least value of x * sigmoid(x), at x = -1.2785."""
@@ -25,11 +27,6 @@ _GELU_LOWEST = -0.17004075057125412
 
 _MISH_LOWEST = -0.30884
 _ZERO: Interval = (0.0, 0.0)
-
-LOGICAL = frozenset(
-    {"And", "Equal", "Greater", "GreaterOrEqual", "IsInf", "IsNaN", "Less", "LessOrEqual", "Not", "Or", "Xor"}
-)
-"""Operators whose result is true or false."""
 
 
 def _always(low: float, high: float) -> Rule:
@@ -295,7 +292,7 @@ def _rounded(function: Callable[[float], int]) -> Rule:
 
 
 FUNCTIONS: Mapping[str, Rule] = {
-    **dict.fromkeys(LOGICAL, _always(0.0, 1.0)),
+    **dict.fromkeys(ops(Trait.LOGICAL), _always(0.0, 1.0)),
     "Abs": lambda case: _absolute(case.of(0)),
     "Acos": _always(0.0, math.pi),
     "Add": _add,
@@ -304,7 +301,7 @@ FUNCTIONS: Mapping[str, Rule] = {
     "Cast": _cast,
     "Ceil": _rounded(math.ceil),
     "Clip": _clip,
-    "Cos": _always(-1.0, 1.0),
+    "Cos": _always(*RANGES["Cos"]),
     "DequantizeLinear": _dequantize,
     "Div": _div,
     "Elu": _elu,
@@ -337,8 +334,8 @@ FUNCTIONS: Mapping[str, Rule] = {
     "Selu": _selu,
     "Sigmoid": _rising(_sigmoid),
     "Sign": _rising(lambda value: math.copysign(1.0, value) if value else 0.0),
-    "Sin": _always(-1.0, 1.0),
-    "Softmax": _always(0.0, 1.0),
+    "Sin": _always(*RANGES["Sin"]),
+    "Softmax": _always(*RANGES["Softmax"]),
     "Softplus": _rising(_softplus),
     "Softsign": _rising(_softsign),
     "Sqrt": _rising(_sqrt),

@@ -6,17 +6,13 @@ import math
 from collections.abc import Mapping
 
 from deploykit.graph.interval_cases import ANYTHING, Case, Interval, Rule, hull
+from deploykit.graph.ops import Trait, ops
 
 __all__ = ["SELECTIONS"]
 
 _ZERO: Interval = (0.0, 0.0)
 
-_COPIES = frozenset(
-    {"Compress", "DepthToSpace", "Dropout", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity"}
-    | {"GlobalAveragePool", "GlobalMaxPool", "MaxPool", "MaxRoiPool", "ReduceMax", "ReduceMean", "ReduceMin", "Reshape"}
-    | {"ReverseSequence", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "TopK", "Transpose", "Unique"}
-    | {"Unsqueeze"}
-)
+_COPIES = ops(Trait.REARRANGES, Trait.SELECTS, Trait.AVERAGES) | {"MaxRoiPool"}
 """What they make lies between the least and the largest of their first operand."""
 
 _WITH_ZERO = frozenset({"AveragePool", "MaxUnpool", "Trilu"})
@@ -28,27 +24,27 @@ def _same(case: Case) -> Interval:
 
 
 def _pad(case: Case) -> Interval:
-    if case.get("mode", b"constant") not in (b"constant", "constant"):
+    if case.get("mode", "constant") != "constant":
         return case.of(0)
     filled = float(case.get("value", 0.0))
     return hull([case.of(0), case.of(2) if case.name(2) else (filled, filled)])
 
 
 def _scatter(case: Case) -> Interval:
-    if case.get("reduction", b"none") not in (b"none", "none"):
+    if case.get("reduction", "none") != "none":
         return ANYTHING
     return hull([case.of(0), case.of(2)])
 
 
 def _grid_sample(case: Case) -> Interval:
-    smooth = case.get("mode", b"linear") in (b"bicubic", b"cubic", "bicubic", "cubic")
+    smooth = case.get("mode", "linear") in ("bicubic", "cubic")
     return ANYTHING if smooth else hull([case.of(0), _ZERO])
 
 
 def _resize(case: Case) -> Interval:
     """Nearest and linear stay inside; cubic overshoots, and cropping fills in a value."""
-    cropped = case.get("coordinate_transformation_mode", b"") in (b"tf_crop_and_resize", "tf_crop_and_resize")
-    return ANYTHING if cropped or case.get("mode", b"nearest") in (b"cubic", "cubic") else case.of(0)
+    cropped = case.get("coordinate_transformation_mode", "") == "tf_crop_and_resize"
+    return ANYTHING if cropped or case.get("mode", "nearest") == "cubic" else case.of(0)
 
 
 def _index(case: Case) -> Interval:

@@ -38,7 +38,7 @@ def _conv(case: Case) -> Interval:
     if weights is None or weights.ndim < 3:
         return ANYTHING
     positive, negative = _signed_sums(weights, tuple(range(1, weights.ndim)))
-    padded = any(case.get("pads", ())) or case.get("auto_pad", b"NOTSET") not in (b"NOTSET", b"VALID")
+    padded = any(case.get("pads", ())) or case.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID")
     values = hull([case.of(0), (0.0, 0.0)]) if padded else case.of(0)
     return _with_bias(case, 2, positive, negative, values)
 

@@ -17,7 +17,7 @@ from deploykit.graph.interval_functions import FUNCTIONS, clip_bounds
 from deploykit.graph.interval_selections import SELECTIONS
 from deploykit.graph.interval_sums import SUMS
 from deploykit.graph.joint_facts import JointFacts
-from deploykit.graph.parameters import DEFAULT_DOMAINS
+from deploykit.graph.ops import is_standard
 from deploykit.graph.shape_inference import Shape, infer
 from deploykit.graph.tensors import element_count
 
@@ -62,7 +62,7 @@ class Arithmetic:
     def outputs(self, node: NodeProto, bounds: Mapping[str, Interval]) -> Iterator[Interval]:
         """The bounds of each output, from those of the operands."""
         rule = _RULES.get(node.op_type)
-        if rule is None or node.domain not in DEFAULT_DOMAINS or not node.input:
+        if rule is None or not is_standard(node) or not node.input:
             yield from (ANYTHING for _ in node.output)
             return
         case = Case(self.graph, node, bounds, self.types)

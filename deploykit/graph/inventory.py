@@ -1,50 +1,25 @@
-"""Which ops a graph is made of, which of them run other graphs, and which tensors it computes with in floating point.
+"""Which nodes of a graph run other graphs or handle sequences, and which tensors it computes with in floating point.
 
-It counts and lists by op type and tensor type; it judges nothing.
+It lists by op type and tensor type; it judges nothing.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-
 from deploykit.graph.facts import GraphFacts, NodeFact
-from deploykit.graph.parameters import DEFAULT_DOMAINS
+from deploykit.graph.ops import Trait, has
 from deploykit.graph.settings import is_setting
 
-__all__ = ["CONTROL_FLOW_OPS", "SEQUENCE_OPS", "control_flow_nodes", "float_tensors", "op_inventory", "sequence_nodes"]
-
-CONTROL_FLOW_OPS = frozenset({"If", "Loop", "Scan", "SequenceMap"})
-"""Ops that run other graphs."""
-
-SEQUENCE_OPS = frozenset(
-    {
-        "ConcatFromSequence",
-        "SequenceAt",
-        "SequenceConstruct",
-        "SequenceEmpty",
-        "SequenceErase",
-        "SequenceInsert",
-        "SequenceLength",
-        "SplitToSequence",
-    }
-)
-"""Ops on sequences of tensors."""
-
-
-def op_inventory(facts: GraphFacts) -> dict[str, int]:
-    """How often each op type occurs in the main graph, most frequent first; other domains as ``domain.Type``."""
-    counted = Counter(f"{node.domain}.{node.op_type}" if node.domain else node.op_type for node in facts.nodes)
-    return dict(sorted(counted.items(), key=lambda item: (-item[1], item[0])))
+__all__ = ["control_flow_nodes", "float_tensors", "sequence_nodes"]
 
 
 def control_flow_nodes(facts: GraphFacts) -> tuple[NodeFact, ...]:
     """The nodes that run other graphs, in graph order."""
-    return tuple(node for node in facts.nodes if node.op_type in CONTROL_FLOW_OPS and node.domain in DEFAULT_DOMAINS)
+    return tuple(node for node in facts.nodes if has(node, Trait.CONTROL_FLOW))
 
 
 def sequence_nodes(facts: GraphFacts) -> tuple[NodeFact, ...]:
     """The nodes that make, change or join sequences of tensors without running another graph, in graph order."""
-    return tuple(node for node in facts.nodes if node.op_type in SEQUENCE_OPS and node.domain in DEFAULT_DOMAINS)
+    return tuple(node for node in facts.nodes if has(node, Trait.ON_SEQUENCES))
 
 
 def float_tensors(facts: GraphFacts) -> tuple[str, ...]:

@@ -10,9 +10,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-from deploykit.graph.graph_copy import GraphCopy, attribute
+from deploykit.graph.graph_copy import GraphCopy
 from deploykit.graph.interval_cases import Case, Interval, both, hull
 from deploykit.graph.interval_functions import SILU_LOWEST
+from deploykit.graph.nodes import attribute
 
 if TYPE_CHECKING:
     from onnx import NodeProto

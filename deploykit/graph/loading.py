@@ -15,6 +15,7 @@ from deploykit.errors import InputError
 from deploykit.graph.arity import check_arity
 from deploykit.graph.external import ExternalFile, locate_external
 from deploykit.graph.formats import name_format
+from deploykit.graph.ops import is_standard
 from deploykit.graph.structure import check_structure
 from deploykit.graph.tensors import check_inline, constant_tensor, is_external, stored_tensors
 from deploykit.graph.wire import ExcessError, WireError, scan
@@ -138,7 +139,7 @@ def _not_onnx(path: Path, data: bytes, why: str) -> InputError:
 def _stored(proto: ModelProto) -> dict[str, TensorProto]:
     stored = {tensor.name: tensor for tensor in proto.graph.initializer}
     for node in proto.graph.node:
-        if node.op_type == "Constant" and node.domain in ("", "ai.onnx") and len(node.output) == 1:
+        if node.op_type == "Constant" and is_standard(node) and len(node.output) == 1:
             tensor = constant_tensor(node)
             if tensor is not None:
                 stored[node.output[0]] = tensor

@@ -1,44 +1,191 @@
-"""What an op does to the values it is given: moves, joins, clamps, or computes new ones.
+"""What ONNX operators do to values, and what their inputs are: the one table of operator traits.
 
-It classifies by op type alone; where values or settings matter, other modules look closer.
+It classifies by operator alone; where values, attributes or neighbours matter, other modules look closer. What only one
+vendor's tool does is that adapter's own table.
 """
 
 from __future__ import annotations
 
-from enum import StrEnum
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import Protocol
 
-from deploykit.graph.facts import NodeFact
-from deploykit.graph.parameters import DEFAULT_DOMAINS
+__all__ = [
+    "BIAS",
+    "DEFAULT_DOMAINS",
+    "RANGES",
+    "ROLES",
+    "WEIGHT",
+    "OpNode",
+    "Trait",
+    "data_outputs",
+    "has",
+    "is_standard",
+    "ops",
+    "settings",
+]
 
-__all__ = ["GRID_PRESERVING_OPS", "Propagation", "propagation"]
+DEFAULT_DOMAINS = ("", "ai.onnx")
+"""The two spellings of the domain of ONNX's own operators; everything in this table is one of those."""
 
-GRID_PRESERVING_OPS = frozenset(
-    {"Col2Im", "Compress", "DepthToSpace", "Dropout", "Expand", "Flatten", "Gather", "GatherElements", "GatherND"}
-    | {"Identity", "MaxPool", "MaxRoiPool", "NonZero", "Pad", "ReduceMax", "ReduceMin", "Reshape", "Slice"}
-    | {"SpaceToDepth", "Split", "SplitToSequence", "Squeeze", "Tile", "TopK", "Transpose", "Unsqueeze"}
+
+class Trait(Enum):
+    """What an operator may be said to do, in inference. Each value says it in words."""
+
+    REARRANGES = "each value of the output is one of the first input, at a place that the values do not decide"
+    PERMUTES = "rearranges such that each value of the first input is in the output, once"
+    SELECTS = "each value of the output is one of the first input, and the values decide which"
+    JOINS = "each value of the output is one of several inputs"
+    AVERAGES = "each value of the output lies between the least and the greatest of the first input"
+    CLAMPS = "keeps values or cuts them at a bound, element by element"
+    RECTIFIES = "bends values below zero, element by element"
+    COMBINES = "computes one value from one of each input, element by element, shapes broadcast"
+    SATURATES = "approaches or meets a bound at both ends, so that infinity becomes a number (Clip: where it has both)"
+    LINEAR = "adds up products of data and, mostly, stored weights"
+    INTEGER_LINEAR = "does so with integers alone"
+    TAKES_BATCHNORM = "is linear, with stored weights per channel that a BatchNormalization behind it folds into"
+    CONVOLVES = "is linear, with a stored kernel that slides"
+    NORMALIZES = "divides by statistics of the values that it is given"
+    RECURRENT = "carries a state from step to step"
+    CONTROL_FLOW = "runs other graphs, which may read tensors that are not among its inputs"
+    ON_SEQUENCES = "makes, changes or joins sequences of tensors, and runs no other graph"
+    SIZED_BY_VALUES = "gives an output whose size depends on the values it gets"
+    SIZED_BY_INPUT = "reads the size of its output from an input"
+    RANDOM = "makes other values each time"
+    LOGICAL = "answers true or false"
+    CARRIES_GRID = "converters pass an encoding over it, both ways: 'data movement' (inferred from documented wording)"
+    AIMET_COPIES = "AIMET 2.42 copies a per-tensor entry over it, both ways (observed)"
+    AIMET_JOINS = "AIMET 2.42 copies an entry over it where all its inputs share one (observed)"
+
+
+_OPS: dict[Trait, frozenset[str]] = {
+    trait: frozenset(names.split())
+    for trait, names in {
+        Trait.REARRANGES: "Compress DepthToSpace Dropout Expand Flatten Gather GatherElements GatherND Identity Reshape"
+        " ReverseSequence Slice SpaceToDepth Split Squeeze Tile Transpose Unsqueeze",
+        Trait.PERMUTES: "DepthToSpace Dropout Flatten Identity Reshape ReverseSequence SpaceToDepth Squeeze Transpose"
+        " Unsqueeze",
+        Trait.SELECTS: "GlobalMaxPool MaxPool ReduceMax ReduceMin TopK Unique",
+        Trait.JOINS: "Concat Max Min Where",
+        Trait.AVERAGES: "GlobalAveragePool ReduceMean",
+        Trait.CLAMPS: "Clip Relu",
+        Trait.RECTIFIES: "LeakyRelu PRelu",
+        Trait.COMBINES: "Add Div Max Mean Min Mul Pow Sub Sum Where",
+        Trait.SATURATES: "Clip Erf HardSigmoid Sigmoid Tanh",
+        Trait.LINEAR: "Conv ConvTranspose Gemm MatMul",
+        Trait.INTEGER_LINEAR: "ConvInteger MatMulInteger QLinearConv QLinearMatMul",
+        Trait.TAKES_BATCHNORM: "Conv ConvTranspose Gemm",
+        Trait.CONVOLVES: "Conv ConvTranspose",
+        Trait.NORMALIZES: "GroupNormalization InstanceNormalization LayerNormalization RMSNormalization",
+        Trait.RECURRENT: "GRU LSTM RNN",
+        Trait.CONTROL_FLOW: "If Loop Scan SequenceMap",
+        Trait.ON_SEQUENCES: "ConcatFromSequence SequenceAt SequenceConstruct SequenceEmpty SequenceErase SequenceInsert"
+        " SequenceLength SplitToSequence",
+        Trait.SIZED_BY_VALUES: "Compress NonMaxSuppression NonZero StringSplit Unique",
+        Trait.SIZED_BY_INPUT: "ConstantOfShape Expand Range Reshape Tile",
+        Trait.RANDOM: "Bernoulli Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike",
+        Trait.LOGICAL: "And Equal Greater GreaterOrEqual IsInf IsNaN Less LessOrEqual Not Or Xor",
+        Trait.AIMET_JOINS: "Clip Concat Max Min Scatter ScatterElements ScatterND Where",
+    }.items()
+}
+_OPS[Trait.CARRIES_GRID] = _OPS[Trait.REARRANGES] | {"MaxPool", "TopK"}
+# Wider than what is true: Col2Im adds up, NonZero gives places, Pad and MaxRoiPool may fill in other values.
+_OPS[Trait.AIMET_COPIES] = (_OPS[Trait.CARRIES_GRID] - {"ReverseSequence"}) | frozenset(
+    {"Col2Im", "MaxRoiPool", "NonZero", "Pad", "ReduceMax", "ReduceMin", "SplitToSequence"}
 )
-"""Ops whose output holds only values of their first input: quantizing before or after gives the same."""
 
 
-_JOINS = frozenset({"Concat", "Max", "Min", "Scatter", "ScatterElements", "ScatterND", "Where"})
-_CLAMPS = frozenset({"Clip", "Relu"})
+class OpNode(Protocol):
+    """A node as far as this table asks: facts and protobuf nodes are both."""
+
+    @property
+    def op_type(self) -> str:
+        """The operator's name within its domain."""
+
+    @property
+    def domain(self) -> str:
+        """The domain, "" or ai.onnx for ONNX's own."""
 
 
-class Propagation(StrEnum):
-    """``moves`` keeps values of one input, ``joins`` of several, ``clamps`` keeps or cuts, ``computes`` the rest."""
-
-    MOVES = "moves"
-    JOINS = "joins"
-    CLAMPS = "clamps"
-    COMPUTES = "computes"
+def is_standard(node: OpNode) -> bool:
+    """True for an operator of ONNX itself."""
+    return node.domain in DEFAULT_DOMAINS
 
 
-def propagation(node: NodeFact) -> Propagation:
-    """What becomes of the values of a node's inputs."""
-    if node.domain not in DEFAULT_DOMAINS:
-        return Propagation.COMPUTES
-    if node.op_type in GRID_PRESERVING_OPS:
-        return Propagation.MOVES
-    if node.op_type in _JOINS:
-        return Propagation.JOINS
-    return Propagation.CLAMPS if node.op_type in _CLAMPS else Propagation.COMPUTES
+def has(node: OpNode, *traits: Trait) -> bool:
+    """True for a standard operator with at least one of these traits."""
+    return is_standard(node) and any(node.op_type in _OPS[trait] for trait in traits)
+
+
+def ops(*traits: Trait) -> frozenset[str]:
+    """The operators with at least one of these traits."""
+    return frozenset().union(*(_OPS[trait] for trait in traits))
+
+
+RANGES: Mapping[str, tuple[float, float]] = {
+    "Cos": (-1.0, 1.0),
+    "Erf": (-1.0, 1.0),
+    "HardSigmoid": (0.0, 1.0),
+    "Sigmoid": (0.0, 1.0),
+    "Sin": (-1.0, 1.0),
+    "Softmax": (0.0, 1.0),
+    "Tanh": (-1.0, 1.0),
+}
+"""Least and greatest result, in exact arithmetic, of operators that are bounded whatever they are given."""
+
+WEIGHT, BIAS = "weight", "bias"
+
+_AFFINE = {1: WEIGHT, 2: BIAS}
+_RECURRENT = {1: WEIGHT, 2: "recurrence", 3: BIAS}
+
+ROLES: Mapping[str, Mapping[int, str]] = {
+    "BatchNormalization": {1: WEIGHT, 2: BIAS, 3: "mean", 4: "variance"},
+    "Conv": _AFFINE,
+    "ConvTranspose": _AFFINE,
+    "GRU": _RECURRENT,
+    "Gemm": _AFFINE,
+    "GroupNormalization": _AFFINE,
+    "InstanceNormalization": _AFFINE,
+    "LSTM": _RECURRENT,
+    "LayerNormalization": _AFFINE,
+    "MatMul": {1: WEIGHT},
+    "RMSNormalization": {1: WEIGHT},
+    "RNN": _RECURRENT,
+}
+"""Which inputs are parameters, by the roles that AIMET gives them. A constant that an elementwise op reads is none."""
+
+
+_SETTINGS: Mapping[str, frozenset[int]] = {
+    "Clip": frozenset({1, 2}),
+    "ConstantOfShape": frozenset({0}),
+    "DequantizeLinear": frozenset({1, 2}),
+    "Dropout": frozenset({1, 2}),
+    "NonMaxSuppression": frozenset({2, 3, 4}),
+    "OneHot": frozenset({1, 2}),
+    "Pad": frozenset({1, 2, 3}),
+    "QuantizeLinear": frozenset({1, 2}),
+    "Range": frozenset({0, 1, 2}),
+    "Resize": frozenset({1, 2, 3}),
+    "Upsample": frozenset({1}),
+}
+
+
+def settings(node: OpNode) -> frozenset[int]:
+    """Input positions that are read while a graph is built: bounds, ratios, sizes. (ONNX operator documentation)
+
+    They have no type on a device and need no encoding. Shapes, indices and axes are integers; where an operator has
+    nothing else beside its data, their type tells them apart and they are not listed.
+    """
+    return _SETTINGS.get(node.op_type, frozenset()) if is_standard(node) else frozenset()
+
+
+_DATA_OUTPUTS: Mapping[str, int] = {
+    **dict.fromkeys(("Dropout", "MaxPool", "TopK", "Unique"), 1),
+    **dict.fromkeys(("NonZero", "SplitToSequence"), 0),
+}
+
+
+def data_outputs(node: OpNode, outputs: Sequence[str]) -> tuple[str, ...]:
+    """Those of a node's ``outputs`` that hold values of the kind it is given: no masks, places or sequences."""
+    count = _DATA_OUTPUTS.get(node.op_type) if is_standard(node) else None
+    return tuple(name for name in outputs[:count] if name)

@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from deploykit.errors import InputError
-from deploykit.graph.editing import opset_of
+from deploykit.graph.ops import DEFAULT_DOMAINS, is_standard
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
 
-__all__ = ["changed_operators", "raise_opset"]
+__all__ = ["changed_operators", "opset_of", "raise_opset"]
 
 _ONLY_MORE_TYPES = frozenset(
     [
@@ -49,13 +49,19 @@ _ONLY_MORE_TYPES = frozenset(
 _LEAST_IR = {19: 9, 20: 9, 21: 10}
 
 
+def opset_of(model: ModelProto, domain: str = "") -> int:
+    """The version of one domain's operator set, 0 when it is not imported."""
+    wanted = (domain,) if domain else DEFAULT_DOMAINS
+    return max((entry.version for entry in model.opset_import if entry.domain in wanted), default=0)
+
+
 def changed_operators(model: ModelProto, version: int) -> tuple[str, ...]:
     """Operators in use whose meaning differs between the model's operator set and ``version``."""
     from onnx import defs
 
     current, changed = opset_of(model), set()
     for node in model.graph.node:
-        if node.domain not in ("", "ai.onnx") or (current >= 13 and _keeps_meaning(node, current)):
+        if not is_standard(node) or (current >= 13 and _keeps_meaning(node, current)):
             continue
         try:
             schemas = [defs.get_schema(node.op_type, v, "") for v in (current, version)]
@@ -78,7 +84,7 @@ def raise_opset(model: ModelProto, version: int) -> ModelProto:
         return model
     if not changed_operators(model, version):
         for entry in model.opset_import:
-            if entry.domain in ("", "ai.onnx"):
+            if entry.domain in DEFAULT_DOMAINS:
                 entry.version = version
     else:
         model = _convert(model, version)
@@ -89,7 +95,7 @@ def raise_opset(model: ModelProto, version: int) -> ModelProto:
 def _convert(model: ModelProto, version: int) -> ModelProto:
     from onnx import version_converter
 
-    others = [entry for entry in model.opset_import if entry.domain not in ("", "ai.onnx")]
+    others = [entry for entry in model.opset_import if entry.domain not in DEFAULT_DOMAINS]
     try:
         converted = version_converter.convert_version(model, version)
     except Exception as error:  # the converter's C++ code raises bare RuntimeErrors of several kinds

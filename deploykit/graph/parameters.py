@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from deploykit.graph.facts import GraphFacts, NodeFact
-from deploykit.graph.roles import BIAS, DEFAULT_DOMAINS, ROLES, WEIGHT
+from deploykit.graph.ops import BIAS, ROLES, WEIGHT, is_standard
 
-__all__ = ["BIAS", "DEFAULT_DOMAINS", "WEIGHT", "ParameterUse", "bias_after_matmul", "parameter_uses", "stored_behind"]
+__all__ = ["ParameterUse", "bias_after_matmul", "parameter_uses", "stored_behind"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ def parameter_uses(facts: GraphFacts) -> dict[str, tuple[ParameterUse, ...]]:
     """Every stored tensor that is read as a parameter, with all its uses in graph order."""
     found: dict[str, list[ParameterUse]] = {}
     for node in facts.nodes:
-        if node.domain in DEFAULT_DOMAINS:
+        if is_standard(node):
             for use in _uses_of(facts, node):
                 found.setdefault(use.name, []).append(use)
     return {name: tuple(uses) for name, uses in found.items()}

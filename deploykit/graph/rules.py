@@ -12,7 +12,7 @@ from pathlib import PurePath
 from deploykit.findings import SubjectKind, listed
 from deploykit.graph.facts import GraphFacts, TensorRole
 from deploykit.graph.inventory import control_flow_nodes, sequence_nodes
-from deploykit.graph.parameters import DEFAULT_DOMAINS
+from deploykit.graph.ops import is_standard
 from deploykit.graph.shapes import (
     DynamicDim,
     data_shaped_nodes,
@@ -132,7 +132,7 @@ def check_nested_graph(facts: GraphFacts) -> Iterator[Found]:
 )
 def check_no_opset(facts: GraphFacts) -> Iterator[Found]:
     """Only where standard operators are used."""
-    if not facts.opset and any(node.domain in DEFAULT_DOMAINS for node in facts.nodes):
+    if not facts.opset and any(is_standard(node) for node in facts.nodes):
         yield Found(
             kind=SubjectKind.MODEL,
             name=facts.model_name,

@@ -1,40 +1,26 @@
-"""Inputs that are read while a graph is built rather than computed with: shapes, indices, axes, bounds, ratios.
+"""Which tensors of a graph are settings of the nodes that read them; which positions those are says ``ops``.
 
-They have no type on a device and need no encoding. It looks at positions only, never at values.
+It looks at positions only, never at values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from deploykit.graph.facts import GraphFacts, NodeFact
-from deploykit.graph.parameters import DEFAULT_DOMAINS
+from deploykit.graph.ops import settings
 
 __all__ = ["is_setting", "setting_of"]
 
-# Floating-point inputs only; integers are told apart by their type. (ONNX operator documentation)
-_SETTINGS: Mapping[str, frozenset[int]] = {
-    "Clip": frozenset({1, 2}),
-    "DequantizeLinear": frozenset({1, 2}),
-    "Dropout": frozenset({1}),
-    "NonMaxSuppression": frozenset({3, 4}),
-    "Pad": frozenset({2}),
-    "QuantizeLinear": frozenset({1, 2}),
-    "Range": frozenset({0, 1, 2}),
-    "Resize": frozenset({1, 2}),
-    "Upsample": frozenset({1}),
-}
-
 _MOST_INPUTS = 5
+"""No operator with settings reads more; looking through longer lists for every tensor in them would not be linear."""
 
 
 def is_setting(node: NodeFact, name: str) -> bool:
     """True where ``node`` reads ``name`` as a setting only."""
-    settings = _SETTINGS.get(node.op_type) if node.domain in DEFAULT_DOMAINS else None
-    if settings is None or len(node.inputs) > _MOST_INPUTS:
+    read_so = settings(node)
+    if not read_so or len(node.inputs) > _MOST_INPUTS:
         return False
     positions = {index for index, used in enumerate(node.inputs) if used == name}
-    return bool(positions) and positions <= settings
+    return bool(positions) and positions <= read_so
 
 
 def setting_of(facts: GraphFacts, name: str) -> NodeFact | None:

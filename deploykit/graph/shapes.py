@@ -9,26 +9,18 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from deploykit.graph.element_types import BITS
 from deploykit.graph.facts import GraphFacts, NodeFact, TensorFact, TensorRole
-from deploykit.graph.parameters import DEFAULT_DOMAINS
+from deploykit.graph.ops import Trait, has
 
 __all__ = [
-    "DATA_SHAPED_OPS",
     "DynamicDim",
     "data_shaped_nodes",
     "dynamic_inputs",
     "dynamic_tensors",
-    "high_rank_tensors",
     "shape_text",
     "tensor_bytes",
 ]
-
-DATA_SHAPED_OPS = frozenset({"Compress", "NonMaxSuppression", "NonZero", "StringSplit", "Unique"})
-"""Ops whose output has a size that depends on the values they get."""
-
-_SIZED_BY_INPUT = frozenset({"ConstantOfShape", "Expand", "Range", "Reshape", "Tile"})
-_BYTES = {"float": 4, "float16": 2, "bfloat16": 2, "double": 8, "bool": 1}
-_BYTES |= {f"{sign}int{bits}": bits // 8 for sign in ("", "u") for bits in (8, 16, 32, 64)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,9 +52,9 @@ def data_shaped_nodes(facts: GraphFacts) -> Iterator[tuple[NodeFact, str]]:
     """
     fixed = not dynamic_inputs(facts)
     for node in facts.nodes:
-        if node.op_type in DATA_SHAPED_OPS and node.domain in DEFAULT_DOMAINS:
+        if has(node, Trait.SIZED_BY_VALUES):
             yield node, "the size of its output depends on the data"
-        elif fixed and node.op_type in _SIZED_BY_INPUT and node.domain in DEFAULT_DOMAINS:
+        elif fixed and has(node, Trait.SIZED_BY_INPUT):
             sizes = node.inputs if node.op_type == "Range" else node.inputs[1:2]
             computed = [name for name in sizes if _is_known_at_run_time(facts, name)]
             if computed and not all(facts.tensors[name].is_static for name in node.outputs if name in facts.tensors):
@@ -83,17 +75,12 @@ def dynamic_tensors(facts: GraphFacts) -> tuple[str, ...]:
     return tuple(fact.name for fact in computed if fact.shape is not None and not fact.is_static)
 
 
-def high_rank_tensors(facts: GraphFacts, limit: int) -> tuple[TensorFact, ...]:
-    """The tensors with more than ``limit`` dimensions that a node makes, reads or the graph takes in."""
-    return tuple(fact for fact in facts.tensors.values() if fact.rank is not None and fact.rank > limit)
-
-
 def tensor_bytes(fact: TensorFact) -> int | None:
     """The size of a tensor in bytes in its own type, None where type or shape are not known."""
-    size = _BYTES.get(fact.dtype)
-    if size is None or fact.shape is None or not fact.is_static:
+    bits = BITS.get(fact.dtype)
+    if bits is None or fact.shape is None or not fact.is_static:
         return None
-    return size * math.prod(dim for dim in fact.shape if isinstance(dim, int))
+    return (bits * math.prod(dim for dim in fact.shape if isinstance(dim, int)) + 7) // 8
 
 
 def shape_text(fact: TensorFact) -> str:

@@ -8,14 +8,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from deploykit.graph.facts import GraphFacts, NodeFact, TensorRole
+from deploykit.graph.ops import Trait, has
 
 __all__ = ["static_nodes", "static_tensors", "with_static"]
-
-_RANDOM = frozenset(
-    {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
-)
-_CONTROL = frozenset({"If", "Loop", "Scan"})
-"""Their bodies may read tensors from outside that are not among their inputs."""
 
 
 def static_tensors(facts: GraphFacts) -> frozenset[str]:
@@ -28,7 +23,8 @@ def static_tensors(facts: GraphFacts) -> frozenset[str]:
 
 
 def _folds(node: NodeFact) -> bool:
-    return node.op_type not in _RANDOM and node.op_type not in _CONTROL and any(node.inputs)
+    """Bodies of control flow may read tensors from outside that are not among the node's inputs."""
+    return not has(node, Trait.RANDOM, Trait.CONTROL_FLOW) and any(node.inputs)
 
 
 def static_nodes(facts: GraphFacts) -> frozenset[int]:

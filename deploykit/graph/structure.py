@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deploykit.errors import InputError
+from deploykit.graph.nodes import captured_names, label
 from deploykit.graph.tensors import nested_graphs
 
 if TYPE_CHECKING:
     from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 
-__all__ = ["captured_names", "check_structure", "node_label"]
+__all__ = ["check_structure"]
 
 _ONCE = "ONNX graphs assign every name exactly once; with two values under one name nobody can say which is meant"
 _AGAIN = "export the model again, or give one of them another name"
@@ -46,11 +47,6 @@ def _check_text(path: Path, text: str, what: str) -> None:
         raise InputError(
             f"{path}: {what} has the name {text!r:.80}, which is not UTF-8", next="copy or export the model again"
         )
-
-
-def node_label(node: NodeProto) -> str:
-    """The node's name, or its type and first output where it has none."""
-    return node.name or f"{node.op_type} -> {node.output[0] if node.output else '?'}"
 
 
 class _Checker:
@@ -84,10 +80,10 @@ class _Checker:
         for node in nodes:
             self._node(node, visible, nodes, where)
             for name in filter(None, node.output):
-                self._name(name, f"an output of node {node_label(node)!r}")
+                self._name(name, f"an output of node {label(node)!r}")
                 if name in made:
                     raise InputError(
-                        f"{self.path}: node {node_label(node)!r} makes {name!r}, which exists already",
+                        f"{self.path}: node {label(node)!r} makes {name!r}, which exists already",
                         why=_ONCE,
                         next=_AGAIN,
                     )
@@ -114,18 +110,16 @@ class _Checker:
 
     def _node(self, node: NodeProto, visible: set[str], nodes: Sequence[NodeProto], where: str) -> None:
         if not node.op_type:
-            raise InputError(
-                f"{self.path}: node {node_label(node)!r} has no operator type", next="export the model again"
-            )
+            raise InputError(f"{self.path}: node {label(node)!r} has no operator type", next="export the model again")
         for name in (node.name, node.op_type, node.domain, *(attribute.name for attribute in node.attribute)):
-            _check_text(self.path, name, f"node {node_label(node)!r}")
+            _check_text(self.path, name, f"node {label(node)!r}")
         for name in filter(None, node.input):
-            _check_text(self.path, name, f"an input of node {node_label(node)!r}")
+            _check_text(self.path, name, f"an input of node {label(node)!r}")
             if name not in visible:
                 raise _unordered(self.path, nodes, node, name)
         for attribute in node.attribute:
             for graph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-                self.graph(graph, visible, f"{attribute.name!r} of node {node_label(node)!r} in {where}"[:300])
+                self.graph(graph, visible, f"{attribute.name!r} of node {label(node)!r} in {where}"[:300])
 
     def _name(self, name: str, what: str) -> None:
         _check_text(self.path, name, what)
@@ -135,7 +129,7 @@ class _Checker:
 
 def _unordered(path: Path, nodes: Sequence[NodeProto], node: NodeProto, name: str) -> InputError:
     """Why a node reads a name that does not exist yet: a cycle, wrong order, or nobody makes it."""
-    where = f"{path}: node {node_label(node)!r} reads {name!r}"
+    where = f"{path}: node {label(node)!r} reads {name!r}"
     if not any(name in other.output for other in nodes):
         return InputError(f"{where}, which nothing makes", next="export the model again, or complete the graph")
     cycle = _find_cycle(nodes)
@@ -169,7 +163,7 @@ def _find_cycle(nodes: Sequence[NodeProto]) -> list[str]:
             if not waiting[reader]:
                 ready.append(reader)
     stuck = next((index for index, count in enumerate(waiting) if count), None)
-    return [] if stuck is None else [node_label(nodes[index]) for index in _walk_back(stuck, needs, waiting)]
+    return [] if stuck is None else [label(nodes[index]) for index in _walk_back(stuck, needs, waiting)]
 
 
 def _walk_back(start: int, needs: Sequence[set[int]], waiting: Sequence[int]) -> list[int]:
@@ -188,31 +182,6 @@ def _walk_back(start: int, needs: Sequence[set[int]], waiting: Sequence[int]) ->
 def _reads(node: NodeProto) -> Iterator[str]:
     yield from filter(None, node.input)
     yield from captured_names(node)
-
-
-def captured_names(node: NodeProto) -> frozenset[str]:
-    """The names that the subgraphs of a node read from the graphs around them."""
-    if not any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute):
-        return frozenset()
-    return frozenset(chain.from_iterable(_free_names(graph) for graph in _inner_graphs(node)))
-
-
-def _inner_graphs(node: NodeProto) -> Iterator[GraphProto]:
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            yield attribute.g
-        yield from attribute.graphs
-
-
-def _free_names(graph: GraphProto) -> set[str]:
-    made = {item.name for item in graph.input} | {tensor.name for tensor in graph.initializer}
-    made |= {sparse.values.name for sparse in graph.sparse_initializer}
-    read: set[str] = set()
-    for node in graph.node:
-        read.update(_reads(node))
-        made.update(node.output)
-    read.update(item.name for item in graph.output)
-    return read - made
 
 
 def _check_signature(path: Path, function: FunctionProto) -> None:

@@ -12,6 +12,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from deploykit.errors import InputError
+from deploykit.graph.element_types import BITS
 
 if TYPE_CHECKING:
     from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto
@@ -32,21 +33,9 @@ __all__ = [
 _LARGEST = 1 << 62
 _MOST_DIMS = 64
 
-# Bits of one element by ONNX's name; strings have no size. (ONNX, onnx.proto, TensorProto.DataType)
-_BITS = {
-    **dict.fromkeys(("int2", "uint2"), 2),
-    **dict.fromkeys(("int4", "uint4", "float4e2m1"), 4),
-    **dict.fromkeys(("float6e2m3", "float6e3m2"), 6),
-    **dict.fromkeys(("int8", "uint8", "bool", "float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz"), 8),
-    **dict.fromkeys(("float8e8m0",), 8),
-    **dict.fromkeys(("int16", "uint16", "float16", "bfloat16"), 16),
-    **dict.fromkeys(("int32", "uint32", "float"), 32),
-    **dict.fromkeys(("int64", "uint64", "double", "complex64"), 64),
-    "complex128": 128,
-}
 # Which typed field holds the elements where raw_data does not, and how many entries one element takes.
 _FIELDS = {
-    **dict.fromkeys(_BITS, ("int32_data", 1)),
+    **dict.fromkeys(BITS, ("int32_data", 1)),
     "float": ("float_data", 1),
     "complex64": ("float_data", 2),
     "double": ("double_data", 1),
@@ -186,7 +175,7 @@ def byte_size(tensor: TensorProto, where: str) -> int:
             f"{where}: has the unknown element type {tensor.data_type}",
             next="upgrade onnx, if a newer version has that type",
         )
-    return (count * _BITS.get(name, 0) + 7) // 8
+    return (count * BITS.get(name, 0) + 7) // 8
 
 
 def check_inline(tensor: TensorProto, where: str) -> None:
@@ -197,7 +186,7 @@ def check_inline(tensor: TensorProto, where: str) -> None:
         present, wanted, unit = len(tensor.raw_data), size, "bytes"
     else:
         field, entries = _FIELDS[name]
-        packed = _BITS.get(name) in (2, 4)
+        packed = BITS.get(name) in (2, 4)
         present, unit = len(getattr(tensor, field)), "values"
         wanted = size if packed else element_count(tensor, where) * entries
     if present != wanted:

@@ -109,13 +109,12 @@ def _quantized(
     proto: ModelProto, facts: GraphFacts, encodings: Path | None
 ) -> tuple[ModelProto, GraphFacts, EncodingSet]:
     """The float model with its facts and placed encodings: those of the file, else those in the model itself."""
-    from deploykit.encodings.reading import read_encodings
     from deploykit.graph.collect import collect_facts
     from deploykit.graph.loading import wrap_proto
     from deploykit.quantization.extract_qdq import extract_qdq
-    from deploykit.quantization.placement import place
+    from deploykit.quantization.placed_encodings import read_placed
 
     if encodings is not None:
-        return proto, facts, place(read_encodings(encodings), facts)
+        return proto, facts, read_placed(encodings, facts)
     taken = extract_qdq(proto)
     return taken.model, collect_facts(wrap_proto(taken.model, path=Path(facts.model_name))), taken.encodings

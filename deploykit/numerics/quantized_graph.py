@@ -14,6 +14,7 @@ import numpy as np
 
 from deploykit.encodings.values import Affine, EncodingSet, Float, Float8, Lpbq, Value
 from deploykit.errors import InputError
+from deploykit.graph.opset import opset_of
 from deploykit.numerics.quantizers import fake_quantize, is_simulated
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def quantize_graph(model: ModelProto, encodings: EncodingSet) -> QuantizedGraph:
 
 
 def _check_opset(model: ModelProto) -> None:
-    opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 0)
+    opset = opset_of(model)
     if opset < 9:
         raise InputError(
             f"{model.graph.name}: opset {opset} cannot be simulated",

@@ -175,21 +175,15 @@ def simulate_files(
 
     Raises InputError for files that make no sense.
     """
-    from deploykit.encodings.reading import read_encodings
     from deploykit.graph import load_model
     from deploykit.graph.collect import collect_facts
     from deploykit.graph.weights import load_weights
     from deploykit.numerics.samples.gathering import gather
-    from deploykit.quantization.placement import place
+    from deploykit.quantization.placed_encodings import read_placed
 
     read = load_model(model)
-    entries = read_encodings(encodings)
-    if float_tensors is not None:
-        from deploykit.encodings.float_tensors import read_float_tensors
-
-        entries = replace(entries, float_tensors=read_float_tensors(float_tensors))
     facts = collect_facts(read)
-    placed = place(entries, facts)
+    placed = read_placed(encodings, facts, float_tensors=float_tensors)
     proto = load_weights(read)
     made = gather(proto, facts, calibration=data, encodings=placed, most=_most(data, samples), seed=seed)
     done = simulate(proto, placed, made.varied, facts=facts, label=made.label, thresholds=thresholds)

@@ -16,8 +16,8 @@ import numpy as np
 from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Lpbq, Value
 from deploykit.graph.facts import GraphFacts, NodeFact
 from deploykit.graph.fused_blocks import find_blocks
-from deploykit.graph.ops import GRID_PRESERVING_OPS
-from deploykit.graph.parameters import BIAS, WEIGHT, ParameterUse, parameter_uses, stored_behind
+from deploykit.graph.ops import BIAS, WEIGHT, Trait, has
+from deploykit.graph.parameters import ParameterUse, parameter_uses, stored_behind
 from deploykit.quantization.movement import ReadValues
 
 __all__ = ["FINEST_SCALE", "DerivedBiases", "derive_biases", "effective_entry"]
@@ -27,11 +27,6 @@ FINEST_SCALE = 0.01 / (2**32 - 1)
 
 _LARGEST_SCALE = 1e298
 _FINEST_FLOAT16 = 2.0**-14
-_LINEAR = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
-_BIASED = _LINEAR | {"BatchNormalization", "InstanceNormalization", "LayerNormalization", "GroupNormalization"}
-_RECURRENT = frozenset({"GRU", "LSTM", "RNN"})
-
-_FLOATS = frozenset({"float", "float16", "bfloat16", "double"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,8 +126,8 @@ def effective_entry(encodings: EncodingSet, facts: GraphFacts, name: str) -> Enc
 def _keeps_grid(facts: GraphFacts, node: NodeFact) -> bool:
     if node.op_type == "Cast":
         ends = [facts.tensors.get(name) for name in (node.inputs[0], node.outputs[0])]
-        return all(fact is not None and fact.dtype in _FLOATS for fact in ends)
-    return node.op_type in GRID_PRESERVING_OPS
+        return all(fact is not None and fact.is_float for fact in ends)
+    return has(node, Trait.AIMET_COPIES)
 
 
 def _derive(case: _Case) -> Made:
@@ -145,9 +140,9 @@ def _derive(case: _Case) -> Made:
     assert data is not None and weight is not None
     if not _is_settled(weight.value):
         return f"the weight of {case.node.label} is not placed on the graph"
-    if case.node.op_type in _RECURRENT and weight.value.granularity != "per-tensor":
+    if has(case.node, Trait.RECURRENT) and weight.value.granularity != "per-tensor":
         return f"{case.node.op_type} joins the biases of all its gates, and their weights do not share a scale"
-    if case.node.op_type in _LINEAR and _channels_fit(case, weight.value):
+    if has(case.node, Trait.LINEAR) and _channels_fit(case, weight.value):
         return _analytic(case, data.value, weight.value)
     return _statistical(case, weight.value)
 

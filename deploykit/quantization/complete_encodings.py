@@ -11,35 +11,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
-from deploykit.graph.editing import consumers_of, producers_of, stored_tensors
+from deploykit.graph.graph_copy import GraphCopy
+from deploykit.graph.ops import Trait, data_outputs, has
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto, NodeProto
+    from onnx import ModelProto
 
-__all__ = ["MOVES_DATA", "complete_encodings"]
-
-MOVES_DATA = frozenset(
-    [
-        "DepthToSpace",
-        "Dropout",
-        "Expand",
-        "Flatten",
-        "Gather",
-        "GatherElements",
-        "GatherND",
-        "Identity",
-        "MaxPool",
-        "Reshape",
-        "Slice",
-        "SpaceToDepth",
-        "Split",
-        "Squeeze",
-        "Tile",
-        "Transpose",
-        "Unsqueeze",
-    ]
-)
-"""Operators whose output values are values of their first input."""
+__all__ = ["complete_encodings"]
 
 
 def complete_encodings(model: ModelProto, encodings: EncodingSet) -> tuple[EncodingSet, dict[str, str]]:
@@ -47,7 +25,7 @@ def complete_encodings(model: ModelProto, encodings: EncodingSet) -> tuple[Encod
 
     Tensors named as float stay float; per-channel and per-block entries are never carried.
     """
-    graph = model.graph
+    graph = GraphCopy(model, copy=False)
     entries, origin = dict(encodings.entries), dict[str, str]()
     floats = encodings.floats
     for source, target in _forward(graph):
@@ -72,26 +50,19 @@ def _carry(
         origin[target] = source
 
 
-def _forward(graph: GraphProto) -> Iterator[tuple[str, str]]:
-    for node in graph.node:
-        if node.op_type in MOVES_DATA and node.input:
-            yield from ((node.input[0], name) for name in _data_outputs(node))
+def _forward(graph: GraphCopy) -> Iterator[tuple[str, str]]:
+    for node in graph.nodes:
+        if has(node, Trait.CARRIES_GRID) and node.input:
+            yield from ((node.input[0], name) for name in data_outputs(node, node.output))
 
 
-def _data_outputs(node: NodeProto) -> Iterator[str]:
-    """Split has many data outputs; the second output of MaxPool or Dropout holds other things."""
-    yield from (name for name in (node.output if node.op_type == "Split" else node.output[:1]) if name)
-
-
-def _backward(graph: GraphProto) -> Iterator[tuple[str, str]]:
-    producers, consumers, stored = producers_of(graph), consumers_of(graph), stored_tensors(graph)
-    outputs = {value.name for value in graph.output}
-    for node in reversed(graph.node):
-        if not node.input or node.input[0] in stored:
+def _backward(graph: GraphCopy) -> Iterator[tuple[str, str]]:
+    for node in reversed(graph.nodes):
+        if not node.input or node.input[0] in graph.stored:
             continue
         name = node.input[0]
-        alone = len(consumers.get(name, ())) == 1 and name not in outputs
-        if node.op_type in MOVES_DATA and (name in producers or alone):
-            yield from ((output, name) for output in _data_outputs(node))
+        alone = graph.only_reader(name) is not None
+        if has(node, Trait.CARRIES_GRID) and (name in graph.makers or alone):
+            yield from ((output, name) for output in data_outputs(node, node.output))
         elif node.op_type == "Relu" and alone:
             yield node.output[0], name

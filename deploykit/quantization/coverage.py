@@ -15,8 +15,8 @@ from typing import Any
 
 from deploykit.encodings.values import EncodingSet
 from deploykit.graph.facts import GraphFacts, NodeFact, TensorFact
-from deploykit.graph.ops import GRID_PRESERVING_OPS
-from deploykit.graph.parameters import WEIGHT, ParameterUse, parameter_uses
+from deploykit.graph.ops import WEIGHT, Trait, data_outputs, has
+from deploykit.graph.parameters import ParameterUse, parameter_uses
 from deploykit.graph.settings import setting_of
 from deploykit.quantization.absorption import absorbing_fusions
 from deploykit.quantization.movement import copy_over_movement
@@ -202,17 +202,17 @@ class _Judge:
 
     def _moved_neighbours(self, name: str) -> Iterator[str]:
         maker = self.facts.producer_of(name)
-        if maker is not None and maker.op_type in GRID_PRESERVING_OPS and maker.inputs:
+        if maker is not None and has(maker, Trait.AIMET_COPIES) and maker.inputs:
             yield maker.inputs[0]
         for node in self.facts.consumers_of(name):
-            if node.op_type in GRID_PRESERVING_OPS and node.inputs[0] == name:
-                yield from filter(None, node.outputs)
+            if has(node, Trait.AIMET_COPIES) and node.inputs[0] == name:
+                yield from data_outputs(node, node.outputs)
 
     def _missing(self, fact: TensorFact) -> CoverageRow:
         maker = self.facts.producer_of(fact.name)
         if not fact.dtype:
             reason = "no entry, and its type could not be inferred"
-        elif maker is not None and maker.op_type in GRID_PRESERVING_OPS and maker.inputs:
+        elif maker is not None and has(maker, Trait.AIMET_COPIES) and maker.inputs:
             return CoverageRow(
                 tensor=fact.name,
                 status=CoverageStatus.MISSING,

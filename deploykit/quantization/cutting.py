@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from deploykit.graph.graph_copy import GraphCopy, outer_names
+from deploykit.graph.graph_copy import GraphCopy
+from deploykit.graph.nodes import captured_names
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, ValueInfoProto
@@ -29,7 +30,7 @@ def crossing_tensors(graph: GraphCopy, later: Collection[int]) -> tuple[str, ...
     inside = {name for index in later for name in graph.nodes[index].output} | graph.static()
     found: dict[str, None] = {}
     for index in sorted(later):
-        for name in (*graph.nodes[index].input, *outer_names(graph.nodes[index])):
+        for name in (*graph.nodes[index].input, *captured_names(graph.nodes[index])):
             if name and name not in inside and name not in graph.stored and name in graph.makers:
                 found[name] = None
     return tuple(found)
@@ -55,7 +56,7 @@ def part_of(
     known_fixed = {id(node) for node in fixed}
     nodes = [*fixed, *(node for node in nodes if node.op_type != "Constant" and id(node) not in known_fixed)]
     made = {out for node in nodes for out in node.output}
-    read = dict.fromkeys(n for node in nodes for n in (*node.input, *outer_names(node)) if n)
+    read = dict.fromkeys(n for node in nodes for n in (*node.input, *captured_names(node)) if n)
     read.update(dict.fromkeys(n for n in outputs if n not in made))
     part = ModelProto()
     part.ir_version = graph.model.ir_version
@@ -80,7 +81,7 @@ def _fixed(graph: GraphCopy, nodes: Iterable[NodeProto]) -> list[NodeProto]:
     """The nodes that only compute constants for some others, in graph order: every part makes its own."""
     static = graph.static()
     wanted: dict[str, None] = {}
-    todo = [name for node in nodes for name in (*node.input, *outer_names(node))]
+    todo = [name for node in nodes for name in (*node.input, *captured_names(node))]
     while todo:
         name = todo.pop()
         maker = graph.makers.get(name)

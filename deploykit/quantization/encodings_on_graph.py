@@ -15,13 +15,11 @@ import numpy as np
 from deploykit.encodings.differences import Change, compare_values
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Lpbq
 from deploykit.graph.facts import GraphFacts, NodeFact
-from deploykit.graph.ops import GRID_PRESERVING_OPS
-from deploykit.graph.parameters import BIAS, WEIGHT, ParameterUse, parameter_uses
+from deploykit.graph.ops import BIAS, WEIGHT, Trait, has
+from deploykit.graph.parameters import ParameterUse, parameter_uses
 from deploykit.quantization.coverage import Coverage, collect_coverage
 
 __all__ = ["EncodingsOnGraph", "Regrid"]
-
-_JOINING = frozenset({"Add", "Concat", "Div", "Mul", "Sub"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +101,8 @@ class EncodingsOnGraph:
     def regrids(self) -> Iterator[Regrid]:
         """Data-movement ops whose input and output have entries with different real values."""
         for node in self.facts.nodes:
-            if node.op_type not in GRID_PRESERVING_OPS or node.op_type == "Pad" or not node.inputs:
+            holds_same = has(node, Trait.REARRANGES, Trait.SELECTS) and has(node, Trait.AIMET_COPIES)
+            if not holds_same or not node.inputs:
                 continue
             source = self.encodings.get(node.inputs[0])
             for copy in filter(None, map(self.encodings.get, node.outputs)):
@@ -131,7 +130,9 @@ class EncodingsOnGraph:
     def mixed_widths(self) -> tuple[str, ...]:
         """Labels of elementwise and joining ops whose quantized inputs have different integer widths."""
         return tuple(
-            node.label for node in self.facts.nodes if node.op_type in _JOINING and len(self._widths(node)) > 1
+            node.label
+            for node in self.facts.nodes
+            if has(node, Trait.COMBINES, Trait.JOINS) and len(self._widths(node)) > 1
         )
 
     def _widths(self, node: NodeFact) -> set[int]:

@@ -12,20 +12,15 @@ from dataclasses import dataclass, field
 
 from deploykit.encodings.values import EncodingSet, Float
 from deploykit.graph.facts import GraphFacts, NodeFact, TensorFact
-from deploykit.graph.roles import BIAS, ROLES
+from deploykit.graph.ops import BIAS, ROLES, Trait, data_outputs, has, ops
+from deploykit.graph.settings import is_setting
 from deploykit.graph.static import with_static
 from deploykit.quantization.absorption import absorbing_fusions
 from deploykit.quantization.borders import Border, find_borders
 
-__all__ = ["MOVEMENT_OPS", "FloatPrediction", "absorbed_tensors", "movement_pairs", "predict_float_set"]
+__all__ = ["FloatPrediction", "absorbed_tensors", "movement_pairs", "predict_float_set"]
 
-MOVEMENT_OPS = frozenset(
-    {"DepthToSpace", "Dropout", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "MaxPool"}
-    | {"Reshape", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "TopK", "Transpose", "Unsqueeze"}
-)
-"""Ops whose float outputs hold only values of their first input: the grid of one fits the other without loss."""
-
-_ACTIVATIONS = frozenset({"Clip", "HardSwish", "LeakyRelu", "PRelu", "Relu"})
+_ACTIVATIONS = ops(Trait.CLAMPS, Trait.RECTIFIES) | {"HardSwish"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,8 +95,8 @@ def _is_weight(facts: GraphFacts, name: str) -> bool:
 def movement_pairs(facts: GraphFacts) -> Iterator[tuple[str, str]]:
     """Every (source, copy) pair of activations that a data-movement op ties together, in graph order."""
     for node in facts.nodes:
-        if node.op_type in MOVEMENT_OPS and node.inputs and _is_data(facts, node.inputs[0]):
-            yield from ((node.inputs[0], out) for out in node.outputs if out and _is_data(facts, out))
+        if has(node, Trait.CARRIES_GRID) and node.inputs and _is_data(facts, node.inputs[0]):
+            yield from ((node.inputs[0], out) for out in data_outputs(node, node.outputs) if _is_data(facts, out))
 
 
 def _is_data(facts: GraphFacts, name: str) -> bool:
@@ -133,7 +128,8 @@ def _has_type(facts: GraphFacts, tensor: TensorFact) -> bool:
     """True for float tensors that some op really computes with: not shapes, indices, statistics or dead values."""
     if not _is_data(facts, tensor.name) or not (tensor.consumers or tensor.is_output) or _is_folded(facts, tensor):
         return False
-    return not tensor.is_weight or not all(_is_setting(node, tensor.name) for node in facts.consumers_of(tensor.name))
+    readers = facts.consumers_of(tensor.name)
+    return not tensor.is_weight or not all(_reads_as_setting(node, tensor.name) for node in readers)
 
 
 def _is_folded(facts: GraphFacts, tensor: TensorFact) -> bool:
@@ -142,20 +138,9 @@ def _is_folded(facts: GraphFacts, tensor: TensorFact) -> bool:
     return tensor.is_weight and maker is not None and maker.op_type != "Constant"
 
 
-_SETTINGS: Mapping[str, frozenset[int]] = {
-    "BatchNormalization": frozenset({1, 2, 3, 4}),
-    "Clip": frozenset({1, 2}),
-    "Resize": frozenset({1, 2, 3}),
-    "Upsample": frozenset({1}),
-    "Pad": frozenset({1, 2, 3}),
-    "Dropout": frozenset({1, 2}),
-}
-"""Input positions that are read while building the graph: they have no type on the device."""
-
-
-def _is_setting(node: NodeFact, name: str) -> bool:
-    positions = {index for index, used in enumerate(node.inputs) if used == name}
-    return positions <= _SETTINGS.get(node.op_type, frozenset())
+def _reads_as_setting(node: NodeFact, name: str) -> bool:
+    """Parameters of a BatchNormalization count too: they are folded while the graph is built."""
+    return is_setting(node, name) or (node.op_type == "BatchNormalization" and name in node.inputs[1:])
 
 
 def _stated_intent(

@@ -13,40 +13,19 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from deploykit.encodings.values import Affine, EncodingSet, Float, Float8, Lpbq
-from deploykit.graph.editing import (
-    Names,
-    constant_values,
-    drop_unused_constants,
-    element_type,
-    integer_tensor,
-    opset_of,
-    set_nodes,
-    stored_tensors,
-    usable_copy,
-)
-from deploykit.graph.opset import raise_opset
+from deploykit.graph.arrays import constant_values, element_type, integer_tensor
+from deploykit.graph.graph_copy import GraphCopy, copy_of
+from deploykit.graph.ops import settings
+from deploykit.graph.opset import opset_of, raise_opset
 from deploykit.quantization.entries import is_wide, needed_opset
 from deploykit.quantization.quantized_constant import QuantizedConstant, quantize_bias, quantize_constant
 
 if TYPE_CHECKING:
-    from onnx import ModelProto, NodeProto, TensorProto
+    from onnx import ModelProto, NodeProto
 
-__all__ = ["PLAIN_INPUTS", "QdqModel", "Skipped", "insert_qdq"]
+__all__ = ["QdqModel", "Skipped", "insert_qdq"]
 
 Bias = Literal["float", "encoded", "int32"]
-
-PLAIN_INPUTS: dict[str, frozenset[int]] = {
-    "Clip": frozenset({1, 2}),
-    "Pad": frozenset({1, 2, 3}),
-    "Resize": frozenset({1, 2, 3}),
-    "Upsample": frozenset({1}),
-    "ConstantOfShape": frozenset({0}),
-    "Dropout": frozenset({1}),
-    "OneHot": frozenset({0, 1, 2}),
-    "QuantizeLinear": frozenset({0, 1, 2}),
-    "DequantizeLinear": frozenset({0, 1, 2}),
-}
-"""Inputs that an operator reads as a parameter and that stay float constants, by operator and position."""
 
 _BIASED = ("Conv", "ConvTranspose", "Gemm", "LayerNormalization")
 _MS = "com.microsoft"
@@ -75,10 +54,8 @@ class QdqModel:
 
 @dataclass(slots=True, kw_only=True)
 class _Work:
-    model: ModelProto
+    graph: GraphCopy
     encodings: EncodingSet
-    names: Names
-    stored: dict[str, TensorProto]
     domain: str
     bias: Bias
     unsigned: bool
@@ -121,20 +98,21 @@ def insert_qdq(
     """
     chosen = _chosen(encodings, only)
     work = _start(model, chosen, bias, unsigned_activations, requantize or {}, first or {})
-    graph = work.model.graph
-    for value in list(graph.input):
-        if value.name not in work.stored:
+    graph = work.graph
+    constants = dict(graph.stored)
+    for value in list(graph.model.graph.input):
+        if value.name not in constants:
             _quantize_activation(work, value.name, value.name)
-    for node in list(graph.node):
+    for node in list(graph.nodes):
         _copy_node(work, node)
-    set_nodes(graph, work.nodes)
-    drop_unused_constants(graph, work.stored)
-    del graph.value_info[:]
+    graph.set_nodes(work.nodes)
+    graph.drop_unused(constants)
+    del graph.model.graph.value_info[:]
     return QdqModel(
-        model=work.model,
+        model=graph.model,
         placed=dict(sorted(work.placed.items())),
         stored=_integers(work),
-        activations=frozenset(work.placed) - work.stored.keys(),
+        activations=frozenset(work.placed) - constants.keys(),
         skipped=tuple(work.skipped),
     )
 
@@ -160,18 +138,15 @@ def _start(
     requantize: Mapping[tuple[str, int], Affine],
     first: Mapping[str, Affine],
 ) -> _Work:
-    copy = usable_copy(model)
-    copy = raise_opset(copy, needed_opset(encodings))
+    copy = raise_opset(copy_of(model), needed_opset(encodings))
     domain = ""
     if opset_of(copy) < 21 and any(is_wide(entry.value) for entry in encodings):
         domain = _MS
         if not opset_of(copy, _MS):
             copy.opset_import.add(domain=_MS, version=1)
     return _Work(
-        model=copy,
+        graph=GraphCopy(copy, copy=False),
         encodings=encodings,
-        names=Names(copy.graph),
-        stored=stored_tensors(copy.graph),
         domain=domain,
         bias=bias,
         unsigned=unsigned,
@@ -181,14 +156,14 @@ def _start(
 
 
 def _copy_node(work: _Work, node: NodeProto) -> None:
-    plain = PLAIN_INPUTS.get(node.op_type, frozenset())
+    plain = _plain_inputs(node)
     for position, name in enumerate(node.input):
         if not name or position in plain:
             continue
-        if node.op_type in _BIASED and position == 2 and name in work.stored:
+        if node.op_type in _BIASED and position == 2 and name in work.graph.stored:
             node.input[position] = _bias_input(work, node, name)
             continue
-        if name in work.stored and name not in work.read_as:
+        if name in work.graph.stored and name not in work.read_as:
             _store_weight(work, name)
         node.input[position] = work.read_as.get(name, name)
         other = work.requantize.get((node.output[0], position))
@@ -201,6 +176,13 @@ def _copy_node(work: _Work, node: NodeProto) -> None:
                 node.output[position] = _quantize_activation(work, name, name)
 
 
+def _plain_inputs(node: NodeProto) -> frozenset[int]:
+    """What stays as it is: settings, and everything that quantizers read already."""
+    if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
+        return frozenset(range(len(node.input)))
+    return settings(node)
+
+
 def _quantize_activation(work: _Work, name: str, source: str) -> str:
     """Emit the pair behind a tensor; answers with the name its producer must write from now on."""
     entry = work.encodings.get(name)
@@ -211,9 +193,9 @@ def _quantize_activation(work: _Work, name: str, source: str) -> str:
         work.skip(name, f"an activation cannot be {value.dtype} {value.granularity}")
         return source
     value = _unsigned(value) if work.unsigned else value
-    is_output = any(output.name == name for output in work.model.graph.output)
+    is_output = name in work.graph.outputs
     if is_output:
-        source = work.names.fresh(f"{name}_float")
+        source = work.graph.fresh(f"{name}_float")
     if name in work.first:
         first = _pair(work, f"{name}_wide", source, work.first[name])
         final = _pair(work, name, first, value, final=name if is_output else None)
@@ -232,10 +214,10 @@ def _pair(work: _Work, name: str, source: str, value: Affine, *, final: str | No
     from onnx import helper
 
     scale, zero = _grid(work, name, value.scale.reshape(()), value.zero_point.reshape(()), value.dtype)
-    middle = work.names.fresh(f"{name}_q")
-    final = final or work.names.fresh(f"{name}_dq")
-    quantize = work.names.fresh(f"{name}_QuantizeLinear")
-    dequantize = work.names.fresh(f"{name}_DequantizeLinear")
+    middle = work.graph.fresh(f"{name}_q")
+    final = final or work.graph.fresh(f"{name}_dq")
+    quantize = work.graph.fresh(f"{name}_QuantizeLinear")
+    dequantize = work.graph.fresh(f"{name}_DequantizeLinear")
     work.nodes += [
         helper.make_node("QuantizeLinear", [source, scale, zero], [middle], name=quantize, domain=work.domain),
         helper.make_node("DequantizeLinear", [middle, scale, zero], [final], name=dequantize, domain=work.domain),
@@ -246,16 +228,16 @@ def _pair(work: _Work, name: str, source: str, value: Affine, *, final: str | No
 def _grid(work: _Work, name: str, scale: Any, zero: Any, dtype: str) -> tuple[str, str]:
     from onnx import numpy_helper
 
-    scale_name, zero_name = work.names.fresh(f"{name}_scale"), work.names.fresh(f"{name}_zero_point")
+    scale_name, zero_name = work.graph.fresh(f"{name}_scale"), work.graph.fresh(f"{name}_zero_point")
     with np.errstate(over="ignore"):
         stored = np.asarray(scale, np.float32)
-    work.model.graph.initializer.append(numpy_helper.from_array(stored, scale_name))
-    work.model.graph.initializer.append(integer_tensor(zero_name, np.asarray(zero), dtype))
+    work.graph.model.graph.initializer.append(numpy_helper.from_array(stored, scale_name))
+    work.graph.model.graph.initializer.append(integer_tensor(zero_name, np.asarray(zero), dtype))
     return scale_name, zero_name
 
 
 def _store_weight(work: _Work, name: str) -> None:
-    entry, tensor = work.encodings.get(name), work.stored[name]
+    entry, tensor = work.encodings.get(name), work.graph.stored[name]
     if entry is None or isinstance(entry.value, Float) or tensor.data_type != element_type("float"):
         return
     if isinstance(entry.value, Float8):
@@ -280,21 +262,21 @@ def _store_constant(work: _Work, name: str, constant: QuantizedConstant) -> str:
     """Add the integers of a weight and the nodes that read them; answers with the float tensor's name."""
     from onnx import helper
 
-    graph = work.model.graph
-    stored = work.names.fresh(f"{name}_q")
+    graph = work.graph.model.graph
+    stored = work.graph.fresh(f"{name}_q")
     graph.initializer.append(integer_tensor(stored, constant.values, constant.dtype))
     if constant.channel_scale is None:
         scale, zero = _grid(work, name, constant.scale, constant.zero_point, constant.dtype)
     else:
         scale = _store_block_scales(work, name, constant)
-        zero = work.names.fresh(f"{name}_zero_point")
+        zero = work.graph.fresh(f"{name}_zero_point")
         graph.initializer.append(integer_tensor(zero, constant.zero_point, constant.dtype))
-    final = work.names.fresh(f"{name}_dq")
+    final = work.graph.fresh(f"{name}_dq")
     node = helper.make_node(
         "DequantizeLinear",
         [stored, scale, zero],
         [final],
-        name=work.names.fresh(f"{name}_DequantizeLinear"),
+        name=work.graph.fresh(f"{name}_DequantizeLinear"),
         domain=work.domain,
     )
     if constant.axis is not None:
@@ -310,17 +292,17 @@ def _store_block_scales(work: _Work, name: str, constant: QuantizedConstant) -> 
     from onnx import helper
 
     assert constant.channel_scale is not None and constant.channel_axis is not None
-    blocks = work.names.fresh(f"{name}_block_scale_q")
-    work.model.graph.initializer.append(integer_tensor(blocks, constant.scale.astype(np.int64), "uint8"))
+    blocks = work.graph.fresh(f"{name}_block_scale_q")
+    work.graph.model.graph.initializer.append(integer_tensor(blocks, constant.scale.astype(np.int64), "uint8"))
     zero = np.zeros(constant.channel_scale.shape, np.int64)
     channel, channel_zero = _grid(work, f"{name}_channel", constant.channel_scale, zero, "uint8")
-    scale = work.names.fresh(f"{name}_block_scale")
+    scale = work.graph.fresh(f"{name}_block_scale")
     work.nodes.append(
         helper.make_node(
             "DequantizeLinear",
             [blocks, channel, channel_zero],
             [scale],
-            name=work.names.fresh(f"{name}_scale_DequantizeLinear"),
+            name=work.graph.fresh(f"{name}_scale_DequantizeLinear"),
             domain=work.domain,
             axis=constant.channel_axis,
         )
@@ -332,15 +314,15 @@ def _store_float8(work: _Work, name: str, value: Float8) -> None:
     """Quantized at run time from the float weight: no integer grid exists to store."""
     from onnx import TensorProto, helper, numpy_helper
 
-    scale_name, zero_name = work.names.fresh(f"{name}_scale"), work.names.fresh(f"{name}_zero_point")
+    scale_name, zero_name = work.graph.fresh(f"{name}_scale"), work.graph.fresh(f"{name}_zero_point")
     scale = np.asarray(value.scale, np.float32)
     zero = TensorProto(name=zero_name, data_type=element_type(value.dtype), dims=scale.shape)
     zero.raw_data = bytes(scale.size)
-    work.model.graph.initializer.append(numpy_helper.from_array(scale, scale_name))
-    work.model.graph.initializer.append(zero)
-    middle, final = work.names.fresh(f"{name}_q"), work.names.fresh(f"{name}_dq")
+    work.graph.model.graph.initializer.append(numpy_helper.from_array(scale, scale_name))
+    work.graph.model.graph.initializer.append(zero)
+    middle, final = work.graph.fresh(f"{name}_q"), work.graph.fresh(f"{name}_dq")
     attributes: dict[str, Any] = {} if value.axis is None else {"axis": value.axis}
-    quantize, dequantize = (work.names.fresh(f"{name}_{kind}Linear") for kind in ("Quantize", "Dequantize"))
+    quantize, dequantize = (work.graph.fresh(f"{name}_{kind}Linear") for kind in ("Quantize", "Dequantize"))
     work.nodes += [
         helper.make_node("QuantizeLinear", [name, scale_name, zero_name], [middle], name=quantize, **attributes),
         helper.make_node("DequantizeLinear", [middle, scale_name, zero_name], [final], name=dequantize, **attributes),
@@ -357,7 +339,7 @@ def _bias_input(work: _Work, node: NodeProto, name: str) -> str:
         return name
     key = (name, np.asarray(scale).tobytes())
     if key not in work.biases:
-        values = constant_values(work.stored[name])
+        values = constant_values(work.graph.stored[name])
         constant = quantize_bias(values, scale)
         work.biases[key] = _store_constant(work, name, constant)
         work.placed[name] = constant.dtype
@@ -365,7 +347,7 @@ def _bias_input(work: _Work, node: NodeProto, name: str) -> str:
 
 
 def _bias_scale(work: _Work, node: NodeProto, name: str) -> Any:
-    tensor = work.stored[name]
+    tensor = work.graph.stored[name]
     if len(tensor.dims) != 1:
         work.skip(name, f"a bias of rank {len(tensor.dims)} cannot be int32")
         return None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,12 +16,14 @@ import numpy as np
 
 from deploykit.errors import InputError, PackageError, UsageError
 from deploykit.graph import Model, load_model, weight
-from deploykit.graph.editing import Names, attribute, integer_tensor, set_nodes, usable_copy
+from deploykit.graph.arrays import integer_tensor
+from deploykit.graph.graph_copy import GraphCopy
+from deploykit.graph.nodes import attribute
 from deploykit.graph.tensors import is_external
 from deploykit.quantization.lpbq_arithmetic import BlockWeight, Loss, lpbq_scales, measure_loss, refine
 
 if TYPE_CHECKING:
-    from onnx import ModelProto, NodeProto, TensorProto
+    from onnx import NodeProto, TensorProto
 
 __all__ = ["LpbqReport", "WeightReport", "convert_file"]
 
@@ -73,10 +75,7 @@ class LpbqReport:
 @dataclass(slots=True, kw_only=True)
 class _Work:
     model: Model
-    proto: ModelProto
-    names: Names
-    producers: Mapping[str, NodeProto]
-    readers: Mapping[str, list[NodeProto]]
+    graph: GraphCopy
     refined: bool
     scratch: Path
     new: list[TensorProto] = field(default_factory=list)
@@ -100,7 +99,7 @@ def convert_file(source: Path, target: Path, *, refined: bool = False, force: bo
         raise UsageError(f"{target}: is the model itself", next="choose another name")
     model = load_model(source)
     with tempfile.TemporaryDirectory(prefix=".lpbq-", dir=target.resolve().parent) as folder:
-        work = _start(model, refined, Path(folder))
+        work = _Work(model=model, graph=GraphCopy(model.proto), refined=refined, scratch=Path(folder))
         reports = tuple(_convert_all(work))
         if not reports:
             raise InputError(
@@ -111,29 +110,11 @@ def convert_file(source: Path, target: Path, *, refined: bool = False, force: bo
     return LpbqReport(weights=reports, output=target)
 
 
-def _start(model: Model, refined: bool, scratch: Path) -> _Work:
-    proto = usable_copy(model.proto)
-    readers: dict[str, list[NodeProto]] = {}
-    for node in proto.graph.node:
-        for name in node.input:
-            readers.setdefault(name, []).append(node)
-    producers = {name: node for node in proto.graph.node for name in node.output}
-    return _Work(
-        model=model,
-        proto=proto,
-        names=Names(proto.graph),
-        producers=producers,
-        readers=readers,
-        refined=refined,
-        scratch=scratch,
-    )
-
-
 def _convert_all(work: _Work) -> Iterator[WeightReport]:
-    for node in work.proto.graph.node:
+    for node in work.graph.nodes:
         if node.op_type != "DequantizeLinear" or not attribute(node, "block_size", 0):
             continue
-        layers = work.readers.get(node.output[0], [])
+        layers = work.graph.readers(node.output[0])
         layer = layers[0] if layers else None
         common: dict[str, Any] = {
             "name": node.input[0],
@@ -150,7 +131,7 @@ def _convert_all(work: _Work) -> Iterator[WeightReport]:
 def _has_bias(work: _Work, layer: NodeProto) -> bool:
     if layer.op_type != "MatMul":
         return len(layer.input) > 2 and bool(layer.input[2])
-    readers = work.readers.get(layer.output[0], [])
+    readers = work.graph.readers(layer.output[0])
     return len(readers) == 1 and readers[0].op_type == "Add"
 
 
@@ -172,12 +153,12 @@ def _layer(work: _Work, node: NodeProto, layers: list[NodeProto]) -> NodeProto:
     if len(layers) != 1 or layers[0].op_type not in _LAYERS or layers[0].input[1] != node.output[0]:
         raise _LeftError("it is not the weight of one MatMul, Gemm or Conv")
     layer = layers[0]
-    data = work.producers.get(layer.input[0])
+    data = work.graph.maker(layer.input[0])
     if data is None or data.op_type != "DequantizeLinear":
         raise _LeftError("the layer's input is float")
     result = layer.output[0]
     for _ in range(3):
-        readers = work.readers.get(result, [])
+        readers = work.graph.readers(result)
         if any(reader.op_type == "QuantizeLinear" for reader in readers):
             return layer
         if len(readers) != 1 or readers[0].op_type not in _FUSED:
@@ -190,7 +171,7 @@ def _block_weight(work: _Work, node: NodeProto, layer: NodeProto) -> BlockWeight
     size = int(attribute(node, "block_size", 0))
     scale = work.model.stored.get(node.input[1])
     if scale is None:
-        maker = work.producers.get(node.input[1])
+        maker = work.graph.maker(node.input[1])
         already = maker is not None and maker.op_type == "DequantizeLinear"
         raise _LeftError("it is LPBQ already" if already else "its scales are computed at run time")
     source = _source(work, node)
@@ -224,7 +205,7 @@ def _source(work: _Work, node: NodeProto) -> TensorProto:
     stored = work.model.stored.get(node.input[0])
     if stored is not None:
         return stored
-    maker = work.producers.get(node.input[0])
+    maker = work.graph.maker(node.input[0])
     if maker is None or maker.op_type != "QuantizeLinear" or list(maker.input[1:]) != list(node.input[1:]):
         raise _LeftError("its integers are computed at run time")
     floats = work.model.stored.get(maker.input[0])
@@ -301,8 +282,8 @@ def _use_scales(work: _Work, node: NodeProto, channel: Any, blocks: Any, channel
     from onnx import helper, numpy_helper
 
     base = node.input[0]
-    names = [work.names.fresh(f"{base}_{end}") for end in ("block_scale_q", "channel_scale", "channel_zero_point")]
-    result, label = work.names.fresh(f"{base}_block_scale"), work.names.fresh(f"{base}_scale_DequantizeLinear")
+    names = [work.graph.fresh(f"{base}_{end}") for end in ("block_scale_q", "channel_scale", "channel_zero_point")]
+    result, label = work.graph.fresh(f"{base}_block_scale"), work.graph.fresh(f"{base}_scale_DequantizeLinear")
     work.new += [
         integer_tensor(names[0], blocks, "uint8"),
         numpy_helper.from_array(channel, names[1]),
@@ -313,20 +294,19 @@ def _use_scales(work: _Work, node: NodeProto, channel: Any, blocks: Any, channel
 
 
 def _insert(work: _Work) -> None:
-    graph = work.proto.graph
+    """The new nodes before those that read them; integers computed at run time so far, and old scales, go."""
+    graph = work.graph
+    constants = dict(graph.stored)
     nodes: list[NodeProto] = []
-    for node in graph.node:
+    for node in graph.nodes:
         if node.op_type == "QuantizeLinear" and node.output[0] in work.gone:
             continue
         if node.output and node.output[0] in work.before:
             nodes.append(work.before[node.output[0]])
         nodes.append(node)
-    set_nodes(graph, nodes)
-    graph.initializer.extend(work.new)
-    read = {name for node in graph.node for name in node.input} | {value.name for value in graph.output}
-    for index in reversed(range(len(graph.initializer))):
-        if graph.initializer[index].name not in read:
-            del graph.initializer[index]
+    graph.model.graph.initializer.extend(work.new)
+    graph.set_nodes(nodes)
+    graph.drop_unused(constants)
 
 
 def _write(work: _Work, target: Path) -> None:
@@ -335,10 +315,10 @@ def _write(work: _Work, target: Path) -> None:
     moved = False
     try:
         with data.open("wb") as sink:
-            for tensor in work.proto.graph.initializer:
+            for tensor in work.graph.model.graph.initializer:
                 moved |= _move(work, tensor, sink, f"{target.name}.data")
         body = work.scratch / "model"
-        body.write_bytes(work.proto.SerializeToString())
+        body.write_bytes(work.graph.model.SerializeToString())
         if moved:
             data.replace(target.with_name(f"{target.name}.data"))
         body.replace(target)

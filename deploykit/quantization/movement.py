@@ -11,12 +11,10 @@ from collections.abc import Callable, Iterable, Mapping
 from deploykit.encodings.differences import compare_values
 from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Float8, Value
 from deploykit.graph.facts import GraphFacts, NodeFact
-from deploykit.graph.ops import GRID_PRESERVING_OPS
-from deploykit.graph.parameters import DEFAULT_DOMAINS, parameter_uses
+from deploykit.graph.ops import Trait, data_outputs, has
+from deploykit.graph.parameters import parameter_uses
 
 __all__ = ["copy_over_movement"]
-
-_JOINING_OPS = frozenset({"Clip", "Concat", "Max", "Min", "Scatter", "ScatterElements", "ScatterND", "Where"})
 
 _ALL = -1
 _DATA_INPUTS: Mapping[str, tuple[int, ...]] = {
@@ -32,10 +30,7 @@ _DATA_INPUTS: Mapping[str, tuple[int, ...]] = {
     "ScatterND": (0, 2),
     "Where": (1, 2),
 }
-"""Input positions that may hold floats, where it is not the first alone: the others are indices, shapes, conditions."""
-
-_DATA_OUTPUTS: Mapping[str, int] = {"Dropout": 1, "MaxPool": 1, "NonZero": 0, "SplitToSequence": 0, "TopK": 1}
-"""How many of the outputs may hold floats, where it is not all of them."""
+"""Input positions whose entries AIMET compares, where it is not the first alone."""
 
 _FAR_BELOW = -20.0
 
@@ -55,7 +50,8 @@ def copy_over_movement(
     """
     floats = encodings.floats
     known: dict[str, Value] = {e.name: e.value for e in encodings if e.name not in floats}
-    moving = [node for node in facts.nodes if _moves(node) and not _is_masked_minimum(facts, node, read_values)]
+    copying = (node for node in facts.nodes if has(node, Trait.AIMET_COPIES, Trait.AIMET_JOINS))
+    moving = [node for node in copying if not _is_masked_minimum(facts, node, read_values)]
     found: dict[str, Value] = {}
     for node in (*moving, *reversed(moving)):
         for name, value in _derived(facts, node, known, floats):
@@ -64,15 +60,11 @@ def copy_over_movement(
     return tuple(Encoding(name=name, value=value, is_param=name in params) for name, value in found.items())
 
 
-def _moves(node: NodeFact) -> bool:
-    return node.domain in DEFAULT_DOMAINS and (node.op_type in GRID_PRESERVING_OPS or node.op_type in _JOINING_OPS)
-
-
 def _derived(
     facts: GraphFacts, node: NodeFact, known: Mapping[str, Value], floats: Iterable[str]
 ) -> Iterable[tuple[str, Value]]:
     """What one op gives: first from its outputs to its inputs, then from its inputs to its outputs."""
-    inputs, outputs = _data_inputs(node), _data_outputs(node)
+    inputs, outputs = _data_inputs(node), data_outputs(node, node.outputs)
     if not inputs or not outputs:
         return []
     given: dict[str, Value] = {}
@@ -90,10 +82,6 @@ def _derived(
 def _data_inputs(node: NodeFact) -> tuple[str, ...]:
     positions = _DATA_INPUTS.get(node.op_type, (0,))
     return tuple(n for i, n in enumerate(node.inputs) if n and (i in positions or _ALL in positions))
-
-
-def _data_outputs(node: NodeFact) -> tuple[str, ...]:
-    return tuple(name for name in node.outputs[: _DATA_OUTPUTS.get(node.op_type)] if name)
 
 
 def _travels(value: Value) -> bool:

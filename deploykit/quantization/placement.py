@@ -10,7 +10,8 @@ from dataclasses import replace
 from deploykit.encodings.placing import Layout, place_entry
 from deploykit.encodings.values import EncodingSet
 from deploykit.graph.facts import GraphFacts, TensorFact
-from deploykit.graph.parameters import WEIGHT, ParameterUse, parameter_uses
+from deploykit.graph.ops import WEIGHT
+from deploykit.graph.parameters import ParameterUse, parameter_uses
 
 __all__ = ["layouts", "place"]
 

@@ -63,18 +63,17 @@ def apply_encodings(
     ``bias``: see ``insert_qdq``. ``signed`` keeps signed activation grids. Raises InputError for a model that has Q/DQ
     already and UsageError for an existing output.
     """
-    from deploykit.encodings.reading import read_encodings
     from deploykit.graph import load_model
     from deploykit.graph.collect import collect_facts
     from deploykit.quantization.insert_qdq import insert_qdq
-    from deploykit.quantization.placement import place
+    from deploykit.quantization.placed_encodings import read_placed
 
     _refuse_existing(output, force=force)
     given = load_model(model)
     facts = collect_facts(given)
     if facts.is_qdq:
         raise InputError(f"{model}: holds Q/DQ nodes already", next="give the float model, or extract them first")
-    placed = place(read_encodings(encodings), facts)
+    placed = read_placed(encodings, facts)
     made = insert_qdq(_whole(given), placed, bias=bias, unsigned_activations=not signed)
     _write(made.model, output)
     skipped = {entry.tensor: entry.reason for entry in made.skipped}

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from deploykit.encodings.values import Affine, Array, Lpbq
 
-__all__ = ["QuantizedConstant", "dequantized", "quantize_bias", "quantize_constant", "spread_blocks", "unspread"]
+__all__ = ["QuantizedConstant", "dequantized", "quantize_bias", "quantize_constant", "spread_blocks"]
 
 Numbers: TypeAlias = npt.NDArray[Any]
 
@@ -108,13 +108,6 @@ def spread_blocks(shape: tuple[int, ...], numbers: Array, encoding: Affine | Lpb
         return np.ascontiguousarray(np.broadcast_to(numbers, wanted))
     except ValueError:
         raise ValueError(f"scales of shape {list(numbers.shape)} do not fit a tensor of {list(shape)}") from None
-
-
-def unspread(scale: Numbers, channel_axis: int, block_axis: int) -> Numbers:
-    """The block scales with length 1 in every axis but the two given, when they are equal along the others."""
-    keep = tuple(slice(None) if i in (channel_axis, block_axis) else slice(0, 1) for i in range(scale.ndim))
-    short = scale[keep]
-    return short if np.array_equal(np.broadcast_to(short, scale.shape), scale) else scale
 
 
 def _lpbq(values: Numbers, encoding: Lpbq) -> QuantizedConstant:

@@ -7,32 +7,20 @@ is a lower bound of trouble. It reads constants through the function it is given
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.graph.facts import GraphFacts, NodeFact
+from deploykit.graph.ops import RANGES, Trait, has, ops
 
 __all__ = ["Reach", "collect_reach", "saturates"]
 
 Interval = tuple[float, float]
 
-_BOUNDED: Mapping[str, Interval] = {
-    "Sigmoid": (0.0, 1.0),
-    "HardSigmoid": (0.0, 1.0),
-    "Softmax": (0.0, 1.0),
-    "Tanh": (-1.0, 1.0),
-    "Erf": (-1.0, 1.0),
-    "Cos": (-1.0, 1.0),
-    "Sin": (-1.0, 1.0),
-}
-_PASSING = frozenset(
-    {"Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Gather", "GatherElements"}
-)
-_PASSING |= {"GatherND", "Slice", "Split", "Tile", "Expand", "MaxPool", "TopK", "DepthToSpace", "SpaceToDepth", "Cast"}
-_UNION = frozenset({"Concat", "Where", "Max", "Min"})
+_PASSING = ops(Trait.CARRIES_GRID) | {"Cast"}
+_UNION = ops(Trait.JOINS)
 _CARRIES_INFINITY = _PASSING | _UNION | {"Add", "Sub", "Log", "Sqrt"}
-_SATURATING = frozenset({"Sigmoid", "HardSigmoid", "Tanh", "Clip", "Erf"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +61,7 @@ def collect_reach(
         found = _of_node(node, look)
         for name in node.outputs:
             if found is not None and name:
-                known[name] = _tighter(found, known.get(name), bounded=node.op_type in _SATURATING)
+                known[name] = _tighter(found, known.get(name), bounded=_saturates(node))
     return known | {name: reach for name, reach in constants.items() if reach is not None}
 
 
@@ -100,8 +88,8 @@ def _of_node(node: NodeFact, look: Callable[[str], Reach | None]) -> Reach | Non
     operands = [look(name) for name in node.inputs if name]
     if node.op_type == "Clip":
         return _clip(node, operands, look)
-    if node.op_type in _BOUNDED:
-        low, high = _BOUNDED[node.op_type]
+    if node.op_type in RANGES:
+        low, high = RANGES[node.op_type]
         return Reach(low=low, high=high, cause=node.outputs[0])
     if node.op_type in _PASSING:
         return operands[0] if operands else None
@@ -172,6 +160,14 @@ def _binary(op_type: str, first: Reach, second: Reach) -> Interval | None:
     return min(corners), max(corners)
 
 
+def _saturates(node: NodeFact) -> bool:
+    """A Clip with one bound lets infinity through at its other end."""
+    if not has(node, Trait.SATURATES):
+        return False
+    bounds = sum(map(bool, node.inputs[1:3])) + len({"min", "max"} & node.attributes.keys())
+    return node.op_type != "Clip" or bounds == 2
+
+
 def saturates(facts: GraphFacts, tensor: str) -> bool:
     """True when an infinity in this tensor is harmless: every path from it ends in a saturating op.
 
@@ -183,7 +179,7 @@ def saturates(facts: GraphFacts, tensor: str) -> bool:
         if facts.tensors[name].is_output:
             return False
         for node in facts.consumers_of(name):
-            if node.op_type in _SATURATING:
+            if _saturates(node):
                 continue
             if node.op_type not in _CARRIES_INFINITY:
                 return False

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from deploykit.findings import Severity, SubjectKind
+from deploykit.graph.element_types import LARGEST_FLOAT16
 from deploykit.rules import Found, Registry
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ __all__ = ["RULES"]
 
 _SHOWN = 10
 _COMPARED = 20_000
-_LARGEST_FLOAT16 = 65504.0
 _AIMET = "aimet-onnx 2.42.0, observed"
 
 
@@ -110,7 +110,7 @@ def check_float_set_unknown(context: EncodingsOnGraph) -> Iterator[Found]:
 )
 def check_step_beyond_float16(context: EncodingsOnGraph) -> Iterator[Found]:
     """One finding per tensor."""
-    for entry, step in context.steps_beyond(_LARGEST_FLOAT16):
+    for entry, step in context.steps_beyond(LARGEST_FLOAT16):
         yield Found(
             kind=SubjectKind.TENSOR,
             name=entry.name,

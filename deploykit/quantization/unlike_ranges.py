@@ -9,11 +9,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from deploykit.graph.facts import GraphFacts, NodeFact
+from deploykit.graph.ops import Trait, ops
+from deploykit.graph.pairs import QUANTIZERS, producer_before_pairs
 
 __all__ = ["Mixing", "exclusion_around", "find_mixing", "output_of_shape"]
 
-_TRANSPARENT = frozenset({"QuantizeLinear", "DequantizeLinear", "Identity", "Cast", "Relu", "Dropout"})
-_HEAVY = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "ConvInteger", "MatMulInteger", "QLinearConv", "LSTM"})
+_TRANSPARENT = frozenset({*QUANTIZERS, "Identity", "Cast", "Relu", "Dropout"})
+_HEAVY = ops(Trait.LINEAR, Trait.INTEGER_LINEAR, Trait.RECURRENT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +98,7 @@ def exclusion_around(facts: GraphFacts, end: NodeFact) -> tuple[tuple[str, ...],
     while queue:
         node = queue.pop()
         for tensor in node.inputs:
-            before = _producer(facts, tensor)
+            before = producer_before_pairs(facts, tensor)
             if before is None:
                 if tensor in facts.inputs:
                     starts[node.index] = node
@@ -108,10 +110,3 @@ def exclusion_around(facts: GraphFacts, end: NodeFact) -> tuple[tuple[str, ...],
     names = tuple(starts[index].name for index in sorted(starts))
     usable = bool(names) and all(names) and bool(end.name) and end.index not in starts
     return (names, (end.name,)) if usable else ((), ())
-
-
-def _producer(facts: GraphFacts, tensor: str) -> NodeFact | None:
-    node = facts.producer_of(tensor)
-    while node is not None and node.op_type in ("QuantizeLinear", "DequantizeLinear"):
-        node = facts.producer_of(node.inputs[0])
-    return node

@@ -12,21 +12,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Lpbq
-from deploykit.graph.editing import (
-    Names,
-    attribute,
-    constant_values,
-    consumers_of,
-    drop_unused_constants,
-    label,
-    set_nodes,
-    stored_tensors,
-    usable_copy,
-)
+from deploykit.graph.arrays import constant_values
+from deploykit.graph.graph_copy import GraphCopy
+from deploykit.graph.nodes import attribute, label
 from deploykit.rewrites.contract import MatchResult, Refusal, Rewritten, Site
 
 if TYPE_CHECKING:
-    from onnx import ModelProto, NodeProto, TensorProto
+    from onnx import ModelProto, NodeProto
 
 __all__ = ["blocks_to_matmul", "has_blocks", "match_blocks", "value_grid"]
 
@@ -45,9 +37,7 @@ class _Layer:
 
 @dataclass(slots=True, kw_only=True)
 class _Work:
-    model: ModelProto
-    names: Names
-    stored: dict[str, TensorProto]
+    graph: GraphCopy
     entries: dict[str, Encoding]
     replaced: dict[str, list[NodeProto]] = field(default_factory=dict)
     dropped: set[str] = field(default_factory=set)
@@ -61,12 +51,12 @@ def has_blocks(encodings: EncodingSet | None, name: str) -> bool:
 
 def match_blocks(model: ModelProto, encodings: EncodingSet) -> MatchResult:
     """The layers with block-quantized weights that are not already a MatMul alone."""
-    stored, consumers = stored_tensors(model.graph), consumers_of(model.graph)
+    graph = GraphCopy(model, copy=False)
     sites, refusals = list[Site](), list[Refusal]()
-    for node in model.graph.node:
-        if len(node.input) < 2 or not has_blocks(encodings, node.input[1]) or node.input[1] not in stored:
+    for node in graph.nodes:
+        if len(node.input) < 2 or not has_blocks(encodings, node.input[1]) or node.input[1] not in graph.stored:
             continue
-        found = _layer(node, stored, consumers)
+        found = _layer(graph, node)
         if isinstance(found, str):
             refusals.append(Refusal(nodes=(label(node),), reason=found))
         elif found is not None:
@@ -76,11 +66,9 @@ def match_blocks(model: ModelProto, encodings: EncodingSet) -> MatchResult:
     return MatchResult(sites=tuple(sites), refusals=tuple(refusals), reason=none)
 
 
-def _layer(
-    node: NodeProto, stored: dict[str, TensorProto], consumers: dict[str, list[tuple[NodeProto, int]]]
-) -> _Layer | str | None:
+def _layer(graph: GraphCopy, node: NodeProto) -> _Layer | str | None:
     bias = node.input[2] if len(node.input) > 2 else ""
-    if bias and bias not in stored:
+    if bias and bias not in graph.stored:
         return f"its bias {bias} is not a constant"
     common: dict[str, Any] = {"output": node.output[0], "weight": node.input[1]}
     if node.op_type == "Gemm":
@@ -88,26 +76,26 @@ def _layer(
             return "it has factors of its own"
         return _Layer(kind="gemm", bias=bias, **common)
     if node.op_type == "Conv":
-        return _pointwise(node, stored, bias)
+        return _pointwise(graph, node, bias)
     if node.op_type == "MatMul":
-        readers = consumers.get(node.output[0], [])
-        other = _bias_of(readers[0][0], node.output[0], stored) if len(readers) == 1 else ""
-        if other:
-            common["output"] = readers[0][0].output[0]
+        reader = graph.only_reader(node.output[0])
+        other = "" if reader is None else _bias_of(graph, reader, node.output[0])
+        if reader is not None and other:
+            common["output"] = reader.output[0]
             return _Layer(kind="matmul-add", bias=other, product=node.output[0], **common)
         return None
     return f"{node.op_type} has no form as MatMul"
 
 
-def _bias_of(reader: NodeProto, product: str, stored: dict[str, TensorProto]) -> str:
+def _bias_of(graph: GraphCopy, reader: NodeProto, product: str) -> str:
     if reader.op_type != "Add":
         return ""
     other = reader.input[0] if reader.input[1] == product else reader.input[1]
-    return other if other in stored and len(stored[other].dims) == 1 else ""
+    return other if other in graph.stored and len(graph.stored[other].dims) == 1 else ""
 
 
-def _pointwise(node: NodeProto, stored: dict[str, TensorProto], bias: str) -> _Layer | str:
-    dims = list(stored[node.input[1]].dims)
+def _pointwise(graph: GraphCopy, node: NodeProto, bias: str) -> _Layer | str:
+    dims = list(graph.stored[node.input[1]].dims)
     plain = all(dim == 1 for dim in dims[2:]) and attribute(node, "group", 1) == 1
     plain &= all(step == 1 for step in attribute(node, "strides", [1])) and not any(attribute(node, "pads", [0]))
     if not plain:
@@ -117,25 +105,22 @@ def _pointwise(node: NodeProto, stored: dict[str, TensorProto], bias: str) -> _L
 
 def blocks_to_matmul(model: ModelProto, encodings: EncodingSet, found: MatchResult) -> Rewritten:
     """Rewrite what ``match_blocks`` found. Results change by float32 rounding only."""
-    copy = usable_copy(model)
-    work = _Work(
-        model=copy, names=Names(copy.graph), stored=stored_tensors(copy.graph), entries=dict(encodings.entries)
-    )
-    constants = list(work.stored)
-    nodes = {node.output[0]: node for node in copy.graph.node}
+    graph = GraphCopy(model)
+    work = _Work(graph=graph, entries=dict(encodings.entries))
+    changed = []
     for site in found.sites:
         layer: _Layer = site.data
         if layer.kind == "matmul-add":
             _split_bias(work, layer)
         else:
-            _as_matmul(work, nodes[layer.output], layer)
-    kept = [made for node in copy.graph.node for made in work.replaced.get(node.output[0], [node])]
-    set_nodes(copy.graph, kept)
-    drop_unused_constants(copy.graph, constants)
+            changed.append(graph.makers[layer.output])
+            _as_matmul(work, changed[-1], layer)
+    made = {graph.index_of(node): work.replaced[node.output[0]] for node in changed}
+    graph.replace_nodes(changed, made)
     for name in work.dropped:
-        if all(name not in node.input for node in copy.graph.node):
+        if not graph.readers(name):
             work.entries.pop(name, None)
-    return Rewritten(model=copy, encodings=replace(encodings, entries=work.entries))
+    return Rewritten(model=graph.model, encodings=replace(encodings, entries=work.entries))
 
 
 def _split_bias(work: _Work, layer: _Layer) -> None:
@@ -154,10 +139,10 @@ def _as_matmul(work: _Work, node: NodeProto, layer: _Layer) -> None:
         order = [0, *range(2, layer.rank), 1] if conv else [1, 0]
         source = _moved(work, made, source, f"{base}/to_last", order)
     weight = _weight(work, layer, transpose=conv or bool(attribute(node, "transB", 0)))
-    result = work.names.fresh(f"{layer.output}_last") if conv else layer.output
+    result = work.graph.fresh(f"{layer.output}_last") if conv else layer.output
     if conv and layer.output in work.entries:
         work.entries[result] = replace(work.entries[layer.output], name=result)
-    product = work.names.fresh(f"{layer.output}_product") if layer.bias else result
+    product = work.graph.fresh(f"{layer.output}_product") if layer.bias else result
     made.append(helper.make_node("MatMul", [source, weight], [product], name=f"{base}/MatMul"))
     if layer.bias:
         made.append(helper.make_node("Add", [product, layer.bias], [result], name=f"{base}/Add"))
@@ -172,7 +157,7 @@ def _as_matmul(work: _Work, node: NodeProto, layer: _Layer) -> None:
 def _moved(work: _Work, made: list[NodeProto], source: str, base: str, order: list[int]) -> str:
     from onnx import helper
 
-    name = work.names.fresh(f"{base}_output")
+    name = work.graph.fresh(f"{base}_output")
     made.append(helper.make_node("Transpose", [source], [name], name=base, perm=order))
     if source in work.entries:
         work.entries[name] = replace(work.entries[source], name=name, is_param=False)
@@ -183,12 +168,9 @@ def _weight(work: _Work, layer: _Layer, *, transpose: bool) -> str:
     """The weight as [inputs, outputs], with its grid."""
     if not transpose:
         return layer.weight
-    from onnx import numpy_helper
-
-    values = constant_values(work.stored[layer.weight])
+    values = constant_values(work.graph.stored[layer.weight])
     flat = np.ascontiguousarray(values.reshape(values.shape[:2]).T)
-    name = work.names.fresh(f"{layer.weight}_matmul")
-    work.model.graph.initializer.append(numpy_helper.from_array(flat, name))
+    name = work.graph.store(f"{layer.weight}_matmul", flat)
     entry = work.entries[layer.weight]
     work.entries[name] = replace(entry, name=name, value=_turned(entry.value))
     return name
@@ -213,7 +195,7 @@ def _derive_product(work: _Work, product: str, total: str, bias: str) -> None:
     entry = work.entries.get(total)
     if entry is None or not isinstance(entry.value, Affine) or entry.value.scale.size != 1:
         return
-    values = constant_values(work.stored[bias]).astype(np.float64)
+    values = constant_values(work.graph.stored[bias]).astype(np.float64)
     low = float(entry.value.minimum.min()) - float(values.max())
     high = float(entry.value.maximum.max()) - float(values.min())
     bits = entry.value.bits

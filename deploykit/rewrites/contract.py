@@ -20,7 +20,16 @@ if TYPE_CHECKING:
 
     from deploykit.encodings.values import EncodingSet
 
-__all__ = ["MatchResult", "Refusal", "Rewritten", "Site", "Transform", "load_transform", "transform_names"]
+__all__ = [
+    "MatchResult",
+    "NoMatchError",
+    "Refusal",
+    "Rewritten",
+    "Site",
+    "Transform",
+    "load_transform",
+    "transform_names",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +51,15 @@ class Refusal:
 
     nodes: tuple[str, ...]
     reason: str
+
+
+class NoMatchError(Exception):
+    """Raised within a transform's ``match`` where what looked like a site is none; ``node`` is where that showed."""
+
+    def __init__(self, reason: str, *, node: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.node = node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from deploykit.graph.graph_copy import GraphCopy, label
+from deploykit.graph.graph_copy import GraphCopy
+from deploykit.graph.nodes import label
+from deploykit.graph.ops import ROLES, Trait, has, ops
 from deploykit.quantization.cutting import crossing_tensors
 from deploykit.rewrites.contract import MatchResult, Site, Transform
 from deploykit.rewrites.tails import MOVES, apply_cut
@@ -17,14 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["transform"]
 
-_BODY = frozenset(
-    {"Attention", "BatchNormalization", "Conv", "ConvTranspose", "DeformConv", "Einsum", "GRU", "Gemm", "GridSample"}
-    | {"GroupNormalization", "If", "InstanceNormalization", "LSTM", "LayerNormalization", "Loop", "MatMul", "RNN"}
-    | {"Resize", "Scan"}
-)
+_BODY = ops(Trait.CONTROL_FLOW) | ROLES.keys() | {"Attention", "DeformConv", "Einsum", "GridSample", "Resize"}
 """Ops that belong to the network: whatever is followed by one stays on the device."""
-
-_CLAMPS = frozenset({"Clip", "LeakyRelu", "PRelu", "Relu"})
 
 
 def match(model: ModelProto) -> MatchResult:
@@ -56,7 +52,7 @@ def _end(graph: GraphCopy) -> frozenset[int]:
 
 def _belongs(graph: GraphCopy, node: NodeProto, static: frozenset[str]) -> bool:
     """True for the bias Add of a MatMul and for a clamp right behind an op of the network: they fuse with it."""
-    if node.op_type in _CLAMPS:
+    if has(node, Trait.CLAMPS, Trait.RECTIFIES):
         behind = graph.maker(node.input[0])
         return behind is not None and (behind.op_type in _BODY or _is_bias_add(graph, behind, static))
     return _is_bias_add(graph, node, static)

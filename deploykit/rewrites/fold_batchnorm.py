@@ -12,27 +12,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float, Lpbq, Value
-from deploykit.graph.editing import (
-    Names,
-    attribute,
-    constant_values,
-    consumers_of,
-    drop_unused_constants,
-    label,
-    producers_of,
-    read_elsewhere,
-    set_nodes,
-    stored_tensors,
-    usable_copy,
-)
+from deploykit.graph.arrays import constant_values
+from deploykit.graph.graph_copy import GraphCopy
+from deploykit.graph.nodes import attribute, label
+from deploykit.graph.ops import Trait, has
 from deploykit.rewrites.contract import MatchResult, Refusal, Rewritten, Site, Transform
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto, NodeProto, TensorProto
+    from onnx import ModelProto, NodeProto
 
 __all__ = ["transform"]
-
-_LAYERS = ("Conv", "ConvTranspose", "Gemm")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,15 +33,13 @@ class _Pair:
 
 
 def _match(model: ModelProto) -> MatchResult:
-    graph = model.graph
-    producers, consumers, stored = producers_of(graph), consumers_of(graph), stored_tensors(graph)
-    outputs = read_elsewhere(graph)
+    graph = GraphCopy(model, copy=False)
     sites, refusals = list[Site](), list[Refusal]()
-    for node in graph.node:
+    for node in graph.nodes:
         if node.op_type != "BatchNormalization":
             continue
-        layer = producers.get(node.input[0])
-        reason = _reason(node, layer, consumers, stored, outputs)
+        layer = graph.maker(node.input[0])
+        reason = _reason(graph, node, layer)
         if reason:
             refusals.append(Refusal(nodes=(label(node),), reason=reason))
             continue
@@ -64,28 +51,22 @@ def _match(model: ModelProto) -> MatchResult:
     return MatchResult(sites=tuple(sites), refusals=tuple(refusals), reason=none)
 
 
-def _reason(
-    node: NodeProto,
-    layer: NodeProto | None,
-    consumers: dict[str, list[tuple[NodeProto, int]]],
-    stored: dict[str, TensorProto],
-    outputs: set[str],
-) -> str:
+def _reason(graph: GraphCopy, node: NodeProto, layer: NodeProto | None) -> str:
     if attribute(node, "training_mode", 0) or len([name for name in node.output if name]) > 1:
         return "it is in training mode"
-    if layer is None or layer.op_type not in _LAYERS:
+    if layer is None or not has(layer, Trait.TAKES_BATCHNORM):
         return "no Conv, ConvTranspose or Gemm feeds it"
-    if layer.output[0] in outputs or len(consumers[layer.output[0]]) > 1:
+    if graph.only_reader(layer.output[0]) is None:
         return f"{layer.output[0]} is read elsewhere too"
     if layer.op_type == "ConvTranspose" and int(attribute(layer, "group", 1)) != 1:
         return "the transposed convolution has groups"
     if layer.op_type == "Gemm" and (attribute(layer, "alpha", 1.0) != 1.0 or attribute(layer, "beta", 1.0) != 1.0):
         return "the Gemm has factors of its own"
     needed = [*node.input[1:5], layer.input[1], *[name for name in layer.input[2:3] if name]]
-    missing = [name for name in needed if name not in stored]
+    missing = [name for name in needed if name not in graph.stored]
     if missing:
         return f"{missing[0]} is not a constant"
-    if len(consumers[layer.input[1]]) > 1:
+    if len(graph.uses(layer.input[1])) > 1:
         return f"the weight {layer.input[1]} is used elsewhere too"
     return ""
 
@@ -97,57 +78,46 @@ def _channel_axis(layer: NodeProto) -> int:
 
 
 def _apply(model: ModelProto, encodings: EncodingSet | None, found: MatchResult) -> Rewritten:
-    copy = usable_copy(model)
-    stored, constants, names = stored_tensors(copy.graph), list(stored_tensors(copy.graph)), Names(copy.graph)
+    graph = GraphCopy(model)
     entries = dict(encodings.entries) if encodings is not None else {}
-    touched, folded = set[str](), set[str]()
-    producers = producers_of(copy.graph)
+    touched: set[str] = set()
+    gone: list[NodeProto] = []
     for site in found.sites:
         pair: _Pair = site.data
-        layer, norm = producers[pair.layer], producers[pair.norm]
-        factor, shift = _line(norm, stored)
-        _fold_weight(pair, stored, factor)
-        bias = _fold_bias(copy.graph, layer, stored, names, factor, shift)
+        layer, norm = graph.makers[pair.layer], graph.makers[pair.norm]
+        factor, shift = _line(graph, norm)
+        _fold_weight(graph, pair, factor)
+        bias = _fold_bias(graph, layer, factor, shift)
         touched.add(bias)
         if pair.weight in entries:
             entries[pair.weight] = _scaled(entries[pair.weight], factor, pair.axis)
-        entries.pop(bias, None)
-        for name in (*norm.input[1:5], pair.layer):
+        for name in (bias, *norm.input[1:5], pair.layer):
             entries.pop(name, None)
         layer.output[0] = pair.norm
-        norm.output[0] = names.fresh(f"{pair.norm}_folded")
-        folded.add(norm.output[0])
-    set_nodes(copy.graph, [n for n in copy.graph.node if n.output[0] not in folded])
-    drop_unused_constants(copy.graph, constants)
+        gone.append(norm)
+    graph.replace_nodes(gone, {})
     result = None if encodings is None else replace(encodings, entries=entries)
-    return Rewritten(model=copy, encodings=result, touched=frozenset(touched))
+    return Rewritten(model=graph.model, encodings=result, touched=frozenset(touched))
 
 
-def _line(norm: NodeProto, stored: dict[str, TensorProto]) -> tuple[Any, Any]:
+def _line(graph: GraphCopy, norm: NodeProto) -> tuple[Any, Any]:
     """Factor and shift per channel, in double precision."""
-    gamma, beta, mean, variance = (constant_values(stored[name]).astype(np.float64) for name in norm.input[1:5])
+    stored = (constant_values(graph.stored[name]) for name in norm.input[1:5])
+    gamma, beta, mean, variance = (values.astype(np.float64) for values in stored)
     factor = gamma / np.sqrt(variance + float(attribute(norm, "epsilon", 1e-5)))
     return factor, beta - mean * factor
 
 
-def _fold_weight(pair: _Pair, stored: dict[str, TensorProto], factor: Any) -> None:
-    from onnx import numpy_helper
-
-    values = constant_values(stored[pair.weight])
+def _fold_weight(graph: GraphCopy, pair: _Pair, factor: Any) -> None:
+    values = constant_values(graph.stored[pair.weight])
     shape = tuple(-1 if i == pair.axis else 1 for i in range(values.ndim))
-    folded = (values.astype(np.float64) * factor.reshape(shape)).astype(np.float32)
-    stored[pair.weight].CopyFrom(numpy_helper.from_array(folded, pair.weight))
+    graph.restore(pair.weight, (values.astype(np.float64) * factor.reshape(shape)).astype(np.float32))
 
 
-def _fold_bias(
-    graph: GraphProto, layer: NodeProto, stored: dict[str, TensorProto], names: Names, factor: Any, shift: Any
-) -> str:
-    from onnx import numpy_helper
-
+def _fold_bias(graph: GraphCopy, layer: NodeProto, factor: Any, shift: Any) -> str:
     old = layer.input[2] if len(layer.input) > 2 else ""
-    values = constant_values(stored[old]).astype(np.float64) if old else 0.0
-    name = names.fresh(f"{layer.name or layer.output[0]}.bias")
-    graph.initializer.append(numpy_helper.from_array((values * factor + shift).astype(np.float32), name))
+    values = constant_values(graph.stored[old]).astype(np.float64) if old else 0.0
+    name = graph.store(f"{layer.name or layer.output[0]}.bias", (values * factor + shift).astype(np.float32))
     if len(layer.input) > 2:
         layer.input[2] = name
     else:

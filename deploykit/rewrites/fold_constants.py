@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from deploykit.errors import InputError
-from deploykit.graph.graph_copy import GraphCopy, label, outer_names
+from deploykit.graph.graph_copy import GraphCopy
+from deploykit.graph.nodes import captured_names, label
 from deploykit.quantization.cutting import part_of
 from deploykit.quantization.entries import keep_entries
 from deploykit.rewrites.contract import MatchResult, Refusal, Rewritten, Site, Transform
@@ -50,7 +51,7 @@ def _all_in(names: Any, known: frozenset[str]) -> bool:
 
 def _plain(graph: GraphCopy, name: str) -> bool:
     """Neither an output of the model nor read inside a subgraph: both need a maker."""
-    return name not in graph.outputs and not any(name in set(outer_names(node)) for node in graph.readers(name))
+    return name not in graph.outputs and not any(name in captured_names(node) for node in graph.readers(name))
 
 
 def apply(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult) -> Rewritten:

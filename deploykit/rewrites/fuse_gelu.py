@@ -5,26 +5,19 @@ It matches ``0.5 * x * (1 + erf(x / sqrt(2)))`` in every order of its factors, a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from deploykit.encodings.values import EncodingSet
-from deploykit.graph.editing import (
-    constant_values,
-    consumers_of,
-    drop_unused_constants,
-    label,
-    opset_of,
-    producers_of,
-    read_elsewhere,
-    set_nodes,
-    stored_tensors,
-    usable_copy,
-)
-from deploykit.rewrites.contract import MatchResult, Refusal, Rewritten, Site, Transform
+from deploykit.graph.graph_copy import GraphCopy
+from deploykit.graph.nodes import label
+from deploykit.graph.opset import opset_of
+from deploykit.quantization.entries import keep_entries
+from deploykit.rewrites.contract import MatchResult, NoMatchError, Refusal, Rewritten, Site, Transform
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto, NodeProto, TensorProto
+    from onnx import ModelProto, NodeProto
+
+    from deploykit.encodings.values import EncodingSet
 
 __all__ = ["transform"]
 
@@ -39,56 +32,28 @@ class _Gelu:
     inner: tuple[str, ...]
 
 
-class _NoGeluError(Exception):
-    """Looks like a GELU, is none; the text says why."""
+def _factors(graph: GraphCopy, name: str) -> list[str]:
+    """The factors of a product, through any number of Mul nodes; the name itself when it is none."""
+    node = graph.maker(name, "Mul")
+    return [name] if node is None else [factor for source in node.input for factor in _factors(graph, source)]
 
 
-@dataclass(slots=True, kw_only=True)
-class _Reader:
-    stored: dict[str, TensorProto]
-    producers: dict[str, NodeProto]
-    consumers: dict[str, list[tuple[NodeProto, int]]]
-    outputs: set[str]
-
-    def scalar(self, name: str) -> float | None:
-        tensor = self.stored.get(name)
-        if tensor is None:
-            return None
-        values = constant_values(tensor)
-        return float(values.reshape(-1)[0]) if values.size == 1 else None
-
-    def times(self, name: str) -> list[str]:
-        """The factors of a product, through any number of Mul nodes; the name itself when it is none."""
-        node = self.producers.get(name)
-        if node is None or node.op_type != "Mul":
-            return [name]
-        return [factor for source in node.input for factor in self.times(source)]
-
-    def only_reader(self, name: str) -> NodeProto:
-        found = {id(node): node for node, _ in self.consumers.get(name, ())}
-        if name in self.outputs or len(found) != 1:
-            raise _NoGeluError(f"{name} is read elsewhere too")
-        return next(iter(found.values()))
-
-
-def _reader(graph: GraphProto) -> _Reader:
-    return _Reader(
-        stored=stored_tensors(graph),
-        producers=producers_of(graph),
-        consumers=consumers_of(graph),
-        outputs=read_elsewhere(graph),
-    )
+def _only_reader(graph: GraphCopy, name: str) -> NodeProto:
+    found = graph.only_reader(name)
+    if found is None:
+        raise NoMatchError(f"{name} is read elsewhere too")
+    return found
 
 
 def _match(model: ModelProto) -> MatchResult:
-    reader = _reader(model.graph)
+    graph = GraphCopy(model, copy=False)
     sites, refusals = list[Site](), list[Refusal]()
-    for node in model.graph.node:
+    for node in graph.nodes:
         if node.op_type != "Erf":
             continue
         try:
-            found = _gelu(reader, node)
-        except _NoGeluError as error:
+            found = _gelu(graph, node)
+        except NoMatchError as error:
             refusals.append(Refusal(nodes=(label(node),), reason=str(error)))
             continue
         why = f"0.5 * x * (1 + erf(x / sqrt(2))) of {found.source}"
@@ -97,42 +62,42 @@ def _match(model: ModelProto) -> MatchResult:
     return MatchResult(sites=tuple(sites), refusals=tuple(refusals), reason=reason)
 
 
-def _gelu(reader: _Reader, erf: NodeProto) -> _Gelu:
-    source, inner = _argument(reader, erf.input[0])
-    plus_one = reader.only_reader(erf.output[0])
-    if plus_one.op_type != "Add" or not any(_near(reader.scalar(name), 1.0) for name in plus_one.input):
-        raise _NoGeluError("1 is not added to its result")
+def _gelu(graph: GraphCopy, erf: NodeProto) -> _Gelu:
+    source, inner = _argument(graph, erf.input[0])
+    plus_one = _only_reader(graph, erf.output[0])
+    if plus_one.op_type != "Add" or not any(_near(graph.scalar(name), 1.0) for name in plus_one.input):
+        raise NoMatchError("1 is not added to its result")
     last, seen = plus_one, [*inner, erf.output[0], plus_one.output[0]]
     while True:
-        last = reader.only_reader(last.output[0])
+        last = _only_reader(graph, last.output[0])
         if last.op_type != "Mul":
-            raise _NoGeluError("its result is not multiplied by x and by 0.5")
-        factors = sorted(reader.times(last.output[0]))
-        if _is_gelu(reader, factors, source, plus_one.output[0]):
+            raise NoMatchError("its result is not multiplied by x and by 0.5")
+        factors = sorted(_factors(graph, last.output[0]))
+        if _is_gelu(graph, factors, source, plus_one.output[0]):
             break
         seen.append(last.output[0])
         if len(factors) > 3:
-            raise _NoGeluError("the product has other factors")
+            raise NoMatchError("the product has other factors")
     inner_products = [name for name in last.input if name not in (source, plus_one.output[0]) and name not in seen]
-    seen += [name for name in inner_products if name in reader.producers and name not in reader.stored]
+    seen += [name for name in inner_products if name in graph.makers and name not in graph.stored]
     return _Gelu(source=source, output=last.output[0], erf=label(erf), inner=tuple(dict.fromkeys(seen)))
 
 
-def _argument(reader: _Reader, name: str) -> tuple[str, list[str]]:
+def _argument(graph: GraphCopy, name: str) -> tuple[str, list[str]]:
     """x and the tensors on the way, where ``name`` is x / sqrt(2)."""
-    node = reader.producers.get(name)
-    if node is not None and node.op_type == "Div" and _near(reader.scalar(node.input[1]), 2**0.5):
+    node = graph.maker(name)
+    if node is not None and node.op_type == "Div" and _near(graph.scalar(node.input[1]), 2**0.5):
         return node.input[0], [name]
     if node is not None and node.op_type == "Mul":
         for i in (0, 1):
-            if _near(reader.scalar(node.input[i]), 0.5**0.5):
+            if _near(graph.scalar(node.input[i]), 0.5**0.5):
                 return node.input[1 - i], [name]
-    raise _NoGeluError("its argument is not x / sqrt(2)")
+    raise NoMatchError("its argument is not x / sqrt(2)")
 
 
-def _is_gelu(reader: _Reader, factors: list[str], source: str, plus_one: str) -> bool:
+def _is_gelu(graph: GraphCopy, factors: list[str], source: str, plus_one: str) -> bool:
     rest = [name for name in factors if name not in (source, plus_one)]
-    return len(factors) == 3 and {source, plus_one} <= set(factors) and _near(reader.scalar(rest[0]), 0.5)
+    return len(factors) == 3 and {source, plus_one} <= set(factors) and _near(graph.scalar(rest[0]), 0.5)
 
 
 def _near(value: float | None, wanted: float) -> bool:
@@ -142,28 +107,21 @@ def _near(value: float | None, wanted: float) -> bool:
 def _apply(model: ModelProto, encodings: EncodingSet | None, found: MatchResult) -> Rewritten:
     from onnx import helper
 
-    copy = usable_copy(model)
-    domain = "" if opset_of(copy) >= 20 else "com.microsoft"
-    if domain and not opset_of(copy, domain):
-        copy.opset_import.add(domain=domain, version=1)
-    gone, constants = set[str](), list(stored_tensors(copy.graph))
-    made: dict[str, NodeProto] = {}
+    graph = GraphCopy(model)
+    domain = "" if graph.opset >= 20 else "com.microsoft"
+    if domain and not opset_of(graph.model, domain):
+        graph.model.opset_import.add(domain=domain, version=1)
+    gone: list[NodeProto] = []
+    made: dict[int, list[NodeProto]] = {}
     for site in found.sites:
         gelu: _Gelu = site.data
-        gone |= {*gelu.inner, gelu.output}
-        made[gelu.output] = helper.make_node(
-            "Gelu", [gelu.source], [gelu.output], name=gelu.erf.removesuffix("/Erf") + "/Gelu", domain=domain
-        )
-    nodes = [made.get(node.output[0], node) for node in copy.graph.node if node.output[0] not in gone - set(made)]
-    set_nodes(copy.graph, nodes)
-    drop_unused_constants(copy.graph, constants)
-    vanished = gone - set(made)
-    if encodings is not None:
-        alive = {name for node in copy.graph.node for name in (*node.input, *node.output)}
-        kept = {name: entry for name, entry in encodings.entries.items() if name in alive or name not in constants}
-        kept = {name: entry for name, entry in kept.items() if name not in vanished}
-        encodings = replace(encodings, entries=kept, float_tensors=encodings.float_tensors - vanished)
-    return Rewritten(model=copy, encodings=encodings)
+        last = graph.makers[gelu.output]
+        gone += [last, *(graph.makers[name] for name in gelu.inner)]
+        name = gelu.erf.removesuffix("/Erf") + "/Gelu"
+        node = helper.make_node("Gelu", [gelu.source], [gelu.output], name=name, domain=domain)
+        made[graph.index_of(last)] = [node]
+    graph.replace_nodes(gone, made)
+    return Rewritten(model=graph.model, encodings=keep_entries(encodings, graph))
 
 
 transform = Transform(

@@ -7,33 +7,23 @@ nothing that is only close to it. Weights are not read.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from deploykit.encodings.values import EncodingSet
 from deploykit.errors import InputError
-from deploykit.graph.editing import (
-    Names,
-    attribute,
-    constant_values,
-    consumers_of,
-    drop_unused_constants,
-    element_type,
-    label,
-    opset_of,
-    producers_of,
-    read_elsewhere,
-    set_nodes,
-    stored_tensors,
-    usable_copy,
-)
-from deploykit.graph.opset import changed_operators, raise_opset
-from deploykit.rewrites.contract import MatchResult, Refusal, Rewritten, Site, Transform
+from deploykit.graph.arrays import element_type
+from deploykit.graph.graph_copy import GraphCopy, copy_of
+from deploykit.graph.nodes import attribute, label
+from deploykit.graph.opset import changed_operators, opset_of, raise_opset
+from deploykit.quantization.entries import keep_entries
+from deploykit.rewrites.contract import MatchResult, NoMatchError, Refusal, Rewritten, Site, Transform
 
 if TYPE_CHECKING:
-    from onnx import ModelProto, NodeProto, TensorProto
+    from onnx import ModelProto, NodeProto
+
+    from deploykit.encodings.values import EncodingSet
 
 __all__ = ["transform"]
 
@@ -54,46 +44,16 @@ class _Norm:
     inner: tuple[str, ...]
 
 
-class _NoNormError(Exception):
-    """Looks like a layer normalization, is none that can be fused; the text says why."""
-
-
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Reader:
-    stored: dict[str, TensorProto]
-    producers: dict[str, NodeProto]
-    consumers: dict[str, list[tuple[NodeProto, int]]]
-    outputs: set[str]
+    graph: GraphCopy
     shapes: dict[str, tuple[int, ...]]
-
-    def made_by(self, name: str, *op_types: str) -> NodeProto | None:
-        node = self.producers.get(name)
-        return node if node is not None and node.op_type in op_types and node.domain in ("", "ai.onnx") else None
 
     def numbers(self, name: str) -> list[float] | None:
         """The values of a stored tensor of at most a few numbers, None for anything else."""
-        tensor = self.stored.get(name)
-        if tensor is None or len(tensor.external_data) or np.prod(tensor.dims) > 8:
-            return None
-        return [float(value) for value in constant_values(tensor).reshape(-1)]
-
-    def readers(self, name: str) -> list[NodeProto]:
-        return list({id(node): node for node, _ in self.consumers.get(name, ())}.values())
-
-    def only_reader(self, name: str) -> NodeProto | None:
-        found = self.readers(name)
-        return found[0] if len(found) == 1 and name not in self.outputs else None
-
-
-def _reader(model: ModelProto) -> _Reader:
-    graph = model.graph
-    return _Reader(
-        stored=stored_tensors(graph),
-        producers=producers_of(graph),
-        consumers=consumers_of(graph),
-        outputs=read_elsewhere(graph),
-        shapes=_shapes(model),
-    )
+        tensor = self.graph.stored.get(self.graph.origin(name))
+        values = self.graph.array(name) if tensor is not None and np.prod(tensor.dims) <= 8 else None
+        return None if values is None else [float(value) for value in values.reshape(-1)]
 
 
 def _shapes(model: ModelProto) -> dict[str, tuple[int, ...]]:
@@ -112,12 +72,12 @@ def _shapes(model: ModelProto) -> dict[str, tuple[int, ...]]:
 def _match(model: ModelProto) -> MatchResult:
     if not any(node.op_type == "Sqrt" for node in model.graph.node):
         return MatchResult(reason="the graph has no Sqrt")
-    reader = _reader(model)
+    reader = _Reader(graph=GraphCopy(model, copy=False), shapes=_shapes(model))
     sites, refusals = list[Site](), list[Refusal]()
-    for root, variance in _candidates(reader, model):
+    for root, variance in _candidates(reader.graph):
         try:
             found = _norm(reader, root, variance)
-        except _NoNormError as error:
+        except NoMatchError as error:
             refusals.append(Refusal(nodes=(label(root),), reason=str(error)))
             continue
         why = f"the layer normalization of {found.source} over its last {found.size} values"
@@ -129,13 +89,13 @@ def _match(model: ModelProto) -> MatchResult:
     return MatchResult(sites=tuple(sites), refusals=tuple(refusals), reason=reason)
 
 
-def _candidates(reader: _Reader, model: ModelProto) -> Iterator[tuple[NodeProto, NodeProto]]:
+def _candidates(graph: GraphCopy) -> Iterator[tuple[NodeProto, NodeProto]]:
     """Every Sqrt of a mean square plus something, with the ReduceMean."""
-    for node in model.graph.node:
-        plus = reader.made_by(node.input[0], "Add") if node.op_type == "Sqrt" else None
+    for node in graph.nodes:
+        plus = graph.maker(node.input[0], "Add") if node.op_type == "Sqrt" else None
         for name in plus.input if plus is not None else ():
-            mean = reader.made_by(name, "ReduceMean")
-            if mean is not None and reader.made_by(mean.input[0], "Pow", "Mul") is not None:
+            mean = graph.maker(name, "ReduceMean")
+            if mean is not None and graph.maker(mean.input[0], "Pow", "Mul") is not None:
                 yield node, mean
                 break
 
@@ -144,24 +104,24 @@ def _cannot_raise(model: ModelProto) -> str:
     if opset_of(model) >= _OPSET or not changed_operators(model, _OPSET):
         return ""
     try:
-        raise_opset(usable_copy(model), _OPSET)
+        raise_opset(copy_of(model), _OPSET)
     except InputError as error:
         return f"LayerNormalization needs operator set {_OPSET}: {error.what}, {error.why}"
     return ""
 
 
 def _norm(reader: _Reader, root: NodeProto, variance: NodeProto) -> _Norm:
-    plus, square = reader.producers[root.input[0]], reader.producers[variance.input[0]]
+    plus, square = reader.graph.makers[root.input[0]], reader.graph.makers[variance.input[0]]
     epsilon = _epsilon(reader, [name for name in plus.input if name != variance.output[0]])
     centred = _squared(reader, square)
     source, mean = _centred(reader, centred)
     size = _last_axis(reader, source, (mean, variance))
-    div = reader.only_reader(root.output[0])
+    div = reader.graph.only_reader(root.output[0])
     if div is None or div.op_type != "Div" or div.input[1] != root.output[0]:
-        raise _NoNormError("its result does not only divide")
-    numerator = reader.made_by(div.input[0], "Sub")
+        raise NoMatchError("its result does not only divide")
+    numerator = reader.graph.maker(div.input[0], "Sub")
     if numerator is None or list(numerator.input) != [source, mean.output[0]]:
-        raise _NoNormError("what it divides is not x minus its mean")
+        raise NoMatchError("what it divides is not x minus its mean")
     core = [mean, centred, numerator, square, variance, plus, root, div]
     scale, gamma = _operand(reader, div, "Mul", size)
     shift, beta = _operand(reader, scale or div, "Add", size)
@@ -183,9 +143,9 @@ def _norm(reader: _Reader, root: NodeProto, variance: NodeProto) -> _Norm:
 def _epsilon(reader: _Reader, names: list[str]) -> float:
     values = reader.numbers(names[0]) if len(names) == 1 else None
     if values is None or len(values) != 1:
-        raise _NoNormError("what is added to the variance is not one stored number")
+        raise NoMatchError("what is added to the variance is not one stored number")
     if values[0] < 0:
-        raise _NoNormError(f"the number added to the variance is negative: {values[0]:g}")
+        raise NoMatchError(f"the number added to the variance is negative: {values[0]:g}")
     return values[0]
 
 
@@ -193,18 +153,18 @@ def _squared(reader: _Reader, node: NodeProto) -> NodeProto:
     """The Sub whose result the node squares."""
     by_itself = node.op_type == "Mul" and node.input[0] == node.input[1]
     if not by_itself and (node.op_type != "Pow" or reader.numbers(node.input[1]) != [2.0]):
-        raise _NoNormError("the mean under the root is not one of squares")
-    centred = reader.made_by(node.input[0], "Sub")
+        raise NoMatchError("the mean under the root is not one of squares")
+    centred = reader.graph.maker(node.input[0], "Sub")
     if centred is None:
-        raise _NoNormError("no mean is subtracted before squaring")
+        raise NoMatchError("no mean is subtracted before squaring")
     return centred
 
 
 def _centred(reader: _Reader, node: NodeProto) -> tuple[str, NodeProto]:
     """x and the ReduceMean, where the node is x minus its mean."""
-    mean = reader.made_by(node.input[1], "ReduceMean")
+    mean = reader.graph.maker(node.input[1], "ReduceMean")
     if mean is None or mean.input[0] != node.input[0]:
-        raise _NoNormError("what is subtracted before squaring is not the mean of the same tensor")
+        raise NoMatchError("what is subtracted before squaring is not the mean of the same tensor")
     return node.input[0], mean
 
 
@@ -212,23 +172,23 @@ def _last_axis(reader: _Reader, source: str, means: tuple[NodeProto, NodeProto])
     """The length of the last axis, over which both means go."""
     shape = reader.shapes.get(source)
     if not shape or shape[-1] < 1:
-        raise _NoNormError(f"{source} is not float32, or the length of its last axis is unknown")
+        raise NoMatchError(f"{source} is not float32, or the length of its last axis is unknown")
     for node in means:
         axes = reader.numbers(node.input[1]) if len(node.input) > 1 else attribute(node, "axes")
         if axes is None or len(axes) != 1 or int(axes[0]) not in (-1, len(shape) - 1):
-            raise _NoNormError(f"{label(node)} is no mean over the last axis alone")
+            raise NoMatchError(f"{label(node)} is no mean over the last axis alone")
         if not attribute(node, "keepdims", 1):
-            raise _NoNormError(f"{label(node)} drops the axis")
+            raise NoMatchError(f"{label(node)} drops the axis")
     return shape[-1]
 
 
 def _operand(reader: _Reader, node: NodeProto, op_type: str, size: int) -> tuple[NodeProto | None, str]:
     """The factor or shift of the last axis that alone reads the node's result, and the stored tensor."""
-    found = reader.only_reader(node.output[0])
+    found = reader.graph.only_reader(node.output[0])
     if found is None or found.op_type != op_type or len(set(found.input)) != 2:
         return None, ""
     name = next(name for name in found.input if name != node.output[0])
-    tensor = reader.stored.get(name)
+    tensor = reader.graph.stored.get(name)
     if tensor is None or list(tensor.dims) != [size] or tensor.data_type != element_type("float"):
         return None, ""
     return found, name
@@ -238,29 +198,27 @@ def _check_readers(reader: _Reader, chain: list[NodeProto]) -> None:
     own = {id(node) for node in chain}
     for node in chain[:-1]:
         name = node.output[0]
-        if name in reader.outputs or any(id(found) not in own for found in reader.readers(name)):
-            raise _NoNormError(f"{name} is read elsewhere too")
+        if name in reader.graph.outputs or any(id(found) not in own for found in reader.graph.readers(name)):
+            raise NoMatchError(f"{name} is read elsewhere too")
 
 
 def _apply(model: ModelProto, encodings: EncodingSet | None, found: MatchResult) -> Rewritten:
-    copy = raise_opset(usable_copy(model), _OPSET) if found else usable_copy(model)
-    constants, names, touched = set(stored_tensors(copy.graph)), Names(copy.graph), set[str]()
-    made: dict[str, NodeProto] = {}
-    gone = set[str]()
+    copy = copy_of(model)
+    graph = GraphCopy(raise_opset(copy, _OPSET) if found else copy, copy=False)
+    touched: set[str] = set()
+    gone: list[NodeProto] = []
+    made: dict[int, list[NodeProto]] = {}
     for site in found.sites:
         norm: _Norm = site.data
-        gone |= set(norm.inner)
+        last = graph.makers[norm.output]
+        gone += [last, *(graph.makers[name] for name in norm.inner)]
         gamma = norm.gamma
-        if not gamma:
-            gamma = _ones(copy, names.fresh(f"{norm.output}_scale"), norm.size)
+        if not gamma:  # the operator cannot do without a scale
+            gamma = graph.store(f"{norm.output}_scale", np.ones(norm.size, np.float32))
             touched.add(gamma)
-        made[norm.output] = _node(norm, gamma)
-    kept = [node for node in copy.graph.node if not node.output or node.output[0] not in gone]
-    set_nodes(copy.graph, [made.get(node.output[0], node) if node.output else node for node in kept])
-    drop_unused_constants(copy.graph, constants)
-    if encodings is not None:
-        encodings = _carried(copy, encodings, gone, constants)
-    return Rewritten(model=copy, encodings=encodings, touched=frozenset(touched))
+        made[graph.index_of(last)] = [_node(norm, gamma)]
+    graph.replace_nodes(gone, made)
+    return Rewritten(model=graph.model, encodings=keep_entries(encodings, graph), touched=frozenset(touched))
 
 
 def _node(norm: _Norm, gamma: str) -> NodeProto:
@@ -269,21 +227,6 @@ def _node(norm: _Norm, gamma: str) -> NodeProto:
     inputs = [norm.source, gamma, *([norm.beta] if norm.beta else [])]
     name = f"{norm.label.rpartition('/')[0] or norm.output}/LayerNormalization"
     return helper.make_node("LayerNormalization", inputs, [norm.output], name=name, axis=-1, epsilon=norm.epsilon)
-
-
-def _ones(model: ModelProto, name: str, size: int) -> str:
-    """The operator cannot do without a scale."""
-    from onnx import numpy_helper
-
-    model.graph.initializer.append(numpy_helper.from_array(np.ones(size, np.float32), name))
-    return name
-
-
-def _carried(model: ModelProto, encodings: EncodingSet, gone: set[str], constants: set[str]) -> EncodingSet:
-    """The entries without those of tensors that are gone, computed or stored."""
-    lost = gone | (constants - set(stored_tensors(model.graph)))
-    entries = {name: entry for name, entry in encodings.entries.items() if name not in lost}
-    return replace(encodings, entries=entries, float_tensors=encodings.float_tensors - lost)
 
 
 transform = Transform(

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from deploykit.graph.graph_copy import GraphCopy, label
+from deploykit.graph.graph_copy import GraphCopy
 from deploykit.graph.intervals import clip_bounds
+from deploykit.graph.nodes import label
 from deploykit.quantization.entries import keep_entries
-from deploykit.rewrites.contract import MatchResult, Refusal, Rewritten, Site, Transform
+from deploykit.rewrites.contract import MatchResult, NoMatchError, Refusal, Rewritten, Site, Transform
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
@@ -36,10 +37,6 @@ class _Chain:
     nodes: tuple[str, ...]
 
 
-class _MismatchError(Exception):
-    """Why a Log is not the end of an inverse sigmoid."""
-
-
 def match(model: ModelProto) -> MatchResult:
     """Every inverse sigmoid over a Sigmoid, or what is missing where a Log of a ratio of clipped values ends one."""
     graph = GraphCopy(model, copy=False)
@@ -50,7 +47,7 @@ def match(model: ModelProto) -> MatchResult:
             continue
         try:
             chain = _chain(graph, node, *pair)
-        except _MismatchError as why:
+        except NoMatchError as why:
             refusals.append(Refusal(nodes=(label(node),), reason=str(why)))
             continue
         why_ = f"it undoes the Sigmoid of {chain.logit}"
@@ -75,9 +72,9 @@ def _chain(graph: GraphCopy, last: NodeProto, above: str, below: str) -> _Chain:
     complement, high = _clipped(graph, below)
     sub = graph.maker(complement, "Sub")
     if sub is None or graph.scalar(sub.input[0]) != 1.0:
-        raise _MismatchError(f"{complement} is not 1 minus something")
+        raise NoMatchError(f"{complement} is not 1 minus something")
     if sub.input[1] != base:
-        raise _MismatchError(f"the ratio is of {base} and of 1 - {sub.input[1]}: not the same tensor")
+        raise NoMatchError(f"the ratio is of {base} and of 1 - {sub.input[1]}: not the same tensor")
     sigmoid = _sigmoid(graph, base)
     nodes = tuple(label(node) for node in (sigmoid, sub, last))
     return _Chain(output=last.output[0], logit=sigmoid.input[0], low=math.log(low), high=-math.log(high), nodes=nodes)
@@ -87,10 +84,10 @@ def _clipped(graph: GraphCopy, name: str) -> tuple[str, float]:
     """What a tensor is a Clip of, and the Clip's lower bound, which must lie strictly between 0 and 1/2."""
     clip = graph.maker(name, "Clip")
     if clip is None:
-        raise _MismatchError(f"{name} is not clipped away from zero")
+        raise NoMatchError(f"{name} is not clipped away from zero")
     floor, ceiling = clip_bounds(graph, clip)
     if not 0 < floor < 0.5 or ceiling < 1:
-        raise _MismatchError(f"{name} is clipped to [{floor:g}, {ceiling:g}], not to [eps, 1]")
+        raise NoMatchError(f"{name} is clipped to [{floor:g}, {ceiling:g}], not to [eps, 1]")
     return clip.input[0], floor
 
 
@@ -102,7 +99,7 @@ def _sigmoid(graph: GraphCopy, name: str) -> NodeProto:
             return node
         idle = node is not None and (node.op_type == "Identity" or _is_idle_clip(graph, node))
         if node is None or not idle:
-            raise _MismatchError(f"{name} is not a Sigmoid's output")
+            raise NoMatchError(f"{name} is not a Sigmoid's output")
         name = node.input[0]
 
 

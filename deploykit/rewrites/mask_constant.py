@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from deploykit.graph.graph_copy import GraphCopy, attribute, label
+from deploykit.graph.graph_copy import GraphCopy
 from deploykit.graph.intervals import ANYTHING, Interval, graph_bounds
+from deploykit.graph.nodes import attribute, label
 from deploykit.quantization.entries import encoded_bounds, keep_entries
-from deploykit.rewrites.contract import MatchResult, Refusal, Rewritten, Site, Transform
+from deploykit.rewrites.contract import MatchResult, NoMatchError, Refusal, Rewritten, Site, Transform
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
@@ -45,15 +46,6 @@ class _Mask:
     beside: tuple[str, ...]
 
 
-class _DeadEndError(Exception):
-    """Why a constant is not a mask that may be bounded."""
-
-    def __init__(self, node: str, reason: str) -> None:
-        super().__init__(reason)
-        self.node = node
-        self.reason = reason
-
-
 def match(model: ModelProto) -> MatchResult:
     """Every stored tensor with values below -1e3 that is added to, or selected against, the input of a Softmax."""
     graph = GraphCopy(model, copy=False)
@@ -63,7 +55,7 @@ def match(model: ModelProto) -> MatchResult:
         shapes = graph.shapes() if shapes is None else shapes
         try:
             mask = _follow(graph, name, shapes)
-        except _DeadEndError as end:
+        except NoMatchError as end:
             refusals.append(Refusal(nodes=(end.node,), reason=f"{name}: {end.reason}"))
             continue
         nodes = tuple(label(node) for node in graph.readers(name))
@@ -90,7 +82,7 @@ def _follow(graph: GraphCopy, start: str, shapes: Mapping[str, tuple[int | None,
     while todo:
         name = todo.pop()
         if name in graph.outputs:
-            raise _DeadEndError(name, f"{name} is an output of the model")
+            raise NoMatchError(f"{name} is an output of the model", node=name)
         for node in graph.readers(name):
             if node.op_type == "Softmax":
                 _check_axis(node, shapes)
@@ -107,17 +99,17 @@ def _follow(graph: GraphCopy, start: str, shapes: Mapping[str, tuple[int | None,
 def _check_axis(node: NodeProto, shapes: Mapping[str, tuple[int | None, ...]]) -> None:
     axis, rank = attribute(node, "axis", -1), len(shapes.get(node.input[0], ()))
     if axis != -1 and axis != rank - 1:
-        raise _DeadEndError(label(node), f"the Softmax works along axis {axis}, not the last")
+        raise NoMatchError(f"the Softmax works along axis {axis}, not the last", node=label(node))
 
 
 def _check_node(graph: GraphCopy, node: NodeProto, name: str, start: str) -> None:
     if node.op_type not in ("Add", "Where", "Identity") or (node.op_type == "Where" and node.input[0] == name):
-        raise _DeadEndError(label(node), f"it reaches {node.op_type}: only Add, Where and Softmax may read a mask")
+        raise NoMatchError(f"it reaches {node.op_type}: only Add, Where and Softmax may read a mask", node=label(node))
     value: Any = graph.array(start)
     if node.op_type == "Add" and (name != start or list(node.input).count(name) > 1):
         return
     if node.op_type == "Add" and bool(_wholly_masked(value).any()):
-        raise _DeadEndError(label(node), "a row is masked wholly: its result depends on the mask's magnitude")
+        raise NoMatchError("a row is masked wholly: its result depends on the mask's magnitude", node=label(node))
 
 
 def _wholly_masked(value: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:

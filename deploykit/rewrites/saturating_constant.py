@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deploykit.graph.graph_copy import GraphCopy, attribute, label
+from deploykit.graph.graph_copy import GraphCopy
 from deploykit.graph.intervals import ANYTHING, Interval, clip_bounds, graph_bounds
+from deploykit.graph.nodes import attribute, label
+from deploykit.graph.ops import ROLES, Trait, data_outputs, is_standard, ops
 from deploykit.quantization.entries import encoded_bounds, keep_entries
-from deploykit.rewrites.contract import MatchResult, Refusal, Rewritten, Site, Transform
+from deploykit.rewrites.contract import MatchResult, NoMatchError, Refusal, Rewritten, Site, Transform
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
@@ -31,12 +33,7 @@ _HUGE = 1e3
 _UNKNOWN_MARGIN = 18.0
 """Added for a summand whose range nothing tells; the proof on data decides whether it was enough."""
 
-_MOVING = frozenset(
-    {"Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "Reshape", "Slice", "Split", "Squeeze"}
-    | {"Tile", "TopK", "Transpose", "Unsqueeze", "Concat", "Where", "Add"}
-)
-
-_COMPUTING = frozenset({"BatchNormalization", "Conv", "ConvTranspose", "Gemm", "LayerNormalization", "MatMul"})
+_MOVING = ops(Trait.REARRANGES) | {"TopK", "Concat", "Where", "Add"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,15 +46,6 @@ class _Flow:
     high: float
 
 
-class _DeadEndError(Exception):
-    """The constant reaches something that does not saturate."""
-
-    def __init__(self, node: str, reason: str) -> None:
-        super().__init__(reason)
-        self.node = node
-        self.reason = reason
-
-
 def match(model: ModelProto) -> MatchResult:
     """Every stored float tensor with values beyond 1e3, or why it cannot be clamped."""
     graph = GraphCopy(model, copy=False)
@@ -66,7 +54,7 @@ def match(model: ModelProto) -> MatchResult:
     for name in _huge(graph):
         try:
             flow = _follow(graph, name)
-        except _DeadEndError as end:
+        except NoMatchError as end:
             refusals.append(Refusal(nodes=(end.node,), reason=f"{name}: {end.reason}"))
             continue
         nodes = tuple(label(node) for node in graph.readers(name))
@@ -79,14 +67,14 @@ def match(model: ModelProto) -> MatchResult:
 def _huge(graph: GraphCopy) -> Iterator[str]:
     for name, tensor in graph.stored.items():
         # What a Conv or MatMul reads is no candidate and may be large: it is not even looked at.
-        if tensor.data_type == tensor.FLOAT and any(n.op_type not in _COMPUTING for n in graph.readers(name)):
+        if tensor.data_type == tensor.FLOAT and any(n.op_type not in ROLES for n in graph.readers(name)):
             value = graph.array(name)
             if value is not None and value.size and float(np.abs(value).max()) > _HUGE:
                 yield name
 
 
 def _follow(graph: GraphCopy, start: str) -> _Flow:
-    """Walk forward to the saturating readers; raises _DeadEndError at anything else."""
+    """Walk forward to the saturating readers; raises NoMatchError at anything else."""
     path: dict[str, None] = {}
     summands: dict[str, None] = {}
     low, high = 0.0, 0.0
@@ -94,7 +82,7 @@ def _follow(graph: GraphCopy, start: str) -> _Flow:
     while todo:
         name = todo.pop()
         if name in graph.outputs:
-            raise _DeadEndError(name, f"{name} is an output of the model")
+            raise NoMatchError(f"{name} is an output of the model", node=name)
         for node in graph.readers(name):
             point = _saturation(graph, node, name)
             if point is not None:
@@ -111,16 +99,16 @@ def _pass(graph: GraphCopy, node: NodeProto, name: str, summands: dict[str, None
     """The outputs that carry the constant on; notes what it is added to."""
     problem = _problem(graph, node, name)
     if problem:
-        raise _DeadEndError(label(node), problem)
+        raise NoMatchError(problem, node=label(node))
     if node.op_type == "Add":
         summands.update((other, None) for other in node.input if other != name)
-    yield from (out for out in node.output[: 1 if node.op_type == "TopK" else None] if out)
+    yield from data_outputs(node, node.output)
 
 
 def _problem(graph: GraphCopy, node: NodeProto, name: str) -> str:
     if node.op_type == "Softmax":
         return "it reaches a Softmax, which mask-constant looks after"
-    if node.op_type not in _MOVING or node.domain not in ("", "ai.onnx"):
+    if node.op_type not in _MOVING or not is_standard(node):
         return f"it reaches {node.op_type}, which neither saturates nor only moves values"
     if node.op_type == "Where" and node.input[0] == name:
         return "it is the condition of a Where"
@@ -137,7 +125,7 @@ def _saturation(graph: GraphCopy, node: NodeProto, name: str) -> Interval | None
     Sigmoid rounds to 1 from 17.4 on and to 0 below -104; ONNX Runtime's own kernel stops moving at +-18. Tanh rounds
     to +-1 from 9.1 on.
     """
-    if node.input[0] != name or node.domain not in ("", "ai.onnx"):
+    if node.input[0] != name or not is_standard(node):
         return None
     if node.op_type == "Sigmoid":
         return 104.0, 18.0

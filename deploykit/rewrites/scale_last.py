@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from deploykit.graph.graph_copy import GraphCopy, label
+from deploykit.graph.graph_copy import GraphCopy
+from deploykit.graph.nodes import label
 from deploykit.rewrites.contract import MatchResult, Refusal, Site, Transform
-from deploykit.rewrites.tails import MOVES, apply_cut, closed_downward, with_makers
+from deploykit.rewrites.tails import MOVES, apply_cut, closed_downward, followers, with_makers
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
@@ -41,7 +42,7 @@ def match(model: ModelProto) -> MatchResult:
     scales = [index for index in scales if index in later]
     if not scales:
         return MatchResult(refusals=tuple(refusals), reason="no output ends in a multiplication by a scale")
-    kept = _from(graph, scales, later)
+    kept = followers(graph, scales, later)  # earlier moves stay on the device
     data = with_makers(graph, kept, free)
     nodes = tuple(label(graph.nodes[index]) for index in scales)
     tensors = tuple(graph.nodes[index].output[0] for index in scales)
@@ -71,17 +72,6 @@ def _problem(graph: GraphCopy, node: NodeProto, free: set[str]) -> str:
         if 1 / _NOTABLE < largest < _NOTABLE:
             return f"it scales by {largest:g} only"
     return ""
-
-
-def _from(graph: GraphCopy, scales: list[int], later: frozenset[int]) -> set[int]:
-    """The scales and what follows them; earlier moves stay on the device."""
-    reached = {name for index in scales for name in graph.nodes[index].output}
-    below = set(scales)
-    for index in sorted(later):
-        if reached & set(graph.nodes[index].input):
-            below.add(index)
-            reached.update(graph.nodes[index].output)
-    return below
 
 
 transform = Transform(

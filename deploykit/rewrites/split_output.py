@@ -8,10 +8,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from deploykit.graph.graph_copy import GraphCopy, label
+from deploykit.graph.graph_copy import GraphCopy
 from deploykit.graph.intervals import ANYTHING, Interval, graph_bounds
+from deploykit.graph.nodes import label
 from deploykit.rewrites.contract import MatchResult, Refusal, Site, Transform
-from deploykit.rewrites.tails import MOVES, apply_cut, closed_downward
+from deploykit.rewrites.tails import MOVES, apply_cut, closed_downward, followers
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -37,7 +38,7 @@ def match(model: ModelProto) -> MatchResult:
             chosen.append(index)
     if not chosen:
         return MatchResult(refusals=tuple(refusals), reason="no output concatenates unlike ranges")
-    later = closed_downward(graph, (), _below(graph, chosen, ends))
+    later = closed_downward(graph, (), followers(graph, chosen, ends))
     nodes = tuple(label(graph.nodes[index]) for index in chosen)
     tensors = tuple(dict.fromkeys(name for index in chosen for name in graph.nodes[index].input))
     site = Site(nodes=nodes, tensors=tensors, why="parts of unlike ranges share an output", data=later)
@@ -49,17 +50,6 @@ def _alike(intervals: list[Interval]) -> bool:
     if not all(math.isfinite(value) and value > 0 for value in magnitudes):
         return False
     return max(magnitudes) <= _ALIKE * min(magnitudes)
-
-
-def _below(graph: GraphCopy, chosen: list[int], ends: frozenset[int]) -> set[int]:
-    """The chosen nodes and everything that follows them."""
-    reached = {name for index in chosen for name in graph.nodes[index].output}
-    below = set(chosen)
-    for index in sorted(ends):
-        if reached & set(graph.nodes[index].input):
-            below.add(index)
-            reached.update(graph.nodes[index].output)
-    return below
 
 
 transform = Transform(

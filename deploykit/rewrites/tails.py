@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 from deploykit.graph.graph_copy import GraphCopy
+from deploykit.graph.ops import Trait, ops
 from deploykit.quantization.cutting import cut_model
 from deploykit.quantization.entries import keep_entries
 from deploykit.rewrites.contract import MatchResult, Rewritten
@@ -18,13 +19,10 @@ if TYPE_CHECKING:
 
     from deploykit.encodings.values import EncodingSet
 
-__all__ = ["MOVES", "apply_cut", "closed_downward", "with_makers"]
+__all__ = ["MOVES", "apply_cut", "closed_downward", "followers", "with_makers"]
 
-MOVES = frozenset(
-    {"Cast", "Concat", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "Reshape", "Slice"}
-    | {"Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"}
-)
-"""Ops that only move or copy values."""
+MOVES = ops(Trait.REARRANGES) | {"Cast", "Concat"}
+"""Ops that only move or copy values, whatever these are."""
 
 
 def closed_downward(graph: GraphCopy, allowed: Collection[str], start: Iterable[int] = ()) -> frozenset[int]:
@@ -39,6 +37,17 @@ def closed_downward(graph: GraphCopy, allowed: Collection[str], start: Iterable[
         if all(where[id(reader)] in later for name in node.output for reader in graph.readers(name)):
             later.add(index)
     return frozenset(later)
+
+
+def followers(graph: GraphCopy, chosen: Iterable[int], within: Iterable[int]) -> set[int]:
+    """Positions of the chosen nodes, and of those within others that they lead to."""
+    below = set(chosen)
+    reached = {name for index in below for name in graph.nodes[index].output}
+    for index in sorted(within):
+        if reached & set(graph.nodes[index].input):
+            below.add(index)
+            reached.update(graph.nodes[index].output)
+    return below
 
 
 def with_makers(graph: GraphCopy, later: Collection[int], light: set[str]) -> frozenset[int]:

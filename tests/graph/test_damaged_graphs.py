@@ -14,8 +14,7 @@ from deploykit.encodings.values import EncodingSet
 from deploykit.errors import InputError
 from deploykit.graph import wrap_proto
 from deploykit.graph.collect import collect_facts
-from deploykit.graph.inventory import float_tensors, op_inventory
-from deploykit.graph.matmuls import dynamic_matmuls, linear3d
+from deploykit.graph.inventory import float_tensors
 from deploykit.graph.rules import RULES as GRAPH_RULES
 from deploykit.quantization.coverage import collect_coverage
 
@@ -88,7 +87,4 @@ def test_damaged_graphs_never_end_in_a_traceback(case: tuple[onnx.ModelProto, En
     found = collect_coverage(facts, encodings)
     assert sum(found.counts.values()) == len(found.rows)
     assert all(finding.message for finding in GRAPH_RULES.run(facts))
-    assert sum(op_inventory(facts).values()) == len(facts.nodes)
-    assert {node.op_type for node in dynamic_matmuls(facts)} <= {"MatMul"}
-    assert all(layer.weight in facts.tensors for layer in linear3d(facts))
     assert set(float_tensors(facts)) <= facts.tensors.keys()

@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from deploykit.graph.editing import integer_tensor
+from deploykit.graph.arrays import integer_tensor
 from deploykit.quantization.lpbq_files import convert_file
 
 LAYERS, SHAPE, BLOCK = 4, (4096, 4096), 32

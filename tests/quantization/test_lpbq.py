@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Lpbq
 from deploykit.errors import InputError, UsageError
-from deploykit.graph.editing import integer_tensor
+from deploykit.graph.arrays import integer_tensor
 from deploykit.quantization.lpbq_arithmetic import BlockWeight, lpbq_encodings, lpbq_scales, measure_loss, refine
 from deploykit.quantization.lpbq_files import WeightReport, convert_file
 

@@ -11,8 +11,10 @@ import onnxruntime as ort
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
+from deploykit.encodings.differences import diff
+from deploykit.encodings.qdq import read_qdq
 from deploykit.encodings.reading import read_encodings
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float, Lpbq
 from deploykit.errors import InputError
@@ -192,3 +194,48 @@ def _linear(weights: Any) -> onnx.ModelProto:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
     model.ir_version = 8
     return model
+
+
+@pytest.mark.parametrize("file", QDQ_FILES)
+def test_taking_out_and_reading_find_the_same_entries(file: str) -> None:
+    model = onnx.load(AIMET / file)
+    extracted, read = extract_qdq(model), read_qdq(model)
+    assert not extracted.kept
+    assert not diff(extracted.encodings, read)
+    assert {e.name: e.is_param for e in extracted.encodings} == {e.name: e.is_param for e in read}
+
+
+def requantizing() -> onnx.ModelProto:
+    """A pair whose halves have different scales: it changes values and is no encoding."""
+    stored = [
+        numpy_helper.from_array(np.asarray(scale, np.float32), name) for name, scale in (("fine", 0.1), ("coarse", 0.2))
+    ]
+    stored.append(numpy_helper.from_array(np.asarray(0, np.uint8), "zero"))
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "fine", "zero"], ["q"], name="quantize"),
+        helper.make_node("DequantizeLinear", ["q", "coarse", "zero"], ["d"], name="dequantize"),
+        helper.make_node("Relu", ["d"], ["y"]),
+    ]
+    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in "xy"]
+    graph = helper.make_graph(nodes, "g", infos[:1], infos[1:], stored)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_a_pair_that_changes_values_stays() -> None:
+    model = requantizing()
+    extracted = extract_qdq(model)
+    assert list(extracted.kept) == ["dequantize"]
+    assert "has another grid than the QuantizeLinear 'quantize'" in extracted.kept["dequantize"]
+    assert [node.op_type for node in extracted.model.graph.node] == ["QuantizeLinear", "DequantizeLinear", "Relu"]
+    assert not extracted.encodings.entries
+    with pytest.raises(InputError, match="has another grid"):
+        read_qdq(model)
+
+
+def test_a_scale_that_is_computed_stays() -> None:
+    model = requantizing()
+    model.graph.node.insert(0, helper.make_node("Abs", ["fine"], ["computed"]))
+    for node in model.graph.node[1:3]:
+        node.input[1] = "computed"
+    extracted = extract_qdq(model)
+    assert "reads 'computed', which is computed at run time" in extracted.kept["dequantize"]

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from deploykit.contract.backend import Situation
 from deploykit.findings import Severity
+from deploykit.graph.ops import Trait, has
 from deploykit.rules import Found, Registry
 from deploykit_qualcomm.rules.constraints import constraint
 from deploykit_qualcomm.rules.views import at_node, dynamic_matmuls, grid_of, listed, nodes, quantized
@@ -43,13 +44,11 @@ def check_second_operand(situation: Situation) -> Iterator[Found]:
 
 def _has_grid(situation: Situation, name: str) -> bool:
     """By its own encoding, or by that of the tensor it was moved from: converters copy it over such operators."""
-    from deploykit.graph.ops import GRID_PRESERVING_OPS
-
     for _ in range(_MOST_MOVES):
         if quantized(situation, name) is not None:
             return True
         producer = situation.facts.producer_of(name)
-        if producer is None or producer.op_type not in GRID_PRESERVING_OPS:
+        if producer is None or not has(producer, Trait.CARRIES_GRID):
             return False
         name = producer.inputs[0]
     return False

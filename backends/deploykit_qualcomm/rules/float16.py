@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING
 
 from deploykit.contract.backend import Situation
 from deploykit.findings import Severity, SubjectKind
+from deploykit.graph.element_types import LARGEST_FLOAT16
 from deploykit.rules import Found, Registry
 
 if TYPE_CHECKING:
     from deploykit.encodings.values import EncodingSet
 
-__all__ = ["FLOAT16_MAX", "RULES", "Float16Plan"]
-
-FLOAT16_MAX = 65504.0
-"""The largest finite float16 (IEEE 754 binary16)."""
+__all__ = ["RULES", "Float16Plan"]
 
 _WORTH_READING = 1 << 20
 """Constants with more elements are weights, not range problems; they are not read for this question."""
@@ -61,7 +59,7 @@ def check_range(plan: Float16Plan) -> Iterator[Found]:
     reach = collect_reach(facts, plan.encodings, bounds)
     for name in sorted(plan.tensors & reach.keys()):
         found = reach[name]
-        if found.magnitude <= FLOAT16_MAX:
+        if found.magnitude <= LARGEST_FLOAT16:
             continue
         harmless = saturates(facts, name)
         yield Found(
@@ -69,7 +67,7 @@ def check_range(plan: Float16Plan) -> Iterator[Found]:
             name=name,
             severity=Severity.WARNING if harmless else None,
             message=f"{name} is planned as float16 but reaches {found.low:.4g} .. {found.high:.4g} "
-            f"(limit {FLOAT16_MAX:g}), caused by {found.cause}"
+            f"(limit {LARGEST_FLOAT16:g}), caused by {found.cause}"
             + ("; every path from it saturates, so infinity is harmless there" if harmless else ""),
             evidence={"range": [found.low, found.high], "cause": found.cause, "saturates": harmless},
         )

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from deploykit.contract.backend import Situation
 from deploykit.findings import SubjectKind
 from deploykit.graph.facts import NodeFact
+from deploykit.graph.ops import Trait, ops
 from deploykit.rules import Found, Registry
 from deploykit_qualcomm.archs import capability
 from deploykit_qualcomm.rules.constraints import constraint
@@ -27,7 +28,6 @@ from deploykit_qualcomm.rules.views import (
 
 __all__ = ["RULES"]
 
-_LINEAR = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 _PAIRS = ("QuantizeLinear", "DequantizeLinear")
 _LAB = "onnxruntime-qnn 2.7.0 (QAIRT 2.51) run on Linux x86-64"
 _MOST_NODES = 20
@@ -40,7 +40,7 @@ RULES: Registry[Situation] = Registry("situation")
 
 def _linear(situation: Situation, *granularities: str) -> Iterator[tuple[NodeFact, Quantized]]:
     """Linear layers whose stored weight is quantized in one of these ways."""
-    for node in nodes(situation, *_LINEAR):
+    for node in nodes(situation, *ops(Trait.LINEAR)):
         if len(node.inputs) > 1 and weight_name(situation.facts, node.inputs[1]) is not None:
             found = quantized(situation, node.inputs[1])
             if found is not None and found.granularity in granularities:
@@ -96,7 +96,7 @@ def check_16_bit_per_channel(situation: Situation) -> Iterator[Found]:
 def check_lpbq_on_v68(situation: Situation) -> Iterator[Found]:
     """Any LPBQ weight where the architecture's table says no."""
     fact = capability("lpbq", device=situation.target.device)
-    names = [node.label for node in _lpbq(situation, *_LINEAR)]
+    names = [node.label for node in _lpbq(situation, *ops(Trait.LINEAR))]
     if names and fact is not None and fact.value is False:
         yield Found(
             kind=SubjectKind.TARGET,
@@ -140,7 +140,7 @@ def check_block_size(situation: Situation) -> Iterator[Found]:
 )
 def check_lpbq_block(situation: Situation) -> Iterator[Found]:
     """By the block size of the weight."""
-    for node in _lpbq(situation, *_LINEAR):
+    for node in _lpbq(situation, *ops(Trait.LINEAR)):
         found = quantized(situation, node.inputs[1])
         block = 0 if found is None else found.block
         if block and (block < 16 or block & (block - 1)):

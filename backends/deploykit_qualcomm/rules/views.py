@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 from deploykit import findings
 from deploykit.contract.backend import Situation
 from deploykit.findings import SubjectKind
+from deploykit.graph.element_types import INTEGER_BITS
 from deploykit.graph.facts import GraphFacts, NodeFact, TensorFact
+from deploykit.graph.pairs import integer_type, quantizer_of, stored_behind_pairs
 from deploykit.rules import Found
 from deploykit_qualcomm.archs import arch_number, arch_of
 
@@ -37,7 +39,6 @@ __all__ = [
 
 _SHOWN = 4
 _MOST_SCALES = 65_536
-_BITS = {"int4": 4, "uint4": 4, "int2": 2, "uint2": 2, "int8": 8, "uint8": 8, "int16": 16, "uint16": 16, "int32": 32}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +57,7 @@ class Quantized:
     @property
     def bits(self) -> int:
         """The width of a stored integer, 0 for a float type."""
-        return _BITS.get(self.dtype, 0)
+        return INTEGER_BITS.get(self.dtype, 0)
 
 
 def nodes(situation: Situation, *op_types: str) -> Iterator[NodeFact]:
@@ -79,21 +80,11 @@ def quantized(situation: Situation, name: str) -> Quantized | None:
 
 
 def _by_pair(facts: GraphFacts, name: str) -> Quantized | None:
-    producer = facts.producer_of(name)
-    if producer is not None and producer.op_type == "DequantizeLinear":
-        return _from_pair(facts, producer, producer.inputs[0])
-    for reader in facts.consumers_of(name):
-        if reader.op_type == "QuantizeLinear" and reader.inputs[0] == name:
-            return _from_pair(facts, reader, reader.outputs[0])
-    return None
-
-
-def _from_pair(facts: GraphFacts, node: NodeFact, stored: str) -> Quantized | None:
-    fact, scale = facts.tensors.get(stored), facts.tensors.get(node.inputs[1])
-    zero = facts.tensors.get(node.inputs[2]) if len(node.inputs) > 2 else None
-    dtype = (fact.dtype if fact is not None else "") or (zero.dtype if zero is not None else "")
-    if not dtype:
+    node = quantizer_of(facts, name)
+    dtype = "" if node is None else integer_type(facts, node)
+    if node is None or not dtype:
         return None
+    scale = facts.tensors.get(node.inputs[1])
     block = int(node.attributes.get("block_size") or 0)
     single = scale is None or math.prod(dim for dim in scale.shape or () if isinstance(dim, int)) <= 1
     granularity = "per-block" if block else "per-tensor" if single else "per-channel"
@@ -110,17 +101,10 @@ def grid_of(situation: Situation, name: str) -> Affine | None:
     found = quantized(situation, name)
     if found is None or found.value is not None:
         return found.value if found is not None and isinstance(found.value, Affine) else None
-    pair = _pair_of(situation.facts, name)
+    pair = quantizer_of(situation.facts, name)
     if pair is None or not found.bits or found.block:
         return None
     return _stored_grid(situation, pair, found)
-
-
-def _pair_of(facts: GraphFacts, name: str) -> NodeFact | None:
-    producer = facts.producer_of(name)
-    if producer is not None and producer.op_type == "DequantizeLinear":
-        return producer
-    return next((reader for reader in facts.consumers_of(name) if reader.op_type == "QuantizeLinear"), None)
 
 
 def _stored_grid(situation: Situation, pair: NodeFact, found: Quantized) -> Affine | None:
@@ -145,15 +129,7 @@ def _stored_grid(situation: Situation, pair: NodeFact, found: Quantized) -> Affi
 
 def weight_name(facts: GraphFacts, name: str) -> str | None:
     """The stored tensor behind an input, through Q/DQ pairs and Identity; None for computed ones."""
-    for _ in range(8):
-        fact = facts.tensors.get(name)
-        if fact is None or fact.is_weight:
-            return None if fact is None else name
-        producer = facts.producer_of(name)
-        if producer is None or producer.op_type not in ("DequantizeLinear", "QuantizeLinear", "Identity"):
-            return None
-        name = producer.inputs[0]
-    return None
+    return stored_behind_pairs(facts, name)
 
 
 def is_computed(facts: GraphFacts, name: str) -> bool:
@@ -169,7 +145,7 @@ def bits_of(situation: Situation, name: str) -> int:
     fact = situation.facts.tensors.get(name)
     if fact is None or fact.is_float or not fact.dtype:
         return 16
-    return _BITS.get(fact.dtype, 32)
+    return min(INTEGER_BITS.get(fact.dtype, 32), 32)  # 64-bit integers are narrowed
 
 
 def byte_count(situation: Situation, name: str) -> int | None:

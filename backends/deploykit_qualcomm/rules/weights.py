@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from deploykit.contract.backend import Situation
 from deploykit.findings import SubjectKind
 from deploykit.graph.facts import NodeFact
+from deploykit.graph.ops import Trait, ops
 from deploykit.rules import Found, Registry
 from deploykit_qualcomm.rules.constraints import constraint
 from deploykit_qualcomm.rules.views import (
@@ -25,7 +26,6 @@ from deploykit_qualcomm.rules.views import (
 
 __all__ = ["RULES"]
 
-_LINEAR = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 _BIASED = ("Conv", "ConvTranspose", "Gemm")
 _TOLERANCE = 1e-3
 _FLOOR = 2.0**-23
@@ -35,7 +35,7 @@ RULES: Registry[Situation] = Registry("situation")
 
 def _weights(situation: Situation) -> Iterator[tuple[NodeFact, str]]:
     """Every linear layer with its stored weight, as the layer reads it."""
-    for node in nodes(situation, *_LINEAR):
+    for node in nodes(situation, *ops(Trait.LINEAR)):
         if len(node.inputs) > 1 and weight_name(situation.facts, node.inputs[1]) is not None:
             yield node, node.inputs[1]
 

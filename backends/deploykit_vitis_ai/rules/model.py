@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from deploykit.findings import Severity, SubjectKind
 from deploykit.graph.facts import GraphFacts, NodeFact
+from deploykit.graph.ops import RANGES, Trait, has, is_standard
 from deploykit.quantization.unlike_ranges import exclusion_around
 from deploykit.rules import Found, Registry
 from deploykit_vitis_ai.draft import Draft
@@ -30,9 +31,6 @@ _WITHOUT: Mapping[tuple[str, str], frozenset[str]] = {
     ("ryzen", "a16w8"): frozenset({"Abs", "Cast"}),
 }
 """Operators without a mark in the vendor's per-operator tables; for Ryzen AI the table gives examples only."""
-
-_BOUNDED = frozenset({"Sigmoid", "HardSigmoid", "Softmax", "Tanh"})
-_PASSING = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Slice", "Split"})
 
 
 def _labels(nodes: Iterable[NodeFact], *, most: int = 6) -> str:
@@ -211,9 +209,9 @@ def check_mixing(draft: Draft) -> Iterator[Found]:
 
 def _is_bounded(facts: GraphFacts, tensor: str) -> bool:
     node = facts.producer_of(tensor)
-    while node is not None and node.op_type in _PASSING:
+    while node is not None and has(node, Trait.REARRANGES):
         node = facts.producer_of(node.inputs[0])
-    return node is not None and node.op_type in _BOUNDED
+    return node is not None and is_standard(node) and node.op_type in RANGES
 
 
 def _proposal(draft: Draft, concat: NodeFact) -> str:

@@ -13,7 +13,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from deploykit.graph.facts import GraphFacts, NodeFact
-from deploykit.graph.parameters import DEFAULT_DOMAINS
+from deploykit.graph.ops import Trait, is_standard, ops
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -46,10 +46,7 @@ class Claim:
     node: str
 
 
-_MOVES = frozenset(
-    {"Expand", "Flatten", "Identity", "Pad", "Reshape", "Slice", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"}
-    | {"Concat", "DepthToSpace", "SpaceToDepth", "Gather", "GatherElements", "GatherND", "ReduceMax", "ReduceMin"}
-)
+_MOVES = ops(Trait.REARRANGES) | {"Concat", "Pad", "ReduceMax", "ReduceMin"}
 """Ops whose first input (of Concat: every input) keeps its values."""
 
 _SILENT = frozenset({"Shape", "Size"})
@@ -124,7 +121,7 @@ _Rule: TypeAlias = Callable[[Walk, NodeFact, str], "Iterator[Claim]"]
 
 
 def _claims_of(walk: Walk, node: NodeFact, name: str) -> Iterator[Claim]:
-    if node.domain not in DEFAULT_DOMAINS or name not in node.inputs:
+    if not is_standard(node) or name not in node.inputs:
         yield _open(node, f"it is read by {node.op_type}, which is not looked into")
     elif node.op_type in _INDEXED and node.inputs.index(name) == 1:
         yield from _index(walk, node)

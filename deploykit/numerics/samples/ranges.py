@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from deploykit.encodings.values import Affine, EncodingSet, Float8
 from deploykit.graph.facts import GraphFacts, NodeFact
-from deploykit.graph.parameters import DEFAULT_DOMAINS
+from deploykit.graph.ops import Trait, is_standard, ops
 from deploykit.numerics.samples.claims import ReadConstant, stored_integers
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EncodedRange", "encoded_range"]
 
-_KEEPS = frozenset({"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+_KEEPS = ops(Trait.PERMUTES) | {"Cast"}
 """Ops behind an input that leave every value as it is, so that an entry of their result is one of the input."""
 
 _FLOAT8_LARGEST = {"float8e4m3fn": 448.0, "float8e5m2": 57344.0}
@@ -57,7 +57,7 @@ def _behind(facts: GraphFacts, name: str) -> Iterator[tuple[str, NodeFact]]:
     waiting = [name]
     while waiting:
         for node in facts.consumers_of(waiting.pop()):
-            if node.domain not in DEFAULT_DOMAINS or not node.outputs:
+            if not is_standard(node) or not node.outputs:
                 continue
             if node.op_type in _KEEPS and not _cuts(facts, node):
                 waiting.append(node.outputs[0])

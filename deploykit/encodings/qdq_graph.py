@@ -1,0 +1,218 @@
+"""What one QuantizeLinear or DequantizeLinear stands for: its grid, the tensor it speaks of, and that one's role.
+
+Per-tensor, per-channel, blockwise, LPBQ and float8 grids whose scales are stored. It goes through no model and changes
+none: ``read_qdq`` collects what it says, ``extract_qdq`` takes the nodes out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from deploykit.encodings import grids
+from deploykit.encodings.differences import compare_values
+from deploykit.encodings.values import Array, Value
+from deploykit.errors import InputError
+from deploykit.graph.arrays import constant_values, element_type
+from deploykit.graph.graph_copy import GraphCopy
+from deploykit.graph.nodes import attribute
+from deploykit.graph.ops import DEFAULT_DOMAINS, ROLES
+from deploykit.graph.tensors import dtype_name, is_external
+
+if TYPE_CHECKING:
+    from onnx import NodeProto
+
+__all__ = ["DEQUANTIZE", "QUANTIZE", "QdqGraph", "ReadTensor"]
+
+QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
+_BOTH = (QUANTIZE, DEQUANTIZE)
+_DOMAINS = (*DEFAULT_DOMAINS, "com.microsoft")
+_SUFFIXES = ("_q", "_quantized")
+"""What AIMET and ONNX Runtime append to the name of a weight whose integers they store."""
+
+ReadTensor = Callable[[str], "np.ndarray[Any, Any] | None"]
+"""Gives the values of an initializer that is stored outside of the model, or None."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QdqGraph:
+    """A graph and what else is known of its tensors. Methods raise InputError for what is no encoding."""
+
+    graph: GraphCopy
+    ranks: Mapping[str, int]
+    types: Mapping[str, int]
+    source: str
+    read_tensor: ReadTensor | None = None
+    arrays: dict[str, Array] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, graph: GraphCopy, *, source: str, read_tensor: ReadTensor | None = None) -> QdqGraph:
+        """``source`` names the model in messages; scales outside of the model are asked of ``read_tensor``."""
+        proto = graph.model.graph
+        infos = (*proto.input, *proto.output, *proto.value_info)
+        return cls(
+            graph=graph,
+            ranks={i.name: len(i.type.tensor_type.shape.dim) for i in infos if i.type.tensor_type.HasField("shape")},
+            types={i.name: i.type.tensor_type.elem_type for i in infos},
+            source=source,
+            read_tensor=read_tensor,
+        )
+
+    def fail(self, node: NodeProto, complaint: str, *, why: str = "") -> NoReturn:
+        """InputError about one node."""
+        name = node.name or (node.output[0] if node.output else "?")
+        raise InputError(f"{self.source}: {node.op_type} {name!r} {complaint}", why=why)
+
+    def quantizers(self) -> Iterator[NodeProto]:
+        """Every QuantizeLinear and DequantizeLinear, in graph order."""
+        for node in self.graph.nodes:
+            if node.op_type in _BOTH and node.domain in _DOMAINS:
+                if len(node.input) < 2 or not node.output:
+                    self.fail(node, "has no scale")
+                yield node
+
+    def first_of_pair(self, node: NodeProto) -> NodeProto | None:
+        """The QuantizeLinear that a DequantizeLinear undoes, None for one of stored integers; both grids must agree."""
+        maker = self.graph.maker(node.input[0])
+        if node.op_type != DEQUANTIZE or maker is None or maker.op_type != QUANTIZE:
+            return None
+        if compare_values(self._value(node, maker.input[0]), self._value(maker, maker.input[0])):
+            self.fail(node, f"has another grid than the QuantizeLinear {maker.name!r} it reads from")
+        return maker
+
+    def makes_scales(self, node: NodeProto) -> bool:
+        """True for a DequantizeLinear whose result only serves other quantizers as their scale, as in LPBQ."""
+        uses = self.graph.uses(node.output[0])
+        return bool(uses) and all(reader.op_type in _BOTH and position == 1 for reader, position in uses)
+
+    def value(self, node: NodeProto) -> Value:
+        """The grid of one node."""
+        return self._value(node, node.input[0])
+
+    def plain_name(self, node: NodeProto) -> str:
+        """The name that the integers a node reads would have as floats: without the usual suffix, else its output's."""
+        for suffix in _SUFFIXES:
+            base = node.input[0].removesuffix(suffix)
+            if base and base != node.input[0] and base not in self.graph.stored and base not in self.graph.makers:
+                return str(base)
+        return str(node.output[0])
+
+    def is_param(self, node: NodeProto) -> bool:
+        """True for stored values that end where an op expects a weight, a bias or a norm parameter."""
+        stored = self.graph.stored.get(node.input[0])
+        if stored is None:
+            return False
+        ends = self.graph.uses(node.output[0])
+        if node.op_type == QUANTIZE:
+            ends = [end for pair, _ in ends if pair.op_type == DEQUANTIZE for end in self.graph.uses(pair.output[0])]
+        named = any(position in ROLES.get(reader.op_type, {}) for reader, position in ends)
+        return named or stored.data_type == element_type("int32")
+
+    def _value(self, node: NodeProto, tensor: str) -> Value:
+        where = f"{self.source}: {tensor!r}"
+        dtype = self._dtype(node)
+        blocked = int(attribute(node, "block_size", 0))
+        scale_node = self.graph.maker(node.input[1])
+        if scale_node is not None and scale_node.op_type == DEQUANTIZE:
+            return self._lpbq(node, scale_node, where, dtype)
+        scale = self._numbers(node, node.input[1])
+        if scale.shape == (1,) and not blocked:
+            scale = scale.reshape(())
+        axis, block_axis = self._axes(node, tensor, scale, blocked=bool(blocked))
+        size = blocked if blocked and scale.ndim > 1 else None
+        if dtype in grids.FLOAT8_TYPES:
+            return grids.float8(where, dtype=dtype, scale=scale, axis=axis, block_axis=block_axis, block_size=size)
+        grid = grids.split_dtype(dtype)
+        if grid is None:
+            self.fail(node, f"makes {dtype or 'a type that is not stated'}, which is no grid that encodings know")
+        zeros = self._numbers(node, node.input[2]) if _has_zero_point(node) else np.zeros(scale.shape)
+        return grids.affine(
+            where,
+            bits=grid[0],
+            signed=grid[1],
+            scale=scale,
+            zero_point=zeros.reshape(scale.shape) if zeros.size == scale.size else zeros,
+            axis=axis,
+            block_axis=block_axis,
+            block_size=size,
+        )
+
+    def _axes(self, node: NodeProto, tensor: str, scale: Array, *, blocked: bool) -> tuple[int | None, int | None]:
+        """``(channel axis, block axis)``; a negative axis stays so where the rank is not known."""
+        if not scale.ndim:
+            return None, None
+        axis = int(attribute(node, "axis", 1))
+        stored = self.graph.stored.get(tensor)
+        rank = len(stored.dims) if stored is not None else self.ranks.get(tensor)
+        if blocked and scale.ndim > 1:
+            rank = scale.ndim
+        if rank is not None:
+            axis = grids.normal_axis(axis, rank, f"{self.source}: {tensor!r}")
+        if blocked and scale.ndim > 1:
+            return grids.other_axis(scale.shape, axis), axis
+        if scale.ndim != 1:
+            self.fail(node, f"has scales of {scale.ndim} dimensions, but no block size")
+        return axis, None
+
+    def _lpbq(self, node: NodeProto, scale_node: NodeProto, where: str, dtype: str) -> Value:
+        """Integer block scales that are dequantized by a float scale per channel."""
+        grid, size = grids.split_dtype(dtype), int(attribute(node, "block_size", 0))
+        blocks = self._numbers(scale_node, scale_node.input[0])
+        channels = self._numbers(scale_node, scale_node.input[1])
+        zeros = [self._numbers(owner, owner.input[2]) for owner in (node, scale_node) if _has_zero_point(owner)]
+        if grid is None or not grid[1] or not size or any(zero.any() for zero in zeros) or blocks.ndim < 2:
+            self.fail(node, "has quantized scales, but is not a symmetric blockwise weight", why="only LPBQ is known")
+        axis = grids.normal_axis(int(attribute(scale_node, "axis", 1)), blocks.ndim, where)
+        if channels.size != blocks.shape[axis]:
+            self.fail(scale_node, f"has {channels.size} scales for {blocks.shape[axis]} channels")
+        return grids.lpbq(
+            where,
+            bits=grid[0],
+            decompressed_bits=2 * grid[0],
+            channel_scale=channels.reshape([blocks.shape[axis] if dim == axis else 1 for dim in range(blocks.ndim)]),
+            block_scale=blocks,
+            block_size=size,
+            axis=axis,
+            block_axis=grids.normal_axis(int(attribute(node, "axis", 1)), blocks.ndim, where),
+            placed=True,
+        )
+
+    def _dtype(self, node: NodeProto) -> str:
+        """The integers' type, in ONNX's lower case: of the zero point, the attribute, or the stored integers."""
+        zero = self.graph.stored.get(node.input[2]) if _has_zero_point(node) else None
+        if zero is not None:
+            return dtype_name(zero.data_type)
+        if node.op_type == QUANTIZE:
+            return dtype_name(int(attribute(node, "output_dtype", 0)) or element_type("uint8"))
+        maker = self.graph.maker(node.input[0])
+        if maker is not None and maker.op_type == QUANTIZE:
+            return self._dtype(maker)
+        integers = self.graph.stored.get(node.input[0])
+        return dtype_name(integers.data_type if integers is not None else self.types.get(node.input[0], 0))
+
+    def _numbers(self, node: NodeProto, name: str) -> Array:
+        """The stored values behind an input, as float64."""
+        if name not in self.arrays:
+            self.arrays[name] = self._load(node, name)
+        return self.arrays[name]
+
+    def _load(self, node: NodeProto, name: str) -> Array:
+        tensor = self.graph.stored.get(name)
+        if tensor is None:
+            self.fail(node, f"reads {name!r}, which is computed at run time", why="an encoding holds constants")
+        if is_external(tensor):
+            outside = self.read_tensor(name) if self.read_tensor is not None else None
+            if outside is None:
+                self.fail(node, f"reads {name!r}, which is stored outside of the model and was not given")
+            return np.asarray(outside).astype(np.float64)
+        try:
+            return constant_values(tensor).astype(np.float64)
+        except (ValueError, TypeError) as error:
+            self.fail(node, f"reads {name!r}, which cannot be decoded", why=str(error))
+
+
+def _has_zero_point(node: NodeProto) -> bool:
+    return len(node.input) > 2 and bool(node.input[2])
