@@ -162,6 +162,17 @@ def test_every_android_id_of_the_tables_is_known(lint: Lint) -> None:
         assert finding.severity is Severity.ERROR
 
 
+@pytest.mark.parametrize(("arch", "known"), [("65", False), ("66", False), ("67", False), ("68", True), ("v81", True)])
+def test_an_architecture_without_an_htp_is_none(arch: str, known: bool, lint: Lint) -> None:
+    assert ("QNN266" in lint(options("ort-qnn", htp_arch=arch))) is not known
+
+
+@pytest.mark.parametrize(("target", "way"), [("sm8450", "nothing better is taken on v69"), ("sm8550", "keeps 16 bits")])
+def test_what_to_do_about_a_narrowed_operand_depends_on_the_architecture(target: str, way: str, lint: Lint) -> None:
+    (finding,) = lint({**product("uint16"), "target": target})["QNN241"]
+    assert finding.message.endswith(way)
+
+
 def test_the_precision_option_was_fine_before_2_35(lint: Lint) -> None:
     case = options(precision="float16")
     assert lint({**case, "sdk": "2.33"})["QNN260"][0].severity is Severity.INFO

@@ -12,7 +12,7 @@ from deploykit.contract.backend import Situation
 from deploykit.findings import SubjectKind
 from deploykit.graph.facts import GraphFacts, NodeFact, TensorFact
 from deploykit.rules import Found
-from deploykit_qualcomm.archs import arch_number, arch_of
+from deploykit_qualcomm.archs import arch_of
 
 if TYPE_CHECKING:
     from deploykit.encodings.values import Affine, Value
@@ -22,7 +22,6 @@ __all__ = [
     "activations",
     "arch",
     "at_node",
-    "below_arch",
     "bits_of",
     "byte_count",
     "dynamic_matmuls",
@@ -183,12 +182,6 @@ def byte_count(situation: Situation, name: str) -> int | None:
 def arch(situation: Situation) -> str:
     """The HTP architecture of the target, "" when unknown."""
     return arch_of(situation.target.device) or ""
-
-
-def below_arch(situation: Situation, number: int) -> bool:
-    """True when the architecture is known and older than ``v<number>``."""
-    known = arch_number(arch(situation))
-    return known is not None and known < number
 
 
 def dynamic_matmuls(situation: Situation) -> Iterator[NodeFact]:
