@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = ["execute"]
 
-GEN2_LAST_OPSET = 22
-
 
 def execute(package: Path, details: Prepared, plan: Plan[None], aids: Aids) -> Execution:
     """Quantize inside the unpublished package where the toolchain is installed, and judge the result."""
@@ -96,7 +94,7 @@ def _model_findings(path: Path, details: Prepared) -> tuple[Finding, ...]:
         precision=draft.precision,
         excluded=frozenset(draft.exclusions.names(draft.facts)),
         source=draft.facts,
-        last_opset=GEN2_LAST_OPSET if draft.is_gen2 else None,
+        last_opset=draft.product.opset.last or None,
         float16_source=draft.source == "float16",
     )
     return QUANTIZED_RULES.run(quantized)
