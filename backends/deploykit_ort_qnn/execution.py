@@ -18,6 +18,7 @@ from deploykit.packages.writing import json_text
 from deploykit_ort_qnn.commands import CONTEXT, MODEL
 from deploykit_ort_qnn.compiler import CompileJob, CompileOutcome, compile_model, installed_wheel
 from deploykit_ort_qnn.configs import COMPILE
+from deploykit_ort_qnn.emulation import Comparison, compare, threshold
 from deploykit_ort_qnn.evidence import EVIDENCE, evidence_json, precision_scope
 from deploykit_ort_qnn.numbers import NUMBERS, numbers_json
 from deploykit_ort_qnn.precision import PrecisionScope
@@ -138,8 +139,6 @@ def _judge_types(package: Path, draft: Draft, outcome: CompileOutcome) -> tuple[
 def _judge_numbers(
     package: Path, draft: Draft, plan: Plan[None], aids: Aids
 ) -> tuple[dict[str, Any], tuple[Finding, ...]]:
-    from deploykit_ort_qnn.emulation import Comparison, compare, threshold
-
     prepared = draft.prepared
     types = [] if prepared is None else [prepared.placed[name] for name in prepared.activations]
     job = Comparison(

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from onnx import ModelProto
+
 from deploykit.contract.backend import Progress
 from deploykit.tables.devices import Device
 from deploykit_ort_qnn.compiler import CompileJob, compile_model, installed_wheel
@@ -28,8 +30,6 @@ def preflight(model: bytes, device: Device, progress: Progress) -> Mapping[str, 
     if wheel is None or not isinstance(soc, int):
         why = "onnxruntime-qnn is not installed" if wheel is None else f"{device.id}: soc_model is not known"
         return {"available": False, "why": why}
-    from onnx import ModelProto
-
     given = ModelProto.FromString(model)
     quantized = any(node.op_type == "DequantizeLinear" for node in given.graph.node)
     prepared = provider_model(given, None, int16_matmul=has("matmul_16bit", device)) if quantized else None

@@ -12,6 +12,10 @@ from typing import TYPE_CHECKING, Any
 from deploykit.contract.backend import Aids, Execution
 from deploykit.contract.plans import Plan
 from deploykit.findings import Finding
+from deploykit.numerics.comparison import compare
+from deploykit.numerics.outputs import read_outputs
+from deploykit.numerics.rules import RULES as COMPARISON_RULES
+from deploykit.numerics.rules import Judged
 from deploykit_vitis_ai import configs
 from deploykit_vitis_ai.inspection import inspect_quantized
 from deploykit_vitis_ai.prepare import Prepared
@@ -47,9 +51,6 @@ def execute(package: Path, details: Prepared, plan: Plan[None], aids: Aids) -> E
 
 
 def _compare(folder: Path) -> Comparison:
-    from deploykit.numerics.comparison import compare
-    from deploykit.numerics.outputs import read_outputs
-
     return compare(read_outputs(folder / "baseline"), read_outputs(folder / "candidate"))
 
 
@@ -104,9 +105,6 @@ def _quality_findings(details: Prepared, comparison: Comparison | None) -> tuple
     """The rules of ``deploykit evaluate`` on the calibration samples: dead outputs are found at once."""
     if comparison is None:
         return ()
-    from deploykit.numerics.rules import RULES as COMPARISON_RULES
-    from deploykit.numerics.rules import Judged
-
     request = details.draft.situation.request
     judged = Judged(
         comparison=comparison,

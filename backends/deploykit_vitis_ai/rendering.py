@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,6 @@ def render_package(details: Prepared, plan: Plan[None], templates: Path | None) 
 
 
 def _script_values(plan: Plan[None], details: Prepared) -> dict[str, Any]:
-    from importlib.metadata import version
-
     draft = details.draft
     release = draft.release
     return {

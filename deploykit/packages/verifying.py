@@ -15,6 +15,8 @@ from deploykit.contract.plugins import load_backend
 from deploykit.contract.status import Status, status_from_json
 from deploykit.errors import DeploykitError, PackageError
 from deploykit.findings import Finding, exit_status
+from deploykit.graph import load_model
+from deploykit.numerics.probes import locate_files
 from deploykit.packages.writing import BUILD_FOLDERS, hash_file, list_files, read_manifest
 
 __all__ = ["VerifyReport", "verify_integrity", "verify_package"]
@@ -139,8 +141,6 @@ def _check(identifier: str, bad: list[str], good: str, word: str) -> Check:
 
 
 def _models(package: Path, files: Mapping[str, Any]) -> Iterator[Check]:
-    from deploykit.graph import load_model
-
     for path in sorted(files):
         if path.startswith("model/") and path.endswith(".onnx"):
             try:
@@ -160,8 +160,6 @@ def _numerics(package: Path) -> Iterator[Check]:
 
 
 def _located(name: str, model: Path, encodings: Path) -> Check:
-    from deploykit.numerics.probes import locate_files
-
     try:
         found = locate_files(model, encodings=encodings)
     except DeploykitError as error:
