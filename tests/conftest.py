@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+import tomllib
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from deploykit.contract.sample_detectors import decoder_detector as build_detect
 from deploykit.contract.sample_detectors import decoder_feeds
 from deploykit.deciding.entry_values import GridKind, affine_for_range
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
+from deploykit.findings import Finding
 from deploykit.graph import load_model, wrap_proto
 from deploykit.graph.collect import collect_facts
 from deploykit.graph.facts import GraphFacts
@@ -37,6 +39,23 @@ def graph_of() -> Callable[[str], GraphFacts]:
 def collect() -> Callable[[onnx.ModelProto], GraphFacts]:
     """Facts of any model."""
     return lambda model: collect_facts(wrap_proto(model, path=Path("model.onnx")))
+
+
+EXPECTED: dict[str, list[str]] = tomllib.loads((Path(__file__).parent / "data" / "rule_cases.toml").read_text("utf-8"))
+
+
+@pytest.fixture(scope="session")
+def as_expected() -> Callable[[str, Iterable[Finding]], None]:
+    """Asserts what the triggering case of a rule finds: severity and subject of every finding, in order.
+
+    They stand in ``data/rule_cases.toml``, by code.
+    """
+
+    def check(code: str, findings: Iterable[Finding]) -> None:
+        found = [f"{f.severity} {f.subject.kind} {f.subject.name}" for f in findings if f.code == code]
+        assert found == EXPECTED[code]
+
+    return check
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+import onnx
+from onnx import TensorProto, helper
 
 from deploykit.numerics.alignment import match_contents
 from deploykit.numerics.output_judging import OutputJudge
@@ -139,8 +141,6 @@ def _first_difference(
     job: Comparison, folder: Path, inputs: Path, progress: Progress | None
 ) -> tuple[str, str, float | None]:
     """Compile once more with every quantized tensor as an output; name the node that makes the first that differs."""
-    import onnx
-
     model = onnx.load(job.root / job.qdq)
     shown = _show_all(model)
     root = folder / "located"
@@ -185,8 +185,6 @@ def _tensor_db(one: Numbers, two: Numbers, axes: Sequence[object]) -> float:
 
 def _show_all(model: ModelProto) -> dict[str, tuple[str, str]]:
     """Make the result of every pair an output; per such tensor, in graph order, the node (and type) before the pair."""
-    from onnx import TensorProto, helper
-
     graph = model.graph
     producers = {name: node for node in graph.node for name in node.output}
     outputs = {value.name for value in graph.output}

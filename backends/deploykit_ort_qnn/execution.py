@@ -18,6 +18,7 @@ from deploykit.packages.writing import json_text
 from deploykit_ort_qnn.commands import CONTEXT, MODEL
 from deploykit_ort_qnn.compiler import CompileJob, CompileOutcome, compile_model, installed_wheel
 from deploykit_ort_qnn.configs import COMPILE
+from deploykit_ort_qnn.emulation import Comparison, compare, narrowest
 from deploykit_ort_qnn.evidence import EVIDENCE, evidence_json, precision_scope
 from deploykit_ort_qnn.numbers import NUMBERS, correctness, numbers_json
 from deploykit_ort_qnn.precision import PrecisionScope
@@ -142,8 +143,6 @@ def _judge_types(package: Path, draft: Draft, outcome: CompileOutcome) -> tuple[
 
 def _judge_numbers(package: Path, draft: Draft, plan: Plan[None], aids: Aids) -> NumericScope:
     """The emulator judged against the file on the CPU and against float; ``not_run`` says why it was not."""
-    from deploykit_ort_qnn.emulation import Comparison, compare, narrowest
-
     prepared, samples = draft.prepared, aids.samples()
     job = Comparison(
         root=package,

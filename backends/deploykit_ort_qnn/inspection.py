@@ -11,7 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from deploykit.errors import InputError
+from deploykit.graph import load_model
+from deploykit.graph.nodes import attribute
 from deploykit_ort_qnn.compiler import read_context
+from deploykit_qualcomm.archs import arch_of
+from deploykit_qualcomm.devices import qualcomm_devices
 
 __all__ = ["ContextInfo", "inspect_context"]
 
@@ -88,9 +92,6 @@ def inspect_context(path: Path) -> ContextInfo:
 
 def _chips(soc_model: int) -> tuple[str, tuple[str, ...]]:
     """The architecture and the devices of that chip number, as far as the tables know."""
-    from deploykit_qualcomm.archs import arch_of
-    from deploykit_qualcomm.devices import qualcomm_devices
-
     found = [device for device in qualcomm_devices() if device.fact("soc_model") == soc_model]
     archs = {arch for device in found if (arch := arch_of(device))}
     return (archs.pop() if len(archs) == 1 else ""), tuple(device.id for device in found)
@@ -98,9 +99,6 @@ def _chips(soc_model: int) -> tuple[str, tuple[str, ...]]:
 
 def _context_model(path: Path, folder: Path) -> tuple[dict[str, Any], Path]:
     """The ONNX side, and the binary: beside the model, or taken out of it."""
-    from deploykit.graph import load_model
-    from deploykit.graph.nodes import attribute
-
     model = load_model(path).proto
     nodes = [node for node in model.graph.node if node.op_type == "EPContext"]
     if not nodes:

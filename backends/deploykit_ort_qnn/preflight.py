@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from onnx import ModelProto
+
 from deploykit.contract.backend import Progress
 from deploykit.tables.devices import Device
 from deploykit_ort_qnn.compiler import CompileJob, compile_model, installed_wheel
@@ -17,7 +19,7 @@ from deploykit_ort_qnn.evidence import precision_scope
 from deploykit_ort_qnn.provider_model import provider_model
 from deploykit_ort_qnn.rules.compiled import RULES as COMPILE_RULES
 from deploykit_ort_qnn.rules.precision import RULES as PRECISION_RULES
-from deploykit_qualcomm.archs import arch_number, arch_of
+from deploykit_qualcomm.archs import has
 
 __all__ = ["preflight"]
 
@@ -28,12 +30,9 @@ def preflight(model: bytes, device: Device, progress: Progress) -> Mapping[str, 
     if wheel is None or not isinstance(soc, int):
         why = "onnxruntime-qnn is not installed" if wheel is None else f"{device.id}: soc_model is not known"
         return {"available": False, "why": why}
-    from onnx import ModelProto
-
     given = ModelProto.FromString(model)
-    arch = arch_number(arch_of(device) or "")
     quantized = any(node.op_type == "DequantizeLinear" for node in given.graph.node)
-    prepared = provider_model(given, None, int16_matmul=arch is not None and arch >= 73) if quantized else None
+    prepared = provider_model(given, None, int16_matmul=has("matmul_16bit", device)) if quantized else None
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         compiled = given if prepared is None else prepared.model

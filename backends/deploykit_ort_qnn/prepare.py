@@ -14,7 +14,7 @@ from deploykit.contract.kept import Kept, Same
 from deploykit.errors import InputError, UnknownTargetError, UsageError
 from deploykit.findings import Finding
 from deploykit_ort_qnn.provider_keys import Chosen, choose_options
-from deploykit_qualcomm.archs import arch_number, arch_of, capability
+from deploykit_qualcomm.archs import capability, has
 from deploykit_qualcomm.rows import Wheel
 from deploykit_qualcomm.rules.float16 import RULES as FLOAT16_RULES
 from deploykit_qualcomm.rules.float16 import Float16Plan
@@ -35,7 +35,7 @@ _MOST_BYTES = 1_800_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """The facts a plan is made of. ``arch`` is the HTP architecture's number, None when unknown.
+    """The facts a plan is made of.
 
     ``prepared`` is the QDQ model to compile, None for a float one; ``lint`` is what the shared rules say
     of the model as it was given.
@@ -44,7 +44,6 @@ class Draft:
     situation: Situation
     wheel: Wheel
     soc_model: int | None
-    arch: int | None
     fp16: bool | None
     source: Source
     precision: str
@@ -85,8 +84,6 @@ def prepare(situation: Situation, kept: Kept) -> Draft:
     """The facts for one request and the model to compile; UsageError for options that the wheel does not know."""
     request, device = situation.request, situation.target.device
     wheel = wheel_for(situation.target.requested or None)
-    arch_name = arch_of(device)
-    arch = None if arch_name is None else arch_number(arch_name)
     fp16 = capability("fp16", device=device)
     soc = device.fact("soc_model")
     source: Source = "encodings" if situation.encodings is not None else "qdq" if situation.facts.is_qdq else "float"
@@ -99,12 +96,11 @@ def prepare(situation: Situation, kept: Kept) -> Draft:
         situation=situation,
         wheel=wheel,
         soc_model=soc if isinstance(soc, int) else None,
-        arch=arch,
         fp16=None if fp16 is None else bool(fp16.value),
         source=source,
         precision=request.precision or "",
         chosen=choose_options(request.options, wheel.version),
-        prepared=None if source == "float" else _provider_model(situation, kept, int16=arch is not None and arch >= 73),
+        prepared=None if source == "float" else _provider_model(situation, kept, int16=has("matmul_16bit", device)),
         lint=(*run_lint(situation, PROVIDER), *FLOAT16_RULES.run(_float16_plan(situation, source))),
         options=request.adapter_options,
     )

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import onnx
+
 from deploykit.contract.backend import Check, Verification
 from deploykit.errors import DeploykitError
 from deploykit.findings import Finding
@@ -48,8 +50,6 @@ def verify(package: Path, manifest: Mapping[str, Any]) -> Verification:
 
 
 def _model_check(package: Path) -> Check:
-    import onnx
-
     try:
         onnx.checker.check_model(str(package / MODEL))
     except (onnx.checker.ValidationError, OSError, ValueError) as error:
@@ -88,8 +88,6 @@ def _package_findings(package: Path, manifest: Mapping[str, Any], checks: list[C
 
 
 def _scope(package: Path) -> PrecisionScope | None:
-    import onnx
-
     if not (package / EVIDENCE).exists():
         return None
     graphs, schematics = read_evidence(package / EVIDENCE)

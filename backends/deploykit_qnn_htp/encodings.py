@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 from deploykit.encodings.conversion import Conversion, OutcomeKind, convert
 from deploykit.encodings.values import Encoding, EncodingSet, Float
+from deploykit.graph.collect import constant_value
+from deploykit.quantization.completion import complete as complete_set
 from deploykit.quantization.placement import layouts
 
 if TYPE_CHECKING:
@@ -28,9 +30,6 @@ def complete(encodings: EncodingSet, situation: Situation, floats: frozenset[str
 
     ``floats`` are the tensors meant to stay float; nothing is derived for them or through them.
     """
-    from deploykit.graph.collect import constant_value
-    from deploykit.quantization.completion import complete as complete_set
-
     tensors = situation.facts.tensors
     integers = {
         entry.name: entry

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from deploykit.contract.backend import Aids, Execution
 from deploykit.contract.plans import Plan
+from deploykit.graph.weights import load_weights
+from deploykit.quantization.insert_qdq import insert_qdq
 from deploykit_qnn_htp.parts import Part
 from deploykit_qnn_htp.prepare import Prepared
 from deploykit_qnn_htp.rules.opinion import RULES as OPINION_RULES
@@ -39,11 +41,7 @@ def _ask(part: Part, aids: Aids) -> Opinion:
 
 def _quantized(part: Part) -> bytes:
     """The QDQ form of one conversion, or the float model where it has no encodings."""
-    from deploykit.graph.weights import load_weights
-
     model, completed = load_weights(part.draft.situation.model), part.draft.completed
     if completed is not None and len(completed):
-        from deploykit.quantization.insert_qdq import insert_qdq
-
         model = insert_qdq(model, completed, bias="float").model
     return bytes(model.SerializeToString())

@@ -11,6 +11,7 @@ from deploykit.errors import DefectError
 from deploykit.findings import Finding
 from deploykit_qnn_htp.commands import Paths
 from deploykit_qnn_htp.draft import FLOAT_KINDS, Candidate, Draft
+from deploykit_qnn_htp.encodings import written
 from deploykit_qnn_htp.prepare import DraftedPart
 from deploykit_qnn_htp.selection import Selection, select_route
 
@@ -44,8 +45,6 @@ class Part:
     @cached_property
     def conversion(self) -> Conversion | None:
         """The encodings as the converter gets them."""
-        from deploykit_qnn_htp.encodings import written
-
         return written(self.candidate)
 
     @property

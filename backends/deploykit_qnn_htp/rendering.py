@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from deploykit.contract.backend import BytesFile, JsonFile, PackageFile, Situation, TextFile, copied_model
 from deploykit.contract.plans import Plan
+from deploykit.numerics.samples import read_samples
 from deploykit_qnn_htp.parts import Part
 from deploykit_qnn_htp.prepare import Prepared
 from deploykit_qnn_htp.scripts import scripts
@@ -59,8 +60,6 @@ def _calibration(situation: Situation, candidate: Candidate) -> Iterator[Package
     path = situation.request.calibration
     if path is None or not candidate.route.input_list:
         return
-    from deploykit.numerics.samples import read_samples
-
     lines = []
     for index, sample in enumerate(read_samples(path, situation.facts)):
         words = []

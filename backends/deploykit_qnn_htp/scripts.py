@@ -7,6 +7,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from onnx import ModelProto
+
 from deploykit.contract.backend import PackageFile, Situation, TextFile
 from deploykit.contract.plans import Plan
 from deploykit.packages.rendering import render
@@ -71,8 +73,6 @@ def _outputs(situation: Situation) -> list[str]:
     """What the chain on the host writes: the outputs of the device, and those of the tail."""
     names = list(situation.facts.outputs)
     if situation.tail is not None:
-        from onnx import ModelProto
-
         names += [item.name for item in ModelProto.FromString(situation.tail).graph.output]
     return list(dict.fromkeys(names))
 
@@ -81,8 +81,6 @@ def _inputs(situation: Situation) -> set[str]:
     """The inputs of the model as it was given: the tail may read some that the device does not."""
     names = set(situation.facts.inputs)
     if situation.tail is not None:
-        from onnx import ModelProto
-
         names |= {item.name for item in ModelProto.FromString(situation.tail).graph.input}
     return names - set(situation.facts.outputs)
 

@@ -12,7 +12,11 @@ from typing import TYPE_CHECKING
 from deploykit.contract.backend import Request, Situation
 from deploykit.errors import UsageError
 from deploykit.findings import Finding
+from deploykit.graph import wrap_proto
+from deploykit.graph.collect import collect_facts
+from deploykit.quantization.float_propagation import predict_float_set
 from deploykit_qnn_htp.draft import Draft, draft_of, float16_plan
+from deploykit_qnn_htp.encodings import complete
 from deploykit_qnn_htp.routes import Intent, load_routes
 from deploykit_qnn_htp.rules.prepared import RULES as DRAFT_RULES
 from deploykit_qualcomm.rules.float16 import RULES as FLOAT16_RULES
@@ -50,9 +54,6 @@ def _check_options(request: Request) -> None:
 
 def _situation_of(whole: Draft, segment: Segment) -> Situation:
     """The segment as if it were the model that was asked for."""
-    from deploykit.graph import wrap_proto
-    from deploykit.graph.collect import collect_facts
-
     situation = whole.situation
     model = wrap_proto(segment.model, path=situation.model.path)
     facts = collect_facts(model)
@@ -93,9 +94,6 @@ def _wholly_integer(draft: Draft) -> Draft:
     """A quantized segment has no float set: what has no entry there is a gap, not an intent."""
     if draft.intent is not Intent.MIXED or draft.source is None or draft.before is None:
         return draft
-    from deploykit.quantization.float_propagation import predict_float_set
-    from deploykit_qnn_htp.encodings import complete
-
     completed = complete(draft.source, draft.situation, frozenset())
     return replace(
         draft,

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from deploykit.contract.backend import Check, Verification
+from deploykit.encodings.reading import read_encodings
 from deploykit.errors import DeploykitError
 from deploykit.tables.reading import read_json
+from deploykit_qualcomm.qnn_types import mangled, same_grid, type_name
 from deploykit_qualcomm.tables import load_sdk_table
 
 __all__ = ["verify"]
@@ -36,8 +38,6 @@ def verify(package: Path, manifest: Mapping[str, Any]) -> Verification:
 
 
 def _encodings(package: Path) -> Iterator[Check]:
-    from deploykit.encodings.reading import read_encodings
-
     for path in sorted((package / "encodings").glob("*.json")):
         if path.name == "float_tensors.json":
             continue
@@ -137,8 +137,6 @@ def _read_types(path: Path) -> dict[str, str]:
 
 
 def _compare(net_json: Path, intended: Mapping[str, str]) -> Iterator[_Compared]:
-    from deploykit_qualcomm.qnn_types import mangled, same_grid, type_name
-
     names = {mangled(name): name for name in intended}
     try:
         tensors = json.loads(net_json.read_text("utf-8"))["graph"]["tensors"]

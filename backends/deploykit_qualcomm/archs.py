@@ -5,7 +5,7 @@ from __future__ import annotations
 from deploykit.tables.devices import Device, Fact
 from deploykit_qualcomm.tables import tables
 
-__all__ = ["arch_number", "arch_of", "capability", "has_htp", "known_archs"]
+__all__ = ["arch_number", "arch_of", "capability", "has", "known_archs", "lacks"]
 
 
 def known_archs() -> tuple[str, ...]:
@@ -39,7 +39,13 @@ def capability(name: str, *, arch: str | None = None, device: Device | None = No
     return None if row is None else row.facts.get(name)
 
 
-def has_htp(device: Device) -> bool | None:
-    """Whether the chip has an HTP at all; None when its architecture is unknown."""
-    fact = capability("htp", device=device)
-    return None if fact is None else bool(fact.value)
+def has(name: str, device: Device) -> bool:
+    """True when a device is known to have a capability."""
+    fact = capability(name, device=device)
+    return fact is not None and fact.value is True
+
+
+def lacks(name: str, device: Device) -> bool:
+    """True when a device is known not to have a capability; unknown is neither."""
+    fact = capability(name, device=device)
+    return fact is not None and fact.value is False

@@ -215,7 +215,8 @@ class Arch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchFile:
-    """``archs.toml``."""
+    """``archs.toml``. ``features`` names the capabilities that are a feature of every SDK release as well."""
 
     schema: int
+    features: tuple[str, ...]
     arch: Mapping[str, Arch]

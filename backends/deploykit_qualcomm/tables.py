@@ -17,7 +17,7 @@ from packaging.version import InvalidVersion, Version
 
 from deploykit.errors import InputError
 from deploykit.findings import Confidence
-from deploykit.tables.capabilities import ConfigKey, Feature, Flag, SdkTable
+from deploykit.tables.capabilities import ConfigKey, Feature, Flag, SdkTable, Status
 from deploykit.tables.reading import read_toml, structure
 from deploykit_qualcomm.rows import (
     ArchFile,
@@ -216,12 +216,29 @@ class Tables:
             later = _parsed(tool.read_at) > _parsed(version)
             rows = tuple(_lowered(row, tool.read_at) for row in tool.flag) if later else tool.flag
             _replace_rows(flags, rows, _flag_key, f"tools/{tool.tool}.toml: flag")
-        features: dict[Any, Feature] = {}
+        features = {_feature_key(row): row for row in self._arch_features(version)}
         base = self._read(FeatureFile, "features.toml", since=version).feature
         _replace_rows(features, base, _feature_key, "features.toml: feature")
         keys: dict[Any, ConfigKey] = {}
         _replace_rows(keys, self.keys.key, _config_key, "config_keys.toml: key")
         return flags, features, keys
+
+    def _arch_features(self, since: str) -> Iterator[Feature]:
+        """What an architecture can or cannot do, as a feature of the oldest release that has rows."""
+        for arch, row in self.archs.arch.items():
+            for name in self.archs.features:
+                fact = row.facts.get(name)
+                if fact is not None:
+                    yield Feature(
+                        feature=name.replace("_", "-"),
+                        arch=arch,
+                        status=Status.SUPPORTED if fact.value is True else Status.UNSUPPORTED,
+                        note=fact.note,
+                        source=fact.source,
+                        confidence=fact.confidence,
+                        contradicts=fact.contradicts,
+                        since=since,
+                    )
 
     def _raise_confidence(self, flags: dict[Any, Flag], file: SdkFile) -> None:
         """Give rows their own confidence from the release on that their list describes."""

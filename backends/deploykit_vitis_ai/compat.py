@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from deploykit.tables.capabilities import CompatRow, Status
 from deploykit_vitis_ai import tables
+from deploykit_vitis_ai.products import product_of
 
 __all__ = ["compat_rows"]
 
-_PRODUCT_NAMES = {"versal_ai_edge_gen2": "Vitis AI gen 2", "ryzen_ai": "Ryzen AI"}
 _GONE = ("absent", "dead", "superseded")
 
 
@@ -45,8 +45,8 @@ def _row(
     )
 
 
-def _products(products: tuple[str, ...]) -> str:
-    return ", ".join(_PRODUCT_NAMES.get(product, product) for product in products)
+def _products(names: tuple[str, ...]) -> str:
+    return ", ".join(product_of(product).name or product for product in names)
 
 
 def _quark_options() -> Iterator[CompatRow]:
@@ -139,7 +139,9 @@ def _formats() -> Iterator[CompatRow]:
 def _releases() -> Iterator[CompatRow]:
     for bound in tables.driver_bounds():
         note = f"NPU driver at least {bound.driver_min}"
-        yield _row("npu driver", bound, tool="driver", note=note, sdk=bound.ep_version, arch="Ryzen AI")
+        yield _row(
+            "npu driver", bound, tool="driver", note=note, sdk=bound.ep_version, arch=_products((bound.product,))
+        )
     for release in tables.releases():
         if not release.established:
             continue

@@ -10,7 +10,8 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from deploykit.numerics.samples import Calibration, InputSpec
-from deploykit_vitis_ai.draft import Draft, preset_of
+from deploykit_vitis_ai.draft import Draft
+from deploykit_vitis_ai.products import product_of
 from deploykit_vitis_ai.tables import VaimlKey, passes, quark_options, vaiml_keys
 
 __all__ = [
@@ -34,6 +35,7 @@ VALIDATION = "config/validation_only_bf16.json"
 CACHE = "artifacts/cache"
 _PROTOBUF_ROOM = 1_900_000_000
 """Bytes of weights beyond which a model does not fit into one file."""
+_VINT8 = "VINT8"
 TOP_LEVEL = ("passes", "target", "targets")
 
 
@@ -56,7 +58,8 @@ def compiled_model(draft: Draft) -> str:
 
 def quantize_recipe(draft: Draft, calibration: Mapping[str, Any], inputs: tuple[InputSpec, ...]) -> dict[str, Any]:
     """What ``scripts/quantize.py`` does; ``calibration`` is its ``calibration`` entry without the inputs."""
-    vint8 = draft.precision in ("vint8", "mixed")
+    preset = "" if draft.route is None else draft.route.preset
+    vint8 = preset == _VINT8
     attributes: dict[str, Any] = dict(_mandatory("attribute")) if vint8 else {}
     extra: dict[str, Any] = dict(_mandatory("extra")) if vint8 else {}
     if draft.facts.weight_bytes > _PROTOBUF_ROOM:
@@ -67,7 +70,7 @@ def quantize_recipe(draft: Draft, calibration: Mapping[str, Any], inputs: tuple[
         "schema": 1,
         "quark": draft.toolchain.partition("==")[2],
         "precision": draft.precision,
-        "preset": preset_of(draft.precision),
+        "preset": preset,
         "source": float_model(draft),
         "output": compiled_model(draft),
         "attributes": attributes | draft.options.attributes,
@@ -146,8 +149,8 @@ def calibration_entry(
 
 
 def vitisai_config(draft: Draft) -> dict[str, Any] | None:
-    """The compiler's configuration; None on the INT8 route of Ryzen AI, which takes provider options only."""
-    if draft.is_ryzen and draft.precision not in ("bf16", "mixed", "vint8"):
+    """The compiler's configuration; None for a format whose compiler takes provider options only."""
+    if draft.precision not in draft.product.configured:
         return None
     wanted = [row for row in passes() if draft.options.cpu_partition or row.name in ("init", "vaiml_partition")]
     listed: list[dict[str, Any]] = [{"name": row.name, "plugin": row.plugin} for row in wanted]
@@ -160,10 +163,10 @@ def vitisai_config(draft: Draft) -> dict[str, Any] | None:
 
 
 def _vaiml(draft: Draft) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    if draft.is_gen2:
-        values["device"] = draft.device_facts["config_device"]
-        values |= _conversions(draft)
+    own = {row.name for row in vaiml_keys() if draft.product.id in row.products}
+    values = {name: value for name, value in _conversions(draft).items() if name in own}
+    if draft.product.config_device:
+        values = {"device": draft.device_facts["config_device"], **values}
     values |= draft.options.vaiml
     if draft.precision == "mixed":
         values["fe_args"] = _joined(values.get("fe_args", ""), "match-power-of-two-quant-kernel=1")
@@ -185,17 +188,18 @@ def session_config(draft: Draft) -> dict[str, Any]:
     """What compile.py and run.py open a session with; paths are relative to the package."""
     model = compiled_model(draft)
     options: dict[str, Any] = {"cache_dir": CACHE, "cache_key": PurePosixPath(model).stem}
-    if vitisai_config(draft) is not None:
+    configured = vitisai_config(draft) is not None
+    if configured:
         options["config_file"] = CONFIG
-    if draft.is_gen2:
-        options["target"] = "VAIML"
-    elif draft.precision not in ("bf16", "mixed", "vint8"):
+    if draft.product.provider_target:
+        options["target"] = draft.product.provider_target
+    elif not configured:
         options |= {"target": draft.device_facts["provider_target"], "enable_cache_file_io_in_mem": "0"}
         if "xclbin" in draft.device_facts:
             options["xclbin"] = draft.device_facts["xclbin"].replace("\\", "/")
     return {
         "schema": 1,
-        "product": draft.product,
+        "product": draft.product.id,
         "model": model,
         "float_model": float_model(draft),
         "providers": ["VitisAIExecutionProvider"],
@@ -232,8 +236,8 @@ def _problems(config: Mapping[str, Any], product: str) -> Iterator[str]:
         if target.get("pass") != listed:
             yield f"targets.{target.get('name')}.pass: {target.get('pass')} differs from the passes {listed}"
     partition: Mapping[str, Any] = next((e for e in config.get("passes", []) if e.get("name") == "vaiml_partition"), {})
-    if product == "versal_ai_edge_gen2" and "device" not in partition.get("vaiml_config", {}):
-        yield "passes.vaiml_partition.vaiml_config.device: missing; gen 2 needs it"
+    if product_of(product).config_device and "device" not in partition.get("vaiml_config", {}):
+        yield "passes.vaiml_partition.vaiml_config.device: missing; this product needs it"
 
 
 def _vaiml_problems(values: Mapping[str, Any], product: str) -> Iterator[str]:

@@ -13,22 +13,13 @@ from deploykit.contract.backend import Situation
 from deploykit.graph.facts import GraphFacts
 from deploykit_vitis_ai.config_keys import ChosenOptions, parse_options
 from deploykit_vitis_ai.exclusions import Exclusions, resolve_exclusions
-from deploykit_vitis_ai.tables import Fp16Way, Release, fp16_ways, precisions
-from deploykit_vitis_ai.targets import GEN2, RYZEN, release_of
+from deploykit_vitis_ai.products import Product, product_of
+from deploykit_vitis_ai.routes import AS_IS, RouteRow, meant_by, quark_formats, route_row
+from deploykit_vitis_ai.tables import Fp16Way, Release, fp16_ways
+from deploykit_vitis_ai.targets import release_of
 
-__all__ = ["INTEGER", "Draft", "make_draft"]
+__all__ = ["Draft", "make_draft"]
 
-INTEGER = ("vint8", "mixed", "xint8", "a8w8", "a16w8")
-"""The formats that Quark makes."""
-
-_FAMILIES: Mapping[str, tuple[str, ...]] = {
-    "w8a8": ("vint8", "a8w8", "xint8"),
-    "int8": ("vint8", "xint8"),
-    "w8a16": ("a16w8",),
-    "vint8+bf16": ("mixed",),
-    "vint8+fp16": ("mixed",),
-}
-"""Names other tool chains use, with the formats that mean them here, best first."""
 
 DEFAULT_TOOLCHAIN = "quark==0.13"
 
@@ -37,12 +28,12 @@ DEFAULT_TOOLCHAIN = "quark==0.13"
 class Draft:
     """What was asked for and what it amounts to.
 
-    ``precision`` is a format of ``data/precisions.toml`` in lower case, ``as-is`` for a model that is quantized
-    already, or "" when none was given and none can be chosen. ``source`` is float32, float16 or qdq.
+    ``precision`` is a format of ``data/routes.toml``, ``as-is`` for a model that is quantized already, or "" when
+    none was given and none can be chosen. ``source`` is float32, float16 or qdq.
     """
 
     situation: Situation
-    product: str
+    product: Product
     release: Release | None
     asked: str
     precision: str
@@ -77,22 +68,17 @@ class Draft:
     @property
     def needs_quark(self) -> bool:
         """True when Quark has to make the model."""
-        return self.precision in INTEGER and self.source != "qdq"
+        return self.precision in quark_formats() and self.source != "qdq"
+
+    @property
+    def route(self) -> RouteRow | None:
+        """What becomes of the model for its format, None for a format that is none."""
+        return route_row(self.precision)
 
     @property
     def precision_with_exclusions(self) -> str:
         """What to ask for to leave a part in float: a format of its own on gen 2, the same format elsewhere."""
-        return "mixed" if self.precision in ("vint8", "mixed") else self.precision
-
-    @property
-    def is_gen2(self) -> bool:
-        """Versal AI Edge Gen 2, compiled ahead on a host."""
-        return self.product == GEN2
-
-    @property
-    def is_ryzen(self) -> bool:
-        """A PC with Ryzen AI."""
-        return self.product == RYZEN
+        return (self.route.with_exclusions if self.route is not None else "") or self.precision
 
     @property
     def float16_way(self) -> Fp16Way | None:
@@ -105,13 +91,13 @@ class Draft:
 def make_draft(situation: Situation) -> Draft:
     """Work the request out; raises UsageError for options that make no sense."""
     device, request = situation.target.device, situation.request
-    product = str(device.fact("product"))
+    product = product_of(str(device.fact("product")))
     given = request.adapter_options
     exclusions = resolve_exclusions(situation.facts, given.get("exclude_node", ()), given.get("exclude_subgraph", ()))
     source = _source(situation.facts)
     offered = device.fact("precisions") or ()
     release = release_of(situation.target)
-    options = parse_options(request.options, product=product, device_class=str(device.fact("device_class") or ""))
+    options = parse_options(request.options, product=product.id, device_class=str(device.fact("device_class") or ""))
     return Draft(
         situation=situation,
         product=product,
@@ -135,12 +121,12 @@ def _toolchain(options: ChosenOptions, release: Release | None) -> str:
 def _precision(asked: str, offered: tuple[str, ...], source: str, exclusions: Exclusions) -> str:
     if not asked:
         if source == "qdq":
-            return "as-is"
+            return AS_IS
         return "bf16" if "bf16" in offered else ""
-    name = asked.lower()
-    family = _FAMILIES.get(name, (name,))
+    family = meant_by(asked.lower())
     chosen = next((member for member in family if member in offered), family[0])
-    return "mixed" if chosen == "vint8" and exclusions else chosen
+    route = route_row(chosen)
+    return route.with_exclusions if exclusions and route is not None and route.with_exclusions else chosen
 
 
 def _source(facts: GraphFacts) -> str:
@@ -148,10 +134,3 @@ def _source(facts: GraphFacts) -> str:
         return "qdq"
     weights = [fact.dtype for fact in facts.tensors.values() if fact.is_weight and fact.is_float]
     return "float16" if weights.count("float16") > len(weights) / 2 else "float32"
-
-
-def preset_of(precision: str) -> str:
-    """The name of Quark's preset for a format."""
-    if precision == "mixed":
-        return "VINT8"
-    return next(row.quark_preset for row in precisions() if row.name.lower() == precision)

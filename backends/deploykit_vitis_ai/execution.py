@@ -12,6 +12,10 @@ from typing import TYPE_CHECKING, Any
 from deploykit.contract.backend import Aids, Execution
 from deploykit.contract.plans import Plan
 from deploykit.findings import Finding
+from deploykit.numerics.comparison import compare
+from deploykit.numerics.outputs import read_outputs
+from deploykit.numerics.rules import RULES as COMPARISON_RULES
+from deploykit.numerics.rules import Judged
 from deploykit_vitis_ai import configs
 from deploykit_vitis_ai.inspection import inspect_quantized
 from deploykit_vitis_ai.prepare import Prepared
@@ -24,8 +28,6 @@ if TYPE_CHECKING:
     from deploykit.numerics.comparison import Comparison
 
 __all__ = ["execute"]
-
-GEN2_LAST_OPSET = 22
 
 
 def execute(package: Path, details: Prepared, plan: Plan[None], aids: Aids) -> Execution:
@@ -49,9 +51,6 @@ def execute(package: Path, details: Prepared, plan: Plan[None], aids: Aids) -> E
 
 
 def _compare(folder: Path) -> Comparison:
-    from deploykit.numerics.comparison import compare
-    from deploykit.numerics.outputs import read_outputs
-
     return compare(read_outputs(folder / "baseline"), read_outputs(folder / "candidate"))
 
 
@@ -96,7 +95,7 @@ def _model_findings(path: Path, details: Prepared) -> tuple[Finding, ...]:
         precision=draft.precision,
         excluded=frozenset(draft.exclusions.names(draft.facts)),
         source=draft.facts,
-        last_opset=GEN2_LAST_OPSET if draft.is_gen2 else None,
+        last_opset=draft.product.opset.last or None,
         float16_source=draft.source == "float16",
     )
     return QUANTIZED_RULES.run(quantized)
@@ -106,9 +105,6 @@ def _quality_findings(details: Prepared, comparison: Comparison | None) -> tuple
     """The rules of ``deploykit evaluate`` on the calibration samples: dead outputs are found at once."""
     if comparison is None:
         return ()
-    from deploykit.numerics.rules import RULES as COMPARISON_RULES
-    from deploykit.numerics.rules import Judged
-
     request = details.draft.situation.request
     judged = Judged(
         comparison=comparison,

@@ -6,49 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from deploykit.contract.plans import Plan, Precision, Rejected, Route, Step
-from deploykit.findings import Confidence
+from deploykit.errors import DefectError
 from deploykit_vitis_ai import configs
 from deploykit_vitis_ai.draft import Draft
 from deploykit_vitis_ai.prepare import Prepared
+from deploykit_vitis_ai.routes import AS_IS, route_row
 from deploykit_vitis_ai.types import activation_types
 
 __all__ = ["make_plan"]
-
-
-_ROUTES: dict[str, tuple[str, Confidence, tuple[str, ...]]] = {
-    "vint8": (
-        "Quark makes a VINT8 model with the four options that the compiler needs",
-        Confidence.DOCUMENTED,
-        ('AMD documentation page "Model Quantization", Vitis AI 6.2 (June 2026)',),
-    ),
-    "mixed": (
-        "Quark makes a VINT8 model and leaves the named part in float, which the compiler converts",
-        Confidence.DOCUMENTED,
-        ("repository amd/Vitis-AI, branch 6.3", "vitisai.docs.amd.com: mixed_precision_compilation"),
-    ),
-    "xint8": (
-        "Quark makes an XINT8 model for the INT8 compiler",
-        Confidence.DOCUMENTED,
-        ("repository amd/ryzen-ai-documentation",),
-    ),
-    "a8w8": ("Quark makes an A8W8 model", Confidence.DOCUMENTED, ("repository amd/ryzen-ai-documentation",)),
-    "a16w8": ("Quark makes an A16W8 model", Confidence.DOCUMENTED, ("repository amd/ryzen-ai-documentation",)),
-    "bf16": (
-        "the compiler gets the float32 model and converts it to bfloat16 itself",
-        Confidence.DOCUMENTED,
-        ("vitisai.docs.amd.com, projects/gen2", "repository amd/ryzen-ai-documentation"),
-    ),
-    "fp16": (
-        "the compiler gets the float32 model and converts it to float16 itself",
-        Confidence.DOCUMENTED,
-        ("vitisai.docs.amd.com, projects/gen2", "repository Xilinx/ross-ai-assistant"),
-    ),
-    "as-is": (
-        "the model is quantized already and goes to the compiler unchanged",
-        Confidence.DOCUMENTED,
-        ("repository amd/ryzen-ai-documentation",),
-    ),
-}
 
 
 def make_plan(prepared: Prepared) -> Plan[None]:
@@ -56,7 +21,7 @@ def make_plan(prepared: Prepared) -> Plan[None]:
     draft, findings = prepared.draft, prepared.findings
     situation = draft.situation
     blocking = tuple(dict.fromkeys(finding.code for finding in findings if finding.blocks))
-    possible = draft.precision in _ROUTES and not blocking
+    possible = draft.route is not None and not blocking
     return Plan(
         backend="vitis-ai",
         target=situation.target.device.to_json(),
@@ -77,8 +42,10 @@ def _route_id(draft: Draft) -> str:
 
 
 def _route(draft: Draft) -> Route:
-    why, confidence, sources = _ROUTES["as-is" if draft.source == "qdq" else draft.precision]
-    return Route(id=_route_id(draft), why=why, confidence=confidence, sources=sources)
+    row = route_row(AS_IS if draft.source == "qdq" else draft.precision)
+    if row is None:
+        raise DefectError(f"no route for {draft.precision!r}")
+    return Route(id=_route_id(draft), why=row.why, confidence=row.confidence, sources=row.source)
 
 
 def _steps(draft: Draft) -> tuple[Step, ...]:
@@ -95,7 +62,6 @@ def _steps(draft: Draft) -> tuple[Step, ...]:
                 note=f"in an environment with {draft.toolchain}",
             )
         )
-    where = "inside the Vitis AI container" if draft.is_gen2 else "in Ryzen AI's environment"
     steps.append(
         Step(
             id="compile",
@@ -103,7 +69,7 @@ def _steps(draft: Draft) -> tuple[Step, ...]:
             argv=("python", "scripts/compile.py"),
             inputs=(compiled, configs.SESSION),
             outputs=(f"{configs.CACHE}/{Path(compiled).stem}",),
-            note=where,
+            note=draft.product.compiled,
         )
     )
     steps.append(
@@ -134,16 +100,11 @@ def _configs(details: Prepared) -> dict[str, Any]:
     return dict(sorted(made.items()))
 
 
-_TYPES = {"vint8": "int8", "mixed": "int8", "xint8": "uint8", "a8w8": "int8", "a16w8": "int16"}
-_FLOATS = {"bf16": "bfloat16", "fp16": "float16"}
-
-
 def _precision(draft: Draft) -> Precision:
     """Per activation: the format that was asked for, float where the user left a node out."""
-    if draft.needs_quark and draft.precision in _TYPES:
-        types = activation_types(draft.facts, draft.exclusions.indices, _TYPES[draft.precision])
-    elif draft.precision in _FLOATS:
-        types = activation_types(draft.facts, (), _FLOATS[draft.precision])
-    else:
+    row = draft.route
+    if row is None or not row.activation or (row.maker == "quark" and not draft.needs_quark):
         return Precision()
+    excluded = draft.exclusions.indices if draft.needs_quark else ()
+    types = activation_types(draft.facts, excluded, row.activation)
     return Precision(intended=types, expected=dict(types))

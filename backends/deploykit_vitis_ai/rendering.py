@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ def render_package(details: Prepared, plan: Plan[None], templates: Path | None) 
     scripts = ["compile.py", "run.py", "build.sh", "run_on_device.sh"]
     if uses_data:
         scripts.insert(0, "quantize.py")
-    if draft.is_ryzen:
+    if draft.product.windows:
         scripts.append("build.ps1")
     for script in scripts:
         text = render(f"vitis_ai/scripts/{script}.j2", values, templates=templates)
@@ -39,8 +40,6 @@ def render_package(details: Prepared, plan: Plan[None], templates: Path | None) 
 
 
 def _script_values(plan: Plan[None], details: Prepared) -> dict[str, Any]:
-    from importlib.metadata import version
-
     draft = details.draft
     release = draft.release
     return {
@@ -50,7 +49,8 @@ def _script_values(plan: Plan[None], details: Prepared) -> dict[str, Any]:
         "route": plan.route.id if plan.route is not None else "",
         "quark": draft.toolchain,
         "needs_quark": draft.needs_quark,
-        "is_gen2": draft.is_gen2,
+        "compiled_ahead": draft.product.compiled_ahead,
+        "needs": draft.product.needs,
         "compiled": configs.compiled_model(draft),
         "random_data": draft.random_data and draft.needs_quark,
     }

@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from deploykit.contract.toolchains import load_toolchains
+from deploykit.diagnosis import diagnose
 from deploykit.errors import InputError, ToolError
 from deploykit.system import Environment, environment_of, select
 from deploykit.system.processes import Completed
 from deploykit.tables.reading import read_json
+from deploykit_vitis_ai.known_errors import known_errors
 from deploykit_vitis_ai.tables import DATA
 
 __all__ = ["QuarkRun", "quark_environment", "run_quark"]
@@ -106,9 +108,6 @@ def _failure(environment: Environment, done: Completed, result: Mapping[str, Any
 
 def _known_cause(log: Path) -> tuple[str, str]:
     """Cause and way out of the first known error that the log shows."""
-    from deploykit.diagnosis import diagnose
-    from deploykit_vitis_ai.known_errors import known_errors
-
     if not log.is_file():
         return "", ""
     with log.open("rb") as stream:

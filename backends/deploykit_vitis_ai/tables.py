@@ -28,6 +28,7 @@ __all__ = [
     "QuarkOption",
     "QuarkRelease",
     "Release",
+    "Sourced",
     "VaimlKey",
     "constraints",
     "devices",
@@ -42,8 +43,10 @@ __all__ = [
     "quark_names",
     "quark_options",
     "quark_releases",
+    "read_rows",
     "releases",
     "sources",
+    "spell_out",
     "vaiml_keys",
 ]
 
@@ -170,7 +173,7 @@ class Mix(Sourced):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrecisionRow(Sourced):
-    """One number format, the products and devices that have it, and the preset that makes it."""
+    """One number format, and the products and devices that have it; what makes it stands in ``routes.toml``."""
 
     name: str
     products: tuple[str, ...]
@@ -178,7 +181,6 @@ class PrecisionRow(Sourced):
     activation: str = ""
     weight: str = ""
     scale: str = ""
-    quark_preset: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,8 +194,9 @@ class Constraint(Sourced):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound(Sourced):
-    """The oldest NPU driver that one release of the execution provider accepts."""
+    """The oldest NPU driver that one release of a product's execution provider accepts."""
 
+    product: str
     ep_version: str
     driver_min: str
 
@@ -225,7 +228,8 @@ def sources() -> Mapping[str, str]:
     return structure(Mapping[str, str], read_toml(DATA / "sources.toml")["sources"], where="sources.toml")  # type: ignore[type-abstract]
 
 
-def _rows(kind: type[R], file: str, key: str) -> tuple[R, ...]:
+def read_rows(kind: type[R], file: str, key: str) -> tuple[R, ...]:
+    """The rows of one list of one data file, their sources spelled out."""
     table = read_toml(DATA / file)
     if table.get("schema") != 1:
         raise InputError(f"{file}: schema: {table.get('schema')!r} is not known", next="schema 1 is read")
@@ -249,7 +253,7 @@ def _spell_one(text: str) -> str:
 @cache
 def quark_options() -> tuple[QuarkOption, ...]:
     """The allow-list of Quark's options, names that Quark ignores included (their ``status`` says so)."""
-    return _rows(QuarkOption, "quark/options.toml", "option")
+    return read_rows(QuarkOption, "quark/options.toml", "option")
 
 
 @cache
@@ -267,67 +271,67 @@ def quark_names() -> Mapping[str, str]:
 @cache
 def presets() -> tuple[Preset, ...]:
     """Quark's presets."""
-    return _rows(Preset, "quark/presets.toml", "preset")
+    return read_rows(Preset, "quark/presets.toml", "preset")
 
 
 @cache
 def quark_releases() -> tuple[QuarkRelease, ...]:
     """Quark's releases."""
-    return _rows(QuarkRelease, "quark/releases.toml", "release")
+    return read_rows(QuarkRelease, "quark/releases.toml", "release")
 
 
 @cache
 def fp16_ways() -> tuple[Fp16Way, ...]:
     """What each tried release of Quark makes of float16 models."""
-    return _rows(Fp16Way, "quark/fp16.toml", "way")
+    return read_rows(Fp16Way, "quark/fp16.toml", "way")
 
 
 @cache
 def provider_options() -> tuple[ProviderOption, ...]:
     """The options of the execution provider, old spellings included."""
-    return _rows(ProviderOption, "provider_options.toml", "option")
+    return read_rows(ProviderOption, "provider_options.toml", "option")
 
 
 @cache
 def env_vars() -> tuple[EnvVar, ...]:
     """The environment variables, dead ones included."""
-    return _rows(EnvVar, "env_vars.toml", "variable")
+    return read_rows(EnvVar, "env_vars.toml", "variable")
 
 
 @cache
 def passes() -> tuple[Pass, ...]:
     """The passes of ``vitisai_config.json`` in their order."""
-    return tuple(sorted(_rows(Pass, "vaiml_config.toml", "pass"), key=lambda row: row.order))
+    return tuple(sorted(read_rows(Pass, "vaiml_config.toml", "pass"), key=lambda row: row.order))
 
 
 @cache
 def vaiml_keys() -> tuple[VaimlKey, ...]:
     """The keys of ``vaiml_config``."""
-    return _rows(VaimlKey, "vaiml_config.toml", "key")
+    return read_rows(VaimlKey, "vaiml_config.toml", "key")
 
 
 @cache
 def mixes() -> tuple[Mix, ...]:
     """Compiler options per kind of model."""
-    return _rows(Mix, "mixed_precision.toml", "mix")
+    return read_rows(Mix, "mixed_precision.toml", "mix")
 
 
 @cache
 def precisions() -> tuple[PrecisionRow, ...]:
     """Number formats."""
-    return _rows(PrecisionRow, "precisions.toml", "precision")
+    return read_rows(PrecisionRow, "precisions.toml", "precision")
 
 
 @cache
 def constraints() -> tuple[Constraint, ...]:
     """What the compilers ask of a model."""
-    return _rows(Constraint, "constraints.toml", "constraint")
+    return read_rows(Constraint, "constraints.toml", "constraint")
 
 
 @cache
 def driver_bounds() -> tuple[Bound, ...]:
-    """Driver bounds of Ryzen AI."""
-    return _rows(Bound, "drivers.toml", "bound")
+    """Driver bounds, release by release."""
+    return read_rows(Bound, "drivers.toml", "bound")
 
 
 @cache

@@ -8,21 +8,17 @@ from deploykit.contract.targets import Target
 from deploykit.errors import UnknownTargetError
 from deploykit.tables.capabilities import SdkTable
 from deploykit.tables.devices import Device
+from deploykit_vitis_ai.products import product_of
 from deploykit_vitis_ai.rules.target import RULES as TARGET_RULES
 from deploykit_vitis_ai.rules.target import Choice
 from deploykit_vitis_ai.tables import Release, releases
 
-__all__ = ["PRODUCTS", "is_older", "release_of", "resolve"]
-
-GEN2 = "versal_ai_edge_gen2"
-RYZEN = "ryzen_ai"
-PRODUCTS = {GEN2: "Vitis AI", RYZEN: "Ryzen AI"}
-"""The products that are packaged for, with the name of the SDK whose releases count."""
+__all__ = ["is_older", "release_of", "resolve"]
 
 
-def is_older(version: str, bound: tuple[int, int]) -> bool:
-    """True when a version lies below ``bound``, its first two numbers."""
-    return Version(version).release[:2] < bound
+def is_older(release: Release | None, bound: str) -> bool:
+    """True when a release lies below the series ``bound``; never without a release or a bound."""
+    return release is not None and bool(bound) and Version(release.version).release[:2] < Version(bound).release[:2]
 
 
 def release_of(target: Target) -> Release | None:
@@ -35,9 +31,9 @@ def release_of(target: Target) -> Release | None:
 
 def resolve(device: Device, sdk: str | None) -> Target:
     """The target for a device and a version as typed; devices of other tool chains resolve without a table."""
-    name = PRODUCTS.get(str(device.fact("product")))
+    name = product_of(str(device.fact("product"))).sdk
     requested = sdk or ""
-    if name is None:
+    if not name:
         return Target(device=device, backend="vitis-ai", requested=requested, sdk=None)
     choice = Choice(requested=requested, release=_pick(name, requested))
     findings = TARGET_RULES.run(choice)

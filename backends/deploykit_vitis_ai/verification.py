@@ -13,15 +13,13 @@ from deploykit.findings import Finding
 from deploykit.tables.reading import read_json
 from deploykit_vitis_ai import configs
 from deploykit_vitis_ai.inspection import Quantized, actual_types, inspect_quantized
+from deploykit_vitis_ai.products import product_of
 from deploykit_vitis_ai.rules.quantized import RULES as QUANTIZED_RULES
 from deploykit_vitis_ai.rules.summary import RULES as SUMMARY_RULES
 from deploykit_vitis_ai.summary import find_summary
 from deploykit_vitis_ai.tables import quark_names, quark_options
-from deploykit_vitis_ai.targets import GEN2
 
 __all__ = ["verify"]
-
-_GEN2_LAST_OPSET = 22
 
 
 def verify(package: Path, manifest: Mapping[str, Any]) -> Verification:
@@ -62,8 +60,8 @@ def _config_checks(package: Path, session: Mapping[str, Any]) -> Iterator[Check]
     if path.is_file():
         problems = configs.config_problems(read_json(path), product=str(session["product"]))
         yield _check("vitisai-config", problems, "three top-level keys, passes in order, every key known")
-    elif session["product"] == GEN2:
-        yield _check("vitisai-config", [f"{configs.CONFIG} is missing; gen 2 needs it"], "")
+    elif product_of(str(session["product"])).config_device:
+        yield _check("vitisai-config", [f"{configs.CONFIG} is missing; this product needs it"], "")
 
 
 def _script_checks(package: Path) -> Iterator[Check]:
@@ -113,6 +111,6 @@ def _quantized(package: Path, session: Mapping[str, Any], recipe: Mapping[str, A
         precision=str(recipe["precision"]),
         excluded=frozenset(recipe["attributes"].get("nodes_to_exclude", ())),
         source=source,
-        last_opset=_GEN2_LAST_OPSET if session["product"] == GEN2 else None,
+        last_opset=product_of(str(session["product"])).opset.last or None,
         float16_source=bool(recipe.get("float32_model") or recipe["attributes"].get("convert_fp16_to_fp32")),
     )

@@ -10,6 +10,10 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import onnx
+from onnx import ModelProto, TensorProto, checker, helper, numpy_helper, shape_inference
+
 if TYPE_CHECKING:
     import numpy as np
     from onnx import ModelProto, NodeProto, TensorProto
@@ -26,8 +30,6 @@ _ROWS = 16
 
 def write_demo(folder: Path) -> tuple[Path, Path]:
     """Write the model and its encodings into a folder; returns both paths."""
-    import onnx
-
     model = demo_model()
     model_path, encodings_path = folder / "detector.onnx", folder / "detector.encodings"
     onnx.save(model, model_path)
@@ -37,9 +39,6 @@ def write_demo(folder: Path) -> tuple[Path, Path]:
 
 def demo_model() -> ModelProto:
     """A linear layer, anchors of which some are invalid (1e30), an inverse sigmoid, boxes in pixels; opset 17."""
-    import numpy as np
-    from onnx import TensorProto, checker, helper, shape_inference
-
     rng = np.random.default_rng(7)
     graph = helper.make_graph(
         _nodes(),
@@ -56,8 +55,6 @@ def demo_model() -> ModelProto:
 
 
 def _nodes() -> list[NodeProto]:
-    from onnx import helper
-
     rows = [
         ("MatMul", ["features", "head.weight"], "projected"),
         ("Add", ["projected", "head.bias"], "offsets"),
@@ -75,9 +72,6 @@ def _nodes() -> list[NodeProto]:
 
 
 def _weights(rng: np.random.Generator) -> list[TensorProto]:
-    import numpy as np
-    from onnx import numpy_helper
-
     anchors = rng.normal(0, 1, (1, _ROWS, 4))
     anchors[:, ::5] = _INVALID_ANCHOR
     values: dict[str, Any] = {
@@ -94,9 +88,6 @@ def _weights(rng: np.random.Generator) -> list[TensorProto]:
 
 def demo_encodings(model: ModelProto) -> dict[str, Any]:
     """Encodings 0.6.1 by min-max over random inputs, 16-bit activations and 8-bit weights, float tensors left out."""
-    import numpy as np
-    from onnx import numpy_helper
-
     ranges = _measured(model)
     stored = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
     for name in ("one_more", "image_size"):
@@ -115,9 +106,7 @@ def demo_encodings(model: ModelProto) -> dict[str, Any]:
 
 
 def _measured(model: ModelProto) -> dict[str, tuple[float, float]]:
-    import numpy as np
     import onnxruntime
-    from onnx import ModelProto, helper
 
     # Every computed tensor becomes an output of a copy, so that one run shows all ranges.
     probe = ModelProto()

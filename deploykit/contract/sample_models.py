@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from deploykit.contract.tiny_graphs import TinyGraph
 
@@ -103,8 +104,6 @@ def huge_constant_net() -> ModelProto:
 
 def dynamic_net() -> ModelProto:
     """A linear layer whose input is [batch, ?, 4]: one named and one unknown dimension."""
-    from onnx import TensorProto, helper, numpy_helper
-
     weight = numpy_helper.from_array(_Weights(5)(4, 2), "weight")
     graph = helper.make_graph(
         [helper.make_node("MatMul", ["input", "weight"], ["output"], name="product")],
@@ -127,8 +126,6 @@ def save_with_external_data(model: ModelProto, path: Path, *, location: str = "w
 
     Integers stay inside, as exporters leave them: ONNX Runtime reads shapes only from there.
     """
-    from onnx import ModelProto, numpy_helper
-
     copy, data = ModelProto(), bytearray()
     copy.CopyFrom(model)
     for tensor in copy.graph.initializer:

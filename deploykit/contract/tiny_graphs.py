@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+import onnx
+from onnx import ValueInfoProto, helper, numpy_helper, shape_inference
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
@@ -25,23 +27,17 @@ class TinyGraph:
 
     def input(self, name: str, shape: Sequence[int], dtype: str = "float32") -> str:
         """Declare an input; its name."""
-        from onnx import helper
-
         kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
         self._inputs.append(helper.make_tensor_value_info(name, kind, list(shape)))
         return name
 
     def stored(self, name: str, value: npt.ArrayLike, dtype: str = "float32") -> str:
         """Add an initializer; its name."""
-        from onnx import numpy_helper
-
         self._stored.append(numpy_helper.from_array(np.asarray(value, dtype=dtype), name))
         return name
 
     def op(self, op_type: str, inputs: Sequence[str], output: str | Sequence[str], **attributes: Any) -> str:
         """Add a node named after its first output; the name of that output."""
-        from onnx import helper
-
         outputs = [output] if isinstance(output, str) else list(output)
         node = helper.make_node(op_type, list(inputs), outputs, name=f"{op_type}:{outputs[0]}", **attributes)
         self._nodes.append(node)
@@ -49,9 +45,6 @@ class TinyGraph:
 
     def model(self, *outputs: str) -> ModelProto:
         """The model with the given outputs; raises what the ONNX checker raises."""
-        import onnx
-        from onnx import ValueInfoProto, helper, shape_inference
-
         infos = [ValueInfoProto(name=name) for name in outputs]
         graph = helper.make_graph(self._nodes, "tiny", self._inputs, infos, self._stored)
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)])

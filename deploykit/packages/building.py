@@ -10,7 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from deploykit.contract.plugins import catalog_of, load_backends
+from deploykit.diagnosis import Names, diagnose
 from deploykit.errors import PackageError
+from deploykit.graph import load_model
+from deploykit.graph.collect import collect_facts
 from deploykit.packages.verifying import verify_integrity
 from deploykit.packages.writing import record_build
 from deploykit.system.processes import run
@@ -85,9 +89,6 @@ def _done(package: Path) -> tuple[str, ...]:
 
 def _diagnose(package: Path) -> Diagnosis:
     """What the failed step's own log says; the whole build's where no step has one."""
-    from deploykit.contract.plugins import catalog_of, load_backends
-    from deploykit.diagnosis import diagnose
-
     with _failed_log(package).open("rb") as stream:
         return diagnose(stream, catalog_of(load_backends()), _names(package))
 
@@ -104,10 +105,6 @@ def _names(package: Path) -> Names:
 
 def names_of_models(models: Iterable[Path]) -> Names:
     """The node and tensor names of model files, to map a log's mangled names back."""
-    from deploykit.diagnosis import Names
-    from deploykit.graph import load_model
-    from deploykit.graph.collect import collect_facts
-
     facts = [collect_facts(load_model(model)) for model in models]
     return Names(
         nodes=(node.name for known in facts for node in known.nodes),

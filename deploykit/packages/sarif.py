@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -50,8 +51,6 @@ def to_sarif(findings: Iterable[Finding], rules: Iterable[Rule[Any]], model_path
 
 
 def _version() -> str:
-    from importlib.metadata import version
-
     return version("deploykit")
 
 

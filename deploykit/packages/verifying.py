@@ -15,6 +15,7 @@ from deploykit.contract.plugins import load_backend
 from deploykit.contract.status import Status, status_from_json
 from deploykit.errors import DeploykitError, PackageError
 from deploykit.findings import Finding, exit_status
+from deploykit.graph import load_model
 from deploykit.packages.rejudging import Rejudged, rejudge
 from deploykit.packages.writing import BUILD_FOLDERS, hash_file, list_files, read_manifest
 
@@ -141,8 +142,6 @@ def _check(identifier: str, bad: list[str], good: str, word: str) -> Check:
 
 
 def _models(package: Path, files: Mapping[str, Any]) -> Iterator[Check]:
-    from deploykit.graph import load_model
-
     for path in sorted(files):
         if path.startswith("model/") and path.endswith(".onnx"):
             try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import tomllib
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from deploykit.deciding.rules import CORE_REGISTRIES
+from deploykit.deciding.rules import RULES as CHOICE_RULES
 from deploykit.queries.rule_pages import all_rules
 
 TESTS = Path(__file__).parents[1]
@@ -44,6 +46,12 @@ def cases() -> Mapping[str, Any]:
 def test_every_rule_has_both_cases(code: str) -> None:
     assert code in cases(), f"no test module has CASES[{code!r}]"
     assert len(cases()[code]) == 2, f"CASES[{code!r}] is not (triggering, clean)"
+
+
+def test_what_every_case_finds_is_written_down() -> None:
+    """Severity and subject of each finding; the cases of the rules about a choice say so in their own tests."""
+    written = set(tomllib.loads((TESTS / "data/rule_cases.toml").read_text("utf-8")))
+    assert written == set(cases()) - {rule.code for rule in CHOICE_RULES}
 
 
 def test_no_case_belongs_to_a_rule_that_is_gone() -> None:

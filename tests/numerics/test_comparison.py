@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +14,7 @@ import pytest
 from deploykit.cli import cli
 from deploykit.cli.frame import run
 from deploykit.errors import InputError, UsageError
-from deploykit.findings import Severity
+from deploykit.findings import Finding, Severity
 from deploykit.numerics.comparison import Comparison, compare
 from deploykit.numerics.outputs import OutputSet, read_outputs, read_pair
 from deploykit.numerics.rules import RULES as COMPARISON_RULES
@@ -83,10 +83,10 @@ CASES: dict[str, tuple[Judged, Judged]] = {
 
 
 @pytest.mark.parametrize("code", [rule.code for rule in COMPARISON_RULES])
-def test_each_rule_fires_and_stays_silent(code: str) -> None:
+def test_each_rule_fires_and_stays_silent(code: str, as_expected: Callable[[str, Iterable[Finding]], None]) -> None:
     triggering, clean = CASES[code]
     rule = COMPARISON_RULES[code]
-    assert list(rule.run(triggering))
+    as_expected(code, rule.run(triggering))
     assert not list(rule.run(clean))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -18,7 +18,7 @@ from deploykit.contract.plans import Plan
 from deploykit.deciding.pipeline import make_plan
 from deploykit.deciding.reading import read_situation
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
-from deploykit.findings import Severity
+from deploykit.findings import Finding, Severity
 from deploykit.numerics.thresholds import Against, Measure
 from deploykit.numerics.verdicts import Context, Verdict
 from deploykit.quantization.insert_qdq import Skipped
@@ -235,10 +235,13 @@ def test_every_rule_has_its_cases() -> None:
 
 
 @pytest.mark.parametrize("code", sorted(CASES))
-def test_a_rule_finds_its_case_and_nothing_else(code: str) -> None:
+def test_a_rule_finds_its_case_and_nothing_else(
+    code: str, as_expected: Callable[[str, Iterable[Finding]], None]
+) -> None:
     triggering, clean = CASES[code]
     found = list(rules()[code].run(triggering()))
-    assert found and all(finding.message and finding.sources for finding in found)
+    as_expected(code, found)
+    assert all(finding.message and finding.sources for finding in found)
     assert list(rules()[code].run(clean())) == []
 
 

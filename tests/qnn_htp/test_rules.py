@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -14,6 +14,7 @@ import pytest
 from deploykit.contract.backend import Request
 from deploykit.deciding.reading import read_situation
 from deploykit.encodings.values import Affine, EncodingSet
+from deploykit.findings import Finding
 from deploykit.tables.capabilities import Feature, Status
 from deploykit_qnn_htp.draft import Candidate, Draft, draft_of, float16_plan
 from deploykit_qnn_htp.routes import Intent, route_row
@@ -164,11 +165,11 @@ CASES: dict[str, Any] = {**ROUTE_CASES, **DRAFT_CASES, **FLOAT16_CASES}
 
 
 @pytest.mark.parametrize("code", CASES)
-def test_each_rule_fires_and_stays_silent(code: str) -> None:
+def test_each_rule_fires_and_stays_silent(code: str, as_expected: Callable[[str, Iterable[Finding]], None]) -> None:
     rules: Any = next(rules for rules in (ROUTE_RULES, DRAFT_RULES, FLOAT16_RULES) if code in {r.code for r in rules})
     triggering, clean = CASES[code]
     findings = list(rules[code].run(triggering()))
-    assert findings
+    as_expected(code, findings)
     assert not list(rules[code].run(clean()))
     for finding in findings:
         assert finding.sources

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import deploykit
+from deploykit.findings import Finding
 from deploykit_qnn_htp.rules.opinion import RULES as OPINION_RULES
 from deploykit_qnn_htp.rules.opinion import Opinion
 
@@ -22,9 +23,11 @@ CASES: dict[str, tuple[Callable[[], Opinion], Callable[[], Opinion]]] = {
 }
 
 
-def test_a_refusal_is_a_warning_and_a_yes_is_a_note() -> None:
+def test_a_refusal_is_a_warning_and_a_yes_is_a_note(
+    as_expected: Callable[[str, Iterable[Finding]], None],
+) -> None:
     refused, taken = (list(OPINION_RULES.run(make())) for make in CASES["QNN131"])
-    assert [finding.severity for finding in refused] == ["warning"]
+    as_expected("QNN131", refused)
     assert [finding.severity for finding in taken] == ["info"]
     nobody = list(OPINION_RULES.run(Opinion(graph="m", asked="", verdict={"available": False})))
     assert [finding.severity for finding in nobody] == ["warning"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import tomllib
 from functools import cache
 from pathlib import Path
@@ -14,7 +13,6 @@ from deploykit.queries.capability_answers import Query, answer, differences
 from deploykit.tables.capabilities import CompatRow
 from deploykit_qualcomm.binaries import binary_rows, judge_loading
 from deploykit_qualcomm.compat import compat_rows
-from deploykit_qualcomm.tables import DATA, Tables
 
 ROWS: dict[str, Any] = tomllib.loads((Path(__file__).parents[1] / "data/qualcomm/rows.toml").read_text())
 LEGACY, CONVERTER, QUANTIZER = "qnn-onnx-converter", "qairt-converter", "qairt-quantizer"
@@ -249,17 +247,3 @@ def test_what_changes_for_a_v75_device_from_2_33_to_2_37() -> None:
     assert states["encodings-2.0.0", LEGACY] == ("unsupported", "supported")
     assert states["key graphs[].fp16_relaxed_precision", "htp-config-inner"] == ("supported", "supported")
     assert ("flag --float_bitwidth", CONVERTER) not in states
-
-
-def test_a_new_release_appears_without_code(tmp_path: Path) -> None:
-    data = shutil.copytree(DATA, tmp_path / "data")
-    (data / "sdks/2.60.0.toml").write_text(
-        'schema = 1\nsdk = "qairt"\nversion = "2.60.0"\nextends = "2.51.0"\nbuilds = []\nsource = ["a test"]\n'
-        'confidence = "reported"\n\n[[feature]]\nfeature = "quantizer-v2"\ntool = "qnn-onnx-converter"\n'
-        'status = "broken"\nsource = ["a test"]\nconfidence = "reported"\n'
-    )
-    found = [row for row in compat_rows("qnn-htp", source=Tables(data)) if row.feature == "quantizer-v2"]
-    assert [(row.since, row.until, str(row.status)) for row in found if row.tool == LEGACY][-2:] == [
-        ("2.37.0", "2.51.0", "supported"),
-        ("2.60.0", "", "broken"),
-    ]

@@ -9,7 +9,7 @@ import pytest
 
 from deploykit.errors import InputError, UnknownTargetError
 from deploykit.tables.devices import Device, load_device, load_devices, search_devices
-from deploykit_qualcomm.archs import arch_number, capability, has_htp, known_archs
+from deploykit_qualcomm.archs import arch_number, capability, has, known_archs, lacks
 from deploykit_qualcomm.devices import qualcomm_device, qualcomm_devices
 from deploykit_qualcomm.tables import DATA
 
@@ -58,9 +58,9 @@ def test_what_the_soc_table_of_the_wheels_says(name: str, soc_model: int, arch: 
 
 def test_chips_that_the_soc_table_gives_no_architecture() -> None:
     for name in ("sdm660", "sm4635", "qcs2290"):
-        assert has_htp(DEVICES[name]) is False
+        assert lacks("htp", DEVICES[name])
         assert DEVICES[name].fact("arch") is None
-    assert has_htp(DEVICES["sdm845"]) is False
+    assert lacks("htp", DEVICES["sdm845"])
     assert DEVICES["sdm845"].fact("arch") == "v65"
 
 
@@ -131,7 +131,7 @@ def test_contradictions_are_kept_with_both_sides() -> None:
 def test_an_unknown_architecture_stays_unknown() -> None:
     device = DEVICES["sc7280x"]
     assert device.fact("arch") is None
-    assert has_htp(device) is None
+    assert not has("htp", device) and not lacks("htp", device)
     assert capability("fp16", device=device) is None
     assert "precisions" not in device.facts
 
@@ -140,8 +140,8 @@ def test_precisions_follow_from_the_architecture() -> None:
     assert DEVICES["sm8350"].fact("precisions") == ("w8a16",)
     assert DEVICES["sm8650"].fact("precisions") == ("w8a16", "w16a16", "fp16", "lpbq")
     assert "bf16" in DEVICES["sm8850"].fact("precisions")
-    assert has_htp(DEVICES["sdm865"]) is False
-    assert has_htp(DEVICES["aic100"]) is False
+    assert lacks("htp", DEVICES["sdm865"])
+    assert lacks("htp", DEVICES["aic100"])
 
 
 def test_architectures() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -149,9 +149,9 @@ CASES: dict[str, tuple[Case, Case]] = {
 
 
 @pytest.mark.parametrize("code", sorted(CASES))
-def test_triggering_and_clean(code: str, lint: Lint) -> None:
+def test_triggering_and_clean(code: str, lint: Lint, as_expected: Callable[[str, Iterable[Finding]], None]) -> None:
     trigger, clean = CASES[code]
-    assert code in lint(trigger)
+    as_expected(code, lint(trigger)[code])
     assert code not in lint(clean)
 
 
@@ -160,6 +160,17 @@ def test_every_android_id_of_the_tables_is_known(lint: Lint) -> None:
         (finding,) = lint(options(soc_model=number))["QNN261"]
         assert f"soc_model is {right}" in finding.message
         assert finding.severity is Severity.ERROR
+
+
+@pytest.mark.parametrize(("arch", "known"), [("65", False), ("66", False), ("67", False), ("68", True), ("v81", True)])
+def test_an_architecture_without_an_htp_is_none(arch: str, known: bool, lint: Lint) -> None:
+    assert ("QNN266" in lint(options("ort-qnn", htp_arch=arch))) is not known
+
+
+@pytest.mark.parametrize(("target", "way"), [("sm8450", "nothing better is taken on v69"), ("sm8550", "keeps 16 bits")])
+def test_what_to_do_about_a_narrowed_operand_depends_on_the_architecture(target: str, way: str, lint: Lint) -> None:
+    (finding,) = lint({**product("uint16"), "target": target})["QNN241"]
+    assert finding.message.endswith(way)
 
 
 def test_the_precision_option_was_fine_before_2_35(lint: Lint) -> None:

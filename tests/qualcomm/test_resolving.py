@@ -10,13 +10,15 @@ from packaging.version import Version
 
 from deploykit.errors import UnknownTargetError
 from deploykit_qualcomm.resolving import resolve_sdk, resolve_target
-from deploykit_qualcomm.tables import DATA, Tables, tables
+from deploykit_qualcomm.tables import Tables
 
-KNOWN = tables().with_rows
+FROZEN = Path(__file__).parents[1] / "data/tables"
+SHELF = Tables(FROZEN)
+KNOWN = SHELF.with_rows
 
 
 def codes(request: str | None, *, uses_tools: bool = True) -> tuple[str, list[str]]:
-    table, findings = resolve_sdk(request, uses_tools=uses_tools)
+    table, findings = resolve_sdk(request, uses_tools=uses_tools, source=SHELF)
     return table.version, [finding.code for finding in findings]
 
 
@@ -70,7 +72,7 @@ def test_without_a_version_the_newest_with_known_tools() -> None:
 )
 def test_what_cannot_be_answered_is_an_unknown_target(request_: str, why: str) -> None:
     with pytest.raises(UnknownTargetError, match="SDK") as caught:
-        resolve_sdk(request_)
+        resolve_sdk(request_, source=SHELF)
     assert why in caught.value.why
     assert caught.value.next
     assert caught.value.exit_status == 4
@@ -79,7 +81,7 @@ def test_what_cannot_be_answered_is_an_unknown_target(request_: str, why: str) -
 
 def test_the_nearest_is_suggested() -> None:
     with pytest.raises(UnknownTargetError) as caught:
-        resolve_sdk("2.33rc1")
+        resolve_sdk("2.33rc1", source=SHELF)
     assert "2.33.0" in caught.value.next
 
 
@@ -91,7 +93,7 @@ def test_the_nearest_is_suggested() -> None:
 def test_any_version_is_answered_by_one_that_is_not_newer_or_refused(numbers: tuple[int, ...], length: int) -> None:
     text = ".".join(map(str, numbers[:length]))
     try:
-        table, findings = resolve_sdk(text)
+        table, findings = resolve_sdk(text, source=SHELF)
     except UnknownTargetError:
         assert Version(text) < Version(KNOWN[0]) or Version(text).release[:2] > (2, 51)
         return
@@ -99,7 +101,7 @@ def test_any_version_is_answered_by_one_that_is_not_newer_or_refused(numbers: tu
     cut = Version(".".join(map(str, table.parsed.release[:length])))
     assert cut <= wanted
     between = [v for v in KNOWN if table.parsed < Version(v) and Version(v) <= wanted]
-    assert not [v for v in between if not tables().file(v).carrier]
+    assert not [v for v in between if not SHELF.file(v).carrier]
     exact = wanted == cut or table.parsed == Version(".".join(map(str, wanted.release[:3])))
     assert exact or {finding.code for finding in findings} & {"QNN001", "QNN002"}
 
@@ -108,13 +110,13 @@ def test_any_version_is_answered_by_one_that_is_not_newer_or_refused(numbers: tu
 @given(st.text(max_size=30))
 def test_any_text_is_a_version_or_an_unknown_target(text: str) -> None:
     try:
-        resolve_sdk(text)
+        resolve_sdk(text, source=SHELF)
     except UnknownTargetError as error:
         assert error.exit_status == 4
 
 
 def test_what_the_series_file_declares_is_done(tmp_path: Path) -> None:
-    data = shutil.copytree(DATA, tmp_path / "data")
+    data = shutil.copytree(FROZEN, tmp_path / "data")
     text = (data / "series.toml").read_text()
     (data / "series.toml").write_text(
         text.replace('below_oldest = "error"', 'below_oldest = "warning"')

@@ -13,6 +13,8 @@ import pytest
 from deploykit.errors import InputError
 from deploykit.findings import Confidence
 from deploykit.tables.capabilities import ConfigKey, Feature, Flag, SdkTable, Status
+from deploykit.tables.reading import structure
+from deploykit_qualcomm.rows import FeatureFile
 from deploykit_qualcomm.tables import DATA, Tables, load_sdk_table, load_sdk_tables, tables
 
 LEGACY = "qnn-onnx-converter"
@@ -252,3 +254,34 @@ def test_a_table_reads_no_later_release() -> None:
 
 def test_confidence_is_one_of_four_words() -> None:
     assert {row.confidence for row in load_sdk_tables()[-1].flags} <= set(Confidence)
+
+
+def test_what_an_architecture_can_do_stands_in_one_file() -> None:
+    """A row of ``features.toml`` about such a capability differs from ``archs.toml``, or it would say it twice."""
+    shelf = tables()
+    said = {
+        (name.replace("_", "-"), arch): row.facts[name].value is True
+        for arch, row in shelf.archs.arch.items()
+        for name in shelf.archs.features
+        if name in row.facts
+    }
+    assert said["fp16", "v68"] is False
+    assert said["lpbq", "v69"] is True
+    oldest = shelf.all()[0]
+    twice = []
+    for row in structure(FeatureFile, read_rows(shelf.data / "features.toml"), where="features.toml").feature:
+        if (row.feature, row.arch) in said:
+            assert row.status is not (Status.SUPPORTED if said[row.feature, row.arch] else Status.UNSUPPORTED)
+            twice.append((row.feature, row.arch))
+    assert twice == [("bf16", "v81")]
+    for (feature, arch), can in said.items():
+        if (feature, arch) not in twice:
+            assert oldest.status(feature, arch=arch) is (Status.SUPPORTED if can else Status.UNSUPPORTED)
+
+
+def read_rows(path: Path) -> dict[str, Any]:
+    """A file of feature rows, with the column that the loader fills."""
+    document = tomllib.loads(path.read_text("utf-8"))
+    for row in document["feature"]:
+        row["since"] = ""
+    return document

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from deploykit.contract.targets import Target
-from deploykit.findings import Confidence, SubjectKind
+from deploykit.findings import Confidence, Finding, SubjectKind
 from deploykit.tables.devices import Device, Fact
 from deploykit_qualcomm.devices import qualcomm_device
 from deploykit_qualcomm.rules.sdk import RULES as SDK_RULES
@@ -49,11 +50,11 @@ CASES: dict[str, tuple[Any, Any]] = {
 
 
 @pytest.mark.parametrize("code", [rule.code for rule in (*SDK_RULES, *TARGET_RULES)])
-def test_each_rule_fires_and_stays_silent(code: str) -> None:
+def test_each_rule_fires_and_stays_silent(code: str, as_expected: Callable[[str, Iterable[Finding]], None]) -> None:
     rules: Any = SDK_RULES if code in [rule.code for rule in SDK_RULES] else TARGET_RULES
     triggering, clean = CASES[code]
     findings = list(rules[code].run(triggering))
-    assert findings
+    as_expected(code, findings)
     assert not list(rules[code].run(clean))
     for finding in findings:
         assert finding.code == code

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from deploykit.findings import Finding
 from deploykit.graph import load_model
 from deploykit.graph.collect import collect_facts
 from deploykit_vitis_ai.inspection import Quantized, actual_types, inspect_quantized
@@ -71,9 +73,9 @@ RULES = {rule.code: rule for registry in (QUANTIZED_RULES, OUTCOME_RULES, SUMMAR
 
 
 @pytest.mark.parametrize("code", RULES)
-def test_each_rule_fires_and_stays_silent(code: str) -> None:
+def test_each_rule_fires_and_stays_silent(code: str, as_expected: Callable[[str, Iterable[Finding]], None]) -> None:
     triggering, clean = CASES[code]
-    assert list(RULES[code].run(triggering))
+    as_expected(code, RULES[code].run(triggering))
     assert not list(RULES[code].run(clean))
 
 

@@ -10,7 +10,8 @@ import pytest
 from deploykit.tables.capabilities import Status
 from deploykit_vitis_ai import backend, tables
 from deploykit_vitis_ai.configs import config_problems
-from deploykit_vitis_ai.targets import PRODUCTS
+from deploykit_vitis_ai.products import product_of, products
+from deploykit_vitis_ai.routes import meant_by, routes
 
 ROWS = tuple(backend.compat())
 
@@ -71,7 +72,7 @@ def test_devices_have_what_planning_needs() -> None:
         assert device.fact("precisions")
         if product == "versal_ai_edge_gen2":
             assert device.fact("config_device").startswith("ve2-")
-        elif product in PRODUCTS:
+        elif product in products():
             assert device.fact("provider_target") in ("X1", "X2")
 
 
@@ -127,3 +128,34 @@ def test_importing_the_backend_is_light() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_product_lines_differ_in_data_alone() -> None:
+    """No module asks which product it has: a third one is a file."""
+    assert set(products()) == {"versal_ai_edge_gen2", "ryzen_ai"}
+    for path in sorted(tables.DATA.parent.rglob("*.py")):
+        code = path.read_text("utf-8")
+        assert not [name for name in products() if f'"{name}"' in code], path.name
+
+
+def test_what_a_product_says() -> None:
+    gen2, ryzen, other = product_of("versal_ai_edge_gen2"), product_of("ryzen_ai"), product_of("dpu")
+    assert (gen2.opset.full, gen2.opset.last, ryzen.opset.recommended, ryzen.opset.resize_from) == (20, 22, 17, 11)
+    assert "Selu" in gen2.without("mixed") and "Selu" not in gen2.without("fp16")
+    assert ryzen.without("a16w8") == ("Abs", "Cast")
+    assert ryzen.miscompiles("bf16") == ("PRelu",) and gen2.miscompiles("bf16") == ()
+    assert (gen2.driven, ryzen.driven, other.driven) == (True, True, False)
+    rows = [row for product in (gen2, ryzen) for row in (product, product.opset, *product.gap, *product.miscompiled)]
+    assert all(row.source and not {*row.source} & {*tables.sources()} for row in rows)
+
+
+def test_every_format_of_a_device_has_a_route() -> None:
+    formats = {row.format for row in routes()}
+    for device in backend.devices():
+        offered = device.fact("precisions") or ()
+        assert device.fact("product") not in products() or set(offered) <= formats, device.id
+    presets = {row.name for row in tables.presets()}
+    assert {row.preset for row in routes() if row.maker == "quark"} <= presets
+    assert meant_by("w8a8") == ("vint8", "a8w8", "xint8")
+    assert meant_by("int8") == ("vint8", "xint8")
+    assert meant_by("nothing") == ("nothing",)

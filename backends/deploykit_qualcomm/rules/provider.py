@@ -12,13 +12,12 @@ from deploykit.findings import SubjectKind
 from deploykit.graph.facts import NodeFact
 from deploykit.graph.ops import Trait, ops
 from deploykit.rules import Found, Registry
-from deploykit_qualcomm.archs import capability
+from deploykit_qualcomm.archs import capability, lacks
 from deploykit_qualcomm.rules.constraints import constraint
 from deploykit_qualcomm.rules.views import (
     Quantized,
     arch,
     at_node,
-    below_arch,
     dynamic_matmuls,
     listed,
     nodes,
@@ -298,9 +297,10 @@ def _is_paired(situation: Situation, name: str) -> bool:
     ),
 )
 def check_uint16_product(situation: Situation) -> Iterator[Found]:
-    """Both operands by their type; on v68 and v69 symmetric int16 is refused."""
+    """Both operands by their type; on older architectures symmetric int16 is refused."""
+    refused = lacks("matmul_16bit", situation.target.device)
+    way = f"nothing better is taken on {arch(situation)}" if refused else "symmetric int16 keeps 16 bits"
     for node in dynamic_matmuls(situation):
         types = [found.dtype if (found := quantized(situation, name)) else "" for name in node.inputs[:2]]
         if types == ["uint16", "uint16"]:
-            way = "nothing better is taken before v73" if below_arch(situation, 73) else "symmetric int16 keeps 16 bits"
             yield at_node(node, f"{node.inputs[1]} is computed with 8 bits on the HTP; {way}")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from deploykit.contract.backend import Situation
 from deploykit.rules import Found, Registry
-from deploykit_qualcomm.archs import arch_number, known_archs
+from deploykit_qualcomm.archs import arch_number, capability
 from deploykit_qualcomm.rules.options import about_option
 from deploykit_qualcomm.rules.views import arch, option
 
@@ -25,9 +25,10 @@ RULES: Registry[Situation] = Registry("situation")
     sources=("onnxruntime-qnn 2.7.0 run on Linux x86-64: 66, 74 and 85 are accepted and compiled like unset",),
 )
 def check_htp_arch(situation: Situation) -> Iterator[Found]:
-    """Against the table of architectures."""
+    """Against the architectures that have an HTP."""
     text = option(situation, "htp_arch")
-    if text is not None and f"v{text.removeprefix('v')}" not in {name for name in known_archs() if name != "v66"}:
+    fact = None if text is None else capability("htp", arch=f"v{text.removeprefix('v')}")
+    if text is not None and (fact is None or fact.value is not True):
         yield about_option("htp_arch", f"htp_arch {text} does not exist; the provider would compile for v68")
 
 

@@ -9,7 +9,7 @@ from deploykit.findings import Confidence, Severity, SubjectKind
 from deploykit.rules import Found, Registry
 from deploykit.tables.capabilities import Status
 from deploykit.tables.devices import Fact
-from deploykit_qualcomm.archs import arch_of, capability
+from deploykit_qualcomm.archs import arch_of, capability, lacks
 
 __all__ = ["RULES"]
 
@@ -135,7 +135,7 @@ def check_weak_facts(target: Target) -> Iterator[Found]:
 )
 def check_vtcm_unknown(target: Target) -> Iterator[Found]:
     """A chip with an architecture but without VTCM size."""
-    if arch_of(target.device) is not None and target.device.fact("vtcm_mb") is None and not _without_htp(target):
+    if arch_of(target.device) is not None and target.device.fact("vtcm_mb") is None and not lacks("htp", target.device):
         yield _target(target, f"the VTCM size of {target.device.name} is unknown")
 
 
@@ -151,7 +151,7 @@ def check_vtcm_unknown(target: Target) -> Iterator[Found]:
 def check_arch_unproven(target: Target) -> Iterator[Found]:
     """An architecture whose first SDK release is later or unknown."""
     arch = arch_of(target.device)
-    if target.sdk is None or arch is None or _without_htp(target):
+    if target.sdk is None or arch is None or lacks("htp", target.device):
         return
     row = target.sdk.feature("htp-arch", arch=arch)
     if row is None or row.status is not Status.SUPPORTED:
@@ -189,8 +189,3 @@ def check_soc_model_unknown(target: Target) -> Iterator[Found]:
     """A chip without soc_model."""
     if target.device.fact("soc_model") is None:
         yield _target(target, f"the soc_model number of {target.device.name} is unknown")
-
-
-def _without_htp(target: Target) -> bool:
-    fact = capability("htp", device=target.device)
-    return fact is not None and fact.value is False

@@ -14,7 +14,7 @@ from deploykit.graph.element_types import INTEGER_BITS
 from deploykit.graph.facts import GraphFacts, NodeFact, TensorFact
 from deploykit.graph.pairs import integer_type, quantizer_of, stored_behind_pairs
 from deploykit.rules import Found
-from deploykit_qualcomm.archs import arch_number, arch_of
+from deploykit_qualcomm.archs import arch_of
 
 if TYPE_CHECKING:
     from deploykit.encodings.values import Affine, Value
@@ -24,7 +24,6 @@ __all__ = [
     "activations",
     "arch",
     "at_node",
-    "below_arch",
     "bits_of",
     "byte_count",
     "dynamic_matmuls",
@@ -159,12 +158,6 @@ def byte_count(situation: Situation, name: str) -> int | None:
 def arch(situation: Situation) -> str:
     """The HTP architecture of the target, "" when unknown."""
     return arch_of(situation.target.device) or ""
-
-
-def below_arch(situation: Situation, number: int) -> bool:
-    """True when the architecture is known and older than ``v<number>``."""
-    known = arch_number(arch(situation))
-    return known is not None and known < number
 
 
 def dynamic_matmuls(situation: Situation) -> Iterator[NodeFact]:

@@ -11,11 +11,11 @@ from deploykit.findings import SubjectKind
 from deploykit.graph.facts import NodeFact
 from deploykit.graph.ops import Trait, ops
 from deploykit.rules import Found, Registry
+from deploykit_qualcomm.archs import lacks
 from deploykit_qualcomm.rules.constraints import constraint
 from deploykit_qualcomm.rules.views import (
     arch,
     at_node,
-    below_arch,
     grid_of,
     listed,
     nodes,
@@ -61,8 +61,8 @@ def _about(situation: Situation, names: list[str], message: str, **evidence: obj
     sources=constraint("w16-needs-v73").source,
 )
 def check_weights_16(situation: Situation) -> Iterator[Found]:
-    """Weights of linear layers by the width of their entry."""
-    if not below_arch(situation, 73):
+    """Weights of linear layers by the width of their entry, where the architecture's table says no."""
+    if not lacks("a16w16", situation.target.device):
         return
     names = [name for _, name in _weights(situation) if (found := quantized(situation, name)) and found.bits == 16]
     if names:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from deploykit.findings import Severity, SubjectKind
 from deploykit.graph.facts import GraphFacts, NodeFact
@@ -20,17 +20,6 @@ _DOC2 = "vitisai.docs.amd.com, projects/gen2, Vitis AI 6.2/6.3: operators, ops_s
 _ROSS = "repository Xilinx/ross-ai-assistant (AMD assistant skills, for Vitis AI 6.3+)"
 _RAI = "repository amd/ryzen-ai-documentation, main = 1.8"
 _LAB = "observed with amd-quark 0.13, 0.12.post1 and 0.11.2 on Linux x86-64"
-
-_GEN2_FULL_OPSET, _GEN2_LAST_OPSET, _RYZEN_OPSET = 20, 22, 17
-_CPU_ONLY = frozenset({"NonZero", "NonMaxSuppression"})
-_WITHOUT: Mapping[tuple[str, str], frozenset[str]] = {
-    ("gen2", "int8"): frozenset({"Attention", "CumSum", "GridSample", "PRelu", "ReduceL2", "Selu"}),
-    ("gen2", "fp16"): frozenset({"Attention", "ConvTranspose"}),
-    ("ryzen", "bf16"): frozenset({"Clip"}),
-    ("ryzen", "a8w8"): frozenset({"Abs", "Cast"}),
-    ("ryzen", "a16w8"): frozenset({"Abs", "Cast"}),
-}
-"""Operators without a mark in the vendor's per-operator tables; for Ryzen AI the table gives examples only."""
 
 
 def _labels(nodes: Iterable[NodeFact], *, most: int = 6) -> str:
@@ -50,7 +39,7 @@ def _labels(nodes: Iterable[NodeFact], *, most: int = 6) -> str:
 )
 def check_shapes(draft: Draft) -> Iterator[Found]:
     """Dynamic inputs, and computed shapes inside."""
-    dynamic_batch_allowed = draft.is_ryzen and draft.precision == "bf16"
+    dynamic_batch_allowed = draft.precision in draft.product.dynamic_batch
     for name in draft.facts.inputs:
         fact = draft.facts.tensors[name]
         if not fact.is_static:
@@ -72,17 +61,18 @@ def check_shapes(draft: Draft) -> Iterator[Found]:
 )
 def check_opset(draft: Draft) -> Iterator[Found]:
     """The default domain's version against the product's range."""
-    opset, about = draft.facts.opset, {"kind": SubjectKind.MODEL, "name": draft.facts.model_name}
-    if draft.is_gen2 and opset > _GEN2_LAST_OPSET:
-        yield Found(**about, message=f"opset {opset} is beyond {_GEN2_LAST_OPSET}")  # type: ignore[arg-type]
-    elif draft.is_gen2 and opset > _GEN2_FULL_OPSET:
-        message = f"opset {opset}: only some operators of it are supported"
-        yield Found(**about, message=message, severity=Severity.WARNING)  # type: ignore[arg-type]
-    elif draft.is_ryzen and opset <= 10 and any(node.op_type == "Resize" for node in draft.facts.nodes):
-        yield Found(**about, message=f"Resize of opset {opset} is not supported")  # type: ignore[arg-type]
-    elif draft.is_ryzen and opset != _RYZEN_OPSET:
-        message = f"opset {opset}; {_RYZEN_OPSET} is recommended"
-        yield Found(**about, message=message, severity=Severity.INFO)  # type: ignore[arg-type]
+    opset, bounds = draft.facts.opset, draft.product.opset
+    if bounds.last and opset > bounds.last:
+        message, severity = f"opset {opset} is beyond {bounds.last}", Severity.ERROR
+    elif bounds.full and opset > bounds.full:
+        message, severity = f"opset {opset}: only some operators of it are supported", Severity.WARNING
+    elif opset < bounds.resize_from and any(node.op_type == "Resize" for node in draft.facts.nodes):
+        message, severity = f"Resize of opset {opset} is not supported", Severity.ERROR
+    elif bounds.recommended and opset != bounds.recommended:
+        message, severity = f"opset {opset}; {bounds.recommended} is recommended", Severity.INFO
+    else:
+        return
+    yield Found(kind=SubjectKind.MODEL, name=draft.facts.model_name, message=message, severity=severity)
 
 
 @RULES.rule(
@@ -97,8 +87,8 @@ def check_opset(draft: Draft) -> Iterator[Found]:
 )
 def check_cpu_only(draft: Draft) -> Iterator[Found]:
     """NonZero and NonMaxSuppression on gen 2."""
-    found = [node for node in draft.facts.nodes if node.op_type in _CPU_ONLY]
-    if not draft.is_gen2 or not found:
+    found = [node for node in draft.facts.nodes if node.op_type in draft.product.cpu_only]
+    if not found:
         return
     handled = "the CPU-partition passes are set; run it with VART-ML" if draft.options.cpu_partition else None
     message = f"{_labels(found)}: the whole model would run on the CPU"
@@ -116,10 +106,7 @@ def check_cpu_only(draft: Draft) -> Iterator[Found]:
 )
 def check_operators(draft: Draft) -> Iterator[Found]:
     """Nodes by name, operator by operator."""
-    product = "gen2" if draft.is_gen2 else "ryzen"
-    column = "int8" if draft.is_gen2 and draft.precision in ("vint8", "mixed") else draft.precision
-    without = _WITHOUT.get((product, column), frozenset())
-    for op in sorted(without):
+    for op in draft.product.without(draft.precision):
         found = [n for n in draft.facts.nodes if n.op_type == op and n.index not in draft.exclusions.indices]
         if found:
             message = f"{op} has no {draft.precision} on this NPU: {_labels(found)}"
@@ -155,10 +142,12 @@ def check_batch(draft: Draft) -> Iterator[Found]:
     sources=["amd/RyzenAI-SW#390"],
 )
 def check_miscompilation(draft: Draft) -> Iterator[Found]:
-    """PRelu in BF16 on Ryzen AI."""
-    found = [node for node in draft.facts.nodes if node.op_type == "PRelu"]
-    if draft.is_ryzen and draft.precision == "bf16" and found:
-        yield Found(kind=SubjectKind.NODE, name=found[0].label, message=f"PRelu in BF16: {_labels(found)}")
+    """Operators that the product's table lists, in its format."""
+    for op in draft.product.miscompiles(draft.precision):
+        found = [node for node in draft.facts.nodes if node.op_type == op]
+        if found:
+            message = f"{op} in {draft.precision.upper()}: {_labels(found)}"
+            yield Found(kind=SubjectKind.NODE, name=found[0].label, message=message)
 
 
 @RULES.rule(
@@ -173,7 +162,7 @@ def check_miscompilation(draft: Draft) -> Iterator[Found]:
 def check_clip(draft: Draft) -> Iterator[Found]:
     """Clip nodes of a model that becomes VINT8."""
     found = [n for n in draft.facts.nodes if n.op_type == "Clip" and n.index not in draft.exclusions.indices]
-    if draft.needs_quark and draft.precision in ("vint8", "mixed") and found:
+    if draft.needs_quark and draft.route is not None and draft.route.preset == "VINT8" and found:
         message = f"{_labels(found)} become Relu where they clip to 0 and 6"
         yield Found(kind=SubjectKind.NODE, name=found[0].label, message=message)
 
@@ -233,7 +222,7 @@ def _proposal(draft: Draft, concat: NodeFact) -> str:
 )
 def check_grids(draft: Draft) -> Iterator[Found]:
     """Scales and zero points of a QDQ model for gen 2."""
-    if draft.source != "qdq" or not draft.is_gen2:
+    if draft.source != "qdq" or not draft.product.power_of_two_only:
         return
     grids = tuple(grids_of(draft.situation.model, draft.facts))
     bad = [grid.tensor for grid in grids if not all(map(is_power_of_two, grid.scales)) or any(grid.zero_points)]

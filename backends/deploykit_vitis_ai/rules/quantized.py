@@ -9,15 +9,11 @@ from deploykit.findings import Severity, SubjectKind, listed
 from deploykit.graph.facts import GraphFacts, NodeFact
 from deploykit.rules import Found, Registry
 from deploykit_vitis_ai.inspection import Quantized, is_power_of_two
+from deploykit_vitis_ai.routes import route_row
 
 __all__ = ["RULES"]
 
 
-_POWER_OF_TWO = ("vint8", "mixed", "xint8")
-_ACTIVATIONS = {"vint8": "int8", "mixed": "int8", "xint8": "uint8", "a8w8": "int8", "a16w8": "int16"}
-_ZERO_POINTS = {"vint8": (0,), "mixed": (0,), "xint8": (0, 128), "a8w8": (0,), "a16w8": (0,)}
-_WHOLE = ("vint8", "mixed")
-"""Formats in which every operator is quantized (QuantizeAllOpTypes)."""
 _NO_WORK = frozenset({"QuantizeLinear", "DequantizeLinear", "Constant", "Shape", "Cast", "ConstantOfShape"})
 
 
@@ -56,7 +52,8 @@ def check_loads(quantized: Quantized) -> Iterator[Found]:
 )
 def check_scales(quantized: Quantized) -> Iterator[Found]:
     """Scales of the formats that need powers of two."""
-    if quantized.precision not in _POWER_OF_TWO:
+    row = route_row(quantized.precision)
+    if row is None or not row.power_of_two:
         return
     bad = [grid.tensor for grid in quantized.grids if not all(map(is_power_of_two, grid.scales))]
     if bad:
@@ -74,8 +71,9 @@ def check_scales(quantized: Quantized) -> Iterator[Found]:
 )
 def check_zero_points(quantized: Quantized) -> Iterator[Found]:
     """Zero points against the format."""
-    allowed = _ZERO_POINTS.get(quantized.precision)
-    if allowed is None:
+    row = route_row(quantized.precision)
+    allowed = () if row is None else row.zero_points
+    if not allowed:
         return
     bad = [grid.tensor for grid in quantized.grids if not set(grid.zero_points) <= set(allowed)]
     if bad:
@@ -93,9 +91,10 @@ def check_zero_points(quantized: Quantized) -> Iterator[Found]:
 )
 def check_types(quantized: Quantized) -> Iterator[Found]:
     """Activations against the format."""
-    wanted = _ACTIVATIONS.get(quantized.precision)
-    if wanted is None:
+    row = route_row(quantized.precision)
+    if row is None or row.maker != "quark":
         return
+    wanted = row.activation
     nodes = {node.label: node for node in quantized.facts.nodes if node.op_type == "QuantizeLinear"}
     bad = [grid.tensor for grid in quantized.grids if grid.node in nodes and grid.dtype != wanted]
     if bad:
@@ -113,7 +112,8 @@ def check_types(quantized: Quantized) -> Iterator[Found]:
 )
 def check_float(quantized: Quantized) -> Iterator[Found]:
     """Float operators that nobody excluded, by name."""
-    if quantized.precision not in _WHOLE:
+    row = route_row(quantized.precision)
+    if row is None or not row.whole_graph:
         return
     found = [
         node.label

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from deploykit.findings import Severity, SubjectKind
 from deploykit.rules import Found, Registry
-from deploykit_vitis_ai.draft import INTEGER, Draft
+from deploykit_vitis_ai.draft import Draft
+from deploykit_vitis_ai.routes import quark_formats
 from deploykit_vitis_ai.tables import driver_bounds
 from deploykit_vitis_ai.targets import is_older
 
@@ -69,7 +70,7 @@ def check_xclbin(draft: Draft) -> Iterator[Found]:
     release = draft.release
     if "xclbin" not in draft.options.provider or not draft.device_facts.get("xclbin_automatic"):
         return
-    if release is not None and not is_older(release.version, (1, 6)):
+    if release is not None and not is_older(release, "1.6"):
         yield Found(
             kind=SubjectKind.CONFIG_KEY,
             name="xclbin",
@@ -89,11 +90,13 @@ def check_xclbin(draft: Draft) -> Iterator[Found]:
     sources=[_RAI],
 )
 def check_compiler(draft: Draft) -> Iterator[Found]:
-    """INT8 on Ryzen AI under 1.6."""
+    """An integer format on a release from before the options that are written."""
     release = draft.release
-    if draft.is_ryzen and draft.precision in INTEGER and release is not None and is_older(release.version, (1, 6)):
-        message = f"Ryzen AI {release.version}: the provider options are those of 1.6 and newer"
-        yield Found(kind=SubjectKind.SDK, name=f"Ryzen AI {release.version}", message=message)
+    since = draft.product.integer_options_since
+    if release is not None and draft.precision in quark_formats() and is_older(release, since):
+        name = f"{release.name} {release.version}"
+        message = f"{name}: the provider options are those of {since} and newer"
+        yield Found(kind=SubjectKind.SDK, name=name, message=message)
 
 
 @RULES.rule(
@@ -108,7 +111,8 @@ def check_compiler(draft: Draft) -> Iterator[Found]:
 def check_driver(draft: Draft) -> Iterator[Found]:
     """The bound of this release, where one is known."""
     release = draft.release
-    bound = next((b for b in driver_bounds() if release is not None and b.ep_version == release.version), None)
-    if draft.is_ryzen and bound is not None:
-        message = f"Ryzen AI {bound.ep_version} needs an NPU driver of at least {bound.driver_min}"
+    wanted = (draft.product.id, "" if release is None else release.version)
+    bound = next((bound for bound in driver_bounds() if (bound.product, bound.ep_version) == wanted), None)
+    if bound is not None:
+        message = f"{draft.product.sdk} {bound.ep_version} needs an NPU driver of at least {bound.driver_min}"
         yield Found(kind=SubjectKind.ENVIRONMENT, name="NPU driver", message=message)

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 from deploykit.findings import SubjectKind
 from deploykit.rules import Found, Registry
-from deploykit_vitis_ai.draft import INTEGER, Draft
+from deploykit_vitis_ai.draft import Draft
 from deploykit_vitis_ai.exclusions import GRAPH_INPUT
+from deploykit_vitis_ai.routes import AS_IS, meant_by, quark_formats
 from deploykit_vitis_ai.tables import precisions
-from deploykit_vitis_ai.targets import PRODUCTS, is_older
+from deploykit_vitis_ai.targets import is_older
 
 __all__ = ["RULES"]
 
@@ -36,7 +37,7 @@ def _device(draft: Draft) -> str:
 )
 def check_product(draft: Draft) -> Iterator[Found]:
     """A device whose product is neither Vitis AI gen 2 nor Ryzen AI."""
-    if draft.product not in PRODUCTS:
+    if not draft.product.driven:
         device = draft.situation.target.device
         yield Found(kind=SubjectKind.TARGET, name=device.id, message=f"{device.name}: {device.note}")
 
@@ -52,8 +53,7 @@ def check_product(draft: Draft) -> Iterator[Found]:
 )
 def check_precision(draft: Draft) -> Iterator[Found]:
     """A known format on the wrong device."""
-    known = {*INTEGER, "bf16", "fp16"}
-    if draft.product not in PRODUCTS or draft.precision not in known:
+    if not draft.product.driven or draft.route is None or draft.precision == AS_IS:
         return
     if draft.precision not in (*draft.offered, *draft.unconfirmed):
         yield Found(
@@ -94,7 +94,7 @@ def check_unconfirmed(draft: Draft) -> Iterator[Found]:
 )
 def check_known(draft: Draft) -> Iterator[Found]:
     """An empty or unknown format."""
-    if draft.product not in PRODUCTS or draft.precision in (*INTEGER, "bf16", "fp16", "as-is"):
+    if not draft.product.driven or draft.route is not None:
         return
     asked = f"{draft.asked!r} is not a format of this backend" if draft.asked else "no precision was given"
     listed = [row.name for row in precisions()]
@@ -295,11 +295,11 @@ def check_qdq(draft: Draft) -> Iterator[Found]:
     """A QDQ model: an old Ryzen AI refuses it, on gen 2 its scales decide (see the VAI2xx rules)."""
     if draft.source != "qdq":
         return
-    if draft.asked and draft.asked.lower() not in ("as-is", *INTEGER, "w8a8", "int8", "w8a16"):
+    if draft.asked and not {*meant_by(draft.asked.lower())} <= {AS_IS, *quark_formats()}:
         message = f"the model is quantized already and cannot become {draft.asked}"
         yield Found(kind=SubjectKind.MODEL, name=draft.facts.model_name, message=message)
     release = draft.release
     quark_made = "quark" in draft.facts.producer
-    if draft.is_ryzen and release is not None and not quark_made and is_older(release.version, (1, 6)):
-        message = f"Ryzen AI {release.version} takes QDQ models of Quark only"
+    if release is not None and not quark_made and is_older(release, draft.product.foreign_qdq_since):
+        message = f"{release.name} {release.version} takes QDQ models of Quark only"
         yield Found(kind=SubjectKind.MODEL, name=draft.facts.model_name, message=message)

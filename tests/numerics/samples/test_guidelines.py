@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deploykit.errors import InputError, UsageError
+from deploykit.findings import Finding
 from deploykit.graph.facts import GraphFacts, TensorFact, TensorRole
 from deploykit.numerics.samples import InputSpec, load_calibration
 from deploykit.numerics.samples.guidelines import RULES as CALIBRATION_RULES
@@ -41,9 +43,9 @@ CASES: dict[str, tuple[Survey, Survey]] = {
 
 
 @pytest.mark.parametrize("code", [rule.code for rule in CALIBRATION_RULES])
-def test_each_rule_fires_and_stays_silent(code: str) -> None:
+def test_each_rule_fires_and_stays_silent(code: str, as_expected: Callable[[str, Iterable[Finding]], None]) -> None:
     triggering, clean = CASES[code]
-    assert list(CALIBRATION_RULES[code].run(triggering))
+    as_expected(code, CALIBRATION_RULES[code].run(triggering))
     assert not list(CALIBRATION_RULES[code].run(clean))
 
 

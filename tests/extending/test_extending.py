@@ -1,0 +1,170 @@
+"""What docs/extending.md promises: a rule, a rewrite and a backend are added by the files it names alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
+MLP = ROOT / "tests/data/aimet/mlp/model.onnx"
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+RULE = '''
+
+@RULES.rule(
+    "DK049",
+    "made-up",
+    "warning",
+    what="A made-up rule.",
+    why="It shows how one is added.",
+    fix="do nothing",
+    sources=("a test",),
+)
+def check_made_up(facts: GraphFacts) -> Iterator[Found]:
+    """Always."""
+    yield Found(kind=SubjectKind.MODEL, name=facts.model_name, message="made up")
+'''
+REWRITE = '''"""A made-up rewrite that never applies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from deploykit.rewrites.contract import MatchResult, Rewritten, Transform
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+    from deploykit.encodings.values import EncodingSet
+
+__all__ = ["transform"]
+
+
+def match(model: ModelProto) -> MatchResult:
+    """Nowhere."""
+    del model
+    return MatchResult(reason="it is made up")
+
+
+def apply(model: ModelProto, encodings: EncodingSet | None, found: MatchResult) -> Rewritten:
+    """The model as it is."""
+    del found
+    return Rewritten(model=model, encodings=encodings)
+
+
+transform = Transform(name="made-up", summary="Made up.", match=match, apply=apply)
+'''
+
+
+def runner(*roots: Path) -> Run:
+    """Runs Python inside the first of these folders, with all of them in front of the import path."""
+
+    def run(*argv: str) -> subprocess.CompletedProcess[str]:
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, roots))}
+        return subprocess.run(
+            [sys.executable, *argv], cwd=roots[0], env=env, capture_output=True, text=True, check=False
+        )
+
+    return run
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A copy of the sources and pages, to be extended."""
+    for folder in ("deploykit", "backends", "templates", "docs", "tests/rewrites"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    return tmp_path
+
+
+@pytest.fixture
+def run(tree: Path) -> Run:
+    return runner(tree, tree / "backends", tree / "templates")
+
+
+@pytest.fixture
+def outside() -> Run:
+    """With the backend of a third party on the path, as an installation would put it there."""
+    return runner(HERE, ROOT, ROOT / "backends", ROOT / "templates")
+
+
+def without_page_or_test(root: Path) -> list[str]:
+    """The files that a rewrite of this tree lacks."""
+    tests = "\n".join(path.read_text("utf-8") for path in sorted((root / "tests/rewrites").glob("test_*.py")))
+    lacking = []
+    for path in sorted((root / "deploykit/rewrites").glob("*.py")):
+        found = re.search(r'^transform = Transform\(\s*name="([a-z-]+)"', path.read_text("utf-8"), re.MULTILINE)
+        if found is None:
+            continue
+        if not (root / f"docs/rewrites/{found[1]}.md").is_file():
+            lacking.append(f"docs/rewrites/{found[1]}.md")
+        if f'"{found[1]}"' not in tests and f"rewrites.{path.stem}" not in tests:
+            lacking.append(f"a test of {found[1]}")
+    return lacking
+
+
+def test_every_rewrite_has_its_page_and_its_tests() -> None:
+    assert without_page_or_test(ROOT) == []
+
+
+def test_a_new_rewrite_is_three_files(tree: Path, run: Run) -> None:
+    (tree / "deploykit/rewrites/made_up.py").write_text(REWRITE)
+    assert without_page_or_test(tree) == ["docs/rewrites/made-up.md", "a test of made-up"]
+    (tree / "docs/rewrites/made-up.md").write_text("# made-up\n")
+    (tree / "tests/rewrites/test_made_up.py").write_text('NAME = "made-up"\n')
+    assert without_page_or_test(tree) == []
+    code = "from deploykit.rewrites.contract import load_transform; print(load_transform('made-up').summary)"
+    assert run("-c", code).stdout == "Made up.\n"
+
+
+def test_a_new_rule_is_a_function_a_case_and_a_page(tree: Path, run: Run) -> None:
+    with (tree / "deploykit/graph/rules.py").open("a") as file:
+        file.write(RULE)
+    code = (
+        "from pathlib import Path\n"
+        "from deploykit.deciding.rules import CORE_REGISTRIES\n"
+        "from deploykit.queries.rule_pages import all_rules, stale_pages\n"
+        "print(*stale_pages(Path('docs/rules'), all_rules(CORE_REGISTRIES)))"
+    )
+    stale = run("-c", code)
+    assert stale.stdout.split() == ["DK049.md", "README.md"], stale.stderr
+    written = run("-m", "deploykit", "rule", "--write", str(tree / "docs/rules"))
+    assert written.stdout.split() == ["DK049.md", "README.md"], written.stderr
+    assert run("-m", "deploykit", "rule", "made-up").stdout.startswith("# DK049: made-up")
+    found = run("-m", "deploykit", "check", str(MLP), "--target", "sm8650", "--json").stdout
+    assert "DK049" in {finding["code"] for finding in json.loads(found)["findings"]}
+
+
+def test_a_backend_of_a_third_party_is_found_and_holds_the_contract(outside: Run) -> None:
+    assert "my-board" in outside("-m", "deploykit", "targets", "my-board").stdout
+    assert "NPU001: too-many-nodes" in outside("-m", "deploykit", "rule", "NPU001").stdout
+    code = "from deploykit.contract.conformance import backend_problems; print(backend_problems('my-npu'))"
+    done = outside("-c", code)
+    assert done.stdout == "()\n", done.stderr
+
+
+def test_its_option_is_on_the_command_line_and_in_the_api(outside: Run, tmp_path: Path) -> None:
+    plan = ("-m", "deploykit", "plan", str(MLP), "--target", "my-board", "--json")
+    assert "--effort" in outside("-m", "deploykit", "plan", "--help").stdout
+    assert json.loads(outside(*plan).stdout)["steps"][0]["argv"] == ["npucc", "--effort", "3", "model/model.onnx"]
+    assert json.loads(outside(*plan, "--effort", "7").stdout)["steps"][0]["argv"][2] == "7"
+    wrong = outside(*plan, "--effort", "10")
+    assert wrong.returncode == 2
+    assert "from 1 to 9" in wrong.stderr
+    foreign = outside("-m", "deploykit", "plan", str(MLP), "--target", "sm8650", "--effort", "7")
+    assert foreign.returncode == 2
+    assert "my-npu" in foreign.stderr
+    code = f"import deploykit; print(deploykit.plan({str(MLP)!r}, target='my-board', effort=5).steps[0].argv[2])"
+    assert outside("-c", code).stdout == "5\n"
+    made = outside("-m", "deploykit", "package", str(MLP), "--target", "my-board", "-o", str(tmp_path / "out"))
+    assert made.returncode == 0, made.stderr
+    assert (tmp_path / "out/scripts/build.sh").read_text() == "#!/bin/sh\nnpucc --effort 3 model/model.onnx\n"
+    assert outside("-m", "deploykit", "verify", str(tmp_path / "out")).returncode == 0
