@@ -27,7 +27,7 @@ QUALCOMM = "backends/deploykit_qualcomm"
 LINT = "tests/qualcomm/test_lint_graph_rules.py tests/qualcomm/test_lint_provider_rules.py"
 TABLES = "tests/qualcomm/test_new_files.py tests/qualcomm/test_resolving.py tests/qualcomm/test_tables.py"
 TESTS_OF: Mapping[str, str] = {
-    "deploykit/rules.py": "tests/test_rules.py",
+    "deploykit/findings/rules.py": "tests/test_rules.py",
     "deploykit/findings.py": "tests/test_findings.py tests/test_rules.py",
     "deploykit/tables": f"tests/tables {TABLES} tests/qualcomm/test_devices.py",
     "deploykit/encodings": "tests/encodings tests/quantization/test_encoding_rules.py",

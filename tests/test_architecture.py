@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "architecture.md"
 START, END = "<!-- drawn from the imports -->\n", "<!-- end of the drawing -->\n"
 ADAPTERS = ("deploykit_qualcomm", "deploykit_qnn_htp", "deploykit_ort_qnn", "deploykit_vitis_ai")
-MOST_ROOMS = 17
+MOST_ROOMS = 16
 
 
 def rooms() -> list[str]:

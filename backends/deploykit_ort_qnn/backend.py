@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from deploykit.contract.targets import Target
     from deploykit.diagnosis import Catalog
     from deploykit.findings import Finding
-    from deploykit.rules import Registry
+    from deploykit.findings.rules import Registry
     from deploykit.system import ToolchainSpec
     from deploykit.tables.capabilities import CompatRow
     from deploykit.tables.devices import Device

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from deploykit.contract.options import OptionSpec
     from deploykit.contract.plans import Plan
     from deploykit.contract.targets import Target
-    from deploykit.rules import Registry
+    from deploykit.findings.rules import Registry
     from deploykit.system import ToolchainSpec
     from deploykit.tables.capabilities import CompatRow
     from deploykit.tables.devices import Device

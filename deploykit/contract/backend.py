@@ -18,7 +18,7 @@ from deploykit.contract.plans import Plan
 from deploykit.contract.status import Compilation, Correctness
 from deploykit.contract.targets import Target
 from deploykit.findings import Confidence, Finding
-from deploykit.rules import Registry
+from deploykit.findings.rules import Registry
 from deploykit.tables.capabilities import CompatRow
 from deploykit.tables.devices import Device
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from deploykit.contract.backend import AnyBackend
     from deploykit.contract.known_errors import Catalog
     from deploykit.contract.options import OptionSpec
-    from deploykit.rules import Registry
+    from deploykit.findings.rules import Registry
     from deploykit.tables.devices import Device
 
 __all__ = [

@@ -7,11 +7,11 @@ from typing import Any
 
 from deploykit.deciding.choice import Chosen
 from deploykit.findings import Severity, SubjectKind
+from deploykit.findings.rules import Found, Registry
 from deploykit.graph import rules as graph_rules
 from deploykit.numerics import rules as comparison_rules
 from deploykit.numerics.samples import guidelines
 from deploykit.quantization import rules as encoding_rules
-from deploykit.rules import Found, Registry
 
 __all__ = ["CORE_REGISTRIES", "RULES"]
 

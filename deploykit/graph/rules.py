@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
 from deploykit.findings import SubjectKind, listed
+from deploykit.findings.rules import Found, Registry
 from deploykit.graph.facts import GraphFacts, TensorRole
 from deploykit.graph.inventory import control_flow_nodes, sequence_nodes
 from deploykit.graph.ops import is_standard
@@ -21,7 +22,6 @@ from deploykit.graph.shapes import (
     shape_text,
     tensor_bytes,
 )
-from deploykit.rules import Found, Registry
 
 __all__ = ["RULES"]
 

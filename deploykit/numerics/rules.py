@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from deploykit.findings import Severity, SubjectKind, listed
+from deploykit.findings.rules import Found, Registry
 from deploykit.graph.facts import GraphFacts
 from deploykit.numerics.thresholds import Thresholds
 from deploykit.numerics.verdicts import Verdict
 from deploykit.quantization.unlike_ranges import Mixing, find_mixing, output_of_shape
-from deploykit.rules import Found, Registry
 
 if TYPE_CHECKING:
     from deploykit.numerics.comparison import Comparison, OutputComparison, SliceRun

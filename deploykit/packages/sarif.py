@@ -9,8 +9,8 @@ from typing import Any
 from urllib.parse import quote
 
 from deploykit.findings import Finding, Severity, SubjectKind, sort_findings
+from deploykit.findings.rules import Rule
 from deploykit.packages.baseline import fingerprint
-from deploykit.rules import Rule
 
 __all__ = ["to_sarif"]
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from deploykit.findings import Severity, SubjectKind
+from deploykit.findings.rules import Found, Registry
 from deploykit.graph.element_types import LARGEST_FLOAT16
-from deploykit.rules import Found, Registry
 
 if TYPE_CHECKING:
     from deploykit.graph.facts import GraphFacts

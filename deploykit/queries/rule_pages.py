@@ -15,7 +15,7 @@ from deploykit.contract.optional import ReservesCodes
 from deploykit.contract.plugins import load_backends
 from deploykit.contract.targets import nearest_names
 from deploykit.errors import DefectError, UsageError
-from deploykit.rules import Registry, Rule
+from deploykit.findings.rules import Registry, Rule
 
 __all__ = ["RuleEntry", "all_rules", "find_rule", "pages", "reserved_codes", "rule_page", "stale_pages", "write_pages"]
 

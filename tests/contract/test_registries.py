@@ -17,7 +17,7 @@ import deploykit_qualcomm
 import deploykit_vitis_ai
 from deploykit.contract.plugins import load_backend
 from deploykit.deciding.rules import CORE_REGISTRIES
-from deploykit.rules import Registry
+from deploykit.findings.rules import Registry
 from deploykit_ort_qnn.rules import registries as ort_qnn
 from deploykit_qnn_htp.rules import registries as qnn_htp
 from deploykit_qualcomm.rules import registries as qualcomm

@@ -19,11 +19,11 @@ from deploykit.deciding.pipeline import make_plan
 from deploykit.deciding.reading import read_situation
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.findings import Finding, Severity
+from deploykit.findings.rules import Rule
 from deploykit.numerics.thresholds import Against, Measure
 from deploykit.numerics.verdicts import Context, Verdict
 from deploykit.quantization.insert_qdq import Skipped
 from deploykit.quantization.lpbq_arithmetic import Loss
-from deploykit.rules import Rule
 from deploykit_ort_qnn import backend
 from deploykit_ort_qnn.compiler import CompileOutcome, RefusedNode
 from deploykit_ort_qnn.precision import PrecisionScope

@@ -9,9 +9,9 @@ import pytest
 
 from deploykit.deciding.rules import CORE_REGISTRIES
 from deploykit.errors import DefectError, UsageError
+from deploykit.findings.rules import Found, Registry
 from deploykit.queries.rule_pages import RuleEntry, find_rule, reserved_codes, rule_page, stale_pages, write_pages
 from deploykit.queries.rule_pages import all_rules as rules_of
-from deploykit.rules import Found, Registry
 
 DOCS = Path(__file__).parents[2] / "docs" / "rules"
 

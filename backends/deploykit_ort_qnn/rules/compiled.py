@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from deploykit.findings import SubjectKind, listed
-from deploykit.rules import Found, Registry
+from deploykit.findings.rules import Found, Registry
 from deploykit_ort_qnn.compiler import CompileOutcome
 
 __all__ = ["RULES"]

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from deploykit.findings import SubjectKind
+from deploykit.findings.rules import Found, Registry
 from deploykit.numerics.verdicts import JudgedNumber, Verdict
-from deploykit.rules import Found, Registry
 
 __all__ = ["RULES", "NumericScope"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from deploykit.findings import SubjectKind
-from deploykit.rules import Found, Registry
+from deploykit.findings.rules import Found, Registry
 
 __all__ = ["RULES", "PackageScope"]
 

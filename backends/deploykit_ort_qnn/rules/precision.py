@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from deploykit.findings import Severity, SubjectKind, listed
-from deploykit.rules import Found, Registry
+from deploykit.findings.rules import Found, Registry
 from deploykit_ort_qnn.precision import PrecisionScope, float_nodes, narrowed
 
 __all__ = ["RULES"]

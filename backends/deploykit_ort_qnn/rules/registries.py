@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from deploykit.rules import Registry
+from deploykit.findings.rules import Registry
 from deploykit_ort_qnn.rules import compiled, environment, numerics, package, precision, prepared
 from deploykit_qualcomm.rules.registries import PROVIDER, SHARED
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from deploykit.rules import Registry
+from deploykit.findings.rules import Registry
 from deploykit_qnn_htp.rules import opinion, prepared, routes
 from deploykit_qualcomm.rules.registries import CONVERTERS, SHARED
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from deploykit.findings import Severity, SubjectKind
-from deploykit.rules import Found, Registry
+from deploykit.findings.rules import Found, Registry
 from deploykit.tables.capabilities import Feature, Status
 from deploykit_qnn_htp.draft import Candidate, Draft
 from deploykit_qnn_htp.naming import listed

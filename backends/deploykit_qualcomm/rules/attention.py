@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 
 from deploykit.contract.backend import Situation
 from deploykit.findings import Severity, SubjectKind
+from deploykit.findings.rules import Found, Registry
 from deploykit.graph.facts import GraphFacts, NodeFact
 from deploykit.quantization.borders import Extension, suggest_extensions
-from deploykit.rules import Found, Registry
 from deploykit.tables.capabilities import Feature, Status
 from deploykit_qualcomm.rules.constraints import constraint
 from deploykit_qualcomm.rules.views import arch, is_computed, listed, nodes, quantized, weight_name

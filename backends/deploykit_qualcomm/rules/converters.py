@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from deploykit.contract.backend import Situation
 from deploykit.findings import Severity
+from deploykit.findings.rules import Found, Registry
 from deploykit.graph.ops import Trait, has
-from deploykit.rules import Found, Registry
 from deploykit_qualcomm.rules.constraints import constraint
 from deploykit_qualcomm.rules.views import at_node, dynamic_matmuls, grid_of, listed, nodes, quantized
 

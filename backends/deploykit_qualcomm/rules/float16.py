@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from deploykit.contract.backend import Situation
 from deploykit.findings import Severity, SubjectKind
+from deploykit.findings.rules import Found, Registry
 from deploykit.graph.element_types import LARGEST_FLOAT16
-from deploykit.rules import Found, Registry
 
 if TYPE_CHECKING:
     from deploykit.encodings.values import EncodingSet

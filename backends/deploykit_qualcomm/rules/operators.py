@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from deploykit.contract.backend import Situation
+from deploykit.findings.rules import Found, Registry
 from deploykit.graph.facts import NodeFact
-from deploykit.rules import Found, Registry
 from deploykit.tables.capabilities import Status
 from deploykit_qualcomm.rules.constraints import Refused, constraint, constraints
 from deploykit_qualcomm.rules.views import arch, at_node, nodes, quantized

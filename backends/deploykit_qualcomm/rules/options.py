@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from deploykit.contract.backend import Situation
 from deploykit.findings import Severity, SubjectKind
-from deploykit.rules import Found, Registry
+from deploykit.findings.rules import Found, Registry
 from deploykit.tables.capabilities import Status
 from deploykit_qualcomm.devices import qualcomm_devices
 from deploykit_qualcomm.rules.views import option

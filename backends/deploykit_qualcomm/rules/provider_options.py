@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from deploykit.contract.backend import Situation
-from deploykit.rules import Found, Registry
+from deploykit.findings.rules import Found, Registry
 from deploykit_qualcomm.archs import arch_number, capability
 from deploykit_qualcomm.rules.options import about_option
 from deploykit_qualcomm.rules.views import arch, option

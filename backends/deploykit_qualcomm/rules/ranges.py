@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from deploykit.contract.backend import Situation
 from deploykit.findings import SubjectKind
-from deploykit.rules import Found, Registry
+from deploykit.findings.rules import Found, Registry
 from deploykit_qualcomm.rules.views import listed
 
 __all__ = ["RULES"]

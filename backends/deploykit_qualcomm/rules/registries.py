@@ -10,7 +10,7 @@ from typing import Any
 
 from deploykit.contract.backend import Situation
 from deploykit.findings import Finding
-from deploykit.rules import Registry
+from deploykit.findings.rules import Registry
 from deploykit_qualcomm.rules import (
     attention,
     converters,

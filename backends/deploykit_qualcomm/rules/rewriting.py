@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from deploykit.contract.backend import Situation
 from deploykit.findings import SubjectKind
+from deploykit.findings.rules import Found, Registry
 from deploykit.graph.facts import GraphFacts, NodeFact
-from deploykit.rules import Found, Registry
 from deploykit_qualcomm.rules.constraints import constraint
 from deploykit_qualcomm.rules.views import is_computed, listed, nodes, weight_name
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from deploykit.findings import SubjectKind
-from deploykit.rules import Found, Registry
+from deploykit.findings.rules import Found, Registry
 from deploykit.tables.capabilities import SdkTable
 
 __all__ = ["RULES", "SdkChoice", "SdkMatch"]

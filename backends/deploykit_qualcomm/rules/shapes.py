@@ -8,8 +8,8 @@ from packaging.version import Version
 
 from deploykit.contract.backend import Situation
 from deploykit.findings import SubjectKind
+from deploykit.findings.rules import Found, Registry
 from deploykit.graph.facts import NodeFact
-from deploykit.rules import Found, Registry
 from deploykit_qualcomm.rules.constraints import constraint, constraints
 from deploykit_qualcomm.rules.views import at_node, bits_of, byte_count, listed, nodes
 

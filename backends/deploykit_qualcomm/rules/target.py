@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from deploykit.contract.targets import Target
 from deploykit.findings import Confidence, Severity, SubjectKind
-from deploykit.rules import Found, Registry
+from deploykit.findings.rules import Found, Registry
 from deploykit.tables.capabilities import Status
 from deploykit.tables.devices import Fact
 from deploykit_qualcomm.archs import arch_of, capability, lacks

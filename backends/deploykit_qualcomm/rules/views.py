@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from deploykit import findings
 from deploykit.contract.backend import Situation
 from deploykit.findings import SubjectKind
+from deploykit.findings.rules import Found
 from deploykit.graph.element_types import INTEGER_BITS
 from deploykit.graph.facts import GraphFacts, NodeFact, TensorFact
 from deploykit.graph.pairs import integer_type, quantizer_of, stored_behind_pairs
-from deploykit.rules import Found
 from deploykit_qualcomm.archs import arch_of
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 from deploykit.contract.backend import Situation
 from deploykit.findings import SubjectKind
+from deploykit.findings.rules import Found, Registry
 from deploykit.graph.facts import NodeFact
 from deploykit.graph.ops import Trait, ops
-from deploykit.rules import Found, Registry
 from deploykit_qualcomm.archs import lacks
 from deploykit_qualcomm.rules.constraints import constraint
 from deploykit_qualcomm.rules.views import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from deploykit.rules import Registry
+from deploykit.findings.rules import Registry
 from deploykit_vitis_ai.draft import Draft
 from deploykit_vitis_ai.rules import execution, model, quantized, release, request, summary, target
 

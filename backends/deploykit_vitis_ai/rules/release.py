@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from deploykit.findings import Severity, SubjectKind
-from deploykit.rules import Found, Registry
+from deploykit.findings.rules import Found, Registry
 from deploykit_vitis_ai.draft import Draft
 from deploykit_vitis_ai.routes import quark_formats
 from deploykit_vitis_ai.tables import driver_bounds

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from packaging.version import Version
 
 from deploykit.findings import SubjectKind
-from deploykit.rules import Found, Registry
+from deploykit.findings.rules import Found, Registry
 from deploykit_vitis_ai.tables import Release
 
 __all__ = ["RULES", "Choice"]

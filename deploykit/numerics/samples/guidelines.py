@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from deploykit.findings import SubjectKind, listed
+from deploykit.findings.rules import Found, Registry
 from deploykit.numerics.samples.survey import Survey
-from deploykit.rules import Found, Registry
 
 __all__ = ["RULES"]
 

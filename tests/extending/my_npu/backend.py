@@ -22,7 +22,7 @@ from deploykit.contract.options import OptionSpec
 from deploykit.contract.plans import Plan, Rejected, Route, Step
 from deploykit.contract.targets import Target
 from deploykit.findings import Confidence, SubjectKind
-from deploykit.rules import Found, Registry
+from deploykit.findings.rules import Found, Registry
 from deploykit.tables.capabilities import CompatRow
 from deploykit.tables.devices import Device, Fact
 

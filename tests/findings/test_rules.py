@@ -6,7 +6,7 @@ import pytest
 
 from deploykit.errors import DefectError
 from deploykit.findings import Severity, SubjectKind
-from deploykit.rules import Found, Registry
+from deploykit.findings.rules import Found, Registry
 
 
 def registry() -> Registry[int]:
