@@ -249,16 +249,26 @@ def evaluate(
     min_psnr: float | None = None,
     min_sqnr: float | None = None,
     max_error: float | None = None,
+    max_box_error: float | None = None,
+    min_agreement: float | None = None,
 ) -> Evaluation:
     """How close two sets of outputs are, or two models on ``data``.
 
-    ``model`` is the float model, which dead channels are traced back to; ``target`` completes the command that is then
-    proposed. The thresholds hold for the worst sample, in dB but for the cosine and the error.
+    ``model`` is the float model, which dead channels are traced back to and which says what the outputs are; ``target``
+    completes the command that is then proposed. The thresholds are in dB but for the cosine, the errors (those of boxes
+    in pixels) and the agreement.
     """
     from deploykit.numerics.evaluation import evaluate as judge
     from deploykit.numerics.rules import Thresholds
 
-    asked = Thresholds(min_cosine=min_cosine, min_psnr=min_psnr, min_sqnr=min_sqnr, max_error=max_error)
+    asked = Thresholds(
+        min_cosine=min_cosine,
+        min_psnr=min_psnr,
+        min_sqnr=min_sqnr,
+        max_error=max_error,
+        max_box_error=max_box_error,
+        min_agreement=min_agreement,
+    )
     return judge(Path(baseline), Path(candidate), data=_path(data), model=_path(model), target=target, thresholds=asked)
 
 
@@ -270,13 +280,28 @@ def simulate(
     samples: int | None = None,
     seed: int = 0,
     float_tensors: AnyPath | None = None,
+    min_sqnr: float | None = None,
+    max_box_error: float | None = None,
+    min_cosine: float | None = None,
+    min_agreement: float | None = None,
 ) -> Simulation:
-    """Quantized inference as the encodings define it, against float, on ``data`` or on seeded random inputs."""
-    from deploykit.numerics.simulation import simulate_files
+    """Quantized inference as the encodings define it, against float, on ``data`` or on inputs that are made.
 
-    floats = _path(float_tensors)
+    The thresholds replace the limits of the verdict: dB, pixels, ratios.
+    """
+    from deploykit.numerics.simulation import simulate_files
+    from deploykit.numerics.thresholds import Thresholds
+
     return simulate_files(
-        Path(model), Path(encodings), data=_path(data), samples=samples, seed=seed, float_tensors=floats
+        Path(model),
+        Path(encodings),
+        data=_path(data),
+        samples=samples,
+        seed=seed,
+        float_tensors=_path(float_tensors),
+        thresholds=Thresholds(
+            min_sqnr=min_sqnr, max_box_error=max_box_error, min_cosine=min_cosine, min_agreement=min_agreement
+        ),
     )
 
 

@@ -34,6 +34,8 @@ _PATH = click.Path(path_type=Path)
 @click.option("--min-psnr", type=float, help="Fail when the worst sample is under it, in dB.")
 @click.option("--min-sqnr", type=float, help="Fail when the worst sample is under it, in dB.")
 @click.option("--max-error", type=float, help="Fail when any element is farther off.")
+@click.option("--max-box-error", type=float, metavar="PX", help="Instead of the table's limit for detections.")
+@click.option("--min-agreement", type=float, metavar="SHARE", help="Instead of the table's limit for labels.")
 def command(
     positional: tuple[Path, ...],
     baseline: Path | None,
@@ -46,17 +48,26 @@ def command(
     min_psnr: float | None,
     min_sqnr: float | None,
     max_error: float | None,
+    max_box_error: float | None,
+    min_agreement: float | None,
 ) -> int:
     """Cosine, L2, PSNR, SSIM, SQNR and the largest error of every output, over two folders, two files or two models.
 
-    Files are matched by name. --baseline and --candidate may stand in any order. Exit status 1 when an output is dead,
-    samples are missing, or a threshold is missed.
+    Files are matched by name. --baseline and --candidate may stand in any order. With a model every output is judged by
+    its kind as well. Exit status 1 when an output is dead or wrong, samples are missing, or a threshold is missed.
     """
     from deploykit.numerics.evaluation import evaluate
     from deploykit.numerics.rules import Thresholds
 
     first, second = _sides(positional, baseline, candidate)
-    asked = Thresholds(min_cosine=min_cosine, min_psnr=min_psnr, min_sqnr=min_sqnr, max_error=max_error)
+    asked = Thresholds(
+        min_cosine=min_cosine,
+        min_psnr=min_psnr,
+        min_sqnr=min_sqnr,
+        max_error=max_error,
+        max_box_error=max_box_error,
+        min_agreement=min_agreement,
+    )
     found = evaluate(first, second, data=data, model=model, target=target, thresholds=asked)
     emit(found.to_json(slices=slices), lambda: _text(found, slices))
     return found.exit_status
@@ -78,6 +89,7 @@ def _text(found: Evaluation, slices: bool) -> str:
     comparison, findings = found.comparison, found.findings
     parts = [f"{comparison.samples} samples, {len(comparison.outputs)} outputs"]
     parts += [_metrics(comparison)] if comparison.outputs else ["nothing could be compared"]
+    parts += ["\n".join(found.verdict.lines())] if found.verdict is not None else []
     parts += [_slices(comparison)] if slices else []
     parts += [findings_text(findings)] if findings else []
     return "\n\n".join(parts)

@@ -27,6 +27,9 @@ _PATH = click.Path(path_type=Path)
 @click.option("--samples", type=click.IntRange(min=1), metavar="N", help="At most that many, spread over the data.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of inputs that are made.")
 @click.option("--min-sqnr", type=float, metavar="DB", help="Fail when any output is below.")
+@click.option("--max-box-error", type=float, metavar="PX", help="Fail when boxes are farther off on average.")
+@click.option("--min-cosine", type=float, metavar="RATIO", help="Fail when an embedding is below.")
+@click.option("--min-agreement", type=float, metavar="SHARE", help="Fail when fewer labels agree.")
 def command(
     model: Path,
     encodings: Path,
@@ -35,22 +38,38 @@ def command(
     samples: int | None,
     seed: int,
     min_sqnr: float | None,
+    max_box_error: float | None,
+    min_cosine: float | None,
+    min_agreement: float | None,
 ) -> int:
     """Run MODEL with the quantizers that the encodings describe, bit for bit as AIMET simulates them.
 
     Int32 biases are not simulated, as AIMET does not either. Without --data the inputs are points of their own
     encodings and domains where there are such, else random numbers, which are no measure of accuracy. Exit status 1
-    when --min-sqnr is missed.
+    when what was asked for is missed; the limits of the verdict stand beside its numbers.
     """
     from deploykit.numerics.simulation import simulate_files
+    from deploykit.numerics.thresholds import ASKED, Thresholds
 
     with progress() as tell:
         tell("simulating")
-        result = simulate_files(model, encodings, data=data, samples=samples, seed=seed, float_tensors=float_tensors)
+        asked = Thresholds(
+            min_sqnr=min_sqnr, max_box_error=max_box_error, min_cosine=min_cosine, min_agreement=min_agreement
+        )
+        result = simulate_files(
+            model,
+            encodings,
+            data=data,
+            samples=samples,
+            seed=seed,
+            float_tensors=float_tensors,
+            thresholds=asked,
+        )
     made = {} if result.samples is None else {"data": str(result.samples.label), "inputs": result.samples.to_json()}
     emit({**result.to_json(), **made}, lambda: _text(result))
     low = min_sqnr is not None and any(item.sqnr_db < min_sqnr for item in result.fidelity)
-    return 1 if low else 0
+    missed = [number for number in (result.verdict.failures if result.verdict else ()) if number.limit.reason == ASKED]
+    return 1 if low or missed else 0
 
 
 def _text(result: Simulation) -> str:

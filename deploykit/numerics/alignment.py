@@ -32,6 +32,9 @@ agrees, so they stay as they are."""
 _ALIKE = 0.5
 """Partners found by contents lie within half a spread of one another, on average over the tables."""
 
+_COLUMNS = 256
+"""Of wider tables, such as masks, so many columns tell rows apart."""
+
 _FARTHEST = 3.0
 """A difference of three times the usual spread is as bad as any: one odd column must not decide alone."""
 
@@ -209,6 +212,8 @@ def _table_costs(one: Numbers, two: Numbers) -> npt.NDArray[np.float64]:
     whole = one.dtype.kind in "iub"
     first, second = (np.nan_to_num(np.asarray(table, np.float64), posinf=1e30, neginf=-1e30) for table in (one, two))
     costs = np.zeros((first.shape[0], second.shape[0]))
+    every = -(-first.shape[1] // _COLUMNS)
+    first, second = first[:, ::every], second[:, ::every]
     for a, b in zip(first.T, second.T, strict=True):
         spread = float(np.std(a)) or 1.0
         distance = np.abs(a[:, None] - b[None, :])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from deploykit.findings import Finding, exit_status
 from deploykit.numerics.comparison import Comparison, compare
 from deploykit.numerics.output_judging import OutputJudge
-from deploykit.numerics.outputs import Outputs, OutputSet, read_pair
+from deploykit.numerics.outputs import Outputs, OutputSet, read_outputs, read_pair
 from deploykit.numerics.rules import RULES as COMPARISON_RULES
 from deploykit.numerics.rules import Judged, Thresholds
 from deploykit.numerics.verdicts import Verdict
@@ -58,7 +59,8 @@ def evaluate(
     comparison = compare(*sides)
     known = baseline if model is None and baseline.suffix == ".onnx" else model
     facts = _facts(known)
-    verdict = None if facts is None or comparison.mismatches else _judge(facts, *sides, thresholds)
+    inputs = None if data is None else read_outputs(data)
+    verdict = None if facts is None or comparison.mismatches else _judge(facts, sides, inputs, thresholds)
     judged = Judged(
         comparison=comparison,
         facts=facts,
@@ -71,21 +73,21 @@ def evaluate(
 
 
 def _judge(
-    facts: GraphFacts, baseline: OutputSet, candidate: OutputSet, thresholds: Thresholds | None
+    facts: GraphFacts, sides: tuple[OutputSet, OutputSet], inputs: OutputSet | None, thresholds: Thresholds | None
 ) -> Verdict | None:
     """The judge's verdict on the samples that both sides have; what was saved was saved on data that somebody chose."""
-    shared = sorted(baseline.samples.keys() & candidate.samples.keys())
+    shared = sorted(sides[0].samples.keys() & sides[1].samples.keys())
     if not shared:
         return None
-    sides = [[_named(facts, side.samples[name]()) for name in shared] for side in (baseline, candidate)]
-    return OutputJudge(facts, label="given", thresholds=thresholds).compare(*sides)
+    one, two = ([_named(facts.outputs, side.samples[name]()) for name in shared] for side in sides)
+    feeds = [] if inputs is None else [_named(facts.inputs, inputs.samples[name]()) for name in shared]
+    return OutputJudge(facts, label="given", thresholds=thresholds).compare(one, two, feeds)
 
 
-def _named(facts: GraphFacts, outputs: Outputs) -> Outputs:
-    """A lone array is the model's only output, whatever the file calls it."""
-    return (
-        dict(zip(facts.outputs, outputs.values(), strict=True)) if len(facts.outputs) == len(outputs) == 1 else outputs
-    )
+def _named(names: Sequence[str], arrays: Outputs) -> Outputs:
+    """A lone array is the model's only input or output, whatever the file calls it."""
+    alone = len(names) == len(arrays) == 1
+    return dict(zip(names, arrays.values(), strict=True)) if alone else arrays
 
 
 def _facts(model: Path | None) -> GraphFacts | None:

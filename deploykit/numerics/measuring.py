@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from deploykit.numerics.quality import cosine
 
-__all__ = ["Pair", "WorstSlice", "agreement", "has_signal", "mean_cosine", "overall_db", "worst_slice"]
+__all__ = ["Pair", "WorstSlice", "agreement", "gain_error", "has_signal", "mean_cosine", "overall_db", "worst_slice"]
 
 Pair: TypeAlias = tuple[npt.NDArray[Any], npt.NDArray[Any]]
 _Doubles: TypeAlias = npt.NDArray[np.float64]
@@ -68,6 +68,16 @@ def overall_db(pairs: Sequence[Pair]) -> float:
         signal += float(a @ a)
         noise += float((a - b) @ (a - b))
     return _db(signal, noise)
+
+
+def gain_error(pairs: Sequence[Pair]) -> float:
+    """By which share the right side is larger or smaller than the left as a whole, noise left out; 0 for no signal."""
+    along = energy = 0.0
+    for one, two in pairs:
+        a, b = _finite(one, two)
+        along += float(a @ b)
+        energy += float(a @ a)
+    return abs(along / energy - 1) if energy else 0.0
 
 
 def _finite(one: npt.NDArray[Any], two: npt.NDArray[Any]) -> tuple[_Doubles, _Doubles]:

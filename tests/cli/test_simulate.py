@@ -62,6 +62,17 @@ def test_a_missed_threshold_exits_with_1(tmp_path: Path, capsys: pytest.CaptureF
     assert "detections" in capsys.readouterr().out
 
 
+def test_limits_of_the_verdict_can_be_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """AIMET's own W8A16 of this detector is 90 px off: the verdict says so, and the status follows what was asked."""
+    call = ["simulate", DETR, "--encodings", W8A16, "--data", str(_data(tmp_path))]
+    assert run(cli, call) == 0
+    said = capsys.readouterr().out
+    assert "right: no, on 2 given samples" in said and "px where at most 8 px is asked" in said
+    assert run(cli, [*call, "--max-box-error", "20"]) == 1
+    assert "px where at most 20 px is asked" in capsys.readouterr().out
+    assert run(cli, [*call, "--max-box-error", "200"]) == 0
+
+
 def test_data_without_an_input_exits_with_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     np.savez(tmp_path / "x.npz", images=np.zeros((1, 3, 32, 32), np.float32))
     assert run(cli, ["simulate", DETR, "--encodings", W8A16, "--data", str(tmp_path / "x.npz")]) == 3

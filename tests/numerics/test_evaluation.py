@@ -17,6 +17,7 @@ from deploykit.graph.collect import collect_facts
 from deploykit.graph.facts import GraphFacts
 from deploykit.numerics.evaluation import evaluate
 from deploykit.quantization.unlike_ranges import exclusion_around, find_mixing, output_of_shape
+from deploykit.queries.option_pages import every_option
 
 QUARK = Path(__file__).parents[1] / "data" / "quark"
 
@@ -30,6 +31,7 @@ def test_the_concat_is_named_and_the_command_is_ready() -> None:
     words = shlex.split(dead.hint)
     assert words[:2] == ["deploykit", "package"]
     known = {option for parameter in package_command.params for option in parameter.opts}
+    known |= {entry.spec.flag for entry in every_option()}
     assert {word for word in words if word.startswith("-")} <= known
     assert words[words.index("--exclude-subgraph") + 1] == "/head/Reshape,/head/Reshape_1:/post/Concat_1"
 
