@@ -11,13 +11,13 @@ import pytest
 
 from deploykit.contract.sample_detectors import decoder_detector as build_detector
 from deploykit.contract.sample_detectors import decoder_feeds
-from deploykit.deciding.entry_values import GridKind, affine_for_range
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.findings import Finding
 from deploykit.graph import load_model, wrap_proto
 from deploykit.graph.collect import collect_facts
 from deploykit.graph.facts import GraphFacts
 from deploykit.numerics.sessions import Session
+from deploykit.quantization.new_grids import GridKind, affine_for_range
 
 AIMET = Path(__file__).parent / "data" / "aimet"
 

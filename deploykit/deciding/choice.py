@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from deploykit.deciding.ways import Prepared
     from deploykit.numerics.judging import Verdict
     from deploykit.numerics.samples.gathering import Samples
+    from deploykit.quantization.conclusions import OpenTensor
 
 __all__ = ["Chosen", "choose_way"]
 
@@ -54,6 +55,14 @@ class Chosen:
     def reference(self) -> Verdict | None:
         """The simulation of the encodings as they were given."""
         return None if self.explored is None else self.explored.reference
+
+    @property
+    def open_tensors(self) -> tuple[OpenTensor, ...]:
+        """Tensors that some integer way needs a range for and has none; nothing where an integer way won."""
+        if self.explored is None or (self.prepared is not None and self.prepared.way.kind == "integer"):
+            return ()
+        inferences = [item.inference for item in self.explored.built if item.inference is not None]
+        return next((inference.open for inference in inferences if inference.open), ())
 
     @property
     def right(self) -> Correctness:

@@ -7,24 +7,27 @@ float32 roundings. It chooses nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from deploykit.deciding.entry_values import fill_entries
-from deploykit.encodings.values import EncodingSet
+from deploykit.encodings.values import EncodingSet, Float
 from deploykit.errors import InputError
+from deploykit.graph.facts import GraphFacts
 from deploykit.numerics.sessions import Feed, Session
+from deploykit.quantization.conclusions import Conclusion, Evidence, Inference
 from deploykit.quantization.cutting import chain_models
+from deploykit.quantization.inferring import infer_entries
 from deploykit.rewrites.contract import Refusal, Rewritten, Site, Transform, load_transform
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-__all__ = ["SAFE_REWRITES", "RewriteStep", "Rewriting", "difference_in_ulps", "rewrite"]
+__all__ = ["SAFE_REWRITES", "RewriteStep", "Rewriting", "difference_in_ulps", "facts_of", "rewrite"]
 
 SAFE_REWRITES = ("saturating-constant", "mask-constant", "logit-of-sigmoid", "log-of-ratio")
 """Rewrites that keep the inputs and outputs as they are, in the order in which they are tried."""
@@ -64,12 +67,18 @@ class RewriteStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewriting:
-    """The rewritten model, its encodings, the host model that restores the original outputs, and the steps taken."""
+    """The rewritten model, its encodings, the host model that restores the original outputs, and the steps taken.
+
+    ``open`` are tensors that the rewrites made or changed and about whose range nothing is known: they have no entry.
+    ``concluded`` says of the others where their ranges come from.
+    """
 
     model: ModelProto
     encodings: EncodingSet | None
     tail: ModelProto | None
     steps: tuple[RewriteStep, ...]
+    open: frozenset[str] = frozenset()
+    concluded: Mapping[str, Conclusion] = field(default_factory=dict)
 
     @property
     def kept(self) -> tuple[str, ...]:
@@ -85,14 +94,16 @@ def rewrite(
     *,
     outputs: Sequence[Feed] | None = None,
     before: Rewriting | None = None,
+    evidence: Callable[[ModelProto], Evidence] | None = None,
 ) -> Rewriting:
     """Apply the named transforms in order. Raises UsageError for an unknown name.
 
+    ``evidence`` gives what the user's data tells about a model; without it new entries come from the graph alone.
     ``outputs`` are what ``model`` gives for the samples, where they are known already: every model is run once.
     ``before`` is the rewriting that made ``model``; its steps and its tail are gone on from.
     """
     state = before or Rewriting(model=model, encodings=encodings, tail=None, steps=())
-    proof = _Proof(model, feeds, outputs)
+    proof = _Proof(model, feeds, outputs, evidence)
     for name in names:
         state = _step(state, load_transform(name), proof)
     return state
@@ -101,8 +112,15 @@ def rewrite(
 class _Proof:
     """What the model as it stands gives for the samples, so that a step only has to run what it made."""
 
-    def __init__(self, model: ModelProto, feeds: Sequence[Feed], outputs: Sequence[Feed] | None) -> None:
+    def __init__(
+        self,
+        model: ModelProto,
+        feeds: Sequence[Feed],
+        outputs: Sequence[Feed] | None,
+        evidence: Callable[[ModelProto], Evidence] | None,
+    ) -> None:
         self.feeds = feeds
+        self.evidence = evidence or (lambda _model: Evidence())
         self._model = model
         self._outputs = outputs
 
@@ -137,11 +155,39 @@ def _step(state: Rewriting, transform: Transform, proof: _Proof) -> Rewriting:
     if problem:
         return replace(state, steps=(*state.steps, step))
     proof.accept(made.model, outputs)
-    encodings = made.encodings
-    if encodings is not None and made.touched:
-        encodings = fill_entries(made.model, encodings, made.touched, proof.feeds, ranges=made.ranges)
+    inferred = _completed(made, proof.evidence)
+    encodings = made.encodings if inferred is None else inferred.encodings
+    missing = frozenset(() if inferred is None else (tensor.name for tensor in inferred.open))
+    concluded = {} if inferred is None else inferred.concluded
     tail = made.tail if state.tail is None else chain_models(made.tail, state.tail) if made.tail else state.tail
-    return Rewriting(model=made.model, encodings=encodings, tail=tail, steps=(*state.steps, step))
+    return Rewriting(
+        model=made.model,
+        encodings=encodings,
+        tail=tail,
+        steps=(*state.steps, step),
+        open=state.open | missing,
+        concluded={**state.concluded, **concluded},
+    )
+
+
+def _completed(made: Rewritten, evidence: Callable[[ModelProto], Evidence]) -> Inference | None:
+    """New entries for what a step made or changed; an old integer entry that holds no longer and has no heir goes."""
+    if made.encodings is None or not made.touched:
+        return None
+    facts, found, touched = facts_of(made.model), evidence(made.model), sorted(made.touched)
+    inferred = infer_entries(made.model, facts, made.encodings, touched, proven=made.ranges, evidence=found)
+    missing = {tensor.name for tensor in inferred.open}
+    kept = inferred.encodings.entries.items()
+    entries = {n: entry for n, entry in kept if n not in missing or isinstance(entry.value, Float)}
+    return replace(inferred, encodings=replace(inferred.encodings, entries=entries))
+
+
+def facts_of(model: ModelProto) -> GraphFacts:
+    """The facts of a model that exists in memory only."""
+    from deploykit.graph.collect import collect_facts
+    from deploykit.graph.loading import wrap_proto
+
+    return collect_facts(wrap_proto(model, path=Path("model.onnx")))
 
 
 def _prove(proof: _Proof, made: Rewritten, transform: Transform) -> tuple[float | None, str, Sequence[Feed] | None]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 from deploykit.deciding.choice import Chosen
-from deploykit.findings import Severity, SubjectKind
+from deploykit.findings import Severity, SubjectKind, listed
 from deploykit.findings.rules import Found, Registry
 from deploykit.graph import rules as graph_rules
 from deploykit.numerics import rules as comparison_rules
@@ -160,6 +161,33 @@ def check_segments(chosen: Chosen) -> Iterator[Found]:
 
 
 @RULES.rule(
+    "DK207",
+    "open-tensor",
+    "error",
+    what="A tensor that needs an integer encoding and about whose range nothing is known.",
+    why="Its entry is missing, and neither its operator nor its neighbours nor data of yours tell what it reaches. A "
+    "range that is made up destroys a model in silence: sizes in pixels taken for 0..1 put every box in a corner.",
+    fix="give data with --calibration, or say what the input is with --input NAME=VALUE",
+    sources=("RT-DETRv2 topology, int64 orig_target_sizes: 1,238 pixels mean error with a range of 0..1, 6 without",),
+)
+def check_open(chosen: Chosen) -> Iterator[Found]:
+    """Each tensor with the input that it hangs on; no error where another way leaves it float."""
+    for tensor in chosen.open_tensors:
+        won = chosen.prepared
+        handled = None if won is None else f"left float: {won.way.id}"
+        hang = f"; it hangs on the input {listed(tensor.inputs)}" if tensor.inputs else ""
+        yield Found(
+            kind=SubjectKind.TENSOR,
+            name=tensor.name,
+            severity=None if won is None else Severity.INFO,
+            handled=handled,
+            message=f"{tensor.name}: its range is not known: {tensor.why}{hang}",
+            hint=f"give {' or '.join(tensor.ways_out)}",
+            evidence=tensor.to_json(),
+        )
+
+
+@RULES.rule(
     "DK208",
     "rewrite-not-applied",
     "error",
@@ -188,6 +216,33 @@ def _why_not_applied(chosen: Chosen, name: str) -> str:
             places = "; ".join(f"{', '.join(refusal.nodes)}: {refusal.reason}" for refusal in step.refusals[:3])
             return step.reason + (f" ({places})" if places else "")
     return f"the way that was chosen, {won.way.id if won else 'none'}, does without it"
+
+
+@RULES.rule(
+    "DK209",
+    "inferred-ranges",
+    "info",
+    what="Integer entries that the encodings did not have, and where their ranges come from.",
+    why="A range that was concluded is only as good as what it was concluded from, so each says that: stored values, "
+    "the operator, its neighbours, or your data. None comes from inputs that were made up.",
+    fix="export the encodings with these tensors, or compare the ranges with what your data reaches",
+    sources=("the graph and its encodings", "the samples named in the message"),
+)
+def check_inferred(chosen: Chosen) -> Iterator[Found]:
+    """How many of which origin, and every conclusion in the evidence."""
+    inference = None if chosen.prepared is None else chosen.prepared.inference
+    if inference is None or not inference.concluded:
+        return
+    counts = Counter(conclusion.origin for conclusion in inference.concluded.values())
+    origins = ", ".join(f"{counts[origin]} {origin.described}" for origin in type(next(iter(counts))) if counts[origin])
+    told = [f"{c.name}: {c.words}" for c in inference.concluded.values() if c.words.startswith("inferred")]
+    yield Found(
+        kind=SubjectKind.MODEL,
+        name=_name(chosen),
+        message=f"{len(inference.concluded)} tensors got an entry: {origins}"
+        + "".join(f"; {line}" for line in told[:3]),
+        evidence={"ranges": [conclusion.to_json() for conclusion in inference.concluded.values()]},
+    )
 
 
 CORE_REGISTRIES: tuple[Registry[Any], ...] = (

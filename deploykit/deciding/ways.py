@@ -7,17 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
-from deploykit.deciding.entry_values import fill_entries
+from deploykit.deciding.entry_values import evidence_of
 from deploykit.deciding.ranking import Way
-from deploykit.deciding.rewriting import SAFE_REWRITES, Rewriting, rewrite
+from deploykit.deciding.rewriting import SAFE_REWRITES, Rewriting, facts_of, rewrite
 from deploykit.deciding.segment_proof import ChainProof, SegmentChain, prove_chain
 from deploykit.encodings.values import EncodingSet, Float
-from deploykit.findings import Confidence
+from deploykit.findings import Confidence, listed
 from deploykit.graph.facts import GraphFacts
 from deploykit.numerics.fitting import Fitted, fit_judge, settled
 from deploykit.numerics.judging import Judge, Verdict, made_by
@@ -25,7 +24,9 @@ from deploykit.numerics.samples.gathering import Samples
 from deploykit.numerics.sessions import Feed, Session
 from deploykit.numerics.simulation import Simulator
 from deploykit.quantization.borders import find_borders
+from deploykit.quantization.conclusions import Evidence, Inference, OpenTensor
 from deploykit.quantization.float_propagation import FloatPrediction, predict_float_set
+from deploykit.quantization.inferring import infer_entries
 from deploykit.quantization.segmentation import Segment, split_model
 from deploykit.quantization.segments import partition
 from deploykit.rewrites.contract import load_transform
@@ -114,7 +115,10 @@ class Ground:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Prepared:
-    """A way with what it is made of: the device's model and entries, the host's tail, the segments, and the verdict."""
+    """A way with what it is made of: the device's model and entries, the host's tail, the segments, and the verdict.
+
+    ``inference`` says where the ranges of new integer entries come from, and which tensors none was found for.
+    """
 
     way: Way
     model: ModelProto
@@ -125,6 +129,7 @@ class Prepared:
     segments: tuple[Segment, ...] = ()
     proof: ChainProof | None = None
     verdict: Verdict | None = None
+    inference: Inference | None = None
 
 
 def simulated(ground: Ground) -> Verdict | None:
@@ -145,12 +150,16 @@ def rewritten(
 
     Whatever is still meant to be float gets a 16-bit integer entry, so that no tensor needs float16.
     """
-    wanted = [name for name in names if name not in ground.banned]
+    wanted, feeds = [name for name in names if name not in ground.banned], ground.feeds
+
+    def evidence(model: ModelProto) -> Evidence:
+        return evidence_of(model, ground.samples)
+
     if base is None:
         stated = replace(ground.encodings, float_tensors=ground.encodings.float_tensors | ground.prediction.intended)
-        made = rewrite(ground.model, stated, wanted, ground.feeds, outputs=ground.outputs)
+        made = rewrite(ground.model, stated, wanted, feeds, outputs=ground.outputs, evidence=evidence)
     else:
-        made = rewrite(base.model, base.encodings, wanted, ground.feeds, before=base)
+        made = rewrite(base.model, base.encodings, wanted, feeds, before=base, evidence=evidence)
     changed = made.kept if base is None else made.kept[len(base.kept) :]
     if not changed and (base is not None or not ground.prediction.intended):
         return None
@@ -159,9 +168,12 @@ def rewritten(
 
 def _integer_way(ground: Ground, identity: str, intrusion: int, made: Rewriting) -> Prepared:
     assert made.encodings is not None
-    facts = ground.facts if made.model is ground.model else _facts(made.model)
-    left = {n for n in ground.prediction.intended if n in facts.tensors and _lacks_grid(made.encodings, n)}
-    encodings = fill_entries(made.model, made.encodings, left, ground.feeds)
+    facts = ground.facts if made.model is ground.model else facts_of(made.model)
+    needed = sorted((ground.prediction.intended | made.open) & facts.tensors.keys())
+    left = [name for name in needed if _lacks_grid(made.encodings, name)]
+    evidence = evidence_of(made.model, ground.samples)
+    inference = infer_entries(made.model, facts, made.encodings, left, evidence=evidence)
+    encodings = inference.encodings
     verdict = None if ground.judge is None else ground.settled(_judged(ground.judge, made, encodings))
     way = Way(
         id=identity,
@@ -169,6 +181,7 @@ def _integer_way(ground: Ground, identity: str, intrusion: int, made: Rewriting)
         rewrites=made.kept,
         intrusion=intrusion,
         confidence=Confidence.OBSERVED,
+        unavailable=_without_range(inference.open),
         **_numbers(verdict),
     )
     return Prepared(
@@ -179,7 +192,17 @@ def _integer_way(ground: Ground, identity: str, intrusion: int, made: Rewriting)
         tail=made.tail,
         rewriting=made,
         verdict=verdict,
+        inference=replace(inference, concluded={**made.concluded, **inference.concluded}),
     )
+
+
+def _without_range(tensors: Sequence[OpenTensor]) -> str:
+    """Why an integer way is none: it would need grids that nothing given tells."""
+    if not tensors:
+        return ""
+    names, inputs = [tensor.name for tensor in tensors], {name: None for tensor in tensors for name in tensor.inputs}
+    hang = f", hanging on {listed(list(inputs))}" if inputs else ""
+    return f"the range of {len(names)} tensors is not known{hang}: {listed(names)}"
 
 
 def _judged(judge: Judge, made: Rewriting, encodings: EncodingSet) -> Verdict:
@@ -256,13 +279,6 @@ def _numbers(verdict: Verdict | None) -> dict[str, Any]:
         "lost_rows": verdict.lost,
         "right": verdict.right,
     }
-
-
-def _facts(model: ModelProto) -> GraphFacts:
-    from deploykit.graph.collect import collect_facts
-    from deploykit.graph.loading import wrap_proto
-
-    return collect_facts(wrap_proto(model, path=Path("model.onnx")))
 
 
 def _lacks_grid(encodings: EncodingSet, name: str) -> bool:

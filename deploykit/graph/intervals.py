@@ -59,6 +59,10 @@ class Arithmetic:
         self.types = infer(graph.model).types if types is None else types
         self._joint = JointFacts(graph)
 
+    def stored(self, name: str) -> Interval:
+        """The least and largest stored value; anything where they are too many to read."""
+        return _stored(self.graph, name)
+
     def outputs(self, node: NodeProto, bounds: Mapping[str, Interval]) -> Iterator[Interval]:
         """The bounds of each output, from those of the operands."""
         rule = _RULES.get(node.op_type)

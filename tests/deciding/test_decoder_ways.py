@@ -13,7 +13,7 @@ import pytest
 
 from deploykit.contract.backend import MixedSupport
 from deploykit.contract.tiny_graphs import TinyGraph
-from deploykit.deciding.entry_values import GridKind, affine_for_range, observed_ranges
+from deploykit.deciding.entry_values import observed_ranges
 from deploykit.deciding.exploring import Explored, explore
 from deploykit.deciding.rewriting import SAFE_REWRITES, rewrite
 from deploykit.deciding.ways import Ground
@@ -24,6 +24,7 @@ from deploykit.numerics.samples.feeds import random_feeds
 from deploykit.numerics.samples.gathering import InputSource, Samples
 from deploykit.numerics.samples.labels import Label
 from deploykit.numerics.simulation import simulate
+from deploykit.quantization.new_grids import GridKind, affine_for_range
 from deploykit.rewrites.contract import load_transform
 
 WIDTH, SIDE, CLASSES, QUERIES, LAYERS = 16, 8, 5, 10, 2

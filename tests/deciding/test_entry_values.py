@@ -8,9 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deploykit.contract.tiny_graphs import TinyGraph
-from deploykit.deciding.entry_values import GridKind, affine_for_range, fill_entries, observed_ranges, usual_grid
+from deploykit.deciding.entry_values import evidence_of, observed_ranges
+from deploykit.deciding.rewriting import facts_of
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
 from deploykit.numerics.quantizers import fake_quantize
+from deploykit.numerics.samples.gathering import InputSource, Samples
+from deploykit.numerics.samples.labels import Label
+from deploykit.quantization.inferring import infer_entries
+from deploykit.quantization.new_grids import GridKind, affine_for_range, usual_grid
 
 
 @settings(max_examples=100, deadline=None)
@@ -62,8 +67,7 @@ def test_new_entries_are_of_the_kind_they_replace() -> None:
         name = graph.op("Tanh", [name], output)
     model = graph.model("d")
     encodings = _set(a=_grid(8, signed=True), b=_grid(16), c=Float(dtype="float16"), x=_grid(8), y=_grid(8))
-    feeds = [{"x": np.asarray([-1, 0, 2], np.float32)}]
-    made = fill_entries(model, encodings, ["a", "b", "c", "d"], feeds, ranges={"b": (-0.5, 0.25)})
+    made = infer_entries(model, facts_of(model), encodings, "abcd", proven={"b": (-0.5, 0.25)}).encodings
     dtypes = {name: made.entries[name].dtype for name in "abcd"}
     assert dtypes["a"] == "int8"
     assert dtypes["b"] == "uint16"
@@ -78,7 +82,8 @@ def test_a_tensor_of_the_side_list_becomes_an_integer() -> None:
     graph = TinyGraph()
     graph.op("Tanh", [graph.input("x", (2,))], "y")
     encodings = EncodingSet(version="2.0.0", entries={}, float_tensors=frozenset({"y", "z"}))
-    made = fill_entries(graph.model("y"), encodings, ["y"], [{"x": np.ones(2, np.float32)}])
+    model = graph.model("y")
+    made = infer_entries(model, facts_of(model), encodings, ["y"]).encodings
     assert made.float_tensors == {"z"}
     assert made.entries["y"].dtype == "uint16"
 
@@ -90,3 +95,29 @@ def test_ranges_leave_infinities_out() -> None:
     low, high = observed_ranges(graph.model("y"), ["y"], feeds)["y"]
     assert low == 0
     assert high == pytest.approx(np.log(10))
+
+
+@pytest.mark.parametrize("label", list(Label))
+def test_only_what_the_user_gave_or_said_is_evidence(label: Label) -> None:
+    """Input by input: a tensor is looked at where it hangs on meaningful inputs alone."""
+    graph = TinyGraph()
+    graph.op("Exp", [graph.input("x", (2,))], "ex")
+    graph.op("Exp", [graph.input("z", (2,))], "ez")
+    graph.op("Add", ["ex", "ez"], "sum")
+    model = graph.model("sum")
+    sources = {"x": InputSource(label=label, why=""), "z": InputSource(label=Label.ARBITRARY, why="")}
+    feeds = ({"x": np.asarray([0, 1], np.float32), "z": np.asarray([0, 9], np.float32)},)
+    samples = Samples(feeds=feeds, of_inputs=sources)
+    found = infer_entries(
+        model,
+        facts_of(model),
+        EncodingSet(version="1.0.0", entries={}),
+        ["ex", "ez", "sum"],
+        evidence=evidence_of(model, samples),
+    )
+    meaningful = label in (Label.GIVEN, Label.RECORDED, Label.DECLARED)
+    assert {tensor.name for tensor in found.open} == ({"ez", "sum"} if meaningful else {"ex", "ez", "sum"})
+    if meaningful:
+        assert found.concluded["ex"].interval == pytest.approx((1, np.e))
+    sum_ = next(tensor for tensor in found.open if tensor.name == "sum")
+    assert sum_.inputs == (("z",) if meaningful else ("x", "z"))

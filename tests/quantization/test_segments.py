@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deploykit.contract.tiny_graphs import TinyGraph
-from deploykit.deciding.entry_values import fill_entries
+from deploykit.deciding.entry_values import observed_ranges
 from deploykit.deciding.segment_proof import prove_chain, simulate_chain
 from deploykit.encodings.reading import read_encodings
 from deploykit.encodings.values import EncodingSet
@@ -24,6 +24,7 @@ from deploykit.numerics.samples.feeds import random_feeds
 from deploykit.numerics.sessions import Session
 from deploykit.quantization.borders import float_nodes
 from deploykit.quantization.float_propagation import predict_float_set
+from deploykit.quantization.inferring import infer_entries
 from deploykit.quantization.placement import place
 from deploykit.quantization.segmentation import Segment, split_model
 from deploykit.quantization.segments import Partition, SegmentCosts, partition
@@ -160,7 +161,8 @@ def test_random_graphs_in_segments_equal_the_whole(
     assert forced & _needed(facts) <= set(run) <= set(range(len(facts.nodes)))
     feeds = random_feeds(model, samples=1)
     names = [name for name, fact in facts.tensors.items() if name not in floats and not fact.is_weight]
-    encodings = fill_entries(model, EncodingSet(version="1.0.0", entries={}), names, feeds)
+    nothing, seen = EncodingSet(version="1.0.0", entries={}), observed_ranges(model, names, feeds)
+    encodings = infer_entries(model, facts, nothing, names, proven=seen).encodings
     segments = split_model(model, encodings, cut)
     _check_parts(segments, model)
     proof = prove_chain(model, encodings, cut, segments, feeds)

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deploykit.contract.tiny_graphs import TinyGraph
-from deploykit.deciding.entry_values import GridKind, affine_for_range
 from deploykit.deciding.rewriting import rewrite
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Lpbq, Value
 from deploykit.numerics.samples.feeds import random_feeds
 from deploykit.numerics.sessions import Session
 from deploykit.numerics.simulation import simulate
+from deploykit.quantization.new_grids import GridKind, affine_for_range
 from deploykit.rewrites.contract import load_transform
 
 TRANSFORM = load_transform("linear-to-conv")

@@ -14,7 +14,6 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from deploykit.contract.tiny_graphs import TinyGraph
-from deploykit.deciding.entry_values import GridKind, affine_for_range
 from deploykit.encodings.reading import read_encodings
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
 from deploykit.errors import InputError, UsageError
@@ -27,6 +26,7 @@ from deploykit.numerics.samples.gathering import Samples, gather
 from deploykit.numerics.samples.labels import Label, weakest
 from deploykit.numerics.samples.recording import record
 from deploykit.numerics.sessions import Session
+from deploykit.quantization.new_grids import GridKind, affine_for_range
 from deploykit.quantization.placement import place
 
 AIMET = Path(__file__).parents[2] / "data" / "aimet"
