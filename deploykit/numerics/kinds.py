@@ -165,8 +165,9 @@ def pieces_of(facts: GraphFacts, output: str) -> tuple[Piece, ...]:
         return (Piece(output=output, kind=kind, class_axis=_class_axis(facts, output, kind)),)
     found: list[Piece] = []
     place = 0
+    along = int(concat.attributes.get("axis", 0))
     for name in concat.inputs:
-        length = _dim(facts, name, axis)
+        length = _dim(facts, name, along)
         assert length is not None
         found.append(Piece(output=output, kind=kind_of(facts, name), axis=axis, start=place, stop=place + length))
         place += length

@@ -15,7 +15,17 @@ import numpy.typing as npt
 
 from deploykit.numerics.quality import cosine
 
-__all__ = ["Pair", "WorstSlice", "agreement", "gain_error", "has_signal", "mean_cosine", "overall_db", "worst_slice"]
+__all__ = [
+    "Pair",
+    "WorstSlice",
+    "agreement",
+    "gain_error",
+    "has_signal",
+    "mean_cosine",
+    "overall_db",
+    "worst_sample",
+    "worst_slice",
+]
 
 Pair: TypeAlias = tuple[npt.NDArray[Any], npt.NDArray[Any]]
 _Doubles: TypeAlias = npt.NDArray[np.float64]
@@ -143,6 +153,25 @@ def _along(
     for index in np.flatnonzero(varies):
         label = f"slice {index} {where}" if where else ""
         yield label, _db(float(energy[index]), float(sums[3][index])), float(spread[index]), float(worst[index])
+
+
+def worst_sample(pairs: Sequence[Pair], *, tolerance: float = 0.0) -> tuple[int, float] | None:
+    """The sample that differs most and its decibels: energy over that of the difference; None for a single sample.
+
+    A sample that holds less than the mean counts as the mean: the steps of a grid are as large there as elsewhere.
+    Samples whose largest error is within ``tolerance`` are passed over.
+    """
+    clean = [_finite(one, two) for one, two in pairs if one.size]
+    if len(clean) < 2:
+        return None
+    energies = [float(a @ a) for a, _ in clean]
+    mean = sum(energies) / len(energies)
+    found = [
+        (number, _db(max(energy, mean), float((a - b) @ (a - b))))
+        for number, (energy, (a, b)) in enumerate(zip(energies, clean, strict=True))
+        if a.size and float(np.abs(a - b).max()) > tolerance
+    ]
+    return min(found, key=lambda item: item[1], default=None)
 
 
 def mean_cosine(pairs: Sequence[Pair]) -> float:

@@ -18,7 +18,16 @@ from deploykit.numerics.alignment import Aligned, Pairs, align, match_contents
 from deploykit.numerics.detection_judging import judge_detections
 from deploykit.numerics.detection_sets import DetectionSet, detection_sets
 from deploykit.numerics.kinds import OutputKind, Piece, pieces_of
-from deploykit.numerics.measuring import Pair, agreement, gain_error, has_signal, mean_cosine, overall_db, worst_slice
+from deploykit.numerics.measuring import (
+    Pair,
+    agreement,
+    gain_error,
+    has_signal,
+    mean_cosine,
+    overall_db,
+    worst_sample,
+    worst_slice,
+)
 from deploykit.numerics.row_sets import RowSets
 from deploykit.numerics.thresholds import Against, Measure, Thresholds
 from deploykit.numerics.verdicts import NOT_JUDGED, Context, JudgedNumber, Oddity, Verdict
@@ -250,10 +259,14 @@ def _judge_piece(context: Context, piece: Piece, pairs: Sequence[Pair]) -> Itera
         return
     yield context.number(piece.output, piece.kind, Measure.SQNR, overall_db(pairs), where=where)
     yield context.number(piece.output, piece.kind, Measure.GAIN, gain_error(pairs), where=where)
+    tolerance = _PROBABILITY_TOLERANCE if piece.kind is OutputKind.SCORES else 0.0
+    alone = worst_sample(pairs, tolerance=tolerance)
+    if alone is not None:
+        place = ", ".join(filter(None, (where, f"sample {alone[0]}")))
+        yield context.number(piece.output, piece.kind, Measure.SAMPLE, alone[1], where=place)
     if piece.kind is OutputKind.EMBEDDING:
         yield context.number(piece.output, piece.kind, Measure.COSINE, mean_cosine(pairs), where=where)
         return
-    tolerance = _PROBABILITY_TOLERANCE if piece.kind is OutputKind.SCORES else 0.0
     worst = worst_slice(pairs, context.bits, tolerance=tolerance)
     if worst is not None:
         place = ", ".join(filter(None, (where, worst.where)))

@@ -29,6 +29,7 @@ class Measure(StrEnum):
     SQNR = "sqnr"
     SLICE = "slice"
     GAIN = "gain"
+    SAMPLE = "sample"
     COSINE = "cosine"
     AGREEMENT = "agreement"
     BOX_ERROR = "box-error"
@@ -103,6 +104,14 @@ LIMITS: Mapping[str, Limit] = {
         at_least=True,
         reason="half the energy of what varies in a slice is noise; a dead slice has 0 dB whatever the whole has",
         source="a constant in place of a varying signal leaves at most 0 dB of it, by the definition of variance",
+    ),
+    "sample": Limit(
+        measure=Measure.SAMPLE,
+        value=10.0,
+        unit="dB",
+        at_least=True,
+        reason="the worst sample beside the mean energy: one wrong sample of eight has 9 dB more in the whole",
+        source="eight samples share one mean: 10 log10 of 8, by the definition of the mean",
     ),
     "cosine": Limit(
         measure=Measure.COSINE,
