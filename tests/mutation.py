@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import ast
-import copy
 import os
 import random
 import shutil
@@ -88,16 +87,19 @@ class Mutant:
     text: str
 
 
-def mutants_of(path: str) -> Iterator[Mutant]:
-    """Every change of one file, in the order of its code."""
+def count_of(path: str) -> int:
+    """How many mutants a file has."""
     tree = ast.parse((ROOT / path).read_text("utf-8"))
-    for node in _code(tree):
-        for change, apply in _changes(node):
-            kept = copy.deepcopy(node.__dict__)
-            apply()
-            yield Mutant(path=path, line=getattr(node, "lineno", 0), change=change, text=ast.unparse(tree))
-            node.__dict__.clear()
-            node.__dict__.update(kept)
+    return sum(1 for node in _code(tree) for _ in _changes(node))
+
+
+def mutant_of(path: str, number: int) -> Mutant:
+    """One of them, by its number in the order of the code."""
+    tree = ast.parse((ROOT / path).read_text("utf-8"))
+    places = [(node, change, apply) for node in _code(tree) for change, apply in _changes(node)]
+    node, change, apply = places[number]
+    apply()
+    return Mutant(path=path, line=getattr(node, "lineno", 0), change=change, text=ast.unparse(tree))
 
 
 def _code(node: ast.AST) -> Iterator[ast.AST]:
@@ -168,9 +170,9 @@ def sample(count: int, seed: int, only: str) -> list[Mutant]:
         for prefix in TESTS_OF
         for path in ([ROOT / prefix] if prefix.endswith(".py") else (ROOT / prefix).rglob("*.py"))
     }
-    found = [mutant for path in sorted(paths) if path.startswith(only) for mutant in mutants_of(path)]
-    print(f"{len(found)} mutants in {len(paths)} files")
-    return random.Random(seed).sample(found, min(count, len(found)))
+    found = [(path, n) for path in sorted(paths) if path.startswith(only) for n in range(count_of(path))]
+    print(f"{len(found)} mutants", flush=True)
+    return [mutant_of(*one) for one in random.Random(seed).sample(found, min(count, len(found)))]
 
 
 def verdict(mutant: Mutant, tree: Path, time_limit: float) -> str:

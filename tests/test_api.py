@@ -52,3 +52,22 @@ def test_numbers(tmp_path: Path) -> None:
     assert same.comparison.to_json()
     (tmp_path / "log").write_text("KeyError: 'param_encodings'\n")
     assert deploykit.diagnose(tmp_path / "log", model=MLP / "model.onnx").exit_status == 1
+
+
+def test_no_module_is_called_like_a_function() -> None:
+    """Importing such a module would put it in the function's place."""
+    folder = Path(deploykit.__file__).parent
+    modules = {path.stem if path.suffix else path.name for path in folder.iterdir()}
+    assert not modules & set(deploykit.__all__)
+
+
+def test_the_functions_are_listed_before_they_are_loaded() -> None:
+    code = "import sys, deploykit; print(*dir(deploykit)); sys.exit('deploykit.api' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert set(deploykit.__all__) <= set(done.stdout.split())
+
+
+def test_a_name_that_is_no_function_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'pack'"):
+        deploykit.pack  # type: ignore[attr-defined] # noqa: B018

@@ -6,12 +6,13 @@ What differs between them is data. A device of another tool chain has a product 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import TypeVar
 
 from deploykit.findings import Confidence
 from deploykit.tables.reading import read_toml, structure
+from deploykit.tables.records import dataclass
 from deploykit_vitis_ai.tables import DATA, Sourced, spell_out
 
 __all__ = ["Operators", "Opsets", "Product", "product_of", "products"]

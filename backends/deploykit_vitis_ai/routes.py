@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
+from deploykit.tables.records import dataclass
 from deploykit_vitis_ai.tables import Sourced, read_rows
 
 __all__ = ["AS_IS", "RouteRow", "meant_by", "quark_formats", "route_row", "routes"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,6 +13,7 @@ from deploykit.findings import Confidence
 from deploykit.tables.capabilities import Change
 from deploykit.tables.devices import Device, load_devices
 from deploykit.tables.reading import parse_rows, read_toml, structure
+from deploykit.tables.records import dataclass
 
 __all__ = [
     "DATA",

@@ -3,8 +3,9 @@
 Plain is: comments on lines of their own, ``[table]`` and ``[[array]]`` headers of bare keys, and ``key = value`` on one
 line where the value is a literal string, JSON as well (basic string, number, boolean, or a list of them), or an inline
 table of such JSON values. Anything else, whatever is wrong included, is answered with None and never with a guess: the
-caller then asks tomllib, which is several times slower and says what is wrong. The tables make up most of the time of
-``deploykit compat``, which has a budget.
+caller then asks tomllib, which is several times slower and says what is wrong. It stays because of the budget of a
+query, 0.15 s of processor time: ``deploykit compat WORD`` looks for the word in every table, and with tomllib alone the
+same answer costs 26 ms more than 122.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """A ``dataclass`` that is quick to define, for modules that hold many kinds of table rows.
 
-The standard decorator compiles six methods per class, half a millisecond each time Python starts; forty kinds of rows
-would use up a query's budget before a file is read. Here all classes share the same methods. What comes out is a
-dataclass in every other respect (``fields``, ``replace``, ``is_dataclass``): frozen, slotted, keyword-only.
+It stays because a query has 0.15 s of processor time: the standard decorator compiles six methods per class, half a
+millisecond each time Python starts, and the kinds of rows cost ``deploykit compat`` 10 of 122 ms. Here all classes
+share the same methods. What comes out is a dataclass in every other respect (``fields``, ``replace``,
+``is_dataclass``): frozen, slotted, keyword-only.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ CASES: dict[str, tuple[Case, Case]] = {
         ep(NBITS % 16, stored=NBITS_STORED),
         ep(NBITS % 32, stored=NBITS_STORED),
     ),
-    "QNN235": (lpbq("MatMul (xd, w)", size=12), lpbq("MatMul (xd, w)", size=16)),
+    "QNN235": (lpbq("MatMul (xd, w)", size=8), lpbq("MatMul (xd, w)", size=16)),
     "QNN241": (product("uint16"), product("int16")),
     "QNN242": (per_channel_input(4), per_channel_input(1)),
     "QNN247": (norm("int8"), norm("uint8")),
@@ -126,7 +126,7 @@ CASES: dict[str, tuple[Case, Case]] = {
     "QNN253": (chain(paired=False), chain(paired=True)),
     "QNN260": (options(precision="float16"), options(O="3")),
     "QNN261": (options(soc_model="618", target="sm8750"), options(soc_model="69", target="sm8750")),
-    "QNN262": (options(vtcm_mb="64"), options(vtcm_mb="8")),
+    "QNN262": (options(vtcm_mb="9"), options(vtcm_mb="8")),
     "QNN263": (options(soc_id="57"), options(soc_model="57")),
     "QNN264": (options(dlbc_weights="1"), options(dlbc_weights="1", dlbc="1")),
     "QNN265": (options(graphs__perf_profile="burst"), options(devices__cores__perf_profile="burst")),
@@ -142,8 +142,8 @@ CASES: dict[str, tuple[Case, Case]] = {
         options("ort-qnn", htp_bf16_enable="1"),
     ),
     "QNN274": (
-        {"graph": RELU, "described": {"w": (60_000, 60_000)}},
-        {"graph": RELU, "described": {"w": (40_000, 40_000)}},
+        {"graph": RELU, "described": {"w": (50_000, 35_001)}},
+        {"graph": RELU, "described": {"w": (50_000, 35_000)}},
     ),
 }
 

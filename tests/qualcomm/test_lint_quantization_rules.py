@@ -21,6 +21,12 @@ def conv(**extra: Any) -> Case:
     return {"graph": "g (float[1,4,8,8] x) => (float[1,4,8,8] y) { y = Conv (x, w, b) }", "stored": stored, **extra}
 
 
+def with_bias(scale: float) -> Case:
+    """A convolution whose bias should have the scale 0.5 * 0.2."""
+    kinds = {"x": {**U8, "scale": 0.5}, "w": {**S8, "scale": 0.2}, "b": {"type": "int32", "scale": scale}}
+    return conv(encodings=kinds)
+
+
 def log(width: float, **extra: Any) -> Case:
     """A Log whose uint16 output spans a width."""
     spec = {"type": "uint16", "scale": width / 65535, "zero": 65535}
@@ -61,7 +67,7 @@ CASES: dict[str, tuple[Case, Case]] = {
     ),
     "QNN237": (conv(precision="bf16", target="sm8650"), conv(precision="bf16", target="sm8850")),
     "QNN238": (
-        conv(encodings={"w": {**S8, "scale": [0.1] * 4, "zero": 5, "axis": 0}}),
+        conv(encodings={"w": {**S8, "scale": [0.1] * 4, "zero": 1, "axis": 0}}),
         conv(encodings={"w": {**S8, "scale": [0.1] * 4, "zero": 0, "axis": 0}}),
     ),
     "QNN240": (
@@ -69,22 +75,24 @@ CASES: dict[str, tuple[Case, Case]] = {
         {**PRODUCT, "encodings": {"a": U16, "b": U16}},
     ),
     "QNN243": (
-        conv(encodings={"x": {**U8, "scale": 0.5}, "w": {**S8, "scale": 0.2}, "b": {"type": "int32", "scale": 0.3}}),
-        conv(encodings={"x": {**U8, "scale": 0.5}, "w": {**S8, "scale": 0.2}, "b": {"type": "int32", "scale": 0.1}}),
+        conv(encodings={"x": {**U8, "scale": 0.5}, "w": {**S8, "scale": 0.2}, "b": {"type": "int32", "scale": 0.1002}}),
+        conv(
+            encodings={"x": {**U8, "scale": 0.5}, "w": {**S8, "scale": 0.2}, "b": {"type": "int32", "scale": 0.10009}}
+        ),
     ),
     "QNN248": ({**NORM, "encodings": {"s": S8}}, {**NORM, "encodings": {"s": U8}}),
-    "QNN250": (log(3.9, sdk="2.51"), log(4.2, sdk="2.51")),
+    "QNN250": (log(3.9999, sdk="2.51"), log(4.0001, sdk="2.51")),
     "QNN270": (
         {**CHAIN, "encodings": {"x": U8, "a": U8, "y": U8}},
         {**CHAIN, "encodings": dict.fromkeys("xabcy", U8)},
     ),
     "QNN271": (block(("q", "s", "y", "x")), block(("q", "k", "s", "y", "x"))),
-    "QNN275": (conv(encodings={"x": {**U8, "scale": 3.92e27}}), conv(encodings={"x": U8})),
+    "QNN275": (conv(encodings={"x": {**U8, "scale": 3922}}), conv(encodings={"x": {**U8, "scale": 3921}})),
     "QNN279": (
         conv(encodings={"w": {**S8, "scale": [0.1, 2.0**-23, 0.1, 0.1], "axis": 0}}),
-        conv(encodings={"w": {**S8, "scale": [0.1, 2.0**-20, 0.1, 0.1], "axis": 0}}),
+        conv(encodings={"w": {**S8, "scale": [0.1, 2.0**-22, 0.1, 0.1], "axis": 0}}),
     ),
-    "QNN280": (conv(encodings={"x": {**S8, "zero": -40}}), conv(encodings={"x": S8})),
+    "QNN280": (conv(encodings={"x": {**S8, "zero": -1}}), conv(encodings={"x": S8})),
     "QNN281": (
         {**BATCH_NORM, "encodings": {"x": U8, "c": U8}},
         {**BATCH_NORM, "encodings": {"x": U8, "y": U8}},
@@ -97,6 +105,19 @@ def test_triggering_and_clean(code: str, lint: Lint, as_expected: Callable[[str,
     trigger, clean = CASES[code]
     as_expected(code, lint(trigger)[code])
     assert code not in lint(clean)
+
+
+def test_block_scales_begin_at_one(lint: Lint) -> None:
+    def scales(*blocks: float) -> Case:
+        return conv(encodings={"w": {"type": "lpbq", "blocks": [[*blocks, 1.0, 2.0, 3.0]]}})
+
+    assert "QNN236" in lint(scales(0.0))
+    assert "QNN236" not in lint(scales(1.0))
+
+
+def test_bfloat16_asks_more_of_a_chip_through_the_provider(lint: Lint) -> None:
+    assert "QNN237" in lint(conv(precision="bf16", target="sm8850", backend="ort-qnn"))
+    assert "QNN237" not in lint(conv(precision="bf16", target="sm8850"))
 
 
 def test_rank_3_linears_are_an_error_where_the_failure_is_reported(lint: Lint) -> None:

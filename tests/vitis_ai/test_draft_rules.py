@@ -122,11 +122,11 @@ CASES: dict[str, tuple[Any, Any]] = {
     ),
     "VAI120": (draft(AIMET, precision=None), draft(QDQ, precision=None)),
     "VAI121": (draft(chain("Relu", shape=("n", 3, 8, 8))), draft()),
-    "VAI122": (draft(chain("Relu", opset=23)), draft()),
+    "VAI122": (draft(chain("Relu", opset=23)), draft(chain("Relu", opset=20))),
     "VAI123": (draft(chain("NonZero")), draft(chain("NonZero"), target="strix", precision="bf16")),
     "VAI124": (draft(chain("Selu")), draft(chain("Selu"), exclude_node=("n0",))),
     "VAI125": (
-        draft(chain("Relu", shape=(4, 3, 8, 8)), target="phoenix", precision="xint8"),
+        draft(chain("Relu", shape=(2, 3, 8, 8)), target="phoenix", precision="xint8"),
         draft(target="phoenix", precision="xint8"),
     ),
     "VAI126": (
@@ -144,6 +144,35 @@ def test_each_rule_fires_and_stays_silent(code: str, as_expected: Callable[[str,
     rules: Any = TARGET_RULES if code in [rule.code for rule in TARGET_RULES] else DRAFT_RULES
     as_expected(code, rules[code].run(triggering))
     assert not list(rules[code].run(clean))
+
+
+@pytest.mark.parametrize(
+    ("op", "target", "opset", "severity"),
+    [
+        ("Relu", "vek385", 20, ""),
+        ("Relu", "vek385", 21, "warning"),
+        ("Relu", "vek385", 22, "warning"),
+        ("Relu", "vek385", 23, "error"),
+        ("Relu", "strix", 16, "info"),
+        ("Relu", "strix", 17, ""),
+        ("Relu", "strix", 18, "info"),
+    ],
+)
+def test_the_operator_sets_of_a_product(op: str, target: str, opset: int, severity: str) -> None:
+    found = list(DRAFT_RULES["VAI122"].run(draft(chain(op, opset=opset), target=target, precision="bf16")))
+    assert [str(finding.severity) for finding in found] == ([severity] if severity else [])
+
+
+@pytest.mark.parametrize(("opset", "severity"), [(10, "error"), (11, "info")])
+def test_a_resize_of_an_old_operator_set(opset: int, severity: str) -> None:
+    sizes = numpy_helper.from_array(np.ones(4, np.float32), "scales")
+    inputs = ["x", "scales"] if opset < 11 else ["x", "scales", "scales"]
+    node = helper.make_node("Resize", inputs, ["y"], "resize")
+    value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, (1, 3, 8, 8)) for name in "xy"]
+    graph = helper.make_graph([node], "g", value[:1], value[1:], [sizes])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    (found,) = DRAFT_RULES["VAI122"].run(draft(model, target="strix", precision="bf16"))
+    assert found.severity == severity
 
 
 def test_the_leaking_edge_is_named() -> None:

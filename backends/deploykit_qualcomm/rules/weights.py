@@ -11,7 +11,7 @@ from deploykit.findings import SubjectKind
 from deploykit.findings.rules import Found, Registry
 from deploykit.graph.facts import NodeFact
 from deploykit.graph.ops import Trait, ops
-from deploykit_qualcomm.archs import lacks
+from deploykit_qualcomm.archs import capability, has, lacks
 from deploykit_qualcomm.rules.constraints import constraint
 from deploykit_qualcomm.rules.views import (
     arch,
@@ -113,9 +113,11 @@ def check_bfloat16(situation: Situation) -> Iterator[Found]:
     wanted = situation.request.precision == "bf16" or option(situation, "htp_bf16_enable") == "1"
     entries = [entry.name for entry in situation.encodings or () if entry.dtype == "bfloat16"]
     tensors = [fact.name for fact in situation.facts.tensors.values() if fact.dtype == "bfloat16"]
-    soc = situation.target.device.fact("soc_model")
-    known_arch, gate = arch(situation) == "v81", isinstance(soc, int) and soc >= 88
-    if (wanted or entries or tensors) and not (known_arch and (gate or situation.target.backend != "ort-qnn")):
+    device = situation.target.device
+    soc, gate = device.fact("soc_model"), capability("bf16_provider_soc_model", device=device)
+    bound = None if gate is None or situation.target.backend != "ort-qnn" else gate.value
+    taken = has("bf16", device) and (bound is None or _reaches(soc, bound))
+    if (wanted or entries or tensors) and not taken:
         yield Found(
             kind=SubjectKind.TARGET,
             name=situation.target.device.id,
@@ -138,6 +140,10 @@ def check_per_channel(situation: Situation) -> Iterator[Found]:
     names = [name for name in _asymmetric(situation) if _granularity(situation, name) == "per-channel"]
     if names:
         yield _about(situation, names, f"{len(names)} per-channel weights are not symmetric")
+
+
+def _reaches(number: object, bound: object) -> bool:
+    return isinstance(number, int) and isinstance(bound, int) and number >= bound
 
 
 def _granularity(situation: Situation, name: str) -> str:

@@ -31,12 +31,12 @@ def good(**changes: object) -> Survey:
 
 
 CASES: dict[str, tuple[Survey, Survey]] = {
-    "DK621": (good(samples=16), good()),
+    "DK621": (good(samples=99), good(samples=100)),
     "DK622": (good(samples=0), good()),
     "DK623": (good(unusable=(("a.npy", "damaged"),)), good()),
     "DK624": (good(identical=(("a", "b"),)), good()),
-    "DK625": (good(neighbours=0.99), good()),
-    "DK626": (good(labels={"cat": 100, "dog": 5}), good(labels={"cat": 100, "dog": 90})),
+    "DK625": (good(neighbours=0.951, samples=8), good(neighbours=0.95, samples=8)),
+    "DK626": (good(labels={"cat": 101, "dog": 10}), good(labels={"cat": 100, "dog": 10})),
     "DK627": (survey_of_random_data(), good()),
     "DK628": (good(constant=("a",)), good()),
 }
@@ -47,6 +47,10 @@ def test_each_rule_fires_and_stays_silent(code: str, as_expected: Callable[[str,
     triggering, clean = CASES[code]
     as_expected(code, CALIBRATION_RULES[code].run(triggering))
     assert not list(CALIBRATION_RULES[code].run(clean))
+
+
+def test_too_few_samples_say_nothing_of_their_likeness() -> None:
+    assert not list(CALIBRATION_RULES["DK625"].run(good(neighbours=1.0, samples=7)))
 
 
 def codes(folder: Path) -> set[str]:
