@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["STRUCTURAL_REWRITES", "Simplified", "simplify"]
 
-STRUCTURAL_REWRITES = ("simplify",)
+STRUCTURAL_REWRITES = ("simplify", "index-from-front", "integer-remainder", "merge-axes")
 """Rewrites that keep every value, in the order in which they are tried."""
 
 _LARGEST = 1 << 30
