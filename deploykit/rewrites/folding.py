@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
-from deploykit.graph.graph_copy import GraphCopy, attribute, outer_names
+from deploykit.graph.graph_copy import GraphCopy
+from deploykit.graph.nodes import attribute, captured_names
 from deploykit.graph.shape_inference import Shape, infer
 from deploykit.graph.tensors import byte_size, is_external
 
@@ -68,7 +69,7 @@ def fold(graph: GraphCopy, kept: Collection[str] = ()) -> int:
 
 
 def _captured(graph: GraphCopy) -> set[str]:
-    return {name for node in graph.nodes for name in outer_names(node)}
+    return {name for node in graph.nodes for name in captured_names(node)}
 
 
 def _ready(graph: GraphCopy, types: Types, bound: Collection[str], hopeless: Collection[str]) -> list[NodeProto]:

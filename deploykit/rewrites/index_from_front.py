@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from deploykit.graph.graph_copy import GraphCopy, attribute, label
+from deploykit.graph.graph_copy import GraphCopy
+from deploykit.graph.nodes import attribute, label
 from deploykit.graph.shape_inference import Shape, infer
 from deploykit.quantization.entries import keep_entries
 from deploykit.rewrites.contract import MatchResult, Refusal, Rewritten, Site, Transform

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from deploykit.graph.graph_copy import GraphCopy, attribute, label
+from deploykit.graph.graph_copy import GraphCopy
 from deploykit.graph.intervals import ANYTHING, graph_bounds
+from deploykit.graph.nodes import attribute, label
 from deploykit.graph.shape_inference import infer
 from deploykit.quantization.entries import keep_entries
 from deploykit.rewrites.contract import MatchResult, Refusal, Rewritten, Site, Transform

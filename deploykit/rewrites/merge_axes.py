@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from deploykit.graph.graph_copy import GraphCopy, attribute, label
+from deploykit.graph.graph_copy import GraphCopy
+from deploykit.graph.nodes import attribute, label
 from deploykit.graph.shape_inference import Shape, infer
 from deploykit.quantization.entries import keep_entries
 from deploykit.rewrites.contract import MatchResult, Refusal, Rewritten, Site, Transform
@@ -34,7 +35,7 @@ Move = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def match(model: ModelProto) -> MatchResult:
-    """Every Reshape whose result has six or more dimensions and is only transposed, and then reshaped to at most five."""
+    """Every Reshape whose result of six or more dimensions is only transposed, then reshaped to at most five."""
     graph = GraphCopy(model, copy=False)
     types = infer(model).types
     sites, refusals = [], []

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from deploykit.graph.graph_copy import GraphCopy, attribute, label, outer_names
+from deploykit.graph.graph_copy import GraphCopy
+from deploykit.graph.nodes import attribute, captured_names, label
 from deploykit.graph.shape_inference import Shape, infer
 from deploykit.graph.tensors import dtype_name
 from deploykit.quantization.entries import keep_entries
@@ -78,7 +79,7 @@ def _told_by_inputs(graph: GraphCopy, encodings: EncodingSet | None) -> frozense
 
 def _idle_nodes(graph: GraphCopy, types: Types, named: Collection[str]) -> list[NodeProto]:
     """Nodes whose output is their first input; those whose output the model, a subgraph or an entry names stay."""
-    bound = {*graph.outputs, *named, *(name for node in graph.nodes for name in outer_names(node))}
+    bound = {*graph.outputs, *named, *(name for node in graph.nodes for name in captured_names(node))}
     return [
         node
         for node in graph.nodes

@@ -77,3 +77,29 @@ def test_asked_for_by_name_it_is_done(tmp_path: Path) -> None:
     onnx.save(graph.model("y"), tmp_path / "m.onnx")
     findings = api.check(tmp_path / "m.onnx", target="sm8650", backend="qnn-htp", rewrite=("simplify",))
     assert [finding.code for finding in findings if finding.code in ("DK208", "DK209")] == ["DK209"]
+
+
+def _window_partition(path: Path) -> Path:
+    graph = TinyGraph()
+    parts = graph.op(
+        "Reshape",
+        [graph.input("x", (1, 4, 6, 8)), graph.stored("split", [1, 2, 2, 3, 2, 8], "int64")],
+        "parts",
+    )
+    turned = graph.op("Transpose", [parts], "turned", perm=[0, 1, 3, 2, 4, 5])
+    windows = graph.op("Reshape", [turned, graph.stored("windows", [6, 4, 8], "int64")], "flat")
+    graph.op("Gather", [graph.op("Relu", [windows], "active"), graph.stored("last", -1, "int64")], "y", axis=1)
+    onnx.save(graph.model("y"), path)
+    return path
+
+
+@pytest.mark.parametrize(("backend", "target", "sdk"), TARGETS)
+def test_six_dimensions_and_an_index_from_the_end_are_cured(
+    tmp_path: Path, backend: str, target: str, sdk: str | None
+) -> None:
+    findings = api.check(_window_partition(tmp_path / "m.onnx"), target=target, backend=backend, sdk=sdk)
+    assert not _open_errors(findings)
+    assert any(finding.code == "QNN200" and finding.handled for finding in findings)
+    assert all(finding.handled for finding in findings if finding.code == "QNN210")
+    said = [finding.message for finding in findings if finding.code == "DK209"]
+    assert any(message.startswith("merge-axes: ") for message in said)
