@@ -19,6 +19,7 @@ from deploykit.errors import DeploykitError, UsageError
 if TYPE_CHECKING:
     from deploykit.deciding.exploring import Explored
     from deploykit.deciding.ranking import Choice
+    from deploykit.deciding.rewriting import RewriteStep
     from deploykit.deciding.ways import Prepared
     from deploykit.numerics.judging import Verdict
     from deploykit.numerics.samples.gathering import Samples
@@ -34,12 +35,14 @@ class Chosen:
     """The situation to plan for, how it was chosen, and what there is to say about it.
 
     ``skipped`` is why nothing was simulated although there was a reason to; ``samples`` are what was judged on.
+    ``simplified`` is what was done to the graph before anything was chosen.
     """
 
     situation: Situation
     explored: Explored | None = None
     samples: Samples | None = None
     skipped: str = ""
+    simplified: tuple[RewriteStep, ...] = ()
 
     @property
     def choice(self) -> Choice | None:
@@ -92,7 +95,8 @@ class Chosen:
             return f"the graph is cut into {len(self.situation.segments)} segments, and none mixes float16 and integers"
         way = None if self.prepared is None else self.prepared.way
         if way is None or way.kind != "integer" or not way.rewrites:
-            return ""
+            done = ", ".join(step.name for step in self.simplified)
+            return f"the graph is simplified first ({done})" if done else ""
         return f"the graph is rewritten ({', '.join(way.rewrites)}), so that no tensor needs float16"
 
 
@@ -172,6 +176,6 @@ def _changed(situation: Situation, won: Prepared | None) -> Situation:
         model=wrap_proto(won.model, path=situation.model.path),
         facts=won.facts,
         encodings=won.encodings,
-        rewritten=won.model is not situation.model.proto,
+        rewritten=situation.rewritten or won.model is not situation.model.proto,
         tail=None if won.tail is None else won.tail.SerializeToString(deterministic=True),
     )

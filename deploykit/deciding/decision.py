@@ -16,6 +16,7 @@ from deploykit.contract.plans import Plan
 from deploykit.contract.status import Correctness
 from deploykit.deciding.choice import Chosen, choose_way
 from deploykit.deciding.rules import RULES as CHOICE_RULES
+from deploykit.deciding.simplifying import simplify
 from deploykit.findings import Finding, Severity, sort_findings
 
 __all__ = ["Decision", "decide", "plan_as_given"]
@@ -49,15 +50,17 @@ def decide(backend: Backend[P, D], given: Situation, kept: Kept, tell: Progress)
 
     What is wrong with the model as it was given stays visible: its errors are shown as handled by the rewriting.
     """
-    chosen = choose_way(backend, given, kept, tell)
+    start = simplify(given, kept, lambda situation: _findings(backend, situation, kept))
+    chosen = replace(choose_way(backend, start.situation, kept, tell), simplified=start.steps)
     tell("planning")
     prepared = backend.prepare(chosen.situation, kept)
     plan = backend.plan(prepared)
     changed = chosen.situation.rewritten or chosen.situation.segments
-    core = _core_findings(backend, given)
+    core = _core_findings(backend, start.situation)
     avoided: tuple[Finding, ...] = ()
     if changed:
         avoided = _avoided(backend.plan(backend.prepare(given, kept)).findings, plan.findings, chosen)
+        avoided += _avoided(_core_findings(backend, given), core, chosen) if start.steps else ()
         core = _rewritten(core, _core_findings(backend, chosen.situation), chosen)
     found = (*given.target.findings, *core, *CHOICE_RULES.run(chosen), *plan.findings, *avoided)
     plan = replace(plan, findings=sort_findings(_each_once(found)), candidates=chosen.candidates, right=chosen.right)
@@ -69,6 +72,11 @@ def plan_as_given(backend: Backend[P, D], situation: Situation, kept: Kept) -> P
     plan = backend.plan(backend.prepare(situation, kept))
     findings = (*situation.target.findings, *_core_findings(backend, situation), *plan.findings)
     return replace(plan, findings=sort_findings(_each_once(findings)))
+
+
+def _findings(backend: Backend[P, D], situation: Situation, kept: Kept) -> tuple[Finding, ...]:
+    """What the rules of core and backend say of a model as it is."""
+    return (*_core_findings(backend, situation), *backend.plan(backend.prepare(situation, kept)).findings)
 
 
 def _avoided(before: Iterable[Finding], after: Iterable[Finding], chosen: Chosen) -> tuple[Finding, ...]:

@@ -38,6 +38,8 @@ def check_rewritten(chosen: Chosen) -> Iterator[Found]:
     if chosen.prepared is None or not chosen.situation.rewritten:
         return
     way = chosen.prepared.way
+    if chosen.simplified and not way.rewrites:
+        return
     yield Found(
         kind=SubjectKind.MODEL,
         name=_name(chosen),
@@ -206,7 +208,8 @@ def check_asked(chosen: Chosen) -> Iterator[Found]:
 
 def _why_not_applied(chosen: Chosen, name: str) -> str:
     won = chosen.prepared
-    if won is not None and name in won.way.rewrites:
+    done = {step.name for step in chosen.simplified}.union(() if won is None else won.way.rewrites)
+    if name in done:
         return ""
     if chosen.explored is None:
         return chosen.skipped or "this model has no encodings that a rewrite could be chosen for"
@@ -243,6 +246,27 @@ def check_inferred(chosen: Chosen) -> Iterator[Found]:
         + "".join(f"; {line}" for line in told[:3]),
         evidence={"ranges": [conclusion.to_json() for conclusion in inference.concluded.values()]},
     )
+
+
+@RULES.rule(
+    "DK210",
+    "graph-simplified",
+    "info",
+    what="The packaged model is a simplified form of the one that was given.",
+    why="Exports compute at run time what is settled when they are made: shapes, masks and grids of static size. "
+    "Devices lack the operators that do so. The simplified graph was proven equal by running both.",
+    fix="keep the graph as it was given with --no-rewrite NAME",
+    sources=("ONNX Runtime, run while packaging",),
+)
+def check_simplified(chosen: Chosen) -> Iterator[Found]:
+    """What each structural rewrite did."""
+    for step in chosen.simplified:
+        yield Found(
+            kind=SubjectKind.MODEL,
+            name=_name(chosen),
+            message=f"{step.name}: {'; '.join(step.notes)}; {step.reason}",
+            evidence=step.to_json(),
+        )
 
 
 CORE_REGISTRIES: tuple[Registry[Any], ...] = (

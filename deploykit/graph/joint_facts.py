@@ -96,7 +96,7 @@ class JointFacts:
     def _adds_up(self, case: Case, name: str) -> bool | None:
         """True where the last axis of a tensor adds up to 1, False where to at most 1, None where nothing is known."""
         node = self._behind(name, _UNCHANGED)
-        if node is None:
+        if node is None or node.op_type not in ("Softmax", "Div"):
             return None
         shape = case.shape_of(node.input[0])
         if node.op_type == "Softmax":
@@ -104,7 +104,7 @@ class JointFacts:
             last = shape is not None and axis in (-1, len(shape) - 1)
             # Before opset 13 all axes from the given one on add up to 1 together.
             return True if last else (False if self.graph.opset < 13 else None)
-        total = self.graph.maker(node.input[1], "ReduceSum") if node.op_type == "Div" else None
+        total = self.graph.maker(node.input[1], "ReduceSum")
         if total is None or shape is None or not self.same(total.input[0], node.input[0]):
             return None
         axes = self._axes(total)

@@ -69,5 +69,14 @@ def check_range(plan: Float16Plan) -> Iterator[Found]:
             message=f"{name} is planned as float16 but reaches {found.low:.4g} .. {found.high:.4g} "
             f"(limit {LARGEST_FLOAT16:g}), caused by {found.cause}"
             + ("; every path from it saturates, so infinity is harmless there" if harmless else ""),
-            evidence={"range": [found.low, found.high], "cause": found.cause, "saturates": harmless},
+            evidence={
+                "range": [_as_json(found.low), _as_json(found.high)],
+                "cause": found.cause,
+                "saturates": harmless,
+            },
         )
+
+
+def _as_json(end: float) -> float | str:
+    """One end of a range; JSON has no infinity."""
+    return end if math.isfinite(end) else str(end)

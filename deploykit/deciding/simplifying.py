@@ -1,0 +1,111 @@
+"""Simplifies a model before rules judge it, where that takes a finding away; every backend gets the same one.
+
+Structural rewrites only, each proven equal. It knows no operator and no device: what counts is what the rules say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from deploykit.contract.backend import Situation
+from deploykit.contract.kept import Kept, Same
+from deploykit.deciding.rewriting import RewriteStep
+from deploykit.errors import DeploykitError
+from deploykit.findings import Finding, Severity
+from deploykit.rewrites.contract import load_transform
+
+if TYPE_CHECKING:
+    from deploykit.encodings.values import EncodingSet
+
+__all__ = ["STRUCTURAL_REWRITES", "Simplified", "simplify"]
+
+STRUCTURAL_REWRITES = ("simplify", "index-from-front", "integer-remainder", "merge-axes")
+"""Rewrites that keep every value, in the order in which they are tried."""
+
+_LARGEST = 1 << 30
+"""Bytes of weights beyond which nothing is run here to prove a rewrite."""
+
+_SAMPLES = 2
+"""A structural rewrite is right by construction; running it shows that the construction has no defect."""
+
+Judge = Callable[[Situation], tuple[Finding, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simplified:
+    """The situation to go on with, and what was done to get there; no steps where it is the one that was given."""
+
+    situation: Situation
+    steps: tuple[RewriteStep, ...] = ()
+
+
+def simplify(situation: Situation, kept: Kept, judge: Judge) -> Simplified:
+    """The simplified situation where ``judge`` finds less wrong with it, or where a rewrite was asked for by name.
+
+    A model that the rules take as it is stays what the user gave, byte for byte.
+    """
+    request = situation.request
+    names = tuple(name for name in STRUCTURAL_REWRITES if name not in request.no_rewrite)
+    if not names or situation.facts.weight_bytes > _LARGEST:
+        return Simplified(situation=situation)
+    before = _wrong(judge(situation))
+    asked = set(names) & set(request.rewrite)
+    if not (before or asked) or not any(load_transform(name).match(situation.model.proto) for name in names):
+        return Simplified(situation=situation)
+    key = ("simplified", Same(situation.model.proto), Same(situation.encodings), names)
+    made = kept.once(key, lambda: _rewritten(situation, names, kept))
+    if made is None:
+        return Simplified(situation=situation)
+    made = replace(made, situation=replace(made.situation, target=situation.target, request=request))
+    return made if asked or _less_wrong(judge(made.situation), before) else Simplified(situation=situation)
+
+
+def _wrong(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """The errors and warnings that nothing handles."""
+    return tuple(f for f in findings if f.severity is not Severity.INFO and f.handled is None)
+
+
+def _less_wrong(findings: Iterable[Finding], before: Iterable[Finding]) -> bool:
+    """Errors go and none comes; or no error changes, and warnings go and none comes."""
+    (errors, warnings), (errors_before, warnings_before) = _sorted(_wrong(findings)), _sorted(before)
+    return errors < errors_before or (errors == errors_before and warnings < warnings_before)
+
+
+def _sorted(findings: Iterable[Finding]) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
+    """(errors, warnings), each by code and subject."""
+    errors: set[tuple[str, str]] = set()
+    warnings: set[tuple[str, str]] = set()
+    for finding in findings:
+        (errors if finding.blocks else warnings).add((finding.code, finding.subject.name))
+    return errors, warnings
+
+
+def _rewritten(situation: Situation, names: tuple[str, ...], kept: Kept) -> Simplified | None:
+    """The rewritten situation; None where nothing was changed, or nothing can be run to prove it."""
+    from deploykit.deciding.rewriting import rewrite
+    from deploykit.deciding.sampling import samples_of
+    from deploykit.graph import wrap_proto
+    from deploykit.graph.collect import collect_facts
+    from deploykit.graph.weights import load_weights
+
+    try:
+        feeds = samples_of(situation, kept).feeds[:_SAMPLES]
+        done = rewrite(load_weights(situation.model), situation.encodings, names, feeds)
+    except DeploykitError:  # samples that do not fit, a model that does not run: later stages say so, with the reason
+        return None
+    if not done.kept:
+        return None
+    model = wrap_proto(done.model, path=situation.model.path)
+    encodings = _with_strangers(done.encodings, situation)
+    changed = replace(situation, model=model, facts=collect_facts(model), encodings=encodings, rewritten=True)
+    return Simplified(situation=changed, steps=tuple(step for step in done.steps if step.kept))
+
+
+def _with_strangers(encodings: EncodingSet | None, given: Situation) -> EncodingSet | None:
+    """With the entries that never had a tensor in the graph: simplifying it must not hide them."""
+    if encodings is None or given.encodings is None:
+        return None
+    strangers = {entry.name: entry for entry in given.encodings if entry.name not in given.facts.tensors}
+    return replace(encodings, entries={**strangers, **encodings.entries})
