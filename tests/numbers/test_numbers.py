@@ -16,7 +16,6 @@ import numpy as np
 import onnx
 import pytest
 
-from deploykit.deciding.entry_values import GridKind, affine_for_range
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.graph.collect import collect_facts
 from deploykit.graph.loading import wrap_proto
@@ -28,6 +27,7 @@ from deploykit.numerics.samples.labels import Label
 from deploykit.numerics.sessions import Feed, Session
 from deploykit.numerics.simulation import Simulator
 from deploykit.numerics.thresholds import LIMITS
+from deploykit.quantization.new_grids import GridKind, affine_for_range
 
 PAGE = Path(__file__).parents[2] / "docs" / "numbers.md"
 WRITE = "run: DEPLOYKIT_WRITE_DOCS=1 pytest -m '' tests/numbers"

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deploykit.contract.tiny_graphs import TinyGraph
-from deploykit.deciding.entry_values import GridKind, affine_for_range
 from deploykit.deciding.rewriting import rewrite
 from deploykit.encodings.values import Encoding, EncodingSet
 from deploykit.graph.shape_inference import infer
 from deploykit.numerics.samples.feeds import random_feeds
+from deploykit.quantization.new_grids import GridKind, affine_for_range
 from deploykit.rewrites.contract import load_transform
 from deploykit.rewrites.merge_axes import moves
 
