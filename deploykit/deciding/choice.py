@@ -19,7 +19,7 @@ from deploykit.errors import DeploykitError, UsageError
 if TYPE_CHECKING:
     from deploykit.deciding.exploring import Explored
     from deploykit.deciding.ranking import Choice
-    from deploykit.deciding.rewriting import RewriteStep
+    from deploykit.deciding.rewriting import RewriteStep, Rewriting
     from deploykit.deciding.ways import Prepared
     from deploykit.numerics.judging import Verdict
     from deploykit.numerics.samples.gathering import Samples
@@ -36,6 +36,7 @@ class Chosen:
 
     ``skipped`` is why nothing was simulated although there was a reason to; ``samples`` are what was judged on.
     ``simplified`` is what was done to the graph before anything was chosen.
+    ``rewriting`` is what was done to a float model because it was asked for by name.
     """
 
     situation: Situation
@@ -43,6 +44,7 @@ class Chosen:
     samples: Samples | None = None
     skipped: str = ""
     simplified: tuple[RewriteStep, ...] = ()
+    rewriting: Rewriting | None = None
 
     @property
     def choice(self) -> Choice | None:
@@ -84,6 +86,13 @@ class Chosen:
         )
 
     @property
+    def rewrites(self) -> tuple[str, ...]:
+        """The names of the rewrites that the packaged model is made with."""
+        if self.rewriting is not None:
+            return self.rewriting.kept
+        return () if self.prepared is None else self.prepared.way.rewrites
+
+    @property
     def candidates(self) -> tuple[Mapping[str, Any], ...]:
         """Every way with its numbers and why it won or lost."""
         return () if self.choice is None else tuple(self.choice.to_json())
@@ -107,7 +116,9 @@ def _why_not(samples: Samples | None) -> str:
 
 
 def choose_way(backend: AnyBackend, situation: Situation, kept: Kept, tell: Callable[[str], None]) -> Chosen:
-    """The situation as it is, or the one that is proven better; nothing is done without encodings."""
+    """The situation as it is, or the one that is proven better; without encodings only what is asked for by name."""
+    if situation.encodings is None and situation.request.rewrite:
+        return _as_asked(situation, kept, tell)
     support = _support(backend, situation)
     if support is None or not _has_integers(situation):
         return Chosen(situation=situation)
@@ -125,6 +136,25 @@ def choose_way(backend: AnyBackend, situation: Situation, kept: Kept, tell: Call
         return Chosen(situation=situation, skipped=error.what + (f" ({error.why})" if error.why else ""))
     changed = _changed(situation, explored.winner)
     return Chosen(situation=changed, explored=explored, samples=samples)
+
+
+def _as_asked(situation: Situation, kept: Kept, tell: Callable[[str], None]) -> Chosen:
+    if situation.facts.is_qdq:
+        why = "the model holds its quantization as Q/DQ nodes; rewrite the float model, and give its --encodings"
+        return Chosen(situation=situation, skipped=why)
+    if situation.facts.weight_bytes > _LARGEST:
+        why = f"{situation.facts.weight_bytes / 1e9:.1f} GB of weights are too many to prove it here"
+        return Chosen(situation=situation, skipped=why)
+    from deploykit.deciding.asked_rewrites import rewrite_as_asked
+
+    tell("rewriting the model as asked")
+    try:
+        changed, made = rewrite_as_asked(situation, kept)
+    except UsageError:
+        raise
+    except DeploykitError as error:
+        return Chosen(situation=situation, skipped=error.what + (f" ({error.why})" if error.why else ""))
+    return Chosen(situation=changed, rewriting=made)
 
 
 def _support(backend: AnyBackend, situation: Situation) -> MixedSupport | None:

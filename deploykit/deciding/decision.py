@@ -88,8 +88,8 @@ def _avoided(before: Iterable[Finding], after: Iterable[Finding], chosen: Chosen
 
 
 def _rewritten(core: tuple[Finding, ...], after: Iterable[Finding], chosen: Chosen) -> tuple[Finding, ...]:
-    """What is wrong with the model as it was given stays said; an error that the rewritten one lacks is handled."""
-    gone = _avoided([finding for finding in core if finding.blocks], after, chosen)
+    """What is wrong with the model as it was given stays said; what the rewritten one lacks is handled."""
+    gone = _avoided(core, after, chosen)
     handled = {(finding.code, finding.subject.name): finding for finding in gone}
     return tuple(handled.get((finding.code, finding.subject.name), finding) for finding in core)
 

@@ -35,16 +35,14 @@ def _name(chosen: Chosen) -> str:
 )
 def check_rewritten(chosen: Chosen) -> Iterator[Found]:
     """Which rewrites, and what they brought."""
-    if chosen.prepared is None or not chosen.situation.rewritten:
+    if not chosen.situation.rewritten or not chosen.rewrites:
         return
-    way = chosen.prepared.way
-    if chosen.simplified and not way.rewrites:
-        return
+    won = chosen.prepared
     yield Found(
         kind=SubjectKind.MODEL,
         name=_name(chosen),
-        message=f"rewritten by {', '.join(way.rewrites) or 'new encodings'}: {_gain(chosen)}",
-        evidence={"rewrites": list(way.rewrites), "sqnr_db": way.to_json()["sqnr_db"]},
+        message=f"rewritten by {', '.join(chosen.rewrites)}: {_gain(chosen)}",
+        evidence={"rewrites": list(chosen.rewrites), "sqnr_db": None if won is None else won.way.to_json()["sqnr_db"]},
     )
 
 
@@ -208,12 +206,13 @@ def check_asked(chosen: Chosen) -> Iterator[Found]:
 
 def _why_not_applied(chosen: Chosen, name: str) -> str:
     won = chosen.prepared
-    done = {step.name for step in chosen.simplified}.union(() if won is None else won.way.rewrites)
-    if name in done:
+    if name in {step.name for step in chosen.simplified}.union(chosen.rewrites):
         return ""
-    if chosen.explored is None:
+    if chosen.explored is None and chosen.rewriting is None:
         return chosen.skipped or "this model has no encodings that a rewrite could be chosen for"
-    steps = [step for item in chosen.explored.built if item.rewriting for step in item.rewriting.steps]
+    built = () if chosen.explored is None else chosen.explored.built
+    made = [chosen.rewriting, *(item.rewriting for item in built)]
+    steps = [step for rewriting in made if rewriting is not None for step in rewriting.steps]
     for step in steps:
         if step.name == name and not step.kept:
             places = "; ".join(f"{', '.join(refusal.nodes)}: {refusal.reason}" for refusal in step.refusals[:3])

@@ -1,0 +1,45 @@
+"""Applies the rewrites that were asked for by name to a float model, each proven on samples; it judges no precision."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from deploykit.contract.backend import Situation
+from deploykit.contract.kept import Kept
+from deploykit.deciding.rewriting import Rewriting, rewrite
+from deploykit.deciding.sampling import samples_of
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+__all__ = ["rewrite_as_asked"]
+
+
+def rewrite_as_asked(situation: Situation, kept: Kept) -> tuple[Situation, Rewriting]:
+    """The situation with the rewritten model, or the same one where no rewrite was kept, and the steps with reasons.
+
+    The samples may be arbitrary: both models compute the same or not, whatever the inputs mean. Raises UsageError for a
+    rewrite that nobody knows, InputError for samples that do not fit.
+    """
+    from deploykit.graph.weights import load_weights
+
+    request = situation.request
+    names = [name for name in dict.fromkeys(request.rewrite) if name not in request.no_rewrite]
+    made = rewrite(load_weights(situation.model), None, names, samples_of(situation, kept).feeds)
+    return (_with(situation, made) if made.kept else situation), made
+
+
+def _with(situation: Situation, made: Rewriting) -> Situation:
+    from deploykit.graph import wrap_proto
+    from deploykit.graph.collect import collect_facts
+
+    model: ModelProto = made.model
+    wrapped = wrap_proto(model, path=situation.model.path)
+    return replace(
+        situation,
+        model=wrapped,
+        facts=collect_facts(wrapped),
+        rewritten=True,
+        tail=None if made.tail is None else made.tail.SerializeToString(deterministic=True),
+    )
