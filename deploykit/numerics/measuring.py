@@ -33,6 +33,8 @@ _Doubles: TypeAlias = npt.NDArray[np.float64]
 _LEAST_ELEMENTS = 16
 """Fewer numbers than that do not make a slice: their variance says nothing."""
 
+_LEAST_SAMPLES = 3
+
 _STEPS = 4
 """Slices that vary by fewer steps of the grid than that are not judged by themselves."""
 
@@ -126,10 +128,25 @@ def _measured(pairs: Sequence[tuple[_Doubles, _Doubles]], bits: int) -> Iterator
     rank = pairs[0][0].ndim
     whole = [(one.reshape(1, -1), two.reshape(1, -1)) for one, two in pairs]
     yield from _along(whole, 0, bits, "")
+    yield from _between_samples(pairs, bits)
     for axis in range(1, rank):
         length = pairs[0][0].shape[axis]
         if length > 1 and all(one.ndim == rank and one.shape[axis] == length for one, _ in pairs):
             yield from _along(pairs, axis, bits, f"of axis {axis}")
+
+
+def _between_samples(
+    pairs: Sequence[tuple[_Doubles, _Doubles]], bits: int
+) -> Iterator[tuple[str, float, float, float]]:
+    """What differs from sample to sample: an answer that is the same for all may look good, and answers nothing."""
+    if len(pairs) < _LEAST_SAMPLES or any(one.shape != pairs[0][0].shape for one, _ in pairs):
+        return
+    left, right = (np.nan_to_num(np.stack([pair[side] for pair in pairs]), posinf=0, neginf=0) for side in (0, 1))
+    energy = float(((left - left.mean(axis=0)) ** 2).sum())
+    spread, peak = math.sqrt(energy / left.size), float(np.abs(left).max())
+    if left.size >= _LEAST_ELEMENTS and spread > math.ldexp(peak, -_width(bits)):
+        difference = np.abs(left - right)
+        yield "between samples", _db(energy, float((difference**2).sum())), spread, float(difference.max())
 
 
 def _along(

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from deploykit.cli.locate import command
@@ -85,6 +85,9 @@ def test_the_tampered_operator_is_found(count: int, data: st.DataObject, seed: i
     model = _network(count, seed)
     index = data.draw(st.integers(0, count - 1))
     found = _locate(model, _tampered(model, index), seed=seed)
+    if found.first is None:  # what was spoilt hardly reaches the output
+        assert all(view.sqnr_db >= found.threshold_db for view in found.outputs)
+        assume(False)
     assert found.first is not None
     assert found.first.output.name == f"t{index}"
     assert all(view.sqnr_db > 100 for view in found.first.inputs)

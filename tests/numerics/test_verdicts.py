@@ -152,6 +152,29 @@ def test_what_varies_far_above_zero_is_judged_by_what_varies(collect: Collect) -
     assert verdict.right is False
 
 
+def test_an_answer_that_is_the_same_for_all_samples_is_no_answer(collect: Collect) -> None:
+    """A pattern that every sample shares has most of the energy: only what differs from sample to sample tells."""
+    facts = _one(collect, "Relu", (1, 40))
+    rng = np.random.default_rng(6)
+    pattern = rng.normal(size=(1, 40)) * 3
+    reference = [{"y": (pattern + rng.normal(size=(1, 40)) * 0.5).astype(np.float32)} for _ in range(6)]
+    judge = OutputJudge(facts, label="given")
+    assert judge.compare(reference, [{"y": _noise(30)(sample["y"])} for sample in reference]).right is True
+    verdict = judge.compare(reference, [reference[-1], *reference[:-1]])
+    assert verdict.overall_db > 12
+    assert verdict.right is False
+    assert any(number.where == "between samples" for number in verdict.failures)
+
+
+def test_samples_that_hardly_differ_are_not_compared_with_one_another(collect: Collect) -> None:
+    facts = _one(collect, "Relu", (1, 40))
+    rng = np.random.default_rng(6)
+    pattern = (rng.normal(size=(1, 40)) * 3).astype(np.float32)
+    reference = [{"y": pattern + np.float32(1e-4 * index)} for index in range(6)]
+    judge = OutputJudge(facts, label="given")
+    assert judge.compare(reference, [{"y": _noise(30)(pattern)} for _ in reference]).right is True
+
+
 def test_a_tiny_channel_in_eight_bits_is_not_missed(collect: Collect) -> None:
     """Fewer steps than anybody can judge by: the channel is passed over with 8 bits and counts with float."""
     facts = _one(collect, "Relu", DENSE.shape)
