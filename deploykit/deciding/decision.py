@@ -68,7 +68,8 @@ def decide(backend: Backend[P, D], given: Situation, kept: Kept, tell: Progress)
 
 
 def plan_as_given(backend: Backend[P, D], situation: Situation, kept: Kept) -> Plan[D]:
-    """The plan for a model as it is, nothing chosen; ``lowest_sdk`` asks this for one model under many releases."""
+    """The plan for a model, at most simplified, nothing chosen; asked for one model under many releases."""
+    situation = simplify(situation, kept, lambda tried: _findings(backend, tried, kept)).situation
     plan = backend.plan(backend.prepare(situation, kept))
     findings = (*situation.target.findings, *_core_findings(backend, situation), *plan.findings)
     return replace(plan, findings=sort_findings(_each_once(findings)))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
+from deploykit.graph.element_types import BITS
 from deploykit.graph.graph_copy import GraphCopy
 from deploykit.graph.nodes import attribute, captured_names
 from deploykit.graph.shape_inference import Shape, infer
@@ -35,9 +36,6 @@ _KEPT |= {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "Rando
 
 _LARGEST_COPY = 1 << 12
 """An Identity of a stored value is folded below this: above, a weight that is shared would be stored twice."""
-
-_BYTES = {"double": 8, "int64": 8, "uint64": 8, "float": 4, "int32": 4, "uint32": 4, "float16": 2, "bfloat16": 2}
-_BYTES |= {"int16": 2, "uint16": 2, "int8": 1, "uint8": 1, "bool": 1}
 
 Types = Mapping[str, tuple[str, Shape]]
 
@@ -108,9 +106,9 @@ def _static(known: tuple[str, Shape] | None) -> tuple[int, ...] | None:
 
 def _fits(known: tuple[str, Shape] | None, source: int) -> bool:
     shape = _static(known)
-    if known is None or shape is None or known[0] not in _BYTES:
+    if known is None or shape is None or known[0] not in BITS:
         return False
-    return math.prod(shape) * _BYTES[known[0]] <= max(LARGEST_BYTES, _LARGEST_GROWTH * source)
+    return math.prod(shape) * BITS[known[0]] // 8 <= max(LARGEST_BYTES, _LARGEST_GROWTH * source)
 
 
 def _values(graph: GraphCopy, nodes: Sequence[NodeProto], types: Types) -> tuple[dict[str, npt.NDArray[Any]], set[str]]:
