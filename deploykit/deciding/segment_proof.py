@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from deploykit.encodings.values import EncodingSet, Float
+from deploykit.graph.shape_inference import infer
 from deploykit.numerics.judging import made_by
 from deploykit.numerics.sessions import Feed, Session
 from deploykit.numerics.simulation import Fidelity, Simulator, compare_outputs
@@ -68,12 +69,8 @@ class SegmentChain:
 
 def _half(segment: Segment) -> EncodingSet:
     """All float tensors of a segment as float16, weights included, for a device that computes it so."""
-    from onnx import TensorProto, shape_inference
-
-    graph = shape_inference.infer_shapes(segment.model).graph
-    typed = (*graph.value_info, *graph.output, *graph.input)
-    made = {item.name for item in typed if item.type.tensor_type.elem_type == TensorProto.FLOAT}
-    stored = {tensor.name for tensor in graph.initializer if tensor.data_type == TensorProto.FLOAT}
+    made = {name for name, (dtype, _) in infer(segment.model).types.items() if dtype == "float"}
+    stored = {t.name for t in segment.model.graph.initializer if t.data_type == t.FLOAT}
     return EncodingSet(version="", entries={}, float_tensors=frozenset(made | stored))
 
 

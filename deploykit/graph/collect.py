@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from deploykit.graph.facts import GraphFacts, NodeFact, TensorFact, TensorRole
 from deploykit.graph.nodes import captured_names
+from deploykit.graph.ops import DEFAULT_DOMAINS, is_standard
 from deploykit.graph.shape_inference import Inferred, Shape, infer
 from deploykit.graph.tensors import byte_size, dtype_name, element_count, is_external, nested_graphs, stored_tensors
 from deploykit.graph.weights import weight
@@ -78,7 +79,7 @@ def constant_range(model: Model, name: str) -> tuple[float, float] | None:
 def _opsets(proto: ModelProto) -> dict[str, int]:
     opsets: dict[str, int] = {}
     for entry in proto.opset_import:
-        domain = "" if entry.domain == "ai.onnx" else entry.domain
+        domain = "" if entry.domain in DEFAULT_DOMAINS else entry.domain
         opsets[domain] = max(entry.version, opsets.get(domain, 0))
     return opsets
 
@@ -96,7 +97,7 @@ def _node(index: int, node: NodeProto) -> NodeFact:
         index=index,
         name=node.name,
         op_type=node.op_type,
-        domain="" if node.domain == "ai.onnx" else node.domain,
+        domain="" if is_standard(node) else node.domain,
         inputs=tuple(node.input),
         outputs=tuple(node.output),
         # What a Constant holds is a value, not a setting.

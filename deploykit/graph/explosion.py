@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from deploykit.graph.nodes import bodies
 from deploykit.graph.tensors import dtype_name, element_count, is_external
 
 if TYPE_CHECKING:
-    from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, ValueInfoProto
+    from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto
 
 __all__ = ["MOST_DIMS", "explosive_nodes"]
 
@@ -70,9 +71,9 @@ class _Bounds:
                 self.known[name] = _larger(_NOTHING if explosive else bound, declared.get(name, _NOTHING))
 
     def _of(self, node: NodeProto) -> _Bound:
-        bodies = [self._subgraph(graph) for attribute in node.attribute for graph in _graphs(attribute)]
-        if bodies:
-            return _Bound(rank=1 + max(bodies), count=math.inf)
+        inner = [self._subgraph(graph) for graph in bodies(node)]
+        if inner:
+            return _Bound(rank=1 + max(inner), count=math.inf)
         if node.op_type == "Constant":
             return _constant(node)
         inputs = [self.known.get(name, _NOTHING) for name in node.input]
@@ -91,10 +92,6 @@ class _Bounds:
         if any(True for _ in self.walk(graph)):
             return MOST_DIMS
         return max((self.known.get(item.name, _NOTHING).rank for item in graph.output), default=0)
-
-
-def _graphs(attribute: AttributeProto) -> tuple[GraphProto, ...]:
-    return (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs)
 
 
 def _count(node: NodeProto, inputs: list[_Bound]) -> float:

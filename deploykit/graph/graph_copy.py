@@ -14,6 +14,7 @@ import numpy.typing as npt
 from deploykit.graph.nodes import captured_names
 from deploykit.graph.ops import Trait, has, is_standard
 from deploykit.graph.opset import opset_of
+from deploykit.graph.shape_inference import infer
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto
@@ -191,15 +192,9 @@ class GraphCopy:
 
     def shapes(self) -> dict[str, tuple[int | None, ...]]:
         """Shapes of all tensors that ONNX can infer; unknown dimensions are None."""
-        from onnx import shape_inference
-
-        graph = shape_inference.infer_shapes(self.model).graph
         known = {name: tuple(tensor.dims) for name, tensor in self.stored.items()}
-        for item in (*graph.value_info, *graph.input, *graph.output):
-            if item.type.tensor_type.HasField("shape"):
-                dims = item.type.tensor_type.shape.dim
-                known[item.name] = tuple(dim.dim_value if dim.HasField("dim_value") else None for dim in dims)
-        return known
+        typed = ((name, shape) for name, (_, shape) in infer(self.model).types.items() if shape is not None)
+        return known | {name: tuple(d if isinstance(d, int) else None for d in shape) for name, shape in typed}
 
     @property
     def tensor_names(self) -> frozenset[str]:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, TypeAlias
 from deploykit.graph.graph_copy import GraphCopy
 from deploykit.graph.interval_cases import Case, Interval, both, hull
 from deploykit.graph.interval_functions import SILU_LOWEST
-from deploykit.graph.nodes import attribute
+from deploykit.graph.nodes import attribute, bodies
+from deploykit.graph.ops import Trait, has
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -29,7 +30,6 @@ _ERF_LOWEST = -0.16997120747990369 / math.sqrt(2)
 _UNCHANGED = frozenset({"Cast", "Dropout", "Identity"})
 _SPREAD = _UNCHANGED | {"Expand"}
 _FLOAT_TYPES = frozenset({1, 10, 11, 16})
-_RANDOM = ("Bernoulli", "Multinomial", "Random")
 
 _Ask: TypeAlias = Callable[[Case, str, str, int], float | None]
 
@@ -349,7 +349,7 @@ def _value_numbers(graph: GraphCopy) -> Mapping[str, str]:
         if constant is not None:
             first[name] = seen.setdefault(("stored", tensor.data_type, tuple(tensor.dims), constant), name)
     for node in graph.nodes:
-        if node.op_type.startswith(_RANDOM) or any(a.HasField("g") or a.graphs for a in node.attribute):
+        if has(node, Trait.RANDOM) or any(bodies(node)):
             continue
         settings = tuple(sorted(a.SerializeToString(deterministic=True) for a in node.attribute))
         inputs = tuple(first.get(used, used) for used in node.input)

@@ -6,13 +6,12 @@ It knows no graph around the node; facts of a whole graph are in ``facts``, an e
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto
 
-__all__ = ["attribute", "captured_names", "label"]
+__all__ = ["attribute", "bodies", "captured_names", "label"]
 
 
 def label(node: NodeProto) -> str:
@@ -33,16 +32,15 @@ def attribute(node: NodeProto, name: str, default: Any = None) -> Any:
 
 def captured_names(node: NodeProto) -> tuple[str, ...]:
     """The names that the bodies of a node read from the graphs around them, sorted."""
-    if not any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute):
-        return ()
-    return tuple(sorted(set(chain.from_iterable(_free_names(graph) for graph in _bodies(node)))))
+    return tuple(sorted(set().union(*(_free_names(graph) for graph in bodies(node)))))
 
 
-def _bodies(node: NodeProto) -> Iterator[GraphProto]:
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            yield attribute.g
-        yield from attribute.graphs
+def bodies(node: NodeProto) -> Iterator[GraphProto]:
+    """The graphs that a node runs, as they stand in its attributes; what these hold in turn is not looked for."""
+    for found in node.attribute:
+        if found.HasField("g"):
+            yield found.g
+        yield from found.graphs
 
 
 def _free_names(graph: GraphProto) -> set[str]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from deploykit.errors import InputError
 from deploykit.graph.element_types import BITS
+from deploykit.graph.nodes import bodies
 
 if TYPE_CHECKING:
     from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto
@@ -109,11 +110,9 @@ def nested_graphs(nodes: Iterable[NodeProto]) -> Iterator[GraphProto]:
     todo = [nodes]
     while todo:
         for node in todo.pop():
-            for attribute in node.attribute:
-                inner = [attribute.g] if attribute.HasField("g") else []
-                for graph in (*inner, *attribute.graphs):
-                    yield graph
-                    todo.append(graph.node)
+            for graph in bodies(node):
+                yield graph
+                todo.append(graph.node)
 
 
 def constant_tensor(node: NodeProto) -> TensorProto | None:

@@ -55,15 +55,14 @@ def _judged(package: Path, model: Path, encodings: Path, thresholds: Thresholds 
 
 
 def _read(model: Path, encodings: Path) -> tuple[ModelProto, GraphFacts, EncodingSet]:
-    from deploykit.encodings.reading import read_encodings
     from deploykit.graph import load_model
     from deploykit.graph.collect import collect_facts
     from deploykit.graph.weights import load_weights
-    from deploykit.quantization.placement import place
+    from deploykit.quantization.placed_encodings import read_placed
 
     read = load_model(model)
     facts = collect_facts(read)
-    return load_weights(read), facts, place(read_encodings(encodings), facts)
+    return load_weights(read), facts, read_placed(encodings, facts)
 
 
 def _samples(package: Path, model: ModelProto, facts: GraphFacts, encodings: EncodingSet) -> Samples:

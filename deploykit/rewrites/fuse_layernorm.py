@@ -17,6 +17,7 @@ from deploykit.graph.arrays import element_type
 from deploykit.graph.graph_copy import GraphCopy, copy_of
 from deploykit.graph.nodes import attribute, label
 from deploykit.graph.opset import changed_operators, opset_of, raise_opset
+from deploykit.graph.shape_inference import infer
 from deploykit.quantization.entries import keep_entries
 from deploykit.rewrites.contract import MatchResult, NoMatchError, Refusal, Rewritten, Site, Transform
 
@@ -58,15 +59,8 @@ class _Reader:
 
 def _shapes(model: ModelProto) -> dict[str, tuple[int, ...]]:
     """Known shapes of float32 tensors; -1 stands for an open dimension."""
-    from onnx import shape_inference
-
-    graph = shape_inference.infer_shapes(model).graph
-    kind = element_type("float")
-    return {
-        value.name: tuple(d.dim_value if d.HasField("dim_value") else -1 for d in value.type.tensor_type.shape.dim)
-        for value in (*graph.input, *graph.value_info, *graph.output)
-        if value.type.tensor_type.elem_type == kind and value.type.tensor_type.HasField("shape")
-    }
+    typed = ((name, shape) for name, (dtype, shape) in infer(model).types.items() if dtype == "float")
+    return {name: tuple(d if isinstance(d, int) else -1 for d in shape) for name, shape in typed if shape is not None}
 
 
 def _match(model: ModelProto) -> MatchResult:
