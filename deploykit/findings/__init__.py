@@ -5,6 +5,7 @@ A finding is data: whoever prints it decides how. It must not import rules, mode
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -107,7 +108,7 @@ class Finding:
         return replace(self, handled=how)
 
     def to_json(self) -> dict[str, Any]:
-        """The finding in the published shape (docs/json.md)."""
+        """The finding in the published shape (docs/json.md); numbers that JSON does not have are words."""
         return {
             "code": self.code,
             "slug": self.slug,
@@ -117,8 +118,17 @@ class Finding:
             "hint": self.hint,
             "handled": self.handled,
             "sources": list(self.sources),
-            "evidence": dict(self.evidence),
+            "evidence": _in_json(self.evidence),
         }
+
+
+def _in_json(value: Any) -> Any:
+    """The same value with ``inf``, ``-inf`` and ``nan`` in words."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {key: _in_json(item) for key, item in value.items()}
+    return [_in_json(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def sort_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:

@@ -205,7 +205,8 @@ def _derive_product(work: _Work, product: str, total: str, bias: str) -> None:
 
 def value_grid(values: Any, bits: int) -> Affine:
     """The unsigned per-tensor grid of stored values, with 0 on it."""
-    return _grid(float(values.min(initial=0.0)), float(values.max(initial=0.0)), bits)
+    finite = values[np.isfinite(values)]  # what stands for infinity, and NaN, has no step of its own
+    return _grid(float(finite.min(initial=0.0)), float(finite.max(initial=0.0)), bits)
 
 
 def _grid(low: float, high: float, bits: int) -> Affine:

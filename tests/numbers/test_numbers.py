@@ -274,7 +274,7 @@ def test_the_destroyed_range_is_a_real_fault(sample: Any, tmp_path: Path) -> Non
     wanted = [session.run(feed) for feed in feeds]
     right, wrecked = (_distances(wanted, bench.run(e, feeds, ())) for e in (bench.encodings, bench.wrecked()))
     name = min(right, key=lambda output: right[output])  # rows behind a TopK may have changed places in the others
-    assert right[name] < 0.07
+    assert right[name] < 0.16  # softly drawn classes of small models lose most to 8-bit weights
     assert wrecked[name] > max(0.08, 3 * right[name])
 
 
