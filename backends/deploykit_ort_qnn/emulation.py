@@ -18,9 +18,11 @@ import onnx
 from onnx import TensorProto, helper
 
 from deploykit.numerics.alignment import match_contents
+from deploykit.numerics.fitting import settled
 from deploykit.numerics.output_judging import OutputJudge
 from deploykit.numerics.quality import sqnr_db
 from deploykit.numerics.row_sets import RowSets
+from deploykit.numerics.samples.labels import Label
 from deploykit.numerics.thresholds import Against, Measure, limit_for
 from deploykit_ort_qnn.compiler import CompileJob, Progress, compile_model, execute_both
 from deploykit_ort_qnn.rules.numerics import NumericScope
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from deploykit.graph.facts import GraphFacts
+    from deploykit.numerics.judging import Judge
     from deploykit.numerics.verdicts import Verdict
 
 __all__ = ["Comparison", "compare", "narrowest"]
@@ -40,8 +43,8 @@ Numbers = npt.NDArray[Any]
 class Comparison:
     """What to compare: paths relative to ``root``, input sets by input name, and what those mean (``label``).
 
-    ``bits`` is the narrowest activation type (0: float), ``float_model`` the model before it was quantized, if there is
-    one beside the file.
+    ``bits`` is the narrowest activation type (0: float), ``original`` judges against the model before it was quantized,
+    on these very inputs, where there is one beside the file. Inputs that the file does not have are left out.
     """
 
     root: Path
@@ -49,9 +52,9 @@ class Comparison:
     context: str
     options: Mapping[str, str]
     inputs: tuple[Mapping[str, Numbers], ...]
-    label: str
+    label: Label
     bits: int = 0
-    float_model: ModelProto | None = None
+    original: Judge | None = None
     allow_cpu: bool = False
     timeout: float = 1800.0
 
@@ -64,9 +67,10 @@ def narrowest(types: Iterable[str]) -> int:
 
 def compare(job: Comparison, progress: Progress | None = None) -> NumericScope:
     """Both verdicts on what the emulator gives, and the first node after which it differs. Raises ToolError."""
+    facts = _facts(job)
     with tempfile.TemporaryDirectory(prefix=".numbers-", dir=job.root) as folder:
         inputs = Path(folder) / "inputs.npz"
-        _save(inputs, job.inputs)
+        _save(inputs, [{name: feed[name] for name in facts.inputs} for feed in job.inputs])
         cpu, npu = execute_both(
             job.root,
             job.qdq,
@@ -76,7 +80,7 @@ def compare(job: Comparison, progress: Progress | None = None) -> NumericScope:
             timeout=job.timeout,
             progress=progress,
         )
-        device, quantization = _judged(job, _samples(cpu), _samples(npu))
+        device, quantization = _judged(job, facts, _samples(cpu), _samples(npu))
         first, kind, value = "", "", None
         if device.right is False:
             first, kind, value = _first_difference(job, Path(folder), inputs, progress)
@@ -90,22 +94,14 @@ def compare(job: Comparison, progress: Progress | None = None) -> NumericScope:
 
 
 def _judged(
-    job: Comparison, cpu: Sequence[Mapping[str, Numbers]], npu: Sequence[Mapping[str, Numbers]]
+    job: Comparison, facts: GraphFacts, cpu: Sequence[Mapping[str, Numbers]], npu: Sequence[Mapping[str, Numbers]]
 ) -> tuple[Verdict, Verdict | None]:
     """Against the same file on the CPU, and against the float model where there is one."""
-    from deploykit.numerics.sessions import Session
-
-    facts = _facts(job)
     # A float file is its own reference: then what is missing against float was lost by the device alone.
     against = Against.QUANTIZED if job.bits or facts.is_qdq else Against.FLOAT
     judge = OutputJudge(facts, label=job.label, against=against, bits=job.bits, same_graph=True)
     device = judge.compare(cpu, npu, job.inputs)
-    if job.float_model is None:
-        return device, None
-    session = Session(job.float_model)
-    reference = [session.run(feed) for feed in job.inputs]
-    original = OutputJudge(_facts_of(job.float_model), label=job.label, against=Against.FLOAT, bits=job.bits)
-    return device, original.compare(reference, npu, job.inputs)
+    return device, None if job.original is None else settled(job.original.compare(npu), job.label)
 
 
 def _facts(job: Comparison) -> GraphFacts:

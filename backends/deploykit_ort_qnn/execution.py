@@ -31,7 +31,8 @@ from deploykit_ort_qnn.rules.numerics import NumericScope
 from deploykit_ort_qnn.rules.precision import RULES as PRECISION_RULES
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
+    from deploykit.numerics.judging import Judge
+    from deploykit.numerics.samples.gathering import Samples
 
 __all__ = ["execute"]
 
@@ -144,15 +145,16 @@ def _judge_types(package: Path, draft: Draft, outcome: CompileOutcome) -> tuple[
 def _judge_numbers(package: Path, draft: Draft, plan: Plan[None], aids: Aids) -> NumericScope:
     """The emulator judged against the file on the CPU and against float; ``not_run`` says why it was not."""
     prepared, samples = draft.prepared, aids.samples()
+    original = _original(draft, samples)
     job = Comparison(
         root=package,
         qdq=MODEL,
         context=CONTEXT,
         options={"soc_model": plan.configs[COMPILE]["provider_options"]["soc_model"]},
-        inputs=samples.varied,
-        label=str(samples.label),
+        inputs=tuple(samples.varied if original is None else original.feeds),
+        label=samples.label,
         bits=0 if prepared is None else narrowest(prepared.placed[name] for name in prepared.activations),
-        float_model=_float_model(draft),
+        original=original,
         allow_cpu=draft.chosen.allows_cpu,
         timeout=_EMULATION_LIMIT,
     )
@@ -162,8 +164,12 @@ def _judge_numbers(package: Path, draft: Draft, plan: Plan[None], aids: Aids) ->
         return NumericScope(not_run=error.why)
 
 
-def _float_model(draft: Draft) -> ModelProto | None:
-    """What was quantized on the way, with its weights; a file that was given quantized has no float model beside it."""
+def _original(draft: Draft, samples: Samples) -> Judge | None:
+    """A judge with the outputs of the float model that was quantized on the way, where there is one to judge by."""
     from deploykit.graph.weights import load_weights
+    from deploykit.numerics.fitting import fit_judge
 
-    return load_weights(draft.situation.model) if draft.source == "encodings" else None
+    situation = draft.situation
+    if situation.encodings is None or draft.source != "encodings" or not samples.may_judge:
+        return None
+    return fit_judge(load_weights(situation.model), situation.facts, situation.encodings, samples).judge

@@ -10,6 +10,7 @@ from deploykit.contract.kept import Kept, Same
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from deploykit.encodings.values import EncodingSet
     from deploykit.graph.facts import GraphFacts
     from deploykit.numerics.samples.declared import Declaration
     from deploykit.numerics.samples.gathering import Samples
@@ -32,12 +33,22 @@ def samples_of(situation: Situation, kept: Kept) -> Samples:
             situation.facts,
             calibration=situation.request.calibration,
             declared=declarations(situation.request, situation.facts),
-            encodings=situation.encodings,
+            encodings=_known_ranges(situation),
         )
 
     request = situation.request
     key = ("samples", Same(situation.model.proto), Same(situation.encodings), request.calibration, request.inputs)
     return kept.once(key, make)
+
+
+def _known_ranges(situation: Situation) -> EncodingSet | None:
+    """The encodings that were given; a quantized model says itself what its inputs hold."""
+    if situation.encodings is not None or not situation.facts.is_qdq:
+        return situation.encodings
+    from deploykit.encodings.qdq import read_qdq
+    from deploykit.graph.weights import load_small_weights
+
+    return read_qdq(load_small_weights(situation.model), source=str(situation.model.path))
 
 
 def declarations(request: Request, facts: GraphFacts) -> Mapping[str, Declaration]:

@@ -23,6 +23,7 @@ from deploykit.deciding.reading import read_situations
 from deploykit.encodings.values import Affine
 from deploykit.errors import UnknownTargetError, UsageError
 from deploykit.numerics.samples.feeds import random_feeds
+from deploykit.numerics.samples.labels import Label
 from deploykit.packages.building import build_package
 from deploykit.quantization.extract_qdq import extract_qdq
 from deploykit.quantization.insert_qdq import insert_qdq
@@ -193,7 +194,7 @@ def test_an_lpbq_gemm_compiles_and_is_caught_as_wrong(tmp_path: Path, lpbq_gemm:
             context="c.onnx",
             options=options,
             inputs=tuple(random_feeds(lpbq_gemm)),
-            label="given",
+            label=Label.GIVEN,
         )
     )
     assert scope.device is not None and scope.device.right is False and scope.first == "the_gemm"
