@@ -21,13 +21,16 @@ from deploykit.quantization.conclusions import Conclusion
 if TYPE_CHECKING:
     from onnx import NodeProto
 
-__all__ = ["Clue", "clue_from", "grid_behind"]
+__all__ = ["TELLING", "Clue", "clue_from", "grid_behind"]
 
 _KEEPS_ALL = ops(Trait.PERMUTES) | {"Expand", "Tile"}
 """Every value of the operand is in the result."""
 
 _KEEPS_SOME = ops(Trait.REARRANGES) - _KEEPS_ALL - {"Split"}
 _CLAMPS = ops(Trait.CLAMPS)
+
+TELLING = 1e6
+"""Beyond this a mask or padding constant stands beside a tensor, and arithmetic with it says nothing of the tensor."""
 
 _WHOLE = 1e-4
 """How near to a whole number the ratio of two grids is that a size in pixels makes of one the other."""
@@ -41,7 +44,8 @@ _SPREAD = 256.0
 class Clue:
     """A range for an operand. ``encloses`` tells an enclosure from a need; ``copies`` a tensor of the same grid.
 
-    ``exact`` ranges are as narrow as the ones they follow from; others hold whatever two operands do together.
+    ``exact`` ranges are as narrow as the ones they follow from; others hold whatever two operands do together. It is
+    ``wide`` where one of those is.
     """
 
     interval: Interval
@@ -49,6 +53,7 @@ class Clue:
     encloses: bool
     copies: str = ""
     exact: bool = True
+    wide: bool = False
 
 
 def clue_from(
@@ -56,10 +61,11 @@ def clue_from(
 ) -> Clue | None:
     """What a reader of ``name`` tells about it, given what is known about the reader's result and other operands."""
     clue = _clue(graph, node, name, known, encodings)
-    if clue is None or not clue.encloses:
-        return clue
+    if clue is None:
+        return None
     beside = [known[used] for used in (*node.input, *node.output) if used in known]
-    return replace(clue, encloses=not any(conclusion.partial for conclusion in beside))
+    whole = clue.encloses and not any(conclusion.partial for conclusion in beside)
+    return replace(clue, encloses=whole, wide=any(conclusion.wide for conclusion in beside))
 
 
 def _clue(
@@ -124,9 +130,10 @@ def _of_pair(
             return _ratio(graph, name, (other, made), known, encodings)
         case _:
             return None
-    if not all(map(math.isfinite, found)):
+    exact = partner[0] == partner[1]
+    if not all(map(math.isfinite, found)) or (not exact and max(map(abs, found)) > TELLING):
         return None
-    return Clue(interval=found, words=words, encloses=True, exact=partner[0] == partner[1])
+    return Clue(interval=found, words=words, encloses=True, exact=exact)
 
 
 def _divides(interval: Interval) -> bool:

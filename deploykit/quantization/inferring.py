@@ -23,7 +23,7 @@ from deploykit.graph.interval_selections import SELECTIONS
 from deploykit.graph.interval_sums import SUMS
 from deploykit.graph.intervals import Arithmetic
 from deploykit.graph.ops import Trait, ops
-from deploykit.quantization.backward import Clue, clue_from, grid_behind
+from deploykit.quantization.backward import TELLING, Clue, clue_from, grid_behind
 from deploykit.quantization.conclusions import Conclusion, Evidence, Inference, OpenTensor, Origin
 from deploykit.quantization.new_grids import entry_for_range, kind_of_entry
 
@@ -185,6 +185,8 @@ class _Search:
             return self.conclude(name, ends, Origin.OPERATOR, "the limits of its Clip")
         if not others:
             return self.conclude(name, ends, Origin.OPERATOR, f"what {node.op_type} makes")
+        if self._width(node) > _Width.EXACT and max(map(abs, ends)) > TELLING:
+            return False
         words = f"{'at most what' if wide else 'what'} {node.op_type} makes of {', '.join(others)}"
         return self.conclude(name, ends, Origin.NEIGHBOURS, words, wide=wide)
 
@@ -223,7 +225,8 @@ class _Search:
         words = "; ".join(dict.fromkeys(clue.words for clue in clues))
         copies = clues[0].copies if len({clue.copies for clue in clues}) == 1 else ""
         ends = hull(clue.interval for clue in clues)
-        return self.conclude(name, ends, Origin.NEIGHBOURS, words, copies=copies, partial=partial)
+        wide = any(clue.wide for clue in clues)
+        return self.conclude(name, ends, Origin.NEIGHBOURS, words, copies=copies, wide=wide, partial=partial)
 
     def observe(self) -> None:
         """Look at what is still missing on the user's data, where it hangs on nothing else."""

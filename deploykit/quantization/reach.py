@@ -1,22 +1,27 @@
 """How large the values of a tensor get, as far as constants, encodings and bounded ops tell, and what causes it.
 
-An estimate from the outside, not a proof: where nothing is known about an operand it counts as moderate, so a reach
-is a lower bound of trouble. It reads constants through the function it is given and nothing else.
+An estimate from the outside: where nothing is known about an operand it counts as moderate, so a reach is a lower bound
+of trouble. Proven bounds cut off what cannot happen, and a reach that nobody says is attained is told apart.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.graph.facts import GraphFacts, NodeFact
+from deploykit.graph.graph_copy import GraphCopy
+from deploykit.graph.intervals import ANYTHING, Interval, graph_bounds
 from deploykit.graph.ops import RANGES, Trait, has, ops
+from deploykit.quantization.entries import encoded_bounds
 
-__all__ = ["Reach", "collect_reach", "saturates"]
+if TYPE_CHECKING:
+    from deploykit.graph.loading import Model
 
-Interval = tuple[float, float]
+__all__ = ["Reach", "collect_reach", "only_masks", "proven_bounds", "saturates"]
 
 _PASSING = ops(Trait.CARRIES_GRID) | {"Cast"}
 _UNION = ops(Trait.JOINS)
@@ -25,11 +30,16 @@ _CARRIES_INFINITY = _PASSING | _UNION | {"Add", "Sub", "Log", "Sqrt"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
-    """The estimated range of one tensor, and the tensor that causes it: a constant, a bound, or an encoding."""
+    """The estimated range of one tensor, and the tensor that causes it: a constant, a bound, or an encoding.
+
+    ``attained`` ranges are those of stored values or encodings that only pass through; others hold at most, for they
+    take it that the extremes of two operands meet.
+    """
 
     low: float
     high: float
     cause: str
+    attained: bool = True
 
     @property
     def magnitude(self) -> float:
@@ -37,13 +47,25 @@ class Reach:
         return max(abs(self.low), abs(self.high))
 
 
+def proven_bounds(model: Model, facts: GraphFacts, encodings: EncodingSet | None) -> dict[str, Interval]:
+    """What no input can exceed, with integer grids as the limits of the tensors that have them."""
+    types = {name: (fact.dtype, fact.shape) for name, fact in facts.tensors.items()}
+    return graph_bounds(GraphCopy(model.proto, copy=False), encoded_bounds(encodings), types=types)
+
+
 def collect_reach(
-    facts: GraphFacts, encodings: EncodingSet | None, constant_range: Callable[[str], Interval | None]
+    facts: GraphFacts,
+    encodings: EncodingSet | None,
+    constant_range: Callable[[str], Interval | None],
+    *,
+    bounds: Mapping[str, Interval] | None = None,
 ) -> dict[str, Reach]:
     """The reach of every tensor about which something is known, in one pass over the graph.
 
-    ``constant_range`` gives (lowest, highest) of a stored tensor, or None when it is not worth reading.
+    ``constant_range`` gives (lowest, highest) of a stored tensor, or None when it is not worth reading. ``bounds`` are
+    proven: no reach goes beyond them, here and in what follows from it.
     """
+    limits = bounds or {}
     known = _from_encodings(encodings)
     constants: dict[str, Reach | None] = {}
 
@@ -61,8 +83,14 @@ def collect_reach(
         found = _of_node(node, look)
         for name in node.outputs:
             if found is not None and name:
-                known[name] = _tighter(found, known.get(name), bounded=_saturates(node))
+                made = _tighter(found, known.get(name), bounded=_saturates(node))
+                known[name] = _within(made, limits.get(name, ANYTHING))
     return known | {name: reach for name, reach in constants.items() if reach is not None}
+
+
+def _within(reach: Reach, bounds: Interval) -> Reach:
+    low, high = max(reach.low, bounds[0]), min(reach.high, bounds[1])
+    return replace(reach, low=low, high=high) if low <= high else reach
 
 
 def _from_encodings(encodings: EncodingSet | None) -> dict[str, Reach]:
@@ -126,7 +154,8 @@ def _arithmetic(op_type: str, operands: list[Reach | None]) -> Reach | None:
     # What makes a quotient large is a small divisor, unless the dividend is that large by itself.
     small = op_type == "Div" and first.magnitude < max(abs(interval[0]), abs(interval[1]))
     cause = second if small or (op_type != "Div" and second.magnitude > first.magnitude) else first
-    return Reach(low=interval[0], high=interval[1], cause=cause.cause)
+    attained = cause.attained and (op_type in ("Add", "Sub") or any(part.low == part.high for part in (first, second)))
+    return Reach(low=interval[0], high=interval[1], cause=cause.cause, attained=attained)
 
 
 def _unary(op_type: str, operand: Reach) -> Reach | None:
@@ -146,7 +175,7 @@ def _unary(op_type: str, operand: Reach) -> Reach | None:
             bounds = (math.exp(min(low, 700.0)), math.exp(min(high, 700.0)))
         case _:
             return None
-    return Reach(low=bounds[0], high=bounds[1], cause=operand.cause)
+    return replace(operand, low=bounds[0], high=bounds[1])
 
 
 def _binary(op_type: str, first: Reach, second: Reach) -> Interval | None:
@@ -166,6 +195,37 @@ def _saturates(node: NodeFact) -> bool:
         return False
     bounds = sum(map(bool, node.inputs[1:3])) + len({"min", "max"} & node.attributes.keys())
     return node.op_type != "Clip" or bounds == 2
+
+
+_CARRIES_MASK = _PASSING | {"Add", "Where"}
+
+
+def only_masks(facts: GraphFacts, tensor: str, reach: Reach) -> bool:
+    """True for far negative values that do nothing but switch positions of a Softmax off, -infinity as well.
+
+    On every path only Add, Where and what moves values lies between; positive values of that size are no mask.
+    """
+    if reach.low >= 0 or reach.high > -reach.low or reach.high > _MODEST:
+        return False
+    todo, seen = [tensor], {tensor}
+    while todo:
+        name = todo.pop()
+        readers = facts.consumers_of(name)
+        if facts.tensors[name].is_output or not readers:
+            return False
+        for node in readers:
+            if node.op_type == "Softmax":
+                continue
+            if node.op_type not in _CARRIES_MASK:
+                return False
+            fresh = [out for out in node.outputs if out and out not in seen and out in facts.tensors]
+            seen.update(fresh)
+            todo += fresh
+    return True
+
+
+_MODEST = 65504.0
+"""What float16 holds: beside a mask, ordinary values are far smaller."""
 
 
 def saturates(facts: GraphFacts, tensor: str) -> bool:

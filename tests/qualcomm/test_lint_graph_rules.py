@@ -24,6 +24,11 @@ RMS = """g (float[1,4,8] x) => (float[1,4,8] y) {
   two = Constant <value_float = 2.0> ()  eps = Constant <value_float = 0.00001> ()
   square = Pow (x, two)  mean = ReduceMean <axes = [-1]> (square)  safe = Add (mean, eps)
   root = Sqrt (safe)  y = %s (x, root) }"""
+LAYER_NORM = """g (float[1,4,8] x) => (float[1,4,8] y) {
+  two = Constant <value_float = 2.0> ()  eps = Constant <value_float = 0.00001> ()
+  centre = ReduceMean <axes = [-1]> (x)  centred = Sub (x, centre)
+  square = Pow (centred, two)  mean = ReduceMean <axes = [-1]> (square)  safe = Add (mean, eps)
+  root = Sqrt (safe)  y = Div (centred, root) }"""
 SHUFFLE = """g (float[1,4,8,8] x) => (float[1,16,4,4] y) <int64[6] a = {1,4,4,2,4,2}, int64[4] b = {1,16,4,4}> {
   wide = Reshape (x, a)  moved = Transpose <perm = [0,1,3,5,2,4]> (wide)  y = Reshape (moved, b) }"""
 HEADS = """g (float[1,%d,16,8] q, float[1,%d,8,16] k) => (float[1,%d,16,16] y) {
@@ -131,6 +136,10 @@ def test_refused_operators_and_attributes(op: str, shape: str, out: str, lint: L
 def test_a_small_picture_is_not_shallow_work(lint: Lint) -> None:
     small = one("Conv (x, w)", "1,4,128,127", "1,8,128,127", stored={"w": ("float", (8, 4, 1, 1), 0.1)})
     assert "QNN220" not in lint(small)
+
+
+def test_a_layer_norm_is_no_rms_norm(lint: Lint) -> None:
+    assert "QNN219" not in lint({"graph": LAYER_NORM})
 
 
 def test_attributes_at_their_harmless_value_pass(lint: Lint) -> None:

@@ -32,7 +32,11 @@ EXPORTS = [
         (f"aimet_derived/{path.name.split('.')[0].split('-')[0]}.onnx", path)
         for path in sorted((DATA / "aimet_derived").glob("*.v1.0.0.encodings"))
     ),
-    *((f"zoo/{path.parts[-2]}/model.onnx", path) for path in sorted((DATA / "zoo").rglob("*.v1.0.0.encodings"))),
+    *(
+        (f"zoo/{path.parts[-2]}/model.onnx", path)
+        for path in sorted((DATA / "zoo").rglob("*.v1.0.0.encodings"))
+        if path.with_name(path.name.replace("1.0.0", "2.0.0")).exists()
+    ),
 ]
 
 

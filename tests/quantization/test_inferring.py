@@ -181,6 +181,16 @@ def test_a_quotient_by_what_nears_zero_is_no_range() -> None:
     assert [tensor.name for tensor in near.open] == ["y"]
 
 
+def test_beside_a_mask_arithmetic_says_nothing() -> None:
+    graph = TinyGraph()
+    graph.op("Add", [graph.input("scores", (4,)), graph.input("mask", (4,))], "masked")
+    graph.op("Softmax", ["masked"], "y")
+    far = infer(graph.model("y"), entries(mask=(-3.4e38, 0), masked=(-3.4e38, 5)), "scores")
+    assert [tensor.name for tensor in far.open] == ["scores"]
+    near = infer(graph.model("y"), entries(mask=(-100, 0), masked=(-105, 5)), "scores")
+    assert near.concluded["scores"].interval == pytest.approx((-105, 105), abs=0.1)
+
+
 def test_constants_proofs_and_kinds() -> None:
     graph = TinyGraph()
     graph.input("x", (3,))

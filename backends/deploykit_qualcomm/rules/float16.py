@@ -44,11 +44,14 @@ RULES: Registry[Float16Plan] = Registry("float16-plan")
     sources=("IEEE 754 binary16", "qualcomm/aimet#4102 (ranges up to 2.7e34)"),
 )
 def check_range(plan: Float16Plan) -> Iterator[Found]:
-    """A warning where every infinity saturates anyway, an error where it reaches other arithmetic."""
+    """An error where such values are attained and reach arithmetic; a warning where they saturate, or hold at most.
+
+    Masks that only switch positions of a Softmax off are left out, and so is what bounds prove impossible.
+    """
     if not plan.tensors:
         return
     from deploykit.graph.collect import constant_range
-    from deploykit.quantization.reach import collect_reach, saturates
+    from deploykit.quantization.reach import collect_reach, only_masks, proven_bounds, saturates
 
     facts = plan.situation.facts
 
@@ -56,23 +59,26 @@ def check_range(plan: Float16Plan) -> Iterator[Found]:
         size = math.prod(dim for dim in facts.tensors[name].shape or () if isinstance(dim, int))
         return constant_range(plan.situation.model, name) if size <= _WORTH_READING else None
 
-    reach = collect_reach(facts, plan.encodings, bounds)
+    proven = proven_bounds(plan.situation.model, facts, plan.encodings)
+    reach = collect_reach(facts, plan.encodings, bounds, bounds=proven)
     for name in sorted(plan.tensors & reach.keys()):
         found = reach[name]
-        if found.magnitude <= LARGEST_FLOAT16:
+        if found.magnitude <= LARGEST_FLOAT16 or only_masks(facts, name, found):
             continue
         harmless = saturates(facts, name)
+        most = "" if found.attained else "at most "
         yield Found(
             kind=SubjectKind.TENSOR,
             name=name,
-            severity=Severity.WARNING if harmless else None,
-            message=f"{name} is planned as float16 but reaches {found.low:.4g} .. {found.high:.4g} "
+            severity=Severity.WARNING if harmless or most else None,
+            message=f"{name} is planned as float16 but reaches {most}{found.low:.4g} .. {found.high:.4g} "
             f"(limit {LARGEST_FLOAT16:g}), caused by {found.cause}"
             + ("; every path from it saturates, so infinity is harmless there" if harmless else ""),
             evidence={
                 "range": [_as_json(found.low), _as_json(found.high)],
                 "cause": found.cause,
                 "saturates": harmless,
+                "attained": found.attained,
             },
         )
 

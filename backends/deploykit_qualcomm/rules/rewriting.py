@@ -116,16 +116,31 @@ def hint_conv1d(situation: Situation) -> Iterator[Found]:
     sources=constraint("executorch-pass-group").source,
 )
 def hint_rms_norm(situation: Situation) -> Iterator[Found]:
-    """The chain from the square to the root."""
+    """The chain from the square to the root; of x - mean(x) it is a LayerNormalization, which has its own operator."""
     facts = situation.facts
     labels = []
     for node in nodes(situation, "Pow", "Mul"):
-        if node.op_type == "Mul" and len(set(node.inputs)) != 1:
+        if (node.op_type == "Mul" and len(set(node.inputs)) != 1) or _is_centred(facts, node.inputs[0]):
             continue
         last = _chain(facts, node, _RMS_TAIL)
         if last is not None and any(reader.op_type in ("Div", "Reciprocal") for reader in _readers(facts, last)):
             labels.append(node.label)
     yield from _hint(labels, "RMS normalizations are written out")
+
+
+def _is_centred(facts: GraphFacts, name: str) -> bool:
+    """True for what a mean was subtracted from."""
+    minus = _maker(facts, name)
+    mean = _maker(facts, minus.inputs[1]) if minus is not None and minus.op_type == "Sub" else None
+    return mean is not None and mean.op_type == "ReduceMean"
+
+
+def _maker(facts: GraphFacts, name: str) -> NodeFact | None:
+    """The node that makes a tensor, Q/DQ pairs between them passed over."""
+    node = facts.producer_of(name)
+    while node is not None and node.op_type in ("QuantizeLinear", "DequantizeLinear"):
+        node = facts.producer_of(node.inputs[0])
+    return node
 
 
 def _readers(facts: GraphFacts, node: NodeFact) -> tuple[NodeFact, ...]:
