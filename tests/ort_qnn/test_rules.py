@@ -245,6 +245,13 @@ def test_a_rule_finds_its_case_and_nothing_else(
     assert list(rules()[code].run(clean())) == []
 
 
+@pytest.mark.parametrize(("made_type", "code"), [("Float16", "ORT104"), ("Float32", "ORT104")])
+def test_a_grid_that_was_left_for_any_float_is_one_finding(made_type: str, code: str) -> None:
+    scope = types(graph(("uint16", "uint16", "int8")), made(made_type))
+    found = [finding.code for name in ("ORT102", "ORT104") for finding in rules()[name].run(scope)]
+    assert found == [code]
+
+
 def test_strict_makes_a_change_of_precision_an_error() -> None:
     for code in ("ORT101", "ORT102", "ORT103", "ORT104"):
         scope = CASES[code][0]()

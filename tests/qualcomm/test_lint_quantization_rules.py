@@ -107,6 +107,11 @@ def test_triggering_and_clean(code: str, lint: Lint, as_expected: Callable[[str,
     assert code not in lint(clean)
 
 
+@pytest.mark.parametrize(("kind", "found"), [("uint8", True), ("uint16", True), ("int32", False)])
+def test_a_swamped_grid_has_at_most_16_bits(kind: str, found: bool, lint: Lint) -> None:
+    assert ("QNN275" in lint(conv(encodings={"x": {"type": kind, "scale": 3922.0}}))) is found
+
+
 def test_block_scales_begin_at_one(lint: Lint) -> None:
     def scales(*blocks: float) -> Case:
         return conv(encodings={"w": {"type": "lpbq", "blocks": [[*blocks, 1.0, 2.0, 3.0]]}})
