@@ -164,15 +164,15 @@ def _is_table(elements: list[ast.expr]) -> bool:
 
 
 def tests_of(path: str) -> list[str]:
-    """The tests that run for a file, those that import it first: most mutants fall there."""
-    named = next(tests.split() for prefix, tests in TESTS_OF.items() if path.startswith(prefix))
-    files = [
-        str(file.relative_to(ROOT))
-        for name in named
-        for file in (sorted((ROOT / name).rglob("test_*.py")) if (ROOT / name).is_dir() else [ROOT / name])
-    ]
+    """The tests that run for a file: those that import it, wherever they are, then those of its row in the table."""
     module = path.removeprefix("backends/").removesuffix(".py").replace("/", ".")
-    return sorted(files, key=lambda file: f"from {module} import" not in (ROOT / file).read_text("utf-8"))
+    importing = [
+        str(file.relative_to(ROOT))
+        for file in sorted((ROOT / "tests").rglob("test_*.py"))
+        if f"from {module} import" in file.read_text("utf-8")
+    ]
+    named = next(tests.split() for prefix, tests in TESTS_OF.items() if path.startswith(prefix))
+    return list(dict.fromkeys([*importing, *named]))
 
 
 def sample(count: int, seed: int, only: str) -> list[Mutant]:

@@ -162,6 +162,21 @@ def test_every_android_id_of_the_tables_is_known(lint: Lint) -> None:
         assert finding.severity is Severity.ERROR
 
 
+@pytest.mark.parametrize(
+    ("attributes", "found"),
+    [
+        ("block_size = 32", False),
+        ("block_size = 64", False),
+        ("bits = 2, block_size = 32", False),
+        ("bits = 8, block_size = 32", True),
+        ("bits = 4, block_size = 128", True),
+    ],
+)
+def test_what_matmulnbits_may_say(attributes: str, found: bool, lint: Lint) -> None:
+    graph = (NBITS % 32).replace("bits = 4, block_size = 32", attributes)
+    assert ("QNN234" in lint(ep(graph, stored=NBITS_STORED))) is found
+
+
 def test_weights_count_at_the_width_they_will_have(lint: Lint) -> None:
     """A parameter of int8 takes half of what float16 takes."""
     large = {"graph": RELU, "described": {"w": (50_000, 35_001)}}
