@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -53,7 +54,7 @@ def as_expected() -> Callable[[str, Iterable[Finding]], None]:
 
     def check(code: str, findings: Iterable[Finding]) -> None:
         found = [f"{f.severity} {f.subject.kind} {f.subject.name}" for f in findings if f.code == code]
-        assert found == EXPECTED[code]
+        assert found == EXPECTED.get(code), f"data/rule_cases.toml: {code} = {json.dumps(found)}"
 
     return check
 

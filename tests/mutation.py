@@ -26,8 +26,7 @@ QUALCOMM = "backends/deploykit_qualcomm"
 LINT = "tests/qualcomm/test_lint_graph_rules.py tests/qualcomm/test_lint_provider_rules.py"
 TABLES = "tests/qualcomm/test_new_files.py tests/qualcomm/test_resolving.py tests/qualcomm/test_tables.py"
 TESTS_OF: Mapping[str, str] = {
-    "deploykit/findings/rules.py": "tests/test_rules.py",
-    "deploykit/findings.py": "tests/test_findings.py tests/test_rules.py",
+    "deploykit/findings": "tests/test_findings.py tests/test_rules.py",
     "deploykit/tables": f"tests/tables {TABLES} tests/qualcomm/test_devices.py",
     "deploykit/encodings": "tests/encodings tests/quantization/test_encoding_rules.py",
     "deploykit/graph": "tests/graph tests/rewrites",
@@ -103,24 +102,30 @@ def mutant_of(path: str, number: int) -> Mutant:
 
 
 def _code(node: ast.AST) -> Iterator[ast.AST]:
-    """The nodes that decide something: no annotations, words, names of what is exported, or types under a guard."""
-    if isinstance(node, ast.JoinedStr | ast.AnnAssign) and not getattr(node, "value", None):
-        return
-    if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "__all__" for t in node.targets):
-        return
-    if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
-        return
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "dataclass":
+    """The nodes that decide something."""
+    if _is_no_code(node):
         return
     yield node
     for name, value in ast.iter_fields(node):
         if name in ("annotation", "returns", "args", "format_spec") and not isinstance(node, ast.Call):
             continue
         for child in value if isinstance(value, list) else [value]:
-            if isinstance(child, ast.JoinedStr) or (isinstance(child, ast.keyword) and child.arg in _TEXTS):
-                continue
             if isinstance(child, ast.AST):
                 yield from _code(child)
+
+
+def _is_no_code(node: ast.AST) -> bool:
+    """Words, types, names of what is exported, imports under a guard, and how a dataclass is made."""
+    match node:
+        case ast.JoinedStr() | ast.AnnAssign(value=None) | ast.Assign(targets=[ast.Name(id="__all__")]):
+            return True
+        case ast.If(test=ast.Name(id="TYPE_CHECKING")) | ast.Subscript(value=ast.Name(id="Literal")):
+            return True
+        case ast.Call(func=ast.Name(id="dataclass")):
+            return True
+        case ast.keyword(arg=name):
+            return name in _TEXTS
+    return False
 
 
 def _changes(node: ast.AST) -> Iterator[tuple[str, Callable[[], None]]]:
@@ -159,8 +164,15 @@ def _is_table(elements: list[ast.expr]) -> bool:
 
 
 def tests_of(path: str) -> list[str]:
-    """The tests that run for a file."""
-    return next(tests.split() for prefix, tests in TESTS_OF.items() if path.startswith(prefix))
+    """The tests that run for a file: those that import it, wherever they are, then those of its row in the table."""
+    module = path.removeprefix("backends/").removesuffix(".py").replace("/", ".")
+    importing = [
+        str(file.relative_to(ROOT))
+        for file in sorted((ROOT / "tests").rglob("test_*.py"))
+        if f"from {module} import" in file.read_text("utf-8")
+    ]
+    named = next(tests.split() for prefix, tests in TESTS_OF.items() if path.startswith(prefix))
+    return list(dict.fromkeys([*importing, *named]))
 
 
 def sample(count: int, seed: int, only: str) -> list[Mutant]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -21,6 +21,7 @@ from deploykit.contract.kept import Kept
 from deploykit.deciding.choice import Chosen, choose_way
 from deploykit.deciding.reading import read_situation
 from deploykit.deciding.rules import RULES as CHOICE_RULES
+from deploykit.findings import Finding
 
 DETR = Path(__file__).parents[1] / "data" / "aimet" / "detr"
 
@@ -115,9 +116,9 @@ CASES["DK204"] = (_nothing_left, lambda: chosen(W8A16))
 
 
 @pytest.mark.parametrize("code", CASES)
-def test_each_rule_fires_and_stays_silent(code: str) -> None:
+def test_each_rule_fires_and_stays_silent(code: str, as_expected: Callable[[str, Iterable[Finding]], None]) -> None:
     triggering, clean = CASES[code]
-    assert list(CHOICE_RULES[code].run(triggering()))
+    as_expected(code, CHOICE_RULES[code].run(triggering()))
     assert not list(CHOICE_RULES[code].run(clean()))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from deploykit.deciding.reading import read_situation
 from deploykit.deciding.rules import RULES as CHOICE_RULES
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.encodings.writing import write_encodings
-from deploykit.findings import Severity
+from deploykit.findings import Finding, Severity
 from deploykit.quantization.new_grids import GridKind, affine_for_range
 
 SIZES = {"cast", "row", "scale"}
@@ -74,9 +74,9 @@ CASES: dict[str, tuple[Callable[[], Chosen], Callable[[], Chosen]]] = {
 
 
 @pytest.mark.parametrize("code", CASES)
-def test_each_rule_fires_and_stays_silent(code: str) -> None:
+def test_each_rule_fires_and_stays_silent(code: str, as_expected: Callable[[str, Iterable[Finding]], None]) -> None:
     triggering, clean = CASES[code]
-    assert list(CHOICE_RULES[code].run(triggering()))
+    as_expected(code, CHOICE_RULES[code].run(triggering()))
     assert not list(CHOICE_RULES[code].run(clean()))
 
 

@@ -245,6 +245,26 @@ def test_a_rule_finds_its_case_and_nothing_else(
     assert list(rules()[code].run(clean())) == []
 
 
+@pytest.mark.parametrize(("made_type", "code"), [("Float16", "ORT104"), ("Float32", "ORT104")])
+def test_a_grid_that_was_left_for_any_float_is_one_finding(made_type: str, code: str) -> None:
+    scope = types(graph(("uint16", "uint16", "int8")), made(made_type))
+    found = [finding.code for name in ("ORT102", "ORT104") for finding in rules()[name].run(scope)]
+    assert found == [code]
+
+
+@pytest.mark.parametrize(
+    ("log", "cause"),
+    [
+        (("a note", "Error: no memory"), {"log": "Error: no memory"}),
+        (("a note", "Graph FAILED to finalize"), {"log": "Graph FAILED to finalize"}),
+        (("a note",), {}),
+    ],
+)
+def test_the_line_of_the_log_that_says_why_is_kept(log: tuple[str, ...], cause: dict[str, str]) -> None:
+    (finding,) = rules()["ORT111"].run(CompileOutcome(status="failed", message="code 1", log=log))
+    assert dict(finding.evidence) == cause
+
+
 def test_strict_makes_a_change_of_precision_an_error() -> None:
     for code in ("ORT101", "ORT102", "ORT103", "ORT104"):
         scope = CASES[code][0]()

@@ -133,6 +133,12 @@ def test_refused_operators_and_attributes(op: str, shape: str, out: str, lint: L
     assert "QNN208" in lint(one(op, shape, out))
 
 
+def test_a_norm_is_seen_through_pairs(lint: Lint) -> None:
+    pair = "squared = QuantizeLinear (square, s, z)  back = DequantizeLinear (squared, s, z)  mean = "
+    graph = (RMS % "Div").replace("mean = ", pair).replace("(square)  safe", "(back)  safe")
+    assert "QNN219" in lint({"graph": graph, "stored": {"s": ("float", (), 0.1), "z": ("uint8", (), 0)}})
+
+
 def test_a_small_picture_is_not_shallow_work(lint: Lint) -> None:
     small = one("Conv (x, w)", "1,4,128,127", "1,8,128,127", stored={"w": ("float", (8, 4, 1, 1), 0.1)})
     assert "QNN220" not in lint(small)

@@ -162,6 +162,30 @@ def test_every_android_id_of_the_tables_is_known(lint: Lint) -> None:
         assert finding.severity is Severity.ERROR
 
 
+@pytest.mark.parametrize(
+    ("attributes", "found"),
+    [
+        ("block_size = 32", False),
+        ("block_size = 64", False),
+        ("bits = 2, block_size = 32", False),
+        ("bits = 8, block_size = 32", True),
+        ("bits = 4, block_size = 128", True),
+    ],
+)
+def test_what_matmulnbits_may_say(attributes: str, found: bool, lint: Lint) -> None:
+    graph = (NBITS % 32).replace("bits = 4, block_size = 32", attributes)
+    assert ("QNN234" in lint(ep(graph, stored=NBITS_STORED))) is found
+
+
+def test_weights_count_at_the_width_they_will_have(lint: Lint) -> None:
+    """A parameter of int8 takes half of what float16 takes."""
+    large = {"graph": RELU, "described": {"w": (50_000, 35_001)}}
+    (finding,) = lint(large)["QNN274"]
+    assert "QNN274" not in lint({**large, "encodings": {"w": {"type": "int8"}}})
+    assert "QNN274" in lint({**large, "encodings": {"w": {"type": "int16"}}})
+    assert finding.severity is Severity.WARNING
+
+
 @pytest.mark.parametrize(("arch", "known"), [("65", False), ("66", False), ("67", False), ("68", True), ("v81", True)])
 def test_an_architecture_without_an_htp_is_none(arch: str, known: bool, lint: Lint) -> None:
     assert ("QNN266" in lint(options("ort-qnn", htp_arch=arch))) is not known

@@ -107,6 +107,17 @@ def test_triggering_and_clean(code: str, lint: Lint, as_expected: Callable[[str,
     assert code not in lint(clean)
 
 
+@pytest.mark.parametrize(("kind", "found"), [("uint8", True), ("uint16", True), ("int32", False)])
+def test_a_swamped_grid_has_at_most_16_bits(kind: str, found: bool, lint: Lint) -> None:
+    assert ("QNN275" in lint(conv(encodings={"x": {"type": kind, "scale": 3922.0}}))) is found
+
+
+@pytest.mark.parametrize(("zero", "found"), [(128, False), (127, True), (129, True), (0, True)])
+def test_the_middle_of_an_unsigned_grid_is_symmetric(zero: int, found: bool, lint: Lint) -> None:
+    grid = {**U8, "scale": [0.1] * 4, "zero": zero, "axis": 0}
+    assert ("QNN238" in lint(conv(encodings={"w": grid}))) is found
+
+
 def test_block_scales_begin_at_one(lint: Lint) -> None:
     def scales(*blocks: float) -> Case:
         return conv(encodings={"w": {"type": "lpbq", "blocks": [[*blocks, 1.0, 2.0, 3.0]]}})

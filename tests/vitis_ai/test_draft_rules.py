@@ -163,6 +163,12 @@ def test_the_operator_sets_of_a_product(op: str, target: str, opset: int, severi
     assert [str(finding.severity) for finding in found] == ([severity] if severity else [])
 
 
+@pytest.mark.parametrize(("shape", "found"), [((1, 3, 8, 8), 0), ((2, 3, 8), 1), ((2, 8), 0)])
+def test_a_batch_is_one_of_pictures_or_sequences(shape: tuple[int, ...], found: int) -> None:
+    model = chain("Relu", shape=shape)
+    assert len(list(DRAFT_RULES["VAI125"].run(draft(model, target="phoenix", precision="xint8")))) == found
+
+
 @pytest.mark.parametrize(("opset", "severity"), [(10, "error"), (11, "info")])
 def test_a_resize_of_an_old_operator_set(opset: int, severity: str) -> None:
     sizes = numpy_helper.from_array(np.ones(4, np.float32), "scales")

@@ -7,7 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 from deploykit.findings import Finding
 from deploykit.graph import load_model
@@ -77,6 +80,40 @@ def test_each_rule_fires_and_stays_silent(code: str, as_expected: Callable[[str,
     triggering, clean = CASES[code]
     as_expected(code, RULES[code].run(triggering))
     assert not list(RULES[code].run(clean))
+
+
+def pooled(factor: str, tmp_path: Path) -> Quantized:
+    """A quantized pooling whose result is multiplied: by a stored factor, as Quark leaves it, or by another input."""
+    stored = [numpy_helper.from_array(np.array(value), name) for name, value in GRID.items()]
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"]),
+        helper.make_node("GlobalAveragePool", ["d"], ["p"]),
+        helper.make_node("Mul", ["p", factor], ["y"], "mul"),
+    ]
+    values = {
+        name: helper.make_tensor_value_info(name, TensorProto.FLOAT, (1, 3, 4, 4)) for name in ("x", "other", "y")
+    }
+    graph = helper.make_graph(nodes, "g", [values["x"], values["other"]], [values["y"]], stored)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), tmp_path / "m.onnx")
+    return inspect_quantized(tmp_path / "m.onnx", precision="vint8", excluded=frozenset(), source=None)
+
+
+GRID: dict[str, Any] = {"s": np.float32(0.5), "z": np.int8(0), "factor": np.float32(1.5)}
+
+
+@pytest.mark.parametrize(("factor", "found"), [("factor", []), ("other", ["mul"])])
+def test_the_factor_of_a_pooling_is_no_float_operator(factor: str, found: list[str], tmp_path: Path) -> None:
+    told = QUANTIZED_RULES["VAI205"].run(pooled(factor, tmp_path))
+    assert [finding.subject.name for finding in told] == found
+
+
+@pytest.mark.parametrize(
+    ("share", "pieces", "found"), [(100.0, 1, 0), (99.9, 1, 1), (100.0, 2, 1), (99.9, 2, 2), (None, 1, 0)]
+)
+def test_what_is_not_wholly_on_the_npu(share: float | None, pieces: int, found: int) -> None:
+    summary = replace(GOOD, gops_percent=share, subgraphs=pieces)
+    assert len(list(SUMMARY_RULES["VAI403"].run(summary))) == found
 
 
 @pytest.mark.parametrize("quantized", [VINT8, MIXED], ids=["vint8", "mixed"])
