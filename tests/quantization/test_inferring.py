@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,14 +10,16 @@ import pytest
 from onnx import ModelProto
 
 from deploykit.contract.tiny_graphs import TinyGraph
+from deploykit.encodings.reading import read_encodings
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
-from deploykit.graph import wrap_proto
+from deploykit.graph import load_model, wrap_proto
 from deploykit.graph.collect import collect_facts
 from deploykit.graph.interval_cases import Interval
 from deploykit.numerics.sessions import Session
 from deploykit.quantization.conclusions import Evidence, Inference, Origin
 from deploykit.quantization.inferring import infer_entries
 from deploykit.quantization.new_grids import GridKind, affine_for_range
+from deploykit.quantization.placement import place
 
 SIXTEEN = GridKind(bits=16, signed=False)
 
@@ -246,3 +249,26 @@ def test_every_inferred_range_holds_what_the_model_computes() -> None:
             low, high = found.concluded[name].interval
             assert low - 1e-3 <= values.min()
             assert values.max() <= high + 1e-3
+
+
+@pytest.mark.parametrize("name", ["segformer", "distilbert"])
+@pytest.mark.parametrize("first", [0, 1, 2])
+def test_what_is_inferred_holds_what_aimet_saw(name: str, first: int) -> None:
+    """Every third entry of a true file is taken out and inferred again, without any data."""
+    folder = Path(__file__).parents[1] / "data" / "zoo" / name
+    model = load_model(folder / "model.onnx")
+    facts = collect_facts(model)
+    whole = place(read_encodings(folder / "w8a16.v1.0.0.encodings"), facts)
+    gone = [entry.name for entry in whole if not entry.is_param and not facts.tensors[entry.name].is_weight][first::3]
+    rest = replace(whole, entries={n: entry for n, entry in whole.entries.items() if n not in gone})
+    found = infer_entries(model.proto, facts, rest, gone)
+    compared = 0
+    for conclusion in found.concluded.values():
+        value = whole.entries[conclusion.name].value
+        assert isinstance(value, Affine)
+        if not conclusion.partial:
+            slack = 2 * float(value.scale)
+            assert min(conclusion.low, 0) <= float(value.minimum) + slack, conclusion
+            assert max(conclusion.high, 0) >= float(value.maximum) - slack, conclusion
+            compared += 1
+    assert compared >= len(gone) // 2
