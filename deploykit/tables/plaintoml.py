@@ -37,13 +37,14 @@ def parse_plain(text: str) -> dict[str, Any] | None:
     root: dict[str, Any] = {}
     table: dict[str, Any] | None = root
     arrays: set[int] = set()
+    closed: set[int] = set()
     try:
         for line in text.split("\n"):
             if not line or line[0] == "#":
                 continue
             if line[0] == "[":
-                table = _opened(root, line, arrays)
-            elif table is not None and not _set(table, line):
+                table = _opened(root, line, arrays, closed)
+            elif table is not None and not _set(table, line, closed):
                 return None
             if table is None:
                 return None
@@ -52,7 +53,7 @@ def parse_plain(text: str) -> dict[str, Any] | None:
     return root
 
 
-def _set(table: dict[str, Any], line: str) -> bool:
+def _set(table: dict[str, Any], line: str, closed: set[int]) -> bool:
     key, _, value = line.partition(" = ")
     if key in table or not _KEY.fullmatch(key):
         return False
@@ -61,6 +62,7 @@ def _set(table: dict[str, Any], line: str) -> bool:
         return value.find("'", 1) == len(value) - 1
     if value[:2] == "{ ":
         table[key] = {}
+        closed.add(id(table[key]))
         return _fill(table[key], value)
     found, end = _scan(value)
     table[key] = found
@@ -92,10 +94,11 @@ def _is_toml(value: Any) -> bool:
     return value is not None and not isinstance(value, dict)
 
 
-def _opened(root: dict[str, Any], line: str, arrays: set[int]) -> dict[str, Any] | None:
+def _opened(root: dict[str, Any], line: str, arrays: set[int], closed: set[int]) -> dict[str, Any] | None:
     """The table that a header opens; None for a header that is not plain or opens a table again.
 
-    ``arrays`` holds the identities of the lists that headers made: only those may grow.
+    ``arrays`` holds the identities of the lists that headers made: only those may grow. ``closed`` are those of tables
+    written in one line, which nothing may enter.
     """
     match = _HEADER.fullmatch(line)
     if match is None:
@@ -106,7 +109,7 @@ def _opened(root: dict[str, Any], line: str, arrays: set[int]) -> dict[str, Any]
         node = node.setdefault(part, {})
         if id(node) in arrays:
             node = node[-1]
-        if not isinstance(node, dict):
+        if not isinstance(node, dict) or id(node) in closed:
             return None
     made: dict[str, Any] = {}
     name = path[-1]

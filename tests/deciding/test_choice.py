@@ -19,6 +19,7 @@ from deploykit.api import Mixed
 from deploykit.contract.backend import Request
 from deploykit.contract.kept import Kept
 from deploykit.deciding.choice import Chosen, choose_way
+from deploykit.deciding.decision import decide
 from deploykit.deciding.reading import read_situation
 from deploykit.deciding.rules import RULES as CHOICE_RULES
 from deploykit.findings import Finding
@@ -107,7 +108,7 @@ def simplified(**request: Any) -> Chosen:
     zoo = DETR.parents[1] / "zoo" / "detr"
     made = Request(model=zoo / "model.onnx", target="sm8650", sdk="2.44", backend="qnn-htp", **request)
     backend, situation = read_situation(made)
-    return choose_way(backend, situation, Kept(), lambda line: None)
+    return decide(backend, situation, Kept(), lambda line: None).chosen
 
 
 CASES["DK210"] = (simplified, lambda: simplified(no_rewrite=("simplify",)))
