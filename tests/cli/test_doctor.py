@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -19,7 +20,10 @@ def test_doctor_looks_at_this_machine(capsys: pytest.CaptureFixture[str]) -> Non
     assert status == int(not value["ok"]) == int(any(line["state"] == "problem" for line in lines.values()))
 
 
-def test_a_problem_is_exit_status_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_problem_is_exit_status_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("DEPLOYKIT_TOOLCHAINS", str(tmp_path))  # what this machine has half installed is not the point
     broken = CheckLine(id="tool", state="problem", detail="it does not start", next="repair it")
     # The name deploykit.queries.machine is the function of the API.
     monkeypatch.setattr(sys.modules["deploykit.queries.machine"], "examine", lambda backends: (broken,))
