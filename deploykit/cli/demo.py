@@ -48,5 +48,5 @@ def _text(packaged: Packaged, tree: list[str], out: Path | None) -> str:
     lines = [f"$ {command_line} -o {out or 'out'}", "", plan_text(packaged.plan), "", f"{out or 'out'}/"]
     lines += [f"  {path}" for path in tree]
     if out is None:
-        lines += ["", "the package was verified and removed again; keep it with: deploykit demo -o DIR"]
+        lines += ["", "the package is intact and was removed again; keep it with: deploykit demo -o DIR"]
     return "\n".join(lines)
