@@ -84,6 +84,15 @@ class Draft:
         """Tensors without an entry after completion that are not meant to be float, in the order of the names."""
         return () if self.after is None else tuple(sorted(self.after.predicted - self.float_set))
 
+    @cached_property
+    def writable(self) -> frozenset[str]:
+        """The encodings versions that can say every entry; all of them where there are no entries."""
+        from deploykit.encodings.writing import WRITTEN_VERSIONS
+        from deploykit_qnn_htp.encodings import can_write
+
+        completed = self.completed
+        return frozenset(v for v in WRITTEN_VERSIONS if completed is None or can_write(completed, v))
+
     @property
     def explicit_floats(self) -> frozenset[str]:
         """Tensors with an explicit float entry in the file."""
@@ -117,10 +126,7 @@ class Candidate:
         return None
 
     def _writable(self) -> Iterable[str]:
-        from deploykit_qnn_htp.encodings import can_write
-
-        completed = self.draft.completed
-        return [v for v in self.route.encodings if completed is None or can_write(completed, v)]
+        return [version for version in self.route.encodings if version in self.draft.writable]
 
 
 def draft_of(situation: Situation) -> Draft:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from deploykit.contract.backend import Backend, Progress, Situation
-from deploykit.contract.kept import Kept
+from deploykit.contract.kept import Kept, Same
 from deploykit.contract.optional import RatesFindings
 from deploykit.contract.plans import Plan
 from deploykit.contract.status import Correctness
@@ -53,15 +53,14 @@ def decide(backend: Backend[P, D], given: Situation, kept: Kept, tell: Progress)
     start = simplify(given, kept, lambda situation: _findings(backend, situation, kept))
     chosen = replace(choose_way(backend, start.situation, kept, tell), simplified=start.steps)
     tell("planning")
-    prepared = backend.prepare(chosen.situation, kept)
-    plan = backend.plan(prepared)
+    prepared, plan = _planned(backend, chosen.situation, kept)
     changed = chosen.situation.rewritten or chosen.situation.segments
-    core = _core_findings(backend, start.situation)
+    core = _core_findings(backend, start.situation, kept)
     avoided: tuple[Finding, ...] = ()
     if changed:
-        avoided = _avoided(backend.plan(backend.prepare(given, kept)).findings, plan.findings, chosen)
-        avoided += _avoided(_core_findings(backend, given), core, chosen) if start.steps else ()
-        core = _rewritten(core, _core_findings(backend, chosen.situation), chosen)
+        avoided = _avoided(_planned(backend, given, kept)[1].findings, plan.findings, chosen)
+        avoided += _avoided(_core_findings(backend, given, kept), core, chosen) if start.steps else ()
+        core = _rewritten(core, _core_findings(backend, chosen.situation, kept), chosen)
     found = (*given.target.findings, *core, *CHOICE_RULES.run(chosen), *plan.findings, *avoided)
     plan = replace(plan, findings=sort_findings(_each_once(found)), candidates=chosen.candidates, right=chosen.right)
     return Decision(given=given, chosen=chosen, prepared=prepared, plan=plan)
@@ -70,14 +69,24 @@ def decide(backend: Backend[P, D], given: Situation, kept: Kept, tell: Progress)
 def plan_as_given(backend: Backend[P, D], situation: Situation, kept: Kept) -> Plan[D]:
     """The plan for a model, at most simplified, nothing chosen; asked for one model under many releases."""
     situation = simplify(situation, kept, lambda tried: _findings(backend, tried, kept)).situation
-    plan = backend.plan(backend.prepare(situation, kept))
-    findings = (*situation.target.findings, *_core_findings(backend, situation), *plan.findings)
+    plan = _planned(backend, situation, kept)[1]
+    findings = (*situation.target.findings, *_core_findings(backend, situation, kept), *plan.findings)
     return replace(plan, findings=sort_findings(_each_once(findings)))
 
 
 def _findings(backend: Backend[P, D], situation: Situation, kept: Kept) -> tuple[Finding, ...]:
     """What the rules of core and backend say of a model as it is."""
-    return (*_core_findings(backend, situation), *backend.plan(backend.prepare(situation, kept)).findings)
+    return (*_core_findings(backend, situation, kept), *_planned(backend, situation, kept)[1].findings)
+
+
+def _planned(backend: Backend[P, D], situation: Situation, kept: Kept) -> tuple[P, Plan[D]]:
+    """What the backend makes of a situation, once for each: the same one is judged, shown and packaged."""
+
+    def plan() -> tuple[P, Plan[D]]:
+        prepared = backend.prepare(situation, kept)
+        return prepared, backend.plan(prepared)
+
+    return kept.once(("planned", backend.id, Same(situation)), plan)
 
 
 def _avoided(before: Iterable[Finding], after: Iterable[Finding], chosen: Chosen) -> tuple[Finding, ...]:
@@ -95,9 +104,9 @@ def _rewritten(core: tuple[Finding, ...], after: Iterable[Finding], chosen: Chos
     return tuple(handled.get((finding.code, finding.subject.name), finding) for finding in core)
 
 
-def _core_findings(backend: Backend[P, D], situation: Situation) -> tuple[Finding, ...]:
+def _core_findings(backend: Backend[P, D], situation: Situation, kept: Kept) -> tuple[Finding, ...]:
     """What the core's rules find in a situation, as severe as the backend knows it to be on its devices."""
-    found = _found_in(situation)
+    found = kept.once(("core findings", Same(situation)), lambda: _found_in(situation))
     return tuple(map(backend.rated, found)) if isinstance(backend, RatesFindings) else found
 
 

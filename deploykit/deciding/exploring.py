@@ -45,10 +45,11 @@ def explore(ground: Ground, support: MixedSupport, *, mixed: str, tell: Callable
     reference_db = float("nan") if reference is None else reference.overall_db
     built: list[Prepared] = []
     skipped: dict[str, str] = {}
-    builders, means_floats = _builders(ground, reference, built), bool(ground.prediction.intended)
+    proven = False
+    builders = _builders(ground, reference, built)
     for identity in _order(ground, support):
         why_not = _not_wanted(_KINDS.get(identity, "integer"), support, mixed)
-        if not why_not and any(is_proven(item.way, reference_db, instead_of_float=means_floats) for item in built):
+        if not why_not and proven:
             why_not = "not built: a better one is proven good"
         if why_not:
             skipped[identity] = why_not
@@ -57,6 +58,7 @@ def explore(ground: Ground, support: MixedSupport, *, mixed: str, tell: Callable
         made = builders[identity]()
         if made is not None:
             built.append(replace(made, way=_limited(made.way, support)))
+            proven = proven or is_proven(built[-1].way, reference_db)
     choice = _choose([item.way for item in built], ground, support, reference_db, mixed)
     listed = tuple(Way(id=identity, kind="", unavailable=why) for identity, why in skipped.items())
     verdicts = {**skipped, **choice.verdicts}

@@ -23,6 +23,9 @@ _PROTOBUF_LIMIT = 1_900_000_000
 _PLANNED_NODES = 1500
 """Above it memory is not planned: the time that takes grows with the square of the number of nodes (20 s for 9,000)."""
 
+_ONE_THREAD = 32 << 20
+"""Bytes of weights below which one thread is enough: handing small operators out costs more than it gains."""
+
 
 class Session:
     """One opened model. ``optimize`` allows the runtime's graph optimisations: faster, and not bit exact."""
@@ -66,19 +69,31 @@ def _with_outputs(model: ModelProto, capture: Iterable[str]) -> ModelProto:
 def _open(model: ModelProto, optimize: bool) -> Any:
     import onnxruntime as ort
 
-    options = ort.SessionOptions()
-    options.log_severity_level = 3
-    if len(model.graph.node) > _PLANNED_NODES:
-        options.enable_mem_reuse = options.enable_mem_pattern = False
+    weights = sum(len(t.raw_data) for t in model.graph.initializer)
+    options = _options(len(model.graph.node), weights)
     if not optimize:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     try:
-        if sum(len(t.raw_data) for t in model.graph.initializer) < _PROTOBUF_LIMIT:
+        if weights < _PROTOBUF_LIMIT:
             return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
         return _open_large(model, options)
     except Exception as error:
         name = model.graph.name
         raise InputError(f"{name}: the model does not load in ONNX Runtime", why=_first_line(error)) from None
+
+
+def _options(nodes: int, weight_bytes: int) -> Any:
+    """Quiet, and without threads that spin while they wait: they would burn the time of whatever runs beside them."""
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    if weight_bytes < _ONE_THREAD:
+        options.intra_op_num_threads = 1
+    if nodes > _PLANNED_NODES:
+        options.enable_mem_reuse = options.enable_mem_pattern = False
+    return options
 
 
 def _open_large(model: ModelProto, options: Any) -> Any:
