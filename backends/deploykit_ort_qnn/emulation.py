@@ -38,6 +38,9 @@ __all__ = ["Comparison", "compare", "narrowest"]
 
 Numbers = npt.NDArray[Any]
 
+_LOCATED_ON = 2
+"""Samples on which the first node that differs is looked for: with every tensor shown, each costs many times more."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
@@ -83,7 +86,7 @@ def compare(job: Comparison, progress: Progress | None = None) -> NumericScope:
         device, quantization = _judged(job, facts, _samples(cpu), _samples(npu))
         first, kind, value = "", "", None
         if device.right is False:
-            first, kind, value = _first_difference(job, Path(folder), inputs, progress)
+            first, kind, value = _first_difference(job, facts, Path(folder), progress)
     return NumericScope(
         device=device,
         quantization=quantization,
@@ -134,13 +137,15 @@ def _save(path: Path, sets: Iterable[Mapping[str, Numbers]]) -> None:
 
 
 def _first_difference(
-    job: Comparison, folder: Path, inputs: Path, progress: Progress | None
+    job: Comparison, facts: GraphFacts, folder: Path, progress: Progress | None
 ) -> tuple[str, str, float | None]:
     """Compile once more with every quantized tensor as an output; name the node that makes the first that differs."""
     model = onnx.load(job.root / job.qdq)
     shown = _show_all(model)
     root = folder / "located"
     root.mkdir()
+    inputs = folder / "few.npz"
+    _save(inputs, [{name: feed[name] for name in facts.inputs} for feed in job.inputs[:_LOCATED_ON]])
     onnx.save(model, root / "model.onnx")
     again = CompileJob(
         root=root,

@@ -62,7 +62,8 @@ class Correctness:
     def __str__(self) -> str:
         on = f", on {self.count} {self.label} sample{'s' if self.count != 1 else ''}" if self.label else ""
         against = f" against {self.against}" if self.against and self.label else ""
-        return f"{self.state}{on}{against}{f': {self.why}' if self.why else ''}"
+        why = self.why.removeprefix(f"{self.state}: ")
+        return f"{self.state}{on}{against}{f': {why}' if why else ''}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

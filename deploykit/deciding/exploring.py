@@ -50,7 +50,8 @@ def explore(ground: Ground, support: MixedSupport, *, mixed: str, tell: Callable
     for identity in _order(ground, support):
         why_not = _not_wanted(_KINDS.get(identity, "integer"), support, mixed)
         if not why_not and proven:
-            why_not = "not built: a better one is proven good"
+            proof = "is proven good" if ground.judge is not None else "does what the file means"
+            why_not = f"not built: a better one {proof}"
         if why_not:
             skipped[identity] = why_not
             continue
@@ -58,13 +59,19 @@ def explore(ground: Ground, support: MixedSupport, *, mixed: str, tell: Callable
         made = builders[identity]()
         if made is not None:
             built.append(replace(made, way=_limited(made.way, support)))
-            proven = proven or is_proven(built[-1].way, reference_db)
+            proven = proven or is_proven(built[-1].way, reference_db) or _is_meant(built[-1].way, ground)
     choice = _choose([item.way for item in built], ground, support, reference_db, mixed)
     listed = tuple(Way(id=identity, kind="", unavailable=why) for identity, why in skipped.items())
     verdicts = {**skipped, **choice.verdicts}
     won = next((item for item in built if choice.winner is not None and item.way is choice.winner), None)
     choice = Choice(winner=choice.winner, verdicts=verdicts, ways=(*choice.ways, *listed))
     return Explored(built=tuple(built), winner=won, choice=choice, reference=reference)
+
+
+def _is_meant(way: Way, ground: Ground) -> bool:
+    """True for an integer way where float16 was left open by habit alone and no number can speak for another."""
+    by_habit = bool(ground.prediction.intended) and not ground.prediction.meant
+    return ground.judge is None and by_habit and way.kind == "integer" and not way.unavailable
 
 
 _KINDS = {"fallback": "fallback", "segments": "segments"}
@@ -81,7 +88,7 @@ def _order(ground: Ground, support: MixedSupport) -> tuple[str, ...]:
         first = (*(() if ground.asked and sites else ("as-is",)), *(("rewrite",) if sites else ()))
         return (*first, *further) if judged else first
     if not judged:
-        return ("fallback", "segments", "rewrite")
+        return ("fallback", "segments", "rewrite") if ground.prediction.meant else ("rewrite", "fallback", "segments")
     if support.safe:
         return ("rewrite", "fallback", *further, "segments")
     return ("rewrite", *further, "segments", "fallback")
@@ -124,5 +131,6 @@ def _limited(way: Way, support: MixedSupport) -> Way:
 
 def _choose(ways: list[Way], ground: Ground, support: MixedSupport, reference_db: float, mixed: str) -> Choice:
     if ground.judge is None:
-        return choose_unjudged(ways, sdk_mixes_safely=support.safe, mixed=mixed)
+        means_floats = bool(ground.prediction.meant)
+        return choose_unjudged(ways, sdk_mixes_safely=support.safe, mixed=mixed, means_floats=means_floats)
     return choose(ways, reference_db=reference_db, sdk_mixes_safely=support.safe, mixed=mixed)

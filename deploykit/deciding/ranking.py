@@ -96,10 +96,13 @@ def is_proven(way: Way, reference_db: float) -> bool:
     return way.kind == "integer" and way.right is True and not way.unavailable and reaches
 
 
-def choose_unjudged(ways: Sequence[Way], *, sdk_mixes_safely: bool = False, mixed: str = "auto") -> Choice:
+def choose_unjudged(
+    ways: Sequence[Way], *, sdk_mixes_safely: bool = False, mixed: str = "auto", means_floats: bool = True
+) -> Choice:
     """Pick a way by structure: what was meant, by the surest means, with the least change.
 
-    Where float16 was meant it stays float16, for without numbers nobody knows what integers would cost there.
+    Where float16 was meant (``means_floats``) it stays float16, for without numbers nobody knows what integers would
+    cost there.
     """
     open_ways = [way for way in ways if not way.unavailable and _wanted(way, mixed)]
     mixing = [way for way in open_ways if way.kind != "integer"]
@@ -107,6 +110,10 @@ def choose_unjudged(ways: Sequence[Way], *, sdk_mixes_safely: bool = False, mixe
     integer = [way for way in open_ways if way.kind == "integer"]
     proven = [way for way in integer if way.rewrites]
     stages = (
+        (
+            [] if means_floats else proven or integer,
+            "the file means no float16, and every range follows from what it says",
+        ),
         (fallback if sdk_mixes_safely else [], "this SDK mixes float16 and integers safely"),
         (_surest(mixing), "float16 was meant, and this is the surest way to it"),
         (proven, "its rewrites are proven equal, and each answers a trouble in the graph"),

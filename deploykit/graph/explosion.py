@@ -181,7 +181,9 @@ def _declared(item: ValueInfoProto) -> _Bound:
 def _stored(tensor: TensorProto) -> _Bound:
     count = element_count(tensor, tensor.name)
     # Longer lists than a shape can be are tables to look things up in; inference never sees their values.
-    carried = count if count <= MOST_DIMS and "int" in dtype_name(tensor.data_type) else 0
+    # Only lists of int32 and int64 are followed as shapes; the integers of a quantized weight are none.
+    shape_like = len(tensor.dims) <= 1 and dtype_name(tensor.data_type) in ("int32", "int64")
+    carried = count if count <= MOST_DIMS and shape_like else 0
     return _Bound(rank=len(tensor.dims), count=count, carried=carried, value=_largest(tensor) if carried else math.inf)
 
 

@@ -23,6 +23,11 @@ _KEPT_INTEGERS = 1024
 _KEPT_OTHERS = 64
 _OPAQUE = "deploykit.opaque"
 
+_CONTRIBUTED = "com.microsoft"
+_SHAPED_LIKE = {"QuantizeLinear": "", "DequantizeLinear": "", "Gelu": "Identity", "QuickGelu": "Identity"}
+"""Contributed operators that onnx knows nothing of, with an operator of the standard that gives the same shape ("": the
+one of the same name). 16-bit Q/DQ are among them before opset 21; without them every shape behind them is unknown."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inferred:
@@ -122,6 +127,8 @@ def _copy_tensor(tensor: TensorProto, copy: TensorProto) -> None:
 def _copy_node(node: NodeProto, copy: NodeProto) -> None:
     if node.op_type != "Constant":
         copy.CopyFrom(node)
+        if node.domain == _CONTRIBUTED and node.op_type in _SHAPED_LIKE:
+            copy.domain, copy.op_type = "", _SHAPED_LIKE[node.op_type] or node.op_type
         return
     copy.op_type, copy.domain, copy.name = node.op_type, node.domain, node.name
     copy.output.extend(node.output)

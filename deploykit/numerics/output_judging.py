@@ -188,11 +188,10 @@ class _Sample:
         rows = [(place, row) for place, row in enumerate(axes) if row is not None]
         if not rows:
             count = _row_count(self.reference[piece.output], piece)
-            return (
-                (np.arange(count), np.arange(count))
-                if _row_count(self.candidate[piece.output], piece) == count
-                else None
-            )
+            in_order = _row_count(self.candidate[piece.output], piece) == count
+            if self._rows.is_behind(piece.output) or not in_order:
+                return None
+            return np.arange(count), np.arange(count)
         place, row = rows[0]
         one, two = (
             row_numbers(row, side[piece.output].shape[place], side) for side in (self.reference, self.candidate)

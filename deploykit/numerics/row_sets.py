@@ -21,14 +21,21 @@ class RowSets:
     def __init__(self, facts: GraphFacts) -> None:
         self._facts = facts
         self._axes: dict[str, Axes] = {}
+        self._behind: set[str] = set()
         if not any(node.op_type in CHOOSERS for node in facts.nodes):
             return
         for node in facts.nodes:
+            if node.op_type in CHOOSERS or any(name in self._behind for name in node.inputs):
+                self._behind.update(node.outputs)
             self._follow(node)
 
     def axes(self, tensor: str) -> Axes:
         """Per axis of a tensor its rows, None for axes in their natural order; empty when there are none at all."""
         return self._axes.get(tensor, ())
+
+    def is_behind(self, tensor: str) -> bool:
+        """True when a choice lies on some way to the tensor: without ``axes`` its order may still mean nothing."""
+        return tensor in self._behind
 
     def is_chosen(self, tensor: str) -> bool:
         """True when some axis holds chosen rows."""

@@ -30,14 +30,22 @@ class FloatPrediction:
     ``unexpected`` will be float though an encoding was meant to exist; ``missing`` are meant to be float and will be
     quantized. ``absorbed`` are tensors inside a fused pair, with the op that takes them in: they are in neither set.
     ``explicit`` is False when the file says nothing about float tensors, so that ``intended`` was read from what is
-    left out. ``borders`` are the places where data changes its kind at run time.
+    left out. ``by_habit`` are those of them whose omission says nothing, since the exporter never gives such tensors an
+    entry: casts of integers, stored values beside data, what only selects among quantized values, and what follows.
+    ``borders`` are the places where data changes its kind at run time.
     """
 
     intended: frozenset[str]
     predicted: frozenset[str]
     explicit: bool
     absorbed: Mapping[str, str] = field(default_factory=dict)
+    by_habit: frozenset[str] = frozenset()
     borders: tuple[Border, ...] = ()
+
+    @property
+    def meant(self) -> frozenset[str]:
+        """Intended float by more than a habit of the exporter."""
+        return self.intended - self.by_habit
 
     @property
     def unexpected(self) -> frozenset[str]:
@@ -61,12 +69,16 @@ def predict_float_set(facts: GraphFacts, encodings: EncodingSet) -> FloatPredict
     quantized = _spread(facts, _integers(facts, encodings), blocked=stated)
     speaking = {t.name for t in facts.tensors.values() if _has_type(facts, t) and t.name not in absorbed}
     predicted = frozenset(speaking - quantized)
+    habitual: set[str] = set()
     if stated:
         intended = _stated_intent(facts, stated, predicted, absorbed)
     else:
         intended = _left_out(facts, encodings, absorbed, speaking)
+        roots = {name for name in intended if _is_habitual(facts, encodings, name)}
+        habitual = intended - _left_out(facts, encodings, absorbed, speaking - roots) if roots else roots
     return FloatPrediction(
         intended=frozenset(intended & speaking),
+        by_habit=frozenset(habitual & speaking),
         predicted=predicted,
         explicit=bool(stated),
         absorbed=absorbed,
@@ -160,6 +172,22 @@ def _left_out(
     roots = {name for name in silent - movers if not _is_bias(facts, name)}
     reached = _spread_forward(facts, roots, encodings.entries.keys())
     return reached | _servants(facts, silent, reached, absorbed)
+
+
+def _is_habitual(facts: GraphFacts, encodings: EncodingSet, name: str) -> bool:
+    """True for a tensor that the exporter gives no entry whatever was meant."""
+    if name in encodings:
+        return False
+    if _is_weight(facts, name):  # what is stored says its range itself; a linear operator's weights were left out
+        return not any(has(node, Trait.LINEAR) for node, _ in _readers(facts, name))
+    maker = facts.producer_of(name)
+    if maker is None or not maker.inputs:
+        return False
+    source = facts.tensors.get(maker.inputs[0])
+    if maker.op_type == "Cast":
+        return source is not None and bool(source.dtype) and not source.is_float
+    entry = encodings.get(maker.inputs[0])
+    return has(maker, Trait.AIMET_COPIES) and entry is not None and not isinstance(entry.value, Float)
 
 
 def _spread_forward(facts: GraphFacts, seeds: set[str], walls: Iterable[str]) -> set[str]:

@@ -273,3 +273,19 @@ def test_what_limits_the_rest_are_8_bit_weights() -> None:
     assert all(limit.gain_db < 3 for limit in after)
     entry = prepared.encodings.entries[after[0].tensor]
     assert isinstance(entry.value, Affine)
+
+
+def test_what_is_left_out_by_habit_stays_integer_without_judgement(decoder_detector: Any) -> None:
+    """The sizes cast to float have no entry and a grid that follows from their neighbours': nobody meant float16."""
+    feeds = decoder_detector.feeds
+    arbitrary = {name: InputSource(label=Label.ARBITRARY, why="nobody said") for name in feeds[0]}
+    samples = Samples(feeds=feeds, of_inputs=arbitrary)
+    ground = Ground.of(decoder_detector.model, decoder_detector.encodings, decoder_detector.facts, samples)
+    assert ground.prediction.intended
+    assert not ground.prediction.meant
+    explored = explore(ground, EVERY_KIND, mixed="auto", tell=lambda line: None)
+    assert explored.winner is not None
+    assert explored.winner.way.kind == "integer"
+    assert explored.winner.verdict is None
+    assert not explored.winner.encodings.floats
+    assert [item.way.id for item in explored.built] == ["rewrite"]

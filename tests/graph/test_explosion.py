@@ -146,3 +146,18 @@ def test_computed_reshapes_are_inferred() -> None:
 def test_no_node_of_a_real_model_is_left_out(name: str) -> None:
     proto = onnx.load(Path(__file__).parents[1] / "data" / "aimet" / name / "model.onnx")
     assert explosive_nodes(proto.graph) == frozenset()
+
+
+def test_the_integers_of_quantized_weights_are_no_shapes() -> None:
+    """Three stored tables of 900 integers, dequantized and joined, are more numbers than a shape may have sizes."""
+    tables = [numpy_helper.from_array(np.ones((30, 30), np.int8), f"w{i}") for i in range(3)]
+    scale = numpy_helper.from_array(np.asarray(0.5, np.float32), "s")
+    pairs = [helper.make_node("DequantizeLinear", [f"w{i}", "s"], [f"d{i}"], domain="com.microsoft") for i in range(3)]
+    nodes = [*pairs, node("Concat", "d0 d1 d2", "t", axis=0), node("Add", "x t", "y")]
+    graph = helper.make_graph(
+        nodes, "g", [info("x", [1, 30], TensorProto.FLOAT)], [info("y", None, TensorProto.FLOAT)], [*tables, scale]
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    made = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    assert not explosive_nodes(made.graph)
+    assert collect_facts(wrap_proto(made, path=Path("m.onnx"))).tensors["y"].shape == (90, 30)

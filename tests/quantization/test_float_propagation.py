@@ -159,3 +159,24 @@ def test_extensions_of_the_detector_remove_borders() -> None:
     best = suggest_extensions(facts, floats)[0]
     assert len(find_borders(facts, floats | set(best.tensors))) == before - best.removed
     assert best.removed >= 1
+
+
+def test_what_an_exporter_never_gives_an_entry_means_no_float() -> None:
+    """A cast of integers and a maximum over quantized values are left out by habit, with what is moved from them."""
+    graph = TinyGraph()
+    x, sizes = graph.input("x", (1, 4)), graph.input("sizes", (1, 4), "int64")
+    graph.op("Cast", [sizes], "cast", to=1)
+    graph.op("Reshape", ["cast", graph.stored("shape", [4, 1], "int64")], "moved")
+    graph.op("ReduceMax", [x], "largest", axes=[1], keepdims=1)
+    graph.op("Tanh", [x], "meant")
+    total = graph.op("Add", [graph.op("Add", ["moved", "largest"], "sum"), "meant"], "y")
+    facts = collect_facts(wrap_proto(graph.model(total), path=Path("m.onnx")))
+    scale, zero = np.asarray(0.1), np.asarray(0.0)
+    grid = Affine(bits=16, signed=False, scale=scale, zero_point=zero, symmetric=False, placed=True)
+    entries = {name: Encoding(name=name, value=grid) for name in ("x", "sum", "y")}
+    left = predict_float_set(facts, EncodingSet(version="1.0.0", entries=entries))
+    assert left.intended == {"cast", "moved", "largest", "meant"}
+    assert left.by_habit == {"cast", "moved", "largest"}
+    assert left.meant == {"meant"}
+    stated = EncodingSet(version="1.0.0", entries=entries, float_tensors=frozenset({"cast"}))
+    assert predict_float_set(facts, stated).by_habit == frozenset()
