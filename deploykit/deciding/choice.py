@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from deploykit.deciding.ways import Prepared
     from deploykit.numerics.judging import Verdict
     from deploykit.numerics.samples.gathering import Samples
-    from deploykit.quantization.conclusions import OpenTensor
+    from deploykit.quantization.conclusions import Conclusion, Inference, OpenTensor
 
 __all__ = ["Chosen", "choose_way"]
 
@@ -37,6 +37,7 @@ class Chosen:
     ``skipped`` is why nothing was simulated although there was a reason to; ``samples`` are what was judged on.
     ``simplified`` is what was done to the graph before anything was chosen.
     ``rewriting`` is what was done to a float model because it was asked for by name.
+    ``filled`` are the entries of gaps: tensors that nobody meant as float and that the file says nothing about.
     """
 
     situation: Situation
@@ -45,6 +46,7 @@ class Chosen:
     skipped: str = ""
     simplified: tuple[RewriteStep, ...] = ()
     rewriting: Rewriting | None = None
+    filled: Inference | None = None
 
     @property
     def choice(self) -> Choice | None:
@@ -60,6 +62,13 @@ class Chosen:
     def reference(self) -> Verdict | None:
         """The simulation of the encodings as they were given."""
         return None if self.explored is None else self.explored.reference
+
+    @property
+    def concluded(self) -> Mapping[str, Conclusion]:
+        """The entries that were not in the file, and where their ranges come from."""
+        made = None if self.prepared is None else self.prepared.inference
+        found = [inference.concluded for inference in (self.filled, made) if inference is not None]
+        return {name: conclusion for concluded in found for name, conclusion in concluded.items()}
 
     @property
     def open_tensors(self) -> tuple[OpenTensor, ...]:
@@ -129,13 +138,15 @@ def choose_way(backend: AnyBackend, situation: Situation, kept: Kept, tell: Call
 
     try:
         samples = samples_of(situation, kept)
+        filled = _filled(situation, samples)
+        situation = situation if filled is None else replace(situation, encodings=filled.encodings)
         explored = _explored(situation, samples, support, tell)
     except UsageError:
         raise
     except DeploykitError as error:
         return Chosen(situation=situation, skipped=error.what + (f" ({error.why})" if error.why else ""))
     changed = _changed(situation, explored.winner)
-    return Chosen(situation=changed, explored=explored, samples=samples)
+    return Chosen(situation=changed, explored=explored, samples=samples, filled=filled)
 
 
 def _as_asked(situation: Situation, kept: Kept, tell: Callable[[str], None]) -> Chosen:
@@ -172,6 +183,23 @@ def _has_integers(situation: Situation) -> bool:
 
     entries = situation.encodings or ()
     return any(entry.name in situation.facts.tensors and not isinstance(entry.value, Float) for entry in entries)
+
+
+def _filled(situation: Situation, samples: Samples) -> Inference | None:
+    """Entries for what nobody meant as float and the file leaves out, as far as what is given tells their ranges."""
+    from deploykit.deciding.entry_values import evidence_of
+    from deploykit.graph.weights import load_weights
+    from deploykit.quantization.float_propagation import predict_float_set
+    from deploykit.quantization.inferring import infer_entries
+
+    encodings, facts = situation.encodings, situation.facts
+    assert encodings is not None
+    gaps = [n for n in sorted(predict_float_set(facts, encodings).unexpected) if not facts.tensors[n].is_weight]
+    if not gaps:
+        return None
+    model = load_weights(situation.model)
+    found = infer_entries(model, facts, encodings, gaps, evidence=evidence_of(model, samples))
+    return found if found.concluded else None
 
 
 def _explored(situation: Situation, samples: Samples, support: MixedSupport, tell: Callable[[str], None]) -> Explored:

@@ -232,18 +232,17 @@ def _why_not_applied(chosen: Chosen, name: str) -> str:
 )
 def check_inferred(chosen: Chosen) -> Iterator[Found]:
     """How many of which origin, and every conclusion in the evidence."""
-    inference = None if chosen.prepared is None else chosen.prepared.inference
-    if inference is None or not inference.concluded:
+    concluded = chosen.concluded
+    if not concluded:
         return
-    counts = Counter(conclusion.origin for conclusion in inference.concluded.values())
+    counts = Counter(conclusion.origin for conclusion in concluded.values())
     origins = ", ".join(f"{counts[origin]} {origin.described}" for origin in type(next(iter(counts))) if counts[origin])
-    told = [f"{c.name}: {c.words}" for c in inference.concluded.values() if c.words.startswith("inferred")]
+    told = [f"{c.name}: {c.words}" for c in concluded.values() if c.words.startswith("inferred")]
     yield Found(
         kind=SubjectKind.MODEL,
         name=_name(chosen),
-        message=f"{len(inference.concluded)} tensors got an entry: {origins}"
-        + "".join(f"; {line}" for line in told[:3]),
-        evidence={"ranges": [conclusion.to_json() for conclusion in inference.concluded.values()]},
+        message=f"{len(concluded)} tensors got an entry: {origins}" + "".join(f"; {line}" for line in told[:3]),
+        evidence={"ranges": [conclusion.to_json() for conclusion in concluded.values()]},
     )
 
 
