@@ -81,7 +81,9 @@ class OutputJudge:
         An output that a sample lacks on either side is not compared. ``feeds`` are needed only for the sizes of images.
         """
         context = replace(self._context, count=len(reference))
-        both = list(zip(reference, outputs, strict=True))
+        oddities = tuple(self._oddities(reference, outputs))
+        broken = self._broken(reference)
+        both = [_comparable(one, two) for one, two in zip(reference, outputs, strict=True)]
         samples = [_Sample(self._facts, self._rows, one, two) for one, two in both]
         known = [name for name in self._facts.outputs if all(name in one and name in two for one, two in both)]
         matched = {name: [sample.aligned(name) for sample in samples] for name in known}
@@ -93,9 +95,8 @@ class OutputJudge:
         ]
         for group in as_detections:
             numbers += self._detections(context, group, samples, feeds)
-        oddities = tuple(self._oddities(known, reference, outputs))
         totals = {name: overall_db(_pairs(pairs)) for name, pairs in matched.items()}
-        right, reason = _decide(context, numbers, oddities)
+        right, reason = _decide(context, numbers, oddities, broken)
         return Verdict(
             right=right,
             reason=reason,
@@ -131,25 +132,56 @@ class OutputJudge:
         static = [tuple(d for d in shape if isinstance(d, int)) for shape in shapes if shape is not None]
         return judge_detections(context, group, known, feeds, static)
 
-    def _oddities(
-        self, names: Iterable[str], reference: Sequence[Values], outputs: Sequence[Values]
-    ) -> Iterator[Oddity]:
-        for name in names:
-            count, what = 0, ""
-            for one, two in zip(reference, outputs, strict=True):
-                bad = _unexpected(one[name], two[name])
-                if bad.any():
-                    count += int(bad.sum())
-                    what = what or ("NaN" if np.isnan(np.asarray(two[name], np.float64)[bad]).any() else "infinity")
-            if count:
-                maker = self._facts.producer_of(name)
-                yield Oddity(output=name, operator=maker.label if maker else name, what=what, count=count)
+    def _oddities(self, reference: Sequence[Values], outputs: Sequence[Values]) -> Iterator[Oddity]:
+        for name in self._facts.outputs:
+            both = [
+                (one[name], two[name])
+                for one, two in zip(reference, outputs, strict=True)
+                if {name} <= one.keys() & two.keys()
+            ]
+            yield from self._oddity(name, [(_unexpected(one, two), two) for one, two in both])
+
+    def _broken(self, reference: Sequence[Values]) -> Oddity | None:
+        """The first output that is NaN on the reference's side already: there is nothing to hold the other against."""
+        for name in self._facts.outputs:
+            values = [np.asarray(one[name], np.float64) for one in reference if name in one]
+            found = next(self._oddity(name, [(np.isnan(one), one) for one in values]), None)
+            if found is not None:
+                return found
+        return None
+
+    def _oddity(self, name: str, seen: Sequence[tuple[npt.NDArray[np.bool_], Numbers]]) -> Iterator[Oddity]:
+        """One output's, from where values are bad and what they are."""
+        count = sum(int(bad.sum()) for bad, _ in seen)
+        if not count:
+            return
+        maker = self._facts.producer_of(name)
+        first = next(np.asarray(values, np.float64)[bad] for bad, values in seen if bad.any())
+        what = "NaN" if np.isnan(first).any() else "infinity"
+        yield Oddity(output=name, operator=maker.label if maker else name, what=what, count=count)
 
 
 def _unexpected(one: Numbers, two: Numbers) -> npt.NDArray[np.bool_]:
-    """Where the right side is not finite although the left side is; anywhere where shapes differ."""
-    bad = ~np.isfinite(np.asarray(two, np.float64))
-    return np.asarray(bad & np.isfinite(np.asarray(one, np.float64)) if one.shape == two.shape else bad)
+    """Where the right side is not finite although the left side is, or NaN beside an infinity; anywhere where shapes
+    differ."""
+    right = np.asarray(two, np.float64)
+    if one.shape != two.shape:
+        return np.asarray(~np.isfinite(right))
+    left = np.asarray(one, np.float64)
+    return np.asarray((~np.isfinite(right) & np.isfinite(left)) | (np.isnan(right) & np.isinf(left)))
+
+
+def _comparable(one: Values, two: Values) -> tuple[Values, Values]:
+    """Both sides with zeros where the left one is not finite: no number comes of what is no number."""
+    odd = {name: ~np.isfinite(value) for name, value in one.items() if value.dtype.kind == "f" and name in two}
+    odd = {name: where for name, where in odd.items() if where.any() and where.shape == two[name].shape}
+    if not odd:
+        return one, two
+
+    def cleared(side: Values) -> Values:
+        return {name: np.where(odd[name], 0, value) if name in odd else value for name, value in side.items()}
+
+    return cleared(one), cleared(two)
 
 
 class _Sample:
@@ -299,7 +331,9 @@ def _same_class(pairs: Sequence[Pair], axis: int) -> float | None:
     return same / total if total else None
 
 
-def _decide(context: Context, numbers: Sequence[JudgedNumber], oddities: Sequence[Oddity]) -> tuple[bool | None, str]:
+def _decide(
+    context: Context, numbers: Sequence[JudgedNumber], oddities: Sequence[Oddity], broken: Oddity | None
+) -> tuple[bool | None, str]:
     if context.label == "arbitrary":
         return None, NOT_JUDGED
     if oddities:
@@ -311,6 +345,8 @@ def _decide(context: Context, numbers: Sequence[JudgedNumber], oddities: Sequenc
     failures = [number for number in numbers if number.passes is False]
     if failures:
         return False, f"{failures[0].subject}: {failures[0]}"
+    if broken is not None:
+        return None, f"not judged: {broken.operator} gives {broken.count} NaN in the reference already"
     if not any(number.passes for number in numbers):
         notes = [number.note for number in numbers if number.note]
         return None, notes[0] if notes else "not judged: there is nothing to compare"
