@@ -46,7 +46,8 @@ def _text(packaged: Packaged) -> str:
     if packaged.package is None:
         no = click.style("no package was written: see the errors above", fg="red", bold=True)
         return "\n".join([findings_text(packaged.findings), "", no])
-    lines = [*status_lines(packaged.status), "", findings_text(packaged.findings), ""]
+    assumed = [f"assumed    {packaged.plan.assumed}"] if packaged.plan.assumed else []
+    lines = [*assumed, *status_lines(packaged.status), "", findings_text(packaged.findings), ""]
     route = packaged.plan.route
     assert route is not None
     lines += [

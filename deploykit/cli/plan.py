@@ -34,6 +34,7 @@ def plan_text(plan: Plan[Any]) -> str:
     sdk = f", {plan.sdk['name']} {plan.sdk['version']}" if plan.sdk.get("version") else ""
     lines = [click.style(f"{plan.target['name']} ({plan.backend}{sdk})", bold=True), findings_text(plan.findings), ""]
     lines += [_way(way) for way in plan.candidates]
+    lines += [f"assumed    {plan.assumed}"] if plan.assumed else []
     lines.append(f"right      {plan.right}")
     if plan.route is None:
         lines.append("route      none")

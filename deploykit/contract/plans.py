@@ -113,8 +113,9 @@ class Plan(Generic[D]):
     """What will be packaged for one target. ``route`` is None when every route was rejected: a precise no.
 
     ``target`` and ``sdk`` are JSON values that describe them; ``configs`` maps a package path to a JSON value.
-    ``right`` is what simulating the chosen way says. ``details`` is the adapter's own decision data, read by its
-    ``render`` and ``execute``; it is not published, and None where there is no route or the adapter needs none.
+    ``right`` is what simulating the chosen way says, ``assumed`` the precision that nobody asked for, in words; ""
+    where somebody did. ``details`` is the adapter's own decision data, read by its ``render`` and ``execute``; it is
+    not published, and None where there is no route or the adapter needs none.
     """
 
     backend: str
@@ -128,6 +129,7 @@ class Plan(Generic[D]):
     findings: tuple[Finding, ...] = ()
     candidates: tuple[Mapping[str, Any], ...] = ()
     right: Correctness = field(default_factory=Correctness)
+    assumed: str = ""
     details: D | None = None
 
     @property
@@ -146,6 +148,7 @@ class Plan(Generic[D]):
             "rejected": [rejected.to_json() for rejected in self.rejected],
             "candidates": [dict(candidate) for candidate in self.candidates],
             "right": {"state": str(self.right.state), "words": str(self.right)},
+            "assumed": self.assumed,
             "steps": [step.to_json() for step in self.steps],
             "configs": dict(self.configs),
             "precision": self.precision.to_json(),

@@ -62,8 +62,23 @@ def decide(backend: Backend[P, D], given: Situation, kept: Kept, tell: Progress)
         avoided += _avoided(_core_findings(backend, given, kept), core, chosen) if start.steps else ()
         core = _rewritten(core, _core_findings(backend, chosen.situation, kept), chosen)
     found = (*given.target.findings, *core, *CHOICE_RULES.run(chosen), *plan.findings, *avoided)
-    plan = replace(plan, findings=sort_findings(_each_once(found)), candidates=chosen.candidates, right=chosen.right)
+    plan = replace(
+        plan,
+        findings=sort_findings(_each_once(found)),
+        candidates=chosen.candidates,
+        right=chosen.right,
+        assumed=_assumed(given, plan),
+    )
     return Decision(given=given, chosen=chosen, prepared=prepared, plan=plan)
+
+
+def _assumed(given: Situation, plan: Plan[D]) -> str:
+    """The precision of a float model that came without a word about it."""
+    if given.encodings is not None or given.request.precision is not None or given.facts.is_qdq or plan.route is None:
+        return ""
+    kinds = plan.precision.to_json()["expected"]
+    kind = max(kinds, key=lambda name: kinds[name]) if kinds else plan.route.id
+    return f"{kind}, since neither encodings nor a precision were given"
 
 
 def plan_as_given(backend: Backend[P, D], situation: Situation, kept: Kept) -> Plan[D]:

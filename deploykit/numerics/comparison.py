@@ -6,7 +6,7 @@ It measures; what a number means for the model is judged in ``deploykit.numerics
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -132,7 +132,7 @@ class OutputComparison:
         for name, values in rows.items():
             larger_is_worse = name in ("l2", "max_error")
             undefined = any(math.isnan(value) for value in values)
-            result[f"mean_{name}"] = math.nan if undefined else math.fsum(values) / len(values)
+            result[f"mean_{name}"] = math.nan if undefined else _mean(values)
             worst = max(values) if larger_is_worse else min(values)
             result[f"{'max' if larger_is_worse else 'min'}_{name}"] = math.nan if undefined else worst
         return result
@@ -256,3 +256,11 @@ def _add_output(
             output.axes = []
         for axis in output.axes:
             axis.add(a, b)
+
+
+def _mean(values: Sequence[float]) -> float:
+    """The mean of numbers of which some may be infinite, to both sides even: then there is none."""
+    infinite = {value for value in values if math.isinf(value)}
+    if infinite:
+        return infinite.pop() if len(infinite) == 1 else math.nan
+    return math.fsum(values) / len(values)

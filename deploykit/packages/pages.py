@@ -40,7 +40,7 @@ def render_readme(
         "model_name": model_name,
         "executed": execution.executed,
         "generated": generated,
-        "status": status.lines(),
+        "status": _facts(plan, status),
         "headline": headline(findings),
         "open": group_findings(findings)[0],
         "handled": group_findings(findings)[1],
@@ -48,6 +48,12 @@ def render_readme(
         "device_steps": [step for step in plan.steps if step.where == "device"],
     }
     return render("README.md.j2", values, templates=templates)
+
+
+def _facts(plan: Plan[Any], status: Status) -> tuple[tuple[str, str], ...]:
+    """What heads the page: the precision that was assumed, where one was, and the three facts."""
+    assumed = (("assumed", plan.assumed),) if plan.assumed else ()
+    return (*assumed, *status.lines())
 
 
 def render_report(
@@ -66,7 +72,7 @@ def render_report(
         "model_name": situation.request.model.name,
         "execution": execution,
         "generated": generated,
-        "status": status,
+        "heading": _facts(plan, status),
         "headline": headline(findings),
         "open": group_findings(findings)[0],
         "handled": group_findings(findings)[1],

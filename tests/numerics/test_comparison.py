@@ -209,3 +209,12 @@ def test_the_command_prints_numbers_and_findings(capsys: pytest.CaptureFixture[s
     assert "DK601 dead-channels" in text
     assert "0.999898 / 0.999891" in text
     assert run(cli, ["evaluate", fp32, str(QUARK / "output_vint8_mixed"), "--min-cosine", "0.999"]) == 0
+
+
+def test_a_summary_of_infinities_is_a_number_or_none() -> None:
+    """Better and worse than anything, in two samples: there is no mean of that, and no error either."""
+    from deploykit.numerics.comparison import _mean
+
+    assert _mean([np.inf, 3.0]) == np.inf
+    assert np.isnan(_mean([np.inf, -np.inf]))
+    assert _mean([1.0, 2.0]) == 1.5
