@@ -16,6 +16,6 @@ OPTIONS = (
         low=1,
         default=1800.0,
         metavar="SECONDS",
-        help="For a compilation on this machine; a transformer can take minutes.",
+        help="For each compilation, emulation and search for a fault on this machine.",
     ),
 )
