@@ -20,12 +20,13 @@ _RMS_TAIL = ("ReduceMean", "Add", "Sqrt")
 RULES: Registry[Situation] = Registry("situation")
 
 
-def _hint(labels: list[str], message: str) -> Iterator[Found]:
+def _hint(labels: list[str], message: str, *, hint: str = "") -> Iterator[Found]:
     if labels:
         yield Found(
             kind=SubjectKind.NODE,
             name=labels[0],
             message=f"{len(labels)} {message}: {listed(labels)}",
+            hint=hint,
             evidence={"nodes": labels},
         )
 
@@ -48,7 +49,9 @@ def hint_linear(situation: Situation) -> Iterator[Found]:
         for node in nodes(situation, "MatMul")
         if _rank(facts, node.inputs[0]) == 3 and weight_name(facts, node.inputs[1]) is not None
     ]
-    yield from _hint(labels, "linear layers on rank 3 could be 1x1 convolutions")
+    # No rewrite works between Q/DQ pairs.
+    hint = "give the float model with --encodings and --rewrite linear-to-conv" if facts.is_qdq else ""
+    yield from _hint(labels, "linear layers on rank 3 could be 1x1 convolutions", hint=hint)
 
 
 def _rank(facts: GraphFacts, name: str) -> int | None:
@@ -62,7 +65,7 @@ def _rank(facts: GraphFacts, name: str) -> int | None:
     "info",
     what="Attention over several heads in one MatMul.",
     why="The vendor's tools split it into single heads for language models, which the HTP schedules better.",
-    fix="qairt's own pass (MHA2SHA) does it in its language-model flow; there is no rewrite for it here",
+    fix="nothing to do here: qairt's own pass (MHA2SHA) does it in its language-model flow",
     sources=constraint("mha-to-sha").source,
 )
 def hint_heads(situation: Situation) -> Iterator[Found]:
