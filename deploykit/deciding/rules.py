@@ -94,12 +94,15 @@ def check_tail(chosen: Chosen) -> Iterator[Found]:
     "warning",
     what="A precision mix that could not be simulated.",
     why="Without numbers no way is better than another; the plan takes the one that changes least.",
-    fix="give --calibration data that fits the inputs, or simulate on a larger machine",
+    fix="give --calibration data that fits the inputs; run 'deploykit simulate' on a machine that has the memory",
     sources=("this run",),
 )
 def check_simulated(chosen: Chosen) -> Iterator[Found]:
-    """The reason why not; an error where segments were insisted on, for only what was simulated is cut."""
-    if not chosen.skipped:
+    """The reason why not; an error where segments were insisted on, for only what was simulated is cut.
+
+    Without encodings there is no mix: what was asked for and not done is told by DK208.
+    """
+    if not chosen.skipped or chosen.situation.encodings is None:
         return
     insisted = chosen.situation.request.mixed == "segments"
     yield Found(
@@ -107,6 +110,7 @@ def check_simulated(chosen: Chosen) -> Iterator[Found]:
         name=_name(chosen),
         severity=Severity.ERROR if insisted else None,
         message=f"not simulated{' and therefore not cut into segments' if insisted else ''}: {chosen.skipped}",
+        hint=chosen.instead,
     )
 
 

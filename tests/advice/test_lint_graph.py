@@ -71,11 +71,12 @@ def pixels_to_channels(bench: Any) -> Any:
 
 
 def merged_by_itself(bench: Any) -> Any:
-    """deploykit merges the dimensions, and the written model has no such tensor any more."""
-    model = bench.module("qualcomm/conftest.py").build(bench.trigger("QNN200")).model.proto
-    found = bench.ask(model)
-    assert {"QNN200", "DK210"} <= {finding.code for finding in found}
-    return found
+    """deploykit merges the dimensions of pixel shuffles and of windows by itself."""
+    build = bench.module("qualcomm/conftest.py").build
+    models = [build(case).model.proto for case in (bench.trigger("QNN200"), {"graph": WINDOWS})]
+    found = [bench.ask(model, backend=backend) for model in models for backend in ("qnn-htp", "ort-qnn")]
+    assert all({"QNN200", "DK210"} <= {finding.code for finding in each} for each in found)
+    return [finding for each in found for finding in each]
 
 
 def two_steps(bench: Any) -> Any:
@@ -116,6 +117,10 @@ def space_to_depth(bench: Any) -> Any:
     assert case["stored"]["w"][1] == (8, 4, 1, 1)
     text = "g (float[1,4,128,128] x) => (float[1,32,64,64] y) { d = SpaceToDepth <blocksize = 2> (x)  y = Conv (d, w) }"
     return {"graph": text, "stored": {"w": ("float", (32, 16, 1, 1), 0.1)}}
+
+
+WINDOWS = """g (float[1,8,8,4] x) => (float[4,16,4] y) <int64[6] a = {1,2,4,2,4,4}, int64[3] b = {4,16,4}> {
+  wide = Reshape (x, a)  moved = Transpose <perm = [0,1,3,2,4,5]> (wide)  y = Reshape (moved, b) }"""
 
 
 def wide(channels: int) -> dict[str, Any]:

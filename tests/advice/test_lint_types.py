@@ -43,6 +43,8 @@ def as_conv(bench: Any) -> Any:
     given = {"sdk": "2.41", "encodings": vit / "w8a16.v1.0.0.encodings"}
     (before,) = (f for f in bench.ask(vit / "model.onnx", "sa8775p", **given) if f.code == "QNN215")
     assert before.blocks
+    (as_qdq,) = (f for f in bench.ask(vit / "w8a16.qdq.onnx", "sa8775p", sdk="2.41") if f.code == "QNN215")
+    assert as_qdq.hint.startswith("give the float model with --encodings and --rewrite linear-to-conv")
     after = bench.ask(vit / "model.onnx", "sa8775p", rewrite=("linear-to-conv",), **given)
     assert "DK201" in {finding.code for finding in after}
     assert not [finding for finding in after if finding.blocks]

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 
 DRAFTS, QUANTIZED = "vitis_ai/test_draft_rules.py", "vitis_ai/test_quantized.py"
 Way = Callable[[Any], Any]
@@ -121,7 +122,9 @@ def cut_before(bench: Any) -> Any:
 def toolchain(bench: Any) -> None:
     """The name in the advice is one that the command knows; installing it takes gigabytes."""
     (finding,) = bench.found("VAI301")
-    rows = bench.run("toolchain", "list")["toolchains"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DEPLOYKIT_TOOLCHAINS", str(bench.folder))
+        rows = bench.run("toolchain", "list")["toolchains"]
     assert finding.hint.split()[-1] in {f"{row['name']}=={row['version']}" for row in rows}
     assert "TOOLCHAIN" in bench.text("toolchain", "install", "--help").upper()
 

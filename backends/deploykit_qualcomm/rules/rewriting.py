@@ -9,7 +9,7 @@ from deploykit.findings import SubjectKind
 from deploykit.findings.rules import Found, Registry
 from deploykit.graph.facts import GraphFacts, NodeFact
 from deploykit_qualcomm.rules.constraints import constraint
-from deploykit_qualcomm.rules.views import is_computed, listed, nodes, weight_name
+from deploykit_qualcomm.rules.views import is_computed, listed, nodes, rewrite_advice, weight_name
 
 __all__ = ["RULES"]
 
@@ -49,8 +49,7 @@ def hint_linear(situation: Situation) -> Iterator[Found]:
         for node in nodes(situation, "MatMul")
         if _rank(facts, node.inputs[0]) == 3 and weight_name(facts, node.inputs[1]) is not None
     ]
-    # No rewrite works between Q/DQ pairs.
-    hint = "give the float model with --encodings and --rewrite linear-to-conv" if facts.is_qdq else ""
+    hint = rewrite_advice(situation, "linear-to-conv")
     yield from _hint(labels, "linear layers on rank 3 could be 1x1 convolutions", hint=hint)
 
 
