@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from deploykit.deciding.choice import Chosen
 from deploykit.findings import Severity, SubjectKind, listed
@@ -13,15 +13,13 @@ from deploykit.graph import rules as graph_rules
 from deploykit.numerics import rules as comparison_rules
 from deploykit.numerics.samples import guidelines
 from deploykit.quantization import rules as encoding_rules
-from deploykit.quantization.conclusions import Origin
+
+if TYPE_CHECKING:
+    from deploykit.quantization.conclusions import Origin
 
 __all__ = ["CORE_REGISTRIES", "RULES"]
 
 RULES: Registry[Chosen] = Registry("choice")
-
-
-_EXACT = frozenset({Origin.CONSTANT, Origin.OPERATOR})
-"""Origins of a range that data cannot correct."""
 
 
 def _name(chosen: Chosen) -> str:
@@ -264,9 +262,16 @@ def check_inferred(chosen: Chosen) -> Iterator[Found]:
         kind=SubjectKind.MODEL,
         name=_name(chosen),
         message=f"{len(concluded)} tensors got an entry: {origins}" + "".join(f"; {line}" for line in told[:3]),
-        hint="nothing to do: stored values and operators bound these ranges" if _EXACT.issuperset(counts) else "",
+        hint="nothing to do: stored values and operators bound these ranges" if _are_exact(counts) else "",
         evidence={"ranges": [conclusion.to_json() for conclusion in concluded.values()]},
     )
+
+
+def _are_exact(origins: Iterable[Origin]) -> bool:
+    """True where no data can correct a range."""
+    from deploykit.quantization.conclusions import Origin
+
+    return {Origin.CONSTANT, Origin.OPERATOR}.issuperset(origins)
 
 
 @RULES.rule(

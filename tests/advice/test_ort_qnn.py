@@ -12,6 +12,7 @@ import onnx
 from deploykit.contract.sample_models import attention_net
 from deploykit.deciding.pipeline import make_plan
 
+UNCHECKED = (("vtcm_mb", "1"),)
 RULES = "ort_qnn/test_rules.py"
 Way = Callable[[Any], Any]
 
@@ -45,6 +46,13 @@ def known_devices(bench: Any) -> None:
     rows = bench.run("targets")["targets"]
     assert finding.code == "ORT001"
     assert sum(isinstance(row["soc_model"], int) for row in rows if "ort-qnn" in row["backends"]) > 20
+
+
+def unchecked_left_out(bench: Any) -> Any:
+    """An option whose first wheel nobody looked up, on an old one."""
+    old = {"sdk": "2.4.0"}
+    assert "ORT012" in {finding.code for finding in mlp("w8a8.qdq.onnx", **old, options=UNCHECKED)(bench)}
+    return mlp("w8a8.qdq.onnx", **old)(bench)
 
 
 def integers(bench: Any) -> Any:
@@ -194,8 +202,8 @@ WAYS: dict[str, Way] = {
     "ORT008 v73": sixteen_bits,
     "ORT011 another operator": lambda bench: bench.module(RULES).with_operator("Tanh"),
     "ORT011 GELU and BatchNormalization": repaired,
-    "ORT012 newest wheel": lambda bench: bench.module(RULES).draft(),
-    "ORT012 without the option": lambda bench: bench.module(RULES).draft(),
+    "ORT012 newest wheel": mlp("w8a8.qdq.onnx", options=UNCHECKED),
+    "ORT012 without the option": unchecked_left_out,
     "ORT013 LPBQ encodings": mlp("lpbq-w4a16.v1.0.0"),
     "ORT102 v73": sixteen_bits_asked,
     "ORT103 --lpbq": lpbq("sm8650"),
