@@ -34,7 +34,8 @@ _LARGEST = 1 << 30
 class Chosen:
     """The situation to plan for, how it was chosen, and what there is to say about it.
 
-    ``skipped`` is why nothing was simulated although there was a reason to; ``samples`` are what was judged on.
+    ``skipped`` is why nothing was simulated although there was a reason to, ``instead`` what can be done about that, if
+    it is known; ``samples`` are what was judged on.
     ``simplified`` is what was done to the graph before anything was chosen.
     ``rewriting`` is what was done to a float model because it was asked for by name.
     ``filled`` are the entries of gaps: tensors that nobody meant as float and that the file says nothing about.
@@ -44,6 +45,7 @@ class Chosen:
     explored: Explored | None = None
     samples: Samples | None = None
     skipped: str = ""
+    instead: str = ""
     simplified: tuple[RewriteStep, ...] = ()
     rewriting: Rewriting | None = None
     filled: Inference | None = None
@@ -133,7 +135,8 @@ def choose_way(backend: AnyBackend, situation: Situation, kept: Kept, tell: Call
         return Chosen(situation=situation)
     if situation.facts.weight_bytes > _LARGEST:
         skipped = f"{situation.facts.weight_bytes / 1e9:.1f} GB of weights are too many to simulate here"
-        return Chosen(situation=situation, skipped=skipped)
+        instead = "run 'deploykit simulate' on a machine that has the memory"
+        return Chosen(situation=situation, skipped=skipped, instead=instead)
     from deploykit.deciding.sampling import samples_of
 
     try:
@@ -144,7 +147,8 @@ def choose_way(backend: AnyBackend, situation: Situation, kept: Kept, tell: Call
     except UsageError:
         raise
     except DeploykitError as error:
-        return Chosen(situation=situation, skipped=error.what + (f" ({error.why})" if error.why else ""))
+        skipped = error.what + (f" ({error.why})" if error.why else "")
+        return Chosen(situation=situation, skipped=skipped, instead=error.next)
     changed = _changed(situation, explored.winner)
     return Chosen(situation=changed, explored=explored, samples=samples, filled=filled)
 

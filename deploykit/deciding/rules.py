@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from deploykit.deciding.choice import Chosen
 from deploykit.findings import Severity, SubjectKind, listed
@@ -13,6 +13,9 @@ from deploykit.graph import rules as graph_rules
 from deploykit.numerics import rules as comparison_rules
 from deploykit.numerics.samples import guidelines
 from deploykit.quantization import rules as encoding_rules
+
+if TYPE_CHECKING:
+    from deploykit.quantization.conclusions import Origin
 
 __all__ = ["CORE_REGISTRIES", "RULES"]
 
@@ -30,7 +33,7 @@ def _name(chosen: Chosen) -> str:
     what="The packaged model is a rewritten form of the one that was given.",
     why="Huge ranges are often artefacts of how the maths is written; rewritten, integers hold them. Each rewrite was "
     "proven equal in float32 by running both on the samples.",
-    fix="compare on your own data (--calibration), or keep the graph with --no-rewrite NAME",
+    fix="compare on your own data (--calibration), or leave a rewrite out with --no-rewrite NAME",
     sources=("ONNX Runtime, run while packaging",),
 )
 def check_rewritten(chosen: Chosen) -> Iterator[Found]:
@@ -42,8 +45,20 @@ def check_rewritten(chosen: Chosen) -> Iterator[Found]:
         kind=SubjectKind.MODEL,
         name=_name(chosen),
         message=f"rewritten by {', '.join(chosen.rewrites)}: {_gain(chosen)}",
+        hint=_ways_back(chosen),
         evidence={"rewrites": list(chosen.rewrites), "sqnr_db": None if won is None else won.way.to_json()["sqnr_db"]},
     )
+
+
+def _ways_back(chosen: Chosen) -> str:
+    """How to judge the rewrites on better samples, and how to do without them."""
+    request = chosen.situation.request
+    asked = [name for name in chosen.rewrites if name in request.rewrite]
+    chosen_here = [name for name in chosen.rewrites if name not in asked]
+    ways = [] if request.calibration is not None else ["compare on your own data (--calibration)"]
+    ways += ["do without with " + " ".join(f"--no-rewrite {name}" for name in chosen_here)] if chosen_here else []
+    ways += ["leave " + " ".join(f"--rewrite {name}" for name in asked) + " out"] if asked else []
+    return ", or ".join(ways)
 
 
 def _gain(chosen: Chosen) -> str:
@@ -61,7 +76,8 @@ def _gain(chosen: Chosen) -> str:
     "warning",
     what="The end of the model was cut off and runs on the host.",
     why="Outputs of unlike ranges share one grid when they are joined; on the host they keep their own precision.",
-    fix="run model/tail.onnx after the device (the run scripts do), or keep it whole with --no-rewrite cut-tail",
+    fix="run model/tail.onnx after the device (the run scripts do), or keep it whole with "
+    "--no-rewrite cut-tail --no-rewrite split-output --no-rewrite scale-last",
     sources=("ONNX Runtime, run while packaging",),
 )
 def check_tail(chosen: Chosen) -> Iterator[Found]:
@@ -76,12 +92,15 @@ def check_tail(chosen: Chosen) -> Iterator[Found]:
     "warning",
     what="A precision mix that could not be simulated.",
     why="Without numbers no way is better than another; the plan takes the one that changes least.",
-    fix="give --calibration data that fits the inputs, or simulate on a larger machine",
+    fix="give --calibration data that fits the inputs; run 'deploykit simulate' on a machine that has the memory",
     sources=("this run",),
 )
 def check_simulated(chosen: Chosen) -> Iterator[Found]:
-    """The reason why not; an error where segments were insisted on, for only what was simulated is cut."""
-    if not chosen.skipped:
+    """The reason why not; an error where segments were insisted on, for only what was simulated is cut.
+
+    Without encodings there is no mix: what was asked for and not done is told by DK208.
+    """
+    if not chosen.skipped or chosen.situation.encodings is None:
         return
     insisted = chosen.situation.request.mixed == "segments"
     yield Found(
@@ -89,6 +108,7 @@ def check_simulated(chosen: Chosen) -> Iterator[Found]:
         name=_name(chosen),
         severity=Severity.ERROR if insisted else None,
         message=f"not simulated{' and therefore not cut into segments' if insisted else ''}: {chosen.skipped}",
+        hint=chosen.instead,
     )
 
 
@@ -114,7 +134,7 @@ def check_refused(chosen: Chosen) -> Iterator[Found]:
     "warning",
     what="The way that was chosen loses more than is asked for, in simulation against the float model.",
     why="What quantization loses no device gives back. Limits stand beside the numbers; docs/numbers.md has reasons.",
-    fix="deploykit locate names the first operator; use wider activations or calibrate anew, or state another limit",
+    fix="deploykit locate names the first operator; use wider activations or calibrate anew",
     sources=("simulated while packaging",),
 )
 def check_quality(chosen: Chosen) -> Iterator[Found]:
@@ -242,8 +262,16 @@ def check_inferred(chosen: Chosen) -> Iterator[Found]:
         kind=SubjectKind.MODEL,
         name=_name(chosen),
         message=f"{len(concluded)} tensors got an entry: {origins}" + "".join(f"; {line}" for line in told[:3]),
+        hint="nothing to do: stored values and operators bound these ranges" if _are_exact(counts) else "",
         evidence={"ranges": [conclusion.to_json() for conclusion in concluded.values()]},
     )
+
+
+def _are_exact(origins: Iterable[Origin]) -> bool:
+    """True where no data can correct a range."""
+    from deploykit.quantization.conclusions import Origin
+
+    return {Origin.CONSTANT, Origin.OPERATOR}.issuperset(origins)
 
 
 @RULES.rule(
@@ -263,6 +291,7 @@ def check_simplified(chosen: Chosen) -> Iterator[Found]:
             kind=SubjectKind.MODEL,
             name=_name(chosen),
             message=f"{step.name}: {'; '.join(step.notes)}; {step.reason}",
+            hint=f"keep the graph as it was given with --no-rewrite {step.name}",
             evidence=step.to_json(),
         )
 

@@ -82,8 +82,7 @@ def _fixing_command(facts: GraphFacts, name: str, dims: Sequence[DynamicDim]) ->
     what="A computed tensor whose size depends on the values it is computed from, or is not known for another reason.",
     why="Memory is laid out before anything runs, so every size must be a number, whatever the inputs are. Most "
     "compilers for NPUs refuse such a node, or leave it and all that follows to the CPU.",
-    fix="move the operation out of the graph, or replace it by one of fixed size (TopK instead of NonZero); fold "
-    "constants (onnxruntime's offline graph optimization, basic level) where the size is only computed",
+    fix="move the operation out of the graph, or replace it by one of fixed size (TopK instead of NonZero)",
     sources=(f"{_IR}, section on static tensor shapes", "ONNX operator documentation"),
 )
 def check_dynamic_result(facts: GraphFacts) -> Iterator[Found]:
@@ -147,7 +146,7 @@ def check_no_opset(facts: GraphFacts) -> Iterator[Found]:
     "warning",
     what="A standard operator set newer than the installed onnx package knows.",
     why="Shapes cannot be inferred for operators that changed since, and other tools are usually further behind.",
-    fix="upgrade onnx, or convert the model down with onnx.version_converter",
+    fix="upgrade onnx, or export with an operator set that it knows",
     sources=("ONNX versioning (onnx/onnx docs/Versioning.md)",),
 )
 def check_opset_known(facts: GraphFacts) -> Iterator[Found]:
@@ -235,7 +234,7 @@ def check_non_finite(facts: GraphFacts) -> Iterator[Found]:
     what="Tensors of 64-bit floating point.",
     why="They come from Python numbers that an exporter left in double precision. Runtimes implement double for a few "
     "operators only.",
-    fix="cast them to float in the code that is exported, or convert the constants in the ONNX file",
+    fix="export in float32, or convert every float64 tensor of the ONNX file",
     sources=("pytorch/pytorch#81869", "microsoft/onnxruntime#5782"),
 )
 def check_float64(facts: GraphFacts) -> Iterator[Found]:
@@ -273,7 +272,7 @@ def check_idle_output(facts: GraphFacts) -> Iterator[Found]:
     "info",
     what="Stored tensors that nothing reads.",
     why="They make the file larger and change nothing.",
-    fix="remove them, for instance with RemoveUnusedNodesPass of the onnx-ir package",
+    fix="remove them from graph.initializer, or leave them: nothing reads them",
     sources=(f"{_IR}, section on graphs",),
 )
 def check_unread(facts: GraphFacts) -> Iterator[Found]:

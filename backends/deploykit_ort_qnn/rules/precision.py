@@ -48,7 +48,7 @@ def check_float_islands(scope: PrecisionScope) -> Iterator[Found]:
     "warning",
     what="A 16-bit tensor is narrowed to 8 bits on its way into a node, without a message.",
     why="The second operand of a MatMul of two activations is taken as a weight; attention loses accuracy by it.",
-    fix="On HTP v73 and later deploykit uses symmetric int16 there (step int16-matmul); do not switch it off.",
+    fix="Take HTP v73 or later, where deploykit uses symmetric int16 there.",
     sources=[_LAB],
 )
 def check_narrowed(scope: PrecisionScope) -> Iterator[Found]:

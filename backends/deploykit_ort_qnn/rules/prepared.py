@@ -90,7 +90,8 @@ def check_fp16(draft: Draft) -> Iterator[Found]:
     "error",
     what="Block-quantized weights are to be compiled for a chip without FP16.",
     why="The provider computes them in FP16 and refuses them on HTP v68.",
-    fix="Turn them into LPBQ with --lpbq.",
+    fix="Use per-channel int4 or int8 weights, or take a chip with v69 or later; --lpbq makes integer layers of them "
+    "there.",
     sources=[_LAB],
 )
 def check_blocks_fp16(draft: Draft) -> Iterator[Found]:
@@ -158,7 +159,7 @@ def check_narrowing(draft: Draft) -> Iterator[Found]:
     "error",
     what="The model holds something that the compiler turns into wrong numbers, or float, without a message.",
     why="Nothing but running the compiled model shows it.",
-    fix="Leave the named step switched on.",
+    fix="Nothing to do: the plan avoids it.",
     sources=[_LAB],
 )
 def check_wrong_kernels(draft: Draft) -> Iterator[Found]:
@@ -176,7 +177,7 @@ def check_wrong_kernels(draft: Draft) -> Iterator[Found]:
     "info",
     what="A place that looks like one a rewrite would help does not qualify.",
     why="The rewrite would change the result there.",
-    fix="The message says what stands in the way.",
+    fix="Nothing to do, unless the message names what you can change in the model.",
     sources=["docs/ort-qnn.md"],
 )
 def check_refusals(draft: Draft) -> Iterator[Found]:

@@ -128,7 +128,7 @@ def check_encodings_version(candidate: Candidate) -> Iterator[Found]:
     "error",
     what="Encodings that no version this route can be given is able to express.",
     why="0.6.1 cannot hold LPBQ, block or float8 entries, 1.0.0 no float8 ones.",
-    fix="choose another precision for these tensors, or a newer SDK",
+    fix="choose another precision for these tensors",
     sources=("aimet-onnx 2.42.0 (its own export refuses them)",),
 )
 def check_writable(candidate: Candidate) -> Iterator[Found]:

@@ -15,7 +15,7 @@ from deploykit.graph.facts import GraphFacts, NodeFact
 from deploykit.quantization.borders import Extension, suggest_extensions
 from deploykit.tables.capabilities import Feature, Status
 from deploykit_qualcomm.rules.constraints import constraint
-from deploykit_qualcomm.rules.views import arch, is_computed, listed, nodes, quantized, weight_name
+from deploykit_qualcomm.rules.views import arch, is_computed, listed, nodes, quantized, rewrite_advice, weight_name
 
 __all__ = ["RULES"]
 
@@ -89,7 +89,7 @@ def _row(situation: Situation) -> Feature | None:
     what="A quantized linear layer on rank 3 (MatMul and Add) whose result enters attention.",
     why="On v73 with SDK 2.41 the quantized Add got an internal 5-D layout that the kernel lacks: 'could not create "
     "op: q::linearclip', for every such layer of the encoder.",
-    fix="write the layers as 1x1 Conv on rank 4 (--rewrite linear-to-conv), or use an SDK that is known to take them",
+    fix="try --rewrite linear-to-conv, or use an SDK that is known to take them",
     sources=(*constraint("keep-4d").source, "qualcomm/aimet#4086"),
 )
 def check_rank_3_linear(situation: Situation) -> Iterator[Found]:
@@ -105,6 +105,7 @@ def check_rank_3_linear(situation: Situation) -> Iterator[Found]:
             name=labels[0],
             message=f"{len(labels)} rank-3 linear layers enter attention, which is {row.status} on {arch(situation)} "
             f"with {version}: {listed(labels)}",
+            hint=f"{rewrite_advice(situation, 'linear-to-conv')}, or use an SDK that is known to take them",
             sources=row.source,
             evidence={"nodes": labels, "status": str(row.status), "contradicts": row.contradicts},
         )

@@ -10,7 +10,7 @@ from deploykit.findings import Severity
 from deploykit.findings.rules import Found, Registry
 from deploykit.graph.ops import Trait, has
 from deploykit_qualcomm.rules.constraints import constraint
-from deploykit_qualcomm.rules.views import at_node, dynamic_matmuls, grid_of, listed, nodes, quantized
+from deploykit_qualcomm.rules.views import at_node, dynamic_matmuls, grid_of, listed, nodes, quantized, rewrite_advice
 
 __all__ = ["RULES"]
 
@@ -60,7 +60,7 @@ def _has_grid(situation: Situation, name: str) -> bool:
     "error",
     what="A Log with a uint16 output whose range is narrower than 4.",
     why="The HTP compiler of QAIRT 2.51 makes a kernel that returns the lowest value for every input; nothing is said.",
-    fix="widen the output encoding of the Log to a range of at least 4, or rewrite it with --rewrite log-range",
+    fix="widen its output encoding to a range of at least 4, or try --rewrite log-range",
     sources=("onnxruntime-qnn 2.7.0 (QAIRT 2.51) run on Linux x86-64: five-node model, emulator against CPU",),
 )
 def check_narrow_log(situation: Situation) -> Iterator[Found]:
@@ -78,7 +78,8 @@ def check_narrow_log(situation: Situation) -> Iterator[Found]:
         if width < _NARROW_LOG:
             note = "" if seen else f"; seen on 2.51, unknown on {version}"
             made = at_node(node, f"its uint16 output spans {width:.4g}, less than 4{note}", width=width)
-            yield made if seen else replace(made, severity=Severity.WARNING)
+            hint = f"widen its output encoding to a range of at least 4, or {rewrite_advice(situation, 'log-range')}"
+            yield replace(made, hint=hint, severity=None if seen else Severity.WARNING)
 
 
 @RULES.rule(

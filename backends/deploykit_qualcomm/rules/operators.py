@@ -31,7 +31,7 @@ def _rank(situation: Situation, node: NodeFact) -> int | None:
     "error",
     what="A layer or RMS normalization over another axis than the last.",
     why="The HTP operator normalizes the last axis only.",
-    fix="transpose so that the normalized axis is the last, or write it out as reductions",
+    fix="reshape the normalized axes into one that is the last, or write it out as reductions",
     sources=constraint("layernorm-last-axis").source,
 )
 def check_norm_axis(situation: Situation) -> Iterator[Found]:
@@ -177,7 +177,7 @@ def _coordinates(situation: Situation, attributes: Mapping[str, Any]) -> Any:
     what="GridSample, or a mode of it that is not taken.",
     why="Releases around 2.20 to 2.29 fail to finalize it (q::flat_from_vtcm); 2.42 on v73 takes it in fp16. Linear "
     "and nearest exist, cubic does not.",
-    fix="check it on the target first; rewrite it as Gather where it fails, and keep it in float16",
+    fix="check it on the target first; export another mode than cubic, or rewrite it as Gather where it fails",
     sources=(*constraint("gridsample").source, "qualcomm/aimet#4102 (RT-DETRv2 on 2.33)"),
 )
 def check_grid_sample(situation: Situation) -> Iterator[Found]:

@@ -9,7 +9,7 @@ from deploykit.findings import SubjectKind
 from deploykit.findings.rules import Found, Registry
 from deploykit.graph.facts import GraphFacts, NodeFact
 from deploykit_qualcomm.rules.constraints import constraint
-from deploykit_qualcomm.rules.views import is_computed, listed, nodes, weight_name
+from deploykit_qualcomm.rules.views import is_computed, listed, nodes, rewrite_advice, weight_name
 
 __all__ = ["RULES"]
 
@@ -20,12 +20,13 @@ _RMS_TAIL = ("ReduceMean", "Add", "Sqrt")
 RULES: Registry[Situation] = Registry("situation")
 
 
-def _hint(labels: list[str], message: str) -> Iterator[Found]:
+def _hint(labels: list[str], message: str, *, hint: str = "") -> Iterator[Found]:
     if labels:
         yield Found(
             kind=SubjectKind.NODE,
             name=labels[0],
             message=f"{len(labels)} {message}: {listed(labels)}",
+            hint=hint,
             evidence={"nodes": labels},
         )
 
@@ -48,7 +49,8 @@ def hint_linear(situation: Situation) -> Iterator[Found]:
         for node in nodes(situation, "MatMul")
         if _rank(facts, node.inputs[0]) == 3 and weight_name(facts, node.inputs[1]) is not None
     ]
-    yield from _hint(labels, "linear layers on rank 3 could be 1x1 convolutions")
+    hint = rewrite_advice(situation, "linear-to-conv")
+    yield from _hint(labels, "linear layers on rank 3 could be 1x1 convolutions", hint=hint)
 
 
 def _rank(facts: GraphFacts, name: str) -> int | None:
@@ -62,7 +64,7 @@ def _rank(facts: GraphFacts, name: str) -> int | None:
     "info",
     what="Attention over several heads in one MatMul.",
     why="The vendor's tools split it into single heads for language models, which the HTP schedules better.",
-    fix="qairt's own pass (MHA2SHA) does it in its language-model flow; there is no rewrite for it here",
+    fix="nothing to do here: qairt's own pass (MHA2SHA) does it in its language-model flow",
     sources=constraint("mha-to-sha").source,
 )
 def hint_heads(situation: Situation) -> Iterator[Found]:

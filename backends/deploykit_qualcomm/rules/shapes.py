@@ -121,7 +121,7 @@ def check_operands(situation: Situation) -> Iterator[Found]:
     what="A graph input or output of type int64.",
     why="It becomes int32 on the device unless it is kept explicitly; raw calibration and input files must have the "
     "type the converted graph declares, or every value is read wrong.",
-    fix="export with int32, or write raw files as int32",
+    fix="export with int32, or feed int32 where the converted graph declares it",
     sources=constraint("int64").source,
 )
 def check_int64(situation: Situation) -> Iterator[Found]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from deploykit.contract.targets import Target
 from deploykit.findings import Confidence, Severity, SubjectKind
@@ -16,6 +17,7 @@ __all__ = ["RULES"]
 RULES: Registry[Target] = Registry("target")
 
 
+_LIST = "Compare with the SDK's list of supported devices."
 _OWN = "the tables of this package (backends/deploykit_qualcomm/data/sdks)"
 
 
@@ -68,7 +70,7 @@ def check_no_htp(target: Target) -> Iterator[Found]:
     "warning",
     what="Sources disagree about the soc_model number of the chip.",
     why="A wrong number gives a binary for another SoC, or none: 'Invalid config values'.",
-    fix="Compare with the SDK's list of supported devices; set the other number with --option if that is right.",
+    fix="Compare with the SDK's list of supported devices; --option soc_model=NUMBER sets another number.",
     sources=["device tables of LiteRT and ExecuTorch, and public scripts"],
 )
 def check_soc_model_contradicted(target: Target) -> Iterator[Found]:
@@ -76,7 +78,11 @@ def check_soc_model_contradicted(target: Target) -> Iterator[Found]:
     fact = target.device.facts.get("soc_model")
     if fact is not None and (fact.contradicts or fact.alternatives):
         others = " or ".join(str(value) for value in fact.alternatives)
-        yield _target(target, f"soc_model {fact.value} or {others}: {fact.contradicts}", fact=fact)
+        found = _target(target, f"soc_model {fact.value} or {others}: {fact.contradicts}", fact=fact)
+        numbers = " or ".join(f"--option soc_model={value}" for value in fact.alternatives)
+        # Where the provider compiles, the number is deploykit's own to set.
+        sets = f"{_LIST.removesuffix('.')}; {numbers} sets another number." if target.backend == "qnn-htp" else _LIST
+        yield replace(found, hint=sets if numbers else _LIST)
 
 
 @RULES.rule(
@@ -130,7 +136,7 @@ def check_weak_facts(target: Target) -> Iterator[Found]:
     "info",
     what="The VTCM size of the chip is unknown.",
     why="Whether a single operator fits cannot be checked, and vtcm_mb stays at the SDK's own choice.",
-    fix="Set vtcm_mb with --option when you know it.",
+    fix="Put vtcm_mb into the device's file when you know it.",
     sources=["docs.qualcomm.com 80-87189-2, HTP Backend Extensions"],
 )
 def check_vtcm_unknown(target: Target) -> Iterator[Found]:

@@ -33,6 +33,7 @@ __all__ = [
     "nodes",
     "option",
     "quantized",
+    "rewrite_advice",
     "weight_name",
 ]
 
@@ -171,6 +172,12 @@ def option(situation: Situation, key: str) -> str | None:
     """The last value given for an option, by the last part of its dotted path, or None."""
     values = [value for name, value in situation.request.options if name.rsplit(".", 1)[-1] == key]
     return values[-1] if values else None
+
+
+def rewrite_advice(situation: Situation, name: str) -> str:
+    """How to ask for a rewrite by name; none works between Q/DQ pairs, so a QDQ model has to come as a float one."""
+    asked = f"--rewrite {name}"
+    return f"give the float model with --encodings and {asked}" if situation.facts.is_qdq else f"try {asked}"
 
 
 def listed(names: list[str]) -> str:

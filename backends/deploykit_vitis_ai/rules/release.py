@@ -53,7 +53,9 @@ def check_overlay(draft: Draft) -> Iterator[Found]:
     release = draft.release
     if "xclbin" in draft.device_facts and release is not None and release.version == "1.8":
         message = "Ryzen AI 1.8.0 was reported to ship no xclbin for Phoenix"
-        yield Found(kind=SubjectKind.SDK, name="Ryzen AI 1.8", message=message)
+        named = dict(draft.situation.request.options).get("xclbin")
+        handled = f"{named} is taken, as asked for" if named else None
+        yield Found(kind=SubjectKind.SDK, name="Ryzen AI 1.8", message=message, handled=handled)
 
 
 @RULES.rule(
@@ -86,7 +88,7 @@ def check_xclbin(draft: Draft) -> Iterator[Found]:
     what="The release is older than the INT8 compiler whose options are written.",
     why="Ryzen AI 1.6 brought a new INT8 compiler: target X1 and X2, no xclbin on Strix and Krackan, are its rules. "
     "What older releases want beside an xclbin is not in the tables.",
-    fix="Use Ryzen AI 1.6 or newer, or set the older release's own options with --option.",
+    fix="Use Ryzen AI 1.6 or newer.",
     sources=[_RAI],
 )
 def check_compiler(draft: Draft) -> Iterator[Found]:

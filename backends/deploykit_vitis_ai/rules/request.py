@@ -127,15 +127,18 @@ def check_calibration(draft: Draft) -> Iterator[Found]:
     "error",
     what="Encodings were given, and Quark does not take any.",
     why="The quantizer makes its own ranges; the encodings would be ignored silently.",
-    fix="Apply them to the model first ('deploykit encodings apply'), and package the QDQ model; Ryzen AI 1.6 and "
-    "newer take it.",
+    fix="Leave them out, and quantize here with --precision; for Ryzen AI 1.6 and newer, apply them to the model "
+    "('deploykit encodings apply') and package the QDQ model.",
     sources=[_RAI],
 )
 def check_encodings(draft: Draft) -> Iterator[Found]:
     """An encodings file beside a backend that quantizes itself."""
     if draft.situation.request.encodings is not None:
         name = draft.situation.request.encodings.name
-        yield Found(kind=SubjectKind.ENCODINGS, name=name, message="encodings are not read by this backend's tools")
+        message = "encodings are not read by this backend's tools"
+        # A compiler that takes power-of-two scales only refuses the model that they are applied to (VAI120).
+        hint = "Leave them out, and quantize here with --precision." if draft.product.power_of_two_only else ""
+        yield Found(kind=SubjectKind.ENCODINGS, name=name, message=message, hint=hint)
 
 
 @RULES.rule(
@@ -297,7 +300,8 @@ def check_qdq(draft: Draft) -> Iterator[Found]:
         return
     if draft.asked and not {*meant_by(draft.asked.lower())} <= {AS_IS, *quark_formats()}:
         message = f"the model is quantized already and cannot become {draft.asked}"
-        yield Found(kind=SubjectKind.MODEL, name=draft.facts.model_name, message=message)
+        hint = "Leave --precision out, or give the float model."
+        yield Found(kind=SubjectKind.MODEL, name=draft.facts.model_name, message=message, hint=hint)
     release = draft.release
     quark_made = "quark" in draft.facts.producer
     if release is not None and not quark_made and is_older(release, draft.product.foreign_qdq_since):

@@ -1,0 +1,227 @@
+"""Advice about ONNX Runtime's QNN provider, followed on the triggering cases; the compiler itself is not run here."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from deploykit.contract.sample_models import attention_net
+from deploykit.deciding.pipeline import make_plan
+
+UNCHECKED = (("vtcm_mb", "1"),)
+RULES = "ort_qnn/test_rules.py"
+Way = Callable[[Any], Any]
+
+
+def mlp(name: str, target: str = "sm8650", **more: Any) -> Way:
+    """A whole run of AIMET's network: a QDQ model, or encodings beside the float one."""
+
+    def ask(bench: Any) -> Any:
+        folder = bench.aimet / "mlp"
+        if name.endswith(".onnx"):
+            return bench.ask(folder / name, target, backend="ort-qnn", **more)
+        encodings = folder / f"{name}.encodings"
+        return bench.ask(folder / "model.onnx", target, backend="ort-qnn", encodings=encodings, **more)
+
+    return ask
+
+
+def lpbq(target: str) -> Way:
+    """Blocks with ``--lpbq``: layers with integers, and the loss of each."""
+
+    def ask(bench: Any) -> Any:
+        found = mlp("bq-w4a16.v1.0.0", target, adapter_options={"lpbq": True})(bench)
+        assert any(finding.code == "ORT013" and "dB" in finding.message for finding in found)
+        return found
+
+    return ask
+
+
+def known_devices(bench: Any) -> None:
+    (finding,) = bench.found("ORT001")
+    rows = bench.run("targets")["targets"]
+    assert finding.code == "ORT001"
+    assert sum(isinstance(row["soc_model"], int) for row in rows if "ort-qnn" in row["backends"]) > 20
+
+
+def unchecked_left_out(bench: Any) -> Any:
+    """An option whose first wheel nobody looked up, on an old one."""
+    old = {"sdk": "2.4.0"}
+    assert "ORT012" in {finding.code for finding in mlp("w8a8.qdq.onnx", **old, options=UNCHECKED)(bench)}
+    return mlp("w8a8.qdq.onnx", **old)(bench)
+
+
+def integers(bench: Any) -> Any:
+    return [*mlp("w8a8.qdq.onnx")(bench), *mlp("w4a8.qdq.onnx")(bench)]
+
+
+def corrected(bench: Any) -> Any:
+    """A grid that ONNX cannot store, and the same tensor with one that it can."""
+    lint = bench.module("qualcomm/test_lint_provider_rules.py")
+    build = bench.module("qualcomm/conftest.py").build
+    wrong, right = (build(lint.CASES["QNN242"][side]).model.proto for side in (0, 1))
+    assert "ORT007" in {finding.code for finding in bench.ask(wrong, backend="ort-qnn")}
+    return bench.ask(right, backend="ort-qnn")
+
+
+def vit(bench: Any, target: str) -> Any:
+    folder = bench.aimet / "vit"
+    encodings = folder / "w8a16.v1.0.0.encodings"
+    return bench.ask(folder / "model.onnx", target, backend="ort-qnn", encodings=encodings)
+
+
+def sixteen_bits(bench: Any) -> Any:
+    """Attention in 16 bits on v69 and on v75."""
+    assert "ORT008" in {finding.code for finding in vit(bench, "sm8450")}
+    return [*vit(bench, "sm8550"), *vit(bench, "sm8650")]
+
+
+def sixteen_bits_asked(bench: Any) -> Any:
+    """On v73 the conversion to 16 signed bits is part of the model, and nothing is narrowed behind it."""
+    asked = vit(bench, "sm8550")
+    assert any(finding.code == "ORT009" and "symmetric int16" in finding.message for finding in asked)
+    return bench.module(RULES).GOOD_TYPES
+
+
+def repaired(bench: Any) -> Any:
+    """GELU with Erf becomes one operator and BatchNormalization is folded; with that forbidden the rule speaks."""
+    models = [onnx.load(bench.aimet / "vit/model.onnx"), onnx.load(bench.aimet / "cnn/model.onnx")]
+    assert "Erf" in {node.op_type for node in models[0].graph.node}
+    encodings = [bench.aimet / "vit/w8a8.v1.0.0.encodings", bench.aimet / "cnn/w8a8.v1.0.0.encodings"]
+    found = [bench.ask(m, backend="ort-qnn", encodings=e) for m, e in zip(models, encodings, strict=True)]
+    left = bench.ask(models[0], backend="ort-qnn", encodings=encodings[0], no_rewrite=("fuse-gelu",))
+    assert "ORT011" in {finding.code for finding in left}
+    return [*found[0], *found[1]]
+
+
+def on_the_cpu(bench: Any) -> Any:
+    """The option is taken, and what the provider refuses is handled by staying on the CPU."""
+    folder = bench.aimet / "vit"
+    given = {"backend": "ort-qnn", "encodings": folder / "w8a8.v1.0.0.encodings", "no_rewrite": ("fuse-gelu",)}
+    options = (("session.disable_cpu_ep_fallback", "0"),)
+    found = bench.ask(folder / "model.onnx", options=options, **given)
+    assert [finding.handled for finding in found if finding.code == "ORT011"] != []
+    assert not [finding for finding in found if finding.blocks]
+    return bench.module(RULES).CASES["ORT110"][1]
+
+
+def not_on_the_cpu(bench: Any) -> Any:
+    """Without the option each node that is refused is a finding of its own."""
+    folder = bench.aimet / "vit"
+    given = {"backend": "ort-qnn", "encodings": folder / "w8a8.v1.0.0.encodings", "no_rewrite": ("fuse-gelu",)}
+    return bench.ask(folder / "model.onnx", **given)
+
+
+def another_mode(bench: Any) -> None:
+    """The mode goes into the options of the provider."""
+    for mode in ("3", "1"):
+        request = bench.request(
+            bench.aimet / "mlp/w8a8.qdq.onnx", backend="ort-qnn", adapter_options={"finalization_mode": int(mode)}
+        )
+        written = str(make_plan(request).to_json()["configs"])
+        assert f"'htp_graph_finalization_optimization_mode': '{mode}'" in written
+
+
+def diagnosed(bench: Any) -> None:
+    """Messages of the compiler that are known."""
+    excerpts = tomllib.loads((bench.quark.parent / "logs/known_errors.toml").read_text("utf-8"))["qualcomm"]
+    log = bench.folder / "compile.log"
+    log.write_text("\n".join(texts[0] for texts in list(excerpts.values())[:20]))
+    assert len(bench.run("diagnose", str(log), status=1)["causes"]) >= 3
+
+
+def run_script(bench: Any) -> None:
+    """The package has the script, and it takes these words."""
+    import subprocess
+    import sys
+
+    out = packaged(bench)
+    asked = [sys.executable, str(out / "scripts/run.py"), "--help"]
+    told = subprocess.run(asked, capture_output=True, text=True, check=True, timeout=120).stdout
+    assert "--compare" in told
+    assert (out / "model/model.onnx").is_file()
+
+
+def packaged(bench: Any) -> Path:
+    import deploykit
+
+    out = bench.folder / "package"
+    model = bench.aimet / "mlp/w8a8.qdq.onnx"
+    deploykit.package(model, target="sm8650", backend="ort-qnn", out=out, compile=False)
+    return Path(out)
+
+
+def soc_model_written(bench: Any) -> None:
+    request = bench.request(bench.aimet / "mlp/w8a8.qdq.onnx", backend="ort-qnn")
+    assert "'soc_model': '57'" in str(make_plan(request).to_json()["configs"])
+
+
+def located(bench: Any) -> None:
+    folder = bench.aimet / "vit"
+    files = [str(folder / "model.onnx"), "--encodings", str(folder / "w8a8.v1.0.0.encodings")]
+    assert bench.run("locate", *files, "--threshold", "30", status=1)["first"]["node"]
+
+
+def provider_options(bench: Any) -> None:
+    rows = bench.run("compat", "provider-option")["rows"]
+    assert "vtcm_mb" in str(rows)
+
+
+def wheels(bench: Any) -> Any:
+    """A pair that is listed as supported, as what is installed."""
+    rows = [row for row in bench.run("compat", "wheel")["rows"] if row["status"] == "supported"]
+    made = bench.module(RULES)
+    listed = str(rows)
+    assert made.INSTALLED["wheel"] in listed
+    return made.EnvironmentScope(installed=made.INSTALLED, planned=made.WHEEL)
+
+
+def extra(bench: Any) -> Any:
+    """The extra is one of this project's, and holds the wheel."""
+    root = Path(__file__).parents[2]
+    extras = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    assert any(line.startswith("onnxruntime-qnn") for line in extras["ort-qnn"])
+    return bench.clean("ORT140")
+
+
+WAYS: dict[str, Way] = {
+    "ORT001 deploykit targets": known_devices,
+    "ORT002 --encodings": mlp("w8a8.v1.0.0"),
+    "ORT002 QDQ": mlp("w8a8.qdq.onnx"),
+    "ORT003 integers": integers,
+    "ORT004 quantized": mlp("w8a8.qdq.onnx", "sm8350"),
+    "ORT005 per channel": mlp("w4a8.v1.0.0", "sm8350"),
+    "ORT005 v69": mlp("bq-w4a16.v1.0.0", "sm8450"),
+    "ORT005 --lpbq on v69": lpbq("sm8450"),
+    "ORT006 --lpbq": lpbq("sm8650"),
+    "ORT007 corrected": corrected,
+    "ORT008 v73": sixteen_bits,
+    "ORT011 another operator": lambda bench: bench.module(RULES).with_operator("Tanh"),
+    "ORT011 GELU and BatchNormalization": repaired,
+    "ORT012 newest wheel": mlp("w8a8.qdq.onnx", options=UNCHECKED),
+    "ORT012 without the option": unchecked_left_out,
+    "ORT013 LPBQ encodings": mlp("lpbq-w4a16.v1.0.0"),
+    "ORT102 v73": sixteen_bits_asked,
+    "ORT103 --lpbq": lpbq("sm8650"),
+    "ORT105 quantized": lambda bench: bench.module(RULES).GOOD_TYPES,
+    "ORT105 FP16": lambda bench: bench.ask(bench.saved(attention_net()), "sm8450", backend="ort-qnn"),
+    "ORT110 another operator": lambda bench: bench.module(RULES).FINE,
+    "ORT110 on the CPU": on_the_cpu,
+    "ORT111 diagnose": diagnosed,
+    "another mode": another_mode,
+    "ORT114 not on the CPU": not_on_the_cpu,
+    "ORT121 run.py": run_script,
+    "ORT122 locate": located,
+    "ORT130 written": soc_model_written,
+    "ORT131 compat": provider_options,
+    "ORT140 extra": extra,
+    "ORT142 compat wheel": wheels,
+}
+
+
+def test_what_is_advised_helps(advice: Any, bench: Any) -> None:
+    bench.follow(advice, WAYS)

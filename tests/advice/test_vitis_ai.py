@@ -1,0 +1,188 @@
+"""Advice about Vitis AI and Ryzen AI, followed on the triggering cases."""
+
+from __future__ import annotations
+
+import shlex
+import tomllib
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+DRAFTS, QUANTIZED = "vitis_ai/test_draft_rules.py", "vitis_ai/test_quantized.py"
+Way = Callable[[Any], Any]
+
+
+def draft(model: str | tuple[str, ...] = "", **request: Any) -> Way:
+    """A draft of a model of the fixtures, or of a chain of operators."""
+
+    def make(bench: Any) -> Any:
+        made = bench.module(DRAFTS)
+        return made.draft(made.chain(*model) if isinstance(model, tuple) else model, **request)
+
+    return make
+
+
+def ask(bench: Any, model: Any, target: str = "vek385", **request: Any) -> Any:
+    return bench.ask(model, target, backend="vitis-ai", **request)
+
+
+def listed_devices(bench: Any) -> None:
+    """Every device that is listed for this backend resolves, and its formats stand there."""
+    served = [row["id"] for row in bench.run("targets")["targets"] if "vitis-ai" in row["backends"]]
+    assert {"vek385", "strix"} <= set(served)
+    for device in served:
+        made = bench.module(DRAFTS).draft(target=device)
+        if not bench.look("VAI101", made):
+            assert made.offered
+
+
+def offered(code: str) -> Way:
+    """Each format that the finding lists for the device."""
+
+    def make(bench: Any) -> Any:
+        given = bench.trigger(code)
+        device = given.situation.target.device.id
+        assert given.offered
+        return [
+            finding
+            for precision in given.offered
+            for finding in bench.look(code, bench.module(DRAFTS).draft(target=device, precision=precision))
+        ]
+
+    return make
+
+
+def calibrated(bench: Any) -> Any:
+    """Real data in the place of none, on the whole path."""
+    np.save(bench.folder / "images.npy", np.random.default_rng(0).random((200, 3, 64, 64), dtype=np.float32))
+    model = bench.quark / "fp32.onnx"
+    assert "VAI105" in {finding.code for finding in ask(bench, model, precision="vint8")}
+    return ask(bench, model, precision="vint8", calibration=bench.folder / "images.npy")
+
+
+def applied(bench: Any) -> Any:
+    """AIMET's encodings as Q/DQ nodes, which the compiler of Ryzen AI takes."""
+    cnn, out = bench.aimet / "cnn", bench.folder / "qdq.onnx"
+    encodings = cnn / "w8a8.v1.0.0.encodings"
+    before = ask(bench, cnn / "model.onnx", "strix", encodings=encodings, precision="a8w8")
+    assert "VAI106" in {finding.code for finding in before}
+    bench.run("encodings", "apply", str(encodings), "--model", str(cnn / "model.onnx"), "-o", str(out))
+    after = ask(bench, out, "strix")
+    assert not [finding for finding in after if finding.blocks]
+    return after
+
+
+def proposed(bench: Any) -> Any:
+    """``deploykit evaluate --model`` names an exclusion that can be given as it stands."""
+    sides = [str(bench.quark / name) for name in ("output_fp32", "output_vint8")]
+    answer = bench.run("evaluate", *sides, "--model", str(bench.quark / "fp32.onnx"), "--target", "vek385", status=1)
+    (dead,) = (finding for finding in answer["findings"] if finding["code"] == "DK601")
+    words = shlex.split(dead["hint"])
+    return draft("fp32.onnx", precision="mixed", exclude_subgraph=(words[words.index("--exclude-subgraph") + 1],))(
+        bench
+    )
+
+
+def proposal(bench: Any) -> Any:
+    """The options of the advice, as they are printed."""
+    (finding,) = bench.found("VAI128")
+    words = shlex.split(finding.hint)
+    given = dict(zip(words[::2], words[1::2], strict=True))
+    return draft("fp32.onnx", precision=given["--precision"], exclude_subgraph=(given["--exclude-subgraph"],))(bench)
+
+
+def compared(bench: Any) -> None:
+    """Two folders of outputs that are unlike: the command says so."""
+    rng = np.random.default_rng(0)
+    for name, values in (("cpu", rng.normal(size=(1, 64))), ("npu", rng.normal(size=(1, 64)))):
+        (bench.folder / name).mkdir()
+        np.savez(bench.folder / name / "0.npz", y=values.astype(np.float32))
+    sides = [str(bench.folder / name) for name in ("cpu", "npu")]
+    answer = bench.run("evaluate", *sides, "--min-cosine", "0.99", status=1)
+    assert "DK608" in {finding["code"] for finding in answer["findings"]}
+
+
+def start_left_out(bench: Any) -> Any:
+    """A start from which no way leads to the ends."""
+    post = bench.module(DRAFTS).POST
+    starts, ends = post.split(":")
+    given = bench.module(DRAFTS).draft("fp32.onnx", exclude_subgraph=("/post/Slice,/post/Concat_1:/post/Sigmoid",))
+    assert "leave this start out" in {finding.hint for finding in bench.look("VAI108", given)}
+    return bench.module(DRAFTS).draft("fp32.onnx", exclude_subgraph=(f"{starts}:{ends}",))
+
+
+def cut_before(bench: Any) -> Any:
+    """The chain without the operator at its beginning."""
+    return draft(("Relu",))(bench)
+
+
+def toolchain(bench: Any) -> None:
+    """The name in the advice is one that the command knows; installing it takes gigabytes."""
+    (finding,) = bench.found("VAI301")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DEPLOYKIT_TOOLCHAINS", str(bench.folder))
+        rows = bench.run("toolchain", "list")["toolchains"]
+    assert finding.hint.split()[-1] in {f"{row['name']}=={row['version']}" for row in rows}
+    assert "TOOLCHAIN" in bench.text("toolchain", "install", "--help").upper()
+
+
+def explained(bench: Any) -> None:
+    """A message of a compiler that put nothing on the NPU is one that the command knows."""
+    excerpts = tomllib.loads((bench.quark.parent / "logs/known_errors.toml").read_text("utf-8"))["vitis"]
+    log = bench.folder / "compile.log"
+    log.write_text("\n".join(texts[0] for texts in excerpts.values()))
+    assert len(bench.run("diagnose", str(log), status=1)["causes"]) >= 3
+
+
+def options(**values: str) -> Way:
+    """The keys are documented ones, taken by the whole path, and stand in the configuration."""
+
+    def make(bench: Any) -> None:
+        from deploykit.deciding.pipeline import make_plan
+
+        given = {"precision": "bf16", "options": tuple(values.items())}
+        plan = make_plan(bench.request(bench.quark / "fp32.onnx", "vek385", backend="vitis-ai", **given))
+        written = str(plan.to_json()["configs"])
+        assert all(key in written for key in values)
+
+    return make
+
+
+WAYS: dict[str, Way] = {
+    "VAI101 deploykit targets": listed_devices,
+    "VAI102 a format it has": offered("VAI102"),
+    "VAI104 a format it has": offered("VAI104"),
+    "VAI105 --calibration": calibrated,
+    "VAI106 deploykit encodings apply": applied,
+    "VAI108 start left out": start_left_out,
+    "VAI109 --exclude-subgraph": draft(
+        "fp32.onnx", precision="mixed", exclude_subgraph=("/post/Slice,/post/Slice_1,/post/Sigmoid:/post/Concat_1",)
+    ),
+    "VAI109 deploykit evaluate": proposed,
+    "VAI110 mixed": draft(precision="mixed", exclude_node=("conv",)),
+    "VAI114 float model": draft("fp32.onnx", precision="bf16"),
+    "VAI114 newer release": draft("../aimet/cnn/w8a8.qdq.onnx", target="strix", precision=None, sdk="1.6"),
+    "VAI116 xclbin": draft(target="phoenix", precision="xint8", sdk="1.8", options=(("xclbin", "4x4.xclbin"),)),
+    "VAI117 left out": draft(target="strix", precision="xint8", sdk="1.7"),
+    "VAI120 float model": draft("fp32.onnx", precision="vint8"),
+    "VAI122 opset 17": lambda bench: bench.module(DRAFTS).draft(bench.module(DRAFTS).chain("Relu", opset=17)),
+    "VAI123 cut": cut_before,
+    "VAI123 cpu_partition": draft(("NonZero",), options=(("cpu_partition", "true"),)),
+    "VAI124 replaced": draft(("Elu",)),
+    "VAI126 deploykit evaluate": compared,
+    "VAI127 in float": draft(("Clip",), precision="mixed", exclude_node=("n0",)),
+    "VAI128 proposal": proposal,
+    "VAI209 opset 17": lambda bench: replace(bench.module(QUANTIZED).VINT8, last_opset=17),
+    "VAI301 deploykit toolchain": toolchain,
+    "VAI401 diagnose": explained,
+    "VAI402 options": options(keep_outputs="true", logging_level="info"),
+    "VAI402 diagnose": explained,
+    "VAI403 option": options(threshold_gops_percent="5"),
+}
+
+
+def test_what_is_advised_helps(advice: Any, bench: Any) -> None:
+    bench.follow(advice, WAYS)
