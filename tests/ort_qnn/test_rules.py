@@ -265,6 +265,15 @@ def test_the_line_of_the_log_that_says_why_is_kept(log: tuple[str, ...], cause: 
     assert dict(finding.evidence) == cause
 
 
+@pytest.mark.parametrize(("made_type", "words"), [("Float16", "float16"), ("Float32", "float32"), ("", "")])
+def test_a_float_island_says_what_became_of_it(made_type: str, words: str) -> None:
+    scope = types(graph(("uint16", "float32", "int8")), made(made_type) if made_type else None)
+    (finding,) = rules()["ORT101"].run(scope)
+    assert ("after optimization" in finding.message) is bool(made_type)
+    assert f"({words} after optimization)" in finding.message or not words
+    assert finding.evidence["made"] == (words or "unknown")
+
+
 def test_strict_makes_a_change_of_precision_an_error() -> None:
     for code in ("ORT101", "ORT102", "ORT103", "ORT104"):
         scope = CASES[code][0]()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -155,6 +156,21 @@ def test_borders_are_counted_and_an_extension_is_named(lint: Lint) -> None:
     (extension,) = finding.evidence["extension"]
     assert extension["removed"] >= 1
     assert "would remove" in finding.message
+
+
+def island(operators: int) -> Case:
+    """Quantized operators between two float ones: only all of them together in float remove a border."""
+    names = [f"t{number}" for number in range(operators + 1)]
+    chained = "  ".join(f"{after} = Tanh ({before})" for before, after in pairwise(names))
+    graph = f"f = Relu (x)  t0 = Sigmoid (f)  {chained}  e = Sigmoid ({names[-1]})  y = Neg (e)"
+    return {"graph": f"g (float[4] x) => (float[4] y) {{ {graph} }}", "encodings": dict.fromkeys(names, U8)}
+
+
+@pytest.mark.parametrize(("operators", "named"), [(1, True), (12, True), (13, False)])
+def test_an_extension_has_at_most_twelve_operators(operators: int, named: bool, lint: Lint) -> None:
+    (finding,) = lint(island(operators))["QNN270"]
+    assert len(finding.evidence["borders"]) == 2
+    assert [len(more["nodes"]) for more in finding.evidence["extension"]] == ([operators] if named else [])
 
 
 def test_narrow_logs_warn_where_nobody_has_looked(lint: Lint) -> None:

@@ -147,6 +147,15 @@ def test_each_rule_fires_and_stays_silent(code: str, as_expected: Callable[[str,
 
 
 @pytest.mark.parametrize(
+    ("asked", "exact"),
+    [("", True), ("6.2", True), ("6.2.0", True), ("6.2.7", True), ("6.3", False), ("6.1.2", False), ("7.2", False)],
+)
+def test_a_patch_release_belongs_to_its_series(asked: str, exact: bool) -> None:
+    release = next(release for release in releases() if (release.name, release.version) == ("Vitis AI", "6.2"))
+    assert Choice(requested=asked, release=release).exact is exact
+
+
+@pytest.mark.parametrize(
     ("op", "target", "opset", "severity"),
     [
         ("Relu", "vek385", 20, ""),
