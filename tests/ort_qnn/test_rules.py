@@ -274,6 +274,15 @@ def test_a_float_island_says_what_became_of_it(made_type: str, words: str) -> No
     assert finding.evidence["made"] == (words or "unknown")
 
 
+@pytest.mark.parametrize(
+    ("intended", "words"), [({"y": "uint16"}, "y is meant to be uint16"), ({"x": "uint16"}, "y has no encoding")]
+)
+def test_a_float_island_says_what_was_meant(intended: dict[str, str], words: str) -> None:
+    scope = replace(types(graph(("uint16", "float32", "int8"))), intended=intended)
+    (finding,) = rules()["ORT101"].run(scope)
+    assert finding.message.endswith(f"; {words}")
+
+
 def test_strict_makes_a_change_of_precision_an_error() -> None:
     for code in ("ORT101", "ORT102", "ORT103", "ORT104"):
         scope = CASES[code][0]()

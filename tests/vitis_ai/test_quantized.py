@@ -149,6 +149,39 @@ def test_a_format_asks_only_what_its_row_says(precision: str, found: set[str]) -
     assert {finding.code for finding in QUANTIZED_RULES.run(odd(precision))} & asked == found
 
 
+@pytest.mark.parametrize("code", ["VAI202", "VAI203", "VAI204"])
+def test_evidence_stops_at_fifty_tensors(code: str) -> None:
+    """The message counts them all."""
+    wrong = next(grid for grid in odd("vint8").grids if grid.dtype == "uint16")
+    (finding,) = QUANTIZED_RULES[code].run(replace(odd("vint8"), grids=(wrong,) * 60))
+    assert finding.message.startswith("60 ")
+    assert len(finding.evidence["tensors"]) == 50
+
+
+@pytest.mark.parametrize(
+    ("inner", "stored", "found"), [("stays", False, True), ("other", False, False), ("other", True, True)]
+)
+def test_what_is_quantized_inside_of_what_was_excluded(inner: str, stored: bool, found: bool, tmp_path: Path) -> None:
+    """A pair between two excluded nodes, or on a weight of one; the pair at the border of the region is wanted."""
+    quantize = helper.make_node("QuantizeLinear", ["a", "s", "z"], ["q"])
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"], inner),
+        *([] if stored else [quantize]),
+        helper.make_node("DequantizeLinear", ["w" if stored else "q", "s", "z"], ["d"]),
+        helper.make_node("Add", ["a", "d"], ["y"], "stays too"),
+    ]
+    arrays = {"s": np.float32(0.5), "z": np.int8(0), "w": np.ones(4, np.int8)}
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in "xy"]
+    kept = [numpy_helper.from_array(np.array(value), name) for name, value in arrays.items()]
+    graph = helper.make_graph(nodes, "g", values[:1], values[1:], kept)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), tmp_path / "m.onnx")
+    excluded = frozenset({"stays", "stays too"})
+    told = QUANTIZED_RULES["VAI206"].run(
+        inspect_quantized(tmp_path / "m.onnx", precision="mixed", excluded=excluded, source=None)
+    )
+    assert [finding.message for finding in told] == (["excluded and still quantized: stays too"] if found else [])
+
+
 @pytest.mark.parametrize(
     ("op_type", "output", "gone"),
     [
