@@ -1,0 +1,328 @@
+"""The bounds of single operators, number by number: soundness alone would let them be as loose as they like."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import onnx.parser
+import pytest
+
+from deploykit.graph.graph_copy import GraphCopy
+from deploykit.graph.intervals import Interval, graph_bounds
+
+INF = math.inf
+ALL = (-INF, INF)
+STORED: dict[str, Any] = {
+    "half": np.float32(0.5),
+    "two": np.float32(2),
+    "three": np.float32(3),
+    "four": np.float32(4),
+    "minus": np.float32(-1),
+    "square": np.float32(2.5),
+    "nothing": np.float32(0),
+    "u8": np.uint8(3),
+    "i8": np.int8(-2),
+    "u16": np.uint16(0),
+    "axis1": np.int64(1),
+    "axes": np.array([1, 2], np.int64),
+    "w4": np.array([[1, -2], [3, 4], [0, 1], [-1, 0]], np.float32),
+    "left": np.array([[1, -2, 3], [0, 0, -1]], np.float32),
+    "bias2": np.array([10, 20], np.float32),
+    "kernel": np.array([[[1, -2], [3, 0], [0, 4]], [[-1, 0], [0, 0], [0, 0]]], np.float32),
+    "grouped": np.array([[[1, -2]], [[3, 4]], [[5, 6]], [[-7, 8]]], np.float32),
+    "scale3": np.array([1, -2, 3], np.float32),
+    "shift3": np.array([0, 1, 2], np.float32),
+    "mean3": np.array([1, 2, 3], np.float32),
+    "var3": np.array([1, 4, 9], np.float32),
+    "scale4": np.array([1, 2, 3, -4], np.float32),
+    "shift4": np.array([0, 0, 10, 0], np.float32),
+}
+SHAPES = {"x": "2,3,4", "z": "2,3,4", "g": "2,4,4", "n": "2,3,4", "m": "3,4"}
+TYPES = {"n": "int32"}
+
+
+def bound(body: str, opset: int = 17, **ends: Interval) -> Interval:
+    """The bounds of ``y``; of the inputs ``g`` has four channels, ``n`` holds integers and ``m`` has rank 2."""
+    inputs = ", ".join(f"{TYPES.get(name, 'float')}[{shape}] {name}" for name, shape in SHAPES.items())
+    text = f'<ir_version: 8, opset_import: ["" : {opset}]> g ({inputs}) => (float y) {{ {body} }}'
+    model = onnx.parser.parse_model(text)
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(np.asarray(v), k) for k, v in STORED.items())
+    return graph_bounds(GraphCopy(model), ends)["y"]
+
+
+NODES = [
+    ("Abs (x)", (0, 3)),
+    ("Add (x, z)", (-3, 3)),
+    ("Sub (x, z)", (-4, 2)),
+    ("Sub (x, x)", (0, 0)),
+    ("Mul (x, z)", (-3, 2)),
+    ("Mul (x, x)", (0, 9)),
+    ("Div (x, four)", (-0.75, 0.5)),
+    ("Div (x, minus)", (-2, 3)),
+    ("Div (x, z)", ALL),
+    ("Div (four, x)", ALL),
+    ("Neg (x)", (-2, 3)),
+    ("Reciprocal (x)", ALL),
+    ("Reciprocal (z)", (1, INF)),
+    ("Max (x, z)", (0, 2)),
+    ("Min (x, z)", (-3, 1)),
+    ("Sum (x, z, z)", (-3, 4)),
+    ("Mean (x, z)", (-1.5, 1.5)),
+    ("Relu (x)", (0, 2)),
+    ("LeakyRelu <alpha = 0.5> (x)", (-1.5, 2)),
+    ("LeakyRelu (x)", (-0.03, 2)),
+    ("LeakyRelu <alpha = -1.0> (x)", (0, 3)),
+    ("PRelu (x, half)", (-1.5, 2)),
+    ("PRelu (x, minus)", (0, 5)),
+    ("Elu (x)", (math.expm1(-3), 2)),
+    ("Elu <alpha = 2.0> (x)", (2 * math.expm1(-3), 2)),
+    ("Elu <alpha = -2.0> (x)", ALL),
+    ("Selu <alpha = 1.0, gamma = 2.0> (x)", (2 * math.expm1(-3), 4)),
+    ("Selu (x)", (1.05070102 * 1.67326319 * math.expm1(-3), 2 * 1.05070102)),
+    ("Selu <gamma = -1.0> (x)", ALL),
+    ("Selu <alpha = -1.0> (x)", ALL),
+    ("HardSigmoid (x)", (0, 0.9)),
+    ("HardSigmoid <alpha = 0.1, beta = 0.4> (x)", (0.1, 0.6)),
+    ("HardSwish (x)", (-0.375, 2)),
+    ("HardSwish (z)", (0, 1)),
+    ("Softplus (x)", (math.log1p(math.exp(-3)), math.log1p(math.exp(2)))),
+    ("Softsign (x)", (-0.75, 2 / 3)),
+    ("Sign (x)", (-1, 1)),
+    ("Sign (z)", (0, 1)),
+    ("Sigmoid (x)", (1 / (1 + math.exp(3)), 1 / (1 + math.exp(-2)))),
+    ("Sqrt (x)", (0, math.sqrt(2))),
+    ("Log (x)", (-INF, math.log(2))),
+    ("Exp (x)", (math.exp(-3), math.exp(2))),
+    ("Ceil (x)", (-3, 2)),
+    ("Sin (x)", (-1, 1)),
+    ("Acos (x)", (0, math.pi)),
+    ("Asin (x)", (-math.pi / 2, math.pi / 2)),
+    ("LpNormalization (x)", (-1, 1)),
+    ("Not (x)", (0, 1)),
+    ("Pow (x, nothing)", (1, 1)),
+    ("Pow (x, two)", (0, 9)),
+    ("Pow (x, three)", (-27, 8)),
+    ("Pow (x, minus)", ALL),
+    ("Pow (z, minus)", ALL),
+    ("Pow (x, half)", (0, math.sqrt(2))),
+    ("Pow (x, square)", (0, 2**2.5)),
+    ("Pow (x, z)", ALL),
+    ("Clip (x, minus, half)", (-1, 0.5)),
+    ("Clip (x, , half)", (-3, 0.5)),
+    ("Clip (x, minus)", (-1, 2)),
+    ("Clip (x, z)", (-3, 2)),
+    ("LogSoftmax <axis = -1> (x)", (-5 - math.log(4), 0)),
+    ("LogSoftmax <axis = 1> (x)", (-5 - math.log(3), 0)),
+    ("Mod (x, four)", (0, 4)),
+    ("Mod (x, minus)", (-1, 0)),
+    ("Mod <fmod = 1> (x, four)", (-3, 2)),
+    ("Mod <fmod = 1> (x, half)", (-0.5, 0.5)),
+    ("Mod <fmod = 1> (z, half)", (0, 0.5)),
+    ("QuantizeLinear (x, half)", (0, 255)),
+    ("QuantizeLinear (x, half, u8)", (0, 255)),
+    ("QuantizeLinear (x, half, i8)", (-128, 127)),
+    ("QuantizeLinear (x, half, u16)", (0, 65535)),
+    ("DequantizeLinear (x, half)", (-1.5, 1)),
+    ("DequantizeLinear (x, half, i8)", (-0.5, 2)),
+    ("DequantizeLinear (x, z)", ALL),
+    ("Cast <to = 9> (x)", (0, 1)),
+    ("Cast <to = 10> (x)", (-3, 2)),
+    ("Cast <to = 3> (x)", (-3, 2)),
+    ("Cast <to = 2> (x)", (0, 255)),
+    ("Cast <to = 2> (z)", (0, 1)),
+    ("Cast <to = 8> (x)", ALL),
+    ("Concat <axis = 1> (x, z)", (-3, 2)),
+    ("Where (n, x, z)", (-3, 2)),
+    ("Where (x, z, z)", (0, 1)),
+    ("ArgMax <axis = 1> (x)", (0, 2)),
+    ("ArgMax <axis = 3> (x)", (0, INF)),
+    ("ArgMin (x)", (0, 1)),
+    ("Hardmax (x)", (0, 1)),
+    ("Shape (x)", (0, INF)),
+    ("Trilu (four)", (0, 4)),
+    ("Pad (x, axes, four)", (-3, 4)),
+    ("Pad (x, axes)", (-3, 2)),
+    ("Pad (four, axes)", (0, 4)),
+    ('Pad <mode = "edge"> (x, axes, four)', (-3, 2)),
+    ("ScatterElements (x, n, four)", (-3, 4)),
+    ('ScatterElements <reduction = "add"> (x, n, four)', ALL),
+    ("GridSample (four, z)", (0, 4)),
+    ('GridSample <mode = "bicubic"> (x, z)', ALL),
+    ("Resize (x, , axes)", (-3, 2)),
+    ('Resize <mode = "cubic"> (x, , axes)', ALL),
+    ('Resize <mode = "linear"> (x, , axes)', (-3, 2)),
+    ('Resize <coordinate_transformation_mode = "tf_crop_and_resize"> (x, , axes)', ALL),
+    ("OneHot (n, axis1, x)", (-3, 2)),
+    ("Range (z, four, half)", (0, 4)),
+    ("LSTM (x, z, z)", (-1, 1)),
+    ("LSTM (x, z, z, , , x)", (-3, 2)),
+    ("LSTM <clip = 1.0> (x, z, z)", ALL),
+    ('LSTM <activations = ["Relu"]> (x, z, z)', ALL),
+    ("MatMul (x, w4)", (-19, 16)),
+    ("MatMul (left, x)", (-16, 14)),
+    ("Gemm (m, w4)", (-19, 16)),
+    ("Gemm <alpha = 2.0> (m, w4)", (-38, 32)),
+    ("Gemm (m, w4, bias2)", (-4, 36)),
+    ("Gemm <beta = 2.0> (m, w4, bias2)", (1, 56)),
+    ("Gemm <transB = 1> (m, left)", (-16, 14)),
+    ("Gemm (m, x)", (-24, 36)),
+    ("Gemm <transA = 1> (m, x)", (-18, 27)),
+    ("Conv (x, kernel)", (-28, 22)),
+    ("Conv (x, kernel, bias2)", (-18, 32)),
+    ("Conv <pads = [0, 1]> (four, kernel)", (-8, 32)),
+    ('Conv <auto_pad = "VALID"> (four, kernel)', (-4, 24)),
+    ('Conv <auto_pad = "SAME_UPPER"> (four, kernel)', (-8, 32)),
+    ("Conv (x, z)", ALL),
+    ("ConvTranspose <group = 2> (g, grouped)", (-52, 52)),
+    ("ConvTranspose (g, grouped)", (-72, 72)),
+    ("ConvTranspose <group = 3> (g, grouped)", ALL),
+    ("ReduceSum (x, axes)", (-36, 24)),
+    ("ReduceSum (x)", (-72, 48)),
+    ("ReduceSum (z, n)", (0, INF)),
+    ("ReduceSum <noop_with_empty_axes = 1> (x)", ALL),
+    ("ReduceSum <noop_with_empty_axes = 1> (x, axis1)", (-9, 6)),
+    ("ReduceL1 <axes = [1]> (x)", (0, 9)),
+    ("ReduceL2 <axes = [2]> (x)", (0, 6)),
+    ("ReduceSumSquare <axes = [2]> (x)", (0, 36)),
+    ("ReduceLogSumExp <axes = [1]> (x)", (-3, 2 + math.log(3))),
+    ("ReduceMean <axes = [1]> (x)", (-3, 2)),
+    ("CumSum (x, axis1)", (-9, 6)),
+    ("CumSum (x, n)", ALL),
+    ("CumSum (z, axis1)", (0, 3)),
+    ("LayerNormalization (x, scale4, shift4)", (-8, 16)),
+    ("LayerNormalization (x, scale4)", (-8, 8)),
+    ("LayerNormalization <axis = 1> (x, half, nothing)", (-math.sqrt(12) / 2, math.sqrt(12) / 2)),
+    ("LayerNormalization (x, z, z)", (-2, 3)),
+    ("InstanceNormalization (x, scale3, shift3)", (-4, 8)),
+    ("BatchNormalization <epsilon = 0.0> (x, scale3, shift3, mean3, var3)", (-4, 6)),
+    ("BatchNormalization <training_mode = 1> (x, scale3, shift3, mean3, var3)", ALL),
+    ("BatchNormalization (x, scale3, shift3, z, var3)", ALL),
+]
+"""``x`` and ``m`` lie in [-3, 2], ``z`` in [0, 1], ``g`` in [-2, 2], ``n`` in [-7, 8]."""
+
+
+@pytest.mark.parametrize(("node", "expected"), NODES, ids=[node for node, _ in NODES])
+def test_one_operator(node: str, expected: Interval) -> None:
+    found = bound(f"y = {node}", x=(-3, 2), z=(0, 1), g=(-2, 2), n=(-7, 8), m=(-3, 2))
+    assert found == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("node", "x", "expected"),
+    [
+        ("Abs (x)", (-3, -2), (2, 3)),
+        ("Abs (x)", (0, 2), (0, 2)),
+        ("Abs (x)", (-2, 0), (0, 2)),
+        ("Mul (x, x)", (-3, -2), (4, 9)),
+        ("Reciprocal (x)", (2, 4), (0.25, 0.5)),
+        ("Reciprocal (x)", (-4, -2), (-0.5, -0.25)),
+        ("Reciprocal (x)", (-4, 0), (-INF, -0.25)),
+        ("Reciprocal (x)", (0, 0), ALL),
+        ("Relu (x)", (-3, -2), (0, 0)),
+        ("LeakyRelu <alpha = 0.5> (x)", (-4, -2), (-2, -1)),
+        ("LeakyRelu <alpha = -1.0> (x)", (0, 2), (0, 2)),
+        ("LeakyRelu <alpha = -1.0> (x)", (-2, 0), (0, 2)),
+        ("HardSwish (x)", (-0.25, 1), (-0.25, 1)),
+        ("HardSwish (x)", (1, 2), (0, 2)),
+        ("HardSigmoid (x)", (-3, 5), (0, 1)),
+        ("Pow (x, minus)", (-4, -2), (-0.5, -0.25)),
+        ("Pow (x, minus)", (2, 4), (0.25, 0.5)),
+        ("Pow (x, three)", (-3, -2), (-27, -8)),
+        ("Pow (x, half)", (4, 9), (2, 3)),
+        ("Pow (x, three)", (-1e200, 1e200), ALL),
+        ("Pow (x, two)", (1e200, 1e201), (INF, INF)),
+        ("Exp (x)", (709, 710), (math.exp(709), INF)),
+        ("Log (x)", (0, INF), ALL),
+        ("Log (x)", (1, math.e), (0, 1)),
+        ("Sigmoid (x)", (-INF, INF), (0, 1)),
+        ("Sigmoid (x)", (-800, 0), (0, 0.5)),
+        ("Softplus (x)", (701, INF), (701, INF)),
+        ("Softsign (x)", ALL, (-1, 1)),
+        ("Sqrt (x)", (4, 9), (2, 3)),
+        ("Elu (x)", (0, 1), (0, 1)),
+        ("Ceil (x)", (-2.5, 2.5), (-2, 3)),
+        ("Floor (x)", (-2.5, 2.5), (-3, 2)),
+        ("Round (x)", (-2.6, INF), (-3, INF)),
+        ("Sign (x)", (0, 0), (0, 0)),
+        ("Sign (x)", (2, 3), (1, 1)),
+        ("Clip (x, minus, half)", (1, 2), (0.5, 0.5)),
+        ("Clip (x, minus, half)", (-3, -2), (-1, -1)),
+        ("Cast <to = 3> (x)", (-2.5, 2.5), (-2, 2)),
+        ("Cast <to = 3> (x)", (2.5, 3.5), (2, 3)),
+        ("Cast <to = 3> (x)", (-3.5, -2.5), (-3, -2)),
+        ("Cast <to = 3> (x)", (-128, 127), (-128, 127)),
+        ("Cast <to = 3> (x)", (-3, 128), (-128, 127)),
+        ("Cast <to = 3> (x)", (-129, -127), (-128, 127)),
+        ("Cast <to = 3> (x)", (0, INF), ALL),
+        ("Cast <to = 2> (x)", (0, 255), (0, 255)),
+        ("Cast <to = 4> (x)", (-1, 0), (0, 65535)),
+        ("Cast <to = 5> (x)", (-40000, 0), (-32768, 32767)),
+        ("Cast <to = 6> (x)", (-3e9, 0), (-(2.0**31), 2.0**31 - 1)),
+        ("Cast <to = 7> (x)", (-1e19, 0), (-(2.0**63), 2.0**63 - 1)),
+        ("Cast <to = 12> (x)", (-1, 0), (0, 2.0**32 - 1)),
+        ("Cast <to = 13> (x)", (-1, 0), (0, 2.0**64 - 1)),
+        ("Cast <to = 1> (x)", ALL, ALL),
+        ("Cast <to = 11> (x)", (0.5, 0.5), (0.5, 0.5)),
+        ("Cast <to = 16> (x)", (0.5, 0.5), (0.5, 0.5)),
+        ("LogSoftmax (x)", (0, INF), (-INF, 0)),
+        ("Mod (z, x)", (-2, 3), (-3, 3)),
+        ("Mod (z, x)", (0, 3), (0, 3)),
+        ("Mod (z, x)", (-3, 0), (-3, 0)),
+        ("Mul (x, nothing)", ALL, (0, 0)),
+        ("Add (x, x)", (-INF, 1), (-INF, 2)),
+        ("MatMul (x, z)", (0, 1), (0, 4)),
+        ("ReduceL2 (x)", (-1, 0), (0, math.sqrt(24))),
+        ("ReduceLogSumExp (x, n)", (1, 2), (1, INF)),
+        ("ConvTranspose (x, kernel)", (1, 2), (-6, 8)),
+    ],
+)
+def test_one_operator_at_other_ends(node: str, x: Interval, expected: Interval) -> None:
+    assert bound(f"y = {node}", x=x, z=(0, 1)) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize(("node", "n", "expected"), [("Div (n, d)", (-7, 8), (-4, 4)), ("Div (n, d)", (7, 9), (3, 5))])
+def test_integers_are_divided_with_room_for_the_cut(node: str, n: Interval, expected: Interval) -> None:
+    assert bound(f"d = Cast <to = 6> (x)  y = {node}", x=(2, 2), n=n) == expected
+
+
+@pytest.mark.parametrize(
+    ("node", "opset", "expected"),
+    [
+        ("Clip <min = -1.0, max = 1.5> (x)", 10, (-1, 1.5)),
+        ("Clip (x)", 11, (-3, 2)),
+        ("LogSoftmax <axis = 1> (x)", 12, (-INF, 0)),
+        ("Pad <pads = [0,0,0,0,0,1], value = 7.0> (x)", 10, (-3, 7)),
+        ("Gelu (x)", 20, (-0.17004075057125412, 2)),
+        ("Mish (x)", 18, (-0.30884, 2)),
+        ("ReduceSum <axes = [1]> (x)", 11, (-9, 6)),
+        ("RMSNormalization (x, scale4)", 23, (-8, 8)),
+        ("GroupNormalization <num_groups = 3> (x, half, nothing)", 21, (-1, 1)),
+    ],
+)
+def test_operators_of_certain_sets(node: str, opset: int, expected: Interval) -> None:
+    assert bound(f"y = {node}", opset, x=(-3, 2)) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("node", "expected"),
+    [
+        ("first, y = Split <axis = 1> (x)", (-3, 2)),
+        ("first, y = TopK (x, axis1)", (0, INF)),
+        ("first, y = MaxPool <kernel_shape = [1]> (x)", (0, INF)),
+        ("first, y = Dropout (x)", (0, 1)),
+        ("first, y = LSTM (x, z, z)", (-1, 1)),
+        ("first, second, y = LSTM (x, z, z)", ALL),
+        ("first, y = BatchNormalization (x, scale3, shift3, mean3, var3)", ALL),
+        ("y = NoSuchOperator (x)", ALL),
+        ("y = com.microsoft.Relu (x)", ALL),
+    ],
+)
+def test_outputs_behind_the_first_and_operators_that_nobody_knows(node: str, expected: Interval) -> None:
+    assert bound(node, x=(-3, 2)) == expected
+
+
+def test_what_is_known_of_a_tensor_narrows_it() -> None:
+    assert bound("a = Relu (x)  y = Neg (a)", x=(-3, 2), a=(-9, 1)) == (-1, 0)
+    assert bound("a = Relu (x)  y = Neg (a)", x=(-3, 2), a=(5, 9)) == (-2, 0), "a contradiction is no knowledge"
