@@ -199,13 +199,18 @@ NODES = [
     ("BatchNormalization <epsilon = 0.0> (x, scale3, shift3, mean3, var3)", (-4, 6)),
     ("BatchNormalization <training_mode = 1> (x, scale3, shift3, mean3, var3)", ALL),
     ("BatchNormalization (x, scale3, shift3, z, var3)", ALL),
+    ("LogSoftmax (u)", (-INF, 0)),
+    ("MatMul (u, x)", ALL),
+    ("Div (u, four)", ALL),
+    ("ReduceL2 (u)", (0, INF)),
+    ("Conv (u, kernel)", ALL),
 ]
-"""``x`` and ``m`` lie in [-3, 2], ``z`` in [0, 1], ``g`` in [-2, 2], ``n`` in [-7, 8]."""
+"""Nothing is known of ``u``; ``x`` and ``m`` lie in [-3, 2], ``z`` in [0, 1], ``g`` in [-2, 2], ``n`` in [-7, 8]."""
 
 
 @pytest.mark.parametrize(("node", "expected"), NODES, ids=[node for node, _ in NODES])
 def test_one_operator(node: str, expected: Interval) -> None:
-    found = bound(f"y = {node}", x=(-3, 2), z=(0, 1), g=(-2, 2), n=(-7, 8), m=(-3, 2))
+    found = bound(f"u = NoSuchOperator (x)  y = {node}", x=(-3, 2), z=(0, 1), g=(-2, 2), n=(-7, 8), m=(-3, 2))
     assert found == pytest.approx(expected, rel=1e-6)
 
 

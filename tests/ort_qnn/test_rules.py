@@ -283,6 +283,14 @@ def test_a_float_island_says_what_was_meant(intended: dict[str, str], words: str
     assert finding.message.endswith(f"; {words}")
 
 
+@pytest.mark.parametrize(("entries", "handled"), [({"session.disable_cpu_ep_fallback": "0"}, True), ({}, False)])
+def test_a_refused_operator_may_stay_on_the_cpu(entries: dict[str, str], handled: bool) -> None:
+    """Where the user asked for that; else the whole model is refused because of it."""
+    asked = replace(base().chosen, entries={**base().chosen.entries, **entries})
+    (finding,) = rules()["ORT011"].run(replace(with_operator("Erf"), chosen=asked))
+    assert (finding.handled is not None) is handled
+
+
 def test_strict_makes_a_change_of_precision_an_error() -> None:
     for code in ("ORT101", "ORT102", "ORT103", "ORT104"):
         scope = CASES[code][0]()
