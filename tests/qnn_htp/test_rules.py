@@ -161,6 +161,15 @@ DRAFT_CASES: dict[str, tuple[Callable[[], Draft], Callable[[], Draft]]] = {
 
 FLOAT16_CASES = {"QNN127": (lambda: float16_plan(mixed()), lambda: float16_plan(integer()))}
 
+
+@pytest.mark.parametrize("intent", [intent for intent in Intent if intent is not Intent.MIXED])
+def test_a_float_set_is_compared_where_a_mix_was_meant(intent: Intent) -> None:
+    made = losing(mixed(), "/decoder/Div_output_0")
+    assert list(ROUTE_RULES["QNN108"].run(route("legacy-float-fallback", made)))
+    assert not list(ROUTE_RULES["QNN108"].run(route("legacy-float-fallback", replace(made, intent=intent))))
+    assert not list(ROUTE_RULES["QNN108"].run(route("legacy-float-fallback", replace(made, after=None))))
+
+
 CASES: dict[str, Any] = {**ROUTE_CASES, **DRAFT_CASES, **FLOAT16_CASES}
 
 

@@ -149,6 +149,18 @@ def test_a_format_asks_only_what_its_row_says(precision: str, found: set[str]) -
     assert {finding.code for finding in QUANTIZED_RULES.run(odd(precision))} & asked == found
 
 
+@pytest.mark.parametrize(
+    "op_type", ["Relu", "QuantizeLinear", "DequantizeLinear", "Constant", "Shape", "Cast", "ConstantOfShape"]
+)
+def test_only_operators_with_work_are_missed_on_the_grid(op_type: str) -> None:
+    """One more reader of the float input."""
+    reader = replace(VINT8.facts.nodes[0], name="extra", op_type=op_type, inputs=("images",), outputs=("y",))
+    quantized = replace(VINT8, facts=replace(VINT8.facts, nodes=(*VINT8.facts.nodes, reader)))
+    assert [finding.subject.name for finding in QUANTIZED_RULES["VAI205"].run(quantized)] == ["extra"] * (
+        op_type == "Relu"
+    )
+
+
 @pytest.mark.parametrize("code", ["VAI202", "VAI203", "VAI204"])
 def test_evidence_stops_at_fifty_tensors(code: str) -> None:
     """The message counts them all."""
