@@ -189,6 +189,12 @@ def branched(rank: int) -> onnx.ModelProto:
     return model([helper.make_node("If", ["c"], ["y"], **branches)], {"x": ones(rank), "c": []}, "y")
 
 
+def carried(rank: int, between: onnx.NodeProto) -> onnx.ModelProto:
+    """``c``, made of the shape ``s`` of ``x`` by one node, joined with a shape of one number."""
+    nodes = [node("Shape", "x", "s"), between, node("Shape", "j", "t"), node("Concat", "c t", "y", axis=0)]
+    return model(nodes, {"x": ones(rank), "j": [1]}, "y")
+
+
 EDGES = {
     "an operator that keeps the rank": lambda more: of_rank(1024 + more, op="Relu", on="x"),
     "Gather adds the ranks": lambda more: model(
@@ -222,6 +228,15 @@ EDGES = {
         1023 + more, node("Size", "x", "n"), node("Concat", "n i", "s", axis=0), by="s"
     ),
     "pairs have the larger count": lambda more: resized(1024 + more, node("Mul", "j i", "s"), by="s"),
+    "pairs of lists have the larger count": lambda more: resized(1024 + more, node("Mul", "i i", "s"), by="s"),
+    "pairs of matrices spread": lambda more: model(
+        [node("Mul", "iu iv", "m"), node("Flatten", "m", "s"), node("Reshape", "x s", "y")],
+        {"x": [2, 3], "iu": [256 + more, 1], "iv": [1, 4]},
+        "y",
+    ),
+    "Gather carries what its indices do": lambda more: carried(1023 + more, node("Gather", "j s", "c")),
+    "pairs carry the longer one": lambda more: carried(1023 + more, node("Mul", "j s", "c")),
+    "movement carries the first": lambda more: carried(1023 + more, node("Slice", "s j j", "c")),
     "what is made of ones": lambda more: resized(1, node("ConstantOfShape", "n", "s"), by="s", n=[1024 + more]),
     "a shape has the rank as its count": lambda more: model(
         [node("Shape", "x", "s"), node("Concat", "s s", "t", axis=0), node("Reshape", "x t", "y")],

@@ -295,6 +295,9 @@ def test_one_operator(node: str, expected: Interval) -> None:
         ("ReduceL2 (x)", (-1, 0), (0, math.sqrt(24))),
         ("ReduceLogSumExp (x, n)", (1, 2), (1, INF)),
         ("ConvTranspose (x, kernel)", (1, 2), (-6, 8)),
+        ("ReduceSum (x, n)", (-3, 0), (-INF, 0)),
+        ("ReduceSum (x, n)", (-3, 0.5), ALL),
+        ("ReduceSum (x, n)", (-0.5, 3), ALL),
     ],
 )
 def test_one_operator_at_other_ends(node: str, x: Interval, expected: Interval) -> None:
@@ -349,7 +352,7 @@ def test_what_is_known_of_a_tensor_narrows_it() -> None:
 
 def lowest(gate: Callable[[float], float]) -> float:
     """The least value of x * gate(x), looked for on a fine grid below zero."""
-    return min(x * gate(x) for x in np.linspace(-4, 0, 40_001).tolist())
+    return min(number / 10_000 * gate(number / 10_000) for number in range(-40_000, 0))
 
 
 SILU = lowest(lambda x: 1 / (1 + math.exp(-x)))
@@ -391,6 +394,11 @@ RATIOS = [
     (f"{L2}  d = Mul (l, two)  y = Div (x, d)", (-0.5, 0.5)),
     (f"{L2}  d = Mul (two, l)  y = Div (x, d)", (-0.5, 0.5)),
     (f"{L2}  d = Div (l, two)  y = Div (x, d)", (-2, 2)),
+    (f"{L2}  d = Mul (l, half)  y = Div (x, d)", (-2, 2)),
+    (f"{L2}  d = Mul (l, nothing)  y = Div (x, d)", ALL),
+    (f"{L2}  d = Identity (l)  y = Div (x, d)", (-1, 1)),
+    (f"{L2}  d = Reciprocal (l)  e = Cast <to = 10> (d)  y = Mul (x, e)", (-1, 1)),
+    (f"{L2}  d = Reciprocal (l)  e = Cast <to = 6> (d)  f = Cast <to = 1> (e)  y = Mul (x, f)", ALL),
     (f"{L2}  d = Div (two, l)  y = Div (x, d)", ALL),
     (f"{L2}  d = Mul (l, minus)  y = Div (x, d)", ALL),
     (f"{L2}  d = Sub (l, half)  y = Div (x, d)", ALL),
@@ -432,6 +440,8 @@ def test_a_tensor_over_its_own_largest_is_at_most_one_where_it_is_not_negative()
         ("e = Exp (p)  s = ReduceSum (e, last)  w = Div (e, s)  y = MatMul (w, x)", 13, (1, 2)),
         ("e = Exp (p)  s = ReduceSum (e, middle)  w = Div (e, s)  y = MatMul (w, x)", 13, (0, 6)),
         ("s = ReduceSum (p, last)  w = Div (p, s)  y = MatMul (w, x)", 13, ALL),
+        ("v = Softmax (p)  w = Cast <to = 10> (v)  y = MatMul (w, x)", 13, (1, 2)),
+        ("v = Softmax (p)  c = Cast <to = 6> (v)  w = Cast <to = 1> (c)  y = MatMul (w, x)", 13, (0, 6)),
     ],
 )
 def test_weights_that_add_up_to_one(body: str, opset: int, expected: Interval) -> None:
