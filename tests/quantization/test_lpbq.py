@@ -159,6 +159,23 @@ def test_layers_that_qualify_are_converted(tmp_path: Path, changes: dict[str, An
 
 
 @pytest.mark.parametrize(
+    ("op", "after", "has_bias"),
+    [("MatMul", "Add", True), ("MatMul", "Sub", False), ("Gemm", "Add", False), ("Gemm", "its own", True)],
+)
+def test_a_bias_is_an_input_or_an_add_behind_a_matmul(tmp_path: Path, op: str, after: str, has_bias: bool) -> None:
+    model = block_model(op=op)
+    model.graph.initializer.append(numpy_helper.from_array(np.ones(6, np.float32), "bias"))
+    place = next(index for index, node in enumerate(model.graph.node) if node.name == "layer")
+    layer = model.graph.node[place]
+    if after == "its own":
+        layer.input.append("bias")
+    else:
+        layer.output[0] = "before"
+        model.graph.node.insert(place + 1, helper.make_node(after, ["before", "bias"], ["b"]))
+    assert convert(tmp_path, model).has_bias is has_bias
+
+
+@pytest.mark.parametrize(
     ("changes", "reason"),
     [
         ({"dtype": "int8"}, "int8; LPBQ expands int4"),
