@@ -316,6 +316,11 @@ def test_what_is_just_allowed_is_read(document: dict[str, Any], what: str, expec
     assert np.asarray(found).tolist() == expected
 
 
+def test_a_negative_zero_is_a_zero(tmp_path: Path) -> None:
+    value = read_encodings(save(tmp_path, put(V200, "encodings.0.y_zero_point", -0.0))).entries["act"].value
+    assert not np.signbit(getattr(value, "zero_point"))  # noqa: B009
+
+
 BYTES: dict[str, tuple[bytes, str]] = {
     "empty": (b"", "is empty"),
     "blank": (b" \n\t", "is empty"),

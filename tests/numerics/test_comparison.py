@@ -187,6 +187,15 @@ def test_a_slice_drowns_below_six_decibels_in_an_output_above_twenty(good: float
     assert len([finding for finding in found if finding.evidence["axis"] == 1]) == drowned
 
 
+def test_exactly_twenty_decibels_are_good() -> None:
+    """Energies of 100 and 1 as a whole, of 1 and 1 in the slice that drowns."""
+    baseline = np.array([[[9.0, 3.0, 3.0], [1.0, 0.0, 0.0]]])
+    candidate = np.array([[[9.0, 3.0, 3.0], [2.0, 0.0, 0.0]]])
+    assert list(COMPARISON_RULES["DK602"].run(Judged(comparison=pair(baseline, candidate))))
+    baseline[0, 0, 1] = 2.9
+    assert not list(COMPARISON_RULES["DK602"].run(Judged(comparison=pair(baseline, np.copy(candidate)))))
+
+
 def test_slices_are_pooled_over_samples() -> None:
     a = {str(i): {"y": np.full((1, 2, 3), float(i + 1))} for i in range(3)}
     b = {name: {"y": value["y"] + np.array([0.0, 1.0])[None, :, None]} for name, value in a.items()}

@@ -194,6 +194,30 @@ def test_per_channel_bias_scales_are_compared_one_by_one(lint: Lint) -> None:
     assert finding.evidence["ratio"] == pytest.approx(2.0)
 
 
+@pytest.mark.parametrize(
+    ("weight", "bias", "ratio"),
+    [
+        ([0.2], [0.1], None),
+        ([0.2], [0.1, 0.1, 0.1, 0.1], None),
+        ([0.2], [0.1, 0.1, 0.1, 0.3], 3.0),
+        ([0.2, 0.2, 0.2, 0.2], [0.1], None),
+        ([0.2, 0.2, 0.2, 0.1], [0.1], 2.0),
+        ([0.2, 0.2], [0.1, 0.1, 0.1, 0.3], None),
+    ],
+)
+def test_one_scale_stands_for_all_channels(
+    weight: list[float], bias: list[float], ratio: float | None, lint: Lint
+) -> None:
+    """The input's scale is 0.5. Two lists of different lengths cannot be compared."""
+
+    def kind(name: str, scales: list[float]) -> dict[str, Any]:
+        return {"type": name, "scale": scales, "axis": 0} if len(scales) > 1 else {"type": name, "scale": scales[0]}
+
+    kinds = {"x": {**U8, "scale": 0.5}, "w": kind("int8", weight), "b": kind("int32", bias)}
+    found = lint(conv(encodings=kinds)).get("QNN243", [])
+    assert [finding.evidence["ratio"] for finding in found] == ([] if ratio is None else [pytest.approx(ratio)])
+
+
 def test_float_entries_are_no_integers(lint: Lint) -> None:
     found = lint(conv(encodings={"w": {"type": "float16"}, "x": {"type": "float16"}}, target="sm8450"))
     assert not {"QNN231", "QNN238", "QNN280"} & set(found)

@@ -291,3 +291,25 @@ def test_encodings_are_turned_too() -> None:
     assert isinstance(made, Lpbq)
     np.testing.assert_array_equal(made.block_scale, [[16, 1], [1, 16]])
     assert set(left) == {"v"} and "8-bit" in left["v"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, ""),
+        ({"bits": 8}, "8-bit blocks; LPBQ expands 4-bit ones"),
+        ({"zero_point": np.full((2, 6), 1.0)}, "its zero point is not that of a symmetric grid"),
+        ({"signed": False, "zero_point": np.full((2, 6), 8.0)}, ""),
+        ({"signed": False}, "its zero point is not that of a symmetric grid"),
+        ({"axis": None}, "its channel axis is not known"),
+        ({"block_axis": None}, "its channel axis is not known"),
+        ({"scale": np.full((2, 6), -0.1)}, "a scale is negative"),
+    ],
+)
+def test_an_entry_becomes_lpbq_or_says_why_not(changes: dict[str, Any], reason: str) -> None:
+    grid = {"bits": 4, "signed": True, "scale": np.full((2, 6), 0.1), "zero_point": np.zeros((2, 6))}
+    blocks = {"axis": 1, "block_axis": 0, "block_size": 16}
+    value = Affine(**{**grid, **blocks, **changes})
+    made, left = lpbq_encodings(EncodingSet(version="2.0.0", entries={"w": Encoding(name="w", value=value)}))
+    assert left == ({"w": reason} if reason else {})
+    assert isinstance(made.entries["w"].value, Affine if reason else Lpbq)
