@@ -148,25 +148,27 @@ def test_of_two_equals_fewer_borders_and_segments_win(one: dict[str, int], other
 
 
 @pytest.mark.parametrize(
-    ("changes", "reference", "instead_of_float", "proven"),
+    ("changes", "reference", "proven"),
     [
-        ({"overall_db": 60.0}, 60.0, False, True),
-        ({"overall_db": 59.96}, 60.0, False, True),
-        ({"overall_db": 59.94}, 60.0, False, False),
-        ({"overall_db": 69.96}, 60.0, True, True),
-        ({"overall_db": 69.94}, 60.0, True, False),
-        ({"overall_db": 75.0}, 76.0, True, False),
-        ({"overall_db": 79.96}, 95.0, False, True),
-        ({"right": False}, 60.0, False, False),
-        ({"right": None}, 60.0, False, False),
-        ({"unavailable": "no"}, 60.0, False, False),
-        ({"kind": "segments"}, 60.0, False, False),
-        ({"overall_db": math.nan}, 60.0, False, False),
+        ({"overall_db": 60.0}, 60.0, True),
+        ({"overall_db": 59.96}, 60.0, True),
+        ({"overall_db": 59.94}, 60.0, False),
+        ({"overall_db": 79.96}, 95.0, True),
+        ({"overall_db": 79.94}, 95.0, False),
+        ({"overall_db": math.nan}, 60.0, False),
+        ({"right": False}, 60.0, False),
+        ({"right": None}, 60.0, False),
+        ({"unavailable": "no"}, 60.0, False),
+        ({"kind": "segments"}, 60.0, False),
     ],
 )
-def test_what_is_proven(changes: dict[str, Any], reference: float, instead_of_float: bool, proven: bool) -> None:
-    way = replace(at(60.0, right=True), **changes)
-    assert is_proven(way, reference, instead_of_float=instead_of_float) is proven
+def test_what_is_proven(changes: dict[str, Any], reference: float, proven: bool) -> None:
+    assert is_proven(replace(at(60.0, right=True), **changes), reference) is proven
+
+
+def test_where_nobody_meant_float16_unjudged_ways_stay_integer() -> None:
+    choice = choose_unjudged((AS_IS, FALLBACK, SEGMENTS), sdk_mixes_safely=True, means_floats=False)
+    assert choice.winner is AS_IS
 
 
 @pytest.mark.parametrize(
