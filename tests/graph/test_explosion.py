@@ -267,5 +267,13 @@ def test_so_does_the_larger_of_two(op_type: str) -> None:
     assert explosive_nodes(resized(1025, node(op_type, "j i", "s"), by="s").graph)
 
 
+@pytest.mark.parametrize("op_type", ["Cast", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Unsqueeze"])
+def test_the_largest_size_goes_through(op_type: str) -> None:
+    """What is made of one size has as many elements."""
+    between = node(op_type, "n k", "m"), node("ConstantOfShape", "m", "s")
+    assert not explosive_nodes(resized(1, *between, by="s", n=[1024], k=[0]).graph)
+    assert explosive_nodes(resized(1, *between, by="s", n=[1025], k=[0]).graph)
+
+
 def test_what_nobody_counts_is_beyond_every_limit() -> None:
     assert explosive_nodes(resized(4, node("NoSuchOperator", "i", "s"), by="s").graph)

@@ -250,6 +250,16 @@ def test_a_quotient_by_what_nears_zero_is_no_range() -> None:
     assert [tensor.name for tensor in near.open] == ["y"]
 
 
+@pytest.mark.parametrize(("least", "told"), [(2.0, True), (-2.0, False), (0.0, False), (1e-9, False)])
+def test_a_quotient_by_what_stays_away_from_zero_is_one(least: float, told: bool) -> None:
+    graph = TinyGraph()
+    graph.op("Div", [graph.input("x", (2,)), graph.stored("by", [least, 4.0])], "y")
+    found = infer(graph.model("y"), entries(x=(0, 1)), "y")
+    assert ("y" in found.concluded) is told
+    if told:
+        assert found.concluded["y"].interval == pytest.approx((0, 0.5))
+
+
 def test_beside_a_mask_arithmetic_says_nothing() -> None:
     graph = TinyGraph()
     graph.op("Add", [graph.input("scores", (4,)), graph.input("mask", (4,))], "masked")
