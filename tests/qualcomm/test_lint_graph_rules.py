@@ -158,6 +158,14 @@ def test_without_a_dimension_for_them_there_are_no_heads(lint: Lint) -> None:
     assert "QNN217" not in lint({"graph": graph})
 
 
+@pytest.mark.parametrize(
+    ("between", "told"), [("scores = Relu (product)", True), ("scores = Relu (product)  other = Neg (product)", False)]
+)
+def test_attention_is_followed_where_one_operator_reads_it(between: str, told: bool, lint: Lint) -> None:
+    graph = (HEADS % (2, 2, 2)).replace("y = Softmax (product)", f"{between}  y = Softmax (scores)")
+    assert ("QNN217" in lint({"graph": graph})) is told
+
+
 def test_the_chip_decides_what_is_too_big(lint: Lint) -> None:
     case = one("InstanceNormalization (x, s, b)", "1,64,160,160", stored=BIG)
     assert "QNN222" not in lint({**case, "target": "sm8650"})
