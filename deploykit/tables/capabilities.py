@@ -6,7 +6,7 @@ unknown, never a guess. Nothing here knows a vendor.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import field
 from enum import StrEnum
 from typing import Any, Literal
@@ -226,13 +226,3 @@ class SdkTable:
     def keys_of(self, file: str) -> Iterator[ConfigKey]:
         """The rows of one configuration file."""
         return (row for row in self.config_keys if row.file == file)
-
-
-def series_of(version: str) -> str:
-    """The series of a version: its first two numbers, ``2.33`` of ``2.33.0.250327``."""
-    return ".".join(str(part) for part in Version(version).release[:2])
-
-
-def newest_first(tables: Iterable[SdkTable]) -> tuple[SdkTable, ...]:
-    """Tables ordered by version, newest first."""
-    return tuple(sorted(tables, key=lambda table: table.parsed, reverse=True))

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 
 from deploykit import api
+from deploykit.contract.backend import Request
+from deploykit.contract.kept import Kept
 from deploykit.contract.tiny_graphs import TinyGraph
-from deploykit.findings import Finding
+from deploykit.deciding.reading import read_situation
+from deploykit.deciding.simplifying import STRUCTURAL_REWRITES, simplify
+from deploykit.findings import Finding, Severity, Subject, SubjectKind
 
 DETR = Path(__file__).parents[1] / "data" / "zoo" / "detr"
 TARGETS = [("qnn-htp", "sm8650", "2.33"), ("qnn-htp", "sm8650", "2.44"), ("ort-qnn", "sm8650", None)]
@@ -79,6 +85,66 @@ def test_asked_for_by_name_it_is_done(tmp_path: Path) -> None:
     onnx.save(graph.model("y"), tmp_path / "m.onnx")
     findings = api.check(tmp_path / "m.onnx", target="sm8650", backend="qnn-htp", rewrite=("simplify",))
     assert [finding.code for finding in findings if finding.code in ("DK208", "DK210")] == ["DK210"]
+
+
+def _finding(code: str, severity: Severity = Severity.ERROR, handled: str | None = None) -> Finding:
+    subject = Subject(kind=SubjectKind.NODE, name="n")
+    return Finding(code=code, slug="s", severity=severity, subject=subject, message="m", handled=handled)
+
+
+ERROR, OTHER = _finding("QNN001"), _finding("QNN002")
+WARNING, NOTE = _finding("QNN003", Severity.WARNING), _finding("QNN004", Severity.INFO)
+HANDLED = _finding("QNN005", handled="the plan avoids it")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "taken"),
+    [
+        ((ERROR,), (), True),
+        ((ERROR,), (ERROR,), False),
+        ((ERROR,), (OTHER,), False),
+        ((ERROR,), (HANDLED,), True),
+        ((ERROR,), (WARNING,), True),
+        ((ERROR, OTHER), (OTHER,), True),
+        ((ERROR, WARNING), (ERROR,), True),
+        ((WARNING,), (), True),
+        ((WARNING,), (ERROR,), False),
+        ((WARNING,), (WARNING, NOTE), False),
+        ((ERROR,), (ERROR, WARNING), False),
+        ((NOTE,), (), False),
+        ((HANDLED,), (), False),
+        ((), (), False),
+    ],
+)
+def test_a_simplified_model_is_taken_where_less_is_wrong_with_it(
+    before: tuple[Finding, ...], after: tuple[Finding, ...], taken: bool, tmp_path: Path
+) -> None:
+    _, situation = read_situation(Request(model=_sized_by_shape(tmp_path / "m.onnx"), target="sm8650"))
+    done = simplify(situation, Kept(), lambda one: after if one.rewritten else before)
+    assert bool(done.steps) is taken
+    assert (done.situation is situation) is not taken
+
+
+@pytest.mark.parametrize(
+    ("changes", "taken"),
+    [
+        ({"rewrite": ("simplify",)}, True),
+        ({"rewrite": ("merge-axes",)}, True),
+        ({"rewrite": ("simplify",), "no_rewrite": STRUCTURAL_REWRITES}, False),
+        ({}, False),
+    ],
+)
+def test_asked_for_by_name_nothing_has_to_be_wrong(changes: dict[str, Any], taken: bool, tmp_path: Path) -> None:
+    path = _sized_by_shape(tmp_path / "m.onnx")
+    _, situation = read_situation(Request(model=path, target="sm8650", **changes))
+    assert bool(simplify(situation, Kept(), lambda one: ()).steps) is taken
+
+
+@pytest.mark.parametrize(("weights", "taken"), [(1 << 30, True), ((1 << 30) + 1, False)])
+def test_a_model_of_more_than_a_gigabyte_is_not_run(weights: int, taken: bool, tmp_path: Path) -> None:
+    _, situation = read_situation(Request(model=_sized_by_shape(tmp_path / "m.onnx"), target="sm8650"))
+    large = replace(situation, facts=replace(situation.facts, weight_bytes=weights))
+    assert bool(simplify(large, Kept(), lambda one: () if one.rewritten else (ERROR,)).steps) is taken
 
 
 def _window_partition(path: Path) -> Path:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,6 +23,7 @@ ITEM = {
     "scale": 0.1,
 }
 ITEM["max"] = (255 - 100) * 0.1
+ITEM_OF_GRID = {"bitwidth": 8, "dtype": "int", "is_symmetric": "False", "scale": 0.1}
 WEIGHT = {"bitwidth": 8, "dtype": "int", "is_symmetric": "True", "offset": -128.0, "scale": 0.5}
 
 V061: dict[str, Any] = {
@@ -245,6 +247,78 @@ def test_wrong_content_is_refused(document: dict[str, Any], words: str, tmp_path
 @pytest.mark.parametrize("document", [V061, V100, V200], ids=["0.6.1", "1.0.0", "2.0.0"])
 def test_the_documents_that_were_broken_are_good(document: dict[str, Any], tmp_path: Path) -> None:
     assert len(read_encodings(save(tmp_path, document))) >= 2
+
+
+OLD = "activation_encodings.act.0"
+
+EDGES: dict[str, tuple[dict[str, Any], str, Any]] = {
+    "061 least width": (
+        put(V061, "activation_encodings.act.0", {**WEIGHT, "bitwidth": 2, "offset": -2}),
+        "act.bits",
+        2,
+    ),
+    "061 greatest width": (
+        put(V061, OLD, {**WEIGHT, "bitwidth": 32, "offset": -(2**31), "scale": 1e-9}),
+        "act.bits",
+        32,
+    ),
+    "061 least offset": (
+        put(V061, OLD, {**ITEM_OF_GRID, "offset": -255}),
+        "act.zero_point",
+        255,
+    ),
+    "061 greatest offset": (
+        put(V061, OLD, {**ITEM_OF_GRID, "offset": 0}),
+        "act.zero_point",
+        0,
+    ),
+    "061 signed offset": (V061, "w.zero_point", [0, 0]),
+    "061 min a step away": (put(V061, f"{OLD}.min", -10.1), "act.zero_point", 100),
+    "061 max a step away": (put(V061, f"{OLD}.max", 15.6), "act.zero_point", 100),
+    "100 least shift": (put(V100, f"{A}.zero_point_shift", [0.0]), "act.zero_point", 100),
+    "100 shift below a step": (put(V100, f"{A}.zero_point_shift", [0.75]), "act.zero_point", 99.25),
+    "100 least width": (put(put(V100, f"{A}.bw", 2), f"{A}.offset", [-3]), "act.bits", 2),
+    "100 greatest width": (put(put(V100, f"{A}.bw", 32), f"{A}.scale", [1e-9]), "act.bits", 32),
+    "100 least block": (put(V100, f"{P}.block_size", 1), "w.block_size", 1),
+    "100 least block scale": (put(V100, f"{P}.per_block_int_scale", [1, 1, 1, 1]), "w.block_size", 16),
+    "100 float": (
+        put(V100, A, {"bw": 16, "dtype": "FLOAT", "enc_type": "PER_TENSOR", "name": "act"}),
+        "act.dtype",
+        "float16",
+    ),
+    "100 block": (
+        put(put(V100, f"{A}.enc_type", "PER_BLOCK"), f"{A}.block_size", 1),
+        "act.block_size",
+        1,
+    ),
+    "200 greatest zero point": (put(V200, "encodings.0.y_zero_point", 255), "act.zero_point", 255),
+    "200 least zero point": (put(V200, "encodings.0.y_zero_point", 0), "act.zero_point", 0),
+    "200 least block": (put(V200, "encodings.2.block_size", 1), "b.block_size", 1),
+    "200 block axis from behind": (put(V200, "encodings.2.axis", -2), "b.block_axis", 0),
+    "200 last block axis": (V200, "b.block_axis", 1),
+    "200 the other axis has the channels": (V200, "b.axis", 0),
+    "200 nearest axis": (put(V200, "encodings.1.axis", -64), "w.axis", -64),
+    "200 farthest axis": (put(V200, "encodings.1.axis", 64), "w.axis", 64),
+    "200 least lpbq block": (put(V200, "encodings.3.block_size", 1), "l.block_size", 1),
+    "200 lpbq along the first axis": (
+        put(put(V200, "encodings.3.axis", 0), "encodings.3.per_channel_float_scale", [[0.5, 0.5]]),
+        "l.axis",
+        1,
+    ),
+}
+"""What lies just inside of what is allowed, and what becomes of it: (document, entry and property, value)."""
+
+
+@pytest.mark.parametrize(("document", "what", "expected"), EDGES.values(), ids=EDGES.keys())
+def test_what_is_just_allowed_is_read(document: dict[str, Any], what: str, expected: Any, tmp_path: Path) -> None:
+    name, key = what.split(".")
+    found = getattr(read_encodings(save(tmp_path, document)).entries[name].value, key)
+    assert np.asarray(found).tolist() == expected
+
+
+def test_a_negative_zero_is_a_zero(tmp_path: Path) -> None:
+    value = read_encodings(save(tmp_path, put(V200, "encodings.0.y_zero_point", -0.0))).entries["act"].value
+    assert not np.signbit(getattr(value, "zero_point"))  # noqa: B009
 
 
 BYTES: dict[str, tuple[bytes, str]] = {

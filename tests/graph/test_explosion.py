@@ -161,3 +161,119 @@ def test_the_integers_of_quantized_weights_are_no_shapes() -> None:
     made = helper.make_model(graph, opset_imports=opsets, ir_version=8)
     assert not explosive_nodes(made.graph)
     assert collect_facts(wrap_proto(made, path=Path("m.onnx"))).tensors["y"].shape == (90, 30)
+
+
+def ones(rank: int) -> list[int | str]:
+    return [1] * rank
+
+
+def of_rank(rank: int, **attributes: Any) -> onnx.ModelProto:
+    """One operator on two tensors of so many dimensions, an operator with a list of so many numbers otherwise."""
+    return model([node(attributes.pop("op"), attributes.pop("on"), "y", **attributes)], {"x": ones(rank)}, "y", a=[0])
+
+
+def resized(count: int, *between: onnx.NodeProto, by: str = "i", op: str = "Reshape", **lists: Any) -> onnx.ModelProto:
+    """A Reshape by ``by``, which the nodes between make of ``i`` with ``count`` numbers and ``j`` with one."""
+    nodes = [*between, node(op, by if op == "ConstantOfShape" else f"x {by}", "y")]
+    return model(nodes, {"x": [2, 3], "i": [count], "j": [1]}, "y", **lists)
+
+
+def branched(rank: int) -> onnx.ModelProto:
+    """An If both of whose branches give a tensor of the outside with so many dimensions."""
+    branches = {
+        f"{name}_branch": helper.make_graph(
+            [node("Identity", "x", name)], name, [], [info(name, ones(rank), TensorProto.FLOAT)]
+        )
+        for name in ("then", "else")
+    }
+    return model([helper.make_node("If", ["c"], ["y"], **branches)], {"x": ones(rank), "c": []}, "y")
+
+
+def carried(rank: int, between: onnx.NodeProto) -> onnx.ModelProto:
+    """``c``, made of the shape ``s`` of ``x`` by one node, joined with a shape of one number."""
+    nodes = [node("Shape", "x", "s"), between, node("Shape", "j", "t"), node("Concat", "c t", "y", axis=0)]
+    return model(nodes, {"x": ones(rank), "j": [1]}, "y")
+
+
+EDGES = {
+    "an operator that keeps the rank": lambda more: of_rank(1024 + more, op="Relu", on="x"),
+    "Gather adds the ranks": lambda more: model(
+        [node("Gather", "x i", "y")], {"x": ones(513 + more), "i": ones(512)}, "y"
+    ),
+    "Unsqueeze adds what a tensor says": lambda more: model(
+        [node("Unsqueeze", "x a", "y")], {"x": ones(4)}, "y", a=list(range(1020 + more))
+    ),
+    "Unsqueeze adds what an attribute says": lambda more: of_rank(
+        4, op="Unsqueeze", on="x", axes=list(range(1020 + more))
+    ),
+    "Unsqueeze adds at least one": lambda more: of_rank(1023 + more, op="Unsqueeze", on="x"),
+    "OneHot adds one": lambda more: model(
+        [node("OneHot", "x n v", "y")], {"x": ones(1023 + more)}, "y", n=[4], v=[0, 1]
+    ),
+    "NonZero makes a matrix": lambda more: model(
+        [node("NonZero", "x", "z"), node("Unsqueeze", "z a", "y")], {"x": ones(4)}, "y", a=list(range(1022 + more))
+    ),
+    "Einsum is as long as its equation": lambda more: of_rank(4, op="Einsum", on="x", equation="a" * (1024 + more)),
+    "RandomNormal has its own list": lambda more: model(
+        [helper.make_node("RandomNormal", [], ["y"], shape=[1] * (1024 + more))], {"x": [1]}, "y"
+    ),
+    "If adds one to what its branches give": lambda more: branched(1023 + more),
+    "Reshape by so many numbers": lambda more: resized(1024 + more),
+    "Expand by so many numbers": lambda more: resized(1024 + more, op="Expand"),
+    "Expand keeps the rank": lambda more: model([node("Expand", "x i", "y")], {"x": ones(1024 + more), "i": [1]}, "y"),
+    "ConstantOfShape of so many numbers": lambda more: resized(1024 + more, op="ConstantOfShape"),
+    "Concat adds up": lambda more: resized(1023 + more, node("Concat", "i j", "s", axis=0), by="s"),
+    "Gather has as many as its indices": lambda more: resized(1024 + more, node("Gather", "j i", "s"), by="s"),
+    "Size is one number": lambda more: resized(
+        1023 + more, node("Size", "x", "n"), node("Concat", "n i", "s", axis=0), by="s"
+    ),
+    "pairs have the larger count": lambda more: resized(1024 + more, node("Mul", "j i", "s"), by="s"),
+    "pairs of lists have the larger count": lambda more: resized(1024 + more, node("Mul", "i i", "s"), by="s"),
+    "pairs of matrices spread": lambda more: model(
+        [node("Mul", "iu iv", "m"), node("Flatten", "m", "s"), node("Reshape", "x s", "y")],
+        {"x": [2, 3], "iu": [256 + more, 1], "iv": [1, 4]},
+        "y",
+    ),
+    "Gather carries what its indices do": lambda more: carried(1023 + more, node("Gather", "j s", "c")),
+    "pairs carry the longer one": lambda more: carried(1023 + more, node("Mul", "j s", "c")),
+    "movement carries the first": lambda more: carried(1023 + more, node("Slice", "s j j", "c")),
+    "what is made of ones": lambda more: resized(1, node("ConstantOfShape", "n", "s"), by="s", n=[1024 + more]),
+    "a shape has the rank as its count": lambda more: model(
+        [node("Shape", "x", "s"), node("Concat", "s s", "t", axis=0), node("Reshape", "x t", "y")],
+        {"x": ones(512 + more)},
+        "y",
+    ),
+}
+"""Both sides of the limit of 1024 dimensions: (how many more than fit) -> a model."""
+
+
+@pytest.mark.parametrize("case", EDGES)
+def test_both_sides_of_the_limit(case: str) -> None:
+    assert not explosive_nodes(EDGES[case](0).graph)
+    assert explosive_nodes(EDGES[case](1).graph)
+
+
+@pytest.mark.parametrize("op_type", ["Abs", "Cast", "Clip", "CumSum", "Flatten", "Identity", "Neg", "Reshape", "Slice"])
+def test_a_number_of_numbers_goes_through(op_type: str) -> None:
+    assert not explosive_nodes(resized(4, node(op_type, "i", "s"), by="s").graph)
+    assert explosive_nodes(resized(1025, node(op_type, "i", "s"), by="s").graph)
+
+
+@pytest.mark.parametrize(
+    "op_type", ["Add", "Sub", "Mul", "Div", "Max", "Min", "Mod", "Equal", "Where", "Greater", "Pow"]
+)
+def test_so_does_the_larger_of_two(op_type: str) -> None:
+    assert not explosive_nodes(resized(4, node(op_type, "j i", "s"), by="s").graph)
+    assert explosive_nodes(resized(1025, node(op_type, "j i", "s"), by="s").graph)
+
+
+@pytest.mark.parametrize("op_type", ["Cast", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Unsqueeze"])
+def test_the_largest_size_goes_through(op_type: str) -> None:
+    """What is made of one size has as many elements."""
+    between = node(op_type, "n k", "m"), node("ConstantOfShape", "m", "s")
+    assert not explosive_nodes(resized(1, *between, by="s", n=[1024], k=[0]).graph)
+    assert explosive_nodes(resized(1, *between, by="s", n=[1025], k=[0]).graph)
+
+
+def test_what_nobody_counts_is_beyond_every_limit() -> None:
+    assert explosive_nodes(resized(4, node("NoSuchOperator", "i", "s"), by="s").graph)

@@ -118,6 +118,84 @@ def test_dead_class_scores_of_one_softmax_are_no_error() -> None:
     assert all(finding.severity is Severity.WARNING for finding in findings)
 
 
+def dead_slices(first: int, stop: int, shape: tuple[int, ...]) -> Finding:
+    """What is said of slices of axis 1 that hold a single value in the candidate."""
+    lively = np.random.default_rng(3).random(shape)
+    flat = lively.copy()
+    flat[:, first:stop] = 0.5
+    found = COMPARISON_RULES["DK601"].run(Judged(comparison=pair(lively, flat)))
+    return next(finding for finding in found if finding.evidence["axis"] == 1)
+
+
+@pytest.mark.parametrize(
+    ("shape", "severity"),
+    [
+        ((1, 4, 16), Severity.ERROR),
+        ((1, 4, 15), Severity.WARNING),
+        ((16, 4), Severity.WARNING),
+        ((2, 4, 2, 4), Severity.ERROR),
+    ],
+)
+def test_dead_slices_are_an_error_where_many_values_say_so(shape: tuple[int, ...], severity: Severity) -> None:
+    assert dead_slices(1, 3, shape).severity is severity
+
+
+@pytest.mark.parametrize(("stop", "words"), [(2, "slice 1 of axis 1 "), (3, "slices 1 to 2 of axis 1 ")])
+def test_one_dead_slice_is_no_plural(stop: int, words: str) -> None:
+    assert dead_slices(1, stop, (1, 4, 16)).message.startswith(words)
+
+
+def levels(count: int) -> np.ndarray:
+    return np.resize(np.arange(count, dtype=np.float64), (1, 1024))
+
+
+@pytest.mark.parametrize(
+    ("baseline", "candidate", "swapped"),
+    [(256, 385, 1), (256, 384, 0), (257, 1024, 0), (4, 33, 1), (4, 32, 0), (2, 3, 0)],
+)
+def test_sides_look_swapped_by_their_distinct_values(baseline: int, candidate: int, swapped: int) -> None:
+    """A tensor of 8 bits has at most 256 values; the other side needs half as many again, and more than 32."""
+    judged = Judged(comparison=pair(levels(baseline), levels(candidate)))
+    assert len(list(COMPARISON_RULES["DK607"].run(judged))) == swapped
+
+
+@pytest.mark.parametrize(
+    ("number", "threshold", "stricter"),
+    [
+        ("min_cosine", "min_cosine", 1),
+        ("min_psnr_db", "min_psnr", 1),
+        ("min_sqnr_db", "min_sqnr", 1),
+        ("max_max_error", "max_error", -1),
+    ],
+)
+def test_a_threshold_is_met_by_its_own_value(number: str, threshold: str, stricter: int) -> None:
+    comparison = pair(MIXED, COARSE)
+    value = comparison.outputs["y"].summary()[number]
+    for limit, missed in ((value, 0), (value + stricter * 1e-6, 1), (value - stricter * 1e-6, 0)):
+        judged = Judged(comparison=comparison, thresholds=Thresholds(**{threshold: limit}))
+        assert len(list(COMPARISON_RULES["DK608"].run(judged))) == missed
+
+
+@pytest.mark.parametrize(("good", "noise", "drowned"), [(0.02, 0.51, 1), (0.02, 0.49, 0), (0.2, 0.51, 0)])
+def test_a_slice_drowns_below_six_decibels_in_an_output_above_twenty(good: float, noise: float, drowned: int) -> None:
+    """Half of a small slice is noise (6 dB), the large slices have their own share."""
+    large, small = np.full((1, 3, 8), 100.0), np.full((1, 1, 8), 1.0)
+    large[..., ::2], small[..., ::2] = -100.0, -1.0
+    baseline = np.concatenate([large, small], axis=1)
+    candidate = np.concatenate([large * (1 + good), small * (1 + noise)], axis=1)
+    found = COMPARISON_RULES["DK602"].run(Judged(comparison=pair(baseline, candidate)))
+    assert len([finding for finding in found if finding.evidence["axis"] == 1]) == drowned
+
+
+def test_exactly_twenty_decibels_are_good() -> None:
+    """Energies of 100 and 1 as a whole, of 1 and 1 in the slice that drowns."""
+    baseline = np.array([[[9.0, 3.0, 3.0], [1.0, 0.0, 0.0]]])
+    candidate = np.array([[[9.0, 3.0, 3.0], [2.0, 0.0, 0.0]]])
+    assert list(COMPARISON_RULES["DK602"].run(Judged(comparison=pair(baseline, candidate))))
+    baseline[0, 0, 1] = 2.9
+    assert not list(COMPARISON_RULES["DK602"].run(Judged(comparison=pair(baseline, np.copy(candidate)))))
+
+
 def test_slices_are_pooled_over_samples() -> None:
     a = {str(i): {"y": np.full((1, 2, 3), float(i + 1))} for i in range(3)}
     b = {name: {"y": value["y"] + np.array([0.0, 1.0])[None, :, None]} for name, value in a.items()}

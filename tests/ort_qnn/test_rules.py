@@ -265,6 +265,32 @@ def test_the_line_of_the_log_that_says_why_is_kept(log: tuple[str, ...], cause: 
     assert dict(finding.evidence) == cause
 
 
+@pytest.mark.parametrize(("made_type", "words"), [("Float16", "float16"), ("Float32", "float32"), ("", "")])
+def test_a_float_island_says_what_became_of_it(made_type: str, words: str) -> None:
+    scope = types(graph(("uint16", "float32", "int8")), made(made_type) if made_type else None)
+    (finding,) = rules()["ORT101"].run(scope)
+    assert ("after optimization" in finding.message) is bool(made_type)
+    assert f"({words} after optimization)" in finding.message or not words
+    assert finding.evidence["made"] == (words or "unknown")
+
+
+@pytest.mark.parametrize(
+    ("intended", "words"), [({"y": "uint16"}, "y is meant to be uint16"), ({"x": "uint16"}, "y has no encoding")]
+)
+def test_a_float_island_says_what_was_meant(intended: dict[str, str], words: str) -> None:
+    scope = replace(types(graph(("uint16", "float32", "int8"))), intended=intended)
+    (finding,) = rules()["ORT101"].run(scope)
+    assert finding.message.endswith(f"; {words}")
+
+
+@pytest.mark.parametrize(("entries", "handled"), [({"session.disable_cpu_ep_fallback": "0"}, True), ({}, False)])
+def test_a_refused_operator_may_stay_on_the_cpu(entries: dict[str, str], handled: bool) -> None:
+    """Where the user asked for that; else the whole model is refused because of it."""
+    asked = replace(base().chosen, entries={**base().chosen.entries, **entries})
+    (finding,) = rules()["ORT011"].run(replace(with_operator("Erf"), chosen=asked))
+    assert (finding.handled is not None) is handled
+
+
 def test_strict_makes_a_change_of_precision_an_error() -> None:
     for code in ("ORT101", "ORT102", "ORT103", "ORT104"):
         scope = CASES[code][0]()

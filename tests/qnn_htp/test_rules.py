@@ -161,6 +161,17 @@ DRAFT_CASES: dict[str, tuple[Callable[[], Draft], Callable[[], Draft]]] = {
 
 FLOAT16_CASES = {"QNN127": (lambda: float16_plan(mixed()), lambda: float16_plan(integer()))}
 
+
+@pytest.mark.parametrize("intent", [intent for intent in Intent if intent is not Intent.MIXED])
+@pytest.mark.parametrize("code", ["QNN108", "QNN109"])
+def test_float_sets_are_judged_where_a_mix_was_meant(code: str, intent: Intent) -> None:
+    made = losing(mixed(), "/decoder/Div_output_0") if code == "QNN108" else with_float_operand()
+    assert made.intent is Intent.MIXED
+    for changes, found in (({}, True), ({"intent": intent}, False), ({"after": None}, False)):
+        told = ROUTE_RULES[code].run(route("legacy-float-fallback", replace(made, **changes)))
+        assert bool(list(told)) is found
+
+
 CASES: dict[str, Any] = {**ROUTE_CASES, **DRAFT_CASES, **FLOAT16_CASES}
 
 

@@ -152,6 +152,20 @@ def test_attributes_at_their_harmless_value_pass(lint: Lint) -> None:
     assert "QNN208" not in lint(one("MaxPool <kernel_shape = [2,2], dilations = [1,1]> (x)", "1,4,8,8", "1,4,7,7"))
 
 
+def test_without_a_dimension_for_them_there_are_no_heads(lint: Lint) -> None:
+    graph = """g (float[2,16,8] q, float[2,8,16] k) => (float[2,16,16] y) {
+      product = MatMul (q, k)  y = Softmax (product) }"""
+    assert "QNN217" not in lint({"graph": graph})
+
+
+@pytest.mark.parametrize(
+    ("between", "told"), [("scores = Relu (product)", True), ("scores = Relu (product)  other = Neg (product)", False)]
+)
+def test_attention_is_followed_where_one_operator_reads_it(between: str, told: bool, lint: Lint) -> None:
+    graph = (HEADS % (2, 2, 2)).replace("y = Softmax (product)", f"{between}  y = Softmax (scores)")
+    assert ("QNN217" in lint({"graph": graph})) is told
+
+
 def test_the_chip_decides_what_is_too_big(lint: Lint) -> None:
     case = one("InstanceNormalization (x, s, b)", "1,64,160,160", stored=BIG)
     assert "QNN222" not in lint({**case, "target": "sm8650"})

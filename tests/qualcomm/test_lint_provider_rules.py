@@ -219,6 +219,20 @@ def test_blocks_of_a_wrong_size(lint: Lint) -> None:
     assert "QNN234" in lint({**blocked(6), "graph": blocked(6)["graph"]})
 
 
+@pytest.mark.parametrize("form", ["fused pair", "encoding", "float scales"])
+def test_only_lpbq_is_taken_for_lpbq(form: str, lint: Lint) -> None:
+    """A blocked weight whose scales are float has blocks, but no LPBQ; one that only an encoding describes is LPBQ."""
+    weight = {"type": "lpbq", "blocks": [[1.0, 2.0, 3.0, 4.0]]}
+    stored = ep("g (float[1,48] x) => (float[1,4] y) { y = Gemm (x, w) }", stored={"w": ("float", (48, 4), 1.0)})
+    case = {
+        "fused pair": lpbq("Gemm (xd, w)"),
+        "encoding": {**stored, "encodings": {"w": weight}},
+        "float scales": blocked(16, "Gemm (xd, w)"),
+    }[form]
+    assert ("QNN251" in lint(case)) is (form != "float scales")
+    assert ("QNN233" in lint({**case, "target": "qcs6490"})) is (form != "float scales")
+
+
 def logged(scale: float) -> Case:
     """A Log between pairs, as a Q/DQ model has it; its output spans 65535 times the scale."""
     stored = {**SCALE, "so": ("float", (), scale), "zo": ("uint16", (), 65535)}

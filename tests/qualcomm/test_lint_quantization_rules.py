@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -157,6 +158,21 @@ def test_borders_are_counted_and_an_extension_is_named(lint: Lint) -> None:
     assert "would remove" in finding.message
 
 
+def island(operators: int) -> Case:
+    """Quantized operators between two float ones: only all of them together in float remove a border."""
+    names = [f"t{number}" for number in range(operators + 1)]
+    chained = "  ".join(f"{after} = Tanh ({before})" for before, after in pairwise(names))
+    graph = f"f = Relu (x)  t0 = Sigmoid (f)  {chained}  e = Sigmoid ({names[-1]})  y = Neg (e)"
+    return {"graph": f"g (float[4] x) => (float[4] y) {{ {graph} }}", "encodings": dict.fromkeys(names, U8)}
+
+
+@pytest.mark.parametrize(("operators", "named"), [(1, True), (12, True), (13, False)])
+def test_an_extension_has_at_most_twelve_operators(operators: int, named: bool, lint: Lint) -> None:
+    (finding,) = lint(island(operators))["QNN270"]
+    assert len(finding.evidence["borders"]) == 2
+    assert [len(more["nodes"]) for more in finding.evidence["extension"]] == ([operators] if named else [])
+
+
 def test_narrow_logs_warn_where_nobody_has_looked(lint: Lint) -> None:
     assert lint(log(3.0, sdk="2.33"))["QNN250"][0].severity is Severity.WARNING
     assert lint(log(3.0, sdk="2.51"))["QNN250"][0].severity is Severity.ERROR
@@ -176,6 +192,30 @@ def test_per_channel_bias_scales_are_compared_one_by_one(lint: Lint) -> None:
     assert "QNN243" not in lint(conv(encodings={"x": source, "w": weight, "b": bias}))
     (finding,) = lint(conv(encodings={"x": source, "w": weight, "b": wrong}))["QNN243"]
     assert finding.evidence["ratio"] == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    ("weight", "bias", "ratio"),
+    [
+        ([0.2], [0.1], None),
+        ([0.2], [0.1, 0.1, 0.1, 0.1], None),
+        ([0.2], [0.1, 0.1, 0.1, 0.3], 3.0),
+        ([0.2, 0.2, 0.2, 0.2], [0.1], None),
+        ([0.2, 0.2, 0.2, 0.1], [0.1], 2.0),
+        ([0.2, 0.2], [0.1, 0.1, 0.1, 0.3], None),
+    ],
+)
+def test_one_scale_stands_for_all_channels(
+    weight: list[float], bias: list[float], ratio: float | None, lint: Lint
+) -> None:
+    """The input's scale is 0.5. Two lists of different lengths cannot be compared."""
+
+    def kind(name: str, scales: list[float]) -> dict[str, Any]:
+        return {"type": name, "scale": scales, "axis": 0} if len(scales) > 1 else {"type": name, "scale": scales[0]}
+
+    kinds = {"x": {**U8, "scale": 0.5}, "w": kind("int8", weight), "b": kind("int32", bias)}
+    found = lint(conv(encodings=kinds)).get("QNN243", [])
+    assert [finding.evidence["ratio"] for finding in found] == ([] if ratio is None else [pytest.approx(ratio)])
 
 
 def test_float_entries_are_no_integers(lint: Lint) -> None:

@@ -53,6 +53,21 @@ def test_without_a_version_the_newest_with_known_tools() -> None:
 
 
 @pytest.mark.parametrize(
+    ("request_", "shown", "near"),
+    [
+        ("9" * 60, "9" * 60, KNOWN[-1]),
+        ("9" * 61, "9" * 60 + "…", f"{KNOWN[0]}, {KNOWN[-1]}"),
+        ("0.1", "0.1", KNOWN[0]),
+    ],
+)
+def test_a_number_of_sixty_characters_is_still_a_number(request_: str, shown: str, near: str) -> None:
+    with pytest.raises(UnknownTargetError) as refused:
+        resolve_sdk(request_, source=SHELF)
+    assert f"{shown!r}" in str(refused.value) or shown == "0.1"
+    assert near in refused.value.next
+
+
+@pytest.mark.parametrize(
     ("request_", "why"),
     [
         ("2.28", "no argument list older than 2.29.0"),

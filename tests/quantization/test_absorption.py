@@ -15,6 +15,7 @@ from deploykit.graph import load_model, wrap_proto
 from deploykit.graph.collect import collect_facts
 from deploykit.graph.facts import GraphFacts
 from deploykit.graph.fusion import BLOCKS, PAIRS
+from deploykit.quantization.absorption import absorbing_fusions
 from deploykit.quantization.coverage import collect_coverage
 from deploykit.quantization.float_propagation import predict_float_set
 
@@ -94,3 +95,27 @@ def test_every_row_of_the_table_says_where_it_is_known_from() -> None:
     assert {("PRelu", "Conv"), ("LeakyRelu", "Conv"), ("Relu", "Add"), ("HardSwish", "BatchNormalization")} <= certain
     assert BLOCKS["LayerNormalization"].certain
     assert not BLOCKS["Gelu"].certain
+
+
+@pytest.mark.parametrize("op_type", ACTIVATIONS)
+def test_what_the_file_speaks_about_is_not_explained_away(op_type: str) -> None:
+    """Neither an entry of its own, nor the word that it is float."""
+    facts, encodings = _conv_then(op_type), _encodings("x", "w", "y", "slope", "0", "6")
+    assert "c" in absorbing_fusions(facts, encodings)
+    assert "c" not in absorbing_fusions(facts, _encodings("x", "w", "y", "slope", "0", "6", "c"))
+    assert "c" not in absorbing_fusions(facts, replace(encodings, float_tensors=frozenset({"c"})))
+
+
+def test_in_a_block_that_always_fuses_an_entry_counts_as_well() -> None:
+    graph = TinyGraph()
+    graph.stored("two", 2.0)
+    mean = graph.op("ReduceMean", [graph.input("x", (2, 8))], "mean", axes=[-1])
+    centred = graph.op("Sub", ["x", mean], "centred")
+    square = graph.op("ReduceMean", [graph.op("Pow", [centred, "two"], "square")], "variance", axes=[-1])
+    root = graph.op("Sqrt", [graph.op("Add", [square, graph.stored("eps", 1e-5)], "safe")], "root")
+    graph.op("Div", [centred, root], "y")
+    facts = collect_facts(wrap_proto(graph.model("y"), path=Path("tiny.onnx")))
+    whole = {"mean", "centred", "square", "variance", "safe", "root"}
+    assert whole <= absorbing_fusions(facts, _encodings("x", "y")).keys()
+    some = absorbing_fusions(facts, replace(_encodings("x", "y", "root"), float_tensors=frozenset({"safe"})))
+    assert whole & some.keys() == whole - {"root", "safe"}

@@ -9,6 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from deploykit.contract.tiny_graphs import TinyGraph
 from deploykit.encodings.differences import diff
 from deploykit.encodings.reading import read_encodings
 from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Float
@@ -92,6 +93,37 @@ def test_a_masked_minimum_is_only_known_by_its_values() -> None:
     with_values = {e.name for e in copy_over_movement(encodings, facts, read_values=values_of(model))}
     without = {e.name for e in copy_over_movement(encodings, facts)}
     assert with_values == {"lowest_t"} and without == {"lowest_t", "lowest"}
+
+
+@pytest.mark.parametrize(
+    ("axis", "softmax", "far", "masked"),
+    [
+        (-1, -1, -20.0, True),
+        (3, 3, -20.0, True),
+        (3, -1, -1e9, True),
+        (2, -1, -20.0, False),
+        (-1, 2, -20.0, False),
+        (-1, -1, -19.9, False),
+    ],
+)
+def test_a_masked_minimum_is_along_the_last_axis_and_far_below(
+    axis: int, softmax: int, far: float, masked: bool
+) -> None:
+    """Whether the axis is an input or, in older operator sets, an attribute."""
+    for older in (False, True):
+        graph = TinyGraph(opset=17 if older else 18)
+        graph.input("x", (2, 3, 4, 4))
+        graph.input("mask", (2, 3, 4, 4), "bool")
+        graph.stored("far", far)
+        if older:
+            graph.op("ReduceMin", ["x"], "lowest", axes=[axis])
+        else:
+            graph.op("ReduceMin", ["x", graph.stored("axis", [axis], "int64")], "lowest")
+        graph.op("Where", ["mask", "x", graph.op("Add", ["lowest", "far"], "sunk")], "where")
+        graph.op("Softmax", ["where"], "y", axis=softmax)
+        model = wrap_proto(graph.model("y"), path=Path("m.onnx"))
+        copied = copy_over_movement(encoding_set(x=grid(0.5)), collect_facts(model), read_values=values_of(model))
+        assert ("lowest" not in {entry.name for entry in copied}) is masked
 
 
 def grid(scale: float, *, bits: int = 8, signed: bool = False) -> Affine:

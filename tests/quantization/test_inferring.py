@@ -140,6 +140,72 @@ def _chain(*ops: str) -> ModelProto:
     return graph.model(name)
 
 
+def _times(x: Interval, y: Interval) -> Inference:
+    """What is inferred of a factor that makes y of x."""
+    graph = TinyGraph()
+    graph.op("Mul", [graph.input("x", (4,)), graph.input("factor", (4,))], "y")
+    return infer(graph.model("y"), entries(x=x, y=y), "factor")
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "told"),
+    [
+        ((-0.051, 1), (-0.153, 3), True),
+        ((-0.049, 1), (-0.147, 3), False),
+        ((-1, 0.051), (-3, 0.153), True),
+        ((-1, 0.049), (-3, 0.147), False),
+    ],
+)
+def test_both_sides_of_zero_count_from_a_twentieth_on(x: Interval, y: Interval, told: bool) -> None:
+    assert ("factor" in _times(x, y).concluded) is told
+
+
+@pytest.mark.parametrize(("low", "high", "told"), [(-3.0001, 6.0002, True), (-3.02, 6, False), (-3, 6.02, False)])
+def test_both_ends_agree_to_a_step(low: float, high: float, told: bool) -> None:
+    """A step of the larger grid is 9 / 65535."""
+    assert ("factor" in _times((-1, 2), (low, high)).concluded) is told
+
+
+@pytest.mark.parametrize(("least", "told"), [(1.0, True), (0.99, False), (-1.0, False)])
+def test_a_divisor_says_enough_where_it_spreads_by_256_at_most(least: float, told: bool) -> None:
+    graph = TinyGraph()
+    graph.op("Mul", [graph.input("x", (2,)), graph.stored("by", [least, 256.0])], "y")
+    found = infer(graph.model("y"), entries(y=(-512, 256)), "x")
+    assert ("x" in found.concluded) is told
+    if told:
+        assert found.concluded["x"].interval == pytest.approx((-512, 256), rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("op", "first", "expected"),
+    [
+        ("Add", True, (-5, -1)),
+        ("Add", False, (-5, -1)),
+        ("Sub", True, (-1, 3)),
+        ("Sub", False, (1, 5)),
+        ("Div", True, (-6, 2)),
+        ("Mul", True, (-1.5, 0.5)),
+        ("Mul", False, (-1.5, 0.5)),
+    ],
+)
+def test_what_a_result_leaves_to_an_operand(op: str, first: bool, expected: Interval) -> None:
+    """The result lies in -3 to 1, the other operand is 2."""
+    graph = TinyGraph()
+    graph.input("x", (4,))
+    graph.stored("two", 2.0)
+    graph.op(op, ["x", "two"] if first else ["two", "x"], "y")
+    found = infer(graph.model("y"), entries(y=(-3, 1)), "x")
+    assert found.concluded["x"].interval == pytest.approx(expected, abs=1e-3)
+
+
+@pytest.mark.parametrize(("mask", "told"), [(-0.9e6, True), (-1.1e6, False)])
+def test_a_range_beyond_a_million_is_a_mask(mask: float, told: bool) -> None:
+    graph = TinyGraph()
+    graph.op("Add", [graph.input("scores", (4,)), graph.input("mask", (4,))], "masked")
+    found = infer(graph.model("masked"), entries(mask=(mask, 0), masked=(-5, 5)), "scores")
+    assert ("scores" in found.concluded) is told
+
+
 def test_bounded_operators_need_nothing() -> None:
     for op, ends in {"Sigmoid": (0, 1), "Tanh": (-1, 1), "Softmax": (0, 1)}.items():
         found = infer(_chain(op), entries(), "t0")
@@ -182,6 +248,16 @@ def test_a_quotient_by_what_nears_zero_is_no_range() -> None:
     graph.op("Div", [graph.input("x", (4,)), graph.input("z", (4,))], "y")
     near = infer(graph.model("y"), entries(x=(0, 1), z=(0, 1)), "y")
     assert [tensor.name for tensor in near.open] == ["y"]
+
+
+@pytest.mark.parametrize(("least", "told"), [(2.0, True), (-2.0, False), (0.0, False), (1e-9, False)])
+def test_a_quotient_by_what_stays_away_from_zero_is_one(least: float, told: bool) -> None:
+    graph = TinyGraph()
+    graph.op("Div", [graph.input("x", (2,)), graph.stored("by", [least, 4.0])], "y")
+    found = infer(graph.model("y"), entries(x=(0, 1)), "y")
+    assert ("y" in found.concluded) is told
+    if told:
+        assert found.concluded["y"].interval == pytest.approx((0, 0.5))
 
 
 def test_beside_a_mask_arithmetic_says_nothing() -> None:

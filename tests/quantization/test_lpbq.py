@@ -159,6 +159,23 @@ def test_layers_that_qualify_are_converted(tmp_path: Path, changes: dict[str, An
 
 
 @pytest.mark.parametrize(
+    ("op", "after", "has_bias"),
+    [("MatMul", "Add", True), ("MatMul", "Sub", False), ("Gemm", "Add", False), ("Gemm", "its own", True)],
+)
+def test_a_bias_is_an_input_or_an_add_behind_a_matmul(tmp_path: Path, op: str, after: str, has_bias: bool) -> None:
+    model = block_model(op=op)
+    model.graph.initializer.append(numpy_helper.from_array(np.ones(6, np.float32), "bias"))
+    place = next(index for index, node in enumerate(model.graph.node) if node.name == "layer")
+    layer = model.graph.node[place]
+    if after == "its own":
+        layer.input.append("bias")
+    else:
+        layer.output[0] = "before"
+        model.graph.node.insert(place + 1, helper.make_node(after, ["before", "bias"], ["b"]))
+    assert convert(tmp_path, model).has_bias is has_bias
+
+
+@pytest.mark.parametrize(
     ("changes", "reason"),
     [
         ({"dtype": "int8"}, "int8; LPBQ expands int4"),
@@ -274,3 +291,25 @@ def test_encodings_are_turned_too() -> None:
     assert isinstance(made, Lpbq)
     np.testing.assert_array_equal(made.block_scale, [[16, 1], [1, 16]])
     assert set(left) == {"v"} and "8-bit" in left["v"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, ""),
+        ({"bits": 8}, "8-bit blocks; LPBQ expands 4-bit ones"),
+        ({"zero_point": np.full((2, 6), 1.0)}, "its zero point is not that of a symmetric grid"),
+        ({"signed": False, "zero_point": np.full((2, 6), 8.0)}, ""),
+        ({"signed": False}, "its zero point is not that of a symmetric grid"),
+        ({"axis": None}, "its channel axis is not known"),
+        ({"block_axis": None}, "its channel axis is not known"),
+        ({"scale": np.full((2, 6), -0.1)}, "a scale is negative"),
+    ],
+)
+def test_an_entry_becomes_lpbq_or_says_why_not(changes: dict[str, Any], reason: str) -> None:
+    grid = {"bits": 4, "signed": True, "scale": np.full((2, 6), 0.1), "zero_point": np.zeros((2, 6))}
+    blocks = {"axis": 1, "block_axis": 0, "block_size": 16}
+    value = Affine(**{**grid, **blocks, **changes})
+    made, left = lpbq_encodings(EncodingSet(version="2.0.0", entries={"w": Encoding(name="w", value=value)}))
+    assert left == ({"w": reason} if reason else {})
+    assert isinstance(made.entries["w"].value, Affine if reason else Lpbq)

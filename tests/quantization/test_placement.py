@@ -2,7 +2,9 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -10,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from deploykit.encodings.differences import diff
+from deploykit.encodings.placing import Layout
 from deploykit.encodings.reading import parse_encodings, read_encodings
 from deploykit.encodings.values import Affine, EncodingSet, Lpbq
 from deploykit.errors import InputError
@@ -225,3 +228,19 @@ def test_lpbq_of_a_batched_weight(collect: Collect) -> None:
     assert isinstance(value, Lpbq) and value.axis is None
     settled = place(encodings, collect(odd_model())).entries["stacked"].value
     assert isinstance(settled, Lpbq) and (settled.axis, settled.block_axis) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "size", "expected"),
+    [
+        ({}, 16, (2, 1, 3)),
+        ({}, 32, (1, 1, 3)),
+        ({}, 20, None),
+        ({"channel_axis": None}, 16, None),
+        ({"block_axis": None}, 16, None),
+        ({"shape": None}, 16, None),
+    ],
+)
+def test_the_shape_of_blockwise_scales(changes: dict[str, Any], size: int, expected: tuple[int, ...] | None) -> None:
+    layout = replace(Layout(shape=(32, 5, 3), channel_axis=2, block_axis=0), **changes)
+    assert layout.blocks_shape(size) == expected

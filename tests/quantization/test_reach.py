@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from deploykit.contract.tiny_graphs import TinyGraph
 from deploykit.graph.collect import collect_facts
 from deploykit.graph.facts import GraphFacts
 from deploykit.graph.loading import wrap_proto
-from deploykit.quantization.reach import collect_reach, saturates
+from deploykit.quantization.reach import Reach, collect_reach, only_masks, saturates
 
 
 def facts_of(graph: TinyGraph, *outputs: str) -> GraphFacts:
@@ -56,3 +57,102 @@ def test_bounded_ops_end_a_reach_and_moves_pass_it_on() -> None:
     reach = collect_reach(facts, None, ranges.get)
     assert (reach["flat"].magnitude, reach["flat"].cause) == (1e30, "huge")
     assert (reach["y"].low, reach["y"].high) == (0.0, 1.0)
+
+
+def reach_of(op_type: str, *operands: tuple[float, float] | None, **attributes: Any) -> Reach | None:
+    """The reach of one operator on stored operands with these ranges, or on an input where there is none."""
+    graph = TinyGraph()
+    names = [
+        graph.input(f"x{index}", (2,)) if ends is None else graph.stored(f"c{index}", list(ends))
+        for index, ends in enumerate(operands)
+    ]
+    facts = facts_of(graph, graph.op(op_type, names, "y", **attributes))
+    ranges = {f"c{index}": ends for index, ends in enumerate(operands)}
+    return collect_reach(facts, None, ranges.get).get("y")
+
+
+@pytest.mark.parametrize(
+    ("op_type", "operands", "expected"),
+    [
+        ("Neg", [(-3.0, 2.0)], (-2, 3)),
+        ("Abs", [(-3.0, 2.0)], (0, 3)),
+        ("Relu", [(-3.0, 2.0)], (0, 2)),
+        ("Relu", [(-3.0, -2.0)], (0, 0)),
+        ("Exp", [(0.0, 1.0)], (1, math.e)),
+        ("Exp", [(699.0, 701.0)], (math.exp(699), math.exp(700))),
+        ("Log", [(1.0, math.e)], (0, 1)),
+        ("Log", [(0.0, 1.0)], None),
+        ("Sqrt", [(0.0, 4.0)], (0, 2)),
+        ("Sqrt", [(-1.0, 4.0)], None),
+        ("Add", [(-3.0, 2.0), (1.0, 5.0)], (-2, 7)),
+        ("Sub", [(-3.0, 2.0), (1.0, 5.0)], (-8, 1)),
+        ("Mul", [(-3.0, 2.0), (1.0, 5.0)], (-15, 10)),
+        ("Div", [(-3.0, 2.0), (0.5, 5.0)], (-6, 4)),
+        ("Div", [(-3.0, 2.0), (0.0, 5.0)], None),
+        ("Div", [(-3.0, 2.0), (-5.0, 0.0)], None),
+        ("Add", [None, (1.0, 5.0)], (1, 5)),
+        ("Add", [(1.0, 5.0), None], (1, 5)),
+        ("Max", [(-3.0, 2.0), (1.0, 5.0)], (1, 5)),
+        ("Max", [(-9.0, 2.0), (1.0, 5.0)], (-9, 2)),
+        ("Transpose", [(-3.0, 2.0)], (-3, 2)),
+        ("Sigmoid", [(-3.0, 2.0)], (0, 1)),
+        ("Sigmoid", [None], (0, 1)),
+        ("Relu", [None], None),
+        ("Erf", [None], (-1, 1)),
+        ("Softsign", [(-3.0, 2.0)], None),
+        ("Clip", [None, (-1.0, -1.0), (4.0, 4.0)], (-1, 4)),
+        ("Clip", [(-3.0, 2.0), (-1.0, -1.0)], (-1, 2)),
+        ("Clip", [(-3.0, 2.0)], (-3, 2)),
+        ("Clip", [None, (-1.0, -1.0)], None),
+    ],
+)
+def test_what_one_operator_reaches(
+    op_type: str, operands: list[tuple[float, float] | None], expected: tuple[float, float] | None
+) -> None:
+    found = reach_of(op_type, *operands)
+    assert (None if found is None else (found.low, found.high)) == (
+        None if expected is None else pytest.approx(expected)
+    )
+
+
+@pytest.mark.parametrize(
+    ("op_type", "operands", "cause", "attained"),
+    [
+        ("Add", [(0.0, 2.0), (0.0, 5.0)], "c1", True),
+        ("Add", [(0.0, 5.0), (0.0, 2.0)], "c0", True),
+        ("Add", [(0.0, 5.0), (0.0, 5.0)], "c0", True),
+        ("Mul", [(0.0, 5.0), (0.0, 2.0)], "c0", False),
+        ("Mul", [(0.0, 5.0), (2.0, 2.0)], "c0", True),
+        ("Mul", [(0.0, 2.0), (5.0, 5.0)], "c1", True),
+        ("Div", [(0.0, 5.0), (0.5, 0.5)], "c1", True),
+        ("Div", [(0.0, 5.0), (1.0, 1.0)], "c0", True),
+        ("Div", [(0.0, 5.0), (0.5, 1.0)], "c1", False),
+    ],
+)
+def test_what_makes_it_that_large(
+    op_type: str, operands: list[tuple[float, float] | None], cause: str, attained: bool
+) -> None:
+    found = reach_of(op_type, *operands)
+    assert found is not None
+    assert (found.cause, found.attained) == (cause, attained)
+
+
+@pytest.mark.parametrize(
+    ("reach", "after", "mask"),
+    [
+        ((-1e9, 0.0), "Softmax", True),
+        ((-1e9, 65504.0), "Softmax", True),
+        ((-1e9, 65505.0), "Softmax", False),
+        ((-9.0, 9.0), "Softmax", True),
+        ((-9.0, 9.1), "Softmax", False),
+        ((0.0, 9.0), "Softmax", False),
+        ((-1e9, 0.0), "Relu", False),
+    ],
+)
+def test_what_only_switches_positions_off(reach: tuple[float, float], after: str, mask: bool) -> None:
+    graph = TinyGraph()
+    added = graph.op("Add", [graph.input("x", (2, 2)), graph.input("m", (2, 2))], "added")
+    facts = facts_of(graph, graph.op(after, [added], "y"))
+    assert only_masks(facts, "m", Reach(low=reach[0], high=reach[1], cause="m")) is mask
+    shown = facts_of(graph, "y", added)
+    assert not only_masks(shown, "m", Reach(low=reach[0], high=reach[1], cause="m"))

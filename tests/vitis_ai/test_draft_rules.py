@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +145,16 @@ def test_each_rule_fires_and_stays_silent(code: str, as_expected: Callable[[str,
     rules: Any = TARGET_RULES if code in [rule.code for rule in TARGET_RULES] else DRAFT_RULES
     as_expected(code, rules[code].run(triggering))
     assert not list(rules[code].run(clean))
+
+
+@pytest.mark.parametrize(
+    ("asked", "exact"),
+    [("", True), ("6.2", True), ("6.2.0", True), ("6.2.7", True), ("6.3", False), ("6.1.2", False), ("7.2", False)],
+)
+def test_a_patch_release_belongs_to_its_series(asked: str, exact: bool) -> None:
+    release = next(release for release in releases() if (release.name, release.version) == ("Vitis AI", "6.2"))
+    for version in ("6.2", "6.2.1"):
+        assert Choice(requested=asked, release=replace(release, version=version)).exact is exact
 
 
 @pytest.mark.parametrize(

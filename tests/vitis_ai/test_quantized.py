@@ -15,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from deploykit.findings import Finding
 from deploykit.graph import load_model
 from deploykit.graph.collect import collect_facts
+from deploykit.graph.facts import GraphFacts
 from deploykit_vitis_ai.inspection import Quantized, actual_types, inspect_quantized
 from deploykit_vitis_ai.rules.execution import RULES as OUTCOME_RULES
 from deploykit_vitis_ai.rules.execution import Outcome
@@ -106,6 +107,111 @@ GRID: dict[str, Any] = {"s": np.float32(0.5), "z": np.int8(0), "factor": np.floa
 def test_the_factor_of_a_pooling_is_no_float_operator(factor: str, found: list[str], tmp_path: Path) -> None:
     told = QUANTIZED_RULES["VAI205"].run(pooled(factor, tmp_path))
     assert [finding.subject.name for finding in told] == found
+
+
+@pytest.mark.parametrize(("tensor", "kind"), [("images", "inputs"), ("output0", "outputs")])
+def test_a_changed_interface_says_which_side_changed(tensor: str, kind: str) -> None:
+    tensors = dict(VINT8.facts.tensors)
+    tensors[tensor] = replace(tensors[tensor], shape=(1, 2, 3))
+    (finding,) = QUANTIZED_RULES["VAI207"].run(replace(VINT8, facts=replace(VINT8.facts, tensors=tensors)))
+    assert finding.message.startswith(f"{kind} were [('{tensor}',")
+    assert finding.message.endswith("(1, 2, 3))]")
+
+
+@pytest.mark.parametrize(("source", "made", "changed"), [("float16", "float", 0), ("float16", "int8", 1)])
+def test_a_float16_source_comes_back_as_float(source: str, made: str, changed: int) -> None:
+    def typed(dtype: str) -> GraphFacts:
+        return replace(FLOAT, tensors={**FLOAT.tensors, "images": replace(FLOAT.tensors["images"], dtype=dtype)})
+
+    quantized = replace(VINT8, source=typed(source), facts=typed(made), float16_source=True)
+    assert len(list(QUANTIZED_RULES["VAI207"].run(quantized))) == changed
+    assert list(QUANTIZED_RULES["VAI207"].run(replace(quantized, float16_source=False)))
+
+
+def odd(precision: str) -> Quantized:
+    """A model that no format would make: an odd scale, an odd zero point, another type, and float operators."""
+    grid = with_grid(scales=(0.3,), zero_points=(7,), dtype="uint16")
+    return replace(look("vint8_mixed", precision), grids=grid.grids)
+
+
+@pytest.mark.parametrize(
+    ("precision", "found"),
+    [
+        ("vint8", {"VAI202", "VAI203", "VAI204", "VAI205"}),
+        ("a8w8", {"VAI203", "VAI204"}),
+        ("bf16", set()),
+        ("as-is", set()),
+        ("no such format", set()),
+    ],
+)
+def test_a_format_asks_only_what_its_row_says(precision: str, found: set[str]) -> None:
+    asked = {"VAI202", "VAI203", "VAI204", "VAI205"}
+    assert {finding.code for finding in QUANTIZED_RULES.run(odd(precision))} & asked == found
+
+
+@pytest.mark.parametrize(
+    "op_type", ["Relu", "QuantizeLinear", "DequantizeLinear", "Constant", "Shape", "Cast", "ConstantOfShape"]
+)
+def test_only_operators_with_work_are_missed_on_the_grid(op_type: str) -> None:
+    """One more reader of the float input."""
+    reader = replace(VINT8.facts.nodes[0], name="extra", op_type=op_type, inputs=("images",), outputs=("y",))
+    quantized = replace(VINT8, facts=replace(VINT8.facts, nodes=(*VINT8.facts.nodes, reader)))
+    assert [finding.subject.name for finding in QUANTIZED_RULES["VAI205"].run(quantized)] == ["extra"] * (
+        op_type == "Relu"
+    )
+
+
+@pytest.mark.parametrize("code", ["VAI202", "VAI203", "VAI204"])
+def test_evidence_stops_at_fifty_tensors(code: str) -> None:
+    """The message counts them all."""
+    wrong = next(grid for grid in odd("vint8").grids if grid.dtype == "uint16")
+    (finding,) = QUANTIZED_RULES[code].run(replace(odd("vint8"), grids=(wrong,) * 60))
+    assert finding.message.startswith("60 ")
+    assert len(finding.evidence["tensors"]) == 50
+
+
+@pytest.mark.parametrize(
+    ("inner", "stored", "found"), [("stays", False, True), ("other", False, False), ("other", True, True)]
+)
+def test_what_is_quantized_inside_of_what_was_excluded(inner: str, stored: bool, found: bool, tmp_path: Path) -> None:
+    """A pair between two excluded nodes, or on a weight of one; the pair at the border of the region is wanted."""
+    quantize = helper.make_node("QuantizeLinear", ["a", "s", "z"], ["q"])
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"], inner),
+        *([] if stored else [quantize]),
+        helper.make_node("DequantizeLinear", ["w" if stored else "q", "s", "z"], ["d"]),
+        helper.make_node("Add", ["a", "d"], ["y"], "stays too"),
+    ]
+    arrays = {"s": np.float32(0.5), "z": np.int8(0), "w": np.ones(4, np.int8)}
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in "xy"]
+    kept = [numpy_helper.from_array(np.array(value), name) for name, value in arrays.items()]
+    graph = helper.make_graph(nodes, "g", values[:1], values[1:], kept)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), tmp_path / "m.onnx")
+    excluded = frozenset({"stays", "stays too"})
+    told = QUANTIZED_RULES["VAI206"].run(
+        inspect_quantized(tmp_path / "m.onnx", precision="mixed", excluded=excluded, source=None)
+    )
+    assert [finding.message for finding in told] == (["excluded and still quantized: stays too"] if found else [])
+
+
+@pytest.mark.parametrize(
+    ("op_type", "output", "gone"),
+    [
+        ("Conv", "lost", True),
+        ("Identity", "lost", False),
+        ("BatchNormalization", "lost", False),
+        ("Conv", "act2", False),
+        ("Conv", "/post/Mul", False),
+    ],
+)
+def test_an_excluded_node_that_was_merged_is_not_missed(op_type: str, output: str, gone: bool) -> None:
+    """What has no effect of its own may go; so may a name, while another node makes the tensor or is named after it."""
+    node = replace(FLOAT.nodes[0], name="extra", op_type=op_type, outputs=(output,))
+    source = replace(FLOAT, nodes=(*FLOAT.nodes, node))
+    quantized = replace(VINT8, source=source, excluded=frozenset({"extra"}))
+    told = [finding.message for finding in QUANTIZED_RULES["VAI206"].run(quantized)]
+    assert told == (["excluded, and no longer in the model under that name: extra"] if gone else [])
+    assert not list(QUANTIZED_RULES["VAI206"].run(replace(quantized, excluded=frozenset({"another"}))))
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,20 @@ def test_each_rule_fires_and_stays_silent(code: str, as_expected: Callable[[str,
     assert not list(CALIBRATION_RULES[code].run(clean))
 
 
+@pytest.mark.parametrize(
+    ("kind", "samples", "found"),
+    [
+        (kind, samples, found)
+        for kind in ("arrays", "images")
+        for samples, found in ((0, {"DK622"}), (1, {"DK621"}), (99, {"DK621"}), (100, set()))
+    ]
+    + [("random data", 0, set()), ("random data", 3, set())],
+)
+def test_samples_are_counted_where_there_are_some_to_give(kind: str, samples: int, found: set[str]) -> None:
+    told = {finding.code for finding in CALIBRATION_RULES.run(good(kind=kind, samples=samples))}
+    assert told & {"DK621", "DK622"} == found
+
+
 def test_too_few_samples_say_nothing_of_their_likeness() -> None:
     assert not list(CALIBRATION_RULES["DK625"].run(good(neighbours=1.0, samples=7)))
 
