@@ -170,7 +170,11 @@ def _surest(ways: list[Way]) -> list[Way]:
 
 
 def _best(ways: list[Way]) -> Way | None:
-    """The least intrusive of those within a decibel of the best, or good enough; then fewer borders and segments."""
+    """The least intrusive of those within a decibel of the best, or good enough; then fewer borders and segments.
+
+    A way that is right goes before any that is not, whatever the numbers of outputs that are wrong.
+    """
+    ways = [way for way in ways if way.right] or ways
     if not ways:
         return None
     top = min(max(way.overall_db for way in ways), _ENOUGH_DB + _TIE_DB)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import numpy as np
 import numpy.typing as npt
 
 from deploykit.numerics.alignment import Pairs
@@ -21,15 +23,25 @@ from deploykit.numerics.kinds import OutputKind
 from deploykit.numerics.thresholds import Measure
 from deploykit.numerics.verdicts import Context, JudgedNumber
 
-__all__ = ["judge_detections"]
+__all__ = ["Sides", "judge_detections"]
 
 Values: TypeAlias = Mapping[str, npt.NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Sides:
+    """One sample of both sides, the rows known to be the same, and per side those that were barely chosen."""
+
+    one: Values
+    two: Values
+    pairs: Pairs | None
+    barely: tuple[npt.NDArray[np.bool_] | None, npt.NDArray[np.bool_] | None] = (None, None)
 
 
 def judge_detections(
     context: Context,
     group: DetectionSet,
-    samples: Sequence[tuple[Values, Values, Pairs | None]],
+    samples: Sequence[Sides],
     feeds: Sequence[Values],
     shapes: Sequence[tuple[int, ...]],
 ) -> Iterator[JudgedNumber]:
@@ -38,8 +50,8 @@ def judge_detections(
     ``shapes`` are those of the graph's inputs, for boxes in 0..1.
     """
     errors, side = [], 640.0
-    for place, (one, two, pairs) in enumerate(samples):
-        left, right = read_detections(group, one), read_detections(group, two)
+    for place, sides in enumerate(samples):
+        left, right = read_detections(group, sides.one), read_detections(group, sides.two)
         if left is None or right is None:
             yield context.number(_name(group), OutputKind.DETECTIONS, Measure.ROWS, math.nan, where="unlike shapes")
             return
@@ -48,8 +60,9 @@ def judge_detections(
             compare_detections(
                 left,
                 right,
-                pairs,
+                sides.pairs,
                 scale=scale,
+                barely=sides.barely,
                 tolerance=context.limit(Measure.BOX_ERROR, side).value,
                 score_tolerance=context.limit(Measure.SCORE_ERROR).value,
             )

@@ -22,6 +22,7 @@ __all__ = ["WORKING_SCORES", "DetectionError", "Detections", "compare_detections
 Numbers: TypeAlias = npt.NDArray[Any]
 Values: TypeAlias = Mapping[str, Numbers]
 _Doubles: TypeAlias = npt.NDArray[np.float64]
+_Mask: TypeAlias = npt.NDArray[np.bool_]
 
 WORKING_SCORES = (0.25, 0.5)
 """The scores from which applications usually take a detection."""
@@ -138,18 +139,26 @@ def image_side(
 
 
 def compare_detections(
-    one: Detections, two: Detections, pairs: Pairs | None, *, scale: float, tolerance: float, score_tolerance: float
+    one: Detections,
+    two: Detections,
+    pairs: Pairs | None,
+    *,
+    scale: float,
+    tolerance: float,
+    score_tolerance: float,
+    barely: tuple[_Mask | None, _Mask | None] = (None, None),
 ) -> DetectionError:
     """What differs. ``pairs`` are rows known to be the same; without them, or beyond them, rows are matched by place.
 
-    ``scale`` turns the boxes' numbers into pixels, ``tolerance`` is the error in pixels that is still right.
+    ``scale`` turns the boxes' numbers into pixels, ``tolerance`` is the error in pixels that is still right. ``barely``
+    are, per side, rows that the other could not have, since an earlier choice was close: they are not missing.
     """
     places = _partners(one, two, pairs, scale, _REACH * tolerance)
     counted = _counted(one.scores)
     first = counted[places[counted] >= 0]
     second = places[first]
     clear = one.margins[first] > score_tolerance
-    lost = {score: _missing(one, two, places, score, score_tolerance) for score in WORKING_SCORES}
+    lost = {score: _missing(one, two, places, score, score_tolerance, barely[0]) for score in WORKING_SCORES}
     back = np.full(two.scores.size, -1, np.intp)
     back[places[places >= 0]] = np.flatnonzero(places >= 0)
     return DetectionError(
@@ -160,7 +169,7 @@ def compare_detections(
         agree=int((one.labels[first] == two.labels[second])[clear].sum()),
         labelled=int(clear.sum()),
         lost=lost,
-        invented={score: _missing(two, one, back, score, score_tolerance) for score in WORKING_SCORES},
+        invented={score: _missing(two, one, back, score, score_tolerance, barely[1]) for score in WORKING_SCORES},
         wanted={score: int((one.scores >= score).sum()) for score in WORKING_SCORES},
     )
 
@@ -201,7 +210,14 @@ def _best(rows: npt.NDArray[np.intp], scores: _Doubles) -> npt.NDArray[np.intp]:
     return rows[np.argsort(-scores[rows], kind="stable")[:_MOST_ROWS]]
 
 
-def _missing(one: Detections, two: Detections, places: npt.NDArray[np.intp], score: float, slack: float) -> int:
+def _missing(
+    one: Detections,
+    two: Detections,
+    places: npt.NDArray[np.intp],
+    score: float,
+    slack: float,
+    barely: _Mask | None,
+) -> int:
     """Rows over a working score whose partner is none, has another clear label, or is clearly below it.
 
     A row that just fell out of a full list, since its score is about the list's last, is not missing.
@@ -210,6 +226,8 @@ def _missing(one: Detections, two: Detections, places: npt.NDArray[np.intp], sco
     rows = np.flatnonzero(one.scores >= score + slack)
     partner = places[rows]
     without = (partner < 0) & (one.scores[rows] > last + slack)
+    if barely is not None and barely.size == one.scores.size:
+        without &= ~barely[rows]
     below = (partner >= 0) & (two.scores[partner] < score - slack) if two.scores.size else without
     other = (partner >= 0) & (one.margins[rows] > slack)
     if two.labels.size:

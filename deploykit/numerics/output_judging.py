@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from deploykit.graph.facts import GraphFacts
 from deploykit.numerics.alignment import Aligned, Pairs, align, match_contents
-from deploykit.numerics.detection_judging import judge_detections
+from deploykit.numerics.detection_judging import Sides, judge_detections
 from deploykit.numerics.detection_sets import DetectionSet, detection_sets
 from deploykit.numerics.kinds import OutputKind, Piece, pieces_of
 from deploykit.numerics.measuring import (
@@ -28,6 +28,7 @@ from deploykit.numerics.measuring import (
     worst_sample,
     worst_slice,
 )
+from deploykit.numerics.near_choices import barely_chosen
 from deploykit.numerics.row_sets import RowSets
 from deploykit.numerics.thresholds import Against, Measure, Thresholds
 from deploykit.numerics.verdicts import NOT_JUDGED, Context, JudgedNumber, Oddity, Verdict
@@ -36,6 +37,7 @@ __all__ = ["OutputJudge"]
 
 Numbers: TypeAlias = npt.NDArray[Any]
 Values: TypeAlias = Mapping[str, Numbers]
+Mask: TypeAlias = npt.NDArray[np.bool_]
 
 _PROBABILITY_TOLERANCE = 0.05
 """A probability that is off by less is the same in practice: classes that never occur may round to nothing."""
@@ -73,7 +75,9 @@ class OutputJudge:
             thresholds=thresholds,
             same_graph=against is Against.QUANTIZED if same_graph is None else same_graph,
         )
-        self.choices = tuple(dict.fromkeys(choice for name in facts.outputs for choice in self._rows.choices_of(name)))
+        choices = dict.fromkeys(choice for name in facts.outputs for choice in self._rows.choices_of(name))
+        self._values_of = dict(_chosen_by(facts, choices))
+        self.choices = (*choices, *self._values_of.values())
 
     def compare(self, reference: Sequence[Values], outputs: Sequence[Values], feeds: Sequence[Values] = ()) -> Verdict:
         """The verdict on one mapping of outputs per sample; both sides may hold the choices as well.
@@ -127,7 +131,15 @@ class OutputJudge:
     def _detections(
         self, context: Context, group: DetectionSet, samples: Sequence[_Sample], feeds: Sequence[Values]
     ) -> Iterable[JudgedNumber]:
-        known = [(sample.reference, sample.candidate, sample.row_pairs(group.boxes)) for sample in samples]
+        known = [
+            Sides(
+                one=sample.reference,
+                two=sample.candidate,
+                pairs=sample.row_pairs(group.boxes),
+                barely=sample.barely_chosen(group.boxes, self._values_of),
+            )
+            for sample in samples
+        ]
         shapes = [self._facts.tensors[name].shape for name in self._facts.inputs]
         static = [tuple(d for d in shape if isinstance(d, int)) for shape in shapes if shape is not None]
         return judge_detections(context, group, known, feeds, static)
@@ -232,6 +244,14 @@ class _Sample:
             return None
         return match_chosen(one[0], two[0])
 
+    def barely_chosen(self, piece: Piece, values_of: Mapping[str, str]) -> tuple[Mask | None, Mask | None]:
+        """Per side, the rows of a piece that an earlier choice took barely and that the other side did not take."""
+        row = next((row for row in self._rows.axes(piece.output) if row is not None), None)
+        return (
+            barely_chosen(row, self.reference, self.candidate, values_of),
+            barely_chosen(row, self.candidate, self.reference, values_of),
+        )
+
     def _contents(self, rows: object) -> Pairs | None:
         """Rows matched by everything that the outputs say about them."""
         if rows not in self._by_contents:
@@ -249,6 +269,14 @@ class _Sample:
         if one.ndim != len(axes) or one.shape[1:] != two.shape[1:]:
             return None
         return one.reshape(len(one), -1), two.reshape(len(two), -1)
+
+
+def _chosen_by(facts: GraphFacts, choices: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """For the places that a TopK gives, the values that it gives beside them."""
+    for name in choices:
+        maker = facts.producer_of(name)
+        if maker is not None and maker.op_type == "TopK" and maker.outputs[0]:
+            yield name, maker.outputs[0]
 
 
 def _row_count(array: Numbers, piece: Piece) -> int:
