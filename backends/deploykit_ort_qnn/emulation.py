@@ -19,10 +19,12 @@ from onnx import TensorProto, helper
 
 from deploykit.numerics.alignment import match_contents
 from deploykit.numerics.fitting import settled
+from deploykit.numerics.judging import made_by
 from deploykit.numerics.output_judging import OutputJudge
 from deploykit.numerics.quality import sqnr_db
 from deploykit.numerics.row_sets import RowSets
 from deploykit.numerics.samples.labels import Label
+from deploykit.numerics.sessions import Session
 from deploykit.numerics.thresholds import Against, Measure, limit_for
 from deploykit_ort_qnn.compiler import CompileJob, Progress, compile_model, execute_both
 from deploykit_ort_qnn.rules.numerics import NumericScope
@@ -99,12 +101,31 @@ def compare(job: Comparison, progress: Progress | None = None) -> NumericScope:
 def _judged(
     job: Comparison, facts: GraphFacts, cpu: Sequence[Mapping[str, Numbers]], npu: Sequence[Mapping[str, Numbers]]
 ) -> tuple[Verdict, Verdict | None]:
-    """Against the same file on the CPU, and against the float model where there is one."""
+    """The device against the same file on the CPU, and what the file loses against the float model, if there is one."""
     # A float file is its own reference: then what is missing against float was lost by the device alone.
     against = Against.QUANTIZED if job.bits or facts.is_qdq else Against.FLOAT
     judge = OutputJudge(facts, label=job.label, against=against, bits=job.bits, same_graph=True)
     device = judge.compare(cpu, npu, job.inputs)
-    return device, None if job.original is None else settled(job.original.compare(npu), job.label)
+    if job.original is None:
+        return device, None
+    # Where the device does as the file says, what the file loses is seen on the CPU, which shows what it chose inside.
+    shown = _with_choices(job, cpu) if device.right else npu
+    return device, settled(job.original.compare(shown), job.label)
+
+
+def _with_choices(job: Comparison, cpu: Sequence[Mapping[str, Numbers]]) -> Sequence[Mapping[str, Numbers]]:
+    """The outputs of the file on the CPU with the inner tensors that tell which rows were chosen."""
+    from deploykit.graph import load_model
+    from deploykit.graph.weights import load_weights
+
+    assert job.original is not None
+    if not job.original.choices:
+        return cpu
+    model = load_weights(load_model(job.root / job.qdq))
+    choices = made_by(model, job.original.choices)
+    session = Session(model, capture=choices)
+    runs = [session.run(feed) for feed in job.inputs]
+    return [{**{name: run[name] for name in choices}, **outputs} for run, outputs in zip(runs, cpu, strict=True)]
 
 
 def _facts(job: Comparison) -> GraphFacts:
