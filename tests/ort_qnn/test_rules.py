@@ -15,11 +15,14 @@ import pytest
 from deploykit.contract.backend import Request
 from deploykit.contract.kept import Kept
 from deploykit.contract.plans import Plan
+from deploykit.contract.tiny_graphs import TinyGraph
 from deploykit.deciding.pipeline import make_plan
 from deploykit.deciding.reading import read_situation
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.findings import Finding, Severity
 from deploykit.findings.rules import Rule
+from deploykit.graph.collect import collect_facts
+from deploykit.graph.loading import wrap_proto
 from deploykit.numerics.thresholds import Against, Measure
 from deploykit.numerics.verdicts import Context, Verdict
 from deploykit.quantization.insert_qdq import Skipped
@@ -65,6 +68,21 @@ def with_operator(op_type: str) -> Draft:
     model.CopyFrom(known.model)
     next(node for node in model.graph.node if node.op_type == "Sigmoid").op_type = op_type
     return prepared(model=model)
+
+
+def float_draft(op_type: str, *gate: str) -> Draft:
+    """A float model of one operator on x, multiplied with x where the order of the two is given."""
+    graph = TinyGraph()
+    slopes = {"alpha": 1 / 6, "beta": 0.5} if op_type == "HardSigmoid" else {}
+    made = graph.op(op_type, [graph.input("x", (1, 4))], "gate", **slopes)
+    model = graph.model(graph.op("Mul", gate, "y") if gate else made)
+    facts = collect_facts(wrap_proto(model, path=Path("m.onnx")))
+    known = base()
+    return replace(known, source="float", prepared=None, situation=replace(known.situation, facts=facts))
+
+
+def gated_draft(*operands: str) -> Draft:
+    return float_draft("HardSigmoid", *operands)
 
 
 def blocks() -> EncodingSet:
@@ -189,6 +207,8 @@ CASES: dict[str, tuple[Case, Case]] = {
         draft,
     ),
     "ORT013": (lambda: lossy_step("lpbq"), lambda: step("lpbq")),
+    "ORT014": (lambda: float_draft("Erf"), lambda: float_draft("Tanh")),
+    "ORT015": (lambda: gated_draft("x", "gate"), lambda: gated_draft("gate", "x")),
     "ORT101": (lambda: types(graph(("uint16", "float32", "int8"))), lambda: GOOD_TYPES),
     "ORT102": (lambda: converted("uint8", asked_for=False), lambda: converted("uint8", asked_for=True)),
     "ORT103": (lambda: types(graph(("float16", "float16", "int8"), encoding="per-block")), lambda: GOOD_TYPES),

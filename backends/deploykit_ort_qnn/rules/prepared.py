@@ -18,6 +18,8 @@ _HANDLED = {
     "int16-matmul": "both operands are converted to symmetric int16",
 }
 
+_NEAR = 1e-3
+
 RULES: Registry[Draft] = Registry("ort-qnn plan")
 
 
@@ -243,6 +245,45 @@ def check_lpbq_loss(draft: Draft) -> Iterator[Found]:
                 f"has {loss.refined_sqnr_db:.1f} dB re-rounded, as stored ({loss.sqnr_db:.1f} dB with integers kept)"
             )
             yield Found(kind=SubjectKind.TENSOR, name=name, message=message)
+
+
+@RULES.rule(
+    "ORT014",
+    "erf-in-float",
+    "warning",
+    what="A float model holds an Erf.",
+    why="The provider has none. ONNX Runtime makes one operator of a GELU written in the usual order first; around any "
+    "other Erf the model is not taken.",
+    fix="A GELU in any other form is fused by itself (rewrite fuse-gelu); compile to see what becomes of another Erf.",
+    sources=[_LAB],
+)
+def check_erf(draft: Draft) -> Iterator[Found]:
+    """Every Erf, where nothing is quantized."""
+    for node in draft.situation.facts.nodes if draft.source == "float" else ():
+        if node.op_type == "Erf":
+            yield Found(kind=SubjectKind.NODE, name=node.label, message=f"Erf {node.label} is no operator of its own")
+
+
+@RULES.rule(
+    "ORT015",
+    "hard-sigmoid-gate-in-float",
+    "error",
+    what="In a float model, x is multiplied by its HardSigmoid with slope 1/6.",
+    why="The provider makes one operator of the two, which computes something else (-6.3 to -8.4 dB). With the "
+    "operands in the other order, with another slope, or as HardSwish it is right (65 dB and more).",
+    fix="Export it as HardSwish (operator set 14); the rewrite fuse-hardswish does so by itself.",
+    sources=[f"{_LAB}: six forms of it, float and soc_model 57"],
+)
+def check_hard_sigmoid_gate(draft: Draft) -> Iterator[Found]:
+    """Mul(x, HardSigmoid(x)), in this order."""
+    facts = draft.situation.facts
+    for node in facts.nodes if draft.source == "float" else ():
+        gate = facts.producer_of(node.inputs[1]) if node.op_type == "Mul" else None
+        if gate is None or gate.op_type != "HardSigmoid" or gate.inputs[0] != node.inputs[0]:
+            continue
+        if abs(float(gate.attributes.get("alpha", 0.2)) - 1 / 6) < _NEAR:
+            message = f"{node.label}: the product of {node.inputs[0]} and its HardSigmoid is computed wrong"
+            yield Found(kind=SubjectKind.NODE, name=node.label, message=message)
 
 
 def _block_weights(draft: Draft) -> list[str]:
