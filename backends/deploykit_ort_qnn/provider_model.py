@@ -24,6 +24,7 @@ from deploykit.quantization.lpbq_arithmetic import Loss, lpbq_encodings
 from deploykit.rewrites.blocks_to_matmul import blocks_to_matmul, match_blocks, value_grid
 from deploykit.rewrites.contract import load_transform
 from deploykit_ort_qnn.block_losses import block_losses
+from deploykit_ort_qnn.fused_grids import Observer, fused_grids
 from deploykit_ort_qnn.node_units import find_conversions
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ __all__ = ["ProviderModel", "Step", "provider_model"]
 LOG_RANGE = 4.0
 """Least range of a 16-bit Log's output: below it the kernel of QAIRT 2.51 answers the range's minimum everywhere."""
 
-_STRUCTURAL = ("fold-batchnorm", "fuse-gelu", "fuse-layernorm")
+_STRUCTURAL = ("fold-batchnorm", "fuse-gelu", "fuse-hardswish", "fuse-layernorm")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,11 +83,13 @@ def provider_model(
     int16_matmul: bool,
     without: Collection[str] = (),
     lpbq: bool = False,
+    observer: Observer | None = None,
 ) -> ProviderModel:
     """The form of a model for the provider; ``encodings`` None means that the model holds its own Q/DQ, or is float.
 
     ``int16_matmul`` keeps 16 bits in MatMuls of two activations (HTP v73 and later). ``without`` names steps to leave
-    out; ``lpbq`` turns per-block weights into LPBQ, with a loss. The model must hold its weights.
+    out; ``lpbq`` turns per-block weights into LPBQ, with a loss. ``observer`` tells what data showed, where grids are
+    missing inside fused operators. The model must hold its weights.
     """
     steps, refusals = list[Step](), list[str]()
     if encodings is None:
@@ -98,6 +101,8 @@ def provider_model(
         if name not in without:
             model, encodings = _apply(name, model, encodings, steps, refusals)
     encodings = _complete(model, encodings, steps)
+    if "fused-grids" not in without:
+        encodings = _inside_fused(model, encodings, observer, steps)
     if lpbq:
         encodings = _lpbq(model, encodings, steps, refusals)
     if "blocks-to-matmul" not in without:
@@ -161,6 +166,22 @@ def _complete(model: ModelProto, encodings: EncodingSet, steps: list[Step]) -> E
         why = "data movement and Relu keep their neighbour's grid, so that whole node groups are quantized"
         steps.append(Step(id="complete-encodings", why=why, names=tuple(origin)))
     return completed
+
+
+def _inside_fused(
+    model: ModelProto, encodings: EncodingSet, observer: Observer | None, steps: list[Step]
+) -> EncodingSet:
+    found: list[str] = []
+    while True:  # what one operator ends with may lie inside the next
+        encodings, names = fused_grids(model, encodings, observer)
+        if not names:
+            break
+        found += names
+    if not found:
+        return encodings
+    why = "inside what the device computes as one operator, where the provider wants a grid: from neighbours or data"
+    steps.append(Step(id="fused-grids", why=why, names=tuple(found)))
+    return _complete(model, encodings, steps)
 
 
 def _lpbq(model: ModelProto, encodings: EncodingSet, steps: list[Step], refusals: list[str]) -> EncodingSet:
