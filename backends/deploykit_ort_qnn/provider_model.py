@@ -25,7 +25,7 @@ from deploykit.rewrites.blocks_to_matmul import blocks_to_matmul, match_blocks, 
 from deploykit.rewrites.contract import load_transform
 from deploykit_ort_qnn.block_losses import block_losses
 from deploykit_ort_qnn.fused_grids import Observer, fused_grids
-from deploykit_ort_qnn.node_units import find_conversions
+from deploykit_ort_qnn.node_units import find_conversions, symmetric_int16
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto
@@ -35,7 +35,7 @@ __all__ = ["ProviderModel", "Step", "provider_model"]
 LOG_RANGE = 4.0
 """Least range of a 16-bit Log's output: below it the kernel of QAIRT 2.51 answers the range's minimum everywhere."""
 
-_STRUCTURAL = ("fold-batchnorm", "fuse-gelu", "fuse-hardswish", "fuse-layernorm")
+_STRUCTURAL = ("fold-batchnorm", "fuse-gelu", "fuse-hardswish", "fuse-layernorm", "expand-before-norm")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,18 +214,18 @@ def _blocks(
 
 
 def _norm_scales(model: ModelProto, encodings: EncodingSet, steps: list[Step]) -> EncodingSet:
-    """The scale of a normalization must lie on an unsigned 8-bit grid: the same one as given, or that of its values."""
+    """The scale of a normalization must be uint8 or int16: the same grid as given, or that of its values."""
     stored, entries, changed = GraphCopy(model, copy=False).stored, dict(encodings.entries), list[str]()
     for node in model.graph.node:
         name = node.input[1] if has(node, Trait.NORMALIZES) and len(node.input) > 1 else ""
         if name not in stored or name in encodings.floats:
             continue
         value = _norm_scale(entries.get(name), stored[name], wanted=bool(_common_width(node, encodings, stored)))
-        if value is not None:
+        if value is not None and (value.bits == 8 or node.op_type == "LayerNormalization"):
             entries[name] = Encoding(name=name, value=value, is_param=False)
             changed.append(name)
     if changed:
-        why = "a normalization with a scale on a signed grid is refused, and one with a float scale is made float"
+        why = "a normalization whose scale is int8 or uint16 is refused, and one with a float scale is made float"
         steps.append(Step(id="norm-scale", why=why, names=tuple(changed)))
     return replace(encodings, entries=entries)
 
@@ -235,8 +235,10 @@ def _norm_scale(entry: Encoding | None, tensor: TensorProto, *, wanted: bool) ->
     if entry is None:
         return value_grid(constant_values(tensor), 8) if wanted else None
     value = entry.value
-    if not isinstance(value, Affine) or not value.signed or value.bits != 8 or value.scale.size != 1:
+    if not isinstance(value, Affine) or value.scale.size != 1 or value.signed != (value.bits == 8):
         return None
+    if value.bits == 16:
+        return symmetric_int16(value)
     return replace(value, signed=False, zero_point=value.zero_point - value.lowest)
 
 

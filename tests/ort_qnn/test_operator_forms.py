@@ -201,6 +201,32 @@ def test_a_float_form_is_repaired_where_the_rules_find_fault(act: Any, tmp_path:
     proven(tmp_path, convolved(act), None, 50.0)
 
 
+def positioned(length: int, *, computed: bool = False) -> ModelProto:
+    """What is added to both samples, a stored table or their own mean, right in front of a normalization."""
+    weights, graph = Weights(), TinyGraph()
+    graph.input("x", (2, length, 32))
+    if computed:
+        added = graph.op("ReduceMean", ["x"], "added", axes=[0], keepdims=0)
+    else:
+        added = graph.stored("table", weights.between(-1, 1, 1, length, 32))
+    graph.op("Add", ["x", added], "sum")
+    stored = [graph.stored("scale", weights.between(0.5, 1.5, 32)), graph.stored("shift", weights(32, 32)[0])]
+    return graph.model(graph.op("LayerNormalization", ["sum", *stored], "y"))
+
+
+@pytest.mark.parametrize("computed", [True, False])
+def test_every_sample_is_right_behind_a_repeated_operand(computed: bool, tmp_path: Path) -> None:
+    proven(tmp_path, positioned(16, computed=computed), None, 60.0)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("precision", ["float", "w8a16"])
+@pytest.mark.parametrize("length", [8, 10, 16, 24, 32])
+def test_a_table_of_positions_of_any_length(length: int, precision: str, tmp_path: Path) -> None:
+    model = positioned(length)
+    proven(tmp_path, model, None if precision == "float" else calibrated(model, ["scale", "shift"]), 60.0)
+
+
 @pytest.mark.heavy
 @pytest.mark.parametrize("precision", ["float", "w8a16", "w8a16, interior left out"])
 @pytest.mark.parametrize("form", CONVOLVED)
