@@ -75,7 +75,23 @@ def float_draft(op_type: str, *gate: str) -> Draft:
     graph = TinyGraph()
     slopes = {"alpha": 1 / 6, "beta": 0.5} if op_type == "HardSigmoid" else {}
     made = graph.op(op_type, [graph.input("x", (1, 4))], "gate", **slopes)
-    model = graph.model(graph.op("Mul", gate, "y") if gate else made)
+    return of_float(graph.model(graph.op("Mul", gate, "y") if gate else made))
+
+
+def rms_draft(how: str) -> Draft:
+    """An RMS normalization with a scale, x times the reciprocal of a root or divided by it."""
+    graph = TinyGraph()
+    square = graph.op("Pow", [graph.input("x", (1, 4)), graph.stored("two", 2.0)], "square")
+    plus = graph.op("Add", [graph.op("ReduceMean", [square], "mean", axes=[-1]), graph.stored("e", 1e-5)], "plus")
+    root = graph.op("Sqrt", [plus], "root")
+    if how == "Div":
+        made = graph.op("Div", ["x", root], "norm")
+    else:
+        made = graph.op("Mul", ["x", graph.op("Reciprocal", [root], "inverse")], "norm")
+    return of_float(graph.model(graph.op("Mul", [made, graph.stored("scale", np.ones(4))], "y")))
+
+
+def of_float(model: onnx.ModelProto) -> Draft:
     facts = collect_facts(wrap_proto(model, path=Path("m.onnx")))
     known = base()
     return replace(known, source="float", prepared=None, situation=replace(known.situation, facts=facts))
@@ -209,6 +225,7 @@ CASES: dict[str, tuple[Case, Case]] = {
     "ORT013": (lambda: lossy_step("lpbq"), lambda: step("lpbq")),
     "ORT014": (lambda: float_draft("Erf"), lambda: float_draft("Tanh")),
     "ORT015": (lambda: gated_draft("x", "gate"), lambda: gated_draft("gate", "x")),
+    "ORT016": (lambda: rms_draft("Reciprocal"), lambda: rms_draft("Div")),
     "ORT101": (lambda: types(graph(("uint16", "float32", "int8"))), lambda: GOOD_TYPES),
     "ORT102": (lambda: converted("uint8", asked_for=False), lambda: converted("uint8", asked_for=True)),
     "ORT103": (lambda: types(graph(("float16", "float16", "int8"), encoding="per-block")), lambda: GOOD_TYPES),

@@ -286,6 +286,31 @@ def check_hard_sigmoid_gate(draft: Draft) -> Iterator[Found]:
             yield Found(kind=SubjectKind.NODE, name=node.label, message=message)
 
 
+@RULES.rule(
+    "ORT016",
+    "rms-norm-by-reciprocal",
+    "error",
+    what="A float model writes an RMS normalization with a scale by the Reciprocal of a root.",
+    why="ONNX Runtime makes one operator of it, for which the graph fails to be finalized, and no node is named. As a "
+    "quotient it is taken.",
+    fix="The rewrite divide-by-root makes the quotient by itself.",
+    sources=[f"{_LAB}: with one sample and two, lengths of 10 and 16; quotients and norms without a scale are taken"],
+)
+def check_reciprocal(draft: Draft) -> Iterator[Found]:
+    """RMS norms with a scale whose inner nodes include a Reciprocal."""
+    from deploykit.graph.fused_blocks import find_blocks
+
+    facts = draft.situation.facts
+    for block in find_blocks(facts) if draft.source == "float" else ():
+        inner = [facts.nodes[index] for index in block.nodes]
+        if block.kind != "RMSNormalization" or not block.scale:
+            continue
+        for node in inner:
+            if node.op_type == "Reciprocal":
+                message = f"{node.label}: the RMS normalization that ends in {block.result} is not finalized"
+                yield Found(kind=SubjectKind.NODE, name=node.label, message=message)
+
+
 def _block_weights(draft: Draft) -> list[str]:
     if draft.prepared is None:
         return []
