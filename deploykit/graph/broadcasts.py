@@ -15,6 +15,7 @@ from deploykit.graph.ops import is_standard
 
 __all__ = ["Repeated", "repeated_before_norm"]
 
+_RESHAPES = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 _NORMS = frozenset({"LayerNormalization", "RMSNormalization"})
 
 
@@ -35,6 +36,7 @@ def repeated_before_norm(facts: GraphFacts) -> Iterator[Repeated]:
     """
     sources = {node.inputs[0] for node in facts.nodes if node.op_type in _NORMS and node.inputs}
     sources |= {block.source for block in find_blocks(facts) if block.kind in _NORMS}
+    sources = {_before_reshapes(facts, name) for name in sources}
     for node in facts.nodes:
         if node.op_type not in ("Add", "Mul") or not is_standard(node) or node.outputs[0] not in sources:
             continue
@@ -43,6 +45,15 @@ def repeated_before_norm(facts: GraphFacts) -> Iterator[Repeated]:
             given = _static(facts, name)
             if shape and given and math.prod(given) < math.prod(shape) and given[-1] > 1 and math.prod(given[:-1]) > 1:
                 yield Repeated(node=node, operand=name, given=given, shape=shape)
+
+
+def _before_reshapes(facts: GraphFacts, name: str) -> str:
+    """The tensor whose values another holds in another shape: a Reshape between sum and norm changes nothing here."""
+    node = facts.producer_of(name)
+    while node is not None and node.op_type in _RESHAPES and is_standard(node):
+        name = node.inputs[0]
+        node = facts.producer_of(name)
+    return name
 
 
 def _static(facts: GraphFacts, name: str) -> tuple[int, ...] | None:

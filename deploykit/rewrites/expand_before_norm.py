@@ -16,7 +16,7 @@ from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.graph.broadcasts import Repeated, repeated_before_norm
 from deploykit.graph.collect import collect_facts
 from deploykit.graph.graph_copy import GraphCopy
-from deploykit.graph.loading import wrap_proto
+from deploykit.graph.loading import Model
 from deploykit.quantization.entries import keep_entries
 from deploykit.rewrites.contract import MatchResult, Refusal, Rewritten, Site, Transform
 
@@ -33,7 +33,8 @@ def match(model: ModelProto) -> MatchResult:
     """Every Add and Mul in front of a layer or RMS normalization that repeats one operand."""
     graph = GraphCopy(model, copy=False)
     sites, refusals = list[Site](), list[Refusal]()
-    for found in repeated_before_norm(collect_facts(wrap_proto(model, path=Path("model.onnx")))):
+    facts = collect_facts(Model(path=Path("model.onnx"), proto=model, stored=graph.stored))  # no file is looked for
+    for found in repeated_before_norm(facts):
         nodes = (found.node.label,)
         if found.operand in graph.stored and math.prod(found.shape) > _MOST_VALUES:
             refusals.append(Refusal(nodes=nodes, reason=f"{found.operand} would be {math.prod(found.shape):,} values"))

@@ -55,10 +55,10 @@ def convolved(act: Callable[[TinyGraph, Weights], str], opset: int = 17) -> Mode
     return graph.model(graph.op("Conv", [act(graph, weights), *last], "y", pads=[1] * 4))
 
 
-def projected(act: Callable[[TinyGraph, Weights], str], opset: int = 17) -> ModelProto:
-    """MatMul and Add to ``h`` of [2, 10, 32], the operator, MatMul and Add."""
+def projected(act: Callable[[TinyGraph, Weights], str], opset: int = 17, length: int = 10) -> ModelProto:
+    """MatMul and Add to ``h`` of [2, length, 32], the operator, MatMul and Add."""
     weights, graph = Weights(), TinyGraph(opset)
-    graph.input("x", (2, 10, 32))
+    graph.input("x", (2, length, 32))
     graph.op("MatMul", ["x", graph.stored("in.weight", weights(32, 32))], "in")
     graph.op("Add", ["in", graph.stored("in.bias", weights(32, 32)[0])], "h")
     graph.op("MatMul", [act(graph, weights), graph.stored("out.weight", weights(32, 16))], "out")
@@ -217,6 +217,30 @@ def positioned(length: int, *, computed: bool = False) -> ModelProto:
 @pytest.mark.parametrize("computed", [True, False])
 def test_every_sample_is_right_behind_a_repeated_operand(computed: bool, tmp_path: Path) -> None:
     proven(tmp_path, positioned(16, computed=computed), None, 60.0)
+
+
+def rms_by_reciprocal(graph: TinyGraph, weights: Weights) -> str:
+    """h times the reciprocal of the root of its mean square, as language models have it."""
+    square = graph.op("Pow", ["h", graph.stored("two", 2.0)], "square")
+    mean = graph.op("ReduceMean", [square], "mean", axes=[-1])
+    root = graph.op("Sqrt", [graph.op("Add", [mean, graph.stored("epsilon", 1e-5)], "plus")], "root")
+    norm = graph.op("Mul", ["h", graph.op("Reciprocal", [root], "inverse")], "norm")
+    return graph.op("Mul", [graph.stored("scale", weights.between(0.5, 1.5, 32)), norm], "a")
+
+
+def rms_of_two(graph: TinyGraph, weights: Weights) -> str:
+    return graph.op("RMSNormalization", ["h", graph.stored("scale", weights.between(0.5, 1.5, 32))], "a")
+
+
+def norm_of_two_axes(graph: TinyGraph, weights: Weights) -> str:
+    stored = [graph.stored("scale", weights.between(0.5, 1.5, 16, 32)), graph.stored("shift", weights(16, 32))]
+    return graph.op("LayerNormalization", ["h", *stored], "a", axis=-2)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(("norm", "opset"), [(rms_by_reciprocal, 17), (rms_of_two, 23), (norm_of_two_axes, 17)])
+def test_a_norm_that_is_refused_or_wrong_as_it_is(norm: Any, opset: int, tmp_path: Path) -> None:
+    proven(tmp_path, projected(norm, opset, 16), None, 55.0)
 
 
 @pytest.mark.heavy

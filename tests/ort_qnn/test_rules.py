@@ -91,6 +91,12 @@ def rms_draft(how: str) -> Draft:
     return of_float(graph.model(graph.op("Mul", [made, graph.stored("scale", np.ones(4))], "y")))
 
 
+def samples_draft(samples: int) -> Draft:
+    graph = TinyGraph(23)
+    made = graph.op("RMSNormalization", [graph.input("x", (samples, 16, 8)), graph.stored("scale", np.ones(8))], "y")
+    return of_float(graph.model(made))
+
+
 def of_float(model: onnx.ModelProto) -> Draft:
     facts = collect_facts(wrap_proto(model, path=Path("m.onnx")))
     known = base()
@@ -226,6 +232,7 @@ CASES: dict[str, tuple[Case, Case]] = {
     "ORT014": (lambda: float_draft("Erf"), lambda: float_draft("Tanh")),
     "ORT015": (lambda: gated_draft("x", "gate"), lambda: gated_draft("gate", "x")),
     "ORT016": (lambda: rms_draft("Reciprocal"), lambda: rms_draft("Div")),
+    "ORT017": (lambda: samples_draft(2), lambda: samples_draft(1)),
     "ORT101": (lambda: types(graph(("uint16", "float32", "int8"))), lambda: GOOD_TYPES),
     "ORT102": (lambda: converted("uint8", asked_for=False), lambda: converted("uint8", asked_for=True)),
     "ORT103": (lambda: types(graph(("float16", "float16", "int8"), encoding="per-block")), lambda: GOOD_TYPES),

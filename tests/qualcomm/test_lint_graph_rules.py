@@ -13,7 +13,10 @@ Case = dict[str, Any]
 Lint = Callable[[Case], dict[str, list[Finding]]]
 
 
-POSITIONED = "g (float[2,16,8] x, float[%s] p, float[8] s) => (float[2,16,8] y) { a = Add (x, p)  y = LayerNormalization (a, s) }"
+POSITIONED = (
+    "g (float[2,16,8] x, float[%s] p, float[8] s) => (float[2,16,8] y) "  # one line in two
+    "{ a = Add (x, p)  y = LayerNormalization (a, s) }"
+)
 
 
 def one(op: str, shape: str = "1,4,8,8", out: str | None = None, **extra: Any) -> Case:

@@ -73,6 +73,14 @@ def test_the_written_out_norm_counts_as_one() -> None:
     assert load_transform(NAME).match(model)
 
 
+def test_a_reshape_in_between_hides_nothing() -> None:
+    graph = TinyGraph()
+    graph.op("Add", [graph.input("x", (2, 16, 8)), graph.stored("table", np.ones((16, 8)))], "sum")
+    rows = graph.op("Reshape", ["sum", graph.stored("shape", [32, 8], "int64")], "rows")
+    model = graph.model(graph.op("LayerNormalization", [rows, graph.stored("scale", np.ones(8))], "y"))
+    assert load_transform(NAME).match(model)
+
+
 def test_the_repeated_table_keeps_its_grid() -> None:
     model = normalized("Add", (1, 16, 8))
     grid = Affine(bits=16, signed=False, scale=np.asarray(0.001), zero_point=np.asarray(5000.0))
