@@ -289,6 +289,17 @@ def test_a_rule_finds_its_case_and_nothing_else(
     assert list(rules()[code].run(clean())) == []
 
 
+def test_float_nodes_that_nothing_was_said_about_are_one_finding() -> None:
+    plain = graph(("float32", "float32", "int8"))
+    nodes = [QnnNode(name=f"m{i}", type="MatMul", inputs=("x", "w"), outputs=("y",)) for i in range(3)]
+    scope = replace(types(replace(plain, nodes=(*nodes, plain.nodes[1]))), intended={"x": "uint16"})
+    (found,) = rules()["ORT101"].run(scope)
+    assert found.evidence["count"] == 3 and found.evidence["nodes"] == ["m0", "m1", "m2"]
+    assert "and 2 more" in found.message
+    meant = replace(scope, intended={"x": "uint16", "y": "uint16"})
+    assert len(list(rules()["ORT101"].run(meant))) == 3
+
+
 @pytest.mark.parametrize(("made_type", "code"), [("Float16", "ORT104"), ("Float32", "ORT104")])
 def test_a_grid_that_was_left_for_any_float_is_one_finding(made_type: str, code: str) -> None:
     scope = types(graph(("uint16", "uint16", "int8")), made(made_type))
