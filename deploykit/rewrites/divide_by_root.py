@@ -54,7 +54,8 @@ def apply(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult
         gone += [product, reciprocal]
         made[graph.index_of(product)] = [quotient]
     graph.replace_nodes(gone, made)
-    return Rewritten(model=graph.model, encodings=keep_entries(encodings, graph))
+    note = f"{len(matched.sites)} products with the reciprocal of a root are quotients"
+    return Rewritten(model=graph.model, encodings=keep_entries(encodings, graph), notes=(note,))
 
 
 transform = Transform(

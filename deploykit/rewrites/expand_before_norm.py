@@ -58,7 +58,8 @@ def apply(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult
         if not told:
             touched.add(made)
     graph.prune()
-    return Rewritten(model=graph.model, encodings=keep_entries(encodings, graph), touched=frozenset(touched))
+    kept, note = keep_entries(encodings, graph), f"{len(matched.sites)} operands in front of norms are repeated"
+    return Rewritten(model=graph.model, encodings=kept, touched=frozenset(touched), notes=(note,))
 
 
 def _repeated(graph: GraphCopy, found: Repeated) -> str:

@@ -173,7 +173,8 @@ def apply_fusion(
     graph.replace_nodes(gone, made)
     kept = keep_entries(encodings, graph)
     known = frozenset() if kept is None else frozenset(kept.entries)
-    return Rewritten(model=graph.model, encodings=kept, touched=frozenset(touched) - known)
+    note = f"{len(matched.sites)} times what is written out became one {wanted.op_type}"
+    return Rewritten(model=graph.model, encodings=kept, touched=frozenset(touched) - known, notes=(note,))
 
 
 def _nodes(graph: GraphCopy, found: _Found, op_type: str) -> list[NodeProto]:

@@ -86,7 +86,8 @@ def apply(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult
     graph = GraphCopy(model)
     for site in matched.sites:
         encodings = _rewrite(graph, site.data, encodings)
-    return Rewritten(model=graph.model, encodings=keep_entries(encodings, graph))
+    note = f"{len(matched.sites)} norms are over the rows of a matrix"
+    return Rewritten(model=graph.model, encodings=keep_entries(encodings, graph), notes=(note,))
 
 
 def _rewrite(graph: GraphCopy, rows: _Rows, encodings: EncodingSet | None) -> EncodingSet | None:
