@@ -254,7 +254,7 @@ def check_lpbq_loss(draft: Draft) -> Iterator[Found]:
     what="A float model holds an Erf.",
     why="The provider has none. ONNX Runtime makes one operator of a GELU written in the usual order first; around any "
     "other Erf the model is not taken.",
-    fix="A GELU in any other form is fused by itself (rewrite fuse-gelu); compile to see what becomes of another Erf.",
+    fix="Write it with another operator.",
     sources=[_LAB],
 )
 def check_erf(draft: Draft) -> Iterator[Found]:
@@ -271,7 +271,7 @@ def check_erf(draft: Draft) -> Iterator[Found]:
     what="In a float model, x is multiplied by its HardSigmoid with slope 1/6.",
     why="The provider makes one operator of the two, which computes something else (-6.3 to -8.4 dB). With the "
     "operands in the other order, with another slope, or as HardSwish it is right (65 dB and more).",
-    fix="Export it as HardSwish (operator set 14); the rewrite fuse-hardswish does so by itself.",
+    fix="Swap the two operands.",
     sources=[f"{_LAB}: six forms of it, float and soc_model 57"],
 )
 def check_hard_sigmoid_gate(draft: Draft) -> Iterator[Found]:
@@ -293,7 +293,7 @@ def check_hard_sigmoid_gate(draft: Draft) -> Iterator[Found]:
     what="A float model writes an RMS normalization with a scale by the Reciprocal of a root.",
     why="ONNX Runtime makes one operator of it, for which the graph fails to be finalized, and no node is named. As a "
     "quotient it is taken.",
-    fix="The rewrite divide-by-root makes the quotient by itself.",
+    fix="Divide by the root.",
     sources=[f"{_LAB}: with one sample and two, lengths of 10 and 16; quotients and norms without a scale are taken"],
 )
 def check_reciprocal(draft: Draft) -> Iterator[Found]:
@@ -318,7 +318,7 @@ def check_reciprocal(draft: Draft) -> Iterator[Found]:
     what="An RMSNormalization of a float model normalizes several samples.",
     why="In float16 all samples but the first are wrong (3 dB in all) for lengths of 16, as far as tried; "
     "over the rows of a matrix they are right (68 dB).",
-    fix="The rewrite norm-rows puts it over the rows of a matrix by itself.",
+    fix="Reshape it to one sample with more rows.",
     sources=[f"{_LAB}: two samples, lengths of 10 and 16, with and without another operator in front"],
 )
 def check_rms_samples(draft: Draft) -> Iterator[Found]:
