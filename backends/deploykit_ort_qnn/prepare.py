@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from deploykit.contract.backend import Situation
 from deploykit.contract.kept import Kept, Same
-from deploykit.errors import InputError, UnknownTargetError, UsageError
+from deploykit.errors import DeploykitError, InputError, UnknownTargetError, UsageError
 from deploykit.findings import Finding
 from deploykit_ort_qnn.provider_keys import Chosen, choose_options
 from deploykit_qualcomm.archs import capability, has
@@ -24,6 +24,7 @@ from deploykit_qualcomm.tables import tables
 if TYPE_CHECKING:
     from onnx import ModelProto
 
+    from deploykit.quantization.conclusions import Evidence
     from deploykit_ort_qnn.provider_model import ProviderModel
 
 __all__ = ["Draft", "Source", "prepare", "wheel_for"]
@@ -120,11 +121,29 @@ def _provider_model(situation: Situation, kept: Kept, *, int16: bool) -> Provide
     def make() -> ProviderModel:
         from deploykit_ort_qnn.provider_model import provider_model
 
-        model = whole_model(situation)
-        return provider_model(model, situation.encodings, int16_matmul=int16, without=request.no_rewrite, lpbq=lpbq)
+        return provider_model(
+            whole_model(situation),
+            situation.encodings,
+            int16_matmul=int16,
+            without=request.no_rewrite,
+            lpbq=lpbq,
+            observer=lambda model: _evidence(model, situation, kept),
+        )
 
     key = ("provider model", Same(situation.model.proto), Same(situation.encodings), int16, lpbq, request.no_rewrite)
     return kept.once(key, make)
+
+
+def _evidence(model: ModelProto, situation: Situation, kept: Kept) -> Evidence:
+    """What the user's data tells; nothing where it does not fit, which the judging of numbers says."""
+    from deploykit.deciding.entry_values import evidence_of
+    from deploykit.deciding.sampling import samples_of
+    from deploykit.quantization.conclusions import Evidence
+
+    try:
+        return evidence_of(model, samples_of(situation, kept))
+    except DeploykitError:
+        return Evidence()
 
 
 def whole_model(situation: Situation) -> ModelProto:

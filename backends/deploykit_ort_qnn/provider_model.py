@@ -24,7 +24,8 @@ from deploykit.quantization.lpbq_arithmetic import Loss, lpbq_encodings
 from deploykit.rewrites.blocks_to_matmul import blocks_to_matmul, match_blocks, value_grid
 from deploykit.rewrites.contract import load_transform
 from deploykit_ort_qnn.block_losses import block_losses
-from deploykit_ort_qnn.node_units import find_conversions
+from deploykit_ort_qnn.fused_grids import Observer, fused_grids
+from deploykit_ort_qnn.node_units import find_conversions, symmetric_int16
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto
@@ -34,7 +35,7 @@ __all__ = ["ProviderModel", "Step", "provider_model"]
 LOG_RANGE = 4.0
 """Least range of a 16-bit Log's output: below it the kernel of QAIRT 2.51 answers the range's minimum everywhere."""
 
-_STRUCTURAL = ("fold-batchnorm", "fuse-gelu", "fuse-layernorm")
+_STRUCTURAL = ("fold-batchnorm", "fuse-gelu", "fuse-hardswish", "fuse-layernorm", "expand-before-norm")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,11 +83,13 @@ def provider_model(
     int16_matmul: bool,
     without: Collection[str] = (),
     lpbq: bool = False,
+    observer: Observer | None = None,
 ) -> ProviderModel:
     """The form of a model for the provider; ``encodings`` None means that the model holds its own Q/DQ, or is float.
 
     ``int16_matmul`` keeps 16 bits in MatMuls of two activations (HTP v73 and later). ``without`` names steps to leave
-    out; ``lpbq`` turns per-block weights into LPBQ, with a loss. The model must hold its weights.
+    out; ``lpbq`` turns per-block weights into LPBQ, with a loss. ``observer`` tells what data showed, where grids are
+    missing inside fused operators. The model must hold its weights.
     """
     steps, refusals = list[Step](), list[str]()
     if encodings is None:
@@ -98,6 +101,8 @@ def provider_model(
         if name not in without:
             model, encodings = _apply(name, model, encodings, steps, refusals)
     encodings = _complete(model, encodings, steps)
+    if "fused-grids" not in without:
+        encodings = _inside_fused(model, encodings, observer, steps)
     if lpbq:
         encodings = _lpbq(model, encodings, steps, refusals)
     if "blocks-to-matmul" not in without:
@@ -163,6 +168,22 @@ def _complete(model: ModelProto, encodings: EncodingSet, steps: list[Step]) -> E
     return completed
 
 
+def _inside_fused(
+    model: ModelProto, encodings: EncodingSet, observer: Observer | None, steps: list[Step]
+) -> EncodingSet:
+    found: list[str] = []
+    while True:  # what one operator ends with may lie inside the next
+        encodings, names = fused_grids(model, encodings, observer)
+        if not names:
+            break
+        found += names
+    if not found:
+        return encodings
+    why = "inside what the device computes as one operator, where the provider wants a grid: from neighbours or data"
+    steps.append(Step(id="fused-grids", why=why, names=tuple(found)))
+    return _complete(model, encodings, steps)
+
+
 def _lpbq(model: ModelProto, encodings: EncodingSet, steps: list[Step], refusals: list[str]) -> EncodingSet:
     changed, left = lpbq_encodings(encodings)
     names = tuple(entry.name for entry in encodings if entry.value is not changed.entries[entry.name].value)
@@ -193,18 +214,18 @@ def _blocks(
 
 
 def _norm_scales(model: ModelProto, encodings: EncodingSet, steps: list[Step]) -> EncodingSet:
-    """The scale of a normalization must lie on an unsigned 8-bit grid: the same one as given, or that of its values."""
+    """The scale of a normalization must be uint8 or int16: the same grid as given, or that of its values."""
     stored, entries, changed = GraphCopy(model, copy=False).stored, dict(encodings.entries), list[str]()
     for node in model.graph.node:
         name = node.input[1] if has(node, Trait.NORMALIZES) and len(node.input) > 1 else ""
         if name not in stored or name in encodings.floats:
             continue
         value = _norm_scale(entries.get(name), stored[name], wanted=bool(_common_width(node, encodings, stored)))
-        if value is not None:
+        if value is not None and (value.bits == 8 or node.op_type == "LayerNormalization"):
             entries[name] = Encoding(name=name, value=value, is_param=False)
             changed.append(name)
     if changed:
-        why = "a normalization with a scale on a signed grid is refused, and one with a float scale is made float"
+        why = "a normalization whose scale is int8 or uint16 is refused, and one with a float scale is made float"
         steps.append(Step(id="norm-scale", why=why, names=tuple(changed)))
     return replace(encodings, entries=entries)
 
@@ -214,8 +235,10 @@ def _norm_scale(entry: Encoding | None, tensor: TensorProto, *, wanted: bool) ->
     if entry is None:
         return value_grid(constant_values(tensor), 8) if wanted else None
     value = entry.value
-    if not isinstance(value, Affine) or not value.signed or value.bits != 8 or value.scale.size != 1:
+    if not isinstance(value, Affine) or value.scale.size != 1 or value.signed != (value.bits == 8):
         return None
+    if value.bits == 16:
+        return symmetric_int16(value)
     return replace(value, signed=False, zero_point=value.zero_point - value.lowest)
 
 

@@ -19,10 +19,13 @@ from deploykit.rewrites.contract import load_transform
 if TYPE_CHECKING:
     from deploykit.encodings.values import EncodingSet
 
-__all__ = ["STRUCTURAL_REWRITES", "Simplified", "simplify"]
+__all__ = ["REPAIRS", "STRUCTURAL_REWRITES", "Simplified", "simplify"]
 
 STRUCTURAL_REWRITES = ("simplify", "index-from-front", "integer-remainder", "merge-axes")
 """Rewrites that keep every value, in the order in which they are tried."""
+
+REPAIRS = ("fuse-gelu", "fuse-hardswish", "expand-before-norm", "divide-by-root", "norm-rows")
+"""Rewrites that some compilers need and others must not be given: each is tried alone, after the others."""
 
 _LARGEST = 1 << 30
 """Bytes of weights beyond which nothing is run here to prove a rewrite."""
@@ -46,20 +49,47 @@ def simplify(situation: Situation, kept: Kept, judge: Judge) -> Simplified:
 
     A model that the rules take as it is stays what the user gave, byte for byte.
     """
+    if situation.facts.weight_bytes > _LARGEST:
+        return Simplified(situation=situation)
+    made = _simplified(situation, kept, judge)
+    for name in REPAIRS:
+        if name not in situation.request.no_rewrite:
+            made = _repaired(made, name, kept, judge)
+    return made
+
+
+def _simplified(situation: Situation, kept: Kept, judge: Judge) -> Simplified:
     request = situation.request
     names = tuple(name for name in STRUCTURAL_REWRITES if name not in request.no_rewrite)
-    if not names or situation.facts.weight_bytes > _LARGEST:
-        return Simplified(situation=situation)
     before = _wrong(judge(situation))
     asked = set(names) & set(request.rewrite)
-    if not (before or asked) or not any(load_transform(name).match(situation.model.proto) for name in names):
+    if not (before or asked):
         return Simplified(situation=situation)
+    made = _tried(situation, names, kept)
+    better = made is not None and (asked or _less_wrong(judge(made.situation), before))
+    return made if made is not None and better else Simplified(situation=situation)
+
+
+def _repaired(start: Simplified, name: str, kept: Kept, judge: Judge) -> Simplified:
+    """With one more rewrite, where the rules find less wrong with it."""
+    if not load_transform(name).match(start.situation.model.proto):
+        return start
+    before = _wrong(judge(start.situation))
+    made = _tried(start.situation, (name,), kept) if before else None
+    if made is None or not _less_wrong(judge(made.situation), before):
+        return start
+    return replace(made, steps=(*start.steps, *made.steps))
+
+
+def _tried(situation: Situation, names: tuple[str, ...], kept: Kept) -> Simplified | None:
+    """The situation with these rewrites, made once for all targets; None where they change nothing."""
+    if not any(load_transform(name).match(situation.model.proto) for name in names):
+        return None
     key = ("simplified", Same(situation.model.proto), Same(situation.encodings), names)
     made = kept.once(key, lambda: _rewritten(situation, names, kept))
     if made is None:
-        return Simplified(situation=situation)
-    made = replace(made, situation=replace(made.situation, target=situation.target, request=request))
-    return made if asked or _less_wrong(judge(made.situation), before) else Simplified(situation=situation)
+        return None
+    return replace(made, situation=replace(made.situation, target=situation.target, request=situation.request))
 
 
 def _wrong(findings: Iterable[Finding]) -> tuple[Finding, ...]:

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.graph.graph_copy import GraphCopy
 from deploykit.graph.interval_cases import Interval, hull, product, total
@@ -36,6 +38,9 @@ _WHOLE = 1e-4
 """How near to a whole number the ratio of two grids is that a size in pixels makes of one the other."""
 
 _TWO_SIDED = 0.05
+_LEAST_SLOPE = 1 / 64
+"""Below it, what is known of a result says too little of the operand: six of its bits would be spent on nothing."""
+
 _SPREAD = 256.0
 """A divisor whose largest value is this many times its smallest says too little about a quotient."""
 
@@ -90,6 +95,11 @@ def _clue(
         return Clue(interval=made, words=words, encloses=False, copies=label)
     if node.op_type == "Neg":
         return Clue(interval=(-made[1], -made[0]), words=f"{label} is its negative", encloses=True)
+    if position == 0 and node.op_type in ("LeakyRelu", "PRelu"):
+        return _of_bend(graph, node, made, label)
+    if node.op_type == "HardSwish":
+        words = f"above 3 {label} is its value, below -3 it is 0"
+        return Clue(interval=(-3.0, max(made[1], 3.0)), words=words, encloses=False)
     if node.op_type in ("Add", "Div", "Mul", "Sub") and len(node.input) == 2 and node.input[0] != node.input[1]:
         return _of_pair(graph, node, position, known, encodings)
     return None
@@ -100,6 +110,17 @@ def _holds_all(node: NodeProto, position: int) -> bool:
     if node.op_type == "Cast":
         return attribute(node, "to") in _FLOATS
     return node.op_type == "Concat" or (node.op_type in _KEEPS_ALL and position == 0)
+
+
+def _of_bend(graph: GraphCopy, node: NodeProto, made: Interval, label: str) -> Clue | None:
+    """What a bend at zero leaves to its operand: the result, below zero divided by the least slope."""
+    slopes = [float(attribute(node, "alpha", 0.01))] if node.op_type == "LeakyRelu" else graph.array(node.input[1])
+    least = 0.0 if slopes is None else float(min(map(float, np.ravel(slopes)), default=0.0))
+    if least < _LEAST_SLOPE:
+        return None
+    words = f"{label} is its value, below zero at least {least:g} times it"
+    ends = (min(made[0] / least, 0.0), max(made[1], 0.0))
+    return Clue(interval=ends, words=words, encloses=True, exact=made[0] >= 0.0 or least >= 1.0)
 
 
 def _of_pair(

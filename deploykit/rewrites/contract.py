@@ -98,7 +98,8 @@ class Transform:
     """One transform. ``match`` and ``apply`` never change the model they are given.
 
     ``ulps`` is the stated factor of the proof: before and after, outputs may differ by that many float32 roundings of
-    the output's largest magnitude; 0 means bit for bit, None means that the transform changes values on purpose.
+    the output's largest magnitude for each site; 0 means bit for bit, None means that the transform changes values on
+    purpose.
     """
 
     name: str

@@ -1,133 +1,69 @@
-"""Fuses the exact GELU that exporters write with Erf into one Gelu operator.
+"""Fuses what exporters write for GELU, exact with Erf or approximated with Tanh, into one operator, times a factor.
 
-It matches ``0.5 * x * (1 + erf(x / sqrt(2)))`` in every order of its factors, and nothing that is only close to it.
+It knows the function's values and its operator; finding and replacing is ``function_fusion``'s.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
 from typing import TYPE_CHECKING
 
-from deploykit.graph.graph_copy import GraphCopy
-from deploykit.graph.nodes import label
-from deploykit.graph.opset import opset_of
-from deploykit.quantization.entries import keep_entries
-from deploykit.rewrites.contract import MatchResult, NoMatchError, Refusal, Rewritten, Site, Transform
+import numpy as np
+
+from deploykit.rewrites.contract import MatchResult, Rewritten, Transform
+from deploykit.rewrites.function_fusion import POINTS, Form, WrittenOut, apply_fusion, match_fusion
 
 if TYPE_CHECKING:
-    from onnx import ModelProto, NodeProto
+    from onnx import ModelProto
 
     from deploykit.encodings.values import EncodingSet
 
 __all__ = ["transform"]
 
-_TOLERANCE = 1e-5
+_ONNX_HAS_IT = 20
 
 
-@dataclass(frozen=True, slots=True)
-class _Gelu:
-    source: str
-    output: str
-    erf: str
-    inner: tuple[str, ...]
+def _exact(x: float) -> float:
+    return 0.5 * x * (1.0 + math.erf(x * 0.5**0.5))
 
 
-def _factors(graph: GraphCopy, name: str) -> list[str]:
-    """The factors of a product, through any number of Mul nodes; the name itself when it is none."""
-    node = graph.maker(name, "Mul")
-    return [name] if node is None else [factor for source in node.input for factor in _factors(graph, source)]
+def _by_tanh(x: float) -> float:
+    return 0.5 * x * (1.0 + math.tanh((2.0 / math.pi) ** 0.5 * (x + 0.044715 * x**3)))
 
 
-def _only_reader(graph: GraphCopy, name: str) -> NodeProto:
-    found = graph.only_reader(name)
-    if found is None:
-        raise NoMatchError(f"{name} is read elsewhere too")
-    return found
+_GELU = WrittenOut(
+    op_type="Gelu",
+    forms={
+        "Erf": Form(
+            values=np.asarray([_exact(x) for x in POINTS]),
+            since=_ONNX_HAS_IT,
+            elsewhere="com.microsoft",
+            telling=True,
+        ),
+        # Compilers do not take the operator that com.microsoft has for this kind.
+        "Tanh": Form(
+            values=np.asarray([_by_tanh(x) for x in POINTS]),
+            since=_ONNX_HAS_IT,
+            attributes={"approximate": "tanh"},
+        ),
+    },
+)
 
 
-def _match(model: ModelProto) -> MatchResult:
-    graph = GraphCopy(model, copy=False)
-    sites, refusals = list[Site](), list[Refusal]()
-    for node in graph.nodes:
-        if node.op_type != "Erf":
-            continue
-        try:
-            found = _gelu(graph, node)
-        except NoMatchError as error:
-            refusals.append(Refusal(nodes=(label(node),), reason=str(error)))
-            continue
-        why = f"0.5 * x * (1 + erf(x / sqrt(2))) of {found.source}"
-        sites.append(Site(nodes=(label(node),), tensors=found.inner, why=why, data=found))
-    reason = "" if sites or refusals else "the graph has no Erf"
-    return MatchResult(sites=tuple(sites), refusals=tuple(refusals), reason=reason)
+def match(model: ModelProto) -> MatchResult:
+    """Every Erf and Tanh that belongs to a GELU."""
+    return match_fusion(model, _GELU)
 
 
-def _gelu(graph: GraphCopy, erf: NodeProto) -> _Gelu:
-    source, inner = _argument(graph, erf.input[0])
-    plus_one = _only_reader(graph, erf.output[0])
-    if plus_one.op_type != "Add" or not any(_near(graph.scalar(name), 1.0) for name in plus_one.input):
-        raise NoMatchError("1 is not added to its result")
-    last, seen = plus_one, [*inner, erf.output[0], plus_one.output[0]]
-    while True:
-        last = _only_reader(graph, last.output[0])
-        if last.op_type != "Mul":
-            raise NoMatchError("its result is not multiplied by x and by 0.5")
-        factors = sorted(_factors(graph, last.output[0]))
-        if _is_gelu(graph, factors, source, plus_one.output[0]):
-            break
-        seen.append(last.output[0])
-        if len(factors) > 3:
-            raise NoMatchError("the product has other factors")
-    inner_products = [name for name in last.input if name not in (source, plus_one.output[0]) and name not in seen]
-    seen += [name for name in inner_products if name in graph.makers and name not in graph.stored]
-    return _Gelu(source=source, output=last.output[0], erf=label(erf), inner=tuple(dict.fromkeys(seen)))
-
-
-def _argument(graph: GraphCopy, name: str) -> tuple[str, list[str]]:
-    """x and the tensors on the way, where ``name`` is x / sqrt(2)."""
-    node = graph.maker(name)
-    if node is not None and node.op_type == "Div" and _near(graph.scalar(node.input[1]), 2**0.5):
-        return node.input[0], [name]
-    if node is not None and node.op_type == "Mul":
-        for i in (0, 1):
-            if _near(graph.scalar(node.input[i]), 0.5**0.5):
-                return node.input[1 - i], [name]
-    raise NoMatchError("its argument is not x / sqrt(2)")
-
-
-def _is_gelu(graph: GraphCopy, factors: list[str], source: str, plus_one: str) -> bool:
-    rest = [name for name in factors if name not in (source, plus_one)]
-    return len(factors) == 3 and {source, plus_one} <= set(factors) and _near(graph.scalar(rest[0]), 0.5)
-
-
-def _near(value: float | None, wanted: float) -> bool:
-    return value is not None and abs(value - wanted) <= _TOLERANCE * wanted
-
-
-def _apply(model: ModelProto, encodings: EncodingSet | None, found: MatchResult) -> Rewritten:
-    from onnx import helper
-
-    graph = GraphCopy(model)
-    domain = "" if graph.opset >= 20 else "com.microsoft"
-    if domain and not opset_of(graph.model, domain):
-        graph.model.opset_import.add(domain=domain, version=1)
-    gone: list[NodeProto] = []
-    made: dict[int, list[NodeProto]] = {}
-    for site in found.sites:
-        gelu: _Gelu = site.data
-        last = graph.makers[gelu.output]
-        gone += [last, *(graph.makers[name] for name in gelu.inner)]
-        name = gelu.erf.removesuffix("/Erf") + "/Gelu"
-        node = helper.make_node("Gelu", [gelu.source], [gelu.output], name=name, domain=domain)
-        made[graph.index_of(last)] = [node]
-    graph.replace_nodes(gone, made)
-    return Rewritten(model=graph.model, encodings=keep_entries(encodings, graph))
+def apply(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult) -> Rewritten:
+    """One Gelu for each."""
+    return apply_fusion(model, encodings, matched, _GELU)
 
 
 transform = Transform(
     name="fuse-gelu",
-    summary="Fuse the exact GELU written with Erf into one Gelu operator.",
-    match=_match,
-    apply=_apply,
+    summary="Fuse a GELU written out with Erf or Tanh into one Gelu operator, times a factor where it has one.",
+    match=match,
+    apply=apply,
     ulps=16.0,
 )

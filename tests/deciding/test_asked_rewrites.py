@@ -43,7 +43,7 @@ def test_it_is_done_on_a_float_model(backend: str, tmp_path: Path) -> None:
 def test_it_is_refused_with_the_reason(backend: str, tmp_path: Path) -> None:
     plan = make_plan(request(linear(tmp_path), backend, "fuse-gelu"))
     (refused,) = [finding for finding in plan.findings if finding.code == "DK208"]
-    assert "the graph has no Erf" in refused.message
+    assert "the graph has no Erf and no Tanh" in refused.message
     assert not plan.feasible
 
 

@@ -15,11 +15,14 @@ import pytest
 from deploykit.contract.backend import Request
 from deploykit.contract.kept import Kept
 from deploykit.contract.plans import Plan
+from deploykit.contract.tiny_graphs import TinyGraph
 from deploykit.deciding.pipeline import make_plan
 from deploykit.deciding.reading import read_situation
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.findings import Finding, Severity
 from deploykit.findings.rules import Rule
+from deploykit.graph.collect import collect_facts
+from deploykit.graph.loading import wrap_proto
 from deploykit.numerics.thresholds import Against, Measure
 from deploykit.numerics.verdicts import Context, Verdict
 from deploykit.quantization.insert_qdq import Skipped
@@ -65,6 +68,43 @@ def with_operator(op_type: str) -> Draft:
     model.CopyFrom(known.model)
     next(node for node in model.graph.node if node.op_type == "Sigmoid").op_type = op_type
     return prepared(model=model)
+
+
+def float_draft(op_type: str, *gate: str) -> Draft:
+    """A float model of one operator on x, multiplied with x where the order of the two is given."""
+    graph = TinyGraph()
+    slopes = {"alpha": 1 / 6, "beta": 0.5} if op_type == "HardSigmoid" else {}
+    made = graph.op(op_type, [graph.input("x", (1, 4))], "gate", **slopes)
+    return of_float(graph.model(graph.op("Mul", gate, "y") if gate else made))
+
+
+def rms_draft(how: str) -> Draft:
+    """An RMS normalization with a scale, x times the reciprocal of a root or divided by it."""
+    graph = TinyGraph()
+    square = graph.op("Pow", [graph.input("x", (1, 4)), graph.stored("two", 2.0)], "square")
+    plus = graph.op("Add", [graph.op("ReduceMean", [square], "mean", axes=[-1]), graph.stored("e", 1e-5)], "plus")
+    root = graph.op("Sqrt", [plus], "root")
+    if how == "Div":
+        made = graph.op("Div", ["x", root], "norm")
+    else:
+        made = graph.op("Mul", ["x", graph.op("Reciprocal", [root], "inverse")], "norm")
+    return of_float(graph.model(graph.op("Mul", [made, graph.stored("scale", np.ones(4))], "y")))
+
+
+def samples_draft(samples: int) -> Draft:
+    graph = TinyGraph(23)
+    made = graph.op("RMSNormalization", [graph.input("x", (samples, 16, 8)), graph.stored("scale", np.ones(8))], "y")
+    return of_float(graph.model(made))
+
+
+def of_float(model: onnx.ModelProto) -> Draft:
+    facts = collect_facts(wrap_proto(model, path=Path("m.onnx")))
+    known = base()
+    return replace(known, source="float", prepared=None, situation=replace(known.situation, facts=facts))
+
+
+def gated_draft(*operands: str) -> Draft:
+    return float_draft("HardSigmoid", *operands)
 
 
 def blocks() -> EncodingSet:
@@ -189,6 +229,10 @@ CASES: dict[str, tuple[Case, Case]] = {
         draft,
     ),
     "ORT013": (lambda: lossy_step("lpbq"), lambda: step("lpbq")),
+    "ORT014": (lambda: float_draft("Erf"), lambda: float_draft("Tanh")),
+    "ORT015": (lambda: gated_draft("x", "gate"), lambda: gated_draft("gate", "x")),
+    "ORT016": (lambda: rms_draft("Reciprocal"), lambda: rms_draft("Div")),
+    "ORT017": (lambda: samples_draft(2), lambda: samples_draft(1)),
     "ORT101": (lambda: types(graph(("uint16", "float32", "int8"))), lambda: GOOD_TYPES),
     "ORT102": (lambda: converted("uint8", asked_for=False), lambda: converted("uint8", asked_for=True)),
     "ORT103": (lambda: types(graph(("float16", "float16", "int8"), encoding="per-block")), lambda: GOOD_TYPES),
@@ -243,6 +287,17 @@ def test_a_rule_finds_its_case_and_nothing_else(
     as_expected(code, found)
     assert all(finding.message and finding.sources for finding in found)
     assert list(rules()[code].run(clean())) == []
+
+
+def test_float_nodes_that_nothing_was_said_about_are_one_finding() -> None:
+    plain = graph(("float32", "float32", "int8"))
+    nodes = [QnnNode(name=f"m{i}", type="MatMul", inputs=("x", "w"), outputs=("y",)) for i in range(3)]
+    scope = replace(types(replace(plain, nodes=(*nodes, plain.nodes[1]))), intended={"x": "uint16"})
+    (found,) = rules()["ORT101"].run(scope)
+    assert found.evidence["count"] == 3 and found.evidence["nodes"] == ["m0", "m1", "m2"]
+    assert "and 2 more" in found.message
+    meant = replace(scope, intended={"x": "uint16", "y": "uint16"})
+    assert len(list(rules()["ORT101"].run(meant))) == 3
 
 
 @pytest.mark.parametrize(("made_type", "code"), [("Float16", "ORT104"), ("Float32", "ORT104")])

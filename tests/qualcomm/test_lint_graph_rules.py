@@ -13,6 +13,12 @@ Case = dict[str, Any]
 Lint = Callable[[Case], dict[str, list[Finding]]]
 
 
+POSITIONED = (
+    "g (float[2,16,8] x, float[%s] p, float[8] s) => (float[2,16,8] y) "  # one line in two
+    "{ a = Add (x, p)  y = LayerNormalization (a, s) }"
+)
+
+
 def one(op: str, shape: str = "1,4,8,8", out: str | None = None, **extra: Any) -> Case:
     """A graph of one operator."""
     return {"graph": f"g (float[{shape}] x) => (float[{out or shape}] y) {{ y = {op} }}", **extra}
@@ -96,6 +102,7 @@ CASES: dict[str, tuple[Case, Case]] = {
         },
         {"graph": "g (float[8] x, int64[2,1] i, float[2] u) => (float[8] y) { y = ScatterND (x, i, u) }"},
     ),
+    "QNN282": ({"graph": POSITIONED % "1,16,8"}, {"graph": POSITIONED % "2,16,8"}),
     "QNN216": (
         one("MatMul (x, w)", "1,4,8", "1,4,6", stored={"w": ("float", (8, 6), 0.1)}),
         one("MatMul (x, w)", "4,8", "4,6", stored={"w": ("float", (8, 6), 0.1)}),

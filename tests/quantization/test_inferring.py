@@ -348,3 +348,29 @@ def test_what_is_inferred_holds_what_aimet_saw(name: str, first: int) -> None:
             assert max(conclusion.high, 0) >= float(value.maximum) - slack, conclusion
             compared += 1
     assert compared >= len(gone) // 2
+
+
+def bent(op_type: str, slopes: list[float]) -> ModelProto:
+    graph = TinyGraph()
+    x = graph.op("Exp", [graph.input("given", (2, 3))], "x")
+    if op_type == "PRelu":
+        return graph.model(graph.op(op_type, [x, graph.stored("slopes", slopes)], "y"))
+    return graph.model(graph.op(op_type, [x], "y", **({"alpha": slopes[0]} if slopes else {})))
+
+
+@pytest.mark.parametrize(
+    ("op_type", "slopes", "low", "high"),
+    [
+        ("PRelu", [0.25, 0.5, 1.0], -4.0, 3.0),
+        ("LeakyRelu", [0.1], -10.0, 3.0),
+        ("HardSwish", [], -3.0, 3.0),
+    ],
+)
+def test_what_an_activation_leaves_to_its_operand(op_type: str, slopes: list[float], low: float, high: float) -> None:
+    made = infer(bent(op_type, slopes), entries(y=(-1.0, 3.0)), "x").concluded["x"]
+    assert (made.low, made.high) == pytest.approx((low, high), rel=1e-4)
+
+
+@pytest.mark.parametrize("least", [0.0, -0.2, 0.001])
+def test_a_bend_that_is_nearly_flat_tells_nothing(least: float) -> None:
+    assert infer(bent("PRelu", [least, 0.5, 1.0]), entries(y=(-1.0, 3.0)), "x").open

@@ -6,11 +6,13 @@ from collections.abc import Iterator
 
 from deploykit.findings import Severity, SubjectKind, listed
 from deploykit.findings.rules import Found, Registry
-from deploykit_ort_qnn.precision import PrecisionScope, float_nodes, narrowed
+from deploykit_ort_qnn.precision import FloatNode, PrecisionScope, float_nodes, narrowed
 
 __all__ = ["RULES"]
 
 _LAB = "onnxruntime-qnn 2.7.0 (QAIRT 2.51) with ONNX Runtime 1.31.1, run on Linux x86-64 without hardware"
+
+_MOST_NODES = 20
 
 RULES: Registry[PrecisionScope] = Registry("precision")
 
@@ -25,21 +27,44 @@ RULES: Registry[PrecisionScope] = Registry("precision")
     sources=[_LAB],
 )
 def check_float_islands(scope: PrecisionScope) -> Iterator[Found]:
-    """Float nodes whose tensors were meant to be integers, or that stand among integer ones unmeant."""
+    """Each float node whose tensor was meant to be an integer, and at once all that nothing was said about."""
     quantized = any(kind.startswith(("int", "uint")) for kind in scope.intended.values())
+    severity = Severity.ERROR if scope.strict else None
+    unmeant = list[FloatNode]()
     for node in float_nodes(scope):
         meant_float = scope.intended.get(node.tensor, "").startswith(("float", "bfloat"))
         if not quantized or meant_float or node.block_weights:
             continue
-        made = f" ({node.made} after optimization)" if node.made else ""
-        wanted = f"{node.tensor} is meant to be {node.wanted}" if node.wanted else f"{node.tensor} has no encoding"
+        if not node.wanted:
+            unmeant.append(node)
+            continue
         yield Found(
             kind=SubjectKind.NODE,
             name=node.name,
-            message=f"{node.type} {node.name} is compiled in float{made}; {wanted}",
-            severity=Severity.ERROR if scope.strict else None,
+            message=f"{_in_float(node)}; {node.tensor} is meant to be {node.wanted}",
+            severity=severity,
             evidence={"tensor": node.tensor, "intended": node.wanted, "made": node.made or "unknown"},
         )
+    if unmeant:
+        # A recurrent layer alone is taken apart into hundreds of nodes.
+        first, more = unmeant[0], f" (and {len(unmeant) - 1} more nodes)" if len(unmeant) > 1 else ""
+        yield Found(
+            kind=SubjectKind.NODE,
+            name=first.name,
+            message=f"{_in_float(first)}; {first.tensor} has no encoding{more}",
+            severity=severity,
+            evidence={
+                "tensor": first.tensor,
+                "made": first.made or "unknown",
+                "count": len(unmeant),
+                "nodes": [node.name for node in unmeant[:_MOST_NODES]],
+            },
+        )
+
+
+def _in_float(node: FloatNode) -> str:
+    made = f" ({node.made} after optimization)" if node.made else ""
+    return f"{node.type} {node.name} is compiled in float{made}"
 
 
 @RULES.rule(

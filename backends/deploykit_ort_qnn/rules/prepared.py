@@ -18,6 +18,8 @@ _HANDLED = {
     "int16-matmul": "both operands are converted to symmetric int16",
 }
 
+_NEAR = 1e-3
+
 RULES: Registry[Draft] = Registry("ort-qnn plan")
 
 
@@ -243,6 +245,90 @@ def check_lpbq_loss(draft: Draft) -> Iterator[Found]:
                 f"has {loss.refined_sqnr_db:.1f} dB re-rounded, as stored ({loss.sqnr_db:.1f} dB with integers kept)"
             )
             yield Found(kind=SubjectKind.TENSOR, name=name, message=message)
+
+
+@RULES.rule(
+    "ORT014",
+    "erf-in-float",
+    "warning",
+    what="A float model holds an Erf.",
+    why="The provider has none. ONNX Runtime makes one operator of a GELU written in the usual order first; around any "
+    "other Erf the model is not taken.",
+    fix="Write it with another operator.",
+    sources=[_LAB],
+)
+def check_erf(draft: Draft) -> Iterator[Found]:
+    """Every Erf, where nothing is quantized."""
+    for node in draft.situation.facts.nodes if draft.source == "float" else ():
+        if node.op_type == "Erf":
+            yield Found(kind=SubjectKind.NODE, name=node.label, message=f"Erf {node.label} is no operator of its own")
+
+
+@RULES.rule(
+    "ORT015",
+    "hard-sigmoid-gate-in-float",
+    "error",
+    what="In a float model, x is multiplied by its HardSigmoid with slope 1/6.",
+    why="The provider makes one operator of the two, which computes something else (-6.3 to -8.4 dB). With the "
+    "operands in the other order, with another slope, or as HardSwish it is right (65 dB and more).",
+    fix="Swap the two operands.",
+    sources=[f"{_LAB}: six forms of it, float and soc_model 57"],
+)
+def check_hard_sigmoid_gate(draft: Draft) -> Iterator[Found]:
+    """Mul(x, HardSigmoid(x)), in this order."""
+    facts = draft.situation.facts
+    for node in facts.nodes if draft.source == "float" else ():
+        gate = facts.producer_of(node.inputs[1]) if node.op_type == "Mul" else None
+        if gate is None or gate.op_type != "HardSigmoid" or gate.inputs[0] != node.inputs[0]:
+            continue
+        if abs(float(gate.attributes.get("alpha", 0.2)) - 1 / 6) < _NEAR:
+            message = f"{node.label}: the product of {node.inputs[0]} and its HardSigmoid is computed wrong"
+            yield Found(kind=SubjectKind.NODE, name=node.label, message=message)
+
+
+@RULES.rule(
+    "ORT016",
+    "rms-norm-by-reciprocal",
+    "error",
+    what="A float model writes an RMS normalization with a scale by the Reciprocal of a root.",
+    why="ONNX Runtime makes one operator of it, for which the graph fails to be finalized, and no node is named. As a "
+    "quotient it is taken.",
+    fix="Divide by the root.",
+    sources=[f"{_LAB}: with one sample and two, lengths of 10 and 16; quotients and norms without a scale are taken"],
+)
+def check_reciprocal(draft: Draft) -> Iterator[Found]:
+    """RMS norms with a scale whose inner nodes include a Reciprocal."""
+    from deploykit.graph.fused_blocks import find_blocks
+
+    facts = draft.situation.facts
+    for block in find_blocks(facts) if draft.source == "float" else ():
+        inner = [facts.nodes[index] for index in block.nodes]
+        if block.kind != "RMSNormalization" or not block.scale:
+            continue
+        for node in inner:
+            if node.op_type == "Reciprocal":
+                message = f"{node.label}: the RMS normalization that ends in {block.result} is not finalized"
+                yield Found(kind=SubjectKind.NODE, name=node.label, message=message)
+
+
+@RULES.rule(
+    "ORT017",
+    "rms-norm-of-several-samples",
+    "error",
+    what="An RMSNormalization of a float model normalizes several samples.",
+    why="In float16 all samples but the first are wrong (3 dB in all) for lengths of 16, as far as tried; "
+    "over the rows of a matrix they are right (68 dB).",
+    fix="Reshape it to one sample with more rows.",
+    sources=[f"{_LAB}: two samples, lengths of 10 and 16, with and without another operator in front"],
+)
+def check_rms_samples(draft: Draft) -> Iterator[Found]:
+    """By rank and first dimension."""
+    facts = draft.situation.facts
+    for node in facts.nodes if draft.source == "float" else ():
+        fact = facts.tensors.get(node.inputs[0]) if node.op_type == "RMSNormalization" else None
+        if fact is not None and fact.shape is not None and len(fact.shape) > 2 and fact.shape[0] != 1:
+            message = f"{node.label}: an RMS normalization of {fact.shape[0]} samples"
+            yield Found(kind=SubjectKind.NODE, name=node.label, message=message)
 
 
 def _block_weights(draft: Draft) -> list[str]:

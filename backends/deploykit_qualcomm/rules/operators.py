@@ -1,4 +1,4 @@
-"""Lint rules about operators and their attributes. Codes QNN206 and QNN208 to QNN214."""
+"""Lint rules about operators and their attributes. Codes QNN206, QNN208 to QNN214 and QNN282."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from deploykit.contract.backend import Situation
 from deploykit.findings.rules import Found, Registry
+from deploykit.graph.broadcasts import repeated_before_norm
 from deploykit.graph.facts import NodeFact
 from deploykit.tables.capabilities import Status
 from deploykit_qualcomm.rules.constraints import Refused, constraint, constraints
@@ -40,6 +41,24 @@ def check_norm_axis(situation: Situation) -> Iterator[Found]:
         rank, axis = _rank(situation, node), int(node.attributes.get("axis", -1))
         if rank is not None and axis not in (-1, rank - 1):
             yield at_node(node, f"it normalizes axis {axis} of rank {rank}, only the last is taken")
+
+
+@RULES.rule(
+    "QNN282",
+    "repeated-before-norm",
+    "warning",
+    what="An Add or Mul right in front of a normalization repeats one operand for several samples.",
+    why="QAIRT 2.51 makes one operator of the two that reads the smaller operand wrongly: the first sample is right, "
+    "the others are not (1 to 9 dB in all, in float16 and in integers). With operands of one shape it is right. "
+    "Lengths that are multiples of 8 from 16 on were hit; other releases were not tried.",
+    fix="store the operand for each sample",
+    sources=("onnxruntime-qnn 2.7.0 (QAIRT 2.51) run on Linux x86-64: 30 shapes, Add and Mul, float16 and W8A16",),
+)
+def check_repeated(situation: Situation) -> Iterator[Found]:
+    """By shapes, whether the operand is stored or computed."""
+    for found in repeated_before_norm(situation.facts):
+        shape = "x".join(str(dim) for dim in found.shape)
+        yield at_node(found.node, f"{found.operand} is repeated to {shape} in front of a normalization")
 
 
 @RULES.rule(

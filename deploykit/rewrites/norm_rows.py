@@ -1,0 +1,139 @@
+"""Writes a layer or RMS normalization as one over the rows of a matrix, with a Reshape in front and behind.
+
+For normalizations over several axes, and for those over several samples. No value changes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from deploykit.encodings.values import Affine, EncodingSet
+from deploykit.graph.graph_copy import GraphCopy
+from deploykit.graph.nodes import attribute, label
+from deploykit.graph.ops import is_standard
+from deploykit.graph.shape_inference import Shape, infer
+from deploykit.quantization.entries import keep_entries
+from deploykit.rewrites.contract import MatchResult, NoMatchError, Refusal, Rewritten, Site, Transform
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, NodeProto
+
+__all__ = ["transform"]
+
+_NORMS = ("LayerNormalization", "RMSNormalization")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rows:
+    """A normalization of ``shape`` whose last ``shape[axis:]`` are one row."""
+
+    output: str
+    shape: tuple[int, ...]
+    axis: int
+
+    @property
+    def matrix(self) -> tuple[int, int]:
+        """Rows and columns."""
+        return math.prod(self.shape[: self.axis]), math.prod(self.shape[self.axis :])
+
+
+def match(model: ModelProto) -> MatchResult:
+    """Every normalization over several axes, and every RMS normalization of several samples."""
+    graph = GraphCopy(model, copy=False)
+    norms = [node for node in graph.nodes if node.op_type in _NORMS and is_standard(node)]
+    shapes = {name: known[1] for name, known in infer(model).types.items()} if norms else {}
+    sites, refusals = list[Site](), list[Refusal]()
+    for node in norms:
+        try:
+            rows = _rows(graph, node, shapes)
+        except NoMatchError as error:
+            refusals.append(Refusal(nodes=(label(node),), reason=error.reason))
+            continue
+        if rows is not None:
+            why = f"{node.input[0]} has {rows.matrix[0]} rows of {rows.matrix[1]}"
+            sites.append(Site(nodes=(label(node),), tensors=(rows.output,), why=why, data=rows))
+    reason = "" if sites or refusals else "no normalization is over several axes, and no RMS one of several samples"
+    return MatchResult(sites=tuple(sites), refusals=tuple(refusals), reason=reason)
+
+
+def _rows(graph: GraphCopy, node: NodeProto, shapes: Mapping[str, Shape]) -> _Rows | None:
+    """The matrix of a normalization, None where it is one over the rows of each sample as it should be."""
+    given = shapes.get(node.input[0]) or ()
+    axis = int(attribute(node, "axis", -1))
+    several = node.op_type == "RMSNormalization" and len(given) > 2 and given[0] != 1
+    if axis in (-1, len(given) - 1) and not several:
+        return None
+    shape = tuple(dim for dim in given if isinstance(dim, int))
+    if not shape or len(shape) != len(given):
+        raise NoMatchError(f"the shape of {node.input[0]} is not known")
+    if len(node.output) > 1:
+        raise NoMatchError("it gives its statistics too")
+    rows = _Rows(output=node.output[0], shape=shape, axis=axis % len(shape))
+    for name in filter(None, node.input[1:]):
+        value = graph.array(name)
+        if value is None or math.prod(value.shape) != rows.matrix[1]:
+            raise NoMatchError(f"{name} is not stored with one value for each column")
+    return rows
+
+
+def apply(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult) -> Rewritten:
+    """Reshape, the normalization over the last axis, Reshape."""
+    graph = GraphCopy(model)
+    for site in matched.sites:
+        encodings = _rewrite(graph, site.data, encodings)
+    note = f"{len(matched.sites)} norms are over the rows of a matrix"
+    return Rewritten(model=graph.model, encodings=keep_entries(encodings, graph), notes=(note,))
+
+
+def _rewrite(graph: GraphCopy, rows: _Rows, encodings: EncodingSet | None) -> EncodingSet | None:
+    from onnx import helper
+
+    node = graph.makers[rows.output]
+    source = node.input[0]
+    before, behind = graph.fresh(f"{rows.output}_rows"), graph.fresh(f"{rows.output}_normalized")
+    matrix = graph.store(f"{before}_shape", np.asarray(rows.matrix, np.int64))
+    whole = graph.store(f"{behind}_shape", np.asarray(rows.shape, np.int64))
+    encodings = _alike(_alike(encodings, source, before), rows.output, behind)
+    inputs = [before]
+    for name in node.input[1:]:
+        value = graph.array(name) if name else None
+        if value is not None and value.ndim > 1:
+            flat = graph.store(f"{name}_row", value.reshape(-1))
+            encodings = _alike(encodings, name, flat)
+            inputs.append(flat)
+        else:
+            inputs.append(name)
+    settings = {a.name: helper.get_attribute_value(a) for a in node.attribute if a.name != "axis"}
+    steps = [
+        helper.make_node("Reshape", [source, matrix], [before], name=before),
+        helper.make_node(node.op_type, inputs, [behind], name=node.name, axis=-1, **settings),
+        helper.make_node("Reshape", [behind, whole], [rows.output], name=f"{behind}_back"),
+    ]
+    graph.replace_nodes([node], {graph.index_of(node): steps})
+    return encodings
+
+
+def _alike(encodings: EncodingSet | None, source: str, made: str) -> EncodingSet | None:
+    """With the same per-tensor entry for a tensor that holds the same values."""
+    if encodings is None:
+        return None
+    if source in encodings.float_tensors:
+        return replace(encodings, float_tensors=encodings.float_tensors | {made})
+    entry = encodings.get(source)
+    if entry is None or not isinstance(entry.value, Affine) or entry.value.granularity != "per-tensor":
+        return encodings
+    return replace(encodings, entries={**encodings.entries, made: replace(entry, name=made)})
+
+
+transform = Transform(
+    name="norm-rows",
+    summary="Write a normalization over several axes, or an RMS one of several samples, as one over rows of a matrix.",
+    match=match,
+    apply=apply,
+    ulps=16.0,
+)
