@@ -9,6 +9,8 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
 
 from deploykit.contract.entrypoints import entry_points
+from deploykit.contract.optional import HasKnownErrors
+from deploykit.contract.targets import nearest_names
 from deploykit.errors import ToolError, UnknownTargetError
 
 if TYPE_CHECKING:
@@ -50,8 +52,6 @@ def load_backend(backend_id: str) -> AnyBackend:
     """One backend by id; raises UnknownTargetError for an unknown id, ToolError for one that cannot be imported."""
     point = _entry_points().get(backend_id)
     if point is None:
-        from deploykit.contract.targets import nearest_names
-
         near = nearest_names(backend_id, backend_ids())
         raise UnknownTargetError(
             f"unknown backend {backend_id!r}", next=f"installed: {', '.join(near or backend_ids())}"
@@ -117,6 +117,5 @@ def all_devices() -> tuple[Device, ...]:
 def catalog_of(backends: Iterable[object]) -> Catalog:
     """What the backends that know any failures of their tools know together."""
     from deploykit.contract.known_errors import merge_catalogs
-    from deploykit.contract.optional import HasKnownErrors
 
     return merge_catalogs(backend.known_errors() for backend in backends if isinstance(backend, HasKnownErrors))

@@ -10,6 +10,9 @@ from deploykit.contract.plugins import all_devices, load_backend
 from deploykit.contract.requests import checked_request
 from deploykit.contract.targets import Target, find_device
 from deploykit.errors import UsageError
+from deploykit.graph import load_model
+from deploykit.graph.collect import collect_facts
+from deploykit.quantization.placed_encodings import read_placed
 
 if TYPE_CHECKING:
     from deploykit.encodings.values import EncodingSet
@@ -39,9 +42,6 @@ def read_situation(request: Request) -> tuple[AnyBackend, Situation]:
 
 def read_situations(requests: Sequence[Request]) -> list[tuple[AnyBackend, Situation]]:
     """The same for requests that differ in their target only: model and encodings are read once."""
-    from deploykit.graph import load_model
-    from deploykit.graph.collect import collect_facts
-
     targets = [resolve_target(request) for request in requests]
     requests = [checked_request(request, backend) for request, (backend, _) in zip(requests, targets, strict=True)]
     model = load_model(requests[0].model)
@@ -58,6 +58,4 @@ def _read_encodings(request: Request, facts: GraphFacts) -> EncodingSet | None:
         if request.float_tensors is not None:
             raise UsageError("--float-tensors without --encodings", next="give the encodings it belongs to")
         return None
-    from deploykit.quantization.placed_encodings import read_placed
-
     return read_placed(request.encodings, facts, float_tensors=request.float_tensors)

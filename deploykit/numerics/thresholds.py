@@ -6,7 +6,7 @@ Light: no arrays. It compares nothing; whoever measures looks its limits up here
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 __all__ = ["ASKED", "LIMITS", "Against", "Limit", "Measure", "Thresholds", "limit_for"]
@@ -240,6 +240,4 @@ def limit_for(
 
 
 def _changed(row: Limit, value: float, wanted: float | None) -> Limit:
-    from dataclasses import replace
-
     return replace(row, value=value) if wanted is None else replace(row, value=value, reason=ASKED)

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from onnx import helper
+
 from deploykit.graph.graph_copy import GraphCopy
 from deploykit.graph.nodes import label
 from deploykit.graph.opset import opset_of
@@ -105,8 +107,6 @@ def _near(value: float | None, wanted: float) -> bool:
 
 
 def _apply(model: ModelProto, encodings: EncodingSet | None, found: MatchResult) -> Rewritten:
-    from onnx import helper
-
     graph = GraphCopy(model)
     domain = "" if graph.opset >= 20 else "com.microsoft"
     if domain and not opset_of(graph.model, domain):
