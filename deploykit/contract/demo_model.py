@@ -16,8 +16,7 @@ import onnxruntime
 from onnx import ModelProto, TensorProto, checker, helper, numpy_helper, shape_inference
 
 if TYPE_CHECKING:
-    import numpy as np
-    from onnx import ModelProto, NodeProto, TensorProto
+    from onnx import NodeProto
 
 __all__ = ["FLOAT_TENSORS", "demo_encodings", "demo_model", "write_demo"]
 

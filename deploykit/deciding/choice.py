@@ -15,6 +15,7 @@ from deploykit.contract.kept import Kept
 from deploykit.contract.optional import MixesPrecision
 from deploykit.contract.status import Correctness, Right
 from deploykit.deciding.sampling import samples_of
+from deploykit.encodings.values import Float
 from deploykit.errors import DeploykitError, UsageError
 from deploykit.graph import wrap_proto
 from deploykit.graph.weights import load_weights
@@ -184,8 +185,6 @@ def _support(backend: AnyBackend, situation: Situation) -> MixedSupport | None:
 
 def _has_integers(situation: Situation) -> bool:
     """True when some tensor of the graph has an integer entry: wholly float files leave nothing to choose."""
-    from deploykit.encodings.values import Float
-
     entries = situation.encodings or ()
     return any(entry.name in situation.facts.tensors and not isinstance(entry.value, Float) for entry in entries)
 

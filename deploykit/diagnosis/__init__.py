@@ -12,8 +12,8 @@ from deploykit.contract.known_errors import (
     merge_catalogs,
     search_errors,
 )
-from deploykit.diagnosis.judging import diagnose
-from deploykit.diagnosis.names import MappedName, Names, mangle, names_of
+from deploykit.diagnosis.judging import diagnose, diagnose_log
+from deploykit.diagnosis.names import MappedName, Names, mangle
 from deploykit.diagnosis.verdict import Cause, CodeSeen, Diagnosis, FollowUp
 
 __all__ = [
@@ -29,9 +29,9 @@ __all__ = [
     "Observation",
     "ToolMark",
     "diagnose",
+    "diagnose_log",
     "load_catalog",
     "mangle",
     "merge_catalogs",
-    "names_of",
     "search_errors",
 ]

@@ -11,7 +11,6 @@ import numpy as np
 from deploykit.diagnosis.text import Window
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
 
 __all__ = ["FragmentSearch", "Spot"]
