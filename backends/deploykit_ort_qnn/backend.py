@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from deploykit.contract.backend import Aids, Execution, MixedSupport, PackageFile, Progress, Situation, Verification
     from deploykit.contract.kept import Kept
+    from deploykit.contract.known_errors import Catalog
     from deploykit.contract.options import OptionSpec
     from deploykit.contract.plans import Plan
     from deploykit.contract.probes import Probe
     from deploykit.contract.targets import Target
-    from deploykit.diagnosis import Catalog
     from deploykit.findings import Finding
     from deploykit.findings.rules import Registry
     from deploykit.system import ToolchainSpec
