@@ -39,6 +39,13 @@ class OrtQnn:
 
         return tuple(device for device in qualcomm_devices() if self.id in device.backends)
 
+    def device_of_id(self, name: str) -> Device | None:
+        """One of them, from its own file alone."""
+        from deploykit_qualcomm.devices import device_of_id
+
+        found = device_of_id(name)
+        return found if found is not None and self.id in found.backends else None
+
     def options(self) -> tuple[OptionSpec, ...]:
         """What the compiler is asked for, and how strictly it is judged."""
         from deploykit_ort_qnn.options import OPTIONS

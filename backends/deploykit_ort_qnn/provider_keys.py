@@ -6,7 +6,6 @@ The provider ignores an unknown option without a word, so an unknown one is refu
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -17,6 +16,7 @@ from deploykit.contract.targets import nearest_names
 from deploykit.errors import UsageError
 from deploykit.findings import Confidence
 from deploykit.tables.reading import read_toml, structure
+from deploykit.tables.records import dataclass
 from deploykit.tables.sources import write_out
 
 __all__ = [

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from deploykit.errors import InputError
 from deploykit.findings import Confidence
 from deploykit.tables.capabilities import Change
-from deploykit.tables.devices import Device, load_devices
+from deploykit.tables.devices import Device, load_device_of_id, load_devices
 from deploykit.tables.reading import parse_rows, read_toml, structure
 from deploykit.tables.records import dataclass
 from deploykit.tables.sources import read_sources, write_out
@@ -33,6 +33,7 @@ __all__ = [
     "Sourced",
     "VaimlKey",
     "constraints",
+    "device_of_id",
     "devices",
     "driver_bounds",
     "env_vars",
@@ -230,6 +231,7 @@ def sources() -> Mapping[str, str]:
     return read_sources(DATA / "sources.toml")
 
 
+@cache
 def read_table(file: str) -> dict[str, Any]:
     """One data file, its sources written out."""
     table = read_toml(DATA / file)
@@ -333,6 +335,11 @@ def driver_bounds() -> tuple[Bound, ...]:
 def devices() -> tuple[Device, ...]:
     """The devices of this backend."""
     return load_devices(DATA / "devices", sources())
+
+
+def device_of_id(name: str) -> Device | None:
+    """The device of that id, from its own file alone, or None."""
+    return load_device_of_id(DATA / "devices", name, sources())
 
 
 @cache

@@ -9,8 +9,8 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
 
 from deploykit.contract.entrypoints import entry_points
-from deploykit.contract.optional import HasKnownErrors
-from deploykit.contract.targets import nearest_names
+from deploykit.contract.optional import FindsDevices, HasKnownErrors
+from deploykit.contract.targets import find_device, nearest_names
 from deploykit.errors import ToolError, UnknownTargetError
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ __all__ = [
     "backend_ids",
     "broken_backends",
     "catalog_of",
+    "device_named",
+    "device_of_id",
     "load_backend",
     "load_backends",
 ]
@@ -112,6 +114,18 @@ def all_devices() -> tuple[Device, ...]:
         for device in backend.devices():
             devices.setdefault(device.id, device)
     return tuple(sorted(devices.values(), key=lambda device: device.id))
+
+
+def device_of_id(name: str, backends: Iterable[AnyBackend]) -> Device | None:
+    """The device of that id from the first of the backends that finds it without reading all; None where none does."""
+    finders = (backend for backend in backends if isinstance(backend, FindsDevices))
+    return next((found for backend in finders if (found := backend.device_of_id(name)) is not None), None)
+
+
+def device_named(name: str, backend: AnyBackend | None = None) -> Device:
+    """One device of a backend, or of any, by id, alias, name or marketing name; UnknownTargetError with the nearest."""
+    found = device_of_id(name, load_backends() if backend is None else (backend,))
+    return found or find_device(all_devices() if backend is None else backend.devices(), name)
 
 
 def catalog_of(backends: Iterable[object]) -> Catalog:

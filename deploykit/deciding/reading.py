@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from deploykit.contract.backend import AnyBackend, Request, Situation
-from deploykit.contract.plugins import all_devices, load_backend
+from deploykit.contract.plugins import device_named, load_backend
 from deploykit.contract.requests import checked_request
-from deploykit.contract.targets import Target, find_device
+from deploykit.contract.targets import Target
 from deploykit.errors import UsageError
 from deploykit.graph import load_model
 from deploykit.graph.collect import collect_facts
@@ -25,9 +25,8 @@ def resolve_target(request: Request) -> tuple[AnyBackend, Target]:
     """The backend and the device under the wanted SDK version; raises UnknownTargetError."""
     if request.backend is not None:
         backend = load_backend(request.backend)
-        device = find_device(backend.devices(), request.target)
-        return backend, backend.resolve(device, request.sdk)
-    device = find_device(all_devices(), request.target)
+        return backend, backend.resolve(device_named(request.target, backend), request.sdk)
+    device = device_named(request.target)
     if not device.backends:
         raise UsageError(f"target {device.id}: no installed backend packages for it", next="name one with --backend")
     backend = load_backend(device.backends[0])

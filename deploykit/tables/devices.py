@@ -5,6 +5,7 @@ A device is a bag of sourced facts; what a fact such as a memory size means is t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import field
 from pathlib import Path
@@ -16,7 +17,9 @@ from deploykit.tables.reading import read_toml, structure
 from deploykit.tables.records import dataclass
 from deploykit.tables.sources import NO_SOURCES, write_out
 
-__all__ = ["Device", "Fact", "load_device", "load_devices", "search_devices"]
+__all__ = ["Device", "Fact", "load_device", "load_device_of_id", "load_devices", "search_devices"]
+
+_ID = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +87,12 @@ def load_device(path: Path, sources: Mapping[str, str] = NO_SOURCES) -> Device:
     if device.id != path.stem:
         raise InputError(f"{path.parent.name}/{path.name}: id: {device.id!r} differs from the file name")
     return device
+
+
+def load_device_of_id(folder: Path, name: str, sources: Mapping[str, str] = NO_SOURCES) -> Device | None:
+    """The device whose id ``name`` is, upper or lower case, read from its own file alone; None where there is none."""
+    path = folder / f"{name.lower()}.toml"
+    return load_device(path, sources) if _ID.fullmatch(name.lower()) and path.is_file() else None
 
 
 def load_devices(folder: Path, sources: Mapping[str, str] = NO_SOURCES) -> tuple[Device, ...]:
