@@ -34,7 +34,7 @@ from deploykit_qualcomm.rows import (
     WheelFile,
 )
 
-__all__ = ["DATA", "Tables", "load_sdk_table", "load_sdk_tables", "tables"]
+__all__ = ["DATA", "Tables", "load_sdk_table", "tables"]
 
 DATA = Path(__file__).parent / "data"
 BASE = "base"
@@ -242,11 +242,6 @@ def tables() -> Tables:
 def load_sdk_table(version: str) -> SdkTable:
     """The shipped table of one release, by the exact name of its file; see ``resolving`` for what a user types."""
     return tables().table(version)
-
-
-def load_sdk_tables() -> tuple[SdkTable, ...]:
-    """Every shipped table that has rows, oldest first."""
-    return tables().all()
 
 
 def _fill_tool(raw: dict[str, Any], name: str) -> None:

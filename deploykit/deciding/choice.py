@@ -19,6 +19,7 @@ from deploykit.encodings.values import Float
 from deploykit.errors import DeploykitError, UsageError
 from deploykit.graph import wrap_proto
 from deploykit.graph.weights import load_weights
+from deploykit.quantization.float_propagation import predict_float_set
 
 if TYPE_CHECKING:
     from deploykit.deciding.exploring import Explored
@@ -192,8 +193,6 @@ def _has_integers(situation: Situation) -> bool:
 def _filled(situation: Situation, samples: Samples) -> Inference | None:
     """Entries for what nobody meant as float and the file leaves out, as far as what is given tells their ranges."""
     from deploykit.deciding.entry_values import evidence_of
-    from deploykit.graph.weights import load_weights
-    from deploykit.quantization.float_propagation import predict_float_set
     from deploykit.quantization.inferring import infer_entries
 
     encodings, facts = situation.encodings, situation.facts
