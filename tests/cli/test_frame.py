@@ -68,7 +68,7 @@ def test_help_and_queries_import_nothing_heavy(args: tuple[str, ...]) -> None:
         (("compat", "--target", "vek385"), {"vek385"}, {"deploykit_vitis_ai"}),
         (("compat", "--backend", "vitis-ai"), set(), {"deploykit_vitis_ai"}),
     ],
-    ids=str,
+    ids=lambda value: " ".join(value if isinstance(value, tuple) else sorted(value)),
 )
 def test_a_question_reads_only_the_tables_that_it_needs(
     args: tuple[str, ...], devices: set[str], folders: set[str]
