@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias
 
 from deploykit.contract.options import ConfigKeys, OptionGiven
 from deploykit.contract.requests import make_request
@@ -219,15 +219,21 @@ def compat(*words: str, sdk: str = "", target: str = "", arch: str = "", tool: s
     return ask(words, sdk=sdk, target=target, arch=arch, tool=tool, backend=backend)
 
 
-def diagnose(log: AnyPath, *, model: AnyPath | None = None) -> Diagnosis:
-    """Known failures in a vendor's log; ``model`` maps mangled names back to its nodes and tensors."""
+def diagnose(log: AnyPath | IO[bytes], *, model: AnyPath | None = None, tools: Iterable[str] = ()) -> Diagnosis:
+    """Known failures in a vendor's log, a path or an open stream; ``model`` maps mangled names back to its own.
+
+    ``tools`` are known to have written the log. Raises InputError when a file cannot be read.
+    """
     from deploykit.contract.plugins import catalog_of, load_backends
     from deploykit.diagnosis import diagnose as judge
+    from deploykit.diagnosis import diagnose_log
     from deploykit.packages.building import names_of_models
 
     names = None if model is None else names_of_models([Path(model)])
-    with Path(log).open("rb") as stream:
-        return judge(stream, catalog_of(load_backends()), names)
+    catalog = catalog_of(load_backends())
+    if isinstance(log, str | PathLike):
+        return diagnose_log(Path(log), catalog, names, tools=tools)
+    return judge(log, catalog, names, tools=tools)
 
 
 def doctor() -> tuple[CheckLine, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import pydoc
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +12,7 @@ import pytest
 
 import deploykit
 from deploykit.cli import cli
+from deploykit.contract.requests import CORE_OPTIONS
 
 DATA = Path(__file__).parent / "data"
 MLP = DATA / "aimet" / "mlp"
@@ -71,3 +74,16 @@ def test_the_functions_are_listed_before_they_are_loaded() -> None:
 def test_a_name_that_is_no_function_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'pack'"):
         deploykit.pack  # type: ignore[attr-defined] # noqa: B018
+
+
+@pytest.mark.parametrize("name", ["package", "plan", "check"])
+def test_help_shows_every_keyword_of_a_request(name: str) -> None:
+    """An editor and help() see the options of the core by name; those of backends are open."""
+    shown = inspect.signature(getattr(deploykit, name)).parameters
+    assert {spec.name for spec in CORE_OPTIONS} <= set(shown)
+    assert shown["backend_options"].kind is inspect.Parameter.VAR_KEYWORD
+    assert {spec.name: spec.default for spec in CORE_OPTIONS if spec.default is not None}.items() <= {
+        option: parameter.default for option, parameter in shown.items()
+    }.items()
+    page = pydoc.plain(pydoc.render_doc(getattr(deploykit, name)))
+    assert all(f"{spec.name}: " in page for spec in CORE_OPTIONS)

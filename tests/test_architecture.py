@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+
+from deploykit.contract import optional
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "architecture.md"
@@ -111,11 +114,7 @@ def test_there_are_few_rooms_and_the_page_names_each() -> None:
 
 def test_no_files_import_each_other_in_a_circle() -> None:
     """Within a room as well: a module that needs another that needs it is one module, or three."""
-    files = {
-        ".".join(path.relative_to(base).with_suffix("").parts).removesuffix(".__init__"): path
-        for base in (ROOT, ROOT / "backends")
-        for path in base.glob("deploykit*/**/*.py")
-    }
+    files = product_files()
     graph = {
         name: {target for m in at_top(path) if (target := known(m, files)) != name} for name, path in files.items()
     }
@@ -127,6 +126,8 @@ def at_top(path: Path) -> Iterator[str]:
     for node in ast.parse(path.read_text("utf-8")).body:
         if isinstance(node, ast.ImportFrom) and node.module:
             yield from (f"{node.module}.{name.name}" for name in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
 
 
 def known(module: str, files: dict[str, Path]) -> str:
@@ -147,3 +148,77 @@ def circles(graph: dict[str, set[str]]) -> Iterator[list[str]]:
 
     for name in sorted(graph):
         yield from walk(name, [])
+
+
+HEAVY = {"numpy", "onnx", "onnxruntime", "onnxruntime_qnn", "google"}
+LAZY = re.compile(r"deploykit|deploykit\.api|deploykit\.cli(\.\w+)?|deploykit_\w+\.backend")
+"""The places whose imports are late by design: see docs/architecture.md."""
+LATE_ELSEWHERE = {
+    ("deploykit.contract.plugins", "deploykit.contract.known_errors"): "a query asks for no known error",
+    ("deploykit.contract.requests", "deploykit.contract.backend"): "help of a command makes no request",
+    ("deploykit.contract.targets", "difflib"): "only an unknown name pays for it",
+    ("deploykit.queries.capability_answers", "difflib"): "only an unknown name pays for it",
+    ("deploykit.system.environments", "fcntl"): "not on every system",
+    ("deploykit_ort_qnn.context_reader", "onnxruntime_qnn"): "an extra of the installation",
+    ("deploykit_ort_qnn.session", "onnxruntime_qnn"): "an extra of the installation",
+}
+"""Whose import of what is late, and why."""
+
+
+def test_an_import_is_late_for_a_reason() -> None:
+    """Outside of the lazy places only what brings NumPy or ONNX is late, and only where light modules need it."""
+    files = product_files()
+    graph = {name: {known(module, files) or module for module in at_top(path)} for name, path in files.items()}
+    heavy = {name for name in files if HEAVY & {module.partition(".")[0] for module in reached(name, graph)}}
+    late = {(name, module) for name, path in files.items() if not LAZY.fullmatch(name) for module in in_functions(path)}
+    unexplained = [
+        (name, module)
+        for name, module in sorted(late - {*LATE_ELSEWHERE})
+        if module.partition(".")[0] != "importlib"  # importlib.metadata: see deploykit.contract.entrypoints
+        and (name in heavy or not (module.partition(".")[0] in HEAVY or known(module, files) in heavy))
+    ]
+    assert not unexplained, "\n".join(map(str, unexplained))
+    assert {*LATE_ELSEWHERE} <= late, "an explanation that nothing needs any more"
+
+
+def product_files() -> dict[str, Path]:
+    return {
+        ".".join(path.relative_to(base).with_suffix("").parts).removesuffix(".__init__"): path
+        for base in (ROOT, ROOT / "backends")
+        for path in base.glob("deploykit*/**/*.py")
+    }
+
+
+def reached(name: str, graph: dict[str, set[str]]) -> set[str]:
+    """Every module that importing one brings, the packages above each included."""
+    found: set[str] = set()
+    waiting = [name]
+    while waiting:
+        module = waiting.pop()
+        if module not in found:
+            found.add(module)
+            above = module.rpartition(".")[0]
+            waiting += [*graph.get(module, ()), *([above] if module in graph and above else ())]
+    return found
+
+
+def in_functions(path: Path) -> Iterator[str]:
+    """What is imported when a function is called."""
+    functions = ast.FunctionDef | ast.AsyncFunctionDef
+    for function in (node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, functions)):
+        for node in ast.walk(function):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                yield node.module
+            elif isinstance(node, ast.Import):
+                yield from (name.name for name in node.names)
+
+
+def test_the_page_lists_what_a_backend_may_offer() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| `(\w+)` \|", PAGE.read_text("utf-8"), re.MULTILINE)
+    offered = {
+        (method, name)
+        for name in optional.__all__
+        for method in vars(getattr(optional, name))
+        if not method.startswith("_") and method != "devices"
+    }
+    assert offered == set(rows)

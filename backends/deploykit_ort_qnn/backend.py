@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from deploykit_qualcomm.backend import QualcommBackend
+
 if TYPE_CHECKING:
     from deploykit.contract.backend import Aids, Execution, MixedSupport, PackageFile, Progress, Situation, Verification
     from deploykit.contract.kept import Kept
@@ -16,8 +18,6 @@ if TYPE_CHECKING:
     from deploykit.contract.plans import Plan
     from deploykit.contract.probes import Probe
     from deploykit.contract.targets import Target
-    from deploykit.diagnosis import Catalog
-    from deploykit.findings import Finding
     from deploykit.findings.rules import Registry
     from deploykit.system import ToolchainSpec
     from deploykit.tables.capabilities import CompatRow
@@ -27,17 +27,11 @@ if TYPE_CHECKING:
 __all__ = ["OrtQnn"]
 
 
-class OrtQnn:
+class OrtQnn(QualcommBackend):
     """Qualcomm HTP through ONNX Runtime's QNN provider."""
 
     id = "ort-qnn"
     summary = "Qualcomm HTP through ONNX Runtime's QNN provider: compiled, typed and emulated on the build machine"
-
-    def devices(self) -> tuple[Device, ...]:
-        """Every Qualcomm device that the provider can compile for."""
-        from deploykit_qualcomm.devices import qualcomm_devices
-
-        return tuple(device for device in qualcomm_devices() if self.id in device.backends)
 
     def options(self) -> tuple[OptionSpec, ...]:
         """What the compiler is asked for, and how strictly it is judged."""
@@ -50,18 +44,6 @@ class OrtQnn:
         from deploykit_ort_qnn.rules.registries import REGISTRIES
 
         return REGISTRIES
-
-    def reserved_codes(self) -> Mapping[str, str]:
-        """Codes that the shared rules had once."""
-        from deploykit_qualcomm.rules.registries import RESERVED
-
-        return RESERVED
-
-    def rated(self, finding: Finding) -> Finding:
-        """What stands in the way of the HTP, although it need not elsewhere."""
-        from deploykit_qualcomm.rules.constraints import rated
-
-        return rated(finding)
 
     def compat(self) -> Iterable[CompatRow]:
         """The shared tables, and the provider's options."""
@@ -125,12 +107,6 @@ class OrtQnn:
 
         return provider_probes()
 
-    def binary_rows(self, built_with: str, built_for: str, runtime: str, arch: str) -> Iterable[CompatRow]:
-        """Will a binary made by one release for one architecture load on another release and architecture?"""
-        from deploykit_qualcomm.binaries import binary_rows
-
-        return binary_rows(self.id, built_with, built_for, runtime, arch)
-
     def preflight(self, model: bytes, device: Device, progress: Progress) -> Mapping[str, Any]:
         """A second opinion on a QDQ or float model: does this compiler take it, and what does it make of it?"""
         from deploykit_ort_qnn.preflight import preflight
@@ -143,12 +119,6 @@ class OrtQnn:
         from deploykit_ort_qnn.prepare import wheel_for
 
         return block_weight_path(op_type=op_type, lpbq=lpbq, has_bias=has_bias, wheel=wheel_for(sdk).version)
-
-    def known_errors(self) -> Catalog:
-        """Known messages of the provider, the compiler and the runtime."""
-        from deploykit_qualcomm.known_errors import known_errors
-
-        return known_errors()
 
     def toolchains(self) -> tuple[ToolchainSpec, ...]:
         """Isolated environments for the wheel and for AIMET."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from deploykit.tables.capabilities import CompatRow, Status
+from deploykit.tables.capabilities import CompatRow, Status, release_range
 from deploykit_ort_qnn.provider_keys import load_options
 
 __all__ = ["option_rows"]
@@ -22,14 +22,13 @@ def option_rows() -> Iterator[CompatRow]:
         first = "" if option.since else f"; first seen in {table.checked_with}, older wheels not looked at"
         managed = "; deploykit sets it" if option.managed else ""
         note = f"{option.type}, when {_when(option.phase)}; {option.note}{values}{limits}{managed}{first}"
-        yield _row(f"provider-option {option.name}", note, table.named(option.source), option, since=option.since)
+        yield _row(f"provider-option {option.name}", note, option, since=option.since)
     for entry in table.entry:
-        yield _row(f"session-entry {entry.name}", entry.note, table.named(entry.source), entry)
+        yield _row(f"session-entry {entry.name}", entry.note, entry)
     for refused in table.refused:
         yield _row(
             f"provider-option {refused.name}",
             f"{refused.why}; use {refused.instead}",
-            table.named(refused.source),
             refused,
             status=Status.UNSUPPORTED,
             renamed_to=f"provider-option {refused.instead}",
@@ -40,14 +39,15 @@ def _when(phase: str) -> str:
     return {"compile": "compiling", "run": "running", "both": "compiling and running"}[phase]
 
 
-def _row(feature: str, note: str, source: tuple[str, ...], row: Any, **more: Any) -> CompatRow:
-    fields = {"tool": "onnxruntime-qnn", "sdk": "", "status": Status.SUPPORTED, "since": "", "until": "", **more}
+def _row(feature: str, note: str, row: Any, **more: Any) -> CompatRow:
+    fields = {"tool": "onnxruntime-qnn", "status": Status.SUPPORTED, "since": "", "until": "", **more}
     return CompatRow(
         feature=feature,
         backend="ort-qnn",
         note=note,
-        source=source,
+        source=row.source,
         confidence=row.confidence,
+        sdk=release_range(fields["since"], "") if fields["since"] else "",
         family=_FAMILY,
         **fields,
     )

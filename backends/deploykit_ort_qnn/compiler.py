@@ -13,7 +13,8 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -198,7 +199,6 @@ def read_context(path: Path, timeout: float = 120.0) -> dict[str, Any]:
 def installed_wheel() -> dict[str, str] | None:
     """Versions of the installed provider, ONNX Runtime and the QAIRT inside (by the table); None without one."""
     from importlib.metadata import PackageNotFoundError, version
-    from importlib.util import find_spec
 
     if find_spec("onnxruntime_qnn") is None:
         return None
@@ -292,8 +292,6 @@ def _outcome(
 
 
 def _publish(outcome: CompileOutcome, made: Path, target: Path, root: Path) -> CompileOutcome:
-    from dataclasses import replace
-
     target.parent.mkdir(parents=True, exist_ok=True)
     files: list[str] = []
     # The binary first: a context model never points to a binary that is not there.

@@ -17,6 +17,9 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper
 
+from deploykit.graph import load_model
+from deploykit.graph.collect import collect_facts
+from deploykit.graph.loading import wrap_proto
 from deploykit.numerics.alignment import match_contents
 from deploykit.numerics.fitting import settled
 from deploykit.numerics.judging import made_by
@@ -129,16 +132,10 @@ def _with_choices(job: Comparison, cpu: Sequence[Mapping[str, Numbers]]) -> Sequ
 
 
 def _facts(job: Comparison) -> GraphFacts:
-    from deploykit.graph import load_model
-    from deploykit.graph.collect import collect_facts
-
     return collect_facts(load_model(job.root / job.qdq))
 
 
 def _facts_of(model: ModelProto) -> GraphFacts:
-    from deploykit.graph.collect import collect_facts
-    from deploykit.graph.loading import wrap_proto
-
     return collect_facts(wrap_proto(model, path=Path("model.onnx")))
 
 

@@ -14,6 +14,8 @@ from deploykit.contract.plans import Plan
 from deploykit.contract.status import Compilation, Compiled
 from deploykit.errors import ToolError
 from deploykit.findings import Finding
+from deploykit.graph.weights import load_weights
+from deploykit.numerics.fitting import fit_judge
 from deploykit.packages.writing import json_text
 from deploykit_ort_qnn.commands import CONTEXT, MODEL
 from deploykit_ort_qnn.compiler import CompileJob, CompileOutcome, compile_model, installed_wheel
@@ -166,9 +168,6 @@ def _judge_numbers(package: Path, draft: Draft, plan: Plan[None], aids: Aids) ->
 
 def _original(draft: Draft, samples: Samples) -> Judge | None:
     """A judge with the outputs of the float model that was quantized on the way, where there is one to judge by."""
-    from deploykit.graph.weights import load_weights
-    from deploykit.numerics.fitting import fit_judge
-
     situation = draft.situation
     if situation.encodings is None or draft.source != "encodings" or not samples.may_judge:
         return None

@@ -6,7 +6,6 @@ The provider ignores an unknown option without a word, so an unknown one is refu
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -17,6 +16,8 @@ from deploykit.contract.targets import nearest_names
 from deploykit.errors import UsageError
 from deploykit.findings import Confidence
 from deploykit.tables.reading import read_toml, structure
+from deploykit.tables.records import dataclass
+from deploykit.tables.sources import write_out
 
 __all__ = [
     "Chosen",
@@ -86,10 +87,6 @@ class OptionTable:
         """The row of one provider option."""
         return next((row for row in self.option if row.name == name), None)
 
-    def named(self, keys: Iterable[str]) -> tuple[str, ...]:
-        """Source keys written out."""
-        return tuple(self.sources.get(key, key) for key in keys)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
@@ -110,7 +107,9 @@ class Chosen:
 def load_options() -> OptionTable:
     """The table of this adapter."""
     path = Path(__file__).parent / "data" / "options.toml"
-    return structure(OptionTable, read_toml(path), where=f"{path.name}:")
+    table = read_toml(path)
+    write_out(table, structure(Mapping[str, str], table.get("sources"), where=f"{path.name}: sources"))  # type: ignore[type-abstract]
+    return structure(OptionTable, table, where=f"{path.name}:")
 
 
 def choose_options(pairs: Iterable[tuple[str, str]], wheel: str) -> Chosen:

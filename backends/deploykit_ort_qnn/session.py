@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import onnxruntime as ort
+
 __all__ = ["EP_NAME", "NotOnProviderError", "cpu_session", "npu_session"]
 
 EP_NAME = "QNNExecutionProvider"
@@ -21,7 +23,6 @@ def npu_session(
     model: str, *, options: Mapping[str, str], entries: Mapping[str, str], optimization: str = "all", log_level: int = 3
 ) -> Any:
     """A session whose first provider is the QNN one; raises what ONNX Runtime raises, or NotOnProviderError."""
-    import onnxruntime as ort
     import onnxruntime_qnn as qnn
 
     ort.register_execution_provider_library(qnn.EP_NAME, qnn.get_library_path())
@@ -41,15 +42,11 @@ def npu_session(
 
 def cpu_session(model: str, *, optimization: str = "none", log_level: int = 3) -> Any:
     """A session on the CPU provider; without optimizations every operator is computed as the model says."""
-    import onnxruntime as ort
-
     settings = _settings({}, optimization, log_level)
     return ort.InferenceSession(model, sess_options=settings, providers=["CPUExecutionProvider"])
 
 
 def _settings(entries: Mapping[str, str], optimization: str, log_level: int) -> Any:
-    import onnxruntime as ort
-
     settings = ort.SessionOptions()
     settings.log_severity_level = log_level
     levels = ort.GraphOptimizationLevel

@@ -14,6 +14,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
+
+from deploykit_ort_qnn.context_reader import ContextReadError, read_context_binary
 from deploykit_ort_qnn.session import NotOnProviderError, cpu_session, npu_session
 
 __all__ = ["PROGRESS", "main"]
@@ -43,8 +47,6 @@ def compile_context(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _context_nodes(context: Path) -> dict[str, Any]:
-    import onnx
-
     model = onnx.load(context, load_external_data=False)
     cpu = [{"name": n.name, "type": n.op_type} for n in model.graph.node if n.op_type != "EPContext"]
     return {"ep_nodes": len(model.graph.node) - len(cpu), "cpu_nodes": cpu}
@@ -55,8 +57,6 @@ def run_model(request: Mapping[str, Any]) -> dict[str, Any]:
 
     Keys are ``<set>:<name>``; on provider ``npu`` a compiled model is executed by the emulator.
     """
-    import numpy as np
-
     try:
         if request["provider"] == "npu":
             session = npu_session(request["model"], options=request["options"], entries=request["entries"])
@@ -92,8 +92,6 @@ def run_both(request: Mapping[str, Any]) -> dict[str, Any]:
 
 def read_context(request: Mapping[str, Any]) -> dict[str, Any]:
     """The metadata of a context binary, read by the vendor's own library."""
-    from deploykit_ort_qnn.context_reader import ContextReadError, read_context_binary
-
     try:
         return {"ok": True, "context": read_context_binary(Path(request["path"]))}
     except ContextReadError as error:

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from deploykit_qualcomm.backend import QualcommBackend
+
 if TYPE_CHECKING:
     from deploykit.contract.backend import Aids, Execution, MixedSupport, PackageFile, Situation, Verification
     from deploykit.contract.kept import Kept
@@ -16,8 +18,6 @@ if TYPE_CHECKING:
     from deploykit.contract.plans import Plan
     from deploykit.contract.probes import Probe
     from deploykit.contract.targets import Target
-    from deploykit.diagnosis import Catalog
-    from deploykit.findings import Finding
     from deploykit.findings.rules import Registry
     from deploykit.tables.capabilities import CompatRow
     from deploykit.tables.devices import Device
@@ -27,17 +27,11 @@ if TYPE_CHECKING:
 __all__ = ["QnnHtp"]
 
 
-class QnnHtp:
+class QnnHtp(QualcommBackend):
     """Qualcomm HTP through QAIRT's own converters."""
 
     id = "qnn-htp"
     summary = "Qualcomm HTP through QAIRT: converter commands, configuration, build and run scripts"
-
-    def devices(self) -> tuple[Device, ...]:
-        """Every Qualcomm device whose soc_model is known."""
-        from deploykit_qualcomm.devices import qualcomm_devices
-
-        return tuple(device for device in qualcomm_devices() if self.id in device.backends)
 
     def options(self) -> tuple[OptionSpec, ...]:
         """Routes, calibration, segments, and a second opinion."""
@@ -50,18 +44,6 @@ class QnnHtp:
         from deploykit_qnn_htp.rules.registries import REGISTRIES
 
         return REGISTRIES
-
-    def reserved_codes(self) -> Mapping[str, str]:
-        """Codes that the shared rules had once."""
-        from deploykit_qualcomm.rules.registries import RESERVED
-
-        return RESERVED
-
-    def rated(self, finding: Finding) -> Finding:
-        """What stands in the way of the HTP, although it need not elsewhere."""
-        from deploykit_qualcomm.rules.constraints import rated
-
-        return rated(finding)
 
     def compat(self) -> Iterable[CompatRow]:
         """Every row of the SDK tables."""
@@ -107,12 +89,6 @@ class QnnHtp:
 
         return verify(package, manifest)
 
-    def known_errors(self) -> Catalog:
-        """Known messages of the QAIRT tools, of the runtime and of AIMET."""
-        from deploykit_qualcomm.known_errors import known_errors
-
-        return known_errors()
-
     def mixed_support(self, target: Target) -> MixedSupport:
         """Integers everywhere; a float fallback where the architecture has float16."""
         from deploykit_qnn_htp.planning import mixed_support
@@ -124,9 +100,3 @@ class QnnHtp:
         from deploykit_qualcomm.probes import sdk_probes
 
         return sdk_probes()
-
-    def binary_rows(self, built_with: str, built_for: str, runtime: str, arch: str) -> Iterable[CompatRow]:
-        """Whether a context binary loads elsewhere, as rows with their sources."""
-        from deploykit_qualcomm.binaries import binary_rows
-
-        return binary_rows(self.id, built_with, built_for, runtime, arch)

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deploykit.contract.backend import Situation
+from deploykit.encodings.values import Affine, Float
 from deploykit.errors import DefectError, UsageError
 from deploykit.findings import Finding
+from deploykit.quantization.float_propagation import predict_float_set
 from deploykit.tables.capabilities import SdkTable, Status
 from deploykit_qnn_htp.routes import Intent, RouteRow
 from deploykit_qualcomm.rules.float16 import Float16Plan
@@ -96,8 +98,6 @@ class Draft:
     @property
     def explicit_floats(self) -> frozenset[str]:
         """Tensors with an explicit float entry in the file."""
-        from deploykit.encodings.values import Float
-
         return frozenset(e.name for e in self.source or () if isinstance(e.value, Float))
 
     def status(self, feature: str, *, tool: str = "") -> Status:
@@ -131,7 +131,6 @@ class Candidate:
 
 def draft_of(situation: Situation) -> Draft:
     """Collect what does not depend on the route."""
-    from deploykit.quantization.float_propagation import predict_float_set
     from deploykit_qnn_htp.encodings import complete
 
     encodings, facts = situation.encodings, situation.facts
@@ -158,8 +157,6 @@ def _intent(situation: Situation, before: FloatPrediction | None) -> Intent:
     precision = situation.request.precision
     if situation.encodings is not None and before is not None:
         _refuse_contradiction(precision)
-        from deploykit.encodings.values import Float
-
         if all(isinstance(entry.value, Float) for entry in situation.encodings):
             return _PRECISIONS.get(precision or "fp16", Intent.FLOAT16)
         return Intent.MIXED if before.intended else Intent.INTEGER
@@ -185,8 +182,6 @@ def _widths(situation: Situation) -> Widths:
     if situation.encodings is None:
         weight, activation = _widths_of_name(situation.request.precision or "w8a8")
         return Widths(activation=activation, weight=weight)
-    from deploykit.encodings.values import Affine
-
     activations, weights = {8}, set()
     for entry in situation.encodings:
         bits = entry.value.bits if isinstance(entry.value, Affine) else 8

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, TypeVar
 
-from deploykit.tables.capabilities import CompatRow, ConfigKey, Feature, Flag, SdkTable, Status
+from deploykit.tables.capabilities import CompatRow, ConfigKey, Feature, Flag, SdkTable, Status, release_range
 from deploykit.tables.devices import Fact
 from deploykit_qualcomm.rows import Wheel
 from deploykit_qualcomm.tables import Tables, tables
@@ -61,7 +61,7 @@ def _row(backend: str, feature: str, row: Flag | Feature | ConfigKey, until: str
     return CompatRow(
         feature=feature,
         backend=backend,
-        sdk="",
+        sdk=release_range(row.since, until),
         status=row.status,
         since=row.since,
         until=until,
@@ -148,6 +148,8 @@ def _lifecycle(row: Flag | ConfigKey) -> str:
 
 def _plain(backend: str, feature: str, note: str, source: tuple[str, ...], **more: Any) -> CompatRow:
     row = {"tool": "", "sdk": "", "status": Status.SUPPORTED, "since": "", "until": "", **more}
+    if row["since"]:
+        row["sdk"] = release_range(row["since"], row["until"])
     return CompatRow(feature=feature, backend=backend, note=note, source=source, family=FAMILY, **row)
 
 

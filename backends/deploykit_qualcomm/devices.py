@@ -5,19 +5,17 @@ What the files do not repeat, the precisions of a chip's architecture, is added 
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 from deploykit.contract.targets import find_device
-from deploykit.tables.devices import Device, Fact, load_device, load_devices
+from deploykit.tables.devices import Device, Fact, load_device_of_id, load_devices
 from deploykit_qualcomm.archs import capability
 from deploykit_qualcomm.tables import DATA
 
-__all__ = ["qualcomm_device", "qualcomm_devices"]
+__all__ = ["device_of_id", "qualcomm_device", "qualcomm_devices"]
 
-_PLAIN = re.compile(r"[a-z0-9]+")
 _PRECISIONS = {"a16w8": "w8a16", "a16w16": "w16a16", "fp16": "fp16", "bf16": "bf16", "lpbq": "lpbq"}
 """Capabilities of an architecture, and what the precision they stand for is called."""
 
@@ -27,15 +25,15 @@ def qualcomm_devices(data: Path = DATA) -> tuple[Device, ...]:
     return _all(data / "devices")
 
 
-def qualcomm_device(name: str, data: Path = DATA) -> Device:
-    """One device by id, alias, chip or marketing name; only its own file is read when ``name`` is an id.
+def device_of_id(name: str, data: Path = DATA) -> Device | None:
+    """The device of that id, from its own file alone, or None."""
+    found = load_device_of_id(data / "devices", name)
+    return None if found is None else _with_precisions(found)
 
-    Raises UnknownTargetError with the nearest names.
-    """
-    path = data / "devices" / f"{name.lower()}.toml"
-    if _PLAIN.fullmatch(name.lower()) and path.is_file():
-        return _with_precisions(load_device(path))
-    return find_device(qualcomm_devices(data), name)
+
+def qualcomm_device(name: str, data: Path = DATA) -> Device:
+    """One device by id, alias, chip or marketing name; raises UnknownTargetError with the nearest names."""
+    return device_of_id(name, data) or find_device(qualcomm_devices(data), name)
 
 
 @cache

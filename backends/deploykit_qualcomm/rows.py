@@ -26,20 +26,11 @@ __all__ = [
     "MissingEncodingFile",
     "SdkFile",
     "Series",
-    "SourceFile",
     "ToolFile",
     "Wheel",
     "WheelFile",
     "WheelPair",
 ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceFile:
-    """``sources.toml``: the short names that rows use, written out."""
-
-    schema: int
-    sources: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from typing import Any
 from deploykit.errors import UsageError
 from deploykit.tables.devices import Device
 from deploykit.tables.schemas import schema_of
+from deploykit.tables.sources import SourceFile
 from deploykit_qualcomm.rows import (
     ArchFile,
     CompatRuleFile,
@@ -23,7 +24,6 @@ from deploykit_qualcomm.rows import (
     MissingEncodingFile,
     SdkFile,
     Series,
-    SourceFile,
     ToolFile,
     WheelFile,
 )

@@ -6,8 +6,7 @@ path of the offending entry, for instance ``sdks/2.33.0.toml: flag[3].confidence
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -19,6 +18,7 @@ from deploykit.errors import InputError
 from deploykit.findings import Confidence
 from deploykit.tables.capabilities import ConfigKey, Feature, Flag, SdkTable, Status
 from deploykit.tables.reading import read_toml, structure
+from deploykit.tables.sources import read_sources, write_out
 from deploykit_qualcomm.rows import (
     ArchFile,
     CompatRule,
@@ -29,18 +29,16 @@ from deploykit_qualcomm.rows import (
     MissingEncodingFile,
     SdkFile,
     Series,
-    SourceFile,
     ToolFile,
     Wheel,
     WheelFile,
 )
 
-__all__ = ["DATA", "Tables", "load_sdk_table", "load_sdk_tables", "tables"]
+__all__ = ["DATA", "Tables", "load_sdk_table", "tables"]
 
 DATA = Path(__file__).parent / "data"
 BASE = "base"
 _LOWERED = "the list describes {read_at}; for earlier releases nobody published one"
-_SHORT = re.compile(r"([A-Z][A-Z0-9_]+)(?=$|[ :(])")
 
 T = TypeVar("T")
 R = TypeVar("R", Flag, Feature, ConfigKey)
@@ -134,32 +132,16 @@ class Tables:
         return made
 
     @cached_property
-    def _sources(self) -> SourceFile:
-        return structure(SourceFile, read_toml(self.data / "sources.toml"), where="sources.toml:")
+    def _sources(self) -> Mapping[str, str]:
+        return read_sources(self.data / "sources.toml")
 
     def _read(self, kind: type[T], name: str, *, since: str = "", fill_tool: bool = False) -> T:
         raw = read_toml(self.data / name)
         if fill_tool:
             _fill_tool(raw, name)
         _fill_since(raw, name, since)
-        self._write_out(raw)
+        write_out(raw, self._sources)
         return structure(kind, raw, where=f"{name}:")
-
-    def _write_out(self, value: Any) -> None:
-        """Replace the short names in every ``source`` list of the tables in a document."""
-        if isinstance(value, dict):
-            if isinstance(value.get("source"), list):
-                value["source"] = [self._source(item) for item in value["source"]]
-            value = value.values()
-        for item in value:
-            if isinstance(item, dict) or (isinstance(item, list) and item and isinstance(item[0], dict)):
-                self._write_out(item)
-
-    def _source(self, source: Any) -> Any:
-        short = _SHORT.match(source) if isinstance(source, str) else None
-        if short is None or short[1] not in self._sources.sources:
-            return source
-        return self._sources.sources[short[1]] + source[short.end() :]
 
     def _lineage(self, version: str) -> Iterator[str]:
         """The release and its ancestors, youngest first, up to the first that is built already."""
@@ -260,11 +242,6 @@ def tables() -> Tables:
 def load_sdk_table(version: str) -> SdkTable:
     """The shipped table of one release, by the exact name of its file; see ``resolving`` for what a user types."""
     return tables().table(version)
-
-
-def load_sdk_tables() -> tuple[SdkTable, ...]:
-    """Every shipped table that has rows, oldest first."""
-    return tables().all()
 
 
 def _fill_tool(raw: dict[str, Any], name: str) -> None:

@@ -34,6 +34,12 @@ class VitisAiBackend:
 
         return devices()
 
+    def device_of_id(self, name: str) -> Device | None:
+        """One of them, from its own file alone."""
+        from deploykit_vitis_ai.tables import device_of_id
+
+        return device_of_id(name)
+
     def options(self) -> tuple[OptionSpec, ...]:
         """What stays in float, and calibration without data."""
         from deploykit_vitis_ai.options import OPTIONS

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from deploykit.graph import load_model
 from deploykit.graph.facts import GraphFacts, NodeFact
 from deploykit.graph.pairs import QUANTIZERS, integer_type
 
@@ -61,7 +62,6 @@ def inspect_quantized(
     float16_source: bool = False,
 ) -> Quantized:
     """Read one model file; raises InputError when it is no ONNX model."""
-    from deploykit.graph import load_model
     from deploykit.graph.collect import collect_facts
 
     model = load_model(path)

@@ -6,19 +6,14 @@ What differs between them is data. A device of another tool chain has a product 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import cache
-from typing import TypeVar
 
 from deploykit.findings import Confidence
-from deploykit.tables.reading import read_toml, structure
+from deploykit.tables.reading import structure
 from deploykit.tables.records import dataclass
-from deploykit_vitis_ai.tables import DATA, Sourced, spell_out
+from deploykit_vitis_ai.tables import DATA, Sourced, read_table
 
 __all__ = ["Operators", "Opsets", "Product", "product_of", "products"]
-
-
-R = TypeVar("R", bound=Sourced)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,24 +87,16 @@ class Product(Sourced):
 @cache
 def products() -> Mapping[str, Product]:
     """The products that are packaged for, by id."""
-    found = {}
-    for path in sorted((DATA / "products").glob("*.toml")):
-        product = structure(Product, read_toml(path), where=f"products/{path.name}:")
-        found[product.id] = replace(
-            _spelled(product),
-            opset=_spelled(product.opset),
-            gap=tuple(map(_spelled, product.gap)),
-            miscompiled=tuple(map(_spelled, product.miscompiled)),
-        )
-    return found
+    names = sorted(path.name for path in (DATA / "products").glob("*.toml"))
+    rows = (structure(Product, read_table(f"products/{name}"), where=f"products/{name}:") for name in names)
+    return {product.id: product for product in rows}
 
 
-def _spelled(row: R) -> R:
-    return replace(row, source=spell_out(row.source))
-
-
+@cache
 def product_of(name: str) -> Product:
     """The product of a device by its fact ``product``; for another tool chain's one about which nothing is known."""
+    known = products().get(name)
+    if known is not None:
+        return known
     unknown = {"source": (), "confidence": Confidence.INFERRED}
-    other = Product(schema=1, id=name, opset=Opsets(**unknown), **unknown)  # type: ignore[arg-type]
-    return products().get(name, other)
+    return Product(schema=1, id=name, opset=Opsets(**unknown), **unknown)  # type: ignore[arg-type]

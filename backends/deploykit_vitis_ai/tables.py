@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import field
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,9 +11,10 @@ from typing import Any, TypeVar
 from deploykit.errors import InputError
 from deploykit.findings import Confidence
 from deploykit.tables.capabilities import Change
-from deploykit.tables.devices import Device, load_devices
+from deploykit.tables.devices import Device, load_device_of_id, load_devices
 from deploykit.tables.reading import parse_rows, read_toml, structure
 from deploykit.tables.records import dataclass
+from deploykit.tables.sources import read_sources, write_out
 
 __all__ = [
     "DATA",
@@ -32,6 +33,7 @@ __all__ = [
     "Sourced",
     "VaimlKey",
     "constraints",
+    "device_of_id",
     "devices",
     "driver_bounds",
     "env_vars",
@@ -45,9 +47,9 @@ __all__ = [
     "quark_options",
     "quark_releases",
     "read_rows",
+    "read_table",
     "releases",
     "sources",
-    "spell_out",
     "vaiml_keys",
 ]
 
@@ -225,30 +227,24 @@ R = TypeVar("R", bound=Sourced)
 
 @cache
 def sources() -> Mapping[str, str]:
-    """What the short source keys stand for."""
-    return structure(Mapping[str, str], read_toml(DATA / "sources.toml")["sources"], where="sources.toml")  # type: ignore[type-abstract]
+    """What the short source names of the other files stand for."""
+    return read_sources(DATA / "sources.toml")
+
+
+@cache
+def read_table(file: str) -> dict[str, Any]:
+    """One data file, its sources written out."""
+    table = read_toml(DATA / file)
+    write_out(table, sources())
+    return table
 
 
 def read_rows(kind: type[R], file: str, key: str) -> tuple[R, ...]:
     """The rows of one list of one data file, their sources spelled out."""
-    table = read_toml(DATA / file)
+    table = read_table(file)
     if table.get("schema") != 1:
         raise InputError(f"{file}: schema: {table.get('schema')!r} is not known", next="schema 1 is read")
-    rows = parse_rows(kind, table.get(key, []), where=f"{file}: {key}")
-    return tuple(replace(row, source=spell_out(row.source)) for row in rows)
-
-
-def spell_out(keys: tuple[str, ...]) -> tuple[str, ...]:
-    """Short source keys replaced by what they stand for; other entries stay."""
-    return tuple(_spell_one(key) for key in keys)
-
-
-def _spell_one(text: str) -> str:
-    key, _, rest = text.partition(" ")
-    known = sources().get(key)
-    if known is None:
-        return text
-    return f"{known} {rest}" if rest else known
+    return parse_rows(kind, table.get(key, []), where=f"{file}: {key}")
 
 
 @cache
@@ -338,20 +334,16 @@ def driver_bounds() -> tuple[Bound, ...]:
 @cache
 def devices() -> tuple[Device, ...]:
     """The devices of this backend."""
-    return tuple(_spelled(device) for device in load_devices(DATA / "devices"))
+    return load_devices(DATA / "devices", sources())
 
 
-def _spelled(device: Device) -> Device:
-    facts: dict[str, Any] = {name: replace(fact, source=spell_out(fact.source)) for name, fact in device.facts.items()}
-    return replace(device, facts=facts)
+def device_of_id(name: str) -> Device | None:
+    """The device of that id, from its own file alone, or None."""
+    return load_device_of_id(DATA / "devices", name, sources())
 
 
 @cache
 def releases() -> tuple[Release, ...]:
     """The releases of both products."""
-    found = []
-    for path in sorted((DATA / "releases").glob("*.toml")):
-        release = structure(Release, read_toml(path), where=f"releases/{path.name}:")
-        changes = tuple(replace(change, source=spell_out(change.source)) for change in release.changes)
-        found.append(replace(release, source=spell_out(release.source), changes=changes))
-    return tuple(found)
+    names = sorted(path.name for path in (DATA / "releases").glob("*.toml"))
+    return tuple(structure(Release, read_table(f"releases/{name}"), where=f"releases/{name}:") for name in names)

@@ -10,6 +10,8 @@ from typing import Any
 from deploykit.contract.backend import Check, Verification
 from deploykit.errors import InputError
 from deploykit.findings import Finding
+from deploykit.graph import load_model
+from deploykit.graph.collect import collect_facts
 from deploykit.tables.reading import read_json
 from deploykit_vitis_ai import configs
 from deploykit_vitis_ai.inspection import Quantized, actual_types, inspect_quantized
@@ -100,9 +102,6 @@ def _quantized(package: Path, session: Mapping[str, Any], recipe: Mapping[str, A
         return None
     source = None
     try:
-        from deploykit.graph import load_model
-        from deploykit.graph.collect import collect_facts
-
         source = collect_facts(load_model(package / str(recipe["source"])))
     except InputError:
         source = None

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from deploykit import api
+from deploykit.cli.diagnosis_text import diagnosis_text
 from deploykit.cli.frame import Command, settings
 from deploykit.cli.output import emit
 
@@ -20,10 +22,8 @@ __all__ = ["command"]
 @click.argument("package", type=click.Path(path_type=Path))
 def command(package: Path) -> int:
     """Run the build script of PACKAGE, keep its log, diagnose a failure, record the artifacts in the manifest."""
-    from deploykit.packages.building import build_package
-
     quiet = settings().json or settings().verbosity < 0
-    report = build_package(package, on_line=None if quiet else lambda line: click.echo(line, err=True))
+    report = api.build(package, on_line=None if quiet else lambda line: click.echo(line, err=True))
     emit(report.to_json(), lambda: _text(report))
     return report.exit_status
 
@@ -31,8 +31,6 @@ def command(package: Path) -> int:
 def _text(report: BuildReport) -> str:
     lines = []
     if report.diagnosis is not None:
-        from deploykit.diagnosis.reporting import diagnosis_text
-
         lines += [diagnosis_text(report.diagnosis, verbose=settings().verbosity > 0), ""]
     verdict = {0: "built", 1: "not built: the precision would have changed"}.get(report.exit_status, "not built")
     lines.append(f"{verdict}; done: {', '.join(report.done) or 'nothing'}; log: {report.log}")

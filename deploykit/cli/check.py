@@ -10,7 +10,15 @@ import click
 
 from deploykit.cli.output import emit, findings_text
 from deploykit.cli.requests import RequestCommand, request_from
+from deploykit.contract.plugins import all_registries
 from deploykit.findings import Finding, exit_status, summarize
+from deploykit.packages.baseline import (
+    apply_baseline,
+    apply_severity_overrides,
+    read_baseline,
+    write_baseline_file,
+)
+from deploykit.packages.sarif import to_sarif
 
 __all__ = ["command"]
 
@@ -42,8 +50,6 @@ def command(
 def _adjusted(
     findings: tuple[Finding, ...], baseline: Path | None, write_baseline: Path | None, severity: tuple[str, ...]
 ) -> tuple[Finding, ...]:
-    from deploykit.packages.baseline import apply_baseline, apply_severity_overrides, read_baseline, write_baseline_file
-
     adjusted = apply_severity_overrides(findings, severity)
     if write_baseline is not None:
         write_baseline_file(write_baseline, adjusted)
@@ -51,7 +57,4 @@ def _adjusted(
 
 
 def _sarif(findings: tuple[Finding, ...], model: Path) -> dict[str, Any]:
-    from deploykit.contract.plugins import all_registries
-    from deploykit.packages.sarif import to_sarif
-
     return to_sarif(findings, [rule for registry in all_registries() for rule in registry], model)

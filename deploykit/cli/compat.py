@@ -64,7 +64,7 @@ def command(
     else:
         found = ask(feature, sdk=sdk, target=target, arch=arch, tool=tool, backend=backend)
         narrowed = bool(feature or tool)
-        emit(found.to_json(), lambda: _answer_text(found, feature) if narrowed else _overview(found))
+        emit(found.to_json, lambda: _answer_text(found, feature) if narrowed else _overview(found))
 
 
 def _search(model: Path, encodings: Path | None, target: str, backend: str) -> SdkSearch:
@@ -77,7 +77,7 @@ def _search(model: Path, encodings: Path | None, target: str, backend: str) -> S
 
 
 def _emit_answer(found: Answer, words: Iterable[str]) -> None:
-    emit(found.to_json(), lambda: _answer_text(found, words))
+    emit(found.to_json, lambda: _answer_text(found, words))
 
 
 def _answer_text(found: Answer, words: Iterable[str]) -> str:
@@ -122,7 +122,7 @@ def _overview(found: Answer) -> str:
 
 
 def _emit_comparison(found: Comparison) -> None:
-    emit(found.to_json(), lambda: _comparison_text(found))
+    emit(found.to_json, lambda: _comparison_text(found))
 
 
 def _comparison_text(found: Comparison) -> str:
@@ -151,6 +151,6 @@ def _emit_search(found: SdkSearch) -> None:
         closing = f"lowest: {found.lowest}" if found.lowest else "no release takes it"
         return f"{table(rows, header=('sdk', '', 'what stops it'))}\n{closing} ({found.backend}, {found.target})"
 
-    emit(found.to_json(), text)
+    emit(found.to_json, text)
     if found.lowest is None:
         raise click.exceptions.Exit(1)

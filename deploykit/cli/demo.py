@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from deploykit import api
 from deploykit.cli.frame import Command
 from deploykit.cli.output import emit, progress
 from deploykit.cli.plan import plan_text
-from deploykit.contract.backend import Request
+from deploykit.packages.writing import MANIFEST, list_files
 
 if TYPE_CHECKING:
     from deploykit.deciding.pipeline import Packaged
@@ -26,20 +27,17 @@ _TARGET, _SDK = "sm8650", "2.33"
 def command(out: Path | None) -> int:
     """Package an embedded detector with mixed float16 encodings for a phone locked to an old SDK."""
     from deploykit.contract.demo_model import write_demo
-    from deploykit.deciding.pipeline import make_package
 
     with tempfile.TemporaryDirectory() as scratch, progress() as tell:
         model, encodings = write_demo(Path(scratch))
-        request = Request(model=model, target=_TARGET, sdk=_SDK, encodings=encodings)
-        packaged = make_package(request, out or Path(scratch) / "package", progress=tell)
+        folder = out or Path(scratch) / "package"
+        packaged = api.package(model, target=_TARGET, sdk=_SDK, encodings=encodings, out=folder, progress=tell)
         tree = _tree(packaged)
     emit({**packaged.to_json(), "tree": tree}, lambda: _text(packaged, tree, out))
     return packaged.exit_status
 
 
 def _tree(packaged: Packaged) -> list[str]:
-    from deploykit.packages.writing import MANIFEST, list_files
-
     return [] if packaged.package is None else [MANIFEST, *list_files(packaged.package)]
 
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from deploykit import api
+from deploykit.cli.diagnosis_text import diagnosis_text, error_text
 from deploykit.cli.frame import Command, settings
 from deploykit.cli.output import emit
-from deploykit.errors import InputError, UsageError
-
-if TYPE_CHECKING:
-    from deploykit.diagnosis import Catalog, Diagnosis, Names
+from deploykit.contract.known_errors import search_errors
+from deploykit.contract.plugins import catalog_of, load_backends
+from deploykit.errors import UsageError
 
 __all__ = ["command"]
 
@@ -32,44 +32,12 @@ def command(log: str | None, model: Path | None, tool: tuple[str, ...], known: s
         return _show_known(known)
     if log is None:
         raise UsageError("no log", next="name a file, '-' for standard input, or ask with --known WORDS")
-    from deploykit.diagnosis.reporting import diagnosis_text
-
-    diagnosis = _diagnose(log, None if model is None else _names(model), tool)
+    diagnosis = api.diagnose(sys.stdin.buffer if log == "-" else log, model=model, tools=tool)
     emit(diagnosis.to_json(), lambda: diagnosis_text(diagnosis, verbose=settings().verbosity > 0))
     return diagnosis.exit_status
 
 
 def _show_known(words: str) -> int:
-    from deploykit.diagnosis import search_errors
-    from deploykit.diagnosis.reporting import error_text
-
-    rows = search_errors(_catalog(), words)
+    rows = search_errors(catalog_of(load_backends()), words)
     emit({"errors": [row.to_json() for row in rows]}, lambda: error_text(rows))
     return 0
-
-
-def _catalog() -> Catalog:
-    from deploykit.contract.plugins import catalog_of, load_backends
-
-    return catalog_of(load_backends())
-
-
-def _diagnose(log: str, names: Names | None, tools: tuple[str, ...]) -> Diagnosis:
-    from deploykit.diagnosis import diagnose
-
-    catalog = _catalog()
-    if log == "-":
-        return diagnose(sys.stdin.buffer, catalog, names, tools=tools)
-    try:
-        with Path(log).open("rb") as stream:
-            return diagnose(stream, catalog, names, tools=tools)
-    except OSError as error:
-        raise InputError(f"{log}: cannot be read", why=error.strerror or str(error)) from None
-
-
-def _names(model: Path) -> Names:
-    from deploykit.diagnosis import names_of
-    from deploykit.graph import load_model
-    from deploykit.graph.collect import collect_facts
-
-    return names_of(collect_facts(load_model(model)))

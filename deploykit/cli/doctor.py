@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import click
 
 from deploykit.cli.frame import Command
 from deploykit.cli.output import emit, progress
+from deploykit.cli.toolchain import known_toolchains
 from deploykit.contract.plugins import backend_ids, load_backend
+from deploykit.contract.probes import CheckLine
 from deploykit.errors import DeploykitError
-
-if TYPE_CHECKING:
-    from deploykit.contract.probes import CheckLine
+from deploykit.queries.machine import examine
+from deploykit.system import environment_of
 
 __all__ = ["command"]
 
@@ -26,8 +26,6 @@ def command() -> int:
 
     Exit status 1 when something that is there does not work; what is absent is listed with how to get it.
     """
-    from deploykit.queries.machine import examine
-
     lines: list[CheckLine] = []
     backends = []
     with progress() as show:
@@ -47,16 +45,10 @@ def command() -> int:
 
 
 def _broken(name: str, error: DeploykitError) -> CheckLine:
-    from deploykit.contract.probes import CheckLine
-
     return CheckLine(id=f"backend:{name}", state="problem", detail=f"{error.what}: {error.why}", next=error.next)
 
 
 def _toolchains() -> Iterator[CheckLine]:
-    from deploykit.cli.toolchain import known_toolchains
-    from deploykit.contract.probes import CheckLine
-    from deploykit.system import environment_of
-
     try:
         specs = known_toolchains()
     except DeploykitError as error:

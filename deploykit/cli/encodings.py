@@ -13,6 +13,7 @@ from deploykit.cli.files import write_files
 from deploykit.cli.frame import Group
 from deploykit.cli.output import emit, findings_text, table
 from deploykit.errors import UsageError
+from deploykit.findings import exit_status, summarize
 
 if TYPE_CHECKING:
     from deploykit.encodings.conversion import Conversion
@@ -100,7 +101,6 @@ def _span(bounds: list[float] | None) -> str:
 @_float_option
 def check(file: Path, model: Path, float_tensors: Path | None) -> int:
     """Check FILE against the model it is for; exit status 1 when an error was found."""
-    from deploykit.findings import exit_status, summarize
     from deploykit.quantization.encoding_files import check_encodings
 
     findings = check_encodings(file, model=model, float_tensors=float_tensors)

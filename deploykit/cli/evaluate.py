@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from deploykit import api
 from deploykit.cli.frame import Command
 from deploykit.cli.output import emit, findings_text, table
 from deploykit.errors import UsageError
@@ -40,35 +41,16 @@ def command(
     positional: tuple[Path, ...],
     baseline: Path | None,
     candidate: Path | None,
-    data: Path | None,
-    model: Path | None,
-    target: str,
     slices: bool,
-    min_cosine: float | None,
-    min_psnr: float | None,
-    min_sqnr: float | None,
-    max_error: float | None,
-    max_box_error: float | None,
-    min_agreement: float | None,
+    **asked: Any,
 ) -> int:
     """Cosine, L2, PSNR, SSIM, SQNR and the largest error of every output, over two folders, two files or two models.
 
     Files are matched by name. --baseline and --candidate may stand in any order. With a model every output is judged by
     its kind as well. Exit status 1 when an output is dead or wrong, samples are missing, or a threshold is missed.
     """
-    from deploykit.numerics.evaluation import evaluate
-    from deploykit.numerics.rules import Thresholds
-
     first, second = _sides(positional, baseline, candidate)
-    asked = Thresholds(
-        min_cosine=min_cosine,
-        min_psnr=min_psnr,
-        min_sqnr=min_sqnr,
-        max_error=max_error,
-        max_box_error=max_box_error,
-        min_agreement=min_agreement,
-    )
-    found = evaluate(first, second, data=data, model=model, target=target, thresholds=asked)
+    found = api.evaluate(first, second, **asked)
     emit(found.to_json(slices=slices), lambda: _text(found, slices))
     return found.exit_status
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from deploykit.cli.frame import Command
 from deploykit.cli.output import emit
-
-if TYPE_CHECKING:
-    from deploykit.contract.optional import Inspects
+from deploykit.contract.optional import AnswersBinaries, Inspects
+from deploykit.contract.plugins import load_backend, load_backends
+from deploykit.contract.targets import find_device
+from deploykit.errors import UsageError
 
 __all__ = ["command"]
 
@@ -35,10 +36,6 @@ def command(file: Path, backend: str | None, sdk: str, target: str) -> int:
 
 
 def _reader(backend: str | None) -> Inspects:
-    from deploykit.contract.optional import Inspects
-    from deploykit.contract.plugins import load_backend, load_backends
-    from deploykit.errors import UsageError
-
     candidates = load_backends() if backend is None else (load_backend(backend),)
     for known in candidates:
         if isinstance(known, Inspects):
@@ -49,9 +46,6 @@ def _reader(backend: str | None) -> Inspects:
 def _loads(info: Mapping[str, Any], known: Inspects, sdk: str, target: str) -> list[dict[str, Any]]:
     if not (sdk or target):
         return []
-    from deploykit.contract.optional import AnswersBinaries
-    from deploykit.contract.targets import find_device
-
     if not isinstance(known, AnswersBinaries):
         return []
     built_with, arch = str(info["release"]), str(info.get("arch") or "")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from deploykit import api
 from deploykit.cli.frame import Command
 from deploykit.cli.output import emit, progress, table
 
@@ -43,11 +44,9 @@ def command(
     First means that everything the operator reads still agrees. Tensors are matched by name; behind a TopK rows are
     put in the same order first. Exit status 1 when an output of the model is off.
     """
-    from deploykit.numerics.probes import locate_files
-
     with progress() as tell:
         tell("comparing")
-        found = locate_files(
+        found = api.locate(
             model, candidate, encodings=encodings, data=data, samples=samples, seed=seed, threshold_db=threshold
         )
     emit(found.to_json(), lambda: _text(found))

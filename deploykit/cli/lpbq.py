@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from deploykit import api
 from deploykit.cli.frame import Command
 from deploykit.cli.output import emit, table
+from deploykit.contract.plugins import load_backend, load_backends
 
 if TYPE_CHECKING:
     from deploykit.quantization.lpbq_arithmetic import ExplainsBlockWeights
@@ -34,9 +36,7 @@ def command(model: Path, out: Path, refine: bool, backend: str | None, sdk: str,
     \b
     deploykit lpbq model.onnx -o model_lpbq.onnx --refine
     """
-    from deploykit.quantization.lpbq_files import convert_file
-
-    report = convert_file(model, out, refined=refine, force=force)
+    report = api.lpbq(model, out, refine=refine, force=force)
     known = _explainer(backend)
     paths = [_path(weight, known, sdk) for weight in report.weights]
     emit(_json(report, paths), lambda: _text(report, paths))
@@ -44,7 +44,6 @@ def command(model: Path, out: Path, refine: bool, backend: str | None, sdk: str,
 
 
 def _explainer(backend: str | None) -> ExplainsBlockWeights | None:
-    from deploykit.contract.plugins import load_backend, load_backends
     from deploykit.quantization.lpbq_arithmetic import ExplainsBlockWeights
 
     candidates = load_backends() if backend is None else (load_backend(backend),)

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from deploykit.cli.frame import Command
 from deploykit.cli.output import emit, table
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from deploykit.queries.option_pages import OptionEntry
+from deploykit.queries.option_pages import OptionEntry, every_option, find_options, options_page
 
 __all__ = ["command"]
 
@@ -23,8 +19,6 @@ __all__ = ["command"]
 @click.option("--write", type=click.Path(path_type=Path), metavar="FILE", help="Write the page of all options there.")
 def command(name: str | None, write: Path | None) -> int:
     """Every option of package, plan and check, or those called NAME: what it takes, and which backend has it."""
-    from deploykit.queries.option_pages import every_option, find_options, options_page
-
     entries = every_option()
     if write is not None:
         write.write_text(options_page(entries), "utf-8")

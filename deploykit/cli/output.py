@@ -27,10 +27,11 @@ if TYPE_CHECKING:
 _COLORS = {"error": "red", "warning": "yellow", "info": "cyan"}
 
 
-def emit(value: Mapping[str, Any], text: str | Callable[[], str]) -> None:
-    """Print ``value`` as JSON when --json was given, else the text (made only when it is needed)."""
+def emit(value: Mapping[str, Any] | Callable[[], Mapping[str, Any]], text: str | Callable[[], str]) -> None:
+    """Print ``value`` as JSON when --json was given, else the text; of two functions only the wanted one is called."""
     if settings().json:
-        click.echo(json.dumps({"schema": 1, **value}, indent=1, ensure_ascii=False, allow_nan=False))
+        made = value() if callable(value) else value
+        click.echo(json.dumps({"schema": 1, **made}, indent=1, ensure_ascii=False, allow_nan=False))
     else:
         click.echo((text if isinstance(text, str) else text()).rstrip("\n"))
 

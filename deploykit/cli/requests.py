@@ -15,6 +15,7 @@ from click.core import ParameterSource
 
 from deploykit.cli.frame import Command
 from deploykit.contract.options import OptionSpec, OptionValue, read_value
+from deploykit.contract.plugins import all_options
 from deploykit.contract.requests import CORE_OPTIONS, make_request
 from deploykit.errors import UsageError
 
@@ -71,8 +72,6 @@ def _help(spec: OptionSpec) -> str:
 @cache
 def _backend_params(taken: frozenset[str]) -> tuple[SpecOption, ...]:
     """The options of every installed backend, each name once, without those that a command has already."""
-    from deploykit.contract.plugins import all_options
-
     by_name: dict[str, dict[OptionSpec, tuple[str, ...]]] = {}
     for spec, owners in all_options().items():
         if spec.name not in taken:

@@ -8,6 +8,8 @@ import click
 
 from deploykit.cli.frame import Command
 from deploykit.cli.output import emit, table
+from deploykit.deciding.rules import CORE_REGISTRIES
+from deploykit.queries.rule_pages import all_rules, find_rule, rule_page, write_pages
 
 __all__ = ["command"]
 
@@ -17,9 +19,6 @@ __all__ = ["command"]
 @click.option("--write", type=click.Path(path_type=Path), metavar="DIR", help="Write the pages of all rules there.")
 def command(code: str | None, write: Path | None) -> int:
     """The page of one rule by CODE or name, or the list of all rules."""
-    from deploykit.deciding.rules import CORE_REGISTRIES
-    from deploykit.queries.rule_pages import all_rules, find_rule, rule_page, write_pages
-
     entries = all_rules(CORE_REGISTRIES)
     if write is not None:
         changed = write_pages(write, entries)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from deploykit import api
 from deploykit.cli.frame import Command
 from deploykit.cli.output import emit, progress, table
+from deploykit.numerics.thresholds import ASKED
 
 if TYPE_CHECKING:
     from deploykit.numerics.simulation import Simulation
@@ -30,41 +32,16 @@ _PATH = click.Path(path_type=Path)
 @click.option("--max-box-error", type=float, metavar="PX", help="Fail when boxes are farther off on average.")
 @click.option("--min-cosine", type=float, metavar="RATIO", help="Fail when an embedding is below.")
 @click.option("--min-agreement", type=float, metavar="SHARE", help="Fail when fewer labels agree.")
-def command(
-    model: Path,
-    encodings: Path,
-    float_tensors: Path | None,
-    data: Path | None,
-    samples: int | None,
-    seed: int,
-    min_sqnr: float | None,
-    max_box_error: float | None,
-    min_cosine: float | None,
-    min_agreement: float | None,
-) -> int:
+def command(model: Path, encodings: Path, min_sqnr: float | None, **asked: Any) -> int:
     """Run MODEL with the quantizers that the encodings describe, bit for bit as AIMET simulates them.
 
     Int32 biases are not simulated, as AIMET does not either. Without --data the inputs are points of their own
     encodings and domains where there are such, else random numbers, which are no measure of accuracy. Exit status 1
     when what was asked for is missed; the limits of the verdict stand beside its numbers.
     """
-    from deploykit.numerics.simulation import simulate_files
-    from deploykit.numerics.thresholds import ASKED, Thresholds
-
     with progress() as tell:
         tell("simulating")
-        asked = Thresholds(
-            min_sqnr=min_sqnr, max_box_error=max_box_error, min_cosine=min_cosine, min_agreement=min_agreement
-        )
-        result = simulate_files(
-            model,
-            encodings,
-            data=data,
-            samples=samples,
-            seed=seed,
-            float_tensors=float_tensors,
-            thresholds=asked,
-        )
+        result = api.simulate(model, encodings, min_sqnr=min_sqnr, **asked)
     made = {} if result.samples is None else {"data": str(result.samples.label), "inputs": result.samples.to_json()}
     emit({**result.to_json(), **made}, lambda: _text(result))
     low = min_sqnr is not None and any(item.sqnr_db < min_sqnr for item in result.fidelity)

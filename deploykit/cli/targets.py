@@ -8,7 +8,7 @@ import click
 
 from deploykit.cli.frame import Command
 from deploykit.cli.output import emit, table
-from deploykit.contract.plugins import all_devices
+from deploykit.contract.plugins import all_devices, device_of_id, load_backend, load_backends
 from deploykit.contract.targets import find_device
 from deploykit.errors import UnknownTargetError
 from deploykit.tables.devices import Device, search_devices
@@ -24,8 +24,10 @@ def command(device: tuple[str, ...], backend: str) -> None:
 
     Words match names, backends and the values of facts: 'deploykit targets v75', 'deploykit targets 8 gen 3'.
     """
-    devices = [found for found in all_devices() if backend in ("", *found.backends)]
-    one = _exact(devices, device)
+    chosen = (load_backend(backend),) if backend else load_backends()
+    one = device_of_id(" ".join(device), chosen)
+    devices = [] if one else [found for found in all_devices() if backend in ("", *found.backends)]
+    one = one or _exact(devices, device)
     if one is not None:
         emit({"targets": [one.to_json()]}, lambda: _one_text(one))
         return
@@ -33,7 +35,7 @@ def command(device: tuple[str, ...], backend: str) -> None:
     if not found:
         find_device(devices, " ".join(device))  # raises, with the nearest names
         raise UnknownTargetError(f"no device matches {' '.join(device)!r}", next="'deploykit targets' lists all")
-    emit({"targets": [item.to_json() for item in found]}, lambda: _list_text(found))
+    emit(lambda: {"targets": [item.to_json() for item in found]}, lambda: _list_text(found))
 
 
 def _exact(devices: Sequence[Device], words: Sequence[str]) -> Device | None:

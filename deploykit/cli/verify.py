@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from deploykit import api
 from deploykit.cli.frame import Command
 from deploykit.cli.output import emit, findings_text, status_lines
 
@@ -21,9 +22,7 @@ __all__ = ["command"]
 @click.option("--numerics", is_flag=True, help="Simulate the packaged encodings; name where they diverge from float.")
 def command(package: Path, numerics: bool) -> int:
     """Check every file of PACKAGE, its model, its configurations, and intended against actual precision."""
-    from deploykit.deciding.pipeline import verify
-
-    report = verify(package, numerics=numerics)
+    report = api.verify(package, numerics=numerics)
     emit(report.to_json(), lambda: _text(report))
     return report.exit_status
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
+import onnxruntime
 from onnx import ModelProto, TensorProto, checker, helper, numpy_helper, shape_inference
 
 if TYPE_CHECKING:
-    import numpy as np
-    from onnx import ModelProto, NodeProto, TensorProto
+    from onnx import NodeProto
 
 __all__ = ["FLOAT_TENSORS", "demo_encodings", "demo_model", "write_demo"]
 
@@ -106,8 +106,6 @@ def demo_encodings(model: ModelProto) -> dict[str, Any]:
 
 
 def _measured(model: ModelProto) -> dict[str, tuple[float, float]]:
-    import onnxruntime
-
     # Every computed tensor becomes an output of a copy, so that one run shows all ranges.
     probe = ModelProto()
     probe.CopyFrom(model)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AnswersBinaries",
+    "FindsDevices",
     "GivesSecondOpinion",
     "HasKnownErrors",
     "HasProbes",
@@ -30,6 +31,14 @@ __all__ = [
     "RatesFindings",
     "ReservesCodes",
 ]
+
+
+@runtime_checkable
+class FindsDevices(Protocol):
+    """A backend with so many devices that one is better not looked for by reading them all."""
+
+    def device_of_id(self, name: str) -> Device | None:
+        """The device among ``devices()`` whose id this is, upper or lower case; None where no device has it."""
 
 
 @runtime_checkable

@@ -9,6 +9,8 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
 
 from deploykit.contract.entrypoints import entry_points
+from deploykit.contract.optional import FindsDevices, HasKnownErrors
+from deploykit.contract.targets import find_device, nearest_names
 from deploykit.errors import ToolError, UnknownTargetError
 
 if TYPE_CHECKING:
@@ -25,6 +27,8 @@ __all__ = [
     "backend_ids",
     "broken_backends",
     "catalog_of",
+    "device_named",
+    "device_of_id",
     "load_backend",
     "load_backends",
 ]
@@ -50,8 +54,6 @@ def load_backend(backend_id: str) -> AnyBackend:
     """One backend by id; raises UnknownTargetError for an unknown id, ToolError for one that cannot be imported."""
     point = _entry_points().get(backend_id)
     if point is None:
-        from deploykit.contract.targets import nearest_names
-
         near = nearest_names(backend_id, backend_ids())
         raise UnknownTargetError(
             f"unknown backend {backend_id!r}", next=f"installed: {', '.join(near or backend_ids())}"
@@ -114,9 +116,20 @@ def all_devices() -> tuple[Device, ...]:
     return tuple(sorted(devices.values(), key=lambda device: device.id))
 
 
+def device_of_id(name: str, backends: Iterable[AnyBackend]) -> Device | None:
+    """The device of that id from the first of the backends that finds it without reading all; None where none does."""
+    finders = (backend for backend in backends if isinstance(backend, FindsDevices))
+    return next((found for backend in finders if (found := backend.device_of_id(name)) is not None), None)
+
+
+def device_named(name: str, backend: AnyBackend | None = None) -> Device:
+    """One device of a backend, or of any, by id, alias, name or marketing name; UnknownTargetError with the nearest."""
+    found = device_of_id(name, load_backends() if backend is None else (backend,))
+    return found or find_device(all_devices() if backend is None else backend.devices(), name)
+
+
 def catalog_of(backends: Iterable[object]) -> Catalog:
     """What the backends that know any failures of their tools know together."""
     from deploykit.contract.known_errors import merge_catalogs
-    from deploykit.contract.optional import HasKnownErrors
 
     return merge_catalogs(backend.known_errors() for backend in backends if isinstance(backend, HasKnownErrors))

@@ -11,7 +11,10 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from deploykit.contract.optional import MixesPrecision
 from deploykit.contract.options import ConfigKeys, OptionGiven, OptionSpec, check_options
+from deploykit.contract.plugins import all_options
+from deploykit.contract.targets import nearest_names
 from deploykit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -102,8 +105,6 @@ def checked_request(request: Request, backend: AnyBackend) -> Request:
     Raises UsageError for a name that the backend does not have, a value that is not right, or a way to mix precisions
     or a rewrite where the backend lets the core do neither.
     """
-    from deploykit.contract.optional import MixesPrecision
-
     asked = "--rewrite" if request.rewrite else f"--mixed {request.mixed}"
     if (request.rewrite or request.mixed in ("fallback", "segments")) and not isinstance(backend, MixesPrecision):
         raise UsageError(
@@ -124,9 +125,6 @@ def own_options(backend: AnyBackend, given: Mapping[str, OptionGiven]) -> dict[s
 
 def _refused(name: str, backend_id: str, known: Iterable[str]) -> UsageError:
     """Whose option it is, or what is nearest to it."""
-    from deploykit.contract.plugins import all_options
-    from deploykit.contract.targets import nearest_names
-
     owners = {spec: ids for spec, ids in all_options().items() if backend_id not in ids}
     for spec, ids in owners.items():
         if spec.name == name:

@@ -6,16 +6,12 @@ They are built on call and never kept; nothing here runs a model.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from deploykit.contract.tiny_graphs import TinyGraph
-
-if TYPE_CHECKING:
-    from onnx import ModelProto
 
 __all__ = [
     "attention_net",

@@ -5,7 +5,6 @@ Resolving an unknown name suggests the nearest one; a version between two tables
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import takewhile
@@ -67,17 +66,15 @@ def find_device(devices: Iterable[Device], name: str) -> Device:
 
 def nearest_names(name: str, known: Mapping[str, Any] | Iterable[str], *, count: int = 3) -> list[str]:
     """Known names that look like ``name``, best first; of two that look alike, the one with the longer common start."""
-    close = difflib.get_close_matches(name, list(known), n=8 * count, cutoff=0.5)
-    ranked = sorted(close, key=lambda other: (-_likeness(name, other), -_common_start(name, other)))
-    return ranked[:count]
+    from difflib import SequenceMatcher, get_close_matches  # only a name that is unknown pays for it
+
+    close = get_close_matches(name, list(known), n=8 * count, cutoff=0.5)
+    likeness = {other: SequenceMatcher(None, other, name).ratio() for other in close}
+    return sorted(close, key=lambda other: (-likeness[other], -_common_start(name, other)))[:count]
 
 
 def _common_start(name: str, other: str) -> int:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(name, other, strict=False)))
-
-
-def _likeness(name: str, other: str) -> float:
-    return difflib.SequenceMatcher(None, other, name).ratio()
 
 
 def _normal(name: str) -> str:

@@ -9,6 +9,9 @@ from deploykit.contract.backend import Situation
 from deploykit.contract.kept import Kept
 from deploykit.deciding.rewriting import Rewriting, rewrite
 from deploykit.deciding.sampling import samples_of
+from deploykit.graph import wrap_proto
+from deploykit.graph.collect import collect_facts
+from deploykit.graph.weights import load_weights
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -22,8 +25,6 @@ def rewrite_as_asked(situation: Situation, kept: Kept) -> tuple[Situation, Rewri
     The samples may be arbitrary: both models compute the same or not, whatever the inputs mean. Raises UsageError for a
     rewrite that nobody knows, InputError for samples that do not fit.
     """
-    from deploykit.graph.weights import load_weights
-
     request = situation.request
     names = [name for name in dict.fromkeys(request.rewrite) if name not in request.no_rewrite]
     made = rewrite(load_weights(situation.model), None, names, samples_of(situation, kept).feeds)
@@ -31,9 +32,6 @@ def rewrite_as_asked(situation: Situation, kept: Kept) -> tuple[Situation, Rewri
 
 
 def _with(situation: Situation, made: Rewriting) -> Situation:
-    from deploykit.graph import wrap_proto
-    from deploykit.graph.collect import collect_facts
-
     model: ModelProto = made.model
     wrapped = wrap_proto(model, path=situation.model.path)
     return replace(

@@ -14,7 +14,12 @@ from deploykit.contract.backend import AnyBackend, MixedSupport, Situation
 from deploykit.contract.kept import Kept
 from deploykit.contract.optional import MixesPrecision
 from deploykit.contract.status import Correctness, Right
+from deploykit.deciding.sampling import samples_of
+from deploykit.encodings.values import Float
 from deploykit.errors import DeploykitError, UsageError
+from deploykit.graph import wrap_proto
+from deploykit.graph.weights import load_weights
+from deploykit.quantization.float_propagation import predict_float_set
 
 if TYPE_CHECKING:
     from deploykit.deciding.exploring import Explored
@@ -137,8 +142,6 @@ def choose_way(backend: AnyBackend, situation: Situation, kept: Kept, tell: Call
         skipped = f"{situation.facts.weight_bytes / 1e9:.1f} GB of weights are too many to simulate here"
         instead = "run 'deploykit simulate' on a machine that has the memory"
         return Chosen(situation=situation, skipped=skipped, instead=instead)
-    from deploykit.deciding.sampling import samples_of
-
     try:
         samples = samples_of(situation, kept)
         filled = _filled(situation, samples)
@@ -183,8 +186,6 @@ def _support(backend: AnyBackend, situation: Situation) -> MixedSupport | None:
 
 def _has_integers(situation: Situation) -> bool:
     """True when some tensor of the graph has an integer entry: wholly float files leave nothing to choose."""
-    from deploykit.encodings.values import Float
-
     entries = situation.encodings or ()
     return any(entry.name in situation.facts.tensors and not isinstance(entry.value, Float) for entry in entries)
 
@@ -192,8 +193,6 @@ def _has_integers(situation: Situation) -> bool:
 def _filled(situation: Situation, samples: Samples) -> Inference | None:
     """Entries for what nobody meant as float and the file leaves out, as far as what is given tells their ranges."""
     from deploykit.deciding.entry_values import evidence_of
-    from deploykit.graph.weights import load_weights
-    from deploykit.quantization.float_propagation import predict_float_set
     from deploykit.quantization.inferring import infer_entries
 
     encodings, facts = situation.encodings, situation.facts
@@ -209,7 +208,6 @@ def _filled(situation: Situation, samples: Samples) -> Inference | None:
 def _explored(situation: Situation, samples: Samples, support: MixedSupport, tell: Callable[[str], None]) -> Explored:
     from deploykit.deciding.exploring import explore
     from deploykit.deciding.ways import Ground
-    from deploykit.graph.weights import load_weights
 
     request, encodings = situation.request, situation.encodings
     assert encodings is not None
@@ -231,8 +229,6 @@ def _changed(situation: Situation, won: Prepared | None) -> Situation:
         return situation
     if won.segments:
         return replace(situation, segments=won.segments)
-    from deploykit.graph import wrap_proto
-
     return replace(
         situation,
         model=wrap_proto(won.model, path=situation.model.path),

@@ -18,6 +18,9 @@ from deploykit.deciding.choice import Chosen, choose_way
 from deploykit.deciding.rules import RULES as CHOICE_RULES
 from deploykit.deciding.simplifying import simplify
 from deploykit.findings import Finding, Severity, sort_findings
+from deploykit.graph.rules import RULES as GRAPH_RULES
+from deploykit.quantization.encodings_on_graph import EncodingsOnGraph
+from deploykit.quantization.rules import RULES as ENCODING_RULES
 
 __all__ = ["Decision", "decide", "plan_as_given"]
 
@@ -126,10 +129,6 @@ def _core_findings(backend: Backend[P, D], situation: Situation, kept: Kept) -> 
 
 
 def _found_in(situation: Situation) -> tuple[Finding, ...]:
-    from deploykit.graph.rules import RULES as GRAPH_RULES
-    from deploykit.quantization.encodings_on_graph import EncodingsOnGraph
-    from deploykit.quantization.rules import RULES as ENCODING_RULES
-
     graph = GRAPH_RULES.run(situation.facts)
     if situation.encodings is None:
         return graph

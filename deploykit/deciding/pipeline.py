@@ -32,6 +32,8 @@ from deploykit.deciding.reading import read_situation, read_situations
 from deploykit.deciding.sampling import samples_of
 from deploykit.errors import DefectError
 from deploykit.findings import Finding, exit_status, sort_findings
+from deploykit.numerics.samples.recording import RECORDED_FILE, record
+from deploykit.packages.pages import render_readme, render_report
 from deploykit.packages.verifying import VerifyReport, verify_package
 from deploykit.packages.writing import PackageWriter, hash_file, read_manifest
 
@@ -176,8 +178,6 @@ def _record_samples(writer: PackageWriter, decision: Decision[P, D]) -> Mapping[
     samples = decision.chosen.samples
     if samples is None or not samples.may_judge:
         return None
-    from deploykit.numerics.samples.recording import RECORDED_FILE, record
-
     recording = record(samples, keep=decision.given.request.keep_samples)
     if recording.data is not None:
         writer.add([BytesFile(path=RECORDED_FILE, data=recording.data)])
@@ -206,8 +206,6 @@ def _documents(
     findings: tuple[Finding, ...],
     templates: Path | None,
 ) -> Iterable[PackageFile]:
-    from deploykit.packages.pages import render_readme, render_report
-
     model_name = situation.request.model.name
     generated = _generated(plan, execution)
     yield TextFile(

@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from deploykit.contract.backend import AnyBackend, Request, Situation
-from deploykit.contract.plugins import all_devices, load_backend
+from deploykit.contract.plugins import device_named, load_backend
 from deploykit.contract.requests import checked_request
-from deploykit.contract.targets import Target, find_device
+from deploykit.contract.targets import Target
 from deploykit.errors import UsageError
+from deploykit.graph import load_model
+from deploykit.graph.collect import collect_facts
+from deploykit.quantization.placed_encodings import read_placed
 
 if TYPE_CHECKING:
     from deploykit.encodings.values import EncodingSet
@@ -22,9 +25,8 @@ def resolve_target(request: Request) -> tuple[AnyBackend, Target]:
     """The backend and the device under the wanted SDK version; raises UnknownTargetError."""
     if request.backend is not None:
         backend = load_backend(request.backend)
-        device = find_device(backend.devices(), request.target)
-        return backend, backend.resolve(device, request.sdk)
-    device = find_device(all_devices(), request.target)
+        return backend, backend.resolve(device_named(request.target, backend), request.sdk)
+    device = device_named(request.target)
     if not device.backends:
         raise UsageError(f"target {device.id}: no installed backend packages for it", next="name one with --backend")
     backend = load_backend(device.backends[0])
@@ -39,9 +41,6 @@ def read_situation(request: Request) -> tuple[AnyBackend, Situation]:
 
 def read_situations(requests: Sequence[Request]) -> list[tuple[AnyBackend, Situation]]:
     """The same for requests that differ in their target only: model and encodings are read once."""
-    from deploykit.graph import load_model
-    from deploykit.graph.collect import collect_facts
-
     targets = [resolve_target(request) for request in requests]
     requests = [checked_request(request, backend) for request, (backend, _) in zip(requests, targets, strict=True)]
     model = load_model(requests[0].model)
@@ -58,6 +57,4 @@ def _read_encodings(request: Request, facts: GraphFacts) -> EncodingSet | None:
         if request.float_tensors is not None:
             raise UsageError("--float-tensors without --encodings", next="give the encodings it belongs to")
         return None
-    from deploykit.quantization.placed_encodings import read_placed
-
     return read_placed(request.encodings, facts, float_tensors=request.float_tensors)

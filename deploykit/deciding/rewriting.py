@@ -17,7 +17,9 @@ import numpy.typing as npt
 
 from deploykit.encodings.values import EncodingSet, Float
 from deploykit.errors import InputError
+from deploykit.graph.collect import collect_facts
 from deploykit.graph.facts import GraphFacts
+from deploykit.graph.loading import wrap_proto
 from deploykit.numerics.sessions import Feed, Session
 from deploykit.quantization.conclusions import Conclusion, Evidence, Inference
 from deploykit.quantization.cutting import chain_models
@@ -184,9 +186,6 @@ def _completed(made: Rewritten, evidence: Callable[[ModelProto], Evidence]) -> I
 
 def facts_of(model: ModelProto) -> GraphFacts:
     """The facts of a model that exists in memory only."""
-    from deploykit.graph.collect import collect_facts
-    from deploykit.graph.loading import wrap_proto
-
     return collect_facts(wrap_proto(model, path=Path("model.onnx")))
 
 

@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING
 
 from deploykit.contract.backend import Request, Situation
 from deploykit.contract.kept import Kept, Same
+from deploykit.graph.weights import load_small_weights
+from deploykit.numerics.samples.declared import parse_declarations
+from deploykit.numerics.samples.inputs import input_specs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,7 +28,6 @@ def samples_of(situation: Situation, kept: Kept) -> Samples:
     """
 
     def make() -> Samples:
-        from deploykit.graph.weights import load_small_weights
         from deploykit.numerics.samples.gathering import gather
 
         return gather(
@@ -46,7 +48,6 @@ def _known_ranges(situation: Situation) -> EncodingSet | None:
     if situation.encodings is not None or not situation.facts.is_qdq:
         return situation.encodings
     from deploykit.encodings.qdq import read_qdq
-    from deploykit.graph.weights import load_small_weights
 
     return read_qdq(load_small_weights(situation.model), source=str(situation.model.path))
 
@@ -55,7 +56,4 @@ def declarations(request: Request, facts: GraphFacts) -> Mapping[str, Declaratio
     """What ``--input`` says of each input."""
     if not request.inputs:
         return {}
-    from deploykit.numerics.samples.declared import parse_declarations
-    from deploykit.numerics.samples.inputs import input_specs
-
     return parse_declarations(request.inputs, input_specs(facts))

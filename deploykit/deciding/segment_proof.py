@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,14 +13,14 @@ from deploykit.encodings.values import EncodingSet, Float
 from deploykit.graph.shape_inference import infer
 from deploykit.numerics.judging import made_by
 from deploykit.numerics.sessions import Feed, Session
-from deploykit.numerics.simulation import Fidelity, Simulator, compare_outputs
+from deploykit.numerics.simulation import Simulator
 from deploykit.quantization.segmentation import Segment, whole_as_cut
 from deploykit.quantization.segments import Partition
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-__all__ = ["ChainProof", "SegmentChain", "prove_chain", "simulate_chain"]
+__all__ = ["ChainProof", "SegmentChain", "prove_chain"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,11 +102,3 @@ def _steps(wanted: npt.NDArray[Any], got: npt.NDArray[Any], encodings: EncodingS
         scale = float(np.nanmax(np.abs(wanted), initial=0.0)) * float(np.finfo(np.float32).eps)
         return largest / scale if scale else largest
     return largest / float(np.max(entry.value.scale))
-
-
-def simulate_chain(
-    segments: Sequence[Segment], reference: Sequence[Mapping[str, npt.NDArray[Any]]], feeds: Sequence[Feed]
-) -> tuple[Fidelity, ...]:
-    """The chain as a device would run it, float segments in float16, against the float model's outputs."""
-    chain = SegmentChain(segments, quantized=True, half=True)
-    return compare_outputs(reference, [chain.run(feed) for feed in feeds])

@@ -11,9 +11,13 @@ from typing import TYPE_CHECKING
 
 from deploykit.contract.backend import Situation
 from deploykit.contract.kept import Kept, Same
-from deploykit.deciding.rewriting import RewriteStep
+from deploykit.deciding.rewriting import RewriteStep, rewrite
+from deploykit.deciding.sampling import samples_of
 from deploykit.errors import DeploykitError
 from deploykit.findings import Finding, Severity
+from deploykit.graph import wrap_proto
+from deploykit.graph.collect import collect_facts
+from deploykit.graph.weights import load_weights
 from deploykit.rewrites.contract import load_transform
 
 if TYPE_CHECKING:
@@ -114,12 +118,6 @@ def _sorted(findings: Iterable[Finding]) -> tuple[set[tuple[str, str]], set[tupl
 
 def _rewritten(situation: Situation, names: tuple[str, ...], kept: Kept) -> Simplified | None:
     """The rewritten situation; None where nothing was changed, or nothing can be run to prove it."""
-    from deploykit.deciding.rewriting import rewrite
-    from deploykit.deciding.sampling import samples_of
-    from deploykit.graph import wrap_proto
-    from deploykit.graph.collect import collect_facts
-    from deploykit.graph.weights import load_weights
-
     try:
         feeds = samples_of(situation, kept).feeds[:_SAMPLES]
         done = rewrite(load_weights(situation.model), situation.encodings, names, feeds)

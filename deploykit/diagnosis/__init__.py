@@ -2,36 +2,18 @@
 
 from __future__ import annotations
 
-from deploykit.contract.known_errors import (
-    Catalog,
-    CodeMeaning,
-    KnownError,
-    Observation,
-    ToolMark,
-    load_catalog,
-    merge_catalogs,
-    search_errors,
-)
-from deploykit.diagnosis.judging import diagnose
-from deploykit.diagnosis.names import MappedName, Names, mangle, names_of
+from deploykit.diagnosis.judging import diagnose, diagnose_log
+from deploykit.diagnosis.names import MappedName, Names, mangle
 from deploykit.diagnosis.verdict import Cause, CodeSeen, Diagnosis, FollowUp
 
 __all__ = [
-    "Catalog",
     "Cause",
-    "CodeMeaning",
     "CodeSeen",
     "Diagnosis",
     "FollowUp",
-    "KnownError",
     "MappedName",
     "Names",
-    "Observation",
-    "ToolMark",
     "diagnose",
-    "load_catalog",
+    "diagnose_log",
     "mangle",
-    "merge_catalogs",
-    "names_of",
-    "search_errors",
 ]

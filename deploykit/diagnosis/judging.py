@@ -1,10 +1,11 @@
-"""Judges what was seen in a log: which cause is the root, what merely follows, what is unknown. Pure."""
+"""Judges what was seen in a log: which cause is the root, what merely follows, what is unknown."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import IO
 
 from deploykit.contract.known_errors import Catalog, KnownError, ToolMark, merge_catalogs
@@ -12,9 +13,10 @@ from deploykit.diagnosis.names import MappedName, Names
 from deploykit.diagnosis.sightings import Hit, Sighting, Sightings, collect
 from deploykit.diagnosis.text import CONTEXT_LINES
 from deploykit.diagnosis.verdict import Cause, CodeSeen, Diagnosis, FollowUp
+from deploykit.errors import InputError
 from deploykit.findings import Severity
 
-__all__ = ["diagnose"]
+__all__ = ["diagnose", "diagnose_log"]
 
 _CODE = re.compile(
     r"(?:\berr(?:or)?(?:[ _]?codes?)?|\bfailed(?: with(?: error)?)?|\bstatus|\breturns?|\bcode|\bexit)"
@@ -66,6 +68,15 @@ def diagnose(
         lines=seen.lines,
         size=seen.size,
     )
+
+
+def diagnose_log(log: Path, catalog: Catalog, names: Names | None = None, *, tools: Iterable[str] = ()) -> Diagnosis:
+    """``diagnose`` for a file; raises InputError when it cannot be read."""
+    try:
+        with log.open("rb") as stream:
+            return diagnose(stream, catalog, names, tools=tools)
+    except OSError as error:
+        raise InputError(f"{log}: cannot be read", why=error.strerror or str(error)) from None
 
 
 def _wanted(marks: Iterable[ToolMark]) -> tuple[str, ...]:

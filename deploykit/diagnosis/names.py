@@ -5,12 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-if TYPE_CHECKING:
-    from deploykit.graph.facts import GraphFacts
-
-__all__ = ["MappedName", "Names", "mangle", "names_of"]
+__all__ = ["MappedName", "Names", "mangle"]
 
 _WORD = re.compile(r"[A-Za-z0-9_/][A-Za-z0-9_/.:\-]{2,}")
 _FOREIGN = re.compile(r"[^0-9A-Za-z_]")
@@ -89,8 +86,3 @@ class Names:
                 return None
             stem, exact = stem[:cut], False
         return None
-
-
-def names_of(facts: GraphFacts) -> Names:
-    """The node and tensor names of one model."""
-    return Names(nodes=(node.name for node in facts.nodes), tensors=facts.tensors)

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from deploykit.diagnosis.text import Window
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
 
 __all__ = ["FragmentSearch", "Spot"]
@@ -36,8 +37,6 @@ class FragmentSearch:
     """
 
     def __init__(self, fragments: Iterable[bytes]) -> None:
-        import numpy as np
-
         self._fragments = sorted(set(fragments))
         grams = [_hash(np.frombuffer(fragment, np.uint8)) for fragment in self._fragments]
         self._grams: npt.NDArray[np.uint16] = np.concatenate(grams) if grams else np.zeros(0, np.uint16)
@@ -60,8 +59,6 @@ class FragmentSearch:
                 yield Spot(fragment=fragment, count=count, positions=positions)
 
     def _candidates(self, data: bytes) -> list[int]:
-        import numpy as np
-
         if not self._fragments or len(data) < _GRAM:
             return []
         present = np.zeros(_TABLE, np.bool_)
@@ -72,8 +69,6 @@ class FragmentSearch:
 
 def _hash(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint16]:
     """One 16-bit number per four-byte gram; overflow is meant."""
-    import numpy as np
-
     wide = data.astype(np.uint16)
     size = max(0, len(wide) - _GRAM + 1)
     total = np.zeros(size, np.uint16)

@@ -8,14 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 __all__ = ["Affine", "Array", "Encoding", "EncodingSet", "Float", "Float8", "Lpbq", "Value"]
 
-Array: TypeAlias = npt.NDArray[np.float64]
+Array: TypeAlias = "npt.NDArray[np.float64]"
+
+
+def _array(value: Any) -> Array:
+    """An array of NumPy's scalar too; imported here because every listing of rules loads this module."""
+    import numpy as np
+
+    return np.asarray(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -65,12 +73,12 @@ class Affine:
     @property
     def minimum(self) -> Array:
         """The real value of the lowest integer, of the shape of ``scale``."""
-        return np.asarray((self.lowest - self.zero_point) * self.scale)
+        return _array((self.lowest - self.zero_point) * self.scale)
 
     @property
     def maximum(self) -> Array:
         """The real value of the highest integer, of the shape of ``scale``."""
-        return np.asarray((self.highest - self.zero_point) * self.scale)
+        return _array((self.highest - self.zero_point) * self.scale)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -103,7 +111,7 @@ class Lpbq:
     @property
     def scale(self) -> Array:
         """The effective scale per block: integer scale times channel scale."""
-        return np.asarray(self.block_scale * self.channel_scale)
+        return _array(self.block_scale * self.channel_scale)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-
-if TYPE_CHECKING:
-    from onnx import TensorProto
+from onnx import TensorProto, numpy_helper
 
 __all__ = ["constant_values", "element_type", "integer_tensor"]
 
 
 def constant_values(tensor: TensorProto) -> npt.NDArray[Any]:
     """The numbers of a stored tensor."""
-    from onnx import numpy_helper
-
     return np.asarray(numpy_helper.to_array(tensor))
 
 
 def element_type(name: str) -> int:
     """The element type's number for a lower-case type name (``uint8``, ``int4``, ``float`` …)."""
-    from onnx import TensorProto
-
     return int(TensorProto.DataType.Value(name.upper()))
 
 
 def integer_tensor(name: str, values: npt.NDArray[Any], dtype: str) -> TensorProto:
     """A stored tensor of any integer type, 4-bit ones packed two to a byte, the first in the low half."""
-    from onnx import TensorProto
-
     tensor = TensorProto(name=name, data_type=element_type(dtype), dims=values.shape)
     if dtype in ("int4", "uint4"):
         flat = np.append(values.reshape(-1), np.zeros(values.size % 2, np.int64)).astype(np.int64) & 0xF

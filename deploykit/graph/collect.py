@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from onnx import AttributeProto
+
 from deploykit.graph.facts import GraphFacts, NodeFact, TensorFact, TensorRole
 from deploykit.graph.nodes import captured_names
 from deploykit.graph.ops import DEFAULT_DOMAINS, is_standard
@@ -17,7 +20,7 @@ from deploykit.graph.weights import weight
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-    from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
+    from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
     from deploykit.graph import Model
 
@@ -63,8 +66,6 @@ def constant_range(model: Model, name: str) -> tuple[float, float] | None:
 
     None where the tensor is computed, holds no numbers, or is empty. Reads exactly this tensor.
     """
-    import numpy as np
-
     if name not in model.stored:
         return None
     values = weight(model, name)
@@ -107,8 +108,6 @@ def _node(index: int, node: NodeProto) -> NodeFact:
 
 def _plain(attribute: AttributeProto) -> Any:
     """The value as a number, text or tuple; None for tensors, graphs and types."""
-    from onnx import AttributeProto
-
     match attribute.type:
         case AttributeProto.FLOAT:
             return attribute.f
@@ -190,8 +189,6 @@ def _readable_floats(model: Model) -> Iterable[str]:
 
 
 def _oddities(values: npt.NDArray[Any]) -> str:
-    import numpy as np
-
     if np.isfinite(values).all():
         return ""
     kinds = ((np.isnan(values), "NaN"), (np.isposinf(values), "infinity"), (np.isneginf(values), "-infinity"))

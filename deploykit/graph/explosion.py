@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from onnx import numpy_helper
+
 from deploykit.graph.nodes import bodies
 from deploykit.graph.tensors import dtype_name, element_count, is_external
 
@@ -189,8 +191,6 @@ def _stored(tensor: TensorProto) -> _Bound:
 
 def _largest(tensor: TensorProto) -> float:
     """The largest value of a short list of integers that lies in the model itself."""
-    from onnx import numpy_helper
-
     if is_external(tensor):
         return math.inf
     values = numpy_helper.to_array(tensor)

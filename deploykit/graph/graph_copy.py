@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
+from onnx import ModelProto, NodeProto, numpy_helper
 
 from deploykit.graph.nodes import captured_names
 from deploykit.graph.ops import Trait, has, is_standard
@@ -17,15 +18,13 @@ from deploykit.graph.opset import opset_of
 from deploykit.graph.shape_inference import infer
 
 if TYPE_CHECKING:
-    from onnx import ModelProto, NodeProto, TensorProto
+    from onnx import TensorProto
 
 __all__ = ["GraphCopy", "copy_of"]
 
 
 def copy_of(model: ModelProto) -> ModelProto:
     """A deep copy that may be edited."""
-    from onnx import ModelProto
-
     copy = ModelProto()
     copy.CopyFrom(model)
     return copy
@@ -86,8 +85,6 @@ class GraphCopy:
 
     def array(self, name: str) -> npt.NDArray[Any] | None:
         """The stored value of an initializer or Constant, through Identity; None where there is none to be read."""
-        from onnx import numpy_helper
-
         tensor = self.stored.get(self.origin(name))
         if tensor is None or tensor.data_location == tensor.EXTERNAL:
             return None
@@ -120,8 +117,6 @@ class GraphCopy:
 
     def store(self, name: str, value: npt.NDArray[Any]) -> str:
         """Add an initializer under a fresh name derived from ``name``; the name given."""
-        from onnx import numpy_helper
-
         fresh = self.fresh(name)
         self.model.graph.initializer.append(numpy_helper.from_array(value, fresh))
         self.stored[fresh] = self.model.graph.initializer[-1]
@@ -129,8 +124,6 @@ class GraphCopy:
 
     def restore(self, name: str, value: npt.NDArray[Any]) -> None:
         """Overwrite a stored value in place."""
-        from onnx import numpy_helper
-
         self.stored[name].CopyFrom(numpy_helper.from_array(value, self.stored[name].name))
 
     def fresh(self, name: str) -> str:
@@ -203,8 +196,6 @@ class GraphCopy:
 
 
 def _copied(node: NodeProto) -> NodeProto:
-    from onnx import NodeProto
-
     copy = NodeProto()
     copy.CopyFrom(node)
     return copy

@@ -9,11 +9,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
+from onnx import ModelProto, shape_inference
+
 from deploykit.graph.explosion import explosive_nodes
 from deploykit.graph.tensors import dtype_name, element_count, is_external
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
+    from onnx import GraphProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
 
 __all__ = ["Inferred", "Shape", "infer", "type_of"]
 
@@ -39,8 +41,6 @@ class Inferred:
 
 def infer(proto: ModelProto) -> Inferred:
     """What is declared and what onnx infers from it; the model is not changed and no external data is opened."""
-    from onnx import shape_inference
-
     symbols = _symbols(proto.graph)
     try:
         graph = shape_inference.infer_shapes(_without_weights(proto), data_prop=True).graph
@@ -90,8 +90,6 @@ def _symbols(graph: GraphProto) -> frozenset[str]:
 
 def _without_weights(proto: ModelProto) -> ModelProto:
     """A copy in which stored tensors have a type and dimensions, and values only where a shape may depend on them."""
-    from onnx import ModelProto
-
     lean = ModelProto(ir_version=proto.ir_version)
     lean.opset_import.extend(proto.opset_import)
     graph = lean.graph

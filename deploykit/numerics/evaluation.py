@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deploykit.findings import Finding, exit_status
+from deploykit.graph import load_model
+from deploykit.graph.collect import collect_facts
 from deploykit.numerics.comparison import Comparison, compare
 from deploykit.numerics.output_judging import OutputJudge
 from deploykit.numerics.outputs import Outputs, OutputSet, read_outputs, read_pair
@@ -93,7 +95,4 @@ def _named(names: Sequence[str], arrays: Outputs) -> Outputs:
 def _facts(model: Path | None) -> GraphFacts | None:
     if model is None:
         return None
-    from deploykit.graph import load_model
-    from deploykit.graph.collect import collect_facts
-
     return collect_facts(load_model(model))

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from deploykit.graph.facts import GraphFacts
-from deploykit.numerics.alignment import Aligned, Pairs, align, match_contents
+from deploykit.numerics.alignment import Aligned, Pairs, align, match_chosen, match_contents, row_numbers
 from deploykit.numerics.detection_judging import Sides, judge_detections
 from deploykit.numerics.detection_sets import DetectionSet, detection_sets
 from deploykit.numerics.kinds import OutputKind, Piece, pieces_of
@@ -226,8 +226,6 @@ class _Sample:
 
     def row_pairs(self, piece: Piece) -> Pairs | None:
         """Which rows of a piece are the same on both sides where that is known: by choice, or never reordered."""
-        from deploykit.numerics.alignment import match_chosen, row_numbers
-
         axes = self._rows.axes(piece.output)
         rows = [(place, row) for place, row in enumerate(axes) if row is not None]
         if not rows:

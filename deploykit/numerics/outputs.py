@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import onnxruntime as ort
 
 from deploykit.errors import InputError, UsageError
 from deploykit.numerics.samples.arrays import read_arrays
@@ -85,8 +86,6 @@ def _run_on(path: Path, inputs: OutputSet) -> OutputSet:
 
 
 def _open(path: Path) -> Any:
-    import onnxruntime as ort
-
     if not path.is_file():
         raise InputError(f"{path}: no such file")
     options = ort.SessionOptions()

@@ -10,12 +10,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
+from onnx import numpy_helper
 
 from deploykit.encodings.values import EncodingSet
+from deploykit.errors import UsageError
+from deploykit.graph import load_model
+from deploykit.graph.collect import collect_facts
 from deploykit.graph.facts import GraphFacts
+from deploykit.graph.loading import wrap_proto
+from deploykit.graph.tensors import constant_tensor
+from deploykit.graph.weights import load_weights
 from deploykit.numerics.locating import SESSIONS, Located, locate
 from deploykit.numerics.quantized_graph import quantize_graph
+from deploykit.numerics.samples.gathering import MOST, gather
 from deploykit.numerics.sessions import Feed, Session
+from deploykit.quantization.extract_qdq import extract_qdq
+from deploykit.quantization.placed_encodings import read_placed
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -46,10 +56,6 @@ class ModelProbe:
 
     def stored(self, name: str) -> npt.NDArray[Any] | None:
         """The values of an initializer or Constant of this model."""
-        from onnx import numpy_helper
-
-        from deploykit.graph.tensors import constant_tensor
-
         for tensor in self._model.graph.initializer:
             if tensor.name == name:
                 return numpy_helper.to_array(tensor)
@@ -82,12 +88,6 @@ def locate_files(
     A QDQ model by itself is held against the float model that it quantizes. Raises UsageError when both ``candidate``
     and ``encodings`` are given, or neither for a float model.
     """
-    from deploykit.errors import UsageError
-    from deploykit.graph import load_model
-    from deploykit.graph.collect import collect_facts
-    from deploykit.graph.weights import load_weights
-    from deploykit.numerics.samples.gathering import MOST, gather
-
     several = UsageError("locate compares two executions", next="give a second model, or --encodings")
     if candidate is not None and encodings is not None:
         raise several
@@ -109,11 +109,6 @@ def _quantized(
     proto: ModelProto, facts: GraphFacts, encodings: Path | None
 ) -> tuple[ModelProto, GraphFacts, EncodingSet]:
     """The float model with its facts and placed encodings: those of the file, else those in the model itself."""
-    from deploykit.graph.collect import collect_facts
-    from deploykit.graph.loading import wrap_proto
-    from deploykit.quantization.extract_qdq import extract_qdq
-    from deploykit.quantization.placed_encodings import read_placed
-
     if encodings is not None:
         return proto, facts, read_placed(encodings, facts)
     taken = extract_qdq(proto)

@@ -8,17 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from deploykit.encodings.values import Affine, EncodingSet, Float, Float8, Lpbq, Value
 from deploykit.errors import InputError
 from deploykit.graph.opset import opset_of
 from deploykit.numerics.quantizers import fake_quantize, is_simulated
-
-if TYPE_CHECKING:
-    from onnx import ModelProto, NodeProto, TensorProto
 
 __all__ = ["RAW", "QuantizedGraph", "quantize_graph"]
 
@@ -44,8 +41,6 @@ def quantize_graph(model: ModelProto, encodings: EncodingSet) -> QuantizedGraph:
 
     Weights must be loaded. Raises InputError for an opset below 9 and for entries that do not fit their tensor.
     """
-    from onnx import ModelProto
-
     _check_opset(model)
     copy = ModelProto()
     copy.CopyFrom(model)
@@ -90,8 +85,6 @@ def _constants(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
 
 def _spell_out(node: NodeProto) -> None:
     """Turn value_float and value_floats into a tensor, so that one case is left."""
-    from onnx import helper, numpy_helper
-
     for attribute in list(node.attribute):
         if attribute.name in ("value_float", "value_floats"):
             value = np.asarray(helper.get_attribute_value(attribute), dtype=np.float32)
@@ -100,8 +93,6 @@ def _spell_out(node: NodeProto) -> None:
 
 
 def _quantized_tensor(name: str, tensor: TensorProto, value: Value) -> TensorProto:
-    from onnx import numpy_helper
-
     try:
         return numpy_helper.from_array(fake_quantize(numpy_helper.to_array(tensor), value), tensor.name)
     except (ValueError, IndexError) as error:
@@ -134,8 +125,6 @@ def _quantize_moving(model: ModelProto, values: dict[str, Value]) -> tuple[dict[
 
 
 def _replace_nodes(model: ModelProto, nodes: list[NodeProto]) -> None:
-    from onnx import NodeProto
-
     kept = []
     for node in nodes:
         copy = NodeProto()
@@ -183,8 +172,6 @@ class _Chains:
         return self._nodes(name, steps)
 
     def _casts(self, name: str, dtype: str) -> list[NodeProto]:
-        from onnx import TensorProto, helper
-
         narrow = {"float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16, "float32": TensorProto.FLOAT}
         inner = f"{name}::{dtype}"
         return [
@@ -193,8 +180,6 @@ class _Chains:
         ]
 
     def _nodes(self, name: str, steps: list[tuple[str, tuple[str, ...], str]]) -> list[NodeProto]:
-        from onnx import helper
-
         inner = {made for _, _, made in steps}
         nodes = []
         for op, inputs, made in steps:
@@ -204,8 +189,6 @@ class _Chains:
         return nodes
 
     def _constant(self, value: float) -> str:
-        from onnx import numpy_helper
-
         name = f"::float32({np.float32(value)!s})::{np.float32(value).tobytes().hex()}"
         if name not in self._known:
             self._known.add(name)

@@ -37,10 +37,6 @@ class RowSets:
         """True when a choice lies on some way to the tensor: without ``axes`` its order may still mean nothing."""
         return tensor in self._behind
 
-    def is_chosen(self, tensor: str) -> bool:
-        """True when some axis holds chosen rows."""
-        return bool(self.axes(tensor))
-
     def choices_of(self, tensor: str) -> tuple[str, ...]:
         """The tensors that must be seen to put the rows of ``tensor`` in order."""
         return index_tensors(self.axes(tensor))

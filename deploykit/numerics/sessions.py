@@ -5,14 +5,14 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy.typing as npt
+import onnx
+import onnxruntime as ort
+from onnx import ModelProto, ValueInfoProto
 
 from deploykit.errors import InputError
-
-if TYPE_CHECKING:
-    from onnx import ModelProto
 
 __all__ = ["Feed", "Session", "check_feed"]
 
@@ -54,8 +54,6 @@ def check_feed(feed: Feed, inputs: Iterable[str]) -> None:
 
 
 def _with_outputs(model: ModelProto, capture: Iterable[str]) -> ModelProto:
-    from onnx import ModelProto, ValueInfoProto
-
     known = {o.name for o in model.graph.output}
     extra = [name for name in dict.fromkeys(capture) if name not in known]
     if not extra:
@@ -67,8 +65,6 @@ def _with_outputs(model: ModelProto, capture: Iterable[str]) -> ModelProto:
 
 
 def _open(model: ModelProto, optimize: bool) -> Any:
-    import onnxruntime as ort
-
     weights = sum(len(t.raw_data) for t in model.graph.initializer)
     options = _options(len(model.graph.node), weights)
     if not optimize:
@@ -84,8 +80,6 @@ def _open(model: ModelProto, optimize: bool) -> Any:
 
 def _options(nodes: int, weight_bytes: int) -> Any:
     """Quiet, and without threads that spin while they wait: they would burn the time of whatever runs beside them."""
-    import onnxruntime as ort
-
     options = ort.SessionOptions()
     options.log_severity_level = 3
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
@@ -97,9 +91,6 @@ def _options(nodes: int, weight_bytes: int) -> Any:
 
 
 def _open_large(model: ModelProto, options: Any) -> Any:
-    import onnx
-    import onnxruntime as ort
-
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
         onnx.save(model, path, save_as_external_data=True, location="weights.bin")

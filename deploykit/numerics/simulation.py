@@ -16,9 +16,15 @@ import numpy as np
 import numpy.typing as npt
 
 from deploykit.encodings.values import Affine, EncodingSet
+from deploykit.graph import load_model
+from deploykit.graph.collect import collect_facts
+from deploykit.graph.weights import load_weights
+from deploykit.numerics.judging import Judge
 from deploykit.numerics.quality import cosine, max_error, sqnr_db
 from deploykit.numerics.quantized_graph import quantize_graph
+from deploykit.numerics.samples.gathering import MOST, gather
 from deploykit.numerics.sessions import Feed, Session, check_feed
+from deploykit.quantization.placed_encodings import read_placed
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -131,8 +137,6 @@ def simulate(
     With ``facts`` they are judged as well, on samples of that ``label``. Raises InputError where an entry does not fit
     its tensor or a sample does not fit the inputs.
     """
-    from deploykit.numerics.judging import Judge
-
     bits = narrowest_bits(encodings)
     judge = None if facts is None else Judge(model, facts, inputs, label=label, bits=bits, thresholds=thresholds)
     simulator = Simulator(model, encodings, capture=() if judge is None else judge.choices)
@@ -175,12 +179,6 @@ def simulate_files(
 
     Raises InputError for files that make no sense.
     """
-    from deploykit.graph import load_model
-    from deploykit.graph.collect import collect_facts
-    from deploykit.graph.weights import load_weights
-    from deploykit.numerics.samples.gathering import gather
-    from deploykit.quantization.placed_encodings import read_placed
-
     read = load_model(model)
     facts = collect_facts(read)
     placed = read_placed(encodings, facts, float_tensors=float_tensors)
@@ -192,8 +190,6 @@ def simulate_files(
 
 def _most(data: Path | None, samples: int | None) -> int:
     """What was asked for; else all that was given, and of what is made as much as a judgement uses."""
-    from deploykit.numerics.samples.gathering import MOST
-
     if samples is not None:
         return samples
     return MOST if data is None else sys.maxsize

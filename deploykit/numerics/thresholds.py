@@ -1,4 +1,4 @@
-"""The one table of what is asked of an output: per kind of number a limit, its reason and its source.
+"""What is asked of an output: per kind of number a limit, its reason and its source, from ``limits.toml``.
 
 Light: no arrays. It compares nothing; whoever measures looks its limits up here.
 """
@@ -6,10 +6,14 @@ Light: no arrays. It compares nothing; whoever measures looks its limits up here
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import cache
+from pathlib import Path
 
-__all__ = ["ASKED", "LIMITS", "Against", "Limit", "Measure", "Thresholds", "limit_for"]
+from deploykit.tables.reading import read_toml, structure
+
+__all__ = ["ASKED", "Against", "Limit", "Measure", "Thresholds", "limit_for", "limits"]
 
 
 class Against(StrEnum):
@@ -45,10 +49,10 @@ class Limit:
 
     measure: Measure
     value: float
-    unit: str
     at_least: bool
     reason: str
     source: str
+    unit: str = ""
 
     def holds(self, value: float) -> bool:
         """True when a value meets the limit; NaN meets none."""
@@ -59,126 +63,20 @@ class Limit:
         return f"at {'least' if self.at_least else 'most'} {self.value:g}{' ' + self.unit if self.unit else ''}"
 
 
-_MEASURED = "observed: right and deliberately wrong models of the tests, see docs/numbers.md"
-_EMULATED = (
-    "observed: right kernels of the test data had 30 dB and more in 8 bits, 45 in 16, 56 in float; wrong ones 22"
-)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitFile:
+    """``limits.toml``."""
 
-LIMITS: Mapping[str, Limit] = {
-    "sqnr": Limit(
-        measure=Measure.SQNR,
-        value=12.0,
-        unit="dB",
-        at_least=True,
-        reason="noise of a quarter of the signal; four-bit weights that are as good as they can be have 14 to 17 dB",
-        source=_MEASURED,
-    ),
-    "gain": Limit(
-        measure=Measure.GAIN,
-        value=0.1,
-        unit="",
-        at_least=False,
-        reason="all values too large or too small by one share is a wrong scale: rounding is independent of the signal",
-        source="the projection on the reference; quantized models of the tests have 0.02 at most",
-    ),
-    "sqnr/device/8": Limit(
-        measure=Measure.SQNR,
-        value=20.0,
-        unit="dB",
-        at_least=True,
-        reason="a device that rounds 8 bits another way stays well above it, a wrong kernel does not",
-        source=_EMULATED,
-    ),
-    "sqnr/device": Limit(
-        measure=Measure.SQNR,
-        value=35.0,
-        unit="dB",
-        at_least=True,
-        reason="a device that rounds 16 bits or float16 another way stays well above it, a wrong kernel does not",
-        source=_EMULATED,
-    ),
-    "slice": Limit(
-        measure=Measure.SLICE,
-        value=3.0,
-        unit="dB",
-        at_least=True,
-        reason="half the energy of what varies in a slice is noise; a dead slice has 0 dB whatever the whole has",
-        source="a constant in place of a varying signal leaves at most 0 dB of it, by the definition of variance",
-    ),
-    "sample": Limit(
-        measure=Measure.SAMPLE,
-        value=10.0,
-        unit="dB",
-        at_least=True,
-        reason="the worst sample beside the mean energy: one wrong sample of eight has 9 dB more in the whole",
-        source="eight samples share one mean: 10 log10 of 8, by the definition of the mean",
-    ),
-    "cosine": Limit(
-        measure=Measure.COSINE,
-        value=0.99,
-        unit="",
-        at_least=True,
-        reason="embeddings are compared by angle; 0.99 is 8 degrees, less than neighbours of one class differ by",
-        source=_MEASURED,
-    ),
-    "agreement": Limit(
-        measure=Measure.AGREEMENT,
-        value=0.95,
-        unit="",
-        at_least=True,
-        reason="labels are right or wrong; near ties may fall the other way after quantization",
-        source=_MEASURED,
-    ),
-    "agreement/device": Limit(
-        measure=Measure.AGREEMENT,
-        value=0.98,
-        unit="",
-        at_least=True,
-        reason="the same integers on another device: only exact ties may differ",
-        source=_MEASURED,
-    ),
-    "box-error": Limit(
-        measure=Measure.BOX_ERROR,
-        value=8.0,
-        unit="px",
-        at_least=False,
-        reason="8 pixels of 640: 1.25 % of the image's longer side, scaled with it",
-        source="observed: right W8A16 builds of a decoder detector had 6.1 to 8.0 px, broken ones 838 and more",
-    ),
-    "score-error": Limit(
-        measure=Measure.SCORE_ERROR,
-        value=0.05,
-        unit="",
-        at_least=False,
-        reason="mean over matched detections; a twentieth rarely moves one across a working threshold",
-        source=_MEASURED,
-    ),
-    "lost": Limit(
-        measure=Measure.LOST,
-        value=0.1,
-        unit="",
-        at_least=False,
-        reason="share of the reference's detections without a partner, near misses of the threshold forgiven",
-        source=_MEASURED,
-    ),
-    "invented": Limit(
-        measure=Measure.INVENTED,
-        value=0.1,
-        unit="",
-        at_least=False,
-        reason="detections that the reference does not have, as a share of those it has, near misses forgiven",
-        source=_MEASURED,
-    ),
-    "rows": Limit(
-        measure=Measure.ROWS,
-        value=0.5,
-        unit="",
-        at_least=True,
-        reason="two sides that share less than half of the rows they chose did not choose the same things",
-        source="of rows picked from a few near ties a third may differ; of independent picks nearly all do",
-    ),
-}
-"""``measure/device`` rows, by bits or not, are for the same graph on another machine; ``measure`` rows for all else."""
+    schema: int
+    limit: Mapping[str, Limit]
+
+
+@cache
+def limits() -> Mapping[str, Limit]:
+    """The rows by name; those of ``measure/device`` are for the same graph on another machine."""
+    path = Path(__file__).with_name("limits.toml")
+    return structure(LimitFile, read_toml(path), where=f"{path.name}:").limit
+
 
 ASKED = "you asked for it"
 """The reason of a limit that a user set."""
@@ -231,7 +129,8 @@ def limit_for(
     """
     narrow = f"/{_NARROW}" if 0 < bits <= _NARROW else ""
     keys = (f"{measure}/device{narrow}", f"{measure}/device", f"{measure}")
-    row = next(LIMITS[key] for key in (keys if same_graph else keys[-1:]) if key in LIMITS)
+    table = limits()
+    row = next(table[key] for key in (keys if same_graph else keys[-1:]) if key in table)
     value = row.value
     if measure is Measure.BOX_ERROR:
         value *= image_side / _REFERENCE_SIDE
@@ -240,6 +139,4 @@ def limit_for(
 
 
 def _changed(row: Limit, value: float, wanted: float | None) -> Limit:
-    from dataclasses import replace
-
     return replace(row, value=value) if wanted is None else replace(row, value=value, reason=ASKED)

@@ -20,7 +20,7 @@ from deploykit.packages.writing import record_build
 from deploykit.system.processes import run
 
 if TYPE_CHECKING:
-    from deploykit.diagnosis import Diagnosis, Names
+    from deploykit.diagnosis import Diagnosis
 
 __all__ = ["SCRIPT", "BuildReport", "build_package", "names_of_models"]
 

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 from deploykit.contract.backend import Execution, Situation
 from deploykit.contract.plans import Plan
 from deploykit.contract.status import Status
+from deploykit.encodings.values import Affine
 from deploykit.findings import Finding, group_findings, headline
 from deploykit.packages.rendering import render
+from deploykit.quantization.coverage import collect_coverage
 
 if TYPE_CHECKING:
     from deploykit.encodings.values import EncodingSet
@@ -89,8 +91,6 @@ def render_report(
 def _coverage(situation: Situation) -> Mapping[str, int]:
     if situation.encodings is None:
         return {}
-    from deploykit.quantization.coverage import collect_coverage
-
     counts: dict[str, int] = {}
     for row in collect_coverage(situation.facts, situation.encodings).rows:
         counts[str(row.status)] = counts.get(str(row.status), 0) + 1
@@ -138,8 +138,6 @@ def range_bars(encodings: EncodingSet) -> tuple[RangeBar, ...]:
 
 
 def _ranges(encodings: EncodingSet) -> Iterable[tuple[str, str, float, float]]:
-    from deploykit.encodings.values import Affine
-
     for entry in encodings:
         value = entry.value
         if isinstance(value, Affine) and not entry.is_param and value.granularity == "per-tensor":

@@ -13,6 +13,15 @@ from typing import TYPE_CHECKING
 from deploykit.contract.backend import Check
 from deploykit.contract.status import Correctness, Right
 from deploykit.errors import DeploykitError
+from deploykit.graph import load_model
+from deploykit.graph.collect import collect_facts
+from deploykit.graph.weights import load_weights
+from deploykit.numerics.fitting import fit_judge
+from deploykit.numerics.locating import locate
+from deploykit.numerics.probes import ModelProbe, SimulationProbe
+from deploykit.numerics.samples.gathering import gather
+from deploykit.numerics.samples.recording import RECORDED_FILE
+from deploykit.quantization.placed_encodings import read_placed
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -55,11 +64,6 @@ def _judged(package: Path, model: Path, encodings: Path, thresholds: Thresholds 
 
 
 def _read(model: Path, encodings: Path) -> tuple[ModelProto, GraphFacts, EncodingSet]:
-    from deploykit.graph import load_model
-    from deploykit.graph.collect import collect_facts
-    from deploykit.graph.weights import load_weights
-    from deploykit.quantization.placed_encodings import read_placed
-
     read = load_model(model)
     facts = collect_facts(read)
     return load_weights(read), facts, read_placed(encodings, facts)
@@ -67,9 +71,6 @@ def _read(model: Path, encodings: Path) -> tuple[ModelProto, GraphFacts, Encodin
 
 def _samples(package: Path, model: ModelProto, facts: GraphFacts, encodings: EncodingSet) -> Samples:
     """The recorded samples where they have every input; else what is derived, for a segment reads what others make."""
-    from deploykit.numerics.samples.gathering import gather
-    from deploykit.numerics.samples.recording import RECORDED_FILE
-
     recorded = package / RECORDED_FILE
     if recorded.is_file():
         try:
@@ -87,8 +88,6 @@ def _checked(
     samples: Samples,
     thresholds: Thresholds | None,
 ) -> tuple[Check, Correctness]:
-    from deploykit.numerics.fitting import fit_judge
-
     on = samples.described_for_humans
     if not samples.may_judge:
         told = f"{name}: not judged ({on})"
@@ -109,9 +108,6 @@ def _checked(
 
 
 def _culprit(model: ModelProto, facts: GraphFacts, encodings: EncodingSet, samples: Samples) -> str:
-    from deploykit.numerics.locating import locate
-    from deploykit.numerics.probes import ModelProbe, SimulationProbe
-
     found = locate(facts, ModelProbe(model), SimulationProbe(model, encodings), samples.varied)
     if found.first is None:
         return ""

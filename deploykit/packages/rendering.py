@@ -9,12 +9,11 @@ import json
 import shlex
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from jinja2 import ChoiceLoader, Environment, FileSystemLoader, PackageLoader, StrictUndefined, TemplateError
 
 from deploykit.errors import DefectError, UsageError
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
 
 __all__ = ["render", "shell_comment", "shell_words"]
 
@@ -25,8 +24,6 @@ def render(template: str, values: dict[str, Any], *, templates: Path | None = No
     Filters: ``sh`` quotes one shell word, ``words`` a whole argv, ``comment`` makes text safe in a shell comment,
     ``py`` gives a Python literal. An undefined name in a built-in template is a defect.
     """
-    from jinja2 import TemplateError
-
     try:
         return _environment(templates).get_template(template).render(values)
     except TemplateError as error:
@@ -37,8 +34,6 @@ def render(template: str, values: dict[str, Any], *, templates: Path | None = No
 
 @cache
 def _environment(templates: Path | None) -> Environment:
-    from jinja2 import ChoiceLoader, Environment, FileSystemLoader, PackageLoader, StrictUndefined
-
     loaders: list[Any] = [PackageLoader("deploykit_templates", ".")]
     if templates is not None:
         if not templates.is_dir():

@@ -8,19 +8,19 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from onnx import ModelProto, ValueInfoProto, shape_inference
+
 from deploykit.graph.graph_copy import GraphCopy
 from deploykit.graph.nodes import captured_names
 
 if TYPE_CHECKING:
-    from onnx import ModelProto, NodeProto, ValueInfoProto
+    from onnx import NodeProto
 
 __all__ = ["chain_models", "crossing_tensors", "cut_model", "infer_types", "part_of"]
 
 
 def infer_types(model: ModelProto) -> dict[str, ValueInfoProto]:
     """Type and shape of every tensor ONNX can infer, by name."""
-    from onnx import shape_inference
-
     graph = shape_inference.infer_shapes(model).graph
     return {item.name: item for item in (*graph.value_info, *graph.output, *graph.input)}
 
@@ -48,8 +48,6 @@ def part_of(
 
     Every part gets its own copy of the stored values that it reads, and of the nodes that only compute constants.
     """
-    from onnx import ModelProto
-
     known = infer_types(graph.model) if types is None else types
     nodes = [graph.nodes[index] for index in sorted(positions)]
     fixed = _fixed(graph, nodes)
@@ -92,8 +90,6 @@ def _fixed(graph: GraphCopy, nodes: Iterable[NodeProto]) -> list[NodeProto]:
 
 
 def _typed(name: str, types: dict[str, ValueInfoProto]) -> ValueInfoProto:
-    from onnx import ValueInfoProto
-
     return types[name] if name in types else ValueInfoProto(name=name)
 
 
@@ -119,8 +115,6 @@ def cut_model(model: ModelProto, later: Collection[int]) -> tuple[ModelProto, Mo
 
 def chain_models(first: ModelProto, second: ModelProto) -> ModelProto:
     """One model that runs both, the second reading what the first makes; equal names are the same tensor."""
-    from onnx import ModelProto
-
     chained = ModelProto()
     chained.CopyFrom(first)
     made = {out for node in first.graph.node for out in node.output}

@@ -17,6 +17,7 @@ from deploykit.encodings.summary import describe_encodings
 from deploykit.encodings.values import EncodingSet
 from deploykit.errors import UsageError
 from deploykit.findings import Finding, sort_findings
+from deploykit.graph import load_model
 from deploykit.graph.collect import collect_facts
 from deploykit.graph.facts import GraphFacts
 from deploykit.quantization.encodings_on_graph import EncodingsOnGraph
@@ -28,8 +29,6 @@ __all__ = ["check_encodings", "convert_encodings", "diff_encodings", "show_encod
 
 
 def _facts_of(model: Path) -> GraphFacts:
-    from deploykit.graph import load_model
-
     return collect_facts(load_model(model))
 
 

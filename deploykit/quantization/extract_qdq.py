@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from onnx import numpy_helper
 
 from deploykit.encodings.differences import compare_values
 from deploykit.encodings.qdq import QDQ_VERSION
@@ -128,8 +129,6 @@ def _spread(numbers: Any, axis: int | None, rank: int) -> Any:
 
 def _rewire(work: _Work) -> None:
     """Let the others read and make what the taken nodes stood between; their scales and integers go with them."""
-    from onnx import numpy_helper
-
     graph = work.graph
     constants = dict(graph.stored)
     graph.model.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in work.weights.items())

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from onnx import TensorProto, helper, numpy_helper
 
 from deploykit.encodings.values import Affine, EncodingSet, Float, Float8, Lpbq
 from deploykit.graph.arrays import constant_values, element_type, integer_tensor
@@ -211,8 +212,6 @@ def _unsigned(value: Affine) -> Affine:
 
 def _pair(work: _Work, name: str, source: str, value: Affine, *, final: str | None = None) -> str:
     """Emit QuantizeLinear and DequantizeLinear behind a tensor; answers with the name of the result."""
-    from onnx import helper
-
     scale, zero = _grid(work, name, value.scale.reshape(()), value.zero_point.reshape(()), value.dtype)
     middle = work.graph.fresh(f"{name}_q")
     final = final or work.graph.fresh(f"{name}_dq")
@@ -226,8 +225,6 @@ def _pair(work: _Work, name: str, source: str, value: Affine, *, final: str | No
 
 
 def _grid(work: _Work, name: str, scale: Any, zero: Any, dtype: str) -> tuple[str, str]:
-    from onnx import numpy_helper
-
     scale_name, zero_name = work.graph.fresh(f"{name}_scale"), work.graph.fresh(f"{name}_zero_point")
     with np.errstate(over="ignore"):
         stored = np.asarray(scale, np.float32)
@@ -260,8 +257,6 @@ def _store_weight(work: _Work, name: str) -> None:
 
 def _store_constant(work: _Work, name: str, constant: QuantizedConstant) -> str:
     """Add the integers of a weight and the nodes that read them; answers with the float tensor's name."""
-    from onnx import helper
-
     graph = work.graph.model.graph
     stored = work.graph.fresh(f"{name}_q")
     graph.initializer.append(integer_tensor(stored, constant.values, constant.dtype))
@@ -289,8 +284,6 @@ def _store_constant(work: _Work, name: str, constant: QuantizedConstant) -> str:
 
 def _store_block_scales(work: _Work, name: str, constant: QuantizedConstant) -> str:
     """LPBQ: the whole-numbered block scales (1 to 16, so not uint4) times the channel scales."""
-    from onnx import helper
-
     assert constant.channel_scale is not None and constant.channel_axis is not None
     blocks = work.graph.fresh(f"{name}_block_scale_q")
     work.graph.model.graph.initializer.append(integer_tensor(blocks, constant.scale.astype(np.int64), "uint8"))
@@ -312,8 +305,6 @@ def _store_block_scales(work: _Work, name: str, constant: QuantizedConstant) -> 
 
 def _store_float8(work: _Work, name: str, value: Float8) -> None:
     """Quantized at run time from the float weight: no integer grid exists to store."""
-    from onnx import TensorProto, helper, numpy_helper
-
     scale_name, zero_name = work.graph.fresh(f"{name}_scale"), work.graph.fresh(f"{name}_zero_point")
     scale = np.asarray(value.scale, np.float32)
     zero = TensorProto(name=zero_name, data_type=element_type(value.dtype), dims=scale.shape)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from onnx import TensorProto, helper, numpy_helper
 
 from deploykit.errors import InputError, PackageError, UsageError
 from deploykit.graph import Model, load_model, weight
@@ -23,7 +24,7 @@ from deploykit.graph.tensors import is_external
 from deploykit.quantization.lpbq_arithmetic import BlockWeight, Loss, lpbq_scales, measure_loss, refine
 
 if TYPE_CHECKING:
-    from onnx import NodeProto, TensorProto
+    from onnx import NodeProto
 
 __all__ = ["LpbqReport", "WeightReport", "convert_file"]
 
@@ -216,8 +217,6 @@ def _source(work: _Work, node: NodeProto) -> TensorProto:
 
 def _quantized(work: _Work, node: NodeProto, floats: TensorProto, scale: Any, size: int) -> Any:
     """What that QuantizeLinear computes (halves to even), packed; from then on the integers are stored."""
-    from onnx import TensorProto
-
     axis = int(attribute(node, "axis", 1)) % len(floats.dims)
     values = np.asarray(weight(work.model, floats.name), np.float32) / np.repeat(scale, size, axis=axis)
     steps = np.clip(np.rint(values), -8, 7).astype(np.int8).reshape(-1)
@@ -238,8 +237,6 @@ def _quantized(work: _Work, node: NodeProto, floats: TensorProto, scale: Any, si
 
 
 def _check_type(work: _Work, node: NodeProto, stored: TensorProto) -> None:
-    from onnx import TensorProto
-
     kind = stored.data_type
     if stored.name != node.input[0]:
         zero = work.model.stored.get(node.input[2]) if len(node.input) > 2 else None
@@ -279,8 +276,6 @@ def _packed(work: _Work, stored: TensorProto) -> Any:
 
 
 def _use_scales(work: _Work, node: NodeProto, channel: Any, blocks: Any, channel_axis: int) -> None:
-    from onnx import helper, numpy_helper
-
     base = node.input[0]
     names = [work.graph.fresh(f"{base}_{end}") for end in ("block_scale_q", "channel_scale", "channel_zero_point")]
     result, label = work.graph.fresh(f"{base}_block_scale"), work.graph.fresh(f"{base}_scale_DequantizeLinear")

@@ -34,7 +34,7 @@ _DATA_INPUTS: Mapping[str, tuple[int, ...]] = {
 
 _FAR_BELOW = -20.0
 
-ReadValues = Callable[[str], Array | None]
+ReadValues = Callable[[str], "Array | None"]
 """Gives the values of a stored tensor, or None when they cannot be had."""
 
 

@@ -13,6 +13,7 @@ from deploykit.encodings.qdq import QDQ_VERSION, read_qdq
 from deploykit.encodings.reading import read_encodings
 from deploykit.encodings.values import EncodingSet
 from deploykit.errors import InputError
+from deploykit.graph import load_model, weight
 from deploykit.graph.facts import GraphFacts
 from deploykit.quantization.placement import place
 
@@ -50,8 +51,6 @@ def read_placed(
 
 
 def _read_qdq(path: Path) -> EncodingSet:
-    from deploykit.graph import load_model, weight
-
     model = load_model(path)
 
     def read_tensor(name: str) -> npt.NDArray[Any]:

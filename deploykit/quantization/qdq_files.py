@@ -11,11 +11,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import onnx
+from onnx import ModelProto
+from onnx.external_data_helper import load_external_data_for_model
+
+from deploykit.encodings.writing import write_encodings
 from deploykit.errors import InputError, PackageError, UsageError
+from deploykit.graph import load_model
+from deploykit.graph.collect import collect_facts
+from deploykit.quantization.extract_qdq import extract_qdq
+from deploykit.quantization.insert_qdq import insert_qdq
+from deploykit.quantization.placed_encodings import read_placed
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
-
     from deploykit.graph import Model
 
 __all__ = ["Applied", "Removed", "apply_encodings", "extract_encodings"]
@@ -63,11 +71,6 @@ def apply_encodings(
     ``bias``: see ``insert_qdq``. ``signed`` keeps signed activation grids. Raises InputError for a model that has Q/DQ
     already and UsageError for an existing output.
     """
-    from deploykit.graph import load_model
-    from deploykit.graph.collect import collect_facts
-    from deploykit.quantization.insert_qdq import insert_qdq
-    from deploykit.quantization.placed_encodings import read_placed
-
     _refuse_existing(output, force=force)
     given = load_model(model)
     facts = collect_facts(given)
@@ -87,10 +90,6 @@ def extract_encodings(
     model: Path, output: Path | None = None, *, version: str = "2.0.0", force: bool = False
 ) -> Removed:
     """The encodings of a QDQ model as the text of a file; ``output`` takes the float model, when it is wanted."""
-    from deploykit.encodings.writing import write_encodings
-    from deploykit.graph import load_model
-    from deploykit.quantization.extract_qdq import extract_qdq
-
     if output is not None:
         _refuse_existing(output, force=force)
     extracted = extract_qdq(_whole(load_model(model)))
@@ -103,9 +102,6 @@ def extract_encodings(
 
 
 def _whole(given: Model) -> ModelProto:
-    from onnx import ModelProto
-    from onnx.external_data_helper import load_external_data_for_model
-
     model = ModelProto()
     model.CopyFrom(given.proto)
     if given.external:
@@ -120,8 +116,6 @@ def _refuse_existing(output: Path, *, force: bool) -> None:
 
 def _write(model: ModelProto, output: Path) -> None:
     """The file appears complete or not at all; large weights go beside it."""
-    import onnx
-
     temporary = output.with_name(f".{output.name}.{os.getpid()}")
     try:
         if model.ByteSize() > _INLINE_LIMIT:

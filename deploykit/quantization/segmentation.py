@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from onnx import helper
+
 from deploykit.encodings.values import Encoding, EncodingSet
 from deploykit.graph.graph_copy import GraphCopy
 from deploykit.quantization.cutting import infer_types, part_of
@@ -101,8 +103,6 @@ def whole_as_cut(
 
 
 def _read_copies(graph: GraphCopy, positions: list[int], renamed: dict[str, str]) -> None:
-    from onnx import helper
-
     first: dict[str, int] = {}
     for index in sorted(positions):
         node = graph.nodes[index]

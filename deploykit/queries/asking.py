@@ -10,8 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from deploykit.contract.optional import AnswersBinaries
-from deploykit.contract.plugins import all_devices, load_backend, load_backends
-from deploykit.contract.targets import find_device
+from deploykit.contract.plugins import device_named, load_backend, load_backends
 from deploykit.errors import UnknownTargetError, UsageError
 from deploykit.queries.capability_answers import (
     Answer,
@@ -65,7 +64,7 @@ def ask(
     Raises UnknownTargetError for an unknown device, backend or SDK version.
     """
     query, device = _query(words, sdk, target, arch, tool, backend)
-    found = answer(_rows(backend), query)
+    found = answer(_rows(query), query)
     if device is None and (not found.rows or not words):
         device = _named_device(words)
     extra = tuple(device_rows(device)) if device is not None and not tool else ()
@@ -86,7 +85,7 @@ def compare(
 ) -> Comparison:
     """What changes from one SDK release to another, for one backend and device where they are given."""
     query, _ = _query(words, "", target, arch, tool, backend)
-    rows = tuple(_rows(backend))
+    rows = tuple(_rows(query))
     return Comparison(
         before=before,
         after=after,
@@ -113,15 +112,19 @@ def ask_binary(built_with: str, built_for: str, runtime: str, *, target: str = "
     return Answer(rows=rows)
 
 
-def _rows(backend: str) -> Iterator[CompatRow]:
-    for found in (load_backend(backend),) if backend else load_backends():
-        yield from found.compat()
+def _rows(query: Query) -> Iterator[CompatRow]:
+    """The rows of the backends that are asked; the tables of the others are not read."""
+    for backend in load_backends():
+        if query.backends is None or backend.id in query.backends:
+            yield from backend.compat()
 
 
 def _query(
     words: Sequence[str], sdk: str, target: str, arch: str, tool: str, backend: str
 ) -> tuple[Query, Device | None]:
-    device = find_device(all_devices(), target) if target else None
+    if backend:
+        load_backend(backend)  # raises where there is no such backend
+    device = device_named(target) if target else None
     archs: tuple[str, ...] | None = (arch,) if arch else None
     backends: tuple[str, ...] | None = (backend,) if backend else None
     if device is not None:
@@ -135,6 +138,6 @@ def _named_device(words: Sequence[str]) -> Device | None:
     if not words:
         return None
     try:
-        return find_device(all_devices(), " ".join(words))
+        return device_named(" ".join(words))
     except UnknownTargetError:
         return None

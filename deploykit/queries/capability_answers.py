@@ -13,7 +13,7 @@ from typing import Any
 from packaging.version import InvalidVersion, Version
 
 from deploykit.errors import UnknownTargetError
-from deploykit.tables.capabilities import CompatRow, Status
+from deploykit.tables.capabilities import CompatRow, Status, release_range
 from deploykit.tables.devices import Device
 from deploykit.tables.records import dataclass
 
@@ -259,13 +259,10 @@ def _state(row: CompatRow) -> tuple[str, str, str]:
 
 def _stamped(row: CompatRow, answered_by: Mapping[str, str]) -> CompatRow:
     """The row with the release that answers, or with its own range of releases."""
-    return replace(row, sdk=answered_by.get(row.family, "") or _range(row)) if row.since else row
-
-
-def _range(row: CompatRow) -> str:
-    if not row.until:
-        return f">={row.since}"
-    return row.since if row.since == row.until else f">={row.since},<={row.until}"
+    if not row.since:
+        return row
+    sdk = answered_by.get(row.family, "") or release_range(row.since, row.until)
+    return row if row.sdk == sdk else replace(row, sdk=sdk)
 
 
 def _names(row: CompatRow) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from onnx import helper
 
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Lpbq
 from deploykit.graph.arrays import constant_values
@@ -129,8 +130,6 @@ def _split_bias(work: _Work, layer: _Layer) -> None:
 
 
 def _as_matmul(work: _Work, node: NodeProto, layer: _Layer) -> None:
-    from onnx import helper
-
     conv = layer.kind == "conv"
     base = node.name or layer.output
     made: list[NodeProto] = []
@@ -155,8 +154,6 @@ def _as_matmul(work: _Work, node: NodeProto, layer: _Layer) -> None:
 
 
 def _moved(work: _Work, made: list[NodeProto], source: str, base: str, order: list[int]) -> str:
-    from onnx import helper
-
     name = work.graph.fresh(f"{base}_output")
     made.append(helper.make_node("Transpose", [source], [name], name=base, perm=order))
     if source in work.entries:

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import onnxruntime as ort
+from onnx import numpy_helper
+
 from deploykit.errors import InputError
 from deploykit.graph.graph_copy import GraphCopy
 from deploykit.graph.nodes import captured_names, label
@@ -70,8 +73,6 @@ def apply(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult
 
 
 def _compute(graph: GraphCopy, positions: tuple[int, ...], names: tuple[str, ...]) -> dict[str, npt.NDArray[Any]]:
-    import onnxruntime as ort
-
     part = part_of(graph, positions, names, name="constants")
     options = ort.SessionOptions()
     options.log_severity_level = 4
@@ -86,8 +87,6 @@ def _compute(graph: GraphCopy, positions: tuple[int, ...], names: tuple[str, ...
 
 
 def _store(graph: GraphCopy, values: dict[str, npt.NDArray[Any]]) -> None:
-    from onnx import numpy_helper
-
     gone = []
     for node in graph.nodes:
         if node.output and _all_in(node.output, frozenset(values)):

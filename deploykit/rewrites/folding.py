@@ -9,7 +9,10 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import numpy.typing as npt
+import onnxruntime as ort
+from onnx import ModelProto, numpy_helper
 
 from deploykit.graph.element_types import BITS
 from deploykit.graph.graph_copy import GraphCopy
@@ -18,7 +21,7 @@ from deploykit.graph.shape_inference import Shape, infer
 from deploykit.graph.tensors import byte_size, is_external
 
 if TYPE_CHECKING:
-    from onnx import ModelProto, NodeProto
+    from onnx import NodeProto
 
 __all__ = ["LARGEST_BYTES", "fold", "foldable_nodes"]
 
@@ -132,8 +135,6 @@ def _values(graph: GraphCopy, nodes: Sequence[NodeProto], types: Types) -> tuple
 
 
 def _asked_shape(node: NodeProto, types: Types) -> npt.NDArray[Any]:
-    import numpy as np
-
     shape = _static(types.get(node.input[0]))
     assert shape is not None
     if node.op_type == "Size":
@@ -144,8 +145,6 @@ def _asked_shape(node: NodeProto, types: Types) -> npt.NDArray[Any]:
 def _run(
     graph: GraphCopy, nodes: Sequence[NodeProto], known: Mapping[str, npt.NDArray[Any]]
 ) -> dict[str, npt.NDArray[Any]]:
-    import onnxruntime as ort
-
     if not nodes:
         return {}
     part = _part(graph, nodes, known)
@@ -159,8 +158,6 @@ def _run(
 
 def _part(graph: GraphCopy, nodes: Sequence[NodeProto], known: Mapping[str, npt.NDArray[Any]]) -> ModelProto:
     """A model without inputs: the nodes, and what they read stored under the same names."""
-    from onnx import ModelProto, numpy_helper
-
     part = ModelProto(ir_version=graph.model.ir_version)
     part.opset_import.extend(graph.model.opset_import)
     part.graph.name = "settled"
@@ -178,8 +175,6 @@ def _part(graph: GraphCopy, nodes: Sequence[NodeProto], known: Mapping[str, npt.
 
 
 def _store(graph: GraphCopy, done: Sequence[NodeProto], values: Mapping[str, npt.NDArray[Any]]) -> None:
-    from onnx import numpy_helper
-
     inside = {id(node) for node in done}
     names = [name for node in done for name in node.output if name]
     needed = [name for name in names if any(id(reader) not in inside for reader in graph.readers(name))]

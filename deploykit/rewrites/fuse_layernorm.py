@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from onnx import helper
 
 from deploykit.errors import InputError
 from deploykit.graph.arrays import element_type
@@ -216,8 +217,6 @@ def _apply(model: ModelProto, encodings: EncodingSet | None, found: MatchResult)
 
 
 def _node(norm: _Norm, gamma: str) -> NodeProto:
-    from onnx import helper
-
     inputs = [norm.source, gamma, *([norm.beta] if norm.beta else [])]
     name = f"{norm.label.rpartition('/')[0] or norm.output}/LayerNormalization"
     return helper.make_node("LayerNormalization", inputs, [norm.output], name=name, axis=-1, epsilon=norm.epsilon)

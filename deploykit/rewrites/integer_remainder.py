@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from onnx import helper
+
 from deploykit.graph.graph_copy import GraphCopy
 from deploykit.graph.intervals import ANYTHING, graph_bounds
 from deploykit.graph.nodes import attribute, label
@@ -54,8 +56,6 @@ def apply(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult
 
 
 def _by_quotient(graph: GraphCopy, node: NodeProto) -> list[NodeProto]:
-    from onnx import helper
-
     (dividend, divisor), made = node.input, node.output[0]
     quotient, whole = graph.fresh(f"{made}_quotient"), graph.fresh(f"{made}_whole")
     return [

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from onnx import helper
 
 from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Float8, Lpbq, Value
 from deploykit.graph.graph_copy import GraphCopy
@@ -100,8 +101,6 @@ class _Names:
 
 
 def _conv(graph: GraphCopy, linear: _Linear, stem: str) -> tuple[list[NodeProto], _Names]:
-    from onnx import helper
-
     stored: Any = graph.array(linear.weight)
     names = _Names(
         turned=graph.fresh(f"{linear.output}_turned"),
@@ -123,8 +122,6 @@ def _conv(graph: GraphCopy, linear: _Linear, stem: str) -> tuple[list[NodeProto]
 
 def _rank_node(graph: GraphCopy, op_type: str, source: str, target: str, name: str) -> NodeProto:
     """Add or drop axis 2; the axes are an attribute before opset 13."""
-    from onnx import helper
-
     if graph.opset < 13:
         return helper.make_node(op_type, [source], [target], name=name, axes=[2])
     axes = graph.store("linear_to_conv_axes", np.asarray([2], dtype=np.int64))

@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from onnx import helper
+
 from deploykit.graph.graph_copy import GraphCopy
 from deploykit.graph.intervals import ANYTHING, graph_bounds
 from deploykit.graph.nodes import label
@@ -68,8 +70,6 @@ def apply(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult
 
 
 def _difference(graph: GraphCopy, ratio: NodeProto, log: NodeProto) -> list[NodeProto]:
-    from onnx import helper
-
     above, below = (graph.fresh(f"{log.output[0]}_{part}") for part in ("dividend", "divisor"))
     stem = label(log)
     return [

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from onnx import helper
 
 from deploykit.graph.graph_copy import GraphCopy
 from deploykit.graph.intervals import clip_bounds
@@ -130,8 +131,6 @@ def apply(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult
 
 
 def _clip(graph: GraphCopy, chain: _Chain, last: NodeProto) -> NodeProto:
-    from onnx import helper
-
     name, output = f"{label(last)}/logit", [chain.output]
     if graph.opset < 11:
         return helper.make_node("Clip", [chain.logit], output, name=name, min=chain.low, max=chain.high)

@@ -12,6 +12,7 @@ from itertools import permutations
 from typing import TYPE_CHECKING
 
 import numpy as np
+from onnx import helper
 
 from deploykit.graph.graph_copy import GraphCopy
 from deploykit.graph.nodes import attribute, label
@@ -123,8 +124,6 @@ def apply(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult
 
 
 def _rewrite(graph: GraphCopy, site: Site, encodings: EncodingSet | None) -> EncodingSet | None:
-    from onnx import helper
-
     (first, *further), last = site.data
     given, turned = site.tensors
     move = graph.makers[turned]
@@ -152,8 +151,6 @@ def _reshape(graph: GraphCopy, node: NodeProto, shape: Sequence[int]) -> None:
 
 
 def _order(node: NodeProto, order: Sequence[int]) -> None:
-    from onnx import helper
-
     del node.attribute[:]
     node.attribute.append(helper.make_attribute("perm", list(order)))
 

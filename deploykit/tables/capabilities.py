@@ -6,7 +6,7 @@ unknown, never a guess. Nothing here knows a vendor.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import field
 from enum import StrEnum
 from typing import Any, Literal
@@ -16,7 +16,7 @@ from packaging.version import Version
 from deploykit.findings import Confidence
 from deploykit.tables.records import dataclass
 
-__all__ = ["Change", "CompatRow", "ConfigKey", "Feature", "Flag", "SdkTable", "Status"]
+__all__ = ["Change", "CompatRow", "ConfigKey", "Feature", "Flag", "SdkTable", "Status", "release_range"]
 
 
 class Status(StrEnum):
@@ -122,9 +122,10 @@ class CompatRow:
     """One answer of ``deploykit compat``, in the published shape.
 
     ``since`` is the first release that is known to have this state, ``until`` the last ("" for still so); both "" when
-    it does not depend on releases. ``family`` names what the releases are releases of. ``lifecycle`` is a word such as
-    ``deprecated`` or "". ``words`` are other spellings that find the row, ``renamed_to`` the ``feature`` of the row to
-    use instead.
+    it does not depend on releases. ``sdk`` is a release or, beside a ``since``, best the ``release_range``: an answer
+    that lists ranges makes any other row anew. ``family`` names what the releases are releases of. ``lifecycle`` is a
+    word such as ``deprecated`` or "". ``words`` are other spellings that find the row, ``renamed_to`` the ``feature``
+    of the row to use instead.
     """
 
     feature: str
@@ -223,6 +224,9 @@ class SdkTable:
         """The row of one configuration key by its dotted path."""
         return next((row for row in self.config_keys if row.path == path), None)
 
-    def keys_of(self, file: str) -> Iterator[ConfigKey]:
-        """The rows of one configuration file."""
-        return (row for row in self.config_keys if row.file == file)
+
+def release_range(since: str, until: str) -> str:
+    """The releases from ``since`` to ``until`` in words that package indexes use; ``until`` is "" for still so."""
+    if not until:
+        return f">={since}"
+    return since if since == until else f">={since},<={until}"

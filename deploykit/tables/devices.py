@@ -5,6 +5,7 @@ A device is a bag of sourced facts; what a fact such as a memory size means is t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import field
 from pathlib import Path
@@ -14,8 +15,11 @@ from deploykit.errors import InputError
 from deploykit.findings import Confidence
 from deploykit.tables.reading import read_toml, structure
 from deploykit.tables.records import dataclass
+from deploykit.tables.sources import NO_SOURCES, write_out
 
-__all__ = ["Device", "Fact", "load_device", "load_devices", "search_devices"]
+__all__ = ["Device", "Fact", "load_device", "load_device_of_id", "load_devices", "search_devices"]
+
+_ID = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,17 +79,25 @@ class Device:
         }
 
 
-def load_device(path: Path) -> Device:
-    """Read one device file; the id must equal the file's stem."""
-    device = structure(Device, read_toml(path), where=f"{path.parent.name}/{path.name}:")
+def load_device(path: Path, sources: Mapping[str, str] = NO_SOURCES) -> Device:
+    """Read one device file; the id must equal the file's stem. ``sources`` says what short names stand for."""
+    table = read_toml(path)
+    write_out(table, sources)
+    device = structure(Device, table, where=f"{path.parent.name}/{path.name}:")
     if device.id != path.stem:
         raise InputError(f"{path.parent.name}/{path.name}: id: {device.id!r} differs from the file name")
     return device
 
 
-def load_devices(folder: Path) -> tuple[Device, ...]:
+def load_device_of_id(folder: Path, name: str, sources: Mapping[str, str] = NO_SOURCES) -> Device | None:
+    """The device whose id ``name`` is, upper or lower case, read from its own file alone; None where there is none."""
+    path = folder / f"{name.lower()}.toml"
+    return load_device(path, sources) if _ID.fullmatch(name.lower()) and path.is_file() else None
+
+
+def load_devices(folder: Path, sources: Mapping[str, str] = NO_SOURCES) -> tuple[Device, ...]:
     """All device files of one folder, by id."""
-    return tuple(load_device(path) for path in sorted(folder.glob("*.toml")))
+    return tuple(load_device(path, sources) for path in sorted(folder.glob("*.toml")))
 
 
 def search_devices(devices: Iterable[Device], words: str) -> tuple[Device, ...]:

@@ -10,6 +10,7 @@ import dataclasses
 import inspect
 import json
 import sys
+import tomllib
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
@@ -19,7 +20,6 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from deploykit.errors import InputError
-from deploykit.tables.plaintoml import parse_plain
 
 __all__ = ["parse_json", "parse_rows", "read_bytes", "read_json", "read_toml", "structure"]
 
@@ -30,13 +30,13 @@ _Converter: TypeAlias = Callable[[Any], Any]
 def read_bytes(path: Path, *, limit: int | None = None) -> bytes:
     """The bytes of one regular file, or an InputError that names it."""
     try:
-        if path.is_dir():
-            raise InputError(f"{path}: is a folder, not a file")
         if limit is not None and path.stat().st_size > limit:
             raise InputError(f"{path}: {path.stat().st_size} bytes, more than the {limit} that are read")
         return path.read_bytes()
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise InputError(f"{path}: is a folder, not a file") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read", why=error.strerror or str(error)) from None
 
@@ -47,13 +47,6 @@ def read_toml(path: Path) -> dict[str, Any]:
         text = read_bytes(path).decode("utf-8")
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8", why=str(error)) from None
-    plain = parse_plain(text)
-    return plain if plain is not None else _parse_toml(text, path)
-
-
-def _parse_toml(text: str, path: Path) -> dict[str, Any]:
-    import tomllib
-
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

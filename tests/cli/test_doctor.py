@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -25,8 +24,7 @@ def test_a_problem_is_exit_status_1(
 ) -> None:
     monkeypatch.setenv("DEPLOYKIT_TOOLCHAINS", str(tmp_path))  # what this machine has half installed is not the point
     broken = CheckLine(id="tool", state="problem", detail="it does not start", next="repair it")
-    # The name deploykit.queries.machine is the function of the API.
-    monkeypatch.setattr(sys.modules["deploykit.queries.machine"], "examine", lambda backends: (broken,))
+    monkeypatch.setattr("deploykit.cli.doctor.examine", lambda backends: (broken,))
     assert run(cli, ["doctor"]) == 1
     out = capsys.readouterr().out
     assert "it does not start" in out and "next: repair it" in out and "1 problem" in out

@@ -15,15 +15,23 @@ from deploykit.cli.frame import run
 HEAVY = ("onnx", "onnxruntime", "numpy", "jinja2")
 
 
-def imported(*args: str) -> tuple[int, set[str]]:
-    """Run a command line in a fresh interpreter and say which heavy packages it imported."""
+ROOMS = ("deploykit.api", "deploykit.deciding", "deploykit.graph", "deploykit.numerics", "deploykit.packages")
+
+
+def traced(*args: str) -> tuple[int, set[str], list[str]]:
+    """Run a command line in a fresh interpreter: its status, the modules it imported, the tables it read."""
     code = (
-        "import sys; from deploykit.cli import cli; from deploykit.cli.frame import run\n"
+        "import json, sys\n"
+        "read = []\n"
+        "sys.addaudithook(lambda event, of: read.append(str(of[0])) if event == 'open' else None)\n"
+        "from deploykit.cli import cli; from deploykit.cli.frame import run\n"
         f"status = run(cli, {list(args)!r})\n"
-        f"print('\\n@' + ' '.join(name for name in {HEAVY!r} if name in sys.modules)); sys.exit(status)"
+        "tables = [path for path in read if path.endswith('.toml')]\n"
+        "print('\\n@' + json.dumps([status, [*sys.modules], tables]))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    return done.returncode, set(done.stdout.rpartition("@")[2].split())
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    status, modules, tables = json.loads(done.stdout.rpartition("@")[2])
+    return status, set(modules), tables
 
 
 @pytest.mark.parametrize(
@@ -36,14 +44,46 @@ def imported(*args: str) -> tuple[int, set[str]]:
         ("targets",),
         ("targets", "sm8650"),
         ("rule",),
-        ("package", "--help"),
+        ("doctor", "--help"),
+        *((name, "--help") for name in cli.list_commands(None)),  # type: ignore[arg-type]
     ],
     ids=" ".join,
 )
 def test_help_and_queries_import_nothing_heavy(args: tuple[str, ...]) -> None:
-    status, heavy = imported(*args)
+    status, modules, tables = traced(*args)
     assert status == 0
-    assert heavy == set()
+    assert not modules & set(HEAVY)
+    assert args[-1] != "--help" or not tables
+
+
+@pytest.mark.parametrize(
+    ("args", "devices", "folders"),
+    [
+        (("targets", "sm8650"), {"sm8650"}, {"deploykit_qualcomm"}),
+        (("targets", "SM8650"), {"sm8650"}, {"deploykit_qualcomm"}),
+        (("targets", "vek385"), {"vek385"}, {"deploykit_vitis_ai", "deploykit_qualcomm"}),
+        (("compat",), set(), {"deploykit_qualcomm", "deploykit_ort_qnn", "deploykit_vitis_ai"}),
+        (("compat", "--sdk", "2.33"), set(), {"deploykit_qualcomm", "deploykit_ort_qnn", "deploykit_vitis_ai"}),
+        (("compat", "lpbq", "--target", "sm8650"), {"sm8650"}, {"deploykit_qualcomm", "deploykit_ort_qnn"}),
+        (("compat", "--target", "vek385"), {"vek385"}, {"deploykit_vitis_ai"}),
+        (("compat", "--backend", "vitis-ai"), set(), {"deploykit_vitis_ai"}),
+    ],
+    ids=lambda value: " ".join(value if isinstance(value, tuple) else sorted(value)),
+)
+def test_a_question_reads_only_the_tables_that_it_needs(
+    args: tuple[str, ...], devices: set[str], folders: set[str]
+) -> None:
+    status, modules, tables = traced(*args)
+    assert status == 0
+    assert not modules & {*ROOMS, "importlib.metadata", "difflib"}
+    assert len(tables) == len(set(tables)), "read twice"
+    assert {Path(path).stem for path in tables if "/devices/" in path} == devices
+    assert {Path(path).parts[-1 - _depth(path)] for path in tables} <= folders
+
+
+def _depth(path: str) -> int:
+    """How far the adapter's own folder lies above a table in its data."""
+    return Path(path).parts[::-1].index("data") + 1
 
 
 def test_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from deploykit.cli import cli
 from deploykit.cli.frame import run
+from deploykit.graph import Model, load_model
 
 CNN = Path(__file__).parents[1] / "data" / "aimet" / "cnn"
 
@@ -22,16 +23,13 @@ def package(out: Path, *targets: str) -> int:
 def test_several_targets_are_several_packages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import deploykit.graph
-
     read: list[Path] = []
-    load = deploykit.graph.load_model
 
-    def recording(path: Path) -> deploykit.graph.Model:
+    def recording(path: Path) -> Model:
         read.append(path)
-        return load(path)
+        return load_model(path)
 
-    monkeypatch.setattr(deploykit.graph, "load_model", recording)
+    monkeypatch.setattr("deploykit.deciding.reading.load_model", recording)
     assert package(tmp_path / "out", "sm8550", "sm8650", "sm8350") == 0
     packages = json.loads(capsys.readouterr().out)["packages"]
     assert [made["target"]["id"] for made in packages] == ["sm8550", "sm8650", "sm8350"]

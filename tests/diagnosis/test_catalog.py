@@ -11,10 +11,9 @@ import pytest
 
 import deploykit_qualcomm
 import deploykit_vitis_ai
-from deploykit.contract.known_errors import CatalogFile
+from deploykit.contract.known_errors import Catalog, CatalogFile, load_catalog, merge_catalogs, search_errors
 from deploykit.contract.optional import HasKnownErrors
 from deploykit.contract.plugins import catalog_of
-from deploykit.diagnosis import Catalog, load_catalog, merge_catalogs, search_errors
 from deploykit.errors import InputError
 from deploykit.tables.schemas import schema_of
 

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deploykit.diagnosis import Catalog, KnownError, Names, diagnose, mangle
-from deploykit.diagnosis.reporting import diagnosis_text, error_text
+from deploykit.cli.diagnosis_text import diagnosis_text, error_text
+from deploykit.contract.known_errors import Catalog, KnownError
+from deploykit.diagnosis import Names, diagnose, mangle
 from deploykit.findings import Confidence, Severity
 from deploykit_qualcomm.known_errors import explain_types, known_errors
 

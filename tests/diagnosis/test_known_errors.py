@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from deploykit.diagnosis import Catalog, Diagnosis, KnownError, diagnose
+from deploykit.contract.known_errors import Catalog, KnownError
+from deploykit.diagnosis import Diagnosis, diagnose
 from deploykit_qualcomm.known_errors import known_errors as qualcomm_errors
 from deploykit_vitis_ai.known_errors import known_errors as vitis_errors
 

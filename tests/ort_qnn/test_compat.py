@@ -31,7 +31,10 @@ def test_option_names_are_unique_and_sourced() -> None:
     table = load_options()
     names = [option.name for option in table.option]
     assert len(names) == len(set(names))
-    assert all(key in table.sources for option in table.option for key in option.source)
+    sources = [row.source for row in table.option] + [row.source for row in table.entry]
+    used = {source for written in (*sources, *(row.source for row in table.refused)) for source in written}
+    assert not used & set(table.sources), "short names are written out"
+    assert set(table.sources.values()) <= used
 
 
 @pytest.mark.parametrize(

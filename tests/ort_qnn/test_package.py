@@ -21,7 +21,6 @@ from deploykit.contract.kept import Kept
 from deploykit.deciding.pipeline import Packaged, make_package, make_plan, verify
 from deploykit.deciding.reading import read_situations
 from deploykit.encodings.values import Affine
-from deploykit.errors import UnknownTargetError, UsageError
 from deploykit.numerics.samples.feeds import random_feeds
 from deploykit.numerics.samples.labels import Label
 from deploykit.packages.building import build_package
@@ -128,38 +127,6 @@ def test_a_removed_pair_is_a_float_island(tmp_path: Path) -> None:
     assert strict.exit_status == 1
 
 
-def test_a_wrong_option_name_is_refused_with_the_right_one() -> None:
-    with pytest.raises(UsageError, match="no such option") as caught:
-        make_plan(request("mlp/w8a8.qdq.onnx", options=(("vtcm_mbs", "8"),)))
-    assert "vtcm_mb" in caught.value.next and caught.value.exit_status == 2
-    with pytest.raises(UsageError, match="no released wheel") as caught:
-        make_plan(request("mlp/w8a8.qdq.onnx", options=(("convert_bq_to_lpbq", "1"),)))
-    assert "enable_block_quant_weight_optimization" in caught.value.next
-
-
-@pytest.mark.parametrize(
-    ("pair", "message"),
-    [
-        (("htp_performance_mode", "fastest"), "not one of"),
-        (("vtcm_mb", "x"), "expected"),
-        (("enable_htp_prepare_only", "maybe"), "1 or 0"),
-        (("soc_model", "69"), "sets this one itself"),
-        (("ep.context_enabled", "1"), "no such session entry"),
-        (("session.disable_cpu_ep_fallback", "yes"), "not one of"),
-        (("ep.context_enable", "0"), "sets this one itself"),
-    ],
-)
-def test_wrong_values_are_refused(pair: tuple[str, str], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        make_plan(request("mlp/w8a8.qdq.onnx", options=(pair,)))
-
-
-def test_an_option_newer_than_the_wheel_is_refused() -> None:
-    option = (("enable_block_quant_weight_optimization", "1"),)
-    with pytest.raises(UsageError, match=r"not in onnxruntime-qnn 2\.4\.0"):
-        make_plan(request("mlp/w8a8.qdq.onnx", sdk="2.4.0", options=option))
-
-
 def test_an_unset_chip_in_a_package_is_found(tmp_path: Path) -> None:
     make_package(request("mlp/w8a8.qdq.onnx", compile=False), tmp_path / "p")
     path = tmp_path / "p/config/compile_options.json"
@@ -259,21 +226,6 @@ def test_another_wheel_is_not_compiled_for(tmp_path: Path) -> None:
     packaged = make_package(request("mlp/w8a8.qdq.onnx", sdk="2.5.0"), tmp_path / "p")
     assert packaged.executed == () and "ORT141" in codes(packaged)
     assert packaged.plan.sdk["version"] == "2.5.0" and packaged.plan.sdk["qairt"] == "2.49.40"
-
-
-def test_an_unknown_wheel_is_refused() -> None:
-    with pytest.raises(UnknownTargetError, match="no onnxruntime-qnn wheel"):
-        make_plan(request("mlp/w8a8.qdq.onnx", sdk="1.2.3"))
-
-
-def test_encodings_beside_a_qdq_model_are_refused() -> None:
-    with pytest.raises(UsageError, match="Q/DQ nodes already"):
-        make_plan(request("cnn/w8a8.qdq.onnx", encodings=AIMET / "cnn/w8a8.v1.0.0.encodings"))
-
-
-def test_an_integer_precision_needs_encodings() -> None:
-    plan = make_plan(request("mlp/model.onnx", precision="w8a8"))
-    assert plan.route is None and "ORT002" in plan.rejected[0].because
 
 
 def test_the_scripts_of_the_package_do_the_same(tmp_path: Path) -> None:

@@ -196,9 +196,9 @@ def test_an_unknown_status_is_a_warning_not_an_error() -> None:
 
 def test_every_sdk_has_a_preference_for_every_intent() -> None:
     from deploykit_qnn_htp.routes import preference
-    from deploykit_qualcomm.tables import load_sdk_tables
+    from deploykit_qualcomm.tables import tables
 
-    for table in load_sdk_tables():
+    for table in tables().all():
         for intent in Intent:
             for name in preference(intent, table.parsed).order:
                 assert intent in route_row(name).intents

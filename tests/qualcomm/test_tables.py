@@ -15,7 +15,7 @@ from deploykit.findings import Confidence
 from deploykit.tables.capabilities import ConfigKey, Feature, Flag, SdkTable, Status
 from deploykit.tables.reading import structure
 from deploykit_qualcomm.rows import FeatureFile
-from deploykit_qualcomm.tables import DATA, Tables, load_sdk_table, load_sdk_tables, tables
+from deploykit_qualcomm.tables import DATA, Tables, load_sdk_table, tables
 
 LEGACY = "qnn-onnx-converter"
 ROWS: dict[str, Any] = tomllib.loads((Path(__file__).parents[1] / "data/qualcomm/rows.toml").read_text())
@@ -42,19 +42,19 @@ def test_every_release_has_a_file() -> None:
 def test_releases_without_argument_lists_have_no_rows() -> None:
     without = [version for version in tables().versions if not tables().table(version).flags]
     assert without == ["2.20.0", "2.22", "2.25.0", "2.26.2", "2.27.0", "2.28"]
-    assert load_sdk_tables()[0].version == "2.29.0"
+    assert tables().all()[0].version == "2.29.0"
 
 
 @pytest.mark.parametrize("tool", sorted(ROWS["flags"]))
 def test_every_flag_of_every_tool_is_in_the_newest_table(tool: str) -> None:
-    newest = load_sdk_tables()[-1]
+    newest = tables().all()[-1]
     assert tool in newest.tools()
     missing = [flag for flag in ROWS["flags"][tool] if newest.flag(tool, flag) is None]
     assert missing == []
 
 
 def test_every_alias_finds_its_flag() -> None:
-    newest = load_sdk_tables()[-1]
+    newest = tables().all()[-1]
     for tool, aliases in ROWS["aliases"].items():
         assert [alias for alias in aliases if newest.flag(tool, alias) is None] == []
 
@@ -68,7 +68,7 @@ def test_every_key_case_rule_and_wheel_is_there() -> None:
     assert [f"{wheel.version} {wheel.sdk}" for wheel in shelf.wheels] == ROWS["wheels"]
 
 
-@pytest.mark.parametrize("table", load_sdk_tables(), ids=lambda table: table.version)
+@pytest.mark.parametrize("table", tables().all(), ids=lambda table: table.version)
 def test_every_row_says_who_and_since_when(table: SdkTable) -> None:
     rows: list[Flag | Feature | ConfigKey] = [*table.flags, *table.features, *table.config_keys]
     for row in rows:
@@ -253,7 +253,7 @@ def test_a_table_reads_no_later_release() -> None:
 
 
 def test_confidence_is_one_of_four_words() -> None:
-    assert {row.confidence for row in load_sdk_tables()[-1].flags} <= set(Confidence)
+    assert {row.confidence for row in tables().all()[-1].flags} <= set(Confidence)
 
 
 def test_what_an_architecture_can_do_stands_in_one_file() -> None:

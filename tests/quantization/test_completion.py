@@ -1,5 +1,7 @@
 """Derived entries, bit for bit those that AIMET writes into its 2.0.0 files."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from deploykit.contract.tiny_graphs import TinyGraph
 from deploykit.deciding.entry_values import observed_ranges
-from deploykit.deciding.segment_proof import prove_chain, simulate_chain
+from deploykit.deciding.segment_proof import SegmentChain, prove_chain
 from deploykit.encodings.reading import read_encodings
 from deploykit.encodings.values import EncodingSet
 from deploykit.graph import load_model
@@ -22,6 +22,7 @@ from deploykit.graph.facts import GraphFacts
 from deploykit.graph.loading import wrap_proto
 from deploykit.numerics.samples.feeds import random_feeds
 from deploykit.numerics.sessions import Session
+from deploykit.numerics.simulation import compare_outputs
 from deploykit.quantization.borders import float_nodes
 from deploykit.quantization.float_propagation import predict_float_set
 from deploykit.quantization.inferring import infer_entries
@@ -88,7 +89,8 @@ def test_the_cut_detector_keeps_its_accuracy(variant: str, least: float) -> None
     model, facts, encodings, feeds = _detr(variant)
     segments = split_model(model, encodings, _cut(facts, encodings))
     reference = [Session(model).run(feed) for feed in feeds]
-    assert simulate_chain(segments, reference, feeds)[0].sqnr_db >= least
+    chain = SegmentChain(segments, quantized=True, half=True)
+    assert compare_outputs(reference, [chain.run(feed) for feed in feeds])[0].sqnr_db >= least
 
 
 def test_a_tiny_quantized_island_joins_its_float_neighbours() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import deploykit.queries.asking as oracle
+from deploykit.contract.targets import find_device
 from deploykit.errors import UnknownTargetError, UsageError
 from deploykit.findings import Confidence
 from deploykit.tables.capabilities import CompatRow, Status
@@ -60,7 +61,7 @@ def backends(monkeypatch: pytest.MonkeyPatch) -> None:
     devices = (device("chip1", "one", arch="a1"), device("chip2", "two", arch=None))
     monkeypatch.setattr(oracle, "load_backends", lambda: tuple(installed.values()))
     monkeypatch.setattr(oracle, "load_backend", installed.__getitem__)
-    monkeypatch.setattr(oracle, "all_devices", lambda: devices)
+    monkeypatch.setattr(oracle, "device_named", lambda name: find_device(devices, name))
 
 
 def shown(answer: Any) -> list[tuple[str, str, str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from deploykit.encodings.values import Affine, Lpbq
 from deploykit.findings import SubjectKind
 from deploykit.findings.rules import Found, Registry
 from deploykit.tables.capabilities import Feature, Status
@@ -168,8 +169,6 @@ def check_float8(draft: Draft) -> Iterator[Found]:
 )
 def check_weight_width(draft: Draft) -> Iterator[Found]:
     """Integer entries of 1, 2, 3 … bits."""
-    from deploykit.encodings.values import Affine, Lpbq
-
     odd = [
         e for e in draft.completed or () if isinstance(e.value, Affine | Lpbq) and e.value.bits not in (4, 8, 16, 32)
     ]

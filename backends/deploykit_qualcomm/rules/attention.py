@@ -13,6 +13,7 @@ from deploykit.findings import Severity, SubjectKind
 from deploykit.findings.rules import Found, Registry
 from deploykit.graph.facts import GraphFacts, NodeFact
 from deploykit.quantization.borders import Extension, suggest_extensions
+from deploykit.quantization.float_propagation import predict_float_set
 from deploykit.tables.capabilities import Feature, Status
 from deploykit_qualcomm.rules.constraints import constraint
 from deploykit_qualcomm.rules.views import arch, is_computed, listed, nodes, quantized, rewrite_advice, weight_name
@@ -157,8 +158,6 @@ def check_borders(situation: Situation) -> Iterator[Found]:
     """The borders of the float set that the encodings lead to, and what removes most of them per operator."""
     if situation.encodings is None:
         return
-    from deploykit.quantization.float_propagation import predict_float_set
-
     facts = situation.facts
     prediction = predict_float_set(facts, situation.encodings)
     if not prediction.borders or not prediction.predicted:

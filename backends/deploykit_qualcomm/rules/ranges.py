@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 
 from deploykit.contract.backend import Situation
+from deploykit.encodings.values import Affine
 from deploykit.findings import SubjectKind
 from deploykit.findings.rules import Found, Registry
 from deploykit_qualcomm.rules.views import listed
@@ -32,8 +33,6 @@ RULES: Registry[Situation] = Registry("situation")
 )
 def check_swamped(situation: Situation) -> Iterator[Found]:
     """Activations and constants, by the largest magnitude of the grid."""
-    from deploykit.encodings.values import Affine
-
     wide = {}
     for entry in situation.encodings or ():
         if isinstance(entry.value, Affine) and entry.value.bits <= 16:
@@ -60,8 +59,6 @@ def check_swamped(situation: Situation) -> Iterator[Found]:
 )
 def check_signed_activations(situation: Situation) -> Iterator[Found]:
     """Entries of computed tensors, signed and off-centre."""
-    from deploykit.encodings.values import Affine
-
     names = []
     for entry in situation.encodings or ():
         fact = situation.facts.tensors.get(entry.name)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from deploykit import findings
 from deploykit.contract.backend import Situation
+from deploykit.encodings.values import Affine
 from deploykit.findings import SubjectKind
 from deploykit.findings.rules import Found
 from deploykit.graph.element_types import INTEGER_BITS
@@ -17,7 +18,7 @@ from deploykit.graph.pairs import integer_type, quantizer_of, stored_behind_pair
 from deploykit_qualcomm.archs import arch_of
 
 if TYPE_CHECKING:
-    from deploykit.encodings.values import Affine, Value
+    from deploykit.encodings.values import Value
 
 __all__ = [
     "Quantized",
@@ -96,8 +97,6 @@ def grid_of(situation: Situation, name: str) -> Affine | None:
 
     Scales per block, and scales that are computed or have more than 65,536 elements, are not looked at.
     """
-    from deploykit.encodings.values import Affine
-
     found = quantized(situation, name)
     if found is None or found.value is not None:
         return found.value if found is not None and isinstance(found.value, Affine) else None
@@ -110,7 +109,6 @@ def grid_of(situation: Situation, name: str) -> Affine | None:
 def _stored_grid(situation: Situation, pair: NodeFact, found: Quantized) -> Affine | None:
     import numpy as np
 
-    from deploykit.encodings.values import Affine
     from deploykit.graph.collect import constant_value
 
     names = [*pair.inputs[1:3], ""][:2]

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from deploykit.contract.backend import Situation
+from deploykit.encodings.values import Affine, Lpbq
 from deploykit.findings import SubjectKind
 from deploykit.findings.rules import Found, Registry
 from deploykit.graph.facts import NodeFact
@@ -84,8 +85,6 @@ def check_weights_16(situation: Situation) -> Iterator[Found]:
 )
 def check_block_scales(situation: Situation) -> Iterator[Found]:
     """Only encodings carry them."""
-    from deploykit.encodings.values import Lpbq
-
     for entry in situation.encodings or ():
         if isinstance(entry.value, Lpbq):
             scales, most = entry.value.block_scale, 1 << (entry.value.decompressed_bits - entry.value.bits)
@@ -232,8 +231,6 @@ def check_norm_scale(situation: Situation) -> Iterator[Found]:
 )
 def check_dead_channels(situation: Situation) -> Iterator[Found]:
     """Scales that equal the floor exactly."""
-    from deploykit.encodings.values import Affine
-
     names = []
     for _, name in _weights(situation):
         found = quantized(situation, name)

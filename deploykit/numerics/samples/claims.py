@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
+
 from deploykit.graph.facts import GraphFacts, NodeFact
 from deploykit.graph.ops import Trait, is_standard, ops
 
@@ -101,8 +103,6 @@ class Walk:
 
     def constant(self, name: str) -> tuple[float, float] | None:
         """The smallest and largest value of a stored tensor."""
-        import numpy as np
-
         values = self.read(name) if name else None
         if values is None or not values.size or values.dtype.kind not in "fiub" or not np.isfinite(values).all():
             return None

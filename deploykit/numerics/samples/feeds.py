@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+from onnx import helper
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -28,8 +29,6 @@ def random_feeds(
 
     Floats are uniform over the input's range where one is given, else standard normal; integers are 0 or 1.
     """
-    from onnx import helper
-
     rng = np.random.default_rng(seed)
     stored = {tensor.name for tensor in model.graph.initializer}
     kinds = {item.name: item.type.tensor_type for item in model.graph.input if item.name not in stored}

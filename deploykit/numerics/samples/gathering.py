@@ -14,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from deploykit.errors import InputError, UsageError
+from deploykit.graph.graph_copy import GraphCopy
+from deploykit.graph.tensors import element_count
 from deploykit.numerics.samples.declared import Declaration
 from deploykit.numerics.samples.derived import SETS, VARIED, Point, generator, make_floats, make_integers, make_mask
 from deploykit.numerics.samples.domains import Domain, input_domains
@@ -248,9 +250,6 @@ def _makers(
 
 def _constants(model: ModelProto) -> ReadConstant:
     """Reads stored tensors of moderate size out of the model itself."""
-    from deploykit.graph.graph_copy import GraphCopy
-    from deploykit.graph.tensors import element_count
-
     graph = GraphCopy(model, copy=False)
 
     def read(name: str) -> npt.NDArray[Any] | None:

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from numpy.lib import format as npy
+
 from deploykit.errors import InputError
 from deploykit.numerics.samples.inputs import InputSpec
 from deploykit.numerics.samples.labels import Label
@@ -99,8 +101,6 @@ def _hash(feed: Feed) -> str:
 
 def _packed(feeds: Iterable[Feed]) -> bytes:
     """An .npz without times, and unpacked: what a packer makes of the same bytes depends on its version."""
-    from numpy.lib import format as npy
-
     whole = io.BytesIO()
     with zipfile.ZipFile(whole, "w", zipfile.ZIP_STORED) as archive:
         for number, feed in enumerate(feeds):

@@ -5,6 +5,7 @@ Files are listed and not opened; a user's reader is never imported here, only na
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -81,8 +82,6 @@ def _labels(folder: Path, files: Iterable[Path]) -> dict[Path, str]:
     """Labels out of ``labels.csv`` (file name, class), else one class per sub-folder where there are several."""
     table = folder / LABELS_FILE
     if table.is_file():
-        import csv
-
         with table.open(encoding="utf-8", newline="") as stream:
             given = {row[0].strip(): row[1].strip() for row in csv.reader(stream) if len(row) >= 2}
         known = {path: given.get(path.relative_to(folder).as_posix()) for path in files}

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from deploykit.contract.known_errors import KnownError
-from deploykit.diagnosis.verdict import Cause, Diagnosis
+
+if TYPE_CHECKING:
+    from deploykit.diagnosis import Cause, Diagnosis
 
 __all__ = ["diagnosis_text", "error_text"]
 
