@@ -10,7 +10,6 @@ import dataclasses
 import inspect
 import json
 import sys
-import tomllib
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from deploykit.errors import InputError
+from deploykit.tables.plaintoml import parse_plain
 
 __all__ = ["parse_json", "parse_rows", "read_bytes", "read_json", "read_toml", "structure"]
 
@@ -47,6 +47,13 @@ def read_toml(path: Path) -> dict[str, Any]:
         text = read_bytes(path).decode("utf-8")
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8", why=str(error)) from None
+    plain = parse_plain(text)
+    return plain if plain is not None else _parse_toml(text, path)
+
+
+def _parse_toml(text: str, path: Path) -> dict[str, Any]:
+    import tomllib
+
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
