@@ -20,6 +20,7 @@ from onnx import TensorProto, helper
 from deploykit.graph import load_model
 from deploykit.graph.collect import collect_facts
 from deploykit.graph.loading import wrap_proto
+from deploykit.graph.weights import load_weights
 from deploykit.numerics.alignment import match_contents
 from deploykit.numerics.fitting import settled
 from deploykit.numerics.judging import made_by
@@ -118,8 +119,6 @@ def _judged(
 
 def _with_choices(job: Comparison, cpu: Sequence[Mapping[str, Numbers]]) -> Sequence[Mapping[str, Numbers]]:
     """The outputs of the file on the CPU with the inner tensors that tell which rows were chosen."""
-    from deploykit.graph import load_model
-    from deploykit.graph.weights import load_weights
 
     assert job.original is not None
     if not job.original.choices:

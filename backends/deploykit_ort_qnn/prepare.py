@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from deploykit.contract.backend import Situation
 from deploykit.contract.kept import Kept, Same
+from deploykit.deciding.sampling import samples_of
 from deploykit.errors import DeploykitError, InputError, UnknownTargetError, UsageError
 from deploykit.findings import Finding
 from deploykit_ort_qnn.provider_keys import Chosen, choose_options
@@ -137,7 +138,6 @@ def _provider_model(situation: Situation, kept: Kept, *, int16: bool) -> Provide
 def _evidence(model: ModelProto, situation: Situation, kept: Kept) -> Evidence:
     """What the user's data tells; nothing where it does not fit, which the judging of numbers says."""
     from deploykit.deciding.entry_values import evidence_of
-    from deploykit.deciding.sampling import samples_of
     from deploykit.quantization.conclusions import Evidence
 
     try:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from deploykit.encodings.values import Affine, EncodingSet
+from deploykit.graph.element_types import LARGEST_FLOAT16
 from deploykit.graph.facts import GraphFacts, NodeFact
 from deploykit.graph.graph_copy import GraphCopy
 from deploykit.graph.intervals import ANYTHING, Interval, graph_bounds
@@ -205,7 +206,7 @@ def only_masks(facts: GraphFacts, tensor: str, reach: Reach) -> bool:
 
     On every path only Add, Where and what moves values lies between; positive values of that size are no mask.
     """
-    if reach.low >= 0 or reach.high > -reach.low or reach.high > _MODEST:
+    if reach.low >= 0 or reach.high > -reach.low or reach.high > LARGEST_FLOAT16:
         return False
     todo, seen = [tensor], {tensor}
     while todo:
@@ -222,10 +223,6 @@ def only_masks(facts: GraphFacts, tensor: str, reach: Reach) -> bool:
             seen.update(fresh)
             todo += fresh
     return True
-
-
-_MODEST = 65504.0
-"""What float16 holds: beside a mask, ordinary values are far smaller."""
 
 
 def saturates(facts: GraphFacts, tensor: str) -> bool:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from onnx import helper
+
 from deploykit.graph.graph_copy import GraphCopy
 from deploykit.graph.nodes import label
 from deploykit.graph.ops import is_standard
@@ -41,7 +43,6 @@ def match(model: ModelProto) -> MatchResult:
 
 def apply(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult) -> Rewritten:
     """One Div for each pair, under the product's names."""
-    from onnx import helper
 
     graph = GraphCopy(model)
     gone: list[NodeProto] = []

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from onnx import helper
 
 from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.graph.broadcasts import Repeated, repeated_before_norm
@@ -79,7 +80,6 @@ def _repeated(graph: GraphCopy, found: Repeated) -> str:
 
 def _tiled(graph: GraphCopy, found: Repeated, made: str) -> list[NodeProto]:
     """The computed operand brought to the rank of the result, and repeated. (An Expand is computed wrong as well.)"""
-    from onnx import helper
 
     full = (1,) * (len(found.shape) - len(found.given)) + found.given
     times = [wanted // given for wanted, given in zip(found.shape, full, strict=True)]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from onnx import helper
 
 from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.graph.graph_copy import GraphCopy, copy_of
@@ -179,7 +180,6 @@ def apply_fusion(
 
 def _nodes(graph: GraphCopy, found: _Found, op_type: str) -> list[NodeProto]:
     """The operator, and the product with the factor where there is one."""
-    from onnx import helper
 
     domain = "" if graph.opset >= found.form.since else found.form.elsewhere
     if domain and not opset_of(graph.model, domain):

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from onnx import helper
 
 from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.graph.graph_copy import GraphCopy
@@ -91,7 +92,6 @@ def apply(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult
 
 
 def _rewrite(graph: GraphCopy, rows: _Rows, encodings: EncodingSet | None) -> EncodingSet | None:
-    from onnx import helper
 
     node = graph.makers[rows.output]
     source = node.input[0]

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from deploykit.findings import Severity, SubjectKind
 from deploykit.findings.rules import Found, Registry
+from deploykit.graph.fused_blocks import find_blocks
 from deploykit_ort_qnn.prepare import Draft
 
 __all__ = ["RULES"]
@@ -298,7 +299,6 @@ def check_hard_sigmoid_gate(draft: Draft) -> Iterator[Found]:
 )
 def check_reciprocal(draft: Draft) -> Iterator[Found]:
     """RMS norms with a scale whose inner nodes include a Reciprocal."""
-    from deploykit.graph.fused_blocks import find_blocks
 
     facts = draft.situation.facts
     for block in find_blocks(facts) if draft.source == "float" else ():
