@@ -208,21 +208,7 @@ def only_masks(facts: GraphFacts, tensor: str, reach: Reach) -> bool:
     """
     if reach.low >= 0 or reach.high > -reach.low or reach.high > LARGEST_FLOAT16:
         return False
-    todo, seen = [tensor], {tensor}
-    while todo:
-        name = todo.pop()
-        readers = facts.consumers_of(name)
-        if facts.tensors[name].is_output or not readers:
-            return False
-        for node in readers:
-            if node.op_type == "Softmax":
-                continue
-            if node.op_type not in _CARRIES_MASK:
-                return False
-            fresh = [out for out in node.outputs if out and out not in seen and out in facts.tensors]
-            seen.update(fresh)
-            todo += fresh
-    return True
+    return _ends_everywhere(facts, tensor, lambda node: node.op_type == "Softmax", _CARRIES_MASK, unread=False)
 
 
 def saturates(facts: GraphFacts, tensor: str) -> bool:
@@ -230,15 +216,26 @@ def saturates(facts: GraphFacts, tensor: str) -> bool:
 
     On the way only ops that carry an infinity through unchanged in meaning; a graph output counts as harm.
     """
+    return _ends_everywhere(facts, tensor, _saturates, _CARRIES_INFINITY, unread=True)
+
+
+def _ends_everywhere(
+    facts: GraphFacts, tensor: str, ends: Callable[[NodeFact], bool], carrying: frozenset[str], *, unread: bool
+) -> bool:
+    """True when every path from the tensor comes to a node where it ``ends``, over ``carrying`` operators only.
+
+    A graph output is no such end; ``unread`` is the answer where a path comes to a tensor that nothing reads.
+    """
     todo, seen = [tensor], {tensor}
     while todo:
         name = todo.pop()
-        if facts.tensors[name].is_output:
+        readers = facts.consumers_of(name)
+        if facts.tensors[name].is_output or not (readers or unread):
             return False
-        for node in facts.consumers_of(name):
-            if _saturates(node):
+        for node in readers:
+            if ends(node):
                 continue
-            if node.op_type not in _CARRIES_INFINITY:
+            if node.op_type not in carrying:
                 return False
             fresh = [out for out in node.outputs if out and out not in seen and out in facts.tensors]
             seen.update(fresh)

@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from deploykit.graph.graph_copy import GraphCopy
-from deploykit.graph.intervals import ANYTHING, Interval, graph_bounds
+from deploykit.graph.intervals import ANYTHING, Interval
 from deploykit.graph.nodes import attribute, label
-from deploykit.quantization.entries import encoded_bounds, keep_entries
 from deploykit.rewrites.contract import MatchResult, NoMatchError, Refusal, Rewritten, Site, Transform
+from deploykit.rewrites.smaller_constants import shrink_constants
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
@@ -119,19 +119,7 @@ def _wholly_masked(value: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
 
 def apply(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult) -> Rewritten:
     """Raise every masked value to the largest one that still gives zero, and say what the sums can then hold."""
-    graph = GraphCopy(model)
-    passed = {name for site in matched.sites for name in site.tensors}
-    known = {name: value for name, value in encoded_bounds(encodings).items() if name not in passed}
-    before = graph_bounds(graph, known)
-    notes = [_bound(graph, site.data, before) for site in matched.sites]
-    after = graph_bounds(graph, known)
-    return Rewritten(
-        model=graph.model,
-        encodings=keep_entries(encodings, graph),
-        touched=frozenset(passed),
-        ranges={name: after[name] for name in passed if all(math.isfinite(end) for end in after[name])},
-        notes=tuple(notes),
-    )
+    return shrink_constants(model, encodings, matched, lambda graph, site, before: _bound(graph, site.data, before))
 
 
 def _bound(graph: GraphCopy, mask: _Mask, bounds: Mapping[str, Interval]) -> str:

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deploykit.graph.graph_copy import GraphCopy
-from deploykit.graph.intervals import ANYTHING, Interval, clip_bounds, graph_bounds
+from deploykit.graph.intervals import ANYTHING, Interval, clip_bounds
 from deploykit.graph.nodes import attribute, label
 from deploykit.graph.ops import ROLES, Trait, data_outputs, is_standard, ops
-from deploykit.quantization.entries import encoded_bounds, keep_entries
 from deploykit.rewrites.contract import MatchResult, NoMatchError, Refusal, Rewritten, Site, Transform
+from deploykit.rewrites.smaller_constants import shrink_constants
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
@@ -142,18 +142,8 @@ def _saturation(graph: GraphCopy, node: NodeProto, name: str) -> Interval | None
 
 def apply(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult) -> Rewritten:
     """Clamp every site; bounds of what the constants reach are proven from the encodings where these exist."""
-    graph = GraphCopy(model)
-    passed = {name for site in matched.sites for name in site.tensors}
-    known = {name: value for name, value in encoded_bounds(encodings).items() if name not in passed}
-    before = graph_bounds(graph, known)
-    notes = [_clamp(graph, site.data[0], site.data[1], before) for site in matched.sites]
-    after = graph_bounds(graph, known)
-    return Rewritten(
-        model=graph.model,
-        encodings=keep_entries(encodings, graph),
-        touched=frozenset(passed),
-        ranges={name: after[name] for name in passed if all(math.isfinite(end) for end in after[name])},
-        notes=tuple(notes),
+    return shrink_constants(
+        model, encodings, matched, lambda graph, site, before: _clamp(graph, site.data[0], site.data[1], before)
     )
 
 
