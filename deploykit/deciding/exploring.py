@@ -43,6 +43,7 @@ def explore(ground: Ground, support: MixedSupport, *, mixed: str, tell: Callable
         tell("simulating the encodings as they are")
         reference = simulated(ground)
     reference_db = float("nan") if reference is None else reference.overall_db
+    is_right = reference is not None and reference.right is True
     built: list[Prepared] = []
     skipped: dict[str, str] = {}
     proven = False
@@ -59,7 +60,11 @@ def explore(ground: Ground, support: MixedSupport, *, mixed: str, tell: Callable
         made = builders[identity]()
         if made is not None:
             built.append(replace(made, way=_limited(made.way, support)))
-            proven = proven or is_proven(built[-1].way, reference_db) or _is_meant(built[-1].way, ground)
+            proven = (
+                proven
+                or is_proven(built[-1].way, reference_db, reference_right=is_right)
+                or _is_meant(built[-1].way, ground)
+            )
     choice = _choose([item.way for item in built], ground, support, reference_db, mixed)
     listed = tuple(Way(id=identity, kind="", unavailable=why) for identity, why in skipped.items())
     verdicts = {**skipped, **choice.verdicts}

@@ -23,6 +23,9 @@ _TIE_DB = 1.0
 _ENOUGH_DB = 80.0
 """Better than this no application notices: what is above is no reason to change more of a model."""
 
+_BEYOND_DOUBT_DB = 70.0
+"""What 16-bit integers reach where nothing is lost."""
+
 _SMALL_LOSS_DB = 3.0
 """What may be lost against the encodings' own simulation before float16 is worth its risks."""
 
@@ -86,13 +89,14 @@ class Choice:
         return [{**way.to_json(), "won": way.id == won, "why": self.verdicts[way.id]} for way in self.ways]
 
 
-def is_proven(way: Way, reference_db: float) -> bool:
+def is_proven(way: Way, reference_db: float, *, reference_right: bool) -> bool:
     """True for an integer way that is right and as good as the encodings' own simulation: no other is needed.
 
-    That simulation holds what was meant as float in float, so reaching it costs nothing against float16 either; ways
-    that change more of the user's model for a better number than he asked for are not built.
+    That simulation holds what was meant as float in float, so reaching it costs nothing against float16 either. Where
+    it is not right itself it is no measure, and a way must be beyond doubt.
     """
-    reaches = way.overall_db >= min(reference_db, _ENOUGH_DB) - _EQUAL_DB
+    wanted = min(reference_db, _ENOUGH_DB) if reference_right else _BEYOND_DOUBT_DB
+    reaches = way.overall_db >= wanted - _EQUAL_DB
     return way.kind == "integer" and way.right is True and not way.unavailable and reaches
 
 

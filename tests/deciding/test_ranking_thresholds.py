@@ -80,7 +80,12 @@ def test_of_two_equals_fewer_borders_and_segments_win(one: dict[str, int], other
     ],
 )
 def test_what_is_proven(changes: dict[str, Any], reference: float, proven: bool) -> None:
-    assert is_proven(replace(at(60.0, right=True), **changes), reference) is proven
+    assert is_proven(replace(at(60.0, right=True), **changes), reference, reference_right=True) is proven
+
+
+@pytest.mark.parametrize(("db", "proven"), [(69.9, False), (69.96, True), (75.0, True)])
+def test_a_reference_that_is_wrong_is_no_measure(db: float, proven: bool) -> None:
+    assert is_proven(at(db, right=True), 8.0, reference_right=False) is proven
 
 
 def test_where_nobody_meant_float16_unjudged_ways_stay_integer() -> None:

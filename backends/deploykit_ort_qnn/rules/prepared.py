@@ -299,7 +299,6 @@ def check_hard_sigmoid_gate(draft: Draft) -> Iterator[Found]:
 )
 def check_reciprocal(draft: Draft) -> Iterator[Found]:
     """RMS norms with a scale whose inner nodes include a Reciprocal."""
-
     facts = draft.situation.facts
     for block in find_blocks(facts) if draft.source == "float" else ():
         inner = [facts.nodes[index] for index in block.nodes]
