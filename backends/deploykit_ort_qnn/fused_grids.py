@@ -15,6 +15,7 @@ from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.graph.collect import collect_facts
 from deploykit.graph.facts import GraphFacts
 from deploykit.graph.loading import wrap_proto
+from deploykit.graph.parameters import bias_after_matmul
 from deploykit.quantization.absorption import absorbing_fusions
 from deploykit.quantization.conclusions import Evidence
 from deploykit.quantization.inferring import infer_entries
@@ -42,7 +43,7 @@ def fused_grids(
     facts = collect_facts(wrap_proto(model, path=Path("model.onnx")))
     missing: dict[str, list[str]] = {}
     for name, fusion in absorbing_fusions(facts, encodings).items():
-        if name in fusion.inside and facts.tensors[name].is_float:
+        if name in fusion.inside and facts.tensors[name].is_float and not _before_bias(facts, name):
             missing.setdefault(fusion.result, []).append(name)
     missing = {result: names for result, names in missing.items() if _can_be_integer(facts, encodings, result, names)}
     if not missing:
@@ -56,6 +57,12 @@ def fused_grids(
         return encodings, ()
     entries = {name: inferred.encodings.entries[name] for name in made}
     return replace(encodings, entries={**encodings.entries, **entries}), tuple(made)
+
+
+def _before_bias(facts: GraphFacts, name: str) -> bool:
+    """True between a MatMul and the Add of its bias: ONNX Runtime makes one layer of the two, with the exact sum."""
+    maker = facts.producer_of(name)
+    return maker is not None and bias_after_matmul(facts, maker) is not None
 
 
 def _can_be_integer(facts: GraphFacts, encodings: EncodingSet, result: str, names: list[str]) -> bool:

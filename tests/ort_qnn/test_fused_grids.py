@@ -1,0 +1,35 @@
+"""Which tensors inside fused operators get a grid, and which the provider folds away by itself."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from deploykit.contract.tiny_graphs import TinyGraph
+from deploykit.encodings.values import Affine, Encoding, EncodingSet
+from deploykit_ort_qnn.fused_grids import fused_grids
+
+GRID = Affine(bits=8, signed=False, scale=np.asarray(0.05), zero_point=np.asarray(128.0), symmetric=False, placed=True)
+
+
+def _given(*names: str) -> EncodingSet:
+    return EncodingSet(version="2.0.0", entries={name: Encoding(name=name, value=GRID) for name in names})
+
+
+def test_a_product_before_its_bias_gets_none() -> None:
+    """ONNX Runtime makes one layer of MatMul and bias; a grid between them would round what that layer adds exactly."""
+    graph = TinyGraph()
+    product = graph.op("MatMul", [graph.input("x", (1, 4)), graph.stored("w", np.eye(4))], "product")
+    model = graph.model(graph.op("Add", [product, graph.stored("bias", np.ones(4))], "y"))
+    encodings, made = fused_grids(model, _given("x", "w", "y"), None)
+    assert made == ()
+    assert "product" not in encodings.entries
+
+
+def test_what_leads_to_a_prelu_gets_one() -> None:
+    graph = TinyGraph()
+    weight = graph.stored("w", np.full((4, 3, 1, 1), 0.1))
+    convolved = graph.op("Conv", [graph.input("x", (1, 3, 8, 8)), weight], "convolved")
+    model = graph.model(graph.op("PRelu", [convolved, graph.stored("slope", np.full((4, 1, 1), 0.25))], "y"))
+    encodings, made = fused_grids(model, _given("x", "w", "y", "slope"), None)
+    assert made == ("convolved",)
+    assert isinstance(encodings.entries["convolved"].value, Affine)
