@@ -43,7 +43,7 @@ def fused_grids(
     facts = collect_facts(wrap_proto(model, path=Path("model.onnx")))
     missing: dict[str, list[str]] = {}
     for name, fusion in absorbing_fusions(facts, encodings).items():
-        if name in fusion.inside and facts.tensors[name].is_float and not _before_bias(facts, name):
+        if name in fusion.inside and facts.tensors[name].is_float and not _before_bias(facts, encodings, name):
             missing.setdefault(fusion.result, []).append(name)
     missing = {result: names for result, names in missing.items() if _can_be_integer(facts, encodings, result, names)}
     if not missing:
@@ -59,10 +59,12 @@ def fused_grids(
     return replace(encodings, entries={**encodings.entries, **entries}), tuple(made)
 
 
-def _before_bias(facts: GraphFacts, name: str) -> bool:
-    """True between a MatMul and the Add of its bias: ONNX Runtime makes one layer of the two, with the exact sum."""
+def _before_bias(facts: GraphFacts, encodings: EncodingSet, name: str) -> bool:
+    """True between a MatMul and an int32 bias: ONNX Runtime makes one layer of the two, with the exact sum."""
     maker = facts.producer_of(name)
-    return maker is not None and bias_after_matmul(facts, maker) is not None
+    bias = None if maker is None else bias_after_matmul(facts, maker)
+    entry = None if bias is None else encodings.get(bias)
+    return entry is not None and isinstance(entry.value, Affine) and entry.value.bits == 32
 
 
 def _can_be_integer(facts: GraphFacts, encodings: EncodingSet, result: str, names: list[str]) -> bool:
