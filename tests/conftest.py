@@ -10,8 +10,6 @@ import numpy as np
 import onnx
 import pytest
 
-from deploykit.contract.sample_detectors import decoder_detector as build_detector
-from deploykit.contract.sample_detectors import decoder_feeds
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.findings import Finding
 from deploykit.graph import load_model, wrap_proto
@@ -19,6 +17,8 @@ from deploykit.graph.collect import collect_facts
 from deploykit.graph.facts import GraphFacts
 from deploykit.numerics.sessions import Session
 from deploykit.quantization.new_grids import GridKind, affine_for_range
+from sample_models.detectors import decoder_detector as build_detector
+from sample_models.detectors import decoder_feeds
 
 AIMET = Path(__file__).parent / "data" / "aimet"
 
@@ -81,7 +81,7 @@ class Detector:
 
 @pytest.fixture(scope="session")
 def decoder_detector() -> Detector:
-    """The detector of ``deploykit.contract.sample_detectors``; ``feeds`` were not used for calibration."""
+    """The detector of ``sample_models.detectors``; ``feeds`` were not used for calibration."""
     model = build_detector()
     calibration = decoder_feeds(4)
     return Detector(

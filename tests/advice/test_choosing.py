@@ -12,9 +12,9 @@ import onnx
 import pytest
 
 import deploykit
-from deploykit.contract.tiny_graphs import TinyGraph
 from deploykit.numerics.sessions import Session
 from deploykit.rewrites.contract import transform_names
+from sample_models.tiny_graphs import TinyGraph
 
 OPEN, CHOICE = "deciding/test_open_tensors.py", "deciding/test_choice.py"
 Way = Callable[[Any], Any]

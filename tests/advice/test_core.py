@@ -15,8 +15,8 @@ import pytest
 from onnx import TensorProto, helper, inliner, numpy_helper
 
 import deploykit
-from deploykit.contract.sample_models import conv_net, save_with_external_data
 from deploykit.encodings.values import Float
+from sample_models.networks import conv_net, save_with_external_data
 
 GRAPHS, ENCODINGS = "graph/test_graph_rules.py", "quantization/test_encoding_rules.py"
 SIDES = "numerics/test_comparison.py"

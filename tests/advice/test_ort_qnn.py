@@ -9,8 +9,8 @@ from typing import Any
 
 import onnx
 
-from deploykit.contract.sample_models import attention_net
 from deploykit.deciding.pipeline import make_plan
+from sample_models.networks import attention_net
 
 UNCHECKED = (("vtcm_mb", "1"),)
 RULES = "ort_qnn/test_rules.py"

@@ -11,9 +11,9 @@ import numpy as np
 import onnx
 import pytest
 
-from deploykit.contract.sample_detectors import decoder_detector
-from deploykit.contract.sample_models import attention_net, linear3d_net
 from deploykit.findings import Finding
+from sample_models.detectors import decoder_detector
+from sample_models.networks import attention_net, linear3d_net
 
 ZOO = Path(__file__).parents[1] / "data/zoo"
 AIMET = ZOO.parent / "aimet"

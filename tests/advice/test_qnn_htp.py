@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from deploykit.contract.sample_models import conv_net, huge_constant_net
 from deploykit.deciding.pipeline import make_plan
 from deploykit.findings import Confidence
 from deploykit.tables.devices import Fact
+from sample_models.networks import conv_net, huge_constant_net
 
 ROUTES, TARGETS = "qnn_htp/test_rules.py", "qualcomm/test_target_rules.py"
 Way = Callable[[Any], Any]

@@ -11,8 +11,8 @@ import onnx
 import onnxruntime
 import pytest
 
-from deploykit.contract import sample_models as models
 from deploykit.graph import load_model
+from sample_models import networks as models
 
 BUILDERS: list[Callable[[], onnx.ModelProto]] = [
     models.attention_net,

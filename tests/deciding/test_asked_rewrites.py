@@ -12,8 +12,8 @@ import pytest
 from deploykit.cli import cli
 from deploykit.cli.frame import run
 from deploykit.contract.backend import Request
-from deploykit.contract.tiny_graphs import TinyGraph
 from deploykit.deciding.pipeline import make_package, make_plan
+from sample_models.tiny_graphs import TinyGraph
 
 
 def linear(folder: Path) -> Path:

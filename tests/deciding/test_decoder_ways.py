@@ -12,7 +12,6 @@ import onnx
 import pytest
 
 from deploykit.contract.backend import MixedSupport
-from deploykit.contract.tiny_graphs import TinyGraph
 from deploykit.deciding.entry_values import observed_ranges
 from deploykit.deciding.exploring import Explored, explore
 from deploykit.deciding.rewriting import SAFE_REWRITES, rewrite
@@ -26,6 +25,7 @@ from deploykit.numerics.samples.labels import Label
 from deploykit.numerics.simulation import simulate
 from deploykit.quantization.new_grids import GridKind, affine_for_range
 from deploykit.rewrites.contract import load_transform
+from sample_models.tiny_graphs import TinyGraph
 
 WIDTH, SIDE, CLASSES, QUERIES, LAYERS = 16, 8, 5, 10, 2
 HUGE = 3.4e38

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deploykit.contract.tiny_graphs import TinyGraph
 from deploykit.deciding.entry_values import evidence_of, observed_ranges
 from deploykit.deciding.rewriting import facts_of
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
@@ -16,6 +15,7 @@ from deploykit.numerics.samples.gathering import InputSource, Samples
 from deploykit.numerics.samples.labels import Label
 from deploykit.quantization.inferring import infer_entries
 from deploykit.quantization.new_grids import GridKind, affine_for_range, usual_grid
+from sample_models.tiny_graphs import TinyGraph
 
 
 @settings(max_examples=100, deadline=None)

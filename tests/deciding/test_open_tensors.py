@@ -13,7 +13,6 @@ import pytest
 
 from deploykit.contract.backend import Request
 from deploykit.contract.kept import Kept
-from deploykit.contract.tiny_graphs import TinyGraph
 from deploykit.deciding.choice import Chosen, choose_way
 from deploykit.deciding.reading import read_situation
 from deploykit.deciding.rules import RULES as CHOICE_RULES
@@ -21,6 +20,7 @@ from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.encodings.writing import write_encodings
 from deploykit.findings import Finding, Severity
 from deploykit.quantization.new_grids import GridKind, affine_for_range
+from sample_models.tiny_graphs import TinyGraph
 
 SIZES = {"cast", "row", "scale"}
 

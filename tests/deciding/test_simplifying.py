@@ -13,10 +13,10 @@ import pytest
 from deploykit import api
 from deploykit.contract.backend import Request
 from deploykit.contract.kept import Kept
-from deploykit.contract.tiny_graphs import TinyGraph
 from deploykit.deciding.reading import read_situation
 from deploykit.deciding.simplifying import STRUCTURAL_REWRITES, simplify
 from deploykit.findings import Finding, Severity, Subject, SubjectKind
+from sample_models.tiny_graphs import TinyGraph
 
 DETR = Path(__file__).parents[1] / "data" / "zoo" / "detr"
 TARGETS = [("qnn-htp", "sm8650", "2.33"), ("qnn-htp", "sm8650", "2.44"), ("ort-qnn", "sm8650", None)]

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from deploykit.contract.sample_models import attention_net, dynamic_net, save_with_external_data
 from deploykit.graph import load_model, wrap_proto
 from deploykit.graph.collect import collect_facts, constant_range, constant_value
 from deploykit.graph.facts import GraphFacts, TensorRole
+from sample_models.networks import attention_net, dynamic_net, save_with_external_data
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 PATH = Path("m.onnx")

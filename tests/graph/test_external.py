@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from deploykit.contract.sample_models import attention_net, conv_net, save_model, save_with_external_data
 from deploykit.errors import InputError, UsageError
 from deploykit.graph import iter_weights, load_model, weight, wrap_proto
+from sample_models.networks import attention_net, conv_net, save_model, save_with_external_data
 
 
 def external(**entries: str) -> onnx.ModelProto:

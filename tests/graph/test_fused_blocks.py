@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from deploykit.contract.tiny_graphs import TinyGraph
 from deploykit.graph import load_model, wrap_proto
 from deploykit.graph.collect import collect_facts
 from deploykit.graph.facts import GraphFacts
 from deploykit.graph.fused_blocks import Block, find_blocks
+from sample_models.tiny_graphs import TinyGraph
 
 ZOO = Path(__file__).parents[1] / "data" / "zoo"
 

@@ -13,11 +13,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from deploykit.contract.sample_models import conv_net, dynamic_net, save_model
 from deploykit.findings import Finding
 from deploykit.graph import wrap_proto
 from deploykit.graph.collect import collect_facts
 from deploykit.graph.rules import RULES as GRAPH_RULES
+from sample_models.networks import conv_net, dynamic_net, save_model
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 

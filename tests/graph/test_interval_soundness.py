@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import ModelProto
 
-from deploykit.contract.tiny_graphs import TinyGraph
 from deploykit.graph.graph_copy import GraphCopy
 from deploykit.graph.intervals import graph_bounds
 from deploykit.numerics.sessions import Session
+from sample_models.tiny_graphs import TinyGraph
 
 SHAPE = (2, 3, 4)
 TOLERANCE = 1e-4

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from deploykit.contract.tiny_graphs import TinyGraph
 from deploykit.graph import load_model
 from deploykit.graph.graph_copy import GraphCopy
 from deploykit.graph.intervals import Interval, graph_bounds
+from sample_models.tiny_graphs import TinyGraph
 
 ZOO = Path(__file__).parents[1] / "data" / "zoo"
 

@@ -18,10 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from deploykit.contract.sample_models import conv_net
 from deploykit.errors import InputError
 from deploykit.graph import load_model, wrap_proto
 from deploykit.graph.wire import WireError, scan
+from sample_models.networks import conv_net
 
 WHOLE = conv_net().SerializeToString()
 TEXT_FORM = b"ir_version: 8\ngraph {\n}\n"

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import onnx
 
-from deploykit.contract.sample_models import conv_net, dynamic_net
 from deploykit.graph import load_model, wrap_proto
 from deploykit.graph.collect import collect_facts
 from deploykit.graph.facts import GraphFacts, NodeFact, TensorFact, TensorRole
 from deploykit.graph.inventory import control_flow_nodes, float_tensors
 from deploykit.graph.settings import is_setting, setting_of
 from deploykit.graph.shapes import dynamic_inputs, dynamic_tensors, shape_text, tensor_bytes
+from sample_models.networks import conv_net, dynamic_net
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 

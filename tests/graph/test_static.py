@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from deploykit.contract.tiny_graphs import TinyGraph
 from deploykit.deciding.segment_proof import prove_chain
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.graph.collect import collect_facts
@@ -19,6 +18,7 @@ from deploykit.quantization.borders import find_borders
 from deploykit.quantization.float_propagation import predict_float_set
 from deploykit.quantization.segmentation import split_model
 from deploykit.quantization.segments import SegmentCosts, partition
+from sample_models.tiny_graphs import TinyGraph
 
 
 def _model() -> onnx.ModelProto:

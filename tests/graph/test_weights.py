@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from deploykit.contract.tiny_graphs import TinyGraph
 from deploykit.graph import load_model
 from deploykit.graph.weights import load_small_weights, load_weights
 from deploykit.numerics.sessions import Session
 from deploykit.rewrites.contract import load_transform
+from sample_models.tiny_graphs import TinyGraph
 
 
 def _external(folder: Path) -> Path:

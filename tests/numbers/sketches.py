@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx
 
-from deploykit.contract.tiny_graphs import TinyGraph
+from sample_models.tiny_graphs import TinyGraph
 
 SAMPLES = 8
 

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deploykit.contract.tiny_graphs import TinyGraph
 from deploykit.graph.facts import GraphFacts
 from deploykit.numerics.alignment import align, match_chosen, match_contents
 from deploykit.numerics.row_rules import regroup
 from deploykit.numerics.row_sets import RowSets
 from deploykit.numerics.rows import Chosen, Flat
 from deploykit.numerics.sessions import Session
+from sample_models.tiny_graphs import TinyGraph
 
 Collect = Callable[[onnx.ModelProto], GraphFacts]
 

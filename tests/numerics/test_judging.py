@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deploykit.contract.tiny_graphs import TinyGraph
 from deploykit.graph.collect import collect_facts
 from deploykit.graph.loading import wrap_proto
 from deploykit.numerics.judging import Judge, made_by
 from deploykit.numerics.sessions import Feed, Session
+from sample_models.tiny_graphs import TinyGraph
 
 ROWS, CHOSEN = 12, 6
 

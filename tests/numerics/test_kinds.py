@@ -7,10 +7,10 @@ from collections.abc import Callable
 import onnx
 import pytest
 
-from deploykit.contract.tiny_graphs import TinyGraph
 from deploykit.graph.facts import GraphFacts
 from deploykit.numerics.detection_sets import detection_sets
 from deploykit.numerics.kinds import OutputKind, kind_of, pieces_of
+from sample_models.tiny_graphs import TinyGraph
 
 Collect = Callable[[onnx.ModelProto], GraphFacts]
 

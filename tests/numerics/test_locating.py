@@ -15,8 +15,6 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from deploykit.cli.locate import command
-from deploykit.contract.sample_detectors import UNREACHABLE
-from deploykit.contract.tiny_graphs import TinyGraph
 from deploykit.encodings.reading import read_encodings
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.errors import UsageError
@@ -28,6 +26,8 @@ from deploykit.numerics.probes import ModelProbe, SimulationProbe, locate_files
 from deploykit.numerics.samples.feeds import random_feeds
 from deploykit.numerics.sessions import Feed
 from deploykit.quantization.new_grids import GridKind, affine_for_range
+from sample_models.detectors import UNREACHABLE
+from sample_models.tiny_graphs import TinyGraph
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 

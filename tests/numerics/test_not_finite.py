@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from deploykit.contract.tiny_graphs import TinyGraph
 from deploykit.graph.facts import GraphFacts
 from deploykit.numerics.output_judging import OutputJudge
 from deploykit.numerics.verdicts import Verdict
+from sample_models.tiny_graphs import TinyGraph
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deploykit.contract.tiny_graphs import TinyGraph
 from deploykit.encodings.reading import read_encodings
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
 from deploykit.errors import InputError
@@ -22,6 +21,7 @@ from deploykit.numerics.samples.feeds import random_feeds
 from deploykit.numerics.sessions import Session
 from deploykit.numerics.simulation import Simulator, simulate
 from deploykit.quantization.new_grids import GridKind, affine_for_range
+from sample_models.tiny_graphs import TinyGraph
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 RUNS = sorted(str(path.relative_to(AIMET))[: -len(".io.npz")] for path in AIMET.rglob("*.io.npz"))

@@ -12,7 +12,6 @@ import numpy as np
 import onnx
 import pytest
 
-from deploykit.contract.tiny_graphs import TinyGraph
 from deploykit.graph.facts import GraphFacts
 from deploykit.numerics.judging import Judge, OutputJudge
 from deploykit.numerics.samples.gathering import InputSource, Samples
@@ -21,6 +20,7 @@ from deploykit.numerics.sessions import Session
 from deploykit.numerics.simulation import Simulator
 from deploykit.numerics.thresholds import Against, Measure, Thresholds, limit_for, limits
 from deploykit.numerics.verdicts import NOT_JUDGED, Verdict
+from sample_models.tiny_graphs import TinyGraph
 
 Collect: TypeAlias = Callable[[onnx.ModelProto], GraphFacts]
 Outputs: TypeAlias = dict[str, np.ndarray]

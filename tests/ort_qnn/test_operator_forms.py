@@ -13,7 +13,6 @@ import pytest
 from onnx import ModelProto, numpy_helper
 
 from deploykit.contract.backend import Request
-from deploykit.contract.tiny_graphs import TinyGraph
 from deploykit.deciding.entry_values import observed_ranges
 from deploykit.deciding.pipeline import Packaged, make_package
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
@@ -25,6 +24,7 @@ from deploykit.numerics.sessions import Feed
 from deploykit.quantization.conclusions import Evidence
 from deploykit.quantization.new_grids import GridKind, affine_for_range
 from deploykit_ort_qnn.fused_grids import fused_grids
+from sample_models.tiny_graphs import TinyGraph
 
 ZOO = Path(__file__).parents[1] / "data" / "zoo"
 WIDE = GridKind(bits=16, signed=False)

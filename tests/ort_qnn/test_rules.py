@@ -15,7 +15,6 @@ import pytest
 from deploykit.contract.backend import Request
 from deploykit.contract.kept import Kept
 from deploykit.contract.plans import Plan
-from deploykit.contract.tiny_graphs import TinyGraph
 from deploykit.deciding.pipeline import make_plan
 from deploykit.deciding.reading import read_situation
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
@@ -38,6 +37,7 @@ from deploykit_ort_qnn.rules.environment import EnvironmentScope
 from deploykit_ort_qnn.rules.numerics import NumericScope
 from deploykit_ort_qnn.rules.package import PackageScope
 from deploykit_ort_qnn.schematic import Schematic, SchematicOp, SchematicOutput
+from sample_models.tiny_graphs import TinyGraph
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 Case = Callable[[], Any]

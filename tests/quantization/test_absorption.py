@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from deploykit.contract.tiny_graphs import TinyGraph
 from deploykit.encodings.reading import read_encodings
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
 from deploykit.graph import load_model, wrap_proto
@@ -18,6 +17,7 @@ from deploykit.graph.fusion import BLOCKS, PAIRS
 from deploykit.quantization.absorption import absorbing_fusions
 from deploykit.quantization.coverage import collect_coverage
 from deploykit.quantization.float_propagation import predict_float_set
+from sample_models.tiny_graphs import TinyGraph
 
 ZOO = Path(__file__).parents[1] / "data" / "zoo"
 MODELS = ("distilbert", "gru_lstm", "segformer", "superres")

@@ -11,7 +11,6 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from deploykit.contract.tiny_graphs import TinyGraph
 from deploykit.encodings.differences import diff
 from deploykit.encodings.reading import read_encodings
 from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Float
@@ -22,6 +21,7 @@ from deploykit.quantization.biases import FINEST_SCALE, derive_biases, effective
 from deploykit.quantization.completion import complete
 from deploykit.quantization.movement import copy_over_movement
 from deploykit.quantization.placement import place
+from sample_models.tiny_graphs import TinyGraph
 
 DATA = Path(__file__).parents[1] / "data"
 

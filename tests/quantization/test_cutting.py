@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from deploykit.contract.tiny_graphs import TinyGraph
 from deploykit.numerics.sessions import Session
 from deploykit.quantization.cutting import chain_models, cut_model
+from sample_models.tiny_graphs import TinyGraph
 
 
 def _names(items: object) -> list[str]:

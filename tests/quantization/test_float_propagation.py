@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deploykit.contract.tiny_graphs import TinyGraph
 from deploykit.encodings.reading import read_encodings
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
 from deploykit.graph import load_model
@@ -20,6 +19,7 @@ from deploykit.graph.facts import GraphFacts
 from deploykit.graph.loading import wrap_proto
 from deploykit.quantization.borders import find_borders, float_nodes, suggest_extensions
 from deploykit.quantization.float_propagation import FloatPrediction, predict_float_set
+from sample_models.tiny_graphs import TinyGraph
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 FLIPPED = frozenset(json.loads((AIMET / "detr" / "litemp.json").read_text())["flipped_tensors"])

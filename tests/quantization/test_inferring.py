@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from onnx import ModelProto
 
-from deploykit.contract.tiny_graphs import TinyGraph
 from deploykit.encodings.reading import read_encodings
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
 from deploykit.graph import load_model, wrap_proto
@@ -20,6 +19,7 @@ from deploykit.quantization.conclusions import Evidence, Inference, Origin
 from deploykit.quantization.inferring import infer_entries
 from deploykit.quantization.new_grids import GridKind, affine_for_range
 from deploykit.quantization.placement import place
+from sample_models.tiny_graphs import TinyGraph
 
 SIXTEEN = GridKind(bits=16, signed=False)
 

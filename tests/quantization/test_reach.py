@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from deploykit.contract.tiny_graphs import TinyGraph
 from deploykit.graph.collect import collect_facts
 from deploykit.graph.facts import GraphFacts
 from deploykit.graph.loading import wrap_proto
 from deploykit.quantization.reach import Reach, collect_reach, only_masks, saturates
+from sample_models.tiny_graphs import TinyGraph
 
 
 def facts_of(graph: TinyGraph, *outputs: str) -> GraphFacts:

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from onnx import ModelProto
 
-from deploykit.contract.tiny_graphs import TinyGraph
 from deploykit.graph import load_model, wrap_proto
 from deploykit.graph.collect import collect_facts, constant_range
 from deploykit.graph.loading import Model
 from deploykit.quantization.reach import Reach, collect_reach, only_masks, proven_bounds
+from sample_models.tiny_graphs import TinyGraph
 
 ZOO = Path(__file__).parents[1] / "data" / "zoo"
 FLOAT16 = 65504.0

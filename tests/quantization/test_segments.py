@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deploykit.contract.tiny_graphs import TinyGraph
 from deploykit.deciding.entry_values import observed_ranges
 from deploykit.deciding.segment_proof import SegmentChain, prove_chain
 from deploykit.encodings.reading import read_encodings
@@ -29,6 +28,7 @@ from deploykit.quantization.inferring import infer_entries
 from deploykit.quantization.placement import place
 from deploykit.quantization.segmentation import Segment, split_model
 from deploykit.quantization.segments import Partition, SegmentCosts, partition
+from sample_models.tiny_graphs import TinyGraph
 
 DETR = Path(__file__).parents[1] / "data" / "aimet" / "detr"
 MIXES = [

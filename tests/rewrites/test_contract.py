@@ -33,7 +33,7 @@ def test_matching_leaves_external_weights_alone(tmp_path: Path) -> None:
     import numpy as np
     import onnx
 
-    from deploykit.contract.tiny_graphs import TinyGraph
+    from sample_models.tiny_graphs import TinyGraph
 
     graph = TinyGraph()
     weight = graph.stored("weight", np.ones((64, 64)))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from deploykit.contract.tiny_graphs import TinyGraph
 from deploykit.deciding.rewriting import rewrite
 from deploykit.numerics.samples.feeds import random_feeds
 from deploykit.rewrites.contract import load_transform
+from sample_models.tiny_graphs import TinyGraph
 
 
 def inverse(graph: TinyGraph, base: str = "Sqrt") -> str:

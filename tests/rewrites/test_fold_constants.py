@@ -7,13 +7,13 @@ import onnx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deploykit.contract.tiny_graphs import TinyGraph
 from deploykit.deciding.rewriting import rewrite
 from deploykit.encodings.values import Encoding, EncodingSet
 from deploykit.numerics.samples.feeds import random_feeds
 from deploykit.numerics.sessions import Session
 from deploykit.quantization.new_grids import GridKind, affine_for_range
 from deploykit.rewrites.contract import load_transform
+from sample_models.tiny_graphs import TinyGraph
 
 TRANSFORM = load_transform("fold-constants")
 

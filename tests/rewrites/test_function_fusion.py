@@ -9,10 +9,10 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from deploykit.contract.tiny_graphs import TinyGraph
 from deploykit.deciding.rewriting import rewrite
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.rewrites.contract import load_transform
+from sample_models.tiny_graphs import TinyGraph
 
 Store = Callable[[TinyGraph, str, float], str]
 FEED = {"x": np.linspace(-6, 6, 100, dtype=np.float32).reshape(2, 50)}

@@ -7,10 +7,10 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from deploykit.contract.tiny_graphs import TinyGraph
 from deploykit.deciding.rewriting import rewrite
 from deploykit.numerics.samples.feeds import random_feeds
 from deploykit.rewrites.contract import load_transform
+from sample_models.tiny_graphs import TinyGraph
 
 CASES = [
     ("Gather", {"axis": 1}, [-1, 2, -4]),

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import onnx
 
-from deploykit.contract.tiny_graphs import TinyGraph
 from deploykit.deciding.rewriting import rewrite
 from deploykit.numerics.sessions import Session
 from deploykit.rewrites.contract import load_transform
+from sample_models.tiny_graphs import TinyGraph
 
 
 def _remainder(dtype: str, *, positive: bool) -> onnx.ModelProto:

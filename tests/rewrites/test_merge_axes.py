@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deploykit.contract.tiny_graphs import TinyGraph
 from deploykit.deciding.rewriting import rewrite
 from deploykit.encodings.values import Encoding, EncodingSet
 from deploykit.graph.shape_inference import infer
@@ -16,6 +15,7 @@ from deploykit.numerics.samples.feeds import random_feeds
 from deploykit.quantization.new_grids import GridKind, affine_for_range
 from deploykit.rewrites.contract import load_transform
 from deploykit.rewrites.merge_axes import moves
+from sample_models.tiny_graphs import TinyGraph
 
 
 @settings(max_examples=200, deadline=None)

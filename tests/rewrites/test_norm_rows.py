@@ -7,11 +7,11 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from deploykit.contract.tiny_graphs import TinyGraph
 from deploykit.deciding.rewriting import rewrite
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.numerics.samples.feeds import random_feeds
 from deploykit.rewrites.contract import load_transform
+from sample_models.tiny_graphs import TinyGraph
 
 NAME = "norm-rows"
 

@@ -6,7 +6,6 @@ import numpy as np
 import onnx
 import pytest
 
-from deploykit.contract.tiny_graphs import TinyGraph
 from deploykit.deciding.rewriting import Rewriting, rewrite
 from deploykit.encodings.values import Encoding, EncodingSet
 from deploykit.numerics.samples.feeds import random_feeds
@@ -14,6 +13,7 @@ from deploykit.numerics.sessions import Session
 from deploykit.quantization.new_grids import GridKind, affine_for_range
 from deploykit.rewrites.contract import load_transform
 from deploykit.rewrites.folding import LARGEST_BYTES
+from sample_models.tiny_graphs import TinyGraph
 
 
 def _simplified(model: onnx.ModelProto, encodings: EncodingSet | None = None) -> Rewriting:

@@ -10,10 +10,10 @@ import onnx
 import pytest
 from onnx import TensorProto, numpy_helper
 
-from deploykit.contract.tiny_graphs import TinyGraph
 from deploykit.graph import wrap_proto
 from deploykit.graph.collect import collect_facts
 from deploykit.numerics.samples.domains import Domain, input_domains
+from sample_models.tiny_graphs import TinyGraph
 
 INT64 = "int64"
 

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from deploykit.contract.tiny_graphs import TinyGraph
 from deploykit.encodings.reading import read_encodings
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
 from deploykit.errors import InputError, UsageError
@@ -28,6 +27,7 @@ from deploykit.numerics.samples.recording import record
 from deploykit.numerics.sessions import Session
 from deploykit.quantization.new_grids import GridKind, affine_for_range
 from deploykit.quantization.placement import place
+from sample_models.tiny_graphs import TinyGraph
 
 AIMET = Path(__file__).parents[2] / "data" / "aimet"
 

@@ -1,4 +1,4 @@
-"""Small models with fixed random weights, each with one property that backends must handle; for tests of plugins.
+"""Small models with fixed random weights, each with one property that backends must handle.
 
 They are built on call and never kept; nothing here runs a model.
 """
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from deploykit.contract.tiny_graphs import TinyGraph
+from sample_models.tiny_graphs import TinyGraph
 
 __all__ = [
     "attention_net",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from deploykit.contract.tiny_graphs import TinyGraph
+from sample_models.tiny_graphs import TinyGraph
 
 if TYPE_CHECKING:
     from onnx import ModelProto
