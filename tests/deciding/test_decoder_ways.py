@@ -19,12 +19,12 @@ from deploykit.deciding.ways import Ground
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.graph.collect import collect_facts
 from deploykit.graph.loading import wrap_proto
-from deploykit.numerics.samples.feeds import random_feeds
 from deploykit.numerics.samples.gathering import InputSource, Samples
 from deploykit.numerics.samples.labels import Label
 from deploykit.numerics.simulation import simulate
 from deploykit.quantization.new_grids import GridKind, affine_for_range
 from deploykit.rewrites.contract import load_transform
+from sample_models.feeds import random_feeds
 from sample_models.tiny_graphs import TinyGraph
 
 WIDTH, SIDE, CLASSES, QUERIES, LAYERS = 16, 8, 5, 10, 2

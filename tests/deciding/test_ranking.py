@@ -23,12 +23,12 @@ from deploykit.encodings.values import Affine
 from deploykit.findings import Confidence
 from deploykit.graph import load_model
 from deploykit.graph.collect import collect_facts
-from deploykit.numerics.limiting import limiting_tensors
 from deploykit.numerics.samples.gathering import InputSource, Samples
 from deploykit.numerics.samples.labels import Label
 from deploykit.numerics.sessions import Feed, Session
 from deploykit.numerics.simulation import overall_sqnr_db
 from deploykit.quantization.placement import place
+from sample_models.limiting import limiting_tensors
 
 DETR = Path(__file__).parents[1] / "data" / "aimet" / "detr"
 

@@ -13,11 +13,11 @@ from deploykit.graph.collect import collect_facts
 from deploykit.graph.facts import GraphFacts, TensorRole
 from deploykit.graph.loading import wrap_proto
 from deploykit.graph.static import static_nodes, static_tensors, with_static
-from deploykit.numerics.samples.feeds import random_feeds
 from deploykit.quantization.borders import find_borders
 from deploykit.quantization.float_propagation import predict_float_set
 from deploykit.quantization.segmentation import split_model
 from deploykit.quantization.segments import SegmentCosts, partition
+from sample_models.feeds import random_feeds
 from sample_models.tiny_graphs import TinyGraph
 
 

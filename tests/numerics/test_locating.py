@@ -23,10 +23,10 @@ from deploykit.graph.facts import GraphFacts
 from deploykit.graph.loading import wrap_proto
 from deploykit.numerics.locating import SESSIONS, Located, locate
 from deploykit.numerics.probes import ModelProbe, SimulationProbe, locate_files
-from deploykit.numerics.samples.feeds import random_feeds
 from deploykit.numerics.sessions import Feed
 from deploykit.quantization.new_grids import GridKind, affine_for_range
 from sample_models.detectors import UNREACHABLE
+from sample_models.feeds import random_feeds
 from sample_models.tiny_graphs import TinyGraph
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"

@@ -17,10 +17,10 @@ from deploykit.encodings.reading import read_encodings
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
 from deploykit.errors import InputError
 from deploykit.numerics.quantizers import fake_quantize
-from deploykit.numerics.samples.feeds import random_feeds
 from deploykit.numerics.sessions import Session
 from deploykit.numerics.simulation import Simulator, simulate
 from deploykit.quantization.new_grids import GridKind, affine_for_range
+from sample_models.feeds import random_feeds
 from sample_models.tiny_graphs import TinyGraph
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"

@@ -21,7 +21,6 @@ from deploykit.contract.kept import Kept
 from deploykit.deciding.pipeline import Packaged, make_package, make_plan, verify
 from deploykit.deciding.reading import read_situations
 from deploykit.encodings.values import Affine
-from deploykit.numerics.samples.feeds import random_feeds
 from deploykit.numerics.samples.labels import Label
 from deploykit.packages.building import build_package
 from deploykit.quantization.extract_qdq import extract_qdq
@@ -33,6 +32,7 @@ from deploykit_ort_qnn.emulation import Comparison, compare
 from deploykit_ort_qnn.prepare import prepare
 from deploykit_ort_qnn.provider_model import provider_model
 from deploykit_ort_qnn.rules.numerics import RULES as NUMERIC_RULES
+from sample_models.feeds import random_feeds
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 

@@ -19,7 +19,6 @@ from deploykit.graph import load_model
 from deploykit.graph.collect import collect_facts
 from deploykit.graph.facts import GraphFacts
 from deploykit.graph.loading import wrap_proto
-from deploykit.numerics.samples.feeds import random_feeds
 from deploykit.numerics.sessions import Session
 from deploykit.numerics.simulation import compare_outputs
 from deploykit.quantization.borders import float_nodes
@@ -28,6 +27,7 @@ from deploykit.quantization.inferring import infer_entries
 from deploykit.quantization.placement import place
 from deploykit.quantization.segmentation import Segment, split_model
 from deploykit.quantization.segments import Partition, SegmentCosts, partition
+from sample_models.feeds import random_feeds
 from sample_models.tiny_graphs import TinyGraph
 
 DETR = Path(__file__).parents[1] / "data" / "aimet" / "detr"

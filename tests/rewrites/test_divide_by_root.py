@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from deploykit.deciding.rewriting import rewrite
-from deploykit.numerics.samples.feeds import random_feeds
 from deploykit.rewrites.contract import load_transform
+from sample_models.feeds import random_feeds
 from sample_models.tiny_graphs import TinyGraph
 
 

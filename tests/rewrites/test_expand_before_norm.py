@@ -9,8 +9,8 @@ from onnx import numpy_helper
 
 from deploykit.deciding.rewriting import rewrite
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
-from deploykit.numerics.samples.feeds import random_feeds
 from deploykit.rewrites.contract import load_transform
+from sample_models.feeds import random_feeds
 from sample_models.tiny_graphs import TinyGraph
 
 NAME = "expand-before-norm"

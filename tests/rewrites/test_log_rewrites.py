@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from deploykit.deciding.rewriting import difference_in_ulps, rewrite
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.graph.graph_copy import GraphCopy
-from deploykit.numerics.samples.feeds import random_feeds
 from deploykit.numerics.sessions import Session
 from deploykit.quantization.new_grids import GridKind, affine_for_range
 from deploykit.rewrites.contract import load_transform
+from sample_models.feeds import random_feeds
 from sample_models.tiny_graphs import TinyGraph
 
 RATIO = load_transform("log-of-ratio")

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from deploykit.deciding.rewriting import rewrite
 from deploykit.encodings.values import Encoding, EncodingSet
 from deploykit.graph.shape_inference import infer
-from deploykit.numerics.samples.feeds import random_feeds
 from deploykit.quantization.new_grids import GridKind, affine_for_range
 from deploykit.rewrites.contract import load_transform
 from deploykit.rewrites.merge_axes import moves
+from sample_models.feeds import random_feeds
 from sample_models.tiny_graphs import TinyGraph
 
 

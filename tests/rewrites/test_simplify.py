@@ -8,11 +8,11 @@ import pytest
 
 from deploykit.deciding.rewriting import Rewriting, rewrite
 from deploykit.encodings.values import Encoding, EncodingSet
-from deploykit.numerics.samples.feeds import random_feeds
 from deploykit.numerics.sessions import Session
 from deploykit.quantization.new_grids import GridKind, affine_for_range
 from deploykit.rewrites.contract import load_transform
 from deploykit.rewrites.folding import LARGEST_BYTES
+from sample_models.feeds import random_feeds
 from sample_models.tiny_graphs import TinyGraph
 
 

@@ -29,15 +29,6 @@ class Limit:
     without_db: float
     gain_db: float
 
-    def to_json(self) -> dict[str, Any]:
-        """The published shape."""
-        return {
-            "tensor": self.tensor,
-            "dtype": self.dtype,
-            "without_db": round(self.without_db, 3),
-            "gain_db": round(self.gain_db, 3),
-        }
-
 
 def limiting_tensors(
     model: ModelProto,
