@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["Draft", "Source", "prepare", "wheel_for"]
 
 Source = Literal["encodings", "qdq", "float"]
-_INTEGER = ("w8a8", "w8a16", "w4a8", "w4a16", "w16a16", "int8", "int16")
+_INTEGER = ("w8a8", "w8a16", "w4a8", "w4a16", "w16a16")
 _MOST_BYTES = 1_800_000_000
 
 
@@ -100,12 +100,22 @@ def prepare(situation: Situation, kept: Kept) -> Draft:
         soc_model=soc if isinstance(soc, int) else None,
         fp16=None if fp16 is None else bool(fp16.value),
         source=source,
-        precision=request.precision or "",
+        precision=_precision(request.precision, source),
         chosen=choose_options(request.options, wheel.version),
         prepared=None if source == "float" else _provider_model(situation, kept, int16=has("matmul_16bit", device)),
         lint=(*run_lint(situation, PROVIDER), *FLOAT16_RULES.run(_float16_plan(situation, source))),
         options=request.adapter_options,
     )
+
+
+def _precision(asked: str | None, source: Source) -> str:
+    """The precision by name; UsageError for one that the provider's compiler cannot be asked for."""
+    if asked not in (None, "fp16", *_INTEGER):
+        known = ", ".join(("fp16", *_INTEGER))
+        raise UsageError(f"--precision {asked}: not a precision of ort-qnn", next=f"one of {known}")
+    if asked == "fp16" and source == "qdq":
+        raise UsageError("--precision fp16: the model holds Q/DQ nodes", next="give the float model, or no --precision")
+    return asked or ""
 
 
 def _float16_plan(situation: Situation, source: Source) -> Float16Plan:

@@ -155,8 +155,8 @@ def draft_of(situation: Situation) -> Draft:
 
 def _intent(situation: Situation, before: FloatPrediction | None) -> Intent:
     precision = situation.request.precision
+    _refuse_unknown(precision)
     if situation.encodings is not None and before is not None:
-        _refuse_contradiction(precision)
         if all(isinstance(entry.value, Float) for entry in situation.encodings):
             return _PRECISIONS.get(precision or "fp16", Intent.FLOAT16)
         return Intent.MIXED if before.intended else Intent.INTEGER
@@ -164,18 +164,13 @@ def _intent(situation: Situation, before: FloatPrediction | None) -> Intent:
         return _PRECISIONS[precision]
     if precision in _CALIBRATED:
         return Intent.CALIBRATED
-    if precision is not None:
-        known = ", ".join((*_PRECISIONS, *_CALIBRATED))
-        raise UsageError(f"--precision {precision}: not a precision of qnn-htp", next=f"one of {known}")
     return Intent.QDQ if situation.facts.is_qdq else Intent.FLOAT16
 
 
-def _refuse_contradiction(precision: str | None) -> None:
-    if precision in (None, "fp16", "fp32"):
-        return
-    if precision in _CALIBRATED:
-        return
-    raise UsageError(f"--precision {precision}: not a precision of qnn-htp")
+def _refuse_unknown(precision: str | None) -> None:
+    if precision is not None and precision not in (*_PRECISIONS, *_CALIBRATED):
+        known = ", ".join((*_PRECISIONS, *_CALIBRATED))
+        raise UsageError(f"--precision {precision}: not a precision of qnn-htp", next=f"one of {known}")
 
 
 def _widths(situation: Situation) -> Widths:

@@ -72,6 +72,9 @@ RESERVED_NAMES = frozenset(spec.name for spec in CORE_OPTIONS) | {
 }
 """Names that no backend's option may have, because a command or a function of the API has them already."""
 
+_SPELLINGS = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+"""Precisions by the name of their element type."""
+
 
 def make_request(
     model: str | PathLike[str],
@@ -89,6 +92,8 @@ def make_request(
 
     values: dict[str, Any] = check_options((spec for spec in CORE_OPTIONS if spec.name != "options"), core)
     pairs = options.items() if isinstance(options, Mapping) else options
+    if values.get("precision") is not None:
+        values["precision"] = _SPELLINGS.get(values["precision"].lower(), values["precision"].lower())
     return Request(
         model=Path(model),
         target=target,

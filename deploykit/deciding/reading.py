@@ -9,6 +9,7 @@ from deploykit.contract.backend import AnyBackend, Request, Situation
 from deploykit.contract.plugins import device_named, load_backend
 from deploykit.contract.requests import checked_request
 from deploykit.contract.targets import Target
+from deploykit.deciding.asked_precision import refuse_other_precision
 from deploykit.errors import UsageError
 from deploykit.graph import load_model
 from deploykit.graph.collect import collect_facts
@@ -57,4 +58,6 @@ def _read_encodings(request: Request, facts: GraphFacts) -> EncodingSet | None:
         if request.float_tensors is not None:
             raise UsageError("--float-tensors without --encodings", next="give the encodings it belongs to")
         return None
-    return read_placed(request.encodings, facts, float_tensors=request.float_tensors)
+    encodings = read_placed(request.encodings, facts, float_tensors=request.float_tensors)
+    refuse_other_precision(request.precision, encodings, facts)
+    return encodings
