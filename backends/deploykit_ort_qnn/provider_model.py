@@ -35,7 +35,9 @@ __all__ = ["ProviderModel", "Step", "provider_model"]
 LOG_RANGE = 4.0
 """Least range of a 16-bit Log's output: below it the kernel of QAIRT 2.51 answers the range's minimum everywhere."""
 
-_STRUCTURAL = ("fold-batchnorm", "fuse-gelu", "fuse-hardswish", "fuse-layernorm", "expand-before-norm")
+_STRUCTURAL = (
+    *("fold-batchnorm", "fuse-gelu", "fuse-hardswish", "fuse-layernorm", "expand-before-norm", "longer-axes"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,6 +37,8 @@ LAYER_NORM = """g (float[1,4,8] x) => (float[1,4,8] y) {
   root = Sqrt (safe)  y = Div (centred, root) }"""
 SHUFFLE = """g (float[1,4,8,8] x) => (float[1,16,4,4] y) <int64[6] a = {1,4,4,2,4,2}, int64[4] b = {1,16,4,4}> {
   wide = Reshape (x, a)  moved = Transpose <perm = [0,1,3,5,2,4]> (wide)  y = Reshape (moved, b) }"""
+POOLED = """g (float[1,9,16] x) => (float[1,16,1,1] y) <int64[1] at = {2}> {
+  turned = Transpose <perm = [0,2,1]> (x)  image = Unsqueeze (turned, at)  y = ReduceMean <axes = [%s]> (image) }"""
 HEADS = """g (float[1,%d,16,8] q, float[1,%d,8,16] k) => (float[1,%d,16,16] y) {
   product = MatMul (q, k)  y = Softmax (product) }"""
 
@@ -103,6 +105,10 @@ CASES: dict[str, tuple[Case, Case]] = {
         {"graph": "g (float[8] x, int64[2,1] i, float[2] u) => (float[8] y) { y = ScatterND (x, i, u) }"},
     ),
     "QNN282": ({"graph": POSITIONED % "1,16,8"}, {"graph": POSITIONED % "2,16,8"}),
+    "QNN284": (
+        {"graph": POOLED % "-1,-2", "encodings": {"image": {"type": "uint16"}}},
+        {"graph": POOLED % "-1,-2", "encodings": {"image": {"type": "uint8"}}},
+    ),
     "QNN216": (
         one("MatMul (x, w)", "1,4,8", "1,4,6", stored={"w": ("float", (8, 6), 0.1)}),
         one("MatMul (x, w)", "4,8", "4,6", stored={"w": ("float", (8, 6), 0.1)}),

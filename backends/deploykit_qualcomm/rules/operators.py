@@ -1,4 +1,4 @@
-"""Lint rules about operators and their attributes. Codes QNN206, QNN208 to QNN214 and QNN282."""
+"""Lint rules about operators and their attributes. Codes QNN206, QNN208 to QNN214, QNN282 and QNN284."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from deploykit.contract.backend import Situation
 from deploykit.findings.rules import Found, Registry
 from deploykit.graph.broadcasts import repeated_before_norm
 from deploykit.graph.facts import NodeFact
+from deploykit.graph.reductions import over_short_axes
 from deploykit.tables.capabilities import Status
 from deploykit_qualcomm.rules.constraints import Refused, constraint, constraints
 from deploykit_qualcomm.rules.views import arch, at_node, nodes, quantized
@@ -59,6 +60,25 @@ def check_repeated(situation: Situation) -> Iterator[Found]:
     for found in repeated_before_norm(situation.facts):
         shape = "x".join(str(dim) for dim in found.shape)
         yield at_node(found.node, f"{found.operand} is repeated to {shape} in front of a normalization")
+
+
+@RULES.rule(
+    "QNN284",
+    "short-axis-reduced",
+    "warning",
+    what="A 16-bit mean or sum of a turned tensor is over an axis of length 1 beside longer ones.",
+    why="QAIRT 2.51 computes it wrongly (-6 to -17 dB), as the pooling of a window transformer is exported. "
+    "Over the longer axes alone it is right; so are 8 bits, float16, and what was not turned. Other releases were not "
+    "tried.",
+    fix="leave the axes of length 1 out of the reduction",
+    sources=("onnxruntime-qnn 2.7.0 (QAIRT 2.51) run on Linux x86-64: 16 forms, two lengths, three types",),
+)
+def check_short_axes(situation: Situation) -> Iterator[Found]:
+    """By shapes; the type is that of the tensor that is reduced."""
+    for found in over_short_axes(situation.facts):
+        held = quantized(situation, found.source)
+        if held is not None and held.bits == 16:
+            yield at_node(found.node, f"{found.source} ({'x'.join(map(str, found.shape))}) has an axis of length 1")
 
 
 @RULES.rule(
