@@ -10,12 +10,12 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from deploykit.contract.tiny_graphs import TinyGraph
 from deploykit.deciding.rewriting import Rewriting, rewrite
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
-from deploykit.numerics.samples.feeds import random_feeds
 from deploykit.numerics.sessions import Session
 from deploykit.rewrites.contract import load_transform
+from sample_models.feeds import random_feeds
+from sample_models.tiny_graphs import TinyGraph
 
 GRID = Affine(bits=8, signed=False, scale=np.asarray(0.05), zero_point=np.asarray(128.0))
 
