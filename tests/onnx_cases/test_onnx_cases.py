@@ -1,7 +1,7 @@
 """Every model of onnx's backend tests is judged on four routes; which are refused, and why, is written down.
 
-After a change that is wanted: ``DEPLOYKIT_WRITE_DOCS=1 pytest -m "" -n 0 tests/onnx_cases``. What counts as refused is what
-``deploykit check`` ends with status 1 or 3 for: an error that nothing handles, or a file that cannot be used.
+After a change that is wanted: ``DEPLOYKIT_WRITE_DOCS=1 pytest -m "" -n 0 tests/onnx_cases``. What counts as refused is
+what ``deploykit check`` ends with status 1 or 3 for: an error that nothing handles, or a file that cannot be used.
 """
 
 from __future__ import annotations
@@ -107,9 +107,9 @@ def _causes(of_routes: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
 HEAD = [
     "# The models of onnx's backend tests",
     "",
-    f"onnx 1.20.1 is the last release that ships them: {CASES} files, of which most hold one operator in one form. Each is",
-    "judged by `deploykit check` as it is, without a precision, encodings or samples. Refused is what it ends with status",
-    "1 or 3 for. Nothing but documented errors may be raised.",
+    f"onnx 1.20.1 is the last release that ships them: {CASES} files, of which most hold one operator in one form. Each",
+    "is judged by `deploykit check` as it is, without a precision, encodings or samples. Refused is what it ends with",
+    "status 1 or 3 for. Nothing but documented errors may be raised.",
     "",
 ]
 MIDDLE = [
@@ -123,9 +123,9 @@ MIDDLE = [
 TAIL = [
     "",
     "Most of them no compiler of fixed memory can take: sequences and optionals as inputs or outputs, outputs whose size",
-    "depends on values (Compress, NonMaxSuppression, NonZero, Unique, StringSplit), sizes that are inputs of the model, loops",
-    "whose number of turns is an input, tensors of six and more dimensions at the border. `tests/data/onnx_backend/refused.toml`",
-    "has every model with its reason; this page and that file are written by",
+    "depends on values (Compress, NonMaxSuppression, NonZero, Unique, StringSplit), sizes that are inputs of the model,",
+    "loops whose number of turns is an input, tensors of six and more dimensions at the border.",
+    "`tests/data/onnx_backend/refused.toml` has every model with its reason; this page and that file are written by",
     "`DEPLOYKIT_WRITE_DOCS=1 pytest -m '' -n 0 tests/onnx_cases`.",
 ]
 
