@@ -111,11 +111,8 @@ def checked_request(request: Request, backend: AnyBackend) -> Request:
     where the backend has none.
     """
     if request.mixed in ("fallback", "segments") and not isinstance(backend, MixesPrecision):
-        raise UsageError(
-            f"--mixed {request.mixed}: not for {backend.id}",
-            why="its graphs are packaged as they are given",
-            next="leave it out",
-        )
+        asked = f"--mixed {request.mixed}"
+        raise UsageError(f"{asked}: not for {backend.id}", why="it does not mix precisions", next="leave it out")
     return replace(request, adapter_options=own_options(backend, request.adapter_options))
 
 

@@ -1,4 +1,4 @@
-"""A rewrite asked for by name is done on float and quantized models, or refused with the reason; nothing ends in a defect."""
+"""A rewrite asked for by name is done, on quantized models too, or refused with the reason; nothing is a defect."""
 
 from __future__ import annotations
 

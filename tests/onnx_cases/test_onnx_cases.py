@@ -14,15 +14,17 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from deploykit import api
+from deploykit.contract.backend import Request
+from deploykit.deciding.pipeline import check
 from deploykit.errors import DeploykitError
 
 DATA = Path(__file__).parents[1] / "data" / "onnx_backend"
 PAGE = Path(__file__).parents[2] / "docs" / "onnx-cases.md"
-ROUTES: Mapping[str, Mapping[str, str]] = {
+ROUTES: Mapping[str, Mapping[str, Any]] = {
     "qnn-htp 2.44": {"target": "sm8650", "backend": "qnn-htp", "sdk": "2.44"},
     "qnn-htp 2.33": {"target": "sm8650", "backend": "qnn-htp", "sdk": "2.33"},
     "ort-qnn": {"target": "sm8650", "backend": "ort-qnn"},
@@ -53,7 +55,7 @@ def cases(folder: Path) -> dict[str, Path]:
 def why_refused(path: Path, route: str) -> str | None:
     """Codes and what the first finding says; None where a model is taken. Anything else that is raised fails."""
     try:
-        blocking = [finding for finding in api.check(path, **ROUTES[route]) if finding.blocks]
+        blocking = [finding for finding in check(Request(model=path, **ROUTES[route])) if finding.blocks]
     except DeploykitError as error:
         return f"{type(error).__name__}: {error.what}"
     if not blocking:
@@ -107,9 +109,9 @@ def _causes(of_routes: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
 HEAD = [
     "# The models of onnx's backend tests",
     "",
-    f"onnx 1.20.1 is the last release that ships them: {CASES} files, of which most hold one operator in one form. Each",
-    "is judged by `deploykit check` as it is, without a precision, encodings or samples. Refused is what it ends with",
-    "status 1 or 3 for. Nothing but documented errors may be raised.",
+    f"onnx 1.20.1 is the last release that ships them: {CASES} files, of which most hold one operator in one form.",
+    "Each is judged by `deploykit check` as it is, without a precision, encodings or samples. Refused is what it ends",
+    "with status 1 or 3 for. Nothing but documented errors may be raised.",
     "",
 ]
 MIDDLE = [
@@ -122,9 +124,9 @@ MIDDLE = [
 ]
 TAIL = [
     "",
-    "Most of them no compiler of fixed memory can take: sequences and optionals as inputs or outputs, outputs whose size",
-    "depends on values (Compress, NonMaxSuppression, NonZero, Unique, StringSplit), sizes that are inputs of the model,",
-    "loops whose number of turns is an input, tensors of six and more dimensions at the border.",
+    "Most of them no compiler of fixed memory can take: sequences and optionals as inputs or outputs, outputs whose",
+    "size depends on values (Compress, NonMaxSuppression, NonZero, Unique, StringSplit), sizes that are inputs of the",
+    "model, loops whose number of turns is an input, tensors of six and more dimensions at the border.",
     "`tests/data/onnx_backend/refused.toml` has every model with its reason; this page and that file are written by",
     "`DEPLOYKIT_WRITE_DOCS=1 pytest -m '' -n 0 tests/onnx_cases`.",
 ]
