@@ -108,13 +108,11 @@ def checked_request(request: Request, backend: AnyBackend) -> Request:
     """The request with the backend's own options checked and their defaults filled in.
 
     Raises UsageError for a name that the backend does not have, a value that is not right, or a way to mix precisions
-    or a rewrite where the backend lets the core do neither.
+    where the backend has none.
     """
-    asked = "--rewrite" if request.rewrite else f"--mixed {request.mixed}"
-    if (request.rewrite or request.mixed in ("fallback", "segments")) and not isinstance(backend, MixesPrecision):
-        raise UsageError(
-            f"{asked}: not for {backend.id}", why="its graphs are packaged as they are given", next="leave it out"
-        )
+    if request.mixed in ("fallback", "segments") and not isinstance(backend, MixesPrecision):
+        asked = f"--mixed {request.mixed}"
+        raise UsageError(f"{asked}: not for {backend.id}", why="it does not mix precisions", next="leave it out")
     return replace(request, adapter_options=own_options(backend, request.adapter_options))
 
 

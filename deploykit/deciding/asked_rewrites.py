@@ -1,4 +1,7 @@
-"""Applies the rewrites that were asked for by name to a float model, each proven on samples; it judges no precision."""
+"""Applies the rewrites that were asked for by name to a float or QDQ model, each proven on samples.
+
+It judges no precision.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from deploykit.contract.backend import Situation
 from deploykit.contract.kept import Kept
+from deploykit.deciding.entry_values import evidence_of
+from deploykit.deciding.qdq_rewrites import rewrite_quantized
 from deploykit.deciding.rewriting import Rewriting, rewrite
 from deploykit.deciding.sampling import samples_of
 from deploykit.graph import wrap_proto
@@ -27,7 +32,11 @@ def rewrite_as_asked(situation: Situation, kept: Kept) -> tuple[Situation, Rewri
     """
     request = situation.request
     names = [name for name in dict.fromkeys(request.rewrite) if name not in request.no_rewrite]
-    made = rewrite(load_weights(situation.model), None, names, samples_of(situation, kept).feeds)
+    model, samples = load_weights(situation.model), samples_of(situation, kept)
+    if situation.facts.is_qdq:
+        made = rewrite_quantized(model, names, samples.feeds, evidence=lambda changed: evidence_of(changed, samples))
+    else:
+        made = rewrite(model, situation.encodings, names, samples.feeds)
     return (_with(situation, made) if made.kept else situation), made
 
 
@@ -38,6 +47,7 @@ def _with(situation: Situation, made: Rewriting) -> Situation:
         situation,
         model=wrapped,
         facts=collect_facts(wrapped),
+        encodings=made.encodings if situation.encodings is not None else None,
         rewritten=True,
         tail=None if made.tail is None else made.tail.SerializeToString(deterministic=True),
     )

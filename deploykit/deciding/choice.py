@@ -42,7 +42,7 @@ class Chosen:
     ``skipped`` is why nothing was simulated although there was a reason to, ``instead`` what can be done about that, if
     it is known; ``samples`` are what was judged on.
     ``simplified`` is what was done to the graph before anything was chosen.
-    ``rewriting`` is what was done to a float model because it was asked for by name.
+    ``rewriting`` is what was done because it was asked for by name, where nothing else was to be chosen.
     ``filled`` are the entries of gaps: tensors that nobody meant as float and that the file says nothing about.
     """
 
@@ -132,12 +132,10 @@ def _why_not(samples: Samples | None) -> str:
 
 
 def choose_way(backend: AnyBackend, situation: Situation, kept: Kept, tell: Callable[[str], None]) -> Chosen:
-    """The situation as it is, or the one that is proven better; without encodings only what is asked for by name."""
-    if situation.encodings is None and situation.request.rewrite:
-        return _as_asked(situation, kept, tell)
+    """The situation as it is, or the one that is proven better; with nothing to choose only what is asked for."""
     support = _support(backend, situation)
     if support is None or not _has_integers(situation):
-        return Chosen(situation=situation)
+        return _as_asked(situation, kept, tell) if situation.request.rewrite else Chosen(situation=situation)
     if situation.facts.weight_bytes > _LARGEST:
         skipped = f"{situation.facts.weight_bytes / 1e9:.1f} GB of weights are too many to simulate here"
         instead = "run 'deploykit simulate' on a machine that has the memory"
@@ -157,9 +155,6 @@ def choose_way(backend: AnyBackend, situation: Situation, kept: Kept, tell: Call
 
 
 def _as_asked(situation: Situation, kept: Kept, tell: Callable[[str], None]) -> Chosen:
-    if situation.facts.is_qdq:
-        why = "the model holds its quantization as Q/DQ nodes; rewrite the float model, and give its --encodings"
-        return Chosen(situation=situation, skipped=why)
     if situation.facts.weight_bytes > _LARGEST:
         why = f"{situation.facts.weight_bytes / 1e9:.1f} GB of weights are too many to prove it here"
         return Chosen(situation=situation, skipped=why)

@@ -25,10 +25,15 @@ if TYPE_CHECKING:
 
 __all__ = ["REPAIRS", "STRUCTURAL_REWRITES", "Simplified", "simplify"]
 
-STRUCTURAL_REWRITES = ("simplify", "index-from-front", "integer-remainder", "merge-axes")
+STRUCTURAL_REWRITES = (
+    *("raise-opset", "resolve-sequences", "simplify", "index-from-front", "integer-remainder", "merge-axes"),
+)
 """Rewrites that keep every value, in the order in which they are tried."""
 
-REPAIRS = ("fuse-gelu", "fuse-hardswish", "expand-before-norm", "divide-by-root", "norm-rows", "longer-axes")
+REPAIRS = (
+    *("fuse-gelu", "fuse-hardswish", "expand-before-norm", "divide-by-root", "norm-statistics", "norm-rows"),
+    *("last-index", "pool-by-taps", "cumulate-forward", "product-by-halves", "batchnorm-rank", "longer-axes"),
+)
 """Rewrites that some compilers need and others must not be given: each is tried alone, after the others."""
 
 _LARGEST = 1 << 30

@@ -31,6 +31,7 @@ _IR = "ONNX IR specification (onnx/onnx docs/IR.md)"
 _FIX_TOOL = "python -m onnxruntime.tools.make_dynamic_shape_fixed"
 _FIX_PAGE = "https://onnxruntime.ai/docs/tutorials/mobile/helpers/make-dynamic-shape-fixed.html"
 _SHOWN = 8
+_LEAST_OPSET = 7
 
 
 @RULES.rule(
@@ -348,3 +349,24 @@ def check_empty_input(facts: GraphFacts) -> Iterator[Found]:
         if 0 in shape:
             message = f"dimension {shape.index(0)} of input {name!r} ({shape_text(facts.tensors[name])}) is 0"
             yield Found(kind=SubjectKind.TENSOR, name=name, message=message)
+
+
+@RULES.rule(
+    "DK015",
+    "old-opset",
+    "warning",
+    what="A standard operator set below 7.",
+    why="With set 7 broadcasting changed for all of arithmetic. ONNX Runtime, with which every step here computes, "
+    "promises set 7 and later; compilers read no older one, or other values out of it.",
+    fix="export it again with a newer operator set",
+    sources=("ONNX Runtime, compatibility (docs/Versioning.md): operator sets from 7", "ONNX changelog, set 7"),
+)
+def check_old_opset(facts: GraphFacts) -> Iterator[Found]:
+    """Only where standard operators are used."""
+    if 0 < facts.opset < _LEAST_OPSET and any(is_standard(node) for node in facts.nodes):
+        yield Found(
+            kind=SubjectKind.MODEL,
+            name=facts.model_name,
+            message=f"{facts.model_name} uses operator set {facts.opset}",
+            evidence={"opset": facts.opset},
+        )

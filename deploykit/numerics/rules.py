@@ -15,11 +15,12 @@ from deploykit.numerics.verdicts import Verdict
 from deploykit.quantization.unlike_ranges import Mixing, find_mixing, output_of_shape
 
 if TYPE_CHECKING:
-    from deploykit.numerics.comparison import Comparison, OutputComparison, SliceRun
+    from deploykit.numerics.comparison import AxisSlices, Comparison, OutputComparison, SliceRun
 
 __all__ = ["RULES", "Judged", "Thresholds"]
 
 _GOOD_DB = 20.0
+_TELLING_VALUES = 16
 _DROWNED_DB = 6.0
 _QUANTIZED_LEVELS = 256
 
@@ -59,8 +60,14 @@ def check_dead(judged: Judged) -> Iterator[Found]:
     """Dead slices, along each axis."""
     for output in judged.comparison.outputs.values():
         for axis in output.axes:
-            for run in axis.runs(axis.dead):
+            for run in (run for run in axis.runs(axis.dead) if _tells(output, axis, run)):
                 yield _dead(judged, output, run, axis.elements)
+
+
+def _tells(output: OutputComparison, axis: AxisSlices, run: SliceRun) -> bool:
+    """False for one value per sample on a few samples, as the logit of one class: those meet by chance."""
+    is_single = axis.elements <= len(output.qualities)
+    return not is_single or axis.elements * (run.stop - run.start) >= _TELLING_VALUES
 
 
 def _dead(judged: Judged, output: OutputComparison, run: SliceRun, elements: int) -> Found:
@@ -122,7 +129,7 @@ def check_drowned(judged: Judged) -> Iterator[Found]:
             continue
         for axis in output.axes:
             low = (axis.sqnr_db < _DROWNED_DB) & (axis.signal > 0) & ~axis.dead
-            for run in axis.runs(low):
+            for run in (run for run in axis.runs(low) if _tells(output, axis, run)):
                 yield Found(
                     kind=SubjectKind.TENSOR,
                     name=output.name or "the output",

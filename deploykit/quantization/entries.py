@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from deploykit.encodings.values import Affine, EncodingSet, Float8, Lpbq
+from deploykit.encodings.values import Affine, EncodingSet, Float, Float8, Lpbq
 from deploykit.graph.graph_copy import GraphCopy
 from deploykit.graph.intervals import Interval
 
-__all__ = ["encoded_bounds", "is_wide", "keep_entries", "needed_opset"]
+__all__ = ["encoded_bounds", "is_wide", "keep_entries", "needed_opset", "share_entry"]
 
 
 def encoded_bounds(encodings: EncodingSet | None) -> dict[str, Interval]:
@@ -45,3 +46,19 @@ def needed_opset(encodings: EncodingSet) -> int:
         elif isinstance(value, Float8):
             wanted = max(wanted, 19)
     return wanted
+
+
+def share_entry(encodings: EncodingSet | None, source: str, names: Iterable[str]) -> EncodingSet | None:
+    """With what is said of ``source`` said of other tensors that hold nothing but its values.
+
+    Float tensors stay float; an entry per channel or block is not passed on, since its axis may mean nothing there.
+    """
+    if encodings is None:
+        return None
+    if source in encodings.float_tensors:
+        return replace(encodings, float_tensors=encodings.float_tensors | set(names))
+    entry = encodings.get(source)
+    whole = entry is not None and isinstance(entry.value, Affine) and entry.value.granularity == "per-tensor"
+    if entry is None or not (whole or isinstance(entry.value, Float)):
+        return encodings
+    return replace(encodings, entries={**encodings.entries, **{name: replace(entry, name=name) for name in names}})

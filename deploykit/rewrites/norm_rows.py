@@ -7,22 +7,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from onnx import helper
 
-from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.graph.graph_copy import GraphCopy
 from deploykit.graph.nodes import attribute, label
 from deploykit.graph.ops import is_standard
 from deploykit.graph.shape_inference import Shape, infer
-from deploykit.quantization.entries import keep_entries
+from deploykit.quantization.entries import keep_entries, share_entry
 from deploykit.rewrites.contract import MatchResult, NoMatchError, Refusal, Rewritten, Site, Transform
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
+
+    from deploykit.encodings.values import EncodingSet
 
 __all__ = ["transform"]
 
@@ -76,10 +77,16 @@ def _rows(graph: GraphCopy, node: NodeProto, shapes: Mapping[str, Shape]) -> _Ro
         raise NoMatchError("it gives its statistics too")
     rows = _Rows(output=node.output[0], shape=shape, axis=axis % len(shape))
     for name in filter(None, node.input[1:]):
-        value = graph.array(name)
-        if value is None or math.prod(value.shape) != rows.matrix[1]:
-            raise NoMatchError(f"{name} is not stored with one value for each column")
+        if _count(graph, name, shapes) != rows.matrix[1]:
+            raise NoMatchError(f"{name} has not one value for each column, as far as is known")
     return rows
+
+
+def _count(graph: GraphCopy, name: str, shapes: Mapping[str, Shape]) -> int | None:
+    """How many values a scale or bias has; None where its shape is not known."""
+    shape = tuple(graph.stored[name].dims) if name in graph.stored else shapes.get(name)
+    sizes = [dim for dim in shape or () if isinstance(dim, int)]
+    return None if shape is None or len(sizes) != len(shape) else math.prod(sizes)
 
 
 def apply(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult) -> Rewritten:
@@ -92,25 +99,20 @@ def apply(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult
 
 
 def _rewrite(graph: GraphCopy, rows: _Rows, encodings: EncodingSet | None) -> EncodingSet | None:
-
     node = graph.makers[rows.output]
     source = node.input[0]
     before, behind = graph.fresh(f"{rows.output}_rows"), graph.fresh(f"{rows.output}_normalized")
     matrix = graph.store(f"{before}_shape", np.asarray(rows.matrix, np.int64))
     whole = graph.store(f"{behind}_shape", np.asarray(rows.shape, np.int64))
-    encodings = _alike(_alike(encodings, source, before), rows.output, behind)
-    inputs = [before]
+    encodings = share_entry(share_entry(encodings, source, [before]), rows.output, [behind])
+    inputs, steps = [before], [helper.make_node("Reshape", [source, matrix], [before], name=before)]
     for name in node.input[1:]:
-        value = graph.array(name) if name else None
-        if value is not None and value.ndim > 1:
-            flat = graph.store(f"{name}_row", value.reshape(-1))
-            encodings = _alike(encodings, name, flat)
-            inputs.append(flat)
-        else:
-            inputs.append(name)
+        flat, made = _flat(graph, name, rows.matrix[1])
+        encodings = encodings if flat == name else share_entry(encodings, name, [flat])
+        inputs.append(flat)
+        steps += made
     settings = {a.name: helper.get_attribute_value(a) for a in node.attribute if a.name != "axis"}
-    steps = [
-        helper.make_node("Reshape", [source, matrix], [before], name=before),
+    steps += [
         helper.make_node(node.op_type, inputs, [behind], name=node.name, axis=-1, **settings),
         helper.make_node("Reshape", [behind, whole], [rows.output], name=f"{behind}_back"),
     ]
@@ -118,16 +120,15 @@ def _rewrite(graph: GraphCopy, rows: _Rows, encodings: EncodingSet | None) -> En
     return encodings
 
 
-def _alike(encodings: EncodingSet | None, source: str, made: str) -> EncodingSet | None:
-    """With the same per-tensor entry for a tensor that holds the same values."""
-    if encodings is None:
-        return None
-    if source in encodings.float_tensors:
-        return replace(encodings, float_tensors=encodings.float_tensors | {made})
-    entry = encodings.get(source)
-    if entry is None or not isinstance(entry.value, Affine) or entry.value.granularity != "per-tensor":
-        return encodings
-    return replace(encodings, entries={**encodings.entries, made: replace(entry, name=made)})
+def _flat(graph: GraphCopy, name: str, columns: int) -> tuple[str, list[NodeProto]]:
+    """A scale or bias with one axis, and the node that makes it so where it is computed; "" is none."""
+    value = graph.array(name) if name else None
+    if not name or (value is not None and value.ndim == 1):
+        return name, []
+    if value is not None:
+        return graph.store(f"{name}_row", value.reshape(-1)), []
+    made, size = graph.fresh(f"{name}_row"), graph.store(f"{name}_row_shape", np.asarray([columns], np.int64))
+    return made, [helper.make_node("Reshape", [name, size], [made], name=made)]
 
 
 transform = Transform(

@@ -138,8 +138,8 @@ def test_defaults_are_those_of_the_specs() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("asked", [{"rewrite": ("scale-last",)}, {"mixed": "segments"}, {"mixed": "fallback"}])
-def test_a_backend_that_lets_nothing_be_rewritten_or_mixed_says_so(asked: dict[str, Any]) -> None:
+@pytest.mark.parametrize("asked", [{"mixed": "segments"}, {"mixed": "fallback"}])
+def test_a_backend_that_mixes_nothing_says_so(asked: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="not for vitis-ai"):
         checked_request(Request(model=Path("m"), target="t", **asked), load_backend("vitis-ai"))
     kept = checked_request(Request(model=Path("m"), target="t", mixed="refuse"), load_backend("vitis-ai"))

@@ -1,8 +1,9 @@
-"""A rewrite asked for by name on a float model is done, or refused with the reason; nothing ends in a defect."""
+"""A rewrite asked for by name is done, on quantized models too, or refused with the reason; nothing is a defect."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,17 @@ import pytest
 from deploykit.cli import cli
 from deploykit.cli.frame import run
 from deploykit.contract.backend import Request
+from deploykit.contract.kept import Kept
+from deploykit.deciding.decision import decide
 from deploykit.deciding.pipeline import make_package, make_plan
+from deploykit.deciding.qdq_rewrites import rewrite_quantized
+from deploykit.deciding.reading import read_situation
+from deploykit.encodings.values import Affine, Encoding, EncodingSet
+from deploykit.numerics.quality import sqnr_db
+from deploykit.numerics.sessions import Session
+from deploykit.quantization.extract_qdq import extract_qdq
+from deploykit.quantization.insert_qdq import insert_qdq
+from sample_models.feeds import random_feeds
 from sample_models.tiny_graphs import TinyGraph
 
 
@@ -45,6 +56,51 @@ def test_it_is_refused_with_the_reason(backend: str, tmp_path: Path) -> None:
     (refused,) = [finding for finding in plan.findings if finding.code == "DK208"]
     assert "the graph has no Erf and no Tanh" in refused.message
     assert not plan.feasible
+
+
+AIMET = Path(__file__).parents[1] / "data" / "aimet"
+BACKENDS = [("qnn-htp", "sm8650"), ("ort-qnn", "sm8650"), ("vitis-ai", "strix")]
+
+
+@pytest.mark.parametrize(("backend", "target"), BACKENDS)
+@pytest.mark.parametrize(("model", "name", "made"), [("mlp", "linear-to-conv", "Conv"), ("vit", "fuse-gelu", "Gelu")])
+def test_it_is_done_on_a_quantized_model(backend: str, target: str, model: str, name: str, made: str) -> None:
+    given = AIMET / model / "w8a16.qdq.onnx"
+    request = Request(model=given, target=target, backend=backend, rewrite=(name,), compile=False)
+    found, situation = read_situation(request)
+    decision = decide(found, situation, Kept(), lambda line: None)
+    assert not [finding for finding in decision.plan.findings if finding.code == "DK208"]
+    (said,) = [finding for finding in decision.plan.findings if finding.code == "DK201"]
+    assert said.evidence["rewrites"] == [name]
+    rewritten = decision.situation.model.proto
+    assert made in {node.op_type for node in rewritten.graph.node}
+    before, after = (extract_qdq(proto) for proto in (onnx.load(given), rewritten))
+    assert not after.kept and len(after.encodings) >= len(before.encodings) - 8
+    feed = random_feeds(rewritten)[0]
+    for name, wanted in Session(onnx.load(given)).run(feed).items():
+        assert sqnr_db(wanted, Session(rewritten).run(feed)[name]) > 40
+
+
+@pytest.mark.parametrize(("backend", "target"), BACKENDS)
+@pytest.mark.parametrize("model", ["mlp/w8a8.qdq.onnx", "mlp/model.onnx"])
+def test_it_finds_no_site_and_says_why(backend: str, target: str, model: str) -> None:
+    request = Request(model=AIMET / model, target=target, backend=backend, rewrite=("fuse-gelu",), compile=False)
+    (said,) = [finding for finding in make_plan(request).findings if finding.code == "DK208"]
+    assert "the graph has no Erf and no Tanh" in said.message
+
+
+def test_it_is_undone_where_the_grids_would_be_lost() -> None:
+    """A tail that moves to the host is no longer in the model that was quantized."""
+    graph = TinyGraph()
+    graph.op("Mul", [graph.op("Relu", [graph.input("x", (1, 4))], "r"), graph.stored("k", 640.0)], "y")
+    model = graph.model("y")
+    grid = Affine(bits=8, signed=False, scale=np.asarray(0.1), zero_point=np.asarray(0.0))
+    wide = replace(grid, scale=np.asarray(64.0))
+    entries = {n: Encoding(name=n, value=wide if n == "y" else grid) for n in ("x", "r", "y")}
+    quantized = insert_qdq(model, EncodingSet(version="2.0.0", entries=entries)).model
+    done = rewrite_quantized(quantized, ["scale-last"], random_feeds(quantized))
+    assert done.model is quantized and not done.kept
+    assert "its outputs change" in done.steps[0].reason or done.steps[0].refusals
 
 
 def odd(folder: Path) -> Path:

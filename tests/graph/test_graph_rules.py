@@ -102,6 +102,7 @@ CASES: dict[str, tuple[onnx.ModelProto, onnx.ModelProto]] = {
     "DK012": (unnamed(), model()),
     "DK013": (outside(), add(1, 2, 3, 4)),
     "DK014": (model(x=(0, 4)), model(x=(1, 4))),
+    "DK015": (model(opset=6), model(opset=7)),
 }
 
 

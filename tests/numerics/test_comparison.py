@@ -296,3 +296,16 @@ def test_a_summary_of_infinities_is_a_number_or_none() -> None:
     assert _mean([np.inf, 3.0]) == np.inf
     assert np.isnan(_mean([np.inf, -np.inf]))
     assert _mean([1.0, 2.0]) == 1.5
+
+
+@pytest.mark.parametrize(("samples", "said"), [(8, set()), (16, {"DK601", "DK602"})])
+def test_single_logits_tell_nothing_on_a_few_samples(samples: int, said: set[str]) -> None:
+    """One class stands still and one is noise, among large ones: chance on a few samples, a finding on many."""
+    rng = np.random.default_rng(1)
+    baseline = [np.concatenate([rng.normal(0, 50, 8), rng.normal(0, 0.1, 2)])[None] for _ in range(samples)]
+    candidate = [logits + np.r_[np.zeros(9), rng.normal(0, 0.1)] for logits in baseline]
+    for logits in candidate:
+        logits[0, 8] = 0.0
+    sets = [as_set(n, {str(i): {"y": v} for i, v in enumerate(s)}) for n, s in (("a", baseline), ("b", candidate))]
+    found = {finding.code for finding in COMPARISON_RULES.run(Judged(comparison=compare(*sets)))}
+    assert found & {"DK601", "DK602"} == said

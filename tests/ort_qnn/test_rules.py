@@ -70,9 +70,9 @@ def with_operator(op_type: str) -> Draft:
     return prepared(model=model)
 
 
-def float_draft(op_type: str, *gate: str) -> Draft:
+def float_draft(op_type: str, *gate: str, opset: int = 17) -> Draft:
     """A float model of one operator on x, multiplied with x where the order of the two is given."""
-    graph = TinyGraph()
+    graph = TinyGraph(opset)
     slopes = {"alpha": 1 / 6, "beta": 0.5} if op_type == "HardSigmoid" else {}
     made = graph.op(op_type, [graph.input("x", (1, 4))], "gate", **slopes)
     return of_float(graph.model(graph.op("Mul", gate, "y") if gate else made))
@@ -233,6 +233,7 @@ CASES: dict[str, tuple[Case, Case]] = {
     "ORT015": (lambda: gated_draft("x", "gate"), lambda: gated_draft("gate", "x")),
     "ORT016": (lambda: rms_draft("Reciprocal"), lambda: rms_draft("Div")),
     "ORT017": (lambda: samples_draft(2), lambda: samples_draft(1)),
+    "ORT018": (lambda: float_draft("Tanh", opset=6), lambda: float_draft("Tanh")),
     "ORT101": (lambda: types(graph(("uint16", "float32", "int8"))), lambda: GOOD_TYPES),
     "ORT102": (lambda: converted("uint8", asked_for=False), lambda: converted("uint8", asked_for=True)),
     "ORT103": (lambda: types(graph(("float16", "float16", "int8"), encoding="per-block")), lambda: GOOD_TYPES),

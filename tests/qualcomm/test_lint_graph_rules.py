@@ -35,6 +35,7 @@ LAYER_NORM = """g (float[1,4,8] x) => (float[1,4,8] y) {
   centre = ReduceMean <axes = [-1]> (x)  centred = Sub (x, centre)
   square = Pow (centred, two)  mean = ReduceMean <axes = [-1]> (square)  safe = Add (mean, eps)
   root = Sqrt (safe)  y = Div (centred, root) }"""
+STATISTICS = "g (float[1,4,8] x) => (float[1,4,8] y, float[1,4,1] mean) { %s }"
 SHUFFLE = """g (float[1,4,8,8] x) => (float[1,16,4,4] y) <int64[6] a = {1,4,4,2,4,2}, int64[4] b = {1,16,4,4}> {
   wide = Reshape (x, a)  moved = Transpose <perm = [0,1,3,5,2,4]> (wide)  y = Reshape (moved, b) }"""
 POOLED = """g (float[1,9,16] x) => (float[1,16,1,1] y) <int64[1] at = {2}> {
@@ -105,6 +106,10 @@ CASES: dict[str, tuple[Case, Case]] = {
         {"graph": "g (float[8] x, int64[2,1] i, float[2] u) => (float[8] y) { y = ScatterND (x, i, u) }"},
     ),
     "QNN282": ({"graph": POSITIONED % "1,16,8"}, {"graph": POSITIONED % "2,16,8"}),
+    "QNN283": (
+        {"graph": STATISTICS % "y, mean = LayerNormalization (x, s)", "stored": NORM},
+        {"graph": STATISTICS % "y = LayerNormalization (x, s)  mean = ReduceMean <axes = [-1]> (x)", "stored": NORM},
+    ),
     "QNN284": (
         {"graph": POOLED % "-1,-2", "encodings": {"image": {"type": "uint16"}}},
         {"graph": POOLED % "-1,-2", "encodings": {"image": {"type": "uint8"}}},

@@ -65,12 +65,12 @@ def test_an_unknown_dimension_is_refused() -> None:
     assert not found and "is not known" in found.refusals[0].reason
 
 
-def test_a_computed_scale_is_refused() -> None:
+def test_a_scale_of_another_size_is_refused() -> None:
     graph = TinyGraph()
-    scale = graph.op("Relu", [graph.input("s", (4, 8))], "scale")
+    scale = graph.stored("scale", np.ones((1, 8)))
     model = graph.model(graph.op("LayerNormalization", [graph.input("x", (2, 4, 8)), scale], "y", axis=-2))
     found = load_transform(NAME).match(model)
-    assert not found and "scale is not stored" in found.refusals[0].reason
+    assert not found and "scale has not one value for each column" in found.refusals[0].reason
 
 
 def test_the_matrix_has_the_grids_of_what_it_holds() -> None:

@@ -20,6 +20,7 @@ _HANDLED = {
 }
 
 _NEAR = 1e-3
+_LEAST_OPSET = 7
 
 RULES: Registry[Draft] = Registry("ort-qnn plan")
 
@@ -328,6 +329,23 @@ def check_rms_samples(draft: Draft) -> Iterator[Found]:
         if fact is not None and fact.shape is not None and len(fact.shape) > 2 and fact.shape[0] != 1:
             message = f"{node.label}: an RMS normalization of {fact.shape[0]} samples"
             yield Found(kind=SubjectKind.NODE, name=node.label, message=message)
+
+
+@RULES.rule(
+    "ORT018",
+    "opset-not-taken",
+    "error",
+    what="A standard operator set below 7.",
+    why="The provider takes no node of such a model, however ordinary: a Sigmoid of set 6 is left to the CPU.",
+    fix="Export it again with a newer operator set.",
+    sources=[f"{_LAB}: 112 models of set 6 of onnx's backend tests, 99 of them taken once raised"],
+)
+def check_opset(draft: Draft) -> Iterator[Found]:
+    """By its number."""
+    facts = draft.situation.facts
+    if 0 < facts.opset < _LEAST_OPSET and draft.source == "float":
+        name = draft.situation.request.model.name
+        yield Found(kind=SubjectKind.MODEL, name=name, message=f"{name}: operator set {facts.opset} is not taken")
 
 
 def _block_weights(draft: Draft) -> list[str]:

@@ -1,4 +1,4 @@
-"""Lint rules about operators and their attributes. Codes QNN206, QNN208 to QNN214, QNN282 and QNN284."""
+"""Lint rules about operators and their attributes. Codes QNN206, QNN208 to QNN214 and QNN282 to QNN284."""
 
 from __future__ import annotations
 
@@ -60,6 +60,24 @@ def check_repeated(situation: Situation) -> Iterator[Found]:
     for found in repeated_before_norm(situation.facts):
         shape = "x".join(str(dim) for dim in found.shape)
         yield at_node(found.node, f"{found.operand} is repeated to {shape} in front of a normalization")
+
+
+@RULES.rule(
+    "QNN283",
+    "norm-statistics",
+    "warning",
+    what="A LayerNormalization that gives its mean or its deviation beside its result.",
+    why="The HTP operator has one output. The provider of 2.51 leaves such a node to the CPU; what the converters do "
+    "is not known.",
+    fix="compute the statistics on their own",
+    sources=("onnxruntime-qnn 2.7.0 (QAIRT 2.51) run on Linux x86-64: 19 cases of onnx's backend tests",),
+)
+def check_statistics(situation: Situation) -> Iterator[Found]:
+    """Outputs that have a reader, or that the model gives."""
+    facts = situation.facts
+    for node in nodes(situation, "LayerNormalization"):
+        if any(name in facts.outputs or facts.consumers_of(name) for name in node.outputs[1:] if name):
+            yield at_node(node, f"it gives {len(node.outputs) - 1} statistics")
 
 
 @RULES.rule(

@@ -275,12 +275,21 @@ def _mul(walk: Walk, node: NodeFact, name: str) -> Iterator[Claim]:
 def _div(walk: Walk, node: NodeFact, name: str) -> Iterator[Claim]:
     divisor = _partner(walk, node, name)
     if node.inputs[1] == name:
-        yield from _size(walk, node, name, "divided out of")
+        yield from _size(walk, node, name, "divided out of") if walk.facts.tensors[name].is_float else _divisor(node)
     elif divisor is not None and divisor[0] == divisor[1] and divisor[0] > 0 and walk.facts.tensors[name].is_float:
         for claim in walk.of(node.outputs[0]):
             yield replace(claim, low=claim.low * divisor[0], high=claim.high * divisor[0])
     else:
         yield from _other(walk, node, name)
+
+
+def _mod(walk: Walk, node: NodeFact, name: str) -> Iterator[Claim]:
+    yield from _divisor(node) if node.inputs[1] == name != node.inputs[0] else _other(walk, node, name)
+
+
+def _divisor(node: NodeFact) -> Iterator[Claim]:
+    why = "others are divided by it: it is not zero, and no upper end is stated"
+    yield Claim(rank=Rank.ONE_SIDED, low=1, high=math.inf, why=why, node=node.label)
 
 
 def _size(walk: Walk, node: NodeFact, name: str, how: str) -> Iterator[Claim]:
@@ -355,6 +364,7 @@ _RULES: Mapping[str, _Rule] = {
     "Less": _compared,
     "LessOrEqual": _compared,
     "MatMulInteger": _stored_grid,
+    "Mod": _mod,
     "Mul": _mul,
     "OneHot": _one_hot,
     "QLinearConv": _stored_grid,

@@ -1,0 +1,152 @@
+"""Every model of onnx's backend tests is judged on four routes; which are refused, and why, is written down.
+
+After a change that is wanted: ``DEPLOYKIT_WRITE_DOCS=1 pytest -m "" -n 0 tests/onnx_cases``. What counts as refused is
+what ``deploykit check`` ends with status 1 or 3 for: an error that nothing handles, or a file that cannot be used.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tarfile
+import tomllib
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploykit.contract.backend import Request
+from deploykit.deciding.pipeline import check
+from deploykit.errors import DeploykitError
+
+DATA = Path(__file__).parents[1] / "data" / "onnx_backend"
+PAGE = Path(__file__).parents[2] / "docs" / "onnx-cases.md"
+ROUTES: Mapping[str, Mapping[str, Any]] = {
+    "qnn-htp 2.44": {"target": "sm8650", "backend": "qnn-htp", "sdk": "2.44"},
+    "qnn-htp 2.33": {"target": "sm8650", "backend": "qnn-htp", "sdk": "2.33"},
+    "ort-qnn": {"target": "sm8650", "backend": "ort-qnn"},
+    "vitis-ai": {"target": "strix", "backend": "vitis-ai"},
+}
+CASES = 1802
+FEWER_THAN = 120
+
+pytestmark = pytest.mark.heavy
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    with tarfile.open(DATA / "models.tar.xz") as archive:
+        archive.extractall(folder, filter="data")
+    return folder
+
+
+def cases(folder: Path) -> dict[str, Path]:
+    """The models by the names that onnx gives them."""
+    return {
+        (path.parent if path.name == "model.onnx" else path).relative_to(folder).as_posix(): path
+        for path in sorted(folder.rglob("*.onnx"))
+    }
+
+
+def why_refused(path: Path, route: str) -> str | None:
+    """Codes and what the first finding says; None where a model is taken. Anything else that is raised fails."""
+    try:
+        blocking = [finding for finding in check(Request(model=path, **ROUTES[route])) if finding.blocks]
+    except DeploykitError as error:
+        return f"{type(error).__name__}: {error.what}"
+    if not blocking:
+        return None
+    codes = sorted({finding.code for finding in blocking})
+    return f"{' '.join(codes)}: {blocking[0].message}"
+
+
+@cache
+def refusals(folder: Path, route: str) -> dict[str, str]:
+    found = {name: why_refused(path, route) for name, path in cases(folder).items()}
+    return {name: why for name, why in found.items() if why is not None}
+
+
+def table(of_routes: Mapping[str, Mapping[str, str]]) -> str:
+    """The recorded file: a table for each route."""
+    lines = [
+        "# Models of onnx's backend tests that are refused, by route, with the codes and the first finding's words."
+    ]
+    for route, found in of_routes.items():
+        lines += ["", f"[{json.dumps(route)}]", *(f"{json.dumps(n)} = {json.dumps(why)}" for n, why in found.items())]
+    return "\n".join(lines) + "\n"
+
+
+def recorded() -> dict[str, dict[str, str]]:
+    return tomllib.loads((DATA / "refused.toml").read_text("utf-8"))
+
+
+def page(of_routes: Mapping[str, Mapping[str, str]]) -> str:
+    """The page: figures, then what the refusals come from."""
+    return "\n".join([*HEAD, *_figures(of_routes), *MIDDLE, *_causes(of_routes), *TAIL]) + "\n"
+
+
+def _figures(of_routes: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
+    yield "| route | models | taken | refused |"
+    yield "|---|---|---|---|"
+    for route, found in of_routes.items():
+        yield f"| {route} | {CASES} | {CASES - len(found)} | {len(found)} |"
+
+
+def _causes(of_routes: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
+    counts = {route: Counter(why.partition(":")[0] for why in found.values()) for route, found in of_routes.items()}
+    every = sorted(set().union(*counts.values()), key=lambda codes: (-max(c[codes] for c in counts.values()), codes))
+    yield f"| findings | {' | '.join(counts)} |"
+    yield f"|---|{'---|' * len(counts)}"
+    for codes in every:
+        linked = ", ".join(f"[{code}](rules/{code}.md)" for code in codes.split())
+        yield f"| {linked} | {' | '.join(str(count[codes]) for count in counts.values())} |"
+
+
+HEAD = [
+    "# The models of onnx's backend tests",
+    "",
+    f"onnx 1.20.1 is the last release that ships them: {CASES} files, of which most hold one operator in one form.",
+    "Each is judged by `deploykit check` as it is, without a precision, encodings or samples. Refused is what it ends",
+    "with status 1 or 3 for. Nothing but documented errors may be raised.",
+    "",
+]
+MIDDLE = [
+    "",
+    "Taken means that no rule finds an error. It is less than compiled: where no rule knows an operator, the vendor's",
+    "converter has the last word, and `ort-qnn` compiles whatever it packages.",
+    "",
+    "What the refusals come from:",
+    "",
+]
+TAIL = [
+    "",
+    "Most of them no compiler of fixed memory can take: sequences and optionals as inputs or outputs, outputs whose",
+    "size depends on values (Compress, NonMaxSuppression, NonZero, Unique, StringSplit), sizes that are inputs of the",
+    "model, loops whose number of turns is an input, tensors of six and more dimensions at the border.",
+    "`tests/data/onnx_backend/refused.toml` has every model with its reason; this page and that file are written by",
+    "`DEPLOYKIT_WRITE_DOCS=1 pytest -m '' -n 0 tests/onnx_cases`.",
+]
+
+
+def test_the_archive_holds_every_case(models: Path) -> None:
+    assert len(cases(models)) == CASES
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_what_is_refused_is_written_down(route: str, models: Path) -> None:
+    found = refusals(models, route)
+    assert len(found) < FEWER_THAN
+    if not os.environ.get("DEPLOYKIT_WRITE_DOCS"):
+        assert found == recorded()[route]
+
+
+def test_the_page_is_in_step(models: Path) -> None:
+    if os.environ.get("DEPLOYKIT_WRITE_DOCS"):
+        found = {route: refusals(models, route) for route in ROUTES}
+        (DATA / "refused.toml").write_text(table(found), "utf-8")
+        PAGE.write_text(page(found), "utf-8")
+    assert PAGE.read_text("utf-8") == page(recorded())
