@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -47,12 +47,23 @@ class Row:
     model: str
     setting: str
     packaged: bool
-    blocking: tuple[str, ...] = ()
+    blocking: Sequence[str] = ()
     route: str = ""
     wholly: bool | None = None
     right: str = ""
     decibels: Mapping[str, float] = field(default_factory=dict)
+    aimet: Mapping[str, float] = field(default_factory=dict)
     seconds: float = 0.0
+
+    @property
+    def shortfall(self) -> float:
+        """By how many dB (or percent of rows) the worst output is below AIMET's own simulation."""
+        return max((self.aimet[name] - value for name, value in self.decibels.items() if name in self.aimet), default=0)
+
+    @property
+    def good(self) -> bool:
+        """Packaged; where it was compiled: wholly, and not worse than AIMET's simulation minus 1 dB."""
+        return self.packaged and self.wholly is not False and self.shortfall <= 1.0
 
 
 def run(subject: Subject, setting: Setting, folder: Path) -> Row:
@@ -79,6 +90,7 @@ def run(subject: Subject, setting: Setting, folder: Path) -> Row:
         wholly=_wholly(folder) if runs else None,
         right=str(made.status.right.state),
         decibels=_emulated(subject, folder) if runs and _wholly(folder) is not None else {},
+        aimet=distances(subject.expected(), subject.arrays("aimet")) if given and setting.backend == "ort-qnn" else {},
         seconds=round(seconds, 1),
     )
 

@@ -1,10 +1,11 @@
-"""``python -m exporting FOLDER [NAME …]``: exports and quantizes the zoo."""
+"""``python -m exporting FOLDER [NAME …]``: exports and quantizes the zoo; ``--record FILES`` packs what is there."""
 
 from __future__ import annotations
 
 import json
 import sys
 import traceback
+import zipfile
 from pathlib import Path
 from zlib import crc32
 
@@ -16,6 +17,8 @@ from .quantizing import CONFIGURATION, quantize
 
 SEEN, KEPT, HELD_OUT = 24, 6, 4
 """Samples that AIMET calibrates on, how many of them are kept beside the model, and those that it never sees."""
+
+RECORDED = ("info.json", "model.onnx", "w8a16.v1.0.0.encodings", "calibration.npz", "held_out.npz", "aimet.npz")
 
 
 def make(name: str, folder: Path) -> None:
@@ -34,6 +37,13 @@ def make(name: str, folder: Path) -> None:
     (folder / "info.json").write_text(json.dumps(info, indent=1) + "\n", encoding="utf-8")
 
 
+def record(folder: Path, archive: Path) -> None:
+    """What the tests need of one model, the same bytes for the same files."""
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as packed:
+        for name in RECORDED:
+            packed.writestr(zipfile.ZipInfo(name), (folder / name).read_bytes(), zipfile.ZIP_DEFLATED, 9)
+
+
 def main(target: Path, names: list[str]) -> int:
     """All that are asked for; one that fails stops no other."""
     failed = []
@@ -48,4 +58,9 @@ def main(target: Path, names: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), sys.argv[2:]))
+    made, rest = Path(sys.argv[1]), sys.argv[2:]
+    if rest[:1] == ["--record"]:
+        for path in sorted(made.glob("*/info.json")):
+            record(path.parent, Path(rest[1]) / f"{path.parent.name}.zip")
+        sys.exit(0)
+    sys.exit(main(made, rest))

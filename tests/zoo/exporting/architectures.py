@@ -21,7 +21,8 @@ class Architecture:
     simplify: bool = True
 
 
-LANGUAGE, DETECTION, PAIR, STATE, VISION = "language or speech", "detection", "two inputs", "stateful", "vision"
+LANGUAGE, DETECTION, PAIR = "language or speech", "detection or segmentation", "two inputs"
+STATE, VISION = "recurrent or stateful", "vision"
 
 ARCHITECTURES = (
     Architecture("distilbert", LANGUAGE, language.distilbert, 14),

@@ -15,7 +15,7 @@ Draw = Callable[[np.random.Generator], np.ndarray]
 class Subject:
     """A module to export: its forward takes what ``inputs`` draw, in that order, and returns ``outputs``.
 
-    ``heads`` are parts of the names of class heads: their weights get larger, for of equal scores no order can be wrong.
+    ``heads`` are parts of the names of class heads, whose weights get larger: of equal scores no order can be wrong.
     """
 
     module: torch.nn.Module
@@ -149,6 +149,13 @@ def settle(subject: Subject, feeds: Sequence[Mapping[str, np.ndarray]], seed: in
                 buffer += 0.1 * torch.randn(buffer.shape, generator=generator)
             if name.endswith("running_var"):
                 buffer *= 1 + 0.3 * torch.rand(buffer.shape, generator=generator)
+        _round(module)
+
+
+def _round(module: torch.nn.Module) -> None:
+    """To bfloat16, as checkpoints are published; the recorded files pack twice as well."""
+    for parameter in module.parameters():
+        parameter.copy_(parameter.bfloat16().float())
 
 
 def _measure(module: torch.nn.Module, feeds: Sequence[Mapping[str, np.ndarray]]) -> None:
