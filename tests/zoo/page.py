@@ -11,18 +11,19 @@ from .rows import SETTINGS, Row
 
 INTRODUCTION = """# The zoo
 
-{count} architectures as their authors wrote them, small and with random weights, exported by torch, quantized by real AIMET
-(aimet-onnx 2.42.0, `htp_v73`, minimum and maximum of 24 samples), and then packaged for {device} by one command each, with
-no option that a new user would not give. Look here first for the model that is most like yours.
+{count} architectures as their authors wrote them, small and with random weights, exported by torch, quantized by real
+AIMET (aimet-onnx 2.42.0, `htp_v73`, minimum and maximum of 24 samples), and then packaged for {device} by one command
+each, with no option that a new user would not give. Look here first for the model that is most like yours.
 
 {good} of {count} are as they should be in all six columns: packaged by `qnn-htp` for 2.33 and 2.44, compiled wholly by
-`ort-qnn` with the compiler of QAIRT 2.51 (no node on the CPU), in float16 and in W8A16, and W8A16 on the emulator at least
-as near to the float model as AIMET's own simulation, minus 1 dB. What is not, stands below the table with its reason.
+`ort-qnn` with the compiler of QAIRT 2.51 (no node on the CPU), in float16 and in W8A16, and W8A16 on the emulator at
+least as near to the float model as AIMET's own simulation, minus 1 dB. What is not, stands below the tables with its
+reason.
 
 * **yes**: packaged. **no** with codes: refused (`deploykit rule CODE` says what they mean).
-* **dB**: signal to noise of the worst output against the float model on the CPU, over four samples that were not used for
-  calibration; the device's side ran on the compiler's own emulator. In brackets the same output in AIMET's simulation,
-  where the file's masks of -3.4e38 cost AIMET most: such masks are replaced before a package is made.
+* **dB**: signal to noise of the worst output against the float model on the CPU, over four samples that were not used
+  for calibration; the device's side ran on the compiler's own emulator. In brackets the same output in AIMET's
+  simulation. Where that is far below, a mask of -3.4e38 swamps a grid of the file; deploykit replaces such masks.
   % of rows with a partner: for detections behind a TopK, which have no fixed place.
 * **CPU s**: processor seconds for `qnn-htp` (four packages) and for `ort-qnn` (two, compiled and run), on one core.
 
@@ -35,13 +36,8 @@ def page(models: Mapping[str, Mapping[str, Any]], rows: Sequence[Row], short: It
     """``models`` are what the recorded files say of themselves, by name."""
     good = sum(all(row.good for row in rows if row.model == name) for name in models)
     text = [INTRODUCTION.format(count=len(models), good=good, device=device.upper())]
-    head = [
-        "model",
-        "export",
-        *(setting.name.replace("w8a16", "W8A16") for setting in SETTINGS),
-        "CPU s",
-        "as it should be",
-    ]
+    columns = [setting.name.replace("w8a16", "W8A16") for setting in SETTINGS]
+    head = ["model", "export", *columns, "CPU s", "as it should be"]
     for group in sorted({str(info["group"]) for info in models.values()}):
         text.append(f"## {group[0].upper()}{group[1:]}\n")
         named = [name for name, info in models.items() if info["group"] == group]

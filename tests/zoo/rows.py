@@ -1,4 +1,4 @@
-"""One row of the zoo's table: one model for one backend, SDK and precision, packaged, and run where that is possible."""
+"""One row of the zoo's table: a model for one backend, SDK and precision, packaged, and run where that is possible."""
 
 from __future__ import annotations
 

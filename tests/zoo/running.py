@@ -1,4 +1,4 @@
-"""``python running.py PACKAGE INPUTS.npz OUTPUTS.npz``: runs a package's context on the emulator, by its own ``run.py``."""
+"""``python running.py PACKAGE INPUTS.npz OUTPUTS.npz``: a package's context on the emulator, by its own ``run.py``."""
 
 from __future__ import annotations
 
