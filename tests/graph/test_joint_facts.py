@@ -51,7 +51,12 @@ def test_another_tensor_over_that_root_is_not_bounded() -> None:
 
 @pytest.mark.parametrize(
     ("extreme", "left", "ends"),
-    [("Max", "x", (-math.inf, 0)), ("Max", "", (0, math.inf)), ("Min", "x", (0, math.inf)), ("Min", "", (-math.inf, 0))],
+    [
+        ("Max", "x", (-math.inf, 0)),
+        ("Max", "", (0, math.inf)),
+        ("Min", "x", (0, math.inf)),
+        ("Min", "", (-math.inf, 0)),
+    ],
 )
 def test_what_an_extreme_was_chosen_from_lies_on_one_side_of_it(extreme: str, left: str, ends: Interval) -> None:
     """As in the steps of RWKV, whose exponents are differences to the larger of two."""

@@ -41,7 +41,8 @@ def recorded() -> list[Row]:
 
 
 def keep(rows: Iterable[Row]) -> None:
-    lines = ",\n".join(json.dumps(asdict(row)) for row in rows)
+    """In the order of the models' names, each one's rows in the order of the columns."""
+    lines = ",\n".join(json.dumps(asdict(row)) for row in sorted(rows, key=lambda row: row.model))
     ROWS.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
 
 

@@ -184,10 +184,8 @@ class Yolo(nn.Module):
 
 
 def yolo() -> Subject:
-    model = Yolo(96)
-    return Subject(
-        module=model, inputs={"pixels": picture(96, 96, low=0.0, high=1.0)}, outputs=("detections",), heads=("heads",)
-    )
+    inputs = {"pixels": picture(96, 96, low=0.0, high=1.0)}
+    return Subject(module=Yolo(96), inputs=inputs, outputs=("detections",))
 
 
 class Ssd(nn.Module):
