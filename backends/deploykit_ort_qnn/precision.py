@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from deploykit_ort_qnn.qnn_graph import QnnGraph, QnnNode
-from deploykit_ort_qnn.schematic import Schematic
+from deploykit_ort_qnn.schematic import Schematic, SchematicOp
 
 __all__ = ["FloatNode", "Narrowed", "PrecisionScope", "actual_types", "float_nodes", "narrowed"]
 
@@ -182,9 +182,16 @@ def _activation_types(scope: PrecisionScope) -> dict[str, set[str]]:
             name = schematic.names.get(op.origin)
             if name is None or not op.computes or any(word in op.kind for word in _PREPARED):
                 continue
-            kinds = (_ACTIVATION.get(output.dtype) for output in op.outputs)
-            found.setdefault(name, set()).update(kind for kind in kinds if kind)
+            found.setdefault(name, set()).update(_types_of(op))
     return found
+
+
+def _types_of(op: SchematicOp) -> Iterator[str]:
+    """Of an operation's outputs; what computes in float16 and writes float32 converts at the graph's border as well."""
+    for output in op.outputs:
+        kind = _ACTIVATION.get(output.dtype, "")
+        if kind:
+            yield "float16" if kind == "float32" and "fp16" in op.kind else kind
 
 
 def _made(scope: PrecisionScope) -> dict[str, str]:

@@ -65,11 +65,21 @@ class JointFacts:
         return node if node is not None and node.output[0] == name else None
 
     def _difference(self, case: Case, found: Interval) -> Interval:
-        """Nothing is larger than the largest."""
-        node = self._maker(case.name(1), "ReduceMax")
-        if node is not None and _keeps(node) and self.same(node.input[0], case.name(0)):
+        """Nothing is larger than the largest, or smaller than the smallest, of what it is among."""
+        first, second = case.name(0), case.name(1)
+        if self._among(first, second, "Max", "ReduceMax") or self._among(second, first, "Min", "ReduceMin"):
             return found[0], min(found[1], 0.0)
+        if self._among(second, first, "Max", "ReduceMax") or self._among(first, second, "Min", "ReduceMin"):
+            return max(found[0], 0.0), found[1]
         return found
+
+    def _among(self, one: str, chosen: str, of_several: str, of_axes: str) -> bool:
+        """True where a tensor is one of those that another is the extreme of, element by element or over axes."""
+        node = self._maker(chosen, of_several, of_axes)
+        if node is None or (node.op_type == of_axes and not _keeps(node)):
+            return False
+        among = node.input if node.op_type == of_several else node.input[:1]
+        return any(self.same(used, one) for used in among)
 
     def _quotient(self, case: Case, found: Interval) -> Interval:
         factor = self._dominates(case, case.name(1), case.name(0), _DEEPEST)

@@ -51,6 +51,7 @@ _CONTROL = ops(Trait.CONTROL_FLOW)
 _MOST_ROUNDS = 16
 _NEAR_ZERO = 1 / 256
 _WIDE_BITS = 16
+_LARGEST = 3.4028234663852886e38
 
 
 def infer_entries(
@@ -235,7 +236,10 @@ class _Search:
         if observe is None or not names:
             return
         for name, ends in observe(names).items():
-            self.conclude(name, ends, Origin.SAMPLES, f"seen on {self.evidence.words}")
+            words = f"seen on {self.evidence.words}"
+            if kind_of_entry(name, self.encodings).bits >= _WIDE_BITS:
+                ends, words = _with_room(ends), f"{words}, and as much again"
+            self.conclude(name, ends, Origin.SAMPLES, words)
 
     def finish(self) -> Inference:
         """Entries for what is wanted and known; the rest is open."""
@@ -262,6 +266,12 @@ class _Search:
         maker = self.facts.producer_of(name)
         made = "it is an input of the graph" if maker is None else f"{maker.op_type} bounds nothing"
         return OpenTensor(name=name, inputs=tuple(unknown or roots), why=f"no entry, {made}, and no neighbour tells")
+
+
+def _with_room(ends: Interval) -> Interval:
+    """Twice as far from zero: other inputs go beyond the samples, and what a grid cuts off there is lost."""
+    low, high = ends
+    return max(2 * min(low, low / 2), -_LARGEST), min(2 * max(high, high / 2), _LARGEST)
 
 
 def _roots(facts: GraphFacts) -> Mapping[str, frozenset[str]]:

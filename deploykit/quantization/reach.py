@@ -90,8 +90,9 @@ def collect_reach(
 
 
 def _within(reach: Reach, bounds: Interval) -> Reach:
-    low, high = max(reach.low, bounds[0]), min(reach.high, bounds[1])
-    return replace(reach, low=low, high=high) if low <= high else reach
+    """Both ends moved inside; what lies wholly outside, since an operand was taken as moderate, becomes the near end."""
+    low, high = (min(max(end, bounds[0]), bounds[1]) for end in (reach.low, reach.high))
+    return replace(reach, low=low, high=high)
 
 
 def _from_encodings(encodings: EncodingSet | None) -> dict[str, Reach]:

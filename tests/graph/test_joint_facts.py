@@ -49,6 +49,31 @@ def test_another_tensor_over_that_root_is_not_bounded() -> None:
     assert bounds(graph, "n")["n"] == (-math.inf, math.inf)
 
 
+@pytest.mark.parametrize(
+    ("extreme", "left", "ends"),
+    [
+        ("Max", "x", (-math.inf, 0)),
+        ("Max", "", (0, math.inf)),
+        ("Min", "x", (0, math.inf)),
+        ("Min", "", (-math.inf, 0)),
+    ],
+)
+def test_what_an_extreme_was_chosen_from_lies_on_one_side_of_it(extreme: str, left: str, ends: Interval) -> None:
+    """As in the steps of RWKV, whose exponents are differences to the larger of two."""
+    graph = start()
+    graph.input("y", (16,))
+    chosen = graph.op(extreme, ["y", "x"], "chosen")
+    graph.op("Sub", ["x", chosen] if left else [chosen, "x"], "d")
+    assert bounds(graph, "d")["d"] == ends
+
+
+def test_another_tensor_may_lie_on_either_side_of_an_extreme() -> None:
+    graph = start()
+    graph.input("y", (16,))
+    graph.op("Sub", ["x", graph.op("Max", ["y", "two"], "chosen")], "d")
+    assert bounds(graph, "d")["d"] == (-math.inf, math.inf)
+
+
 def test_a_reduction_that_drops_its_axis_proves_nothing() -> None:
     """Its result stands beside other rows than those it was made of."""
     graph = TinyGraph()

@@ -358,3 +358,10 @@ def test_strict_makes_a_change_of_precision_an_error() -> None:
 def test_preparing_weights_is_no_change_of_precision() -> None:
     scope = types(graph(("uint16", "uint16", "int8")), made("QInt8", "q::ConvLayer.opt.weights_to_vtcm"))
     assert not list(rules()["ORT102"].run(scope)) and not list(rules()["ORT104"].run(scope))
+
+
+@pytest.mark.parametrize(("kind", "in_float32"), [("q::fp16_flat_output_scalar_fm.tcm", False), ("q::Mul", True)])
+def test_a_float16_operation_that_writes_the_graphs_output_is_not_float32(kind: str, in_float32: bool) -> None:
+    """A last product with a scalar is done by what converts the output to float32."""
+    scope = types(graph(("float32", "float32", "float32")), made("Float32", kind), intended="float16")
+    assert bool(list(rules()["ORT105"].run(scope))) == in_float32

@@ -82,3 +82,19 @@ def test_what_passes_through_is_attained_and_what_extremes_make_is_at_most() -> 
     assert found["sum"].cause == "huge"
     assert not found["second"].attained
     assert found["second"].high == 90000
+
+
+def test_a_bound_holds_where_the_estimate_lies_wholly_outside() -> None:
+    """RWKV's exp(k - max(k, s - w)): k counts as moderate, so that the estimate of the difference is w and more."""
+    graph = TinyGraph()
+    graph.input("k", (4,))
+    graph.input("s", (4,))
+    graph.stored("decay", [-24.0, -20.0, -16.0, -12.0])
+    graph.op("Max", [graph.op("Add", ["s", "decay"], "faded"), "k"], "highest")
+    graph.op("Exp", [graph.op("Sub", ["k", "highest"], "difference")], "weight")
+    model = wrapped(graph.model("weight"))
+    facts = collect_facts(model)
+    proven = proven_bounds(model, facts, None)
+    found = collect_reach(facts, None, lambda name: constant_range(model, name), bounds=proven)
+    assert (found["difference"].high, found["weight"].high) == (0.0, 1.0)
+    assert beyond(model) == {}

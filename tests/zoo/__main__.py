@@ -1,0 +1,25 @@
+"""``python -m zoo ARCHIVE FOLDER``: every row of one model, as JSON on stdout; a process of its own, for it may die."""
+
+from __future__ import annotations
+
+import json
+import sys
+import zipfile
+from dataclasses import asdict
+from pathlib import Path
+
+from .rows import SETTINGS, run
+from .subjects import Subject
+
+
+def main(archive: Path, folder: Path) -> None:
+    """Unpacks into the folder and leaves the packages there."""
+    with zipfile.ZipFile(archive) as packed:
+        packed.extractall(folder / archive.stem)
+    subject = Subject(folder / archive.stem)
+    rows = [run(subject, setting, folder / setting.name.replace(" ", "_")) for setting in SETTINGS]
+    json.dump([asdict(row) for row in rows], sys.stdout)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

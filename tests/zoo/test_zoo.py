@@ -1,0 +1,105 @@
+"""The zoo, as ``docs/zoo.md`` shows it, is still so: every row packaged, compiled and run again.
+
+After a change that is wanted: ``DEPLOYKIT_WRITE_DOCS=1 pytest -m "" tests/zoo``; with ``-k "NAME or page"`` for one
+model. The models themselves are made anew by ``tests/zoo/make.py`` (see ``tests/data/zoo/README.md``).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+
+from .page import page
+from .records import archives, exceptions, info, keep, recorded
+from .rows import DEVICE, SETTINGS, Row
+
+PAGE = Path(__file__).parents[2] / "docs" / "zoo.md"
+WRITES = bool(os.environ.get("DEPLOYKIT_WRITE_DOCS"))
+HOW = "run: DEPLOYKIT_WRITE_DOCS=1 pytest -m '' tests/zoo"
+Runs: TypeAlias = dict[str, Future[list[Row]]]
+NAMES = [archive.stem for archive in archives()]
+SPREAD = 1.5
+"""Decibels by which a result may move without the page being wrong: another processor rounds float32 another way."""
+
+
+def run_all(archive: Path, folder: Path) -> list[Row]:
+    command = [sys.executable, "-m", "zoo", str(archive), str(folder)]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, sys.path)]),
+    }
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{archive.stem}: {done.stderr[-2000:]}"
+    return [Row(**row) for row in json.loads(done.stdout)]
+
+
+@pytest.fixture(scope="module")
+def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
+    """The rows of every model that is asked for, two models at a time; whoever wants one waits for that one only."""
+    folder = tmp_path_factory.mktemp("zoo")
+    asked = {
+        item.callspec.params["name"] for item in request.session.items if "runs" in getattr(item, "fixturenames", ())
+    }
+    with ThreadPoolExecutor(2) as pool:
+        chosen = [archive for archive in archives() if archive.stem in asked]
+        yield {archive.stem: pool.submit(run_all, archive, folder / archive.stem) for archive in chosen}
+        pool.shutdown(cancel_futures=True)
+
+
+def explained() -> set[tuple[str, str]]:
+    return {(one.model, setting) for one in exceptions() for setting in one.settings}
+
+
+def written() -> str:
+    return page({archive.stem: info(archive) for archive in archives()}, recorded(), exceptions(), DEVICE)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", NAMES)
+def test_every_row_is_as_recorded(name: str, runs: Runs) -> None:
+    rows = runs[name].result()
+    if WRITES:
+        keep([*(row for row in recorded() if row.model != name), *rows])
+    for row, was in zip(rows, [row for row in recorded() if row.model == name], strict=True):
+        assert outcome(row) == outcome(was), HOW
+        assert dict(row.decibels) == pytest.approx(dict(was.decibels), abs=SPREAD), HOW
+        assert dict(row.aimet) == pytest.approx(dict(was.aimet), abs=SPREAD), HOW
+
+
+def outcome(row: Row) -> tuple[Any, ...]:
+    """What must not change with the machine: the answer, its codes and subjects, the route, what was compiled."""
+    blocking = sorted(text.split(":")[0] for text in row.blocking)
+    return row.model, row.setting, row.packaged, blocking, row.route, row.wholly, row.right
+
+
+def test_the_page_is_what_was_recorded() -> None:
+    if WRITES:
+        PAGE.write_text(written(), encoding="utf-8")
+    assert PAGE.read_text("utf-8") == written(), HOW
+
+
+def test_there_is_one_row_for_each_model_and_setting() -> None:
+    assert [(row.model, row.setting) for row in recorded()] == [(n, s.name) for n in NAMES for s in SETTINGS]
+
+
+def test_each_row_that_is_short_of_what_it_should_be_has_its_reason() -> None:
+    assert {(row.model, row.setting) for row in recorded() if not row.good} == explained()
+
+
+def test_the_zoo_is_as_wide_as_it_says() -> None:
+    models = [info(archive) for archive in archives()]
+    groups = [model["group"] for model in models]
+    assert len(models) >= 25
+    assert groups.count("language or speech") >= 8
+    assert groups.count("detection or segmentation") >= 5
+    assert groups.count("two inputs") >= 3
+    assert groups.count("recurrent or stateful") >= 3
+    assert sum(model["exporter"] == "dynamo" for model in models) >= 3
