@@ -90,7 +90,7 @@ def collect_reach(
 
 
 def _within(reach: Reach, bounds: Interval) -> Reach:
-    """Both ends moved inside; what lies wholly outside, since an operand was taken as moderate, becomes the near end."""
+    """Both ends moved inside; what lies wholly outside (an operand was taken as moderate) becomes the near end."""
     low, high = (min(max(end, bounds[0]), bounds[1]) for end in (reach.low, reach.high))
     return replace(reach, low=low, high=high)
 

@@ -45,9 +45,8 @@ def run_all(archive: Path, folder: Path) -> list[Row]:
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
     """The rows of every model that is asked for, two models at a time; whoever wants one waits for that one only."""
     folder = tmp_path_factory.mktemp("zoo")
-    asked = {
-        item.callspec.params["name"] for item in request.session.items if "runs" in getattr(item, "fixturenames", ())
-    }
+    asking = [item for item in request.session.items if isinstance(item, pytest.Function)]
+    asked = {item.callspec.params["name"] for item in asking if "runs" in item.fixturenames}
     with ThreadPoolExecutor(2) as pool:
         chosen = [archive for archive in archives() if archive.stem in asked]
         yield {archive.stem: pool.submit(run_all, archive, folder / archive.stem) for archive in chosen}
