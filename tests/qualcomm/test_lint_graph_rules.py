@@ -110,7 +110,7 @@ CASES: dict[str, tuple[Case, Case]] = {
         {"graph": STATISTICS % "y, mean = LayerNormalization (x, s)", "stored": NORM},
         {"graph": STATISTICS % "y = LayerNormalization (x, s)  mean = ReduceMean <axes = [-1]> (x)", "stored": NORM},
     ),
-    "QNN284": (
+    "QNN285": (
         {"graph": POOLED % "-1,-2", "encodings": {"image": {"type": "uint16"}}},
         {"graph": POOLED % "-1,-2", "encodings": {"image": {"type": "uint8"}}},
     ),

@@ -1,4 +1,4 @@
-"""Lint rules about operators and their attributes. Codes QNN206, QNN208 to QNN214 and QNN282 to QNN284."""
+"""Lint rules about operators and their attributes. Codes QNN206, QNN208 to QNN214 and QNN282, QNN283 and QNN285."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def check_statistics(situation: Situation) -> Iterator[Found]:
 
 
 @RULES.rule(
-    "QNN284",
+    "QNN285",
     "short-axis-reduced",
     "warning",
     what="A 16-bit mean or sum of a turned tensor is over an axis of length 1 beside longer ones.",
