@@ -35,6 +35,7 @@ LAYER_NORM = """g (float[1,4,8] x) => (float[1,4,8] y) {
   centre = ReduceMean <axes = [-1]> (x)  centred = Sub (x, centre)
   square = Pow (centred, two)  mean = ReduceMean <axes = [-1]> (square)  safe = Add (mean, eps)
   root = Sqrt (safe)  y = Div (centred, root) }"""
+SHIFTED = 'g (uint8[4] x) => (uint8[4] y) { y = BitShift <direction = "LEFT"> (x, x) }'
 STATISTICS = "g (float[1,4,8] x) => (float[1,4,8] y, float[1,4,1] mean) { %s }"
 SHUFFLE = """g (float[1,4,8,8] x) => (float[1,16,4,4] y) <int64[6] a = {1,4,4,2,4,2}, int64[4] b = {1,16,4,4}> {
   wide = Reshape (x, a)  moved = Transpose <perm = [0,1,3,5,2,4]> (wide)  y = Reshape (moved, b) }"""
@@ -110,6 +111,7 @@ CASES: dict[str, tuple[Case, Case]] = {
         {"graph": STATISTICS % "y, mean = LayerNormalization (x, s)", "stored": NORM},
         {"graph": STATISTICS % "y = LayerNormalization (x, s)  mean = ReduceMean <axes = [-1]> (x)", "stored": NORM},
     ),
+    "QNN284": ({"graph": SHIFTED}, one("Relu (x)")),
     "QNN285": (
         {"graph": POOLED % "-1,-2", "encodings": {"image": {"type": "uint16"}}},
         {"graph": POOLED % "-1,-2", "encodings": {"image": {"type": "uint8"}}},

@@ -297,3 +297,33 @@ def test_what_the_converter_cannot_raise_is_refused() -> None:
 
 def test_a_newer_operator_set_stays() -> None:
     assert not load_transform("raise-opset").match(one("Relu", (3,), opset=7))
+
+
+@pytest.mark.parametrize(
+    ("op_type", "opset", "attributes", "left"),
+    [
+        ("Celu", 17, {"alpha": 2.0}, "Celu"),
+        ("Shrink", 17, {"lambd": 0.7, "bias": 0.2}, "Shrink"),
+        ("Softsign", 15, {}, "Softsign"),
+        ("ReduceL1", 18, {}, "ReduceL1"),
+        ("ReduceSumSquare", 18, {"keepdims": 0}, "ReduceSumSquare"),
+    ],
+)
+def test_what_onnx_defines_by_others_is_written_out(
+    op_type: str, opset: int, attributes: dict[str, Any], left: str
+) -> None:
+    made = done(one(op_type, (3, 4), opset=opset, **attributes), "write-out-functions", given_entries("x", "y"))
+    assert left not in kinds(made.model)
+    assert all(node.name for node in made.model.graph.node)
+    assert made.encodings is not None and {"x", "y"} <= made.encodings.entries.keys()
+
+
+def test_attention_is_written_out_with_its_sizes_settled() -> None:
+    graph = TinyGraph(23)
+    inputs = [graph.input(name, (1, 2, heads, 4)) for name, heads in (("q", 3), ("k", 5), ("v", 5))]
+    made = done(graph.model(graph.op("Attention", inputs, "y")), "write-out-functions").model
+    assert not kinds(made) & {"Attention", "Shape", "ConstantOfShape", "Range"}
+
+
+def test_what_compilers_mostly_have_stays() -> None:
+    assert not load_transform("write-out-functions").match(one("Gelu", (3, 4), opset=20))

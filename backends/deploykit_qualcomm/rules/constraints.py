@@ -17,6 +17,7 @@ __all__ = [
     "OpRank",
     "Refused",
     "RowOperand",
+    "Untranslated",
     "WholeOperand",
     "constraint",
     "constraints",
@@ -67,6 +68,18 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Untranslated:
+    """Operators of one domain that nothing is known to translate; ``backend`` empty: on either route."""
+
+    ops: tuple[str, ...]
+    why: str
+    source: tuple[str, ...]
+    confidence: Confidence
+    domain: str = ""
+    backend: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WholeOperand:
     """An operator whose operands had to be in VTCM as a whole, in releases before ``before``."""
 
@@ -96,6 +109,7 @@ class ConstraintTable:
     sources: Mapping[str, str] = field(default_factory=dict)
     op_rank: tuple[OpRank, ...] = ()
     refused: tuple[Refused, ...] = ()
+    untranslated: tuple[Untranslated, ...] = ()
     whole_operand: tuple[WholeOperand, ...] = ()
     row_operand: tuple[RowOperand, ...] = ()
 
@@ -109,12 +123,13 @@ def constraints() -> ConstraintTable:
         constraint=_spelled(table.constraint, table.sources),
         op_rank=_spelled(table.op_rank, table.sources),
         refused=_spelled(table.refused, table.sources),
+        untranslated=_spelled(table.untranslated, table.sources),
         whole_operand=_spelled(table.whole_operand, table.sources),
         row_operand=_spelled(table.row_operand, table.sources),
     )
 
 
-R = TypeVar("R", Constraint, OpRank, Refused, WholeOperand, RowOperand)
+R = TypeVar("R", Constraint, OpRank, Refused, Untranslated, WholeOperand, RowOperand)
 
 
 def _spelled(rows: tuple[R, ...], sources: Mapping[str, str]) -> tuple[R, ...]:

@@ -1,4 +1,4 @@
-"""Lint rules about operators and their attributes. Codes QNN206, QNN208 to QNN214 and QNN282, QNN283 and QNN285."""
+"""Lint rules about operators and their attributes. Codes QNN206, QNN208 to QNN214 and QNN282 to QNN285."""
 
 from __future__ import annotations
 
@@ -60,6 +60,28 @@ def check_repeated(situation: Situation) -> Iterator[Found]:
     for found in repeated_before_norm(situation.facts):
         shape = "x".join(str(dim) for dim in found.shape)
         yield at_node(found.node, f"{found.operand} is repeated to {shape} in front of a normalization")
+
+
+@RULES.rule(
+    "QNN284",
+    "untranslated-operator",
+    "warning",
+    what="An operator that nothing is known to translate for the HTP.",
+    why="Whether a converter takes it was not seen; the provider of 2.51 was tried with most, and takes none of those. "
+    "What is not taken makes the converter stop, or runs on the CPU where that is allowed.",
+    fix="write it with other operators before exporting, or compute it on the host",
+    sources=("the rows 'untranslated' of constraints.toml",),
+)
+def check_untranslated(situation: Situation) -> Iterator[Found]:
+    """One finding for each kind, with its first node; the operators stand in the data file."""
+    for row in constraints().untranslated:
+        if row.backend not in ("", situation.target.backend):
+            continue
+        for op_type in row.ops:
+            found = [node for node in nodes(situation, op_type) if (node.domain or "") == row.domain]
+            if found:
+                more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+                yield at_node(found[0], f"{row.why}{more}", sources=row.source)
 
 
 @RULES.rule(
