@@ -10,6 +10,7 @@ from deploykit.findings import Confidence, Finding, exit_status
 from deploykit_ort_qnn.commands import steps
 from deploykit_ort_qnn.configs import build_configs
 from deploykit_ort_qnn.prepare import Draft
+from deploykit_ort_qnn.rules.forms import RULES as FORM_RULES
 from deploykit_ort_qnn.rules.prepared import RULES as DRAFT_RULES
 
 __all__ = ["make_plan"]
@@ -37,7 +38,7 @@ _ANSWERED = {
 def make_plan(draft: Draft) -> Plan[None]:
     """Decide for one prepared model."""
     situation = draft.situation
-    findings = (*DRAFT_RULES.run(draft), *_answered(draft))
+    findings = (*DRAFT_RULES.run(draft), *FORM_RULES.run(draft), *_answered(draft))
     name, why = _ROUTES[draft.source]
     blocked = exit_status(findings) or exit_status(situation.target.findings)
     common: dict[str, Any] = {

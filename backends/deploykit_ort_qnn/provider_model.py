@@ -37,6 +37,7 @@ LOG_RANGE = 4.0
 
 _STRUCTURAL = (
     *("fold-batchnorm", "fuse-gelu", "fuse-hardswish", "fuse-layernorm", "expand-before-norm", "longer-axes"),
+    *("global-pool", "gathernd-to-gather"),
 )
 
 

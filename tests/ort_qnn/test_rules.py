@@ -97,6 +97,18 @@ def samples_draft(samples: int) -> Draft:
     return of_float(graph.model(made))
 
 
+def window_draft(side: int) -> Draft:
+    graph = TinyGraph()
+    settings = {"kernel_shape": [side] * 2, "strides": [side] * 2, "ceil_mode": 1}
+    return of_float(graph.model(graph.op("AveragePool", [graph.input("x", (1, 4, 8, 8))], "y", **settings)))
+
+
+def index_draft(rank: int) -> Draft:
+    graph = TinyGraph()
+    index = graph.stored("index", np.ones((1,) * rank), "int64")
+    return of_float(graph.model(graph.op("GatherND", [graph.input("x", (4, 8)), index], "y")))
+
+
 def of_float(model: onnx.ModelProto) -> Draft:
     facts = collect_facts(wrap_proto(model, path=Path("m.onnx")))
     known = base()
@@ -234,6 +246,8 @@ CASES: dict[str, tuple[Case, Case]] = {
     "ORT016": (lambda: rms_draft("Reciprocal"), lambda: rms_draft("Div")),
     "ORT017": (lambda: samples_draft(2), lambda: samples_draft(1)),
     "ORT018": (lambda: float_draft("Tanh", opset=6), lambda: float_draft("Tanh")),
+    "ORT031": (lambda: window_draft(9), lambda: window_draft(8)),
+    "ORT032": (lambda: index_draft(5), lambda: index_draft(4)),
     "ORT101": (lambda: types(graph(("uint16", "float32", "int8"))), lambda: GOOD_TYPES),
     "ORT102": (lambda: converted("uint8", asked_for=False), lambda: converted("uint8", asked_for=True)),
     "ORT103": (lambda: types(graph(("float16", "float16", "int8"), encoding="per-block")), lambda: GOOD_TYPES),
