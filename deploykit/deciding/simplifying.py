@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["REPAIRS", "STRUCTURAL_REWRITES", "Simplified", "simplify"]
 
 STRUCTURAL_REWRITES = (
-    *("raise-opset", "resolve-sequences", "simplify", "index-from-front", "integer-remainder", "merge-axes"),
+    *("raise-opset", "batch-of-one", "resolve-sequences", "simplify"),
+    *("index-from-front", "integer-remainder", "merge-axes"),
 )
 """Rewrites that keep every value, in the order in which they are tried."""
 
