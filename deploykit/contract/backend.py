@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from deploykit.contract.kept import Kept
+from deploykit.contract.opinions import Opinions
 from deploykit.contract.options import OptionSpec
 from deploykit.contract.plans import Plan
 from deploykit.contract.status import Compilation, Correctness
@@ -69,6 +70,8 @@ class Request:
     rewrite: tuple[str, ...] = ()
     no_rewrite: tuple[str, ...] = ()
     compile: bool | None = None
+    second_opinion: bool = True
+    """Whether the compiler that is installed here is asked about a no that is not sure."""
     inputs: tuple[str, ...] = ()
     """``NAME=VALUE``, ``NAME=LOW..HIGH`` or ``NAME=FILE.npy``: what inputs are fed with where numbers are judged."""
     keep_samples: bool = True
@@ -93,6 +96,8 @@ class Situation:
     """The serialized model that the host runs after the device, when the end was cut off."""
     segments: tuple[Segment, ...] = ()
     """The parts in the order in which they run, when ``model`` is to be cut."""
+    opinions: Opinions | None = None
+    """What a compiler said of findings about this situation, None where there was nothing to ask."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

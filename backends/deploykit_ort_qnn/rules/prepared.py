@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from deploykit.findings import Severity, SubjectKind
+from deploykit.findings import Answerer, Claim, Confidence, Severity, SubjectKind
 from deploykit.findings.rules import Found, Registry
 from deploykit.graph.fused_blocks import find_blocks
 from deploykit_ort_qnn.prepare import Draft
@@ -18,6 +18,10 @@ _HANDLED = {
     "one-width": "the 8-bit sides are converted to 16 bits",
     "int16-matmul": "both operands are converted to symmetric int16",
 }
+
+_SEEN = Claim(answered_by=Answerer.TOOLS, confidence=Confidence.OBSERVED, seen_with="2.51")
+_LIKELY = Claim(answered_by=Answerer.TOOLS, confidence=Confidence.INFERRED, seen_with="2.51")
+"""Refused where it was tried; what ONNX Runtime makes of it together with its neighbours here is inferred."""
 
 _NEAR = 1e-3
 _LEAST_OPSET = 7
@@ -65,6 +69,7 @@ def check_needs_encodings(draft: Draft) -> Iterator[Found]:
     why="The provider takes no float8; every layer with such a weight is refused.",
     fix="Quantize these weights to int8 or int4.",
     sources=[_LAB],
+    claim=_SEEN,
 )
 def check_float8(draft: Draft) -> Iterator[Found]:
     """float8 weights, each by name."""
@@ -198,6 +203,7 @@ def check_refusals(draft: Draft) -> Iterator[Found]:
     why="It is not taken quantized; the model would not run wholly on the NPU.",
     fix="Rewrite it; exact GELU is fused and BatchNormalization folded where their form allows.",
     sources=[_LAB],
+    claim=_LIKELY,
 )
 def check_operators(draft: Draft) -> Iterator[Found]:
     """Operators seen refused that no rewrite removed."""
@@ -297,6 +303,7 @@ def check_hard_sigmoid_gate(draft: Draft) -> Iterator[Found]:
     "quotient it is taken.",
     fix="Divide by the root.",
     sources=[f"{_LAB}: with one sample and two, lengths of 10 and 16; quotients and norms without a scale are taken"],
+    claim=_LIKELY,
 )
 def check_reciprocal(draft: Draft) -> Iterator[Found]:
     """RMS norms with a scale whose inner nodes include a Reciprocal."""
