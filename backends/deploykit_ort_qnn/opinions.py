@@ -51,7 +51,8 @@ def compiler_for(device: Device) -> Compiler:
             instead="pip install 'deploykit[ort-qnn]' (Linux x86-64), so that the real compiler is asked",
         )
     if not isinstance(soc, int):
-        return Compiler(missing=f"{device.id}: soc_model is not known")
+        instead = "choose a device whose soc_model is known; 'deploykit targets' shows it"
+        return Compiler(missing=f"the soc_model of {device.id} is not known", instead=instead)
     series = ".".join(wheel["qairt"].split(".")[:2])
     return Compiler(name=f"QAIRT {series}'s compiler for soc {soc}", release=wheel["qairt"])
 
@@ -163,8 +164,9 @@ class _Asking:
             return _opinion(finding, "the model", refuted=not lost, why=lost[0] if lost else "it is taken")
         if before.state is OpinionState.OPEN and names & {name for name, _ in answer.refused}:
             return Opinion.on(finding, OpinionState.CONFIRMED, "it is not taken", "the model")
-        if before.state is OpinionState.OPEN and answer.status == "timed-out":
-            return Opinion.on(finding, OpinionState.OPEN, answer.message, "the model")
+        if before.state is OpinionState.OPEN and not answer.taken:
+            why = answer.message if answer.status in ("crashed", "timed-out") else "it is not taken for other reasons"
+            return Opinion.on(finding, OpinionState.OPEN, f"{before.why}; the model: {why}", "the model")
         return before
 
     def _operators(self, finding: Finding) -> tuple[tuple[str, ...], frozenset[str]]:

@@ -35,7 +35,8 @@ def second_opinions(
     if giver is None:
         return None
     if not situation.request.second_opinion:
-        return _unasked(claims, Compiler(missing="switched off (--no-second-opinion)"))
+        off = Compiler(missing="switched off", instead="leave --no-second-opinion out to have it asked")
+        return _unasked(claims, off)
     compiler = giver.compiler(device)
     if compiler.missing:
         return _unasked(claims, compiler)

@@ -304,7 +304,7 @@ def check_simplified(chosen: Chosen) -> Iterator[Found]:
     what="Findings that are not sure would refuse the model; whether a compiler was asked about them, and its answers.",
     why="What was read or told about another release is a guess here, and the compiler outranks it. What was asked is "
     "said, since on a machine without it the same model may get another answer.",
-    fix="nothing to do; --no-second-opinion leaves the guesses in force",
+    fix="leave the guesses in force with --no-second-opinion",
     sources=("the compiler named in the message, run while deciding",),
 )
 def check_opinions(chosen: Chosen) -> Iterator[Found]:

@@ -21,7 +21,8 @@ C = TypeVar("C")
 class Found:
     """What a rule function yields; the registry adds code, slug, severity and sources.
 
-    ``severity`` and ``claim`` override the rule's own, ``sources`` are added to the rule's.
+    ``severity`` and ``claim`` override the rule's own, ``sources`` are added to the rule's. ``by_trial`` is False where
+    trying tells nothing about this very case of a rule that makes a claim.
     """
 
     kind: SubjectKind
@@ -33,6 +34,7 @@ class Found:
     sources: tuple[str, ...] = ()
     evidence: Mapping[str, Any] = field(default_factory=dict)
     claim: Claim | None = None
+    by_trial: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +72,7 @@ class Rule(Generic[C]):
             handled=found.handled,
             sources=(*self.sources, *(s for s in found.sources if s not in self.sources)),
             evidence=found.evidence,
-            claim=self.claim and (found.claim or self.claim),
+            claim=(found.claim or self.claim) if self.claim is not None and found.by_trial else None,
         )
 
 

@@ -13,7 +13,7 @@ from deploykit.findings import Answerer, Claim, Confidence, SubjectKind, listed
 from deploykit.findings.rules import Found, Registry
 from deploykit.graph.facts import GraphFacts, TensorRole
 from deploykit.graph.inventory import control_flow_nodes, sequence_nodes
-from deploykit.graph.ops import is_standard
+from deploykit.graph.ops import Trait, has, is_standard
 from deploykit.graph.shapes import (
     DynamicDim,
     data_shaped_nodes,
@@ -93,7 +93,10 @@ def check_dynamic_result(facts: GraphFacts) -> Iterator[Found]:
     """Each node that makes a size out of values; where there is none, the first tensor, since others follow from it."""
     makers = tuple(data_shaped_nodes(facts))
     for node, why in makers:
-        yield Found(kind=SubjectKind.NODE, name=node.label, message=f"{node.op_type} {node.label}: {why}")
+        # A compiler may take one, with the size that it had once: that is no answer for other data.
+        settled = not has(node, Trait.SIZED_BY_VALUES)
+        message = f"{node.op_type} {node.label}: {why}"
+        yield Found(kind=SubjectKind.NODE, name=node.label, message=message, by_trial=settled)
     names = dynamic_tensors(facts)
     if names and not makers and not dynamic_inputs(facts):
         maker = facts.producer_of(names[0])

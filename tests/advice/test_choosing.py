@@ -230,6 +230,16 @@ def as_given(bench: Any) -> Any:
     return bench.ask(zoo, sdk="2.44", no_rewrite=names)
 
 
+def guesses_in_force(bench: Any) -> None:
+    helper = onnx.helper
+    node = helper.make_node("CumSum", ["x", "axis"], ["y"], name="sum", exclusive=1)
+    ends = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2, 8]) for name in "xy"]
+    axis = helper.make_tensor("axis", onnx.TensorProto.INT64, [], [1])
+    model = helper.make_model(helper.make_graph([node], "g", ends[:1], ends[1:], [axis]), ir_version=10)
+    findings = bench.ask(model, sdk="2.33", second_opinion=False)
+    assert first(findings, "QNN208").blocks and "second_opinion" not in first(findings, "QNN208").evidence
+
+
 WAYS: dict[str, Way] = {
     "DK201 --calibration": on_own_data,
     "DK201 --no-rewrite": rewrites_left_out,
@@ -250,6 +260,7 @@ WAYS: dict[str, Way] = {
     "DK208 reason removed": reason_removed,
     "DK209 entries": with_entries,
     "DK210 --no-rewrite": as_given,
+    "DK211 guesses": guesses_in_force,
 }
 
 
