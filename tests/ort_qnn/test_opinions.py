@@ -21,7 +21,7 @@ from deploykit.encodings.writing import write_encodings
 from deploykit.findings import Confidence, Finding, Severity, Subject, SubjectKind
 from deploykit.findings.rules import Registry
 from deploykit_ort_qnn import opinions
-from deploykit_ort_qnn.compiler import CompileJob, CompileOutcome, RefusedNode
+from deploykit_ort_qnn.compiler import CompileJob, CompileOutcome, RefusedNode, compile_model
 
 pytest.importorskip("onnxruntime_qnn")
 
@@ -46,7 +46,7 @@ def save(path: Path, nodes: list[Any], inputs: dict[str, list[int]], output: lis
 @pytest.fixture
 def roi(tmp_path: Path) -> Path:
     """RoiAlign with half-pixel coordinates, which published code refuses and the compiler of 2.51 takes."""
-    size = {"output_height": 3, "output_width": 3, "sampling_ratio": 2}
+    size: dict[str, Any] = {"output_height": 3, "output_width": 3, "sampling_ratio": 2}
     node = helper.make_node("RoiAlign", ["x", "rois", "index"], ["y"], "roi", **size)
     inputs = {"x": [1, 8, 16, 16], "rois": [3, 4]}
     return save(tmp_path / "roi.onnx", [node], inputs, [3, 8, 3, 3], index=np.zeros(3, np.int64))
@@ -55,7 +55,13 @@ def roi(tmp_path: Path) -> Path:
 @pytest.fixture
 def sums(tmp_path: Path) -> Path:
     """Two exclusive sums between other layers: the compiler takes neither."""
-    kinds = [("Relu", {}), ("CumSum", {"exclusive": 1}), ("Sigmoid", {}), ("CumSum", {"exclusive": 1}), ("Relu", {})]
+    kinds: list[tuple[str, Any]] = [
+        ("Relu", {}),
+        ("CumSum", {"exclusive": 1}),
+        ("Sigmoid", {}),
+        ("CumSum", {"exclusive": 1}),
+        ("Relu", {}),
+    ]
     nodes = []
     for index, (kind, given) in enumerate(kinds):
         inputs = [f"t{index}", "axis"] if kind == "CumSum" else [f"t{index}"]
@@ -72,7 +78,7 @@ def of_code(plan: Plan[Any], code: str) -> list[Finding]:
 def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """What was compiled: the operators of each question."""
     seen: list[str] = []
-    real = opinions.compile_model
+    real = compile_model
 
     def note(job: CompileJob, progress: Any) -> CompileOutcome:
         model = onnx.load(job.root / job.model)
@@ -215,7 +221,9 @@ def test_a_size_that_values_decide_is_not_asked_about(tmp_path: Path, compiled: 
 def test_an_if_that_onnx_runtime_resolves_is_taken_by_these_tools_alone(tmp_path: Path) -> None:
     def branch(name: str, values: list[float]) -> onnx.GraphProto:
         made = helper.make_tensor_value_info(name, FLOAT, [4])
-        constant = helper.make_node("Constant", [], [name], value=numpy_helper.from_array(np.float32(values), name))
+        constant = helper.make_node(
+            "Constant", [], [name], value=numpy_helper.from_array(np.asarray(values, np.float32), name)
+        )
         return helper.make_graph([constant], name, [], [made])
 
     node = helper.make_node(
