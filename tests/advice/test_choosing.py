@@ -231,13 +231,10 @@ def as_given(bench: Any) -> Any:
 
 
 def guesses_in_force(bench: Any) -> None:
-    helper = onnx.helper
-    node = helper.make_node("CumSum", ["x", "axis"], ["y"], name="sum", exclusive=1)
-    ends = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2, 8]) for name in "xy"]
-    axis = helper.make_tensor("axis", onnx.TensorProto.INT64, [], [1])
-    model = helper.make_model(helper.make_graph([node], "g", ends[:1], ends[1:], [axis]), ir_version=10)
-    findings = bench.ask(model, sdk="2.33", second_opinion=False)
-    assert first(findings, "QNN208").blocks and "second_opinion" not in first(findings, "QNN208").evidence
+    graph = TinyGraph()
+    graph.op("LRN", [graph.input("x", (1, 4, 2, 4, 4))], "y", size=3)
+    found = first(bench.ask(graph.model("y"), sdk="2.33", second_opinion=False), "QNN207")
+    assert found.blocks and "second_opinion" not in found.evidence
 
 
 WAYS: dict[str, Way] = {

@@ -53,21 +53,15 @@ def roi(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def sums(tmp_path: Path) -> Path:
-    """Two exclusive sums between other layers: the compiler takes neither."""
-    kinds: list[tuple[str, Any]] = [
-        ("Relu", {}),
-        ("CumSum", {"exclusive": 1}),
-        ("Sigmoid", {}),
-        ("CumSum", {"exclusive": 1}),
-        ("Relu", {}),
-    ]
+def norms(tmp_path: Path) -> Path:
+    """Two response norms over volumes between other layers: the compiler takes neither."""
+    kinds = ["Relu", "LRN", "Sigmoid", "LRN", "Relu"]
     nodes = []
-    for index, (kind, given) in enumerate(kinds):
-        inputs = [f"t{index}", "axis"] if kind == "CumSum" else [f"t{index}"]
-        outputs = ["y"] if index == 4 else [f"t{index + 1}"]
-        nodes.append(helper.make_node(kind, inputs, outputs, f"{kind}_{index}", **given))
-    return save(tmp_path / "sums.onnx", nodes, {"t0": [2, 8]}, [2, 8], axis=np.asarray(1, np.int64))
+    for index, kind in enumerate(kinds):
+        settings: dict[str, Any] = {"size": 3} if kind == "LRN" else {}
+        made = "y" if index == 4 else f"t{index + 1}"
+        nodes.append(helper.make_node(kind, [f"t{index}"], [made], f"{kind}_{index}", **settings))
+    return save(tmp_path / "norms.onnx", nodes, {"t0": [1, 4, 2, 4, 4]}, [1, 4, 2, 4, 4])
 
 
 def of_code(plan: Plan[Any], code: str) -> list[Finding]:
@@ -106,37 +100,37 @@ def test_for_another_release_it_becomes_a_warning_that_says_so(roi: Path) -> Non
     assert found.message.endswith("refuted by QAIRT 2.51's compiler for soc 57; qairt 2.33 itself was not asked")
 
 
-def test_a_confirmed_no_is_observed(sums: Path, compiled: list[str]) -> None:
-    plan = deploykit.plan(sums, target="sm8650", sdk="2.33")
-    found = of_code(plan, "QNN208")
-    assert [finding.subject.name for finding in found] == ["CumSum_1", "CumSum_3"]
+def test_a_confirmed_no_is_observed(norms: Path, compiled: list[str]) -> None:
+    plan = deploykit.plan(norms, target="sm8650", sdk="2.33")
+    found = of_code(plan, "QNN207")
+    assert [finding.subject.name for finding in found] == ["LRN_1", "LRN_3"]
     assert all(finding.blocks and finding.to_json()["confidence"] == "observed" for finding in found)
-    assert compiled == ["CumSum", "Relu CumSum Sigmoid CumSum Relu"], "the second is the first under other names"
+    assert compiled == ["LRN", "Relu LRN Sigmoid LRN Relu"], "the second is the first under other names"
     assert {opinion["scope"] for opinion in of_code(plan, "DK211")[0].evidence["opinions"]} == {"1 operator"}
 
 
-def test_operators_keep_the_types_and_pairs_of_the_model(sums: Path, tmp_path: Path, compiled: list[str]) -> None:
+def test_operators_keep_the_types_and_pairs_of_the_model(norms: Path, tmp_path: Path, compiled: list[str]) -> None:
     grid = Affine(bits=16, signed=False, scale=np.asarray(2.0**-10), zero_point=np.asarray(32768.0))
     names = ["t0", "t1", "t2", "t3", "t4", "y"]
     entries = {name: Encoding(name=name, value=grid) for name in names}
-    path = tmp_path / "sums.encodings"
+    path = tmp_path / "norms.encodings"
     path.write_text(write_encodings(EncodingSet(version="0.6.1", entries=entries), "0.6.1"), "utf-8")
-    deploykit.plan(sums, target="sm8650", backend="ort-qnn", encodings=path, mixed="refuse")
+    deploykit.plan(norms, target="sm8650", backend="ort-qnn", encodings=path, mixed="refuse")
     pair = "QuantizeLinear DequantizeLinear"
-    assert compiled[0] == f"{pair} CumSum {pair}"
+    assert compiled[0] == f"{pair} LRN {pair}"
 
 
-def test_the_second_time_nothing_is_compiled(sums: Path, compiled: list[str], own_cache: Path) -> None:
-    first = deploykit.plan(sums, target="sm8650", sdk="2.33")
+def test_the_second_time_nothing_is_compiled(norms: Path, compiled: list[str], own_cache: Path) -> None:
+    first = deploykit.plan(norms, target="sm8650", sdk="2.33")
     asked = len(compiled)
     assert asked and len(list(own_cache.iterdir())) == asked
-    again = deploykit.plan(sums, target="sm8650", sdk="2.33")
+    again = deploykit.plan(norms, target="sm8650", sdk="2.33")
     assert len(compiled) == asked and again.to_json() == first.to_json()
-    deploykit.plan(sums, target="sm8750", sdk="2.33")
+    deploykit.plan(norms, target="sm8750", sdk="2.33")
     assert len(compiled) == 2 * asked, "another chip is another question"
     for path in own_cache.iterdir():
         path.write_text('{"status": 1, "message": 2, "refused": 3}', "utf-8")
-    assert deploykit.plan(sums, target="sm8650", sdk="2.33").to_json() == first.to_json()
+    assert deploykit.plan(norms, target="sm8650", sdk="2.33").to_json() == first.to_json()
 
 
 def test_without_the_wheel_the_answer_is_todays_and_says_so(roi: Path, monkeypatch: pytest.MonkeyPatch) -> None:

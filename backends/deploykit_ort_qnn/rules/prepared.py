@@ -355,6 +355,30 @@ def check_opset(draft: Draft) -> Iterator[Found]:
         yield Found(kind=SubjectKind.MODEL, name=name, message=f"{name}: operator set {facts.opset} is not taken")
 
 
+@RULES.rule(
+    "ORT020",
+    "index-of-several-dimensions",
+    "warning",
+    what="A computed list is gathered from by a stored index of several dimensions.",
+    why="Between two transpositions, written or made for the layout, the provider dies of it (SIGABRT, a vector read "
+    "beyond its end) before it compiles. torch's dynamo exports write an average over all of an image so.",
+    fix="Gather by a flat index and reshape the result.",
+    sources=[f"{_LAB}: 24 exports of ConvNeXt with layer scale, float and W8A16; of 17 small forms the 6 like that"],
+)
+def check_index(draft: Draft) -> Iterator[Found]:
+    """By the ranks of data and index."""
+    tensors = draft.situation.facts.tensors
+    for node in draft.situation.facts.nodes:
+        if node.op_type != "Gather":
+            continue
+        data, index = (tensors.get(name) for name in node.inputs[:2])
+        if data is None or index is None or data.is_weight or not index.is_weight or data.rank != 1:
+            continue
+        if index.rank is not None and index.rank > 1:
+            message = f"{node.label}: an index of {index.rank} dimensions into a list may kill the provider"
+            yield Found(kind=SubjectKind.NODE, name=node.label, message=message)
+
+
 def _block_weights(draft: Draft) -> list[str]:
     if draft.prepared is None:
         return []
