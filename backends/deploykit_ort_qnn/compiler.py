@@ -78,7 +78,8 @@ class CompileOutcome:
     """How a compilation ended, with everything that was seen of it.
 
     ``files`` are the context model and its binary, relative to the root. ``seconds`` and ``peak_rss_mb`` describe the
-    build machine and say nothing about the device.
+    build machine and say nothing about the device. ``culprit`` are the operators that alone end it in that way, where
+    they were looked for and found.
     """
 
     status: Status
@@ -91,6 +92,7 @@ class CompileOutcome:
     log: tuple[str, ...] = ()
     graphs: tuple[QnnGraph, ...] = ()
     schematics: tuple[Schematic, ...] = ()
+    culprit: tuple[RefusedNode, ...] = ()
 
     @property
     def ok(self) -> bool:

@@ -18,9 +18,9 @@ from deploykit.graph.graph_copy import GraphCopy, copy_of
 from deploykit.graph.nodes import bodies
 from deploykit.quantization.cutting import part_of
 
-__all__ = ["Excerpt", "Excerpts", "anonymous"]
+__all__ = ["PAIR", "Excerpt", "Excerpts", "anonymous"]
 
-_PAIR = ("QuantizeLinear", "DequantizeLinear")
+PAIR = ("QuantizeLinear", "DequantizeLinear")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class Excerpts:
         kinds, found = frozenset(op_types), dict[int, None]()
         for name in tensors:
             node = self._graph.makers.get(name)
-            while node is not None and node.op_type in _PAIR and node.op_type not in kinds:
+            while node is not None and node.op_type in PAIR and node.op_type not in kinds:
                 node = self._graph.makers.get(node.input[0])
             if node is not None and node.op_type in kinds:
                 found[self._positions[id(node)]] = None
@@ -76,7 +76,7 @@ class Excerpts:
         """The DequantizeLinear that makes a tensor, and the QuantizeLinear before it."""
         found = []
         node = self._graph.makers.get(name)
-        for kind in reversed(_PAIR):
+        for kind in reversed(PAIR):
             if node is None or node.op_type != kind:
                 break
             found.append(self._positions[id(node)])

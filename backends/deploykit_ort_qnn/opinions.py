@@ -6,26 +6,24 @@ the answers, under a hash of what was asked.
 
 from __future__ import annotations
 
-import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from deploykit.contract.backend import Progress, Situation
 from deploykit.contract.kept import Kept, Same
 from deploykit.contract.opinions import Compiler, Opinion, OpinionState
 from deploykit.errors import DeploykitError, ToolError
 from deploykit.findings import Finding
-from deploykit.system.remembered import Remembered, key_of
 from deploykit.tables.devices import Device
-from deploykit_ort_qnn.compiler import CompileJob, CompileOutcome, compile_model, installed_wheel
+from deploykit_ort_qnn.compiler import CompileOutcome, installed_wheel
 from deploykit_ort_qnn.evidence import precision_scope
 from deploykit_ort_qnn.excerpts import Excerpts, anonymous
 from deploykit_ort_qnn.prepare import prepared_model, whole_model
 from deploykit_ort_qnn.provider_keys import choose_options
 from deploykit_ort_qnn.rules.precision import RULES as PRECISION_RULES
+from deploykit_ort_qnn.trials import Answer, Trials
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -37,9 +35,6 @@ __all__ = ["compiler_for", "settle"]
 _PAIR = frozenset({"QuantizeLinear", "DequantizeLinear"})
 _LONGEST = 60.0
 """Seconds for one question: what takes longer is left open, so that others are asked too."""
-
-_LEAST = 2.0
-"""With less time left no worker is started: it would not get as far as compiling."""
 
 
 def compiler_for(device: Device) -> Compiler:
@@ -72,30 +67,6 @@ def settle(
         return tuple(Opinion.on(finding, OpinionState.OPEN, why) for finding in findings)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Answer:
-    """What one compilation came to. ``refused`` are (name, type), ``changes`` (node, what became of its type)."""
-
-    status: str
-    message: str
-    refused: tuple[tuple[str, str], ...] = ()
-    changes: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def taken(self) -> bool:
-        return self.status == "compiled"
-
-    @property
-    def no(self) -> str:
-        """Why the compiler does not take it, "" where it does, or where that is not what stopped it."""
-        if self.status == "crashed":
-            return self.message
-        if self.status == "refused" or "default CPU EP" in self.message:
-            return "it is not taken"
-        _, found, cause = self.message.partition("EP_FAIL : ")
-        return cause if self.status == "failed" and found else ""
-
-
 @dataclass(slots=True, kw_only=True)
 class _Asking:
     """The model to cut from, what it may take, and what was answered already."""
@@ -104,10 +75,7 @@ class _Asking:
     prepared: ProviderModel | None
     model: ModelProto
     excerpts: Excerpts
-    job: Mapping[str, Any]
-    deadline: float
-    progress: Progress
-    memory: Remembered = field(default_factory=lambda: Remembered("opinions"))
+    trials: Trials
 
     @classmethod
     def of(cls, situation: Situation, kept: Kept, seconds: float, progress: Progress) -> _Asking:
@@ -121,17 +89,18 @@ class _Asking:
         prepared = prepared_model(situation, kept) if quantized else None
         key = ("float model", Same(situation.model.proto))
         model = kept.once(key, lambda: whole_model(situation)) if prepared is None else prepared.model
-        wheel = installed_wheel() or {}
-        options = choose_options(request.options, wheel.get("wheel", "")).compile if own else {}
+        wheel = (installed_wheel() or {}).get("wheel", "")
+        options = choose_options(request.options, wheel).compile if own else {}
         soc = str(situation.target.device.fact("soc_model"))
+        deadline = time.monotonic() + seconds
         return cls(
             situation=situation,
             prepared=prepared,
             model=model,
             excerpts=kept.once(("excerpts", Same(model)), lambda: Excerpts(model)),
-            job={"options": {**options, "soc_model": soc}, **wheel},
-            deadline=time.monotonic() + seconds,
-            progress=progress,
+            trials=Trials(
+                options={**options, "soc_model": soc}, deadline=deadline, longest=_LONGEST, progress=progress
+            ),
         )
 
     def about_operators(self, finding: Finding) -> Opinion:
@@ -179,34 +148,8 @@ class _Asking:
         outputs = tuple(next(name for name in node.outputs if name) for node in nodes)
         return outputs, frozenset(node.op_type for node in nodes)
 
-    def _ask(self, model: ModelProto, content: bytes) -> _Answer:
-        """From memory, else by compiling; what was not finished in time is asked again next time."""
-        key = key_of(content, {**self.job, "form": 1})
-        known = _read(self.memory.get(key))
-        if known is not None:
-            return known
-        seconds = min(_LONGEST, self.deadline - time.monotonic())
-        if seconds < _LEAST:
-            return _Answer(status="timed-out", message="the time for questions is over")
-        with tempfile.TemporaryDirectory() as folder:
-            (Path(folder) / "model.onnx").write_bytes(model.SerializeToString())
-            job = CompileJob(
-                root=Path(folder),
-                model="model.onnx",
-                context="context.onnx",
-                options=self.job["options"],
-                timeout=seconds,
-            )
-            outcome = compile_model(job, self.progress)
-        answer = _Answer(
-            status=outcome.status,
-            message=outcome.message,
-            refused=tuple((node.name, node.type) for node in outcome.refused),
-            changes=tuple(self._changes(model, outcome)) if outcome.ok else (),
-        )
-        if outcome.status != "timed-out":
-            self.memory.put(key, _json(answer))
-        return answer
+    def _ask(self, model: ModelProto, content: bytes) -> Answer:
+        return self.trials.of(model, content, self._changes)
 
     def _changes(self, model: ModelProto, outcome: CompileOutcome) -> Iterator[tuple[str, str]]:
         """Nodes that are compiled in another type than was meant, "" for one that is not named."""
@@ -229,29 +172,3 @@ def _subjects(finding: Finding) -> Iterator[str]:
     yield finding.subject.name
     for key in ("nodes", "tensors"):
         yield from finding.evidence.get(key, ())
-
-
-def _json(answer: _Answer) -> dict[str, Any]:
-    return {
-        "status": answer.status,
-        "message": answer.message,
-        "refused": [list(pair) for pair in answer.refused],
-        "changes": [list(pair) for pair in answer.changes],
-    }
-
-
-def _read(found: Mapping[str, Any] | None) -> _Answer | None:
-    """An answer back from memory; None where it is none, whatever is wrong with it."""
-    try:
-        return (
-            None
-            if found is None
-            else _Answer(
-                status=str(found["status"]),
-                message=str(found["message"]),
-                refused=tuple((str(name), str(kind)) for name, kind in found["refused"]),
-                changes=tuple((str(name), str(change)) for name, change in found["changes"]),
-            )
-        )
-    except (KeyError, TypeError, ValueError):
-        return None

@@ -39,6 +39,7 @@ __all__ = [
     "Check",
     "CopiedFile",
     "Execution",
+    "Instead",
     "JsonFile",
     "MixedSupport",
     "PackageFile",
@@ -150,10 +151,18 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Instead:
+    """Another request for the same model, seen to get over what an execution failed at, and how in words."""
+
+    request: Request
+    how: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Execution:
     """What really ran, with the files it left (package-relative), the facts to record, and what it found.
 
-    ``right`` is None where nothing was run whose numbers could be judged.
+    ``right`` is None where nothing was run whose numbers could be judged. ``instead`` is what to start again with.
     """
 
     executed: tuple[str, ...] = ()
@@ -162,6 +171,7 @@ class Execution:
     findings: tuple[Finding, ...] = ()
     compiled: Compilation = field(default_factory=Compilation)
     right: Correctness | None = None
+    instead: Instead | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

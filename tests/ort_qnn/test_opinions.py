@@ -20,7 +20,7 @@ from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.encodings.writing import write_encodings
 from deploykit.findings import Confidence, Finding, Severity, Subject, SubjectKind
 from deploykit.findings.rules import Registry
-from deploykit_ort_qnn import opinions
+from deploykit_ort_qnn import opinions, trials
 from deploykit_ort_qnn.compiler import CompileJob, CompileOutcome, RefusedNode, compile_model
 
 pytest.importorskip("onnxruntime_qnn")
@@ -79,7 +79,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         seen.append(" ".join(node.op_type for node in model.graph.node))
         return real(job, progress)
 
-    monkeypatch.setattr(opinions, "compile_model", note)
+    monkeypatch.setattr(trials, "compile_model", note)
     yield seen
 
 
@@ -167,7 +167,7 @@ def test_time_that_is_over_leaves_it_open_and_keeps_nothing(
 def test_what_each_outcome_says(
     roi: Path, monkeypatch: pytest.MonkeyPatch, outcome: CompileOutcome, state: str, own_cache: Path
 ) -> None:
-    monkeypatch.setattr(opinions, "compile_model", lambda job, progress: outcome)
+    monkeypatch.setattr(trials, "compile_model", lambda job, progress: outcome)
     plan = deploykit.plan(roi, target="sm8650", sdk="2.33")
     assert of_code(plan, "DK211")[0].evidence["opinions"][0]["state"] == state
     assert own_cache.exists() == (outcome.status != "timed-out")
