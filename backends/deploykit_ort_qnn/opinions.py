@@ -128,7 +128,7 @@ class _Asking:
         outputs, kinds = self._operators(finding)
         found = [self.model.graph.node[position] for position in self.excerpts.makers(outputs, kinds)]
         names = {node.name for node in found if node.name}
-        if answer.taken and (found or self.situation.target.backend == "ort-qnn"):
+        if answer.taken and (len(found) == len(outputs) or self.situation.target.backend == "ort-qnn"):
             lost = [change for name, change in answer.changes if name in names or not name]
             return _opinion(finding, "the model", refuted=not lost, why=lost[0] if lost else "it is taken")
         if before.state is OpinionState.OPEN and names & {name for name, _ in answer.refused}:
