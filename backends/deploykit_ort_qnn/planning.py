@@ -39,6 +39,8 @@ def make_plan(draft: Draft) -> Plan[None]:
     """Decide for one prepared model."""
     situation = draft.situation
     findings = (*DRAFT_RULES.run(draft), *FORM_RULES.run(draft), *_answered(draft))
+    if situation.opinions is not None:
+        findings = situation.opinions.applied(findings)
     name, why = _ROUTES[draft.source]
     blocked = exit_status(findings) or exit_status(situation.target.findings)
     common: dict[str, Any] = {

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from deploykit.quantization.conclusions import Evidence
     from deploykit_ort_qnn.provider_model import ProviderModel
 
-__all__ = ["Draft", "Source", "prepare", "wheel_for"]
+__all__ = ["Draft", "Source", "prepare", "prepared_model", "wheel_for", "whole_model"]
 
 Source = Literal["encodings", "qdq", "float"]
 _INTEGER = ("w8a8", "w8a16", "w4a8", "w4a16", "w16a16")
@@ -102,7 +102,7 @@ def prepare(situation: Situation, kept: Kept) -> Draft:
         source=source,
         precision=_precision(request.precision, source),
         chosen=choose_options(request.options, wheel.version),
-        prepared=None if source == "float" else _provider_model(situation, kept, int16=has("matmul_16bit", device)),
+        prepared=None if source == "float" else prepared_model(situation, kept),
         lint=(*run_lint(situation, PROVIDER), *FLOAT16_RULES.run(_float16_plan(situation, source))),
         options=request.adapter_options,
     )
@@ -124,9 +124,9 @@ def _float16_plan(situation: Situation, source: Source) -> Float16Plan:
     return Float16Plan(situation=situation, tensors={name for name, fact in tensors.items() if fact.is_float})
 
 
-def _provider_model(situation: Situation, kept: Kept, *, int16: bool) -> ProviderModel:
+def prepared_model(situation: Situation, kept: Kept) -> ProviderModel:
     """The prepared model, made once for the same model, encodings and abilities: several chips share the work."""
-    request = situation.request
+    request, int16 = situation.request, has("matmul_16bit", situation.target.device)
     lpbq = bool(request.adapter_options.get("lpbq"))
 
     def make() -> ProviderModel:

@@ -230,6 +230,13 @@ def as_given(bench: Any) -> Any:
     return bench.ask(zoo, sdk="2.44", no_rewrite=names)
 
 
+def guesses_in_force(bench: Any) -> None:
+    graph = TinyGraph()
+    graph.op("LRN", [graph.input("x", (1, 4, 2, 4, 4))], "y", size=3)
+    found = first(bench.ask(graph.model("y"), sdk="2.33", second_opinion=False), "QNN207")
+    assert found.blocks and "second_opinion" not in found.evidence
+
+
 WAYS: dict[str, Way] = {
     "DK201 --calibration": on_own_data,
     "DK201 --no-rewrite": rewrites_left_out,
@@ -250,6 +257,7 @@ WAYS: dict[str, Way] = {
     "DK208 reason removed": reason_removed,
     "DK209 entries": with_entries,
     "DK210 --no-rewrite": as_given,
+    "DK211 guesses": guesses_in_force,
 }
 
 

@@ -103,7 +103,7 @@ def window_draft(side: int) -> Draft:
     return of_float(graph.model(graph.op("AveragePool", [graph.input("x", (1, 4, 8, 8))], "y", **settings)))
 
 
-def index_draft(rank: int) -> Draft:
+def pointed_draft(rank: int) -> Draft:
     graph = TinyGraph()
     index = graph.stored("index", np.ones((1,) * rank), "int64")
     return of_float(graph.model(graph.op("GatherND", [graph.input("x", (4, 8)), index], "y")))
@@ -215,6 +215,15 @@ INSTALLED = {"wheel": "2.7.0", "qairt": "2.51.0", "onnxruntime": "1.31.1"}
 GOOD_TYPES = types(graph(("uint16", "uint16", "int8")), made("QUInt16"))
 
 
+def index_draft(*shape: int) -> Draft:
+    """A list that is gathered from by an index of a shape."""
+    built = TinyGraph()
+    built.op("Gather", [built.input("x", (48,)), built.stored("index", np.arange(48).reshape(shape), "int64")], "y")
+    given = draft("mlp/model.onnx")
+    facts = collect_facts(wrap_proto(built.model("y"), path=Path("model.onnx")))
+    return replace(given, situation=replace(given.situation, facts=facts))
+
+
 def step(identifier: str) -> Draft:
     return prepared(steps=(Step(id=identifier, why="because", names=("y",)),))
 
@@ -246,8 +255,9 @@ CASES: dict[str, tuple[Case, Case]] = {
     "ORT016": (lambda: rms_draft("Reciprocal"), lambda: rms_draft("Div")),
     "ORT017": (lambda: samples_draft(2), lambda: samples_draft(1)),
     "ORT018": (lambda: float_draft("Tanh", opset=6), lambda: float_draft("Tanh")),
+    "ORT020": (lambda: index_draft(6, 8), lambda: index_draft(48)),
     "ORT031": (lambda: window_draft(9), lambda: window_draft(8)),
-    "ORT032": (lambda: index_draft(5), lambda: index_draft(4)),
+    "ORT032": (lambda: pointed_draft(5), lambda: pointed_draft(4)),
     "ORT101": (lambda: types(graph(("uint16", "float32", "int8"))), lambda: GOOD_TYPES),
     "ORT102": (lambda: converted("uint8", asked_for=False), lambda: converted("uint8", asked_for=True)),
     "ORT103": (lambda: types(graph(("float16", "float16", "int8"), encoding="per-block")), lambda: GOOD_TYPES),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from deploykit.findings import Severity, SubjectKind
+from deploykit.findings import Answerer, Claim, Confidence, Severity, SubjectKind
 from deploykit.findings.rules import Found, Registry
 from deploykit.graph.fused_blocks import find_blocks
 from deploykit_ort_qnn.prepare import Draft
@@ -18,6 +18,10 @@ _HANDLED = {
     "one-width": "the 8-bit sides are converted to 16 bits",
     "int16-matmul": "both operands are converted to symmetric int16",
 }
+
+_SEEN = Claim(answered_by=Answerer.TOOLS, confidence=Confidence.OBSERVED, seen_with="2.51")
+_LIKELY = Claim(answered_by=Answerer.TOOLS, confidence=Confidence.INFERRED, seen_with="2.51")
+"""Refused where it was tried; what ONNX Runtime makes of it together with its neighbours here is inferred."""
 
 _NEAR = 1e-3
 _LEAST_OPSET = 7
@@ -65,6 +69,7 @@ def check_needs_encodings(draft: Draft) -> Iterator[Found]:
     why="The provider takes no float8; every layer with such a weight is refused.",
     fix="Quantize these weights to int8 or int4.",
     sources=[_LAB],
+    claim=_SEEN,
 )
 def check_float8(draft: Draft) -> Iterator[Found]:
     """float8 weights, each by name."""
@@ -198,6 +203,7 @@ def check_refusals(draft: Draft) -> Iterator[Found]:
     why="It is not taken quantized; the model would not run wholly on the NPU.",
     fix="Rewrite it; exact GELU is fused and BatchNormalization folded where their form allows.",
     sources=[_LAB],
+    claim=_LIKELY,
 )
 def check_operators(draft: Draft) -> Iterator[Found]:
     """Operators seen refused that no rewrite removed."""
@@ -297,6 +303,7 @@ def check_hard_sigmoid_gate(draft: Draft) -> Iterator[Found]:
     "quotient it is taken.",
     fix="Divide by the root.",
     sources=[f"{_LAB}: with one sample and two, lengths of 10 and 16; quotients and norms without a scale are taken"],
+    claim=_LIKELY,
 )
 def check_reciprocal(draft: Draft) -> Iterator[Found]:
     """RMS norms with a scale whose inner nodes include a Reciprocal."""
@@ -346,6 +353,30 @@ def check_opset(draft: Draft) -> Iterator[Found]:
     if 0 < facts.opset < _LEAST_OPSET and draft.source == "float":
         name = draft.situation.request.model.name
         yield Found(kind=SubjectKind.MODEL, name=name, message=f"{name}: operator set {facts.opset} is not taken")
+
+
+@RULES.rule(
+    "ORT020",
+    "index-of-several-dimensions",
+    "warning",
+    what="A computed list is gathered from by a stored index of several dimensions.",
+    why="Between two transpositions, written or made for the layout, the provider dies of it (SIGABRT, a vector read "
+    "beyond its end) before it compiles. torch's dynamo exports write an average over all of an image so.",
+    fix="Gather by a flat index and reshape the result.",
+    sources=[f"{_LAB}: 24 exports of ConvNeXt with layer scale, float and W8A16; of 17 small forms the 6 like that"],
+)
+def check_index(draft: Draft) -> Iterator[Found]:
+    """By the ranks of data and index."""
+    tensors = draft.situation.facts.tensors
+    for node in draft.situation.facts.nodes:
+        if node.op_type != "Gather":
+            continue
+        data, index = (tensors.get(name) for name in node.inputs[:2])
+        if data is None or index is None or data.is_weight or not index.is_weight or data.rank != 1:
+            continue
+        if index.rank is not None and index.rank > 1:
+            message = f"{node.label}: an index of {index.rank} dimensions into a list may kill the provider"
+            yield Found(kind=SubjectKind.NODE, name=node.label, message=message)
 
 
 def _block_weights(draft: Draft) -> list[str]:
