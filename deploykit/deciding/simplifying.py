@@ -33,7 +33,7 @@ STRUCTURAL_REWRITES = (
 REPAIRS = (
     *("fuse-gelu", "fuse-hardswish", "expand-before-norm", "divide-by-root", "norm-statistics", "norm-rows"),
     *("last-index", "pool-by-taps", "cumulate-forward", "product-by-halves", "batchnorm-rank", "longer-axes"),
-    "write-out-functions",
+    *("write-out-functions", "mask-constant"),
 )
 """Rewrites that some compilers need and others must not be given: each is tried alone, after the others."""
 
