@@ -13,7 +13,6 @@ import onnx
 import pytest
 from onnx import ModelProto
 
-from deploykit.contract.tiny_graphs import TinyGraph
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.numerics.quality import sqnr_db
 from deploykit_ort_qnn.compiler import CompileJob, compile_model, execute_both
@@ -22,6 +21,7 @@ from deploykit_ort_qnn.node_units import even_results, gates_apart
 from deploykit_ort_qnn.provider_keys import choose_options
 from deploykit_ort_qnn.provider_model import ProviderModel, provider_model
 from deploykit_qualcomm.softmax_steps import step_units, whole_step
+from sample_models.tiny_graphs import TinyGraph
 
 UNIT = math.log(2) / 2**22
 
