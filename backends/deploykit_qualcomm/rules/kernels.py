@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from deploykit.contract.backend import Situation
 from deploykit.findings.rules import Found, Registry
-from deploykit.graph.collect import constant_range
 from deploykit.graph.facts import NodeFact
 from deploykit.graph.ops import Trait, has
 from deploykit_qualcomm.rules.views import at_node, grid_of, nodes, quantized
@@ -96,6 +95,8 @@ def check_clip(situation: Situation) -> Iterator[Found]:
 
 def _bound(situation: Situation, node: NodeFact, position: int, attribute: str) -> float:
     """A bound, infinite where it is absent or computed."""
+    from deploykit.graph.collect import constant_range
+
     sign = -1 if attribute == "min" else 1
     if attribute in node.attributes:
         return float(node.attributes[attribute])
