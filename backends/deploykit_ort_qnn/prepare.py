@@ -101,7 +101,7 @@ def prepare(situation: Situation, kept: Kept) -> Draft:
         fp16=None if fp16 is None else bool(fp16.value),
         source=source,
         precision=_precision(request.precision, source),
-        chosen=choose_options(request.options, wheel.version),
+        chosen=choose_options(request.options, wheel.version, {node.op_type for node in situation.facts.nodes}),
         prepared=None if source == "float" else prepared_model(situation, kept),
         lint=(*run_lint(situation, PROVIDER), *FLOAT16_RULES.run(_float16_plan(situation, source))),
         options=request.adapter_options,

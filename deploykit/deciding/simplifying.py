@@ -34,7 +34,7 @@ STRUCTURAL_REWRITES = (
 REPAIRS = (
     *("fuse-gelu", "fuse-hardswish", "expand-before-norm", "divide-by-root", "norm-statistics", "norm-rows"),
     *("last-index", "pool-by-taps", "cumulate-forward", "product-by-halves", "batchnorm-rank", "longer-axes"),
-    *("write-out-functions", "einsum-to-matmul", "global-pool", "gathernd-to-gather", "flat-index"),
+    *("write-out-functions", "einsum-to-matmul", "global-pool", "gathernd-to-gather", "flat-index", "mask-constant"),
 )
 """Rewrites that some compilers need and others must not be given: each is tried alone, after the others."""
 

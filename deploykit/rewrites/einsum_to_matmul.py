@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from onnx import helper
@@ -134,7 +134,7 @@ class _Chain:
         self.graph, self.made = graph, made
         self.steps: list[NodeProto] = []
 
-    def add(self, op_type: str, inputs: Sequence[str], **attributes: object) -> str:
+    def add(self, op_type: str, inputs: Sequence[str], **attributes: Any) -> str:
         name = self.graph.fresh(f"{self.made}_{op_type.lower()}")
         self.steps.append(helper.make_node(op_type, inputs, [name], name=name, **attributes))
         return name

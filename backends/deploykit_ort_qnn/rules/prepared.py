@@ -17,6 +17,9 @@ _HANDLED = {
     "symmetric-blocks": "the weights are stored as symmetric 8-bit blocks",
     "one-width": "the 8-bit sides are converted to 16 bits",
     "int16-matmul": "both operands are converted to symmetric int16",
+    "clip-ends": "the grid ends where the Clip does",
+    "softmax-step": "the input has a step that the kernel takes as it is",
+    "gate-apart": "the Sigmoid reads x in other steps",
 }
 
 _SEEN = Claim(answered_by=Answerer.TOOLS, confidence=Confidence.OBSERVED, seen_with="2.51")
