@@ -123,7 +123,7 @@ def with_opinion() -> Chosen:
 
 
 CASES["DK211"] = (with_opinion, plain)
-CASES["DK210"] = (simplified, lambda: simplified(no_rewrite=("simplify",)))
+CASES["DK210"] = (simplified, lambda: simplified(no_rewrite=("simplify", "mask-constant")))
 CASES["DK208"] = (lambda: asked("fuse-gelu"), lambda: asked("fold-batchnorm"))
 CASES["DK204"] = (_nothing_left, lambda: chosen(W8A16))
 
