@@ -16,6 +16,7 @@ from deploykit.errors import DeploykitError, InputError, UnknownTargetError, Usa
 from deploykit.findings import Finding
 from deploykit_ort_qnn.provider_keys import Chosen, choose_options
 from deploykit_qualcomm.archs import capability, has
+from deploykit_qualcomm.hosts import compilable
 from deploykit_qualcomm.rows import Wheel
 from deploykit_qualcomm.rules.float16 import RULES as FLOAT16_RULES
 from deploykit_qualcomm.rules.float16 import Float16Plan
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from deploykit.quantization.conclusions import Evidence
+    from deploykit.tables.devices import Device
     from deploykit_ort_qnn.provider_model import ProviderModel
 
 __all__ = ["Draft", "Source", "prepare", "wheel_for"]
@@ -61,8 +63,11 @@ class Draft:
 
 
 def wheel_for(requested: str | None, table: str = "") -> Wheel:
-    """The wheel for a version as typed: its own (2.7.0), or that of the QAIRT inside (2.51); None is the newest."""
-    wheels = tables().wheels
+    """The wheel for a version as typed: its own (2.7.0), or that of the QAIRT inside (2.51); None is the newest.
+
+    Only wheels whose compiler a Linux x86-64 machine can execute count, itself or by a toolchain.
+    """
+    wheels = tuple(wheel for wheel in tables().wheels if compilable(wheel))
     if not requested:
         return wheels[-1]
     for wheel in wheels:
@@ -72,8 +77,12 @@ def wheel_for(requested: str | None, table: str = "") -> Wheel:
     if inside:
         return inside[-1]
     known = ", ".join(f"{wheel.version} (QAIRT {wheel.sdk})" for wheel in wheels)
+    elsewhere = [wheel.version for wheel in tables().wheels if _same_series(wheel.sdk, requested)]
+    carried = f"wheel {elsewhere[-1]} carries it, but its compiler does not run here; " if elsewhere else ""
     raise UnknownTargetError(
-        f"no onnxruntime-qnn wheel for SDK {requested!r}", why=f"known wheels: {known}", next="name one of them"
+        f"no onnxruntime-qnn wheel for SDK {requested!r}",
+        why=f"{carried}known wheels: {known}",
+        next="name one of them",
     )
 
 
@@ -102,7 +111,7 @@ def prepare(situation: Situation, kept: Kept) -> Draft:
         source=source,
         precision=_precision(request.precision, source),
         chosen=choose_options(request.options, wheel.version),
-        prepared=None if source == "float" else _provider_model(situation, kept, int16=has("matmul_16bit", device)),
+        prepared=None if source == "float" else _provider_model(situation, kept, int16=_int16(wheel, device)),
         lint=(*run_lint(situation, PROVIDER), *FLOAT16_RULES.run(_float16_plan(situation, source))),
         options=request.adapter_options,
     )
@@ -116,6 +125,11 @@ def _precision(asked: str | None, source: Source) -> str:
     if asked == "fp16" and source == "qdq":
         raise UsageError("--precision fp16: the model holds Q/DQ nodes", next="give the float model, or no --precision")
     return asked or ""
+
+
+def _int16(wheel: Wheel, device: Device) -> bool:
+    """Whether operands of MatMuls of two activations are kept whole as symmetric int16: chip and provider must."""
+    return has("matmul_16bit", device) and "symmetric-int16" not in wheel.refuses
 
 
 def _float16_plan(situation: Situation, source: Source) -> Float16Plan:

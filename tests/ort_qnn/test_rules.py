@@ -200,6 +200,8 @@ LOST = replace(GOOD, quantization=verdict(8.0, Against.FLOAT))
 PACKAGE = PackageScope(provider_options={"soc_model": "43"}, soc_model=43, context={"soc_model": 43})
 WHEEL = wheel_for("2.7.0")
 INSTALLED = {"wheel": "2.7.0", "qairt": "2.51.0", "onnxruntime": "1.31.1"}
+OLD_WHEEL = wheel_for("2.36")
+UNDER_WINE = {"wheel": "1.22.2", "qairt": "2.36.1", "onnxruntime": "1.22.2"}
 GOOD_TYPES = types(graph(("uint16", "uint16", "int8")), made("QUInt16"))
 
 
@@ -267,6 +269,10 @@ CASES: dict[str, tuple[Case, Case]] = {
     "ORT142": (
         lambda: EnvironmentScope(installed={**INSTALLED, "onnxruntime": "9.9"}, planned=WHEEL),
         lambda: EnvironmentScope(installed=INSTALLED, planned=WHEEL),
+    ),
+    "ORT143": (
+        lambda: EnvironmentScope(installed=UNDER_WINE, planned=OLD_WHEEL, emulator=INSTALLED),
+        lambda: EnvironmentScope(installed=INSTALLED, planned=WHEEL, emulator=INSTALLED),
     ),
 }
 
