@@ -72,7 +72,7 @@ class CompileJob:
 class RefusedNode:
     """A node that the provider did not take, by the name it has after ONNX Runtime's own rewrites.
 
-    ``why`` is the backend's answer to the operator it was tried as, "" where the provider itself refused it.
+    ``why`` is the backend's answer or the provider's reason, "" where its log does not say.
     """
 
     name: str
@@ -325,14 +325,7 @@ def _schematics(folder: Path) -> list[Schematic]:
 
 
 def _refused(log: tuple[str, ...]) -> tuple[RefusedNode, ...]:
-    return tuple(
-        RefusedNode(
-            name=found.name,
-            type=found.type,
-            why="" if found.code is None else f"the backend answers {found.code} to {found.op}",
-        )
-        for found in read_refusals(log)
-    )
+    return tuple(RefusedNode(name=found.name, type=found.type, why=found.why) for found in read_refusals(log))
 
 
 def _death(done: Completed, timeout: float) -> str:

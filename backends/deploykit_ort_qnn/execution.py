@@ -5,6 +5,7 @@ Its findings come from rules; it chooses nothing that the plan did not choose.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = ["execute"]
 
+_DURATION = re.compile(r" \(\d+ us\)$")
 _EMULATION_LIMIT = 900.0
 """Seconds for one comparison; the emulator is some 50 to 1000 times slower than the CPU."""
 
@@ -126,8 +128,9 @@ def _record(plan: Plan[None], wheel: Mapping[str, str], outcome: CompileOutcome)
 
 
 def _stable(log: tuple[str, ...]) -> list[str]:
-    """Without the clock at the start of each line."""
-    return [line.split(" ", 2)[2] if line[:4].isdigit() and line.count(" ") > 2 else line for line in log]
+    """Without the clock at the start of each line, and without how long a stage took."""
+    plain = [line.split(" ", 2)[2] if line[:4].isdigit() and line.count(" ") > 2 else line for line in log]
+    return [_DURATION.sub("", line) for line in plain]
 
 
 def _judge_types(package: Path, draft: Draft, outcome: CompileOutcome) -> tuple[Finding, ...]:

@@ -22,6 +22,8 @@ Work = tuple[Completed, dict[str, Any] | None, tuple[str, ...]]
 """How the process ended, the worker's answer (None when it died before giving one), and the log."""
 
 _LEVELS = {"none": 0, "basic": 1, "extended": 2, "all": 99}
+_WITH_REASONS = 1
+"""The level of ONNX Runtime's log at which the provider says why it refuses a node."""
 _TRACES = ("profiling_level", "profiling_file_path")
 
 
@@ -88,6 +90,7 @@ class ToolchainHost:
             "provider_options": {"backend_path": "QnnHtp.dll", **options},
             "session_config": entries,
             "optimization": _LEVELS[request["optimization"]],
+            "log_severity": _WITH_REASONS,
         }
         answer = ask_runner(self.spec, asked, cwd=root, place=scratch, timeout=timeout)
         assert answer.done is not None

@@ -20,20 +20,17 @@ __all__ = ["Answer", "Refusal", "ask_runner", "read_answer", "read_refusals"]
 _EVENT = '{"event":'
 _UNSUPPORTED = "Unsupported nodes in QNN EP"
 _NODE = re.compile(r"\{ name: (.*?), type: (\w+) \}")
+_REASON = re.compile(r"Node name: (?P<name>.*?) Node index: \d+\s+REASON : \S+:\d+ \S+ (?P<why>.*)", re.DOTALL)
 _VALIDATION = re.compile(r"failed for node `(?P<name>[^`]+)` of type `(?P<op>\w+)` with error code (?P<code>\d+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """A node that the provider did not take: name and ONNX type, the operator it was tried as, the answer's code.
-
-    ``op`` is "" and ``code`` None where the provider refused the node before it asked the backend.
-    """
+    """A node that the provider did not take: its name, its ONNX type and why, "" where the log does not say."""
 
     name: str
     type: str
-    op: str = ""
-    code: int | None = None
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,15 +118,15 @@ def _event(line: str) -> dict[str, Any] | None:
 
 
 def read_refusals(log: Iterable[str]) -> tuple[Refusal, ...]:
-    """The nodes that the provider's log names as unsupported, with the backend's answer where it gave one."""
-    types, answers = dict[str, str](), dict[str, tuple[str, int]]()
+    """The nodes that the provider's log names as unsupported, with the backend's answer or the provider's reason."""
+    types, answers, reasons = dict[str, str](), dict[str, str](), dict[str, str]()
     for line in log:
         if _UNSUPPORTED in line:
             types |= {name: kind for name, kind in _NODE.findall(line) if name not in types}
         if found := _VALIDATION.search(line):
-            answers.setdefault(found["name"], (found["op"], int(found["code"])))
-    refusals = []
-    for name, kind in types.items():
-        op, code = answers.get(name, ("", None))
-        refusals.append(Refusal(name=name, type=kind, op=op, code=code))
-    return tuple(refusals)
+            answers.setdefault(found["name"], f"the backend answers {found['code']} to {found['op']}")
+        elif found := _REASON.search(line):
+            reasons.setdefault(found["name"], found["why"].strip())
+    return tuple(
+        Refusal(name=name, type=kind, why=answers.get(name) or reasons.get(name, "")) for name, kind in types.items()
+    )

@@ -56,16 +56,23 @@ def test_a_crash_is_told() -> None:
     assert answer.crashed and "0xc0000005" in answer.error
 
 
-def test_refused_nodes_carry_the_answer_of_the_backend() -> None:
+def test_refused_nodes_carry_the_reason() -> None:
+    standalone = (
+        "Validation FAILED for 1 nodes in NodeUnit (DequantizeLinear) :\n\tOperator type: DequantizeLinear "
+        "Node name: c Node index: 2\n\tREASON : simple_op_builder.cc:84 onnxruntime::qnn::X::Check no standalone DQ per channel\n"
+    )
     log = [
         "Unsupported nodes in QNN EP: { name: a/b, type: Erf } { name: two, type: DequantizeLinear }",
         "QNN.backendValidateOpConfig() failed for node `two` of type `Dequantize` with error code 3110",
-        "Unsupported nodes in QNN EP: { name: two, type: DequantizeLinear }",
+        standalone,
+        "Unsupported nodes in QNN EP: { name: two, type: DequantizeLinear }{ name: c, type: DequantizeLinear }",
     ]
-    first, second = read_refusals(log)
-    assert (first.name, first.type, first.op, first.code) == ("a/b", "Erf", "", None)
-    assert (second.name, second.type, second.op, second.code) == ("two", "DequantizeLinear", "Dequantize", 3110)
-    assert read_refusals(["failed for node `x` of type `y` with error code 1"]) == ()
+    assert [(found.name, found.type, found.why) for found in read_refusals(log)] == [
+        ("a/b", "Erf", ""),
+        ("two", "DequantizeLinear", "the backend answers 3110 to Dequantize"),
+        ("c", "DequantizeLinear", "no standalone DQ per channel"),
+    ]
+    assert read_refusals(["failed for node `x` of type `y` with error code 1", standalone]) == ()
 
 
 def toolchain(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> ToolchainSpec:
