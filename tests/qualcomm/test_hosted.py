@@ -59,7 +59,8 @@ def test_a_crash_is_told() -> None:
 def test_refused_nodes_carry_the_reason() -> None:
     standalone = (
         "Validation FAILED for 1 nodes in NodeUnit (DequantizeLinear) :\n\tOperator type: DequantizeLinear "
-        "Node name: c Node index: 2\n\tREASON : simple_op_builder.cc:84 onnxruntime::qnn::X::Check no standalone DQ per channel\n"
+        "Node name: c Node index: 2\n\tREASON : simple_op_builder.cc:84 onnxruntime::qnn::X::Check "
+        "no standalone DQ per channel\n"
     )
     log = [
         "Unsupported nodes in QNN EP: { name: a/b, type: Erf } { name: two, type: DequantizeLinear }",
