@@ -111,7 +111,7 @@ def prepare(situation: Situation, kept: Kept) -> Draft:
         source=source,
         precision=_precision(request.precision, source),
         chosen=choose_options(request.options, wheel.version),
-        prepared=None if source == "float" else _provider_model(situation, kept, int16=_int16(wheel, device)),
+        prepared=None if source == "float" else _provider_model(situation, kept, wheel),
         lint=(*run_lint(situation, PROVIDER), *FLOAT16_RULES.run(_float16_plan(situation, source))),
         options=request.adapter_options,
     )
@@ -138,9 +138,9 @@ def _float16_plan(situation: Situation, source: Source) -> Float16Plan:
     return Float16Plan(situation=situation, tensors={name for name, fact in tensors.items() if fact.is_float})
 
 
-def _provider_model(situation: Situation, kept: Kept, *, int16: bool) -> ProviderModel:
+def _provider_model(situation: Situation, kept: Kept, wheel: Wheel) -> ProviderModel:
     """The prepared model, made once for the same model, encodings and abilities: several chips share the work."""
-    request = situation.request
+    request, int16 = situation.request, _int16(wheel, situation.target.device)
     lpbq = bool(request.adapter_options.get("lpbq"))
 
     def make() -> ProviderModel:
@@ -153,9 +153,11 @@ def _provider_model(situation: Situation, kept: Kept, *, int16: bool) -> Provide
             without=request.no_rewrite,
             lpbq=lpbq,
             observer=lambda model: _evidence(model, situation, kept),
+            lacks=wheel.lacks,
         )
 
-    key = ("provider model", Same(situation.model.proto), Same(situation.encodings), int16, lpbq, request.no_rewrite)
+    given = (Same(situation.model.proto), Same(situation.encodings))
+    key = ("provider model", *given, int16, lpbq, request.no_rewrite, wheel.lacks)
     return kept.once(key, make)
 
 

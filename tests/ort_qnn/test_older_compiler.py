@@ -23,7 +23,7 @@ TAKEN = {
     "cnn_bnfold/w8a16": 60.0,
     "mlp/w8a16": 60.0,
     "detr/w8a16": 60.0,
-    "detr/w8a16-fp16mix-explicit": 60.0,
+    "detr/w8a16-fp16mix-explicit": 40.0,
     "vit/w8a16": 40.0,
     "vit/w8a8": 25.0,
 }
