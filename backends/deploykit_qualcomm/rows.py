@@ -208,7 +208,7 @@ class Wheel:
     htp_api: str = ""
     loadable: bool = True
     onnxruntime_api: int = 0
-    refuses: tuple[Literal["symmetric-int16"], ...] = ()
+    refuses: tuple[Literal["symmetric-int16", "block-weights"], ...] = ()
     lacks: tuple[Literal["isnan", "mod"], ...] = ()
     onnxruntime: tuple[WheelPair, ...] = ()
     host: tuple[WheelHost, ...] = ()

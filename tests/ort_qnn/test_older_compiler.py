@@ -14,6 +14,7 @@ from deploykit.system import environment_of, install
 from deploykit_ort_qnn.compiler import CompileJob, compile_model
 from deploykit_ort_qnn.hosts import ToolchainHost, toolchain_host
 from deploykit_ort_qnn.prepare import wheel_for
+from deploykit_qualcomm.hosted import ask_runner
 from deploykit_qualcomm.hosts import host_toolchain
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
@@ -28,7 +29,7 @@ TAKEN = {
     "vit/w8a8": 25.0,
 }
 """Models that 2.36.1 takes wholly, and dB of the first output below which something has changed."""
-REFUSED = {"mlp/lpbq-w4a16": "ORT110", "detr/fp16": "ORT111"}
+REFUSED = {"mlp/w4a8": "ORT110", "detr/fp16": "ORT111"}
 
 
 def request(name: str, **more: object) -> Request:
@@ -75,6 +76,35 @@ def test_the_preparation_is_the_one_that_this_provider_takes(tmp_path: Path, mon
 def test_an_option_that_the_old_provider_lacks_is_refused(tmp_path: Path, option: str) -> None:
     with pytest.raises(UsageError, match=r"not in onnxruntime-qnn 1\.22\.2"):
         make_package(request("cnn/w8a16", options=((option, "1"),)), tmp_path / "p")
+
+
+@pytest.mark.parametrize("name", ["mlp/lpbq-w4a16", "mlp/bq-w4a16"])
+def test_blocks_are_refused_before_anything_is_compiled(tmp_path: Path, name: str) -> None:
+    packaged = make_package(request(name), tmp_path / "p")
+    assert packaged.exit_status == 1 and packaged.executed == ()
+    assert {finding.code for finding in packaged.findings if finding.blocks} == {"ORT019"}
+
+
+@pytest.mark.heavy
+def test_its_own_emulator_agrees_where_it_ends(host: ToolchainHost, tmp_path: Path) -> None:
+    """Outputs by .npy through the runner: 2.36.1 on itself against ONNX Runtime on the CPU."""
+    import numpy as np
+    import onnxruntime as ort
+
+    make_package(request("cnn/w8a16"), tmp_path / "p")
+    image = np.random.default_rng(0).random((1, 3, 16, 16)).astype(np.float32)
+    np.save(tmp_path / "p/input.npy", image)
+    asked = {
+        "model": "artifacts/model_ctx.onnx",
+        "provider_options": {"backend_path": "QnnHtp.dll", "soc_model": "57"},
+        "runs": [{"inputs": {"input": "input.npy"}, "outputs": "out_"}],
+    }
+    answer = ask_runner(host.spec, asked, cwd=tmp_path / "p", place=tmp_path / "p", timeout=120.0)
+    assert answer.ok, answer.error
+    made = np.load(tmp_path / "p/out_0.npy")
+    (wanted,) = ort.InferenceSession(str(tmp_path / "p/model/model.onnx")).run(None, {"input": image})
+    assert made.dtype == wanted.dtype and made.shape == wanted.shape
+    assert float(((made - wanted) ** 2).sum()) < 1e-5 * float((wanted**2).sum())
 
 
 @pytest.mark.heavy

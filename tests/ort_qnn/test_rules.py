@@ -124,6 +124,10 @@ def block_draft(fp16: bool) -> Draft:
     return replace(prepared(encodings=blocks()), fp16=fp16)
 
 
+def old_block_draft() -> Draft:
+    return replace(block_draft(fp16=True), wheel=wheel_for("2.36"))
+
+
 def graph(types: tuple[str, str, str], *, encoding: str = "") -> QnnGraph:
     """Quantize -> MatMul(x, w) -> Quantize, with the types of x, the product and w."""
     tensors = {
@@ -236,6 +240,7 @@ CASES: dict[str, tuple[Case, Case]] = {
     "ORT016": (lambda: rms_draft("Reciprocal"), lambda: rms_draft("Div")),
     "ORT017": (lambda: samples_draft(2), lambda: samples_draft(1)),
     "ORT018": (lambda: float_draft("Tanh", opset=6), lambda: float_draft("Tanh")),
+    "ORT019": (lambda: old_block_draft(), lambda: block_draft(fp16=True)),
     "ORT101": (lambda: types(graph(("uint16", "float32", "int8"))), lambda: GOOD_TYPES),
     "ORT102": (lambda: converted("uint8", asked_for=False), lambda: converted("uint8", asked_for=True)),
     "ORT103": (lambda: types(graph(("float16", "float16", "int8"), encoding="per-block")), lambda: GOOD_TYPES),

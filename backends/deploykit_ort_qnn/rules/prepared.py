@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from deploykit.encodings.values import Lpbq
 from deploykit.findings import Severity, SubjectKind
 from deploykit.findings.rules import Found, Registry
 from deploykit.graph.fused_blocks import find_blocks
@@ -12,6 +13,7 @@ from deploykit_ort_qnn.prepare import Draft
 __all__ = ["RULES"]
 
 _LAB = "onnxruntime-qnn 2.7.0 (QAIRT 2.51) with ONNX Runtime 1.31.1, run on Linux x86-64 without hardware"
+_OLD = "onnxruntime-qnn 1.22.2 (QAIRT 2.36.1) for Windows, run under Wine 8.0 on Linux x86-64 without hardware"
 _HANDLED = {
     "widen-log": "the output's grid is widened",
     "symmetric-blocks": "the weights are stored as symmetric 8-bit blocks",
@@ -154,7 +156,14 @@ def check_narrowing(draft: Draft) -> Iterator[Found]:
     for name in () if draft.prepared is None else draft.prepared.narrowed:
         message = f"the MatMul that makes {name}: its operand 1 will be read with 8 bits"
         strict = Severity.ERROR if draft.options.get("strict_precision") else None
-        yield Found(kind=SubjectKind.TENSOR, name=name, message=message, severity=strict)
+        yield Found(kind=SubjectKind.TENSOR, name=name, message=message, severity=strict, hint=_kept_whole(draft))
+
+
+def _kept_whole(draft: Draft) -> str:
+    """Where the provider refuses the form that keeps 16 bits, another chip does not help; "" for the rule's words."""
+    if "symmetric-int16" not in draft.wheel.refuses:
+        return ""
+    return f"Accept it, or take another release: onnxruntime-qnn {draft.wheel.version} refuses symmetric int16 there"
 
 
 @RULES.rule(
@@ -346,6 +355,25 @@ def check_opset(draft: Draft) -> Iterator[Found]:
     if 0 < facts.opset < _LEAST_OPSET and draft.source == "float":
         name = draft.situation.request.model.name
         yield Found(kind=SubjectKind.MODEL, name=name, message=f"{name}: operator set {facts.opset} is not taken")
+
+
+@RULES.rule(
+    "ORT019",
+    "blocks-not-in-this-release",
+    "error",
+    what="A weight is quantized per block, or in LPBQ, and the provider of this release does not know these forms.",
+    why="QAIRT 2.36.1 computes a block-quantized MatMul wrong (6.6 dB) and refuses the layers with LPBQ weights.",
+    fix="Quantize these weights per channel, or take a later release.",
+    sources=[_OLD],
+)
+def check_blocks_in_release(draft: Draft) -> Iterator[Found]:
+    """Per-block and LPBQ weights where the wheel's row says that they are not taken."""
+    if draft.prepared is None or "block-weights" not in draft.wheel.refuses:
+        return
+    for entry in draft.prepared.encodings:
+        if entry.value.granularity == "per-block" or isinstance(entry.value, Lpbq):
+            message = f"{entry.name}: its blocks are not taken by onnxruntime-qnn {draft.wheel.version}"
+            yield Found(kind=SubjectKind.TENSOR, name=entry.name, message=message)
 
 
 def _block_weights(draft: Draft) -> list[str]:
