@@ -44,10 +44,10 @@ class ContextInfo:
         return ".".join(self.build.removeprefix("v").split(".")[:3])
 
     @property
-    def wheel(self) -> str:
-        """The onnxruntime-qnn wheel that carries this very build, "" where none is known."""
+    def carrier(self) -> str:
+        """The wheel that carries this very build, "" where none is known."""
         found = carrier(self.build)
-        return "" if found is None else found.version
+        return "" if found is None else f"onnxruntime-qnn {found.version}"
 
     def to_json(self) -> dict[str, Any]:
         """The published shape of ``deploykit inspect``."""
@@ -56,7 +56,7 @@ class ContextInfo:
             "maker": "QAIRT",
             "release": self.release,
             "build": self.build,
-            "wheel": self.wheel,
+            "carrier": self.carrier,
             "soc_model": self.soc_model,
             "arch": self.arch,
             "devices": list(self.devices),
