@@ -34,7 +34,7 @@ REFUSED = {"mlp/w4a8": "ORT110", "detr/fp16": "ORT111"}
 
 def request(name: str, **more: object) -> Request:
     folder = AIMET / name.split("/")[0]
-    encodings = AIMET / f"{name}.v1.0.0.encodings"
+    encodings = AIMET / f"{name}.v2.0.0.encodings"
     values: dict[str, object] = {"target": "sm8650", "backend": "ort-qnn", "sdk": "2.36", **more}
     return Request(model=folder / "model.onnx", encodings=encodings, **values)  # type: ignore[arg-type]
 
