@@ -66,6 +66,7 @@ def package(
     rewrite: str | Iterable[str] = (),
     no_rewrite: str | Iterable[str] = (),
     compile: bool | None = None,  # noqa: A002 (the published name)
+    second_opinion: bool = True,
     samples: bool = True,
     options: ConfigKeys = (),
     force: bool = False,
@@ -97,6 +98,7 @@ def package(
         rewrite=rewrite,
         no_rewrite=no_rewrite,
         compile=compile,
+        second_opinion=second_opinion,
         samples=samples,
         options=options,
     )
@@ -118,6 +120,7 @@ def plan(
     rewrite: str | Iterable[str] = (),
     no_rewrite: str | Iterable[str] = (),
     compile: bool | None = None,  # noqa: A002 (the published name)
+    second_opinion: bool = True,
     samples: bool = True,
     options: ConfigKeys = (),
     progress: Progress | None = None,
@@ -141,6 +144,7 @@ def plan(
         rewrite=rewrite,
         no_rewrite=no_rewrite,
         compile=compile,
+        second_opinion=second_opinion,
         samples=samples,
         options=options,
     )
@@ -162,6 +166,7 @@ def check(
     rewrite: str | Iterable[str] = (),
     no_rewrite: str | Iterable[str] = (),
     compile: bool | None = None,  # noqa: A002 (the published name)
+    second_opinion: bool = True,
     samples: bool = True,
     options: ConfigKeys = (),
     **backend_options: OptionGiven,
@@ -184,6 +189,7 @@ def check(
         rewrite=rewrite,
         no_rewrite=no_rewrite,
         compile=compile,
+        second_opinion=second_opinion,
         samples=samples,
         options=options,
     )

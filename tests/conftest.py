@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tomllib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -21,6 +22,12 @@ from sample_models.detectors import decoder_detector as build_detector
 from sample_models.detectors import decoder_feeds
 
 AIMET = Path(__file__).parent / "data" / "aimet"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What the tool remembers between its runs is not kept between runs of the tests, nor taken from the user's."""
+    os.environ["DEPLOYKIT_CACHE"] = str(tmp_path_factory.mktemp("cache"))
 
 
 @pytest.fixture(scope="session")

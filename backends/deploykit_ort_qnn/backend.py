@@ -5,7 +5,7 @@ Cheap to import; what needs onnx or numpy is imported when it is called.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +14,12 @@ from deploykit_qualcomm.backend import QualcommBackend
 if TYPE_CHECKING:
     from deploykit.contract.backend import Aids, Execution, MixedSupport, PackageFile, Progress, Situation, Verification
     from deploykit.contract.kept import Kept
+    from deploykit.contract.opinions import Compiler, Opinion
     from deploykit.contract.options import OptionSpec
     from deploykit.contract.plans import Plan
     from deploykit.contract.probes import Probe
     from deploykit.contract.targets import Target
+    from deploykit.findings import Finding
     from deploykit.findings.rules import Registry
     from deploykit.system import ToolchainSpec
     from deploykit.tables.capabilities import CompatRow
@@ -112,6 +114,20 @@ class OrtQnn(QualcommBackend):
         from deploykit_ort_qnn.preflight import preflight
 
         return preflight(model, device, progress)
+
+    def compiler(self, device: Device) -> Compiler:
+        """The compiler inside the wheel that is installed."""
+        from deploykit_ort_qnn.opinions import compiler_for
+
+        return compiler_for(device)
+
+    def settle(
+        self, situation: Situation, findings: Sequence[Finding], *, kept: Kept, seconds: float, progress: Progress
+    ) -> tuple[Opinion, ...]:
+        """What this compiler says of findings of this backend or of another for the same devices."""
+        from deploykit_ort_qnn.opinions import settle
+
+        return settle(situation, findings, kept=kept, seconds=seconds, progress=progress)
 
     def block_weight_path(self, *, op_type: str, lpbq: bool, has_bias: bool, sdk: str) -> str:
         """What the provider makes of a layer with block-quantized weights, in words."""

@@ -85,7 +85,8 @@ class CompileOutcome:
     """How a compilation ended, with everything that was seen of it.
 
     ``files`` are the context model and its binary, relative to the root. ``seconds`` and ``peak_rss_mb`` describe the
-    build machine and say nothing about the device.
+    build machine and say nothing about the device. ``culprit`` are the operators that alone end it in that way, where
+    they were looked for and found.
     """
 
     status: Status
@@ -98,6 +99,7 @@ class CompileOutcome:
     log: tuple[str, ...] = ()
     graphs: tuple[QnnGraph, ...] = ()
     schematics: tuple[Schematic, ...] = ()
+    culprit: tuple[RefusedNode, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -197,11 +199,26 @@ def _execute(
 
 
 def read_context(path: Path, timeout: float = 120.0) -> dict[str, Any]:
-    """The metadata of a context binary as the worker answers it; a crash of the library is an answer too."""
-    with tempfile.TemporaryDirectory() as folder:
-        request = {"action": "context", "path": str(path.resolve())}
-        done, answer, _ = _work(request, Path(folder), Path(folder), timeout, None)
-    return answer or {"ok": False, "error": _death(done, timeout)}
+    """The metadata of a context binary, or why it is none, as the worker answers it.
+
+    The vendor's library dies now and then on files that it reads the next time, so a crash is tried once again.
+    Raises ToolError, with the part of the work that failed, where it dies twice or does not come to an end.
+    """
+    request = {"action": "context", "path": str(path.resolve())}
+    for _ in range(2):
+        parts = ["starting the process"]
+        with tempfile.TemporaryDirectory() as folder:
+            done, answer, _ = _work(request, Path(folder), Path(folder), timeout, parts.append)
+        if answer is not None:
+            return answer
+        if done.timed_out:
+            break
+    again = "" if done.timed_out else ", and so it did when it was tried again"
+    raise ToolError(
+        f"{path}: the vendor's library did not read it",
+        why=f"{_death(done, timeout, 'the reading process')} while {parts[-1]}{again}",
+        next="copy the file again if it may be cut off; else compile it again, or read it with another wheel",
+    )
 
 
 def installed_wheel() -> dict[str, str] | None:
@@ -328,9 +345,9 @@ def _refused(log: tuple[str, ...]) -> tuple[RefusedNode, ...]:
     return tuple(RefusedNode(name=found.name, type=found.type, why=found.why) for found in read_refusals(log))
 
 
-def _death(done: Completed, timeout: float) -> str:
+def _death(done: Completed, timeout: float, who: str = "the compiler's process") -> str:
     if done.timed_out:
         return f"not finished after {timeout:g} s, the time limit"
     if done.returncode < 0:
-        return f"the compiler's process died of {signal.Signals(-done.returncode).name}"
-    return f"the compiler's process ended with status {done.returncode}"
+        return f"{who} died of {signal.Signals(-done.returncode).name}"
+    return f"{who} ended with status {done.returncode}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -57,24 +58,29 @@ class _Interface(ctypes.Structure):
     )
 
 
-def read_context_binary(path: Path) -> dict[str, Any]:
-    """Build id, API versions, SoC and graphs of one binary; raises ContextReadError."""
-    create, get_info, free = _functions()
+def read_context_binary(path: Path, say: Callable[[str], None]) -> dict[str, Any]:
+    """Build id, API versions, SoC and graphs of one binary; raises ContextReadError.
+
+    ``say`` hears what is done next, so that who finds the process dead knows in which part. The library's handle is
+    never freed: the process ends with the answer, and freeing is one more thing that can crash.
+    """
+    say("loading the library")
+    create, get_info = _functions()
     blob = path.read_bytes()
     buffer = ctypes.create_string_buffer(blob, len(blob))
     handle, info, size = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_uint64()
+    say("creating the library's handle")
     if create(ctypes.byref(handle)):
         raise ContextReadError("the system library creates no context")
-    try:
-        status = get_info(handle, buffer, len(blob), ctypes.byref(info), ctypes.byref(size))
-        if status or not info.value:
-            raise ContextReadError(f"not a context binary that this library reads (status {status:#x})")
-        return _info(info.value)
-    finally:
-        free(handle)
+    say("having the library read the binary")
+    status = get_info(handle, buffer, len(blob), ctypes.byref(info), ctypes.byref(size))
+    if status or not info.value:
+        raise ContextReadError(f"not a context binary that this library reads (status {status:#x})")
+    say("reading the description that the library gave")
+    return _info(info.value)
 
 
-def _functions() -> tuple[Any, Any, Any]:
+def _functions() -> tuple[Any, Any]:
     import onnxruntime_qnn as qnn
 
     library = ctypes.CDLL(str(Path(qnn.LIB_DIR_FULL_PATH) / "libQnnSystem.so"))
@@ -84,8 +90,7 @@ def _functions() -> tuple[Any, Any, Any]:
     table = providers[0].contents.functions
     pointer, size, handle = ctypes.POINTER(ctypes.c_void_p), ctypes.c_uint64, ctypes.c_void_p
     create = ctypes.CFUNCTYPE(size, pointer)(table[0])
-    get_info = ctypes.CFUNCTYPE(size, handle, handle, size, pointer, ctypes.POINTER(size))(table[1])
-    return create, get_info, ctypes.CFUNCTYPE(size, handle)(table[2])
+    return create, ctypes.CFUNCTYPE(size, handle, handle, size, pointer, ctypes.POINTER(size))(table[1])
 
 
 def _info(address: int) -> dict[str, Any]:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deploykit.contract.backend import Aids, Execution
+from deploykit.contract.backend import Aids, Execution, Instead, Progress
 from deploykit.contract.plans import Plan
 from deploykit.contract.status import Compilation, Compiled
 from deploykit.errors import ToolError
@@ -19,7 +20,7 @@ from deploykit.graph.weights import load_weights
 from deploykit.numerics.fitting import fit_judge
 from deploykit.packages.writing import json_text
 from deploykit_ort_qnn.commands import CONTEXT, MODEL
-from deploykit_ort_qnn.compiler import CompileJob, CompileOutcome, compile_model, installed_wheel
+from deploykit_ort_qnn.compiler import CompileJob, CompileOutcome, RefusedNode, compile_model, installed_wheel
 from deploykit_ort_qnn.configs import COMPILE
 from deploykit_ort_qnn.emulation import Comparison, compare, narrowest
 from deploykit_ort_qnn.evidence import EVIDENCE, evidence_json, precision_scope
@@ -27,6 +28,7 @@ from deploykit_ort_qnn.hosts import Host, toolchain_host
 from deploykit_ort_qnn.numbers import NUMBERS, correctness, numbers_json
 from deploykit_ort_qnn.precision import PrecisionScope
 from deploykit_ort_qnn.prepare import Draft
+from deploykit_ort_qnn.rescue import rescue
 from deploykit_ort_qnn.rules.compiled import RULES as COMPILE_RULES
 from deploykit_ort_qnn.rules.environment import RULES as ENVIRONMENT_RULES
 from deploykit_ort_qnn.rules.environment import EnvironmentScope
@@ -59,7 +61,8 @@ def execute(package: Path, draft: Draft, plan: Plan[None], aids: Aids) -> Execut
     environment = ENVIRONMENT_RULES.run(scope)
     if wheel is None or wheel["wheel"] != draft.wheel.version:
         return Execution(findings=environment)
-    outcome = compile_model(_job(package, draft, plan, host), progress)
+    job = _job(package, draft, plan, host)
+    outcome, instead = _rescued(job, compile_model(job, progress), draft, progress)
     peak = "" if outcome.peak_rss_mb is None else f", {outcome.peak_rss_mb:.0f} MiB at most"
     progress(f"{outcome.status} in {outcome.seconds:.1f} s{peak}")
     findings = (*environment, *COMPILE_RULES.run(outcome))
@@ -69,7 +72,9 @@ def execute(package: Path, draft: Draft, plan: Plan[None], aids: Aids) -> Execut
         (package / "logs").mkdir(exist_ok=True)
         (package / "logs" / "compile.log").write_text("\n".join(_stable(outcome.log)) + "\n", "utf-8")
         refused = Compilation(state=Compiled.REFUSED, by=by, why=outcome.status)
-        return Execution(outputs=("logs/compile.log",), findings=findings, record=record, compiled=refused)
+        return Execution(
+            outputs=("logs/compile.log",), findings=findings, record=record, compiled=refused, instead=instead
+        )
     precision = _judge_types(package, draft, outcome)
     numeric = _judge_numbers(package, draft, plan, aids, host)
     ran = numeric.device is not None
@@ -85,6 +90,18 @@ def execute(package: Path, draft: Draft, plan: Plan[None], aids: Aids) -> Execut
         compiled=Compilation(state=Compiled.YES, by=by),
         right=correctness(numeric),
     )
+
+
+def _rescued(
+    job: CompileJob, outcome: CompileOutcome, draft: Draft, progress: Progress
+) -> tuple[CompileOutcome, Instead | None]:
+    """The outcome with the operators that end a compilation without an answer, and what to do instead."""
+    if outcome.status not in ("crashed", "timed-out"):
+        return outcome, None
+    found = rescue(job, outcome, draft.situation.request, progress)
+    operators = () if found.culprit is None else found.culprit.operators
+    culprit = tuple(RefusedNode(name=name, type=kind) for name, kind in operators)
+    return replace(outcome, culprit=culprit), found.instead
 
 
 def _compiler(wheel: Mapping[str, str], plan: Plan[None], where: str) -> str:

@@ -6,19 +6,29 @@ word, and the second operand of a 16-bit MatMul of two activations is narrowed t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from deploykit.encodings.values import Affine, EncodingSet
+from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.graph.graph_copy import GraphCopy
+from deploykit.graph.ops import Trait, has
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
 
-__all__ = ["Conversions", "find_conversions", "symmetric_int16", "widened"]
+__all__ = [
+    "Conversions",
+    "even_results",
+    "find_conversions",
+    "gates_apart",
+    "shares_grid",
+    "symmetric_int16",
+    "widened",
+    "with_grids",
+]
 
 _ONE_WIDTH = frozenset(
     [
@@ -71,6 +81,7 @@ _ONE_WIDTH = frozenset(
         "Where",
     ]
 )
+_MIDDLE = 1 << 15
 _KEEPS_WEIGHTS = frozenset(["LayerNormalization", "InstanceNormalization"])
 
 
@@ -95,9 +106,7 @@ def find_conversions(model: ModelProto, encodings: EncodingSet, *, int16_matmul:
     found = Conversions()
     wide, int16, narrowed = list[str](), list[str](), list[str]()
     for node in model.graph.node:
-        if node.op_type == "MatMul" and not any(name in stored for name in node.input):
-            if not _all_wide(node, encodings):
-                continue
+        if _is_wide_product(node, stored, encodings):
             (int16 if int16_matmul else narrowed).append(node.output[0])
             if int16_matmul:
                 _use_int16(node, encodings, found)
@@ -113,8 +122,97 @@ def find_conversions(model: ModelProto, encodings: EncodingSet, *, int16_matmul:
     )
 
 
+def even_results(model: ModelProto, encodings: EncodingSet) -> tuple[EncodingSet, tuple[str, ...]]:
+    """The grids of 16-bit MatMuls of two activations with the steps of symmetric int16; and the tensors changed.
+
+    A result is rounded to those steps first, so that other ones only round it once more. And a fully connected layer
+    with channel scales and a bias, behind a conversion from int16 to other steps, is computed wrong (QAIRT 2.51: 14 dB,
+    the bias is taken in the steps before the conversion). What merely moves a result keeps sharing its grid.
+    """
+    graph = GraphCopy(model, copy=False)
+    products = [node.output[0] for node in graph.nodes if _is_wide_product(node, graph.stored, encodings)]
+    grids = {name: _unsigned(symmetric_int16(_grid(encodings, name))) for name in products}
+    return with_grids(graph, encodings, grids)
+
+
+def with_grids(
+    graph: GraphCopy, encodings: EncodingSet, grids: Mapping[str, Affine]
+) -> tuple[EncodingSet, tuple[str, ...]]:
+    """The encodings with other grids for tensors, and for what they are moved to and shares them; and the names."""
+    entries = dict(encodings.entries)
+    for start, value in grids.items():
+        for name in _moved(graph, encodings, encodings.entries[start]):
+            entries[name] = replace(entries[name], value=value)
+    changed = tuple(name for name, entry in entries.items() if entry is not encodings.entries[name])
+    return replace(encodings, entries=entries), changed
+
+
+def _grid(encodings: EncodingSet, name: str) -> Affine:
+    value = encodings.entries[name].value
+    assert isinstance(value, Affine)
+    return value
+
+
+def _unsigned(value: Affine) -> Affine:
+    """A signed 16-bit grid with 0 in the middle as the unsigned one, in which activations are written."""
+    return replace(value, signed=False, zero_point=np.asarray(float(_MIDDLE)))
+
+
+def _is_wide_product(node: NodeProto, stored: Collection[str], encodings: EncodingSet) -> bool:
+    """True for a MatMul of two activations with 16 bits on all sides."""
+    return node.op_type == "MatMul" and not any(name in stored for name in node.input) and _all_wide(node, encodings)
+
+
+def _moved(graph: GraphCopy, encodings: EncodingSet, entry: Encoding) -> Iterator[str]:
+    """A tensor and those that it is moved to and that have its grid."""
+    todo = [entry.name]
+    while todo:
+        name = todo.pop()
+        yield name
+        for node in graph.readers(name):
+            if has(node, Trait.CARRIES_GRID) and node.input[0] == name:
+                todo += [out for out in node.output if shares_grid(encodings.get(out), entry)]
+
+
+def gates_apart(model: ModelProto, encodings: EncodingSet) -> dict[tuple[str, int], Affine]:
+    """Grids with a little larger steps for the inputs of 16-bit Sigmoids that gate what they read.
+
+    Of x times Sigmoid(x) QAIRT 2.51 makes one operator behind what slides over an image. It is wrong at many heights
+    and widths (of 160 tried at 34), and at all where the Sigmoid's grid has its 0 in the middle. With x in other steps
+    the two stay apart; what they are rounded by once more moves a gate by an eighth of its own step.
+    """
+    graph = GraphCopy(model, copy=False)
+    return {
+        (node.output[0], 0): _coarser(value)
+        for node in graph.nodes
+        if node.op_type == "Sigmoid" and any(_multiplies(reader, node) for reader in graph.readers(node.output[0]))
+        for position, _, value in _grids(node, encodings)
+        if position == 0 and value.bits == 16
+    }
+
+
+def _multiplies(reader: NodeProto, gate: NodeProto) -> bool:
+    return reader.op_type == "Mul" and set(reader.input) == {gate.input[0], gate.output[0]}
+
+
+def _coarser(value: Affine) -> Affine:
+    """The grid with steps that are 1/32 larger, over a little more than its range."""
+    zero = value.lowest + round((float(value.zero_point.reshape(())) - value.lowest) * 32 / 33)
+    return replace(value, scale=value.scale * 33 / 32, zero_point=np.asarray(float(zero)))
+
+
+def shares_grid(entry: Encoding | None, other: Encoding) -> bool:
+    """True for two entries of one per-tensor grid, signed or not."""
+    one, two = None if entry is None else entry.value, other.value
+    if not isinstance(one, Affine) or not isinstance(two, Affine) or (one.bits, one.scale.size) != (two.bits, 1):
+        return False
+    return float(one.minimum.min()) == float(two.minimum.min()) and float(one.scale.min()) == float(two.scale.min())
+
+
 def symmetric_int16(value: Affine) -> Affine:
-    """The symmetric signed 16-bit grid that covers a per-tensor grid."""
+    """The symmetric signed 16-bit grid that covers a per-tensor grid: the same one, where 0 is in its middle."""
+    if value.bits == 16 and float(value.zero_point.reshape(())) - value.lowest == _MIDDLE:
+        return replace(value, signed=True, zero_point=np.asarray(0.0), symmetric=True)
     most = max(abs(float(value.minimum.min())), abs(float(value.maximum.max())))
     return Affine(bits=16, signed=True, scale=np.asarray(most / 32767), zero_point=np.asarray(0.0), symmetric=True)
 

@@ -10,7 +10,9 @@ from deploykit.findings import Confidence, Finding, exit_status
 from deploykit_ort_qnn.commands import steps
 from deploykit_ort_qnn.configs import build_configs
 from deploykit_ort_qnn.prepare import Draft
+from deploykit_ort_qnn.rules.forms import RULES as FORM_RULES
 from deploykit_ort_qnn.rules.prepared import RULES as DRAFT_RULES
+from deploykit_ort_qnn.rules.release import RULES as RELEASE_RULES
 
 __all__ = ["make_plan"]
 
@@ -29,6 +31,9 @@ _ANSWERED = {
     "QNN247": "the scale is written on the same grid, unsigned",
     "QNN248": "the scale is written on the same grid, unsigned",
     "QNN249": "the constant gets a grid of its own, or the sum becomes a layer with an int32 bias",
+    "QNN290": "its input gets a step that the kernel takes",
+    "QNN291": "the Sigmoid reads x in other steps, so that the two stay apart",
+    "QNN292": "the output's grid ends at the bounds",
     "QNN253": "the pairs are completed; what is left is judged from the compiled types (ORT101)",
 }
 """Shared rules about the model as given, by what the preparation does about them."""
@@ -37,7 +42,9 @@ _ANSWERED = {
 def make_plan(draft: Draft) -> Plan[None]:
     """Decide for one prepared model."""
     situation = draft.situation
-    findings = (*DRAFT_RULES.run(draft), *_answered(draft))
+    findings = (*DRAFT_RULES.run(draft), *RELEASE_RULES.run(draft), *FORM_RULES.run(draft), *_answered(draft))
+    if situation.opinions is not None:
+        findings = situation.opinions.applied(findings)
     name, why = _ROUTES[draft.source]
     blocked = exit_status(findings) or exit_status(situation.target.findings)
     common: dict[str, Any] = {
@@ -85,9 +92,18 @@ def _answered(draft: Draft) -> tuple[Finding, ...]:
     return tuple(_handled(finding, done) for finding in draft.lint)
 
 
+_BY_STEP = {
+    "QNN241": "int16-matmul",
+    "QNN290": "softmax-step",
+    "QNN291": "gate-apart",
+    "QNN292": "clip-ends",
+}
+"""Of these, what only a step of the preparation answers, which may have been left out."""
+
+
 def _handled(finding: Finding, done: Mapping[str, frozenset[str]] | None) -> Finding:
     answer = _ANSWERED.get(finding.code, "")
-    if answer and done is not None and (finding.code != "QNN241" or "int16-matmul" in done):
+    if answer and done is not None and _BY_STEP.get(finding.code) in (None, *done):
         return finding.with_handled(answer)
     names = frozenset().union(*done.values()) if done else frozenset[str]()
     if finding.blocks and finding.subject.name in names:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from deploykit.tables.devices import Device
     from deploykit_ort_qnn.provider_model import ProviderModel
 
-__all__ = ["Draft", "Source", "prepare", "wheel_for"]
+__all__ = ["Draft", "Source", "prepare", "prepared_model", "wheel_for", "whole_model"]
 
 Source = Literal["encodings", "qdq", "float"]
 _INTEGER = ("w8a8", "w8a16", "w4a8", "w4a16", "w16a16")
@@ -110,8 +110,8 @@ def prepare(situation: Situation, kept: Kept) -> Draft:
         fp16=None if fp16 is None else bool(fp16.value),
         source=source,
         precision=_precision(request.precision, source),
-        chosen=choose_options(request.options, wheel.version),
-        prepared=None if source == "float" else _provider_model(situation, kept, wheel),
+        chosen=choose_options(request.options, wheel.version, {node.op_type for node in situation.facts.nodes}),
+        prepared=None if source == "float" else prepared_model(situation, kept, wheel),
         lint=(*run_lint(situation, PROVIDER), *FLOAT16_RULES.run(_float16_plan(situation, source))),
         options=request.adapter_options,
     )
@@ -138,8 +138,9 @@ def _float16_plan(situation: Situation, source: Source) -> Float16Plan:
     return Float16Plan(situation=situation, tensors={name for name, fact in tensors.items() if fact.is_float})
 
 
-def _provider_model(situation: Situation, kept: Kept, wheel: Wheel) -> ProviderModel:
-    """The prepared model, made once for the same model, encodings and abilities: several chips share the work."""
+def prepared_model(situation: Situation, kept: Kept, wheel: Wheel | None = None) -> ProviderModel:
+    """The model prepared for a wheel, None is the newest; made once for the same model, encodings and abilities."""
+    wheel = wheel or wheel_for(None)
     request, int16 = situation.request, _int16(wheel, situation.target.device)
     lpbq = bool(request.adapter_options.get("lpbq"))
 

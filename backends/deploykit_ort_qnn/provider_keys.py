@@ -5,7 +5,7 @@ The provider ignores an unknown option without a word, so an unknown one is refu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -38,6 +38,7 @@ class Option:
     """One provider option: ``since`` the first opened wheel that has it, ``not_in`` the last one looked at in vain.
 
     Between ``not_in`` and the checked wheel, which has every option, nothing is known.
+    ``set_for`` are operators for which it is set to 1 where the user says nothing, since results are better with it.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Option:
     values: tuple[str, ...] = ()
     range: tuple[int, ...] = ()
     managed: bool = False
+    set_for: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,8 +118,11 @@ def load_options() -> OptionTable:
     return structure(OptionTable, table, where=f"{path.name}:")
 
 
-def choose_options(pairs: Iterable[tuple[str, str]], wheel: str) -> Chosen:
-    """Check ``--option KEY=VALUE`` pairs for one wheel; raises UsageError that names the right spelling."""
+def choose_options(pairs: Iterable[tuple[str, str]], wheel: str, operators: Collection[str] = ()) -> Chosen:
+    """Check ``--option KEY=VALUE`` pairs for one wheel; raises UsageError that names the right spelling.
+
+    ``operators`` are those of the model: some have options that are set for them.
+    """
     table = load_options()
     compiled, run, entries, unchecked = dict[str, str](), dict[str, str](), dict[str, str](), list[str]()
     for name, value in pairs:
@@ -132,7 +137,15 @@ def choose_options(pairs: Iterable[tuple[str, str]], wheel: str) -> Chosen:
             run[name] = checked
         if not row.since and Version(wheel) < Version(table.checked_with):
             unchecked.append(name)
+    compiled = {**_set_by_itself(table, wheel, operators), **compiled}
     return Chosen(compile=compiled, run=run, entries=entries, unchecked=tuple(unchecked))
+
+
+def _set_by_itself(table: OptionTable, wheel: str, operators: Collection[str]) -> dict[str, str]:
+    """Options that a model's operators ask for; only for wheels with which that was seen to help."""
+    if Version(wheel) < Version(table.checked_with):
+        return {}
+    return {row.name: "1" for row in table.option if not set(row.set_for).isdisjoint(operators)}
 
 
 def unknown_names(names: Iterable[str]) -> tuple[str, ...]:

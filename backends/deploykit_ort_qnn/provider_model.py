@@ -10,8 +10,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float8
 from deploykit.graph.arrays import constant_values, element_type
 from deploykit.graph.graph_copy import GraphCopy
@@ -25,7 +23,8 @@ from deploykit.rewrites.blocks_to_matmul import blocks_to_matmul, match_blocks, 
 from deploykit.rewrites.contract import load_transform
 from deploykit_ort_qnn.block_losses import block_losses
 from deploykit_ort_qnn.fused_grids import Observer, fused_grids
-from deploykit_ort_qnn.node_units import find_conversions, symmetric_int16
+from deploykit_ort_qnn.kernel_grids import LOG_RANGE, clipped_ends, rounded_softmaxes, whole_softmax_steps, widen_logs
+from deploykit_ort_qnn.node_units import even_results, find_conversions, gates_apart, symmetric_int16
 from deploykit_ort_qnn.older_forms import older_forms
 
 if TYPE_CHECKING:
@@ -33,12 +32,30 @@ if TYPE_CHECKING:
 
 __all__ = ["ProviderModel", "Step", "provider_model"]
 
-LOG_RANGE = 4.0
-"""Least range of a 16-bit Log's output: below it the kernel of QAIRT 2.51 answers the range's minimum everywhere."""
-
 _STRUCTURAL = (
     *("fold-batchnorm", "fuse-gelu", "fuse-hardswish", "fuse-layernorm", "expand-before-norm", "longer-axes"),
+    *("global-pool", "gathernd-to-gather"),
 )
+
+_REGRIDS = {
+    "widen-log": widen_logs,
+    "clip-ends": clipped_ends,
+    "even-results": even_results,
+    "softmax-rounding": rounded_softmaxes,
+    "softmax-step": whole_softmax_steps,
+}
+"""Changes of grids alone, by the name of their step."""
+
+_WHY = {
+    "widen-log": f"a 16-bit Log whose output range is below {LOG_RANGE:g} answers its minimum everywhere (QAIRT 2.51)",
+    "clip-ends": "a Clip behind a convolution loses its bounds: only the ends of the grid cut off (QAIRT 2.51)",
+    "even-results": "a 16-bit product of two activations is rounded to symmetric steps; its own grid has the same ones",
+    "softmax-rounding": "a 16-bit Softmax cuts off to a grid from 0 to 1; to one with 0 in the middle it rounds",
+    "softmax-step": "a Softmax goes on with the whole part of its input's step, counted in 2^-22 of a factor of two",
+    "gate-apart": "x times Sigmoid(x) in 16 bits is one operator that is wrong at many sizes; now the two stay apart",
+    "one-width": "a node with 8-bit and 16-bit tensors would be compiled in float; its 8-bit sides are converted",
+    "int16-matmul": "operand 1 of a 16-bit MatMul of two activations would be narrowed; symmetric int16 is not",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,11 +132,15 @@ def provider_model(
     if "blocks-to-matmul" not in without:
         model, encodings = _blocks(model, encodings, steps, refusals)
     encodings = _norm_scales(model, constant_grids(model, encodings, steps), steps)
-    if "widen-log" not in without:
-        encodings = _widen_logs(model, encodings, steps)
+    encodings = _kernel_grids(model, encodings, without, steps, int16=int16_matmul)
+    apart = {} if "gate-apart" in without else gates_apart(model, encodings)
+    _note("gate-apart", [name for name, _ in apart], steps)
     conversions = find_conversions(model, encodings, int16_matmul=int16_matmul)
-    _note_conversions(conversions.widened, conversions.int16, steps)
-    made = insert_qdq(model, encodings, bias="int32", requantize=conversions.requantize, first=conversions.first)
+    _note("one-width", conversions.widened, steps)
+    _note("int16-matmul", conversions.int16, steps)
+    made = insert_qdq(
+        model, encodings, bias="int32", requantize={**apart, **conversions.requantize}, first=conversions.first
+    )
     return ProviderModel(
         model=made.model,
         encodings=encodings,
@@ -286,38 +307,17 @@ def _common_width(node: NodeProto, encodings: EncodingSet, stored: Mapping[str, 
     return last.bits if isinstance(last, Affine) else 0
 
 
-def _widen_logs(model: ModelProto, encodings: EncodingSet, steps: list[Step]) -> EncodingSet:
-    entries, changed = dict(encodings.entries), list[str]()
-    for node in model.graph.node:
-        entry = encodings.get(node.output[0]) if node.op_type == "Log" else None
-        if entry is None or not isinstance(entry.value, Affine) or entry.value.bits != 16:
-            continue
-        value = _at_least(entry.value, LOG_RANGE)
-        if value is not entry.value:
-            entries[node.output[0]] = replace(entry, value=value)
-            changed.append(node.output[0])
+def _kernel_grids(
+    model: ModelProto, encodings: EncodingSet, without: Collection[str], steps: list[Step], *, int16: bool
+) -> EncodingSet:
+    """Grids that kernels compute rightly with."""
+    for name, change in _REGRIDS.items():
+        if name not in without and (int16 or name != "even-results"):
+            encodings, changed = change(model, encodings)
+            _note(name, changed, steps)
+    return encodings
+
+
+def _note(name: str, changed: Collection[str], steps: list[Step]) -> None:
     if changed:
-        why = f"a 16-bit Log whose output range is below {LOG_RANGE:g} answers its minimum everywhere (QAIRT 2.51)"
-        steps.append(Step(id="widen-log", why=why, names=tuple(changed)))
-    return replace(encodings, entries=entries)
-
-
-def _at_least(value: Affine, wanted: float) -> Affine:
-    """The same grid type over a range of at least ``wanted``, grown downward."""
-    low, high = float(value.minimum.min()), float(value.maximum.max())
-    if high - low >= wanted:
-        return value
-    # A little more than needed, so that rounding the zero point cannot take it below again.
-    low = high - wanted * 1.001
-    scale = (high - low) / (2**value.bits - 1)
-    zero = float(np.clip(round(value.lowest - low / scale), value.lowest, value.highest))
-    return replace(value, scale=np.asarray(scale), zero_point=np.asarray(zero), symmetric=None)
-
-
-def _note_conversions(widened: Collection[str], int16: Collection[str], steps: list[Step]) -> None:
-    if widened:
-        why = "a node with 8-bit and 16-bit tensors would be compiled in float; its 8-bit sides are converted"
-        steps.append(Step(id="one-width", why=why, names=tuple(widened)))
-    if int16:
-        why = "operand 1 of a 16-bit MatMul of two activations would be narrowed to 8 bits; symmetric int16 is not"
-        steps.append(Step(id="int16-matmul", why=why, names=tuple(int16)))
+        steps.append(Step(id=name, why=_WHY[name], names=tuple(changed)))

@@ -93,7 +93,7 @@ def run_both(request: Mapping[str, Any]) -> dict[str, Any]:
 def read_context(request: Mapping[str, Any]) -> dict[str, Any]:
     """The metadata of a context binary, read by the vendor's own library."""
     try:
-        return {"ok": True, "context": read_context_binary(Path(request["path"]))}
+        return {"ok": True, "context": read_context_binary(Path(request["path"]), _say)}
     except ContextReadError as error:
         return {"ok": False, "error": str(error), "kind": "ContextReadError"}
 

@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from deploykit.contract.kept import Kept
+from deploykit.contract.opinions import Opinions
 from deploykit.contract.options import OptionSpec
 from deploykit.contract.plans import Plan
 from deploykit.contract.status import Compilation, Correctness
@@ -38,6 +39,7 @@ __all__ = [
     "Check",
     "CopiedFile",
     "Execution",
+    "Instead",
     "JsonFile",
     "MixedSupport",
     "PackageFile",
@@ -69,6 +71,8 @@ class Request:
     rewrite: tuple[str, ...] = ()
     no_rewrite: tuple[str, ...] = ()
     compile: bool | None = None
+    second_opinion: bool = True
+    """Whether the compiler that is installed here is asked about a no that is not sure."""
     inputs: tuple[str, ...] = ()
     """``NAME=VALUE``, ``NAME=LOW..HIGH`` or ``NAME=FILE.npy``: what inputs are fed with where numbers are judged."""
     keep_samples: bool = True
@@ -93,6 +97,8 @@ class Situation:
     """The serialized model that the host runs after the device, when the end was cut off."""
     segments: tuple[Segment, ...] = ()
     """The parts in the order in which they run, when ``model`` is to be cut."""
+    opinions: Opinions | None = None
+    """What a compiler said of findings about this situation, None where there was nothing to ask."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,10 +151,18 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Instead:
+    """Another request for the same model, seen to get over what an execution failed at, and how in words."""
+
+    request: Request
+    how: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Execution:
     """What really ran, with the files it left (package-relative), the facts to record, and what it found.
 
-    ``right`` is None where nothing was run whose numbers could be judged.
+    ``right`` is None where nothing was run whose numbers could be judged. ``instead`` is what to start again with.
     """
 
     executed: tuple[str, ...] = ()
@@ -157,6 +171,7 @@ class Execution:
     findings: tuple[Finding, ...] = ()
     compiled: Compilation = field(default_factory=Compilation)
     right: Correctness | None = None
+    instead: Instead | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

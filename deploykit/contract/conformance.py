@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from deploykit.contract.backend import AnyBackend, Check
+from deploykit.contract.optional import SettlesClaims
 from deploykit.contract.options import check_value
 from deploykit.contract.plans import Plan
 from deploykit.contract.plugins import all_options, load_backend
@@ -28,7 +29,9 @@ _HEAVY = ("onnx", "onnxruntime", "numpy", "torch")
 def backend_problems(backend_id: str) -> tuple[str, ...]:
     """What is wrong with a backend before it has seen a model; empty when nothing is."""
     backend = load_backend(backend_id)
-    checks: tuple[Callable[[AnyBackend], Iterator[str]], ...] = (_identity, _devices, _options, _rules, _compat)
+    checks: tuple[Callable[[AnyBackend], Iterator[str]], ...] = (
+        *(_identity, _devices, _options, _rules, _compat, _compilers),
+    )
     return tuple(problem for check in checks for problem in check(backend)) + tuple(_import(backend_id))
 
 
@@ -86,6 +89,16 @@ def _compat(backend: AnyBackend) -> Iterator[str]:
     for row in backend.compat():
         if row.status != "unknown" and not (row.source and row.confidence):
             yield f"compat row {row.feature} {row.tool}: no source or confidence"
+
+
+def _compilers(backend: AnyBackend) -> Iterator[str]:
+    """Who can be asked for a second opinion has a name and a release, or there is a reason why nobody can be."""
+    if not isinstance(backend, SettlesClaims):
+        return
+    for device in backend.devices():
+        compiler = backend.compiler(device)
+        if bool(compiler.missing) == bool(compiler.name and compiler.release):
+            yield f"compiler for {device.id}: a name and a release are needed, or why there is none"
 
 
 def _import(backend_id: str) -> Iterator[str]:

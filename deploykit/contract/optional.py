@@ -5,13 +5,15 @@ Every other backend goes without; who asks must live with that. Nothing here doe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from deploykit.contract.backend import MixedSupport, Progress
+    from deploykit.contract.backend import MixedSupport, Progress, Situation
+    from deploykit.contract.kept import Kept
     from deploykit.contract.known_errors import Catalog
+    from deploykit.contract.opinions import Compiler, Opinion
     from deploykit.contract.probes import Probe
     from deploykit.contract.targets import Target
     from deploykit.findings import Finding
@@ -30,6 +32,7 @@ __all__ = [
     "MixesPrecision",
     "RatesFindings",
     "ReservesCodes",
+    "SettlesClaims",
 ]
 
 
@@ -57,6 +60,21 @@ class GivesSecondOpinion(Protocol):
 
     def preflight(self, model: bytes, device: Device, progress: Progress) -> Mapping[str, Any]:
         """The verdict on a serialized model: ``available``, ``ok``, ``compiler``, ``note``, ``findings``."""
+
+
+@runtime_checkable
+class SettlesClaims(Protocol):
+    """A backend whose compiler can be asked whether what a finding claims is so, whichever backend found it."""
+
+    id: str
+
+    def compiler(self, device: Device) -> Compiler:
+        """Which compiler would answer for a device on this machine, or why none can."""
+
+    def settle(
+        self, situation: Situation, findings: Sequence[Finding], *, kept: Kept, seconds: float, progress: Progress
+    ) -> Sequence[Opinion]:
+        """An opinion on each finding, in their order, within about so many seconds; what is not reached stays open."""
 
 
 @runtime_checkable

@@ -54,6 +54,12 @@ CORE_OPTIONS = (
     OptionSpec(name="no_rewrite", kind="texts", metavar="NAME", help="Never apply this graph rewrite; repeatable."),
     OptionSpec(name="compile", kind="switch", help="Run what can be run here. Default: if installed."),
     OptionSpec(
+        name="second_opinion",
+        kind="switch",
+        default=True,
+        help="Put a no that is only reported or inferred to the compiler installed here. Default: on.",
+    ),
+    OptionSpec(
         name="samples", kind="switch", default=True, help="Keep the samples that numbers were judged on. Default: kept."
     ),
     OptionSpec(

@@ -15,6 +15,7 @@ from deploykit.contract.optional import RatesFindings
 from deploykit.contract.plans import Plan
 from deploykit.contract.status import Correctness
 from deploykit.deciding.choice import Chosen, choose_way
+from deploykit.deciding.opinions import second_opinions
 from deploykit.deciding.rules import RULES as CHOICE_RULES
 from deploykit.deciding.simplifying import simplify
 from deploykit.findings import Finding, Severity, sort_findings
@@ -56,6 +57,7 @@ def decide(backend: Backend[P, D], given: Situation, kept: Kept, tell: Progress)
     start = simplify(given, kept, lambda situation: _findings(backend, situation, kept))
     chosen = replace(choose_way(backend, start.situation, kept, tell), simplified=start.steps)
     tell("planning")
+    chosen = replace(chosen, situation=_with_opinions(backend, chosen.situation, kept, tell))
     prepared, plan = _planned(backend, chosen.situation, kept)
     changed = chosen.situation.rewritten or chosen.situation.segments
     core = _core_findings(backend, start.situation, kept)
@@ -65,6 +67,8 @@ def decide(backend: Backend[P, D], given: Situation, kept: Kept, tell: Progress)
         avoided += _avoided(_core_findings(backend, given, kept), core, chosen) if start.steps else ()
         core = _rewritten(core, _core_findings(backend, chosen.situation, kept), chosen)
     found = (*given.target.findings, *core, *CHOICE_RULES.run(chosen), *plan.findings, *avoided)
+    if chosen.situation.opinions is not None:
+        found = chosen.situation.opinions.applied(found)
     plan = replace(
         plan,
         findings=sort_findings(_each_once(found)),
@@ -73,6 +77,12 @@ def decide(backend: Backend[P, D], given: Situation, kept: Kept, tell: Progress)
         assumed=_assumed(given, plan),
     )
     return Decision(given=given, chosen=chosen, prepared=prepared, plan=plan)
+
+
+def _with_opinions(backend: Backend[P, D], situation: Situation, kept: Kept, tell: Progress) -> Situation:
+    """The situation with what a compiler says of findings that would refuse it; the same one where none was asked."""
+    opinions = second_opinions(backend, situation, _findings(backend, situation, kept), kept, tell)
+    return situation if opinions is None else replace(situation, opinions=opinions)
 
 
 def _assumed(given: Situation, plan: Plan[D]) -> str:
@@ -87,8 +97,11 @@ def _assumed(given: Situation, plan: Plan[D]) -> str:
 def plan_as_given(backend: Backend[P, D], situation: Situation, kept: Kept) -> Plan[D]:
     """The plan for a model, at most simplified, nothing chosen; asked for one model under many releases."""
     situation = simplify(situation, kept, lambda tried: _findings(backend, tried, kept)).situation
+    situation = _with_opinions(backend, situation, kept, lambda _: None)
     plan = _planned(backend, situation, kept)[1]
     findings = (*situation.target.findings, *_core_findings(backend, situation, kept), *plan.findings)
+    if situation.opinions is not None:
+        findings = situation.opinions.applied(findings)
     return replace(plan, findings=sort_findings(_each_once(findings)))
 
 

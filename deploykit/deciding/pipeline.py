@@ -6,7 +6,7 @@ It joins the stages and decides nothing itself; what a device or an SDK can do i
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -131,7 +131,9 @@ def _package(
     force: bool,
     templates: Path | None,
     tell: Progress,
+    avoided: tuple[Finding, ...] = (),
 ) -> Packaged:
+    """One package; ``avoided`` is what an earlier try failed at, which this one gets over."""
     decision = decide(backend, given, kept, tell)
     plan = decision.plan
     if not plan.feasible:
@@ -140,8 +142,15 @@ def _package(
         tell("rendering")
         writer.add(backend.render(decision.prepared, plan, templates))
         execution = _execute(backend, writer, decision, kept, tell)
+        if execution.instead is not None and not avoided:
+            failed = tuple(finding for finding in execution.findings if finding.blocks)
+            gone = tuple(finding.with_handled(execution.instead.how) for finding in failed)
+            changed = replace(given, request=execution.instead.request)
+            again = _package(backend, changed, out, kept, force=force, templates=templates, tell=tell, avoided=gone)
+            if again.package is not None:
+                return again
         writer.record_outputs()
-        findings = sort_findings((*plan.findings, *execution.findings))
+        findings = sort_findings((*plan.findings, *execution.findings, *avoided))
         status = Status(compiled=execution.compiled, right=execution.right or decision.right)
         recorded = _record_samples(writer, decision)
         writer.add(_documents(plan, decision.situation, execution, status, findings, templates))

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from deploykit.contract.opinions import Opinion, OpinionState
 from deploykit.deciding.choice import Chosen
 from deploykit.findings import Severity, SubjectKind, listed
 from deploykit.findings.rules import Found, Registry
@@ -294,6 +295,40 @@ def check_simplified(chosen: Chosen) -> Iterator[Found]:
             hint=f"keep the graph as it was given with --no-rewrite {step.name}",
             evidence=step.to_json(),
         )
+
+
+@RULES.rule(
+    "DK211",
+    "compiler-asked",
+    "info",
+    what="Findings that are not sure would refuse the model; whether a compiler was asked about them, and its answers.",
+    why="What was read or told about another release is a guess here, and the compiler outranks it. What was asked is "
+    "said, since on a machine without it the same model may get another answer.",
+    fix="leave the guesses in force with --no-second-opinion",
+    sources=("the compiler named in the message, run while deciding",),
+)
+def check_opinions(chosen: Chosen) -> Iterator[Found]:
+    """How many were refuted, confirmed and left open, or why nobody was asked."""
+    opinions = chosen.situation.opinions
+    if opinions is None:
+        return
+    compiler, asked = opinions.compiler, opinions.opinions
+    if compiler.missing:
+        told = f"no compiler was asked about {_about(asked)}: {compiler.missing}"
+        yield Found(kind=SubjectKind.MODEL, name=_name(chosen), message=told, hint=compiler.instead)
+        return
+    states = [(state, opinions.of_state(state)) for state in OpinionState]
+    told = "; ".join(f"{state} {_about(group)}" for state, group in states if group)
+    yield Found(
+        kind=SubjectKind.MODEL,
+        name=_name(chosen),
+        message=f"{compiler.name} was asked about {len(asked)} finding{'s' if len(asked) > 1 else ''}: {told}",
+        evidence={"compiler": compiler.name, "opinions": [opinion.to_json() for opinion in asked]},
+    )
+
+
+def _about(opinions: Iterable[Opinion]) -> str:
+    return listed([f"{opinion.code} {opinion.subject}" for opinion in opinions], most=3)
 
 
 CORE_REGISTRIES: tuple[Registry[Any], ...] = (

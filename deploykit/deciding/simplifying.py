@@ -26,14 +26,15 @@ if TYPE_CHECKING:
 __all__ = ["REPAIRS", "STRUCTURAL_REWRITES", "Simplified", "simplify"]
 
 STRUCTURAL_REWRITES = (
-    *("raise-opset", "resolve-sequences", "simplify", "index-from-front", "integer-remainder", "merge-axes"),
+    *("raise-opset", "batch-of-one", "resolve-sequences", "simplify"),
+    *("index-from-front", "integer-remainder", "merge-axes"),
 )
 """Rewrites that keep every value, in the order in which they are tried."""
 
 REPAIRS = (
     *("fuse-gelu", "fuse-hardswish", "expand-before-norm", "divide-by-root", "norm-statistics", "norm-rows"),
     *("last-index", "pool-by-taps", "cumulate-forward", "product-by-halves", "batchnorm-rank", "longer-axes"),
-    "write-out-functions",
+    *("write-out-functions", "einsum-to-matmul", "global-pool", "gathernd-to-gather", "flat-index", "mask-constant"),
 )
 """Rewrites that some compilers need and others must not be given: each is tried alone, after the others."""
 

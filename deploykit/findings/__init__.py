@@ -12,6 +12,8 @@ from enum import StrEnum
 from typing import Any
 
 __all__ = [
+    "Answerer",
+    "Claim",
     "Confidence",
     "Finding",
     "FindingGroup",
@@ -54,6 +56,25 @@ class Confidence(StrEnum):
         return list(Confidence).index(self)
 
 
+class Answerer(StrEnum):
+    """Whose trial tells whether something is taken: the device's compiler, or only the backend's very own tools."""
+
+    COMPILER = "compiler"
+    TOOLS = "tools"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """That something is not taken, which a trial can refute: nothing about numbers, files or what the user must say.
+
+    ``seen_with`` is the newest release with which it was seen, "" where that is not known.
+    """
+
+    answered_by: Answerer
+    confidence: Confidence
+    seen_with: str = ""
+
+
 class SubjectKind(StrEnum):
     """What kind of thing a finding speaks about."""
 
@@ -85,7 +106,7 @@ class Finding:
     """One thing found, by one rule, about one subject.
 
     ``handled`` is None, or how the plan itself avoids the trouble; a handled error no longer makes exit status 1.
-    ``evidence`` holds JSON values only.
+    ``evidence`` holds JSON values only. ``claim`` is None where no compiler can answer the finding.
     """
 
     code: str
@@ -97,6 +118,7 @@ class Finding:
     handled: str | None = None
     sources: tuple[str, ...] = ()
     evidence: Mapping[str, Any] = field(default_factory=dict)
+    claim: Claim | None = None
 
     @property
     def blocks(self) -> bool:
@@ -118,6 +140,7 @@ class Finding:
             "hint": self.hint,
             "handled": self.handled,
             "sources": list(self.sources),
+            "confidence": None if self.claim is None else str(self.claim.confidence),
             "evidence": _in_json(self.evidence),
         }
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from deploykit.errors import DefectError
-from deploykit.findings import Finding, Severity, Subject, SubjectKind
+from deploykit.findings import Claim, Finding, Severity, Subject, SubjectKind
 
 __all__ = ["Found", "Registry", "Rule"]
 
@@ -21,7 +21,8 @@ C = TypeVar("C")
 class Found:
     """What a rule function yields; the registry adds code, slug, severity and sources.
 
-    ``severity`` overrides the rule's own, ``sources`` are added to the rule's.
+    ``severity`` and ``claim`` override the rule's own, ``sources`` are added to the rule's. ``by_trial`` is False where
+    trying tells nothing about this very case of a rule that makes a claim.
     """
 
     kind: SubjectKind
@@ -32,11 +33,16 @@ class Found:
     severity: Severity | None = None
     sources: tuple[str, ...] = ()
     evidence: Mapping[str, Any] = field(default_factory=dict)
+    claim: Claim | None = None
+    by_trial: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule(Generic[C]):
-    """One rule: what it looks for, why that matters, how to fix it, and who says so."""
+    """One rule: what it looks for, why that matters, how to fix it, and who says so.
+
+    ``claim`` is None where no compiler can tell whether the rule is right.
+    """
 
     code: str
     slug: str
@@ -47,6 +53,7 @@ class Rule(Generic[C]):
     fix: str
     sources: tuple[str, ...]
     check: Callable[[C], Iterable[Found]]
+    claim: Claim | None = None
 
     def run(self, context: C) -> Iterator[Finding]:
         """The findings of this rule for one context."""
@@ -65,6 +72,7 @@ class Rule(Generic[C]):
             handled=found.handled,
             sources=(*self.sources, *(s for s in found.sources if s not in self.sources)),
             evidence=found.evidence,
+            claim=(found.claim or self.claim) if self.claim is not None and found.by_trial else None,
         )
 
 
@@ -81,7 +89,16 @@ class Registry(Generic[C]):
         self._rules: dict[str, Rule[C]] = {}
 
     def rule(
-        self, code: str, slug: str, severity: str, *, what: str, why: str, fix: str, sources: Iterable[str]
+        self,
+        code: str,
+        slug: str,
+        severity: str,
+        *,
+        what: str,
+        why: str,
+        fix: str,
+        sources: Iterable[str],
+        claim: Claim | None = None,
     ) -> Callable[[Callable[[C], Iterable[Found]]], Callable[[C], Iterable[Found]]]:
         """Register the decorated function under ``code``; a code or slug used twice is a defect."""
 
@@ -96,6 +113,7 @@ class Registry(Generic[C]):
                 fix=fix,
                 sources=tuple(sources),
                 check=check,
+                claim=claim,
             )
             self._add(rule)
             return check

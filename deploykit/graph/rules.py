@@ -9,11 +9,11 @@ import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
-from deploykit.findings import SubjectKind, listed
+from deploykit.findings import Answerer, Claim, Confidence, SubjectKind, listed
 from deploykit.findings.rules import Found, Registry
 from deploykit.graph.facts import GraphFacts, TensorRole
 from deploykit.graph.inventory import control_flow_nodes, sequence_nodes
-from deploykit.graph.ops import is_standard
+from deploykit.graph.ops import Trait, has, is_standard
 from deploykit.graph.shapes import (
     DynamicDim,
     data_shaped_nodes,
@@ -32,6 +32,8 @@ _FIX_TOOL = "python -m onnxruntime.tools.make_dynamic_shape_fixed"
 _FIX_PAGE = "https://onnxruntime.ai/docs/tutorials/mobile/helpers/make-dynamic-shape-fixed.html"
 _SHOWN = 8
 _LEAST_OPSET = 7
+_OF_MOST_TOOLS = Claim(answered_by=Answerer.TOOLS, confidence=Confidence.INFERRED)
+"""What most compilers refuse; whether these tools settle it when they read the graph, only they can tell."""
 
 
 @RULES.rule(
@@ -85,12 +87,16 @@ def _fixing_command(facts: GraphFacts, name: str, dims: Sequence[DynamicDim]) ->
     "compilers for NPUs refuse such a node, or leave it and all that follows to the CPU.",
     fix="move the operation out of the graph, or replace it by one of fixed size (TopK instead of NonZero)",
     sources=(f"{_IR}, section on static tensor shapes", "ONNX operator documentation"),
+    claim=_OF_MOST_TOOLS,
 )
 def check_dynamic_result(facts: GraphFacts) -> Iterator[Found]:
     """Each node that makes a size out of values; where there is none, the first tensor, since others follow from it."""
     makers = tuple(data_shaped_nodes(facts))
     for node, why in makers:
-        yield Found(kind=SubjectKind.NODE, name=node.label, message=f"{node.op_type} {node.label}: {why}")
+        # A compiler may take one, with the size that it had once: that is no answer for other data.
+        settled = not has(node, Trait.SIZED_BY_VALUES)
+        message = f"{node.op_type} {node.label}: {why}"
+        yield Found(kind=SubjectKind.NODE, name=node.label, message=message, by_trial=settled)
     names = dynamic_tensors(facts)
     if names and not makers and not dynamic_inputs(facts):
         maker = facts.producer_of(names[0])
@@ -112,6 +118,7 @@ def check_dynamic_result(facts: GraphFacts) -> Iterator[Found]:
     "NPUs take straight graphs of tensors only.",
     fix="unroll the loop or fold the condition when exporting; cut the graph where that is not possible",
     sources=("ONNX operator documentation: If, Loop, Scan, SequenceMap, types of sequences",),
+    claim=_OF_MOST_TOOLS,
 )
 def check_nested_graph(facts: GraphFacts) -> Iterator[Found]:
     """One finding per node."""

@@ -15,6 +15,7 @@ from deploykit.contract.optional import ReservesCodes
 from deploykit.contract.plugins import load_backends
 from deploykit.contract.targets import nearest_names
 from deploykit.errors import DefectError, UsageError
+from deploykit.findings import Answerer
 from deploykit.findings.rules import Registry, Rule
 
 __all__ = ["RuleEntry", "all_rules", "find_rule", "pages", "reserved_codes", "rule_page", "stale_pages", "write_pages"]
@@ -114,8 +115,24 @@ def rule_page(entry: RuleEntry) -> str:
             "",
             *(f"* {source}" for source in rule.sources),
             "",
+            *_trial(rule),
         ]
     )
+
+
+_ANSWERERS = {
+    Answerer.COMPILER: "the compiler for the device, whichever backend finds it",
+    Answerer.TOOLS: "the tools of the backend that finds it, and nobody else",
+}
+
+
+def _trial(rule: Rule[Any]) -> tuple[str, ...]:
+    """Who can refute the rule by trying, where anybody can."""
+    if rule.claim is None:
+        return ()
+    seen = f", seen with {rule.claim.seen_with}" if rule.claim.seen_with else ""
+    told = f"It is {rule.claim.confidence}{seen}; {_ANSWERERS[rule.claim.answered_by]}, can refute it by trying"
+    return ("## Second opinion", "", f"{told} ([how](../second-opinion.md)).", "")
 
 
 def _appliers(entry: RuleEntry) -> str:

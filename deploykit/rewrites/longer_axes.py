@@ -5,7 +5,6 @@ A reduction that drops its axes keeps them first, and a Reshape drops them.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +18,7 @@ from deploykit.graph.loading import Model
 from deploykit.graph.nodes import attribute
 from deploykit.graph.opset import opset_of
 from deploykit.graph.reductions import Reduction, over_short_axes
-from deploykit.quantization.entries import keep_entries
+from deploykit.quantization.entries import keep_entries, share_entry
 from deploykit.rewrites.contract import MatchResult, Refusal, Rewritten, Site, Transform
 
 if TYPE_CHECKING:
@@ -83,7 +82,7 @@ def _rewrite(graph: GraphCopy, found: Reduction, encodings: EncodingSet | None) 
         helper.make_node("Reshape", [kept, shape], [result], name=f"{kept}_dropped"),
     ]
     graph.replace_nodes([node], {graph.index_of(node): steps})
-    return _alike(encodings, result, kept)
+    return share_entry(encodings, result, [kept])
 
 
 def _reduced(graph: GraphCopy, node: NodeProto, axes: list[int], result: str) -> NodeProto:
@@ -92,18 +91,6 @@ def _reduced(graph: GraphCopy, node: NodeProto, axes: list[int], result: str) ->
         stored = graph.store(f"{node.output[0]}_axes", np.asarray(axes, np.int64))
         return helper.make_node(node.op_type, [node.input[0], stored], [result], name=node.name, keepdims=1)
     return helper.make_node(node.op_type, [node.input[0]], [result], name=node.name, axes=axes, keepdims=1)
-
-
-def _alike(encodings: EncodingSet | None, source: str, made: str) -> EncodingSet | None:
-    """With the entry of the result for the tensor that holds the same values."""
-    if encodings is None:
-        return None
-    if source in encodings.float_tensors:
-        return replace(encodings, float_tensors=encodings.float_tensors | {made})
-    entry = encodings.get(source)
-    if entry is None:
-        return encodings
-    return replace(encodings, entries={**encodings.entries, made: replace(entry, name=made)})
 
 
 transform = Transform(

@@ -5,7 +5,7 @@ Only operators that compilers for devices rarely have; what they mostly have, su
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import onnx.inliner
@@ -49,6 +49,10 @@ def match(model: ModelProto) -> MatchResult:
         else:
             why = f"{node.op_type} is made of others"
             sites.append(Site(nodes=(label(node),), tensors=tuple(filter(None, node.output)), why=why, data=needed))
+    problem = _inlining_problem(model, sites)
+    if problem:
+        refusals += [Refusal(nodes=site.nodes, reason=problem) for site in sites]
+        sites = []
     reason = "" if sites or refusals else "no operator is one that is written out"
     return MatchResult(sites=tuple(sites), refusals=tuple(refusals), reason=reason)
 
@@ -78,19 +82,33 @@ def _rises(model: ModelProto, opset: int) -> bool:
 def apply(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult) -> Rewritten:
     """Put in the bodies, and fold what they compute of shapes."""
     before = GraphCopy(model, copy=False)
-    kinds = {before.makers[site.tensors[0]].op_type for site in matched.sites}
-    written = onnx.inliner.inline_selected_functions(
-        raise_opset(copy_of(model), max(site.data for site in matched.sites)),
-        [("", kind) for kind in sorted(kinds)],
-        inline_schema_functions=True,
-    )
+    written, kinds = _inlined(model, matched.sites)
     graph = GraphCopy(written, copy=False)
     _name_nodes(graph)
     fold(graph, () if encodings is None else frozenset(encodings.entries) | encodings.float_tensors)
-    note = f"{len(matched.sites)} operators are written out ({', '.join(sorted(kinds))})"
+    note = f"{len(matched.sites)} operators are written out ({', '.join(kinds)})"
     kept = keep_entries(encodings, graph)
     fresh = _made(graph, before.tensor_names) if kept is not None else frozenset()
     return Rewritten(model=graph.model, encodings=kept, touched=fresh, notes=(note,))
+
+
+def _inlined(model: ModelProto, sites: Sequence[Site]) -> tuple[ModelProto, tuple[str, ...]]:
+    """A copy with the bodies in the places of the operators, and which operators they are."""
+    graph = GraphCopy(model, copy=False)
+    kinds = tuple(sorted({graph.makers[site.tensors[0]].op_type for site in sites}))
+    raised = raise_opset(copy_of(model), max(site.data for site in sites))
+    chosen = [("", kind) for kind in kinds]
+    return onnx.inliner.inline_selected_functions(raised, chosen, inline_schema_functions=True), kinds
+
+
+def _inlining_problem(model: ModelProto, sites: Sequence[Site]) -> str:
+    """Why the bodies cannot be put in, in onnx's words; "" where they can."""
+    try:
+        if sites:
+            _inlined(model, sites)
+    except Exception as error:  # the inliner's C++ code raises bare RuntimeErrors, for left out inputs for instance
+        return f"onnx does not write it out: {str(error).strip().splitlines()[0]}"
+    return ""
 
 
 def _name_nodes(graph: GraphCopy) -> None:

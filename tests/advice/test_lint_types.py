@@ -69,12 +69,16 @@ def whole_run(bench: Any, case: Any, **more: Any) -> Any:
 
 
 def clamped_by_rewrite(bench: Any) -> Any:
-    """The mask of a model as it is exported: one of the two rewrites does it, the other says why it does not."""
+    """The mask of a model as it is exported: done without being asked for; the other rewrite says why it does not."""
     zoo = bench.zoo / "distilbert"
     given = {"encodings": zoo / "w8a16.v1.0.0.encodings", "sdk": "2.33"}
-    assert any(f.code == "QNN275" and f.handled is None for f in bench.ask(zoo / "model.onnx", **given))
-    other = bench.ask(zoo / "model.onnx", rewrite=("saturating-constant",), **given)
-    assert any(f.code == "DK208" and "reaches only saturating" in f.message for f in other)
+    left_out = {**given, "no_rewrite": ("mask-constant",)}
+    assert any(f.code == "QNN275" and f.handled is None for f in bench.ask(zoo / "model.onnx", **left_out))
+    other = bench.ask(zoo / "model.onnx", rewrite=("saturating-constant",), **left_out)
+    assert any(f.code == "DK208" and "saturating-constant" in f.message for f in other)
+    by_itself = bench.ask(zoo / "model.onnx", **given)
+    assert all(f.handled for f in by_itself if f.code in ("QNN275", "DK104"))
+    assert any(f.code == "DK210" and "mask-constant" in f.message for f in by_itself)
     return bench.ask(zoo / "model.onnx", rewrite=("mask-constant",), **given)
 
 
@@ -175,6 +179,7 @@ WAYS: dict[str, Way] = {
     "QNN279 pruned": pruned,
     "QNN280 unsigned": encoded("QNN280", x={**U16, "zero": 3}),
     "QNN281 folded": folded,
+    "QNN291 left out": encoded("QNN291", s=None),
 }
 
 

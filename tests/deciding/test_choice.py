@@ -18,6 +18,7 @@ import deploykit
 from deploykit.api import Mixed
 from deploykit.contract.backend import Request
 from deploykit.contract.kept import Kept
+from deploykit.contract.opinions import Compiler, Opinion, Opinions, OpinionState
 from deploykit.deciding.choice import Chosen, choose_way
 from deploykit.deciding.decision import decide
 from deploykit.deciding.reading import read_situation
@@ -111,6 +112,17 @@ def simplified(**request: Any) -> Chosen:
     return decide(backend, situation, Kept(), lambda line: None).chosen
 
 
+def with_opinion() -> Chosen:
+    """As if a compiler had been asked about one finding."""
+    opinion = Opinion(
+        code="QNN208", subject="n", state=OpinionState.CONFIRMED, why="it is not taken", scope="1 operator"
+    )
+    made = plain()
+    opinions = Opinions(compiler=Compiler(name="a compiler", release="1"), opinions=(opinion,))
+    return replace(made, situation=replace(made.situation, opinions=opinions))
+
+
+CASES["DK211"] = (with_opinion, plain)
 CASES["DK210"] = (simplified, lambda: simplified(no_rewrite=("simplify",)))
 CASES["DK208"] = (lambda: asked("fuse-gelu"), lambda: asked("fold-batchnorm"))
 CASES["DK204"] = (_nothing_left, lambda: chosen(W8A16))

@@ -27,7 +27,7 @@ def test_only_an_unhandled_error_is_a_no() -> None:
 
 
 def test_the_json_has_the_published_keys() -> None:
-    keys = {"code", "slug", "severity", "subject", "message", "hint", "handled", "sources", "evidence"}
+    keys = {"code", "slug", "severity", "subject", "message", "hint", "handled", "sources", "confidence", "evidence"}
     assert make().to_json().keys() == keys
     assert make().to_json()["subject"] == {"kind": "model", "name": "m"}
 

@@ -52,10 +52,17 @@ def cases(folder: Path) -> dict[str, Path]:
     }
 
 
+def _request(path: Path, route: str) -> Request:
+    return Request(model=path, second_opinion=False, **ROUTES[route])
+
+
 def why_refused(path: Path, route: str) -> str | None:
-    """Codes and what the first finding says; None where a model is taken. Anything else that is raised fails."""
+    """Codes and what the first finding says; None where a model is taken. Anything else that is raised fails.
+
+    No compiler is asked: what is written down is what the rules say on any machine.
+    """
     try:
-        blocking = [finding for finding in check(Request(model=path, **ROUTES[route])) if finding.blocks]
+        blocking = [finding for finding in check(_request(path, route)) if finding.blocks]
     except DeploykitError as error:
         return f"{type(error).__name__}: {error.what}"
     if not blocking:

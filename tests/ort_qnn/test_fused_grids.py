@@ -18,15 +18,15 @@ def _given(*names: str) -> EncodingSet:
     return EncodingSet(version="2.0.0", entries={name: Encoding(name=name, value=GRID) for name in names})
 
 
-@pytest.mark.parametrize(("bits", "wanted"), [(32, ()), (8, ("product",))])
-def test_a_product_before_an_int32_bias_gets_none(bits: int, wanted: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(("bits", "wanted"), [(32, ()), (None, ()), (8, ("product",))])
+def test_a_product_before_an_int32_bias_gets_none(bits: int | None, wanted: tuple[str, ...]) -> None:
     """ONNX Runtime makes one layer of MatMul and bias; a grid between them would round what that layer adds exactly."""
     graph = TinyGraph()
     product = graph.op("MatMul", [graph.input("x", (1, 4)), graph.stored("w", np.eye(4))], "product")
     model = graph.model(graph.op("Add", [product, graph.stored("bias", np.ones(4))], "y"))
     given = _given("x", "w", "y")
-    bias = Encoding(name="bias", value=replace(GRID, bits=bits), is_param=True)
-    encodings = replace(given, entries={**given.entries, "bias": bias})
+    bias = {} if bits is None else {"bias": Encoding(name="bias", value=replace(GRID, bits=bits), is_param=True)}
+    encodings = replace(given, entries={**given.entries, **bias})
     completed, made = fused_grids(model, encodings, None)
     assert made == wanted
     assert completed.entries.keys() - encodings.entries.keys() == set(wanted)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 from deploykit.cli import cli
-from deploykit.errors import InputError
+from deploykit.errors import InputError, ToolError
+from deploykit.system.processes import Completed, run
+from deploykit_ort_qnn import compiler
 from deploykit_ort_qnn.compiler import CompileJob, compile_model
 from deploykit_ort_qnn.inspection import inspect_context
 
@@ -72,6 +75,65 @@ def test_what_is_no_context_is_an_input_error(compiled: Path, tmp_path: Path) ->
         inspect_context(tmp_path / "alone.onnx")
     with pytest.raises(InputError, match="no such file"):
         inspect_context(tmp_path / "nothing.bin")
+
+
+class Deaths:
+    """A worker that dies of a signal the first times it is started, in the middle of its work."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, times: int, *, timed_out: bool = False) -> None:
+        self.left, self.started, self.timed_out = times, 0, timed_out
+        monkeypatch.setattr(compiler, "run", self.run)
+
+    def run(self, argv: Any, *, on_line: Any, **given: Any) -> Completed:
+        self.started += 1
+        if self.left <= 0:
+            return run(argv, on_line=on_line, **given)
+        self.left -= 1
+        on_line("deploykit-progress: loading the library")
+        on_line("deploykit-progress: having the library read the binary")
+        code = -signal.SIGKILL if self.timed_out else -signal.SIGSEGV
+        return Completed(argv=tuple(argv), returncode=code, tail=(), seconds=1.0, timed_out=self.timed_out)
+
+
+def test_a_crash_is_tried_once_again(compiled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deaths = Deaths(monkeypatch, 1)
+    assert inspect_context(compiled / "beside_qnn.bin").soc_model == 57
+    assert deaths.started == 2
+
+
+def test_two_crashes_name_the_part_and_do_not_blame_the_file(compiled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deaths = Deaths(monkeypatch, 9)
+    with pytest.raises(ToolError) as caught:
+        inspect_context(compiled / "beside_qnn.bin")
+    assert deaths.started == 2 and "not readable as a context binary" not in str(caught.value)
+    assert caught.value.why == (
+        "the reading process died of SIGSEGV while having the library read the binary, and so it did when it was tried "
+        "again"
+    )
+
+
+def test_what_does_not_end_is_not_tried_again(compiled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deaths = Deaths(monkeypatch, 9, timed_out=True)
+    with pytest.raises(ToolError) as caught:
+        inspect_context(compiled / "beside_qnn.bin")
+    assert deaths.started == 1 and caught.value.why.startswith("not finished after 120 s, the time limit while having")
+
+
+def test_a_library_that_really_dies_says_in_which_part(compiled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker process itself, killed by a signal in the middle of reading."""
+    dying = (
+        "import os, signal, sys; from deploykit_ort_qnn import context_reader, worker; "
+        "context_reader._info = lambda address: os.kill(os.getpid(), signal.SIGSEGV); "
+        "sys.exit(worker.main(sys.argv[1:]))"
+    )
+
+    def die(argv: Any, **given: Any) -> Completed:
+        return run((argv[0], "-c", dying, *argv[3:]), **given)
+
+    monkeypatch.setattr(compiler, "run", die)
+    with pytest.raises(ToolError) as caught:
+        inspect_context(compiled / "beside_qnn.bin")
+    assert "died of SIGSEGV while reading the description that the library gave" in str(caught.value.why)
 
 
 @pytest.mark.parametrize("option", ["--refine", "--lpbq-refine"])

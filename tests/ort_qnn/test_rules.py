@@ -97,6 +97,18 @@ def samples_draft(samples: int) -> Draft:
     return of_float(graph.model(made))
 
 
+def window_draft(side: int) -> Draft:
+    graph = TinyGraph()
+    settings = {"kernel_shape": [side] * 2, "strides": [side] * 2, "ceil_mode": 1}
+    return of_float(graph.model(graph.op("AveragePool", [graph.input("x", (1, 4, 8, 8))], "y", **settings)))
+
+
+def pointed_draft(rank: int) -> Draft:
+    graph = TinyGraph()
+    index = graph.stored("index", np.ones((1,) * rank), "int64")
+    return of_float(graph.model(graph.op("GatherND", [graph.input("x", (4, 8)), index], "y")))
+
+
 def of_float(model: onnx.ModelProto) -> Draft:
     facts = collect_facts(wrap_proto(model, path=Path("m.onnx")))
     known = base()
@@ -122,10 +134,6 @@ def blocks() -> EncodingSet:
 
 def block_draft(fp16: bool) -> Draft:
     return replace(prepared(encodings=blocks()), fp16=fp16)
-
-
-def old_block_draft() -> Draft:
-    return replace(block_draft(fp16=True), wheel=wheel_for("2.36"))
 
 
 def graph(types: tuple[str, str, str], *, encoding: str = "") -> QnnGraph:
@@ -209,6 +217,15 @@ UNDER_WINE = {"wheel": "1.22.2", "qairt": "2.36.1", "onnxruntime": "1.22.2"}
 GOOD_TYPES = types(graph(("uint16", "uint16", "int8")), made("QUInt16"))
 
 
+def index_draft(*shape: int) -> Draft:
+    """A list that is gathered from by an index of a shape."""
+    built = TinyGraph()
+    built.op("Gather", [built.input("x", (48,)), built.stored("index", np.arange(48).reshape(shape), "int64")], "y")
+    given = draft("mlp/model.onnx")
+    facts = collect_facts(wrap_proto(built.model("y"), path=Path("model.onnx")))
+    return replace(given, situation=replace(given.situation, facts=facts))
+
+
 def step(identifier: str) -> Draft:
     return prepared(steps=(Step(id=identifier, why="because", names=("y",)),))
 
@@ -240,7 +257,10 @@ CASES: dict[str, tuple[Case, Case]] = {
     "ORT016": (lambda: rms_draft("Reciprocal"), lambda: rms_draft("Div")),
     "ORT017": (lambda: samples_draft(2), lambda: samples_draft(1)),
     "ORT018": (lambda: float_draft("Tanh", opset=6), lambda: float_draft("Tanh")),
-    "ORT019": (lambda: old_block_draft(), lambda: block_draft(fp16=True)),
+    "ORT019": (lambda: replace(block_draft(fp16=True), wheel=OLD_WHEEL), lambda: block_draft(fp16=True)),
+    "ORT020": (lambda: index_draft(6, 8), lambda: index_draft(48)),
+    "ORT031": (lambda: window_draft(9), lambda: window_draft(8)),
+    "ORT032": (lambda: pointed_draft(5), lambda: pointed_draft(4)),
     "ORT101": (lambda: types(graph(("uint16", "float32", "int8"))), lambda: GOOD_TYPES),
     "ORT102": (lambda: converted("uint8", asked_for=False), lambda: converted("uint8", asked_for=True)),
     "ORT103": (lambda: types(graph(("float16", "float16", "int8"), encoding="per-block")), lambda: GOOD_TYPES),

@@ -327,3 +327,42 @@ def test_attention_is_written_out_with_its_sizes_settled() -> None:
 
 def test_what_compilers_mostly_have_stays() -> None:
     assert not load_transform("write-out-functions").match(one("Gelu", (3, 4), opset=20))
+
+
+def batched(*symbols: str | None, shape: tuple[int, ...] = (1, 4)) -> onnx.ModelProto:
+    """A sum over inputs whose first dimensions are symbols."""
+    graph = TinyGraph()
+    names = [graph.input(f"x{number}", shape) for number in range(len(symbols))]
+    rows = graph.op("Shape", [names[0]], "shape")
+    graph.op("Reshape", [graph.op("Sum", names, "sum"), rows], "y")
+    model = graph.model("y")
+    del model.graph.value_info[:]
+    for item, symbol in zip(model.graph.input, symbols, strict=True):
+        if symbol is not None:
+            item.type.tensor_type.shape.dim[0].dim_param = symbol
+    return model
+
+
+@pytest.mark.parametrize("symbols", [("batch",), ("n", "n"), ("n", "m"), ("n", None)])
+def test_an_open_batch_becomes_one_sample(symbols: tuple[str | None, ...]) -> None:
+    made = done(batched(*symbols), "batch-of-one").model
+    assert {dim.dim_value for item in made.graph.input for dim in item.type.tensor_type.shape.dim} == {1, 4}
+
+
+def test_what_need_not_be_a_batch_stays_open() -> None:
+    find = load_transform("batch-of-one").match
+    assert not find(batched(None))
+    assert not find(batched("length", shape=(4,)))
+    model = batched("n")
+    model.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "length"
+    assert "x0 is dynamic in what need not be a batch" in find(model).refusals[0].reason
+
+
+def test_a_body_that_onnx_cannot_put_in_is_refused() -> None:
+    graph = TinyGraph(23)
+    inputs = [graph.input(name, (1, 2, 4, 4)) for name in ("q", "k", "v")]
+    made = graph.op("Attention", [*inputs, graph.input("mask", (4, 4))], "y")
+    model = graph.model(made)
+    assert load_transform("write-out-functions").match(model)
+    del model.graph.input[-1]
+    assert "onnx does not write it out" in load_transform("write-out-functions").match(model).refusals[0].reason

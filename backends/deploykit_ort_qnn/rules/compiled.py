@@ -73,8 +73,15 @@ def check_failed(outcome: CompileOutcome) -> Iterator[Found]:
 def check_crashed(outcome: CompileOutcome) -> Iterator[Found]:
     """A worker that died of a signal or ended without an answer."""
     if outcome.status == "crashed":
-        evidence = {"log": list(outcome.log[-5:])}
-        yield Found(kind=SubjectKind.MODEL, name="model", message=outcome.message, evidence=evidence)
+        evidence = {"log": list(outcome.log[-5:]), "nodes": [node.name for node in outcome.culprit]}
+        message = outcome.message + _on(outcome)
+        yield Found(kind=SubjectKind.MODEL, name="model", message=message, evidence=evidence)
+
+
+def _on(outcome: CompileOutcome) -> str:
+    """The operators that do it alone, in words; "" where they were not found."""
+    named = [f"{node.type} {node.name}" for node in outcome.culprit]
+    return f"; {len(named)} operators do it alone: {listed(named, most=8)}" if named else ""
 
 
 @RULES.rule(
@@ -89,7 +96,9 @@ def check_crashed(outcome: CompileOutcome) -> Iterator[Found]:
 def check_timed_out(outcome: CompileOutcome) -> Iterator[Found]:
     """A compilation that was ended."""
     if outcome.status == "timed-out":
-        yield Found(kind=SubjectKind.MODEL, name="model", message=f"the compiler was ended: {outcome.message}")
+        evidence = {"nodes": [node.name for node in outcome.culprit]} if outcome.culprit else {}
+        message = f"the compiler was ended: {outcome.message}{_on(outcome)}"
+        yield Found(kind=SubjectKind.MODEL, name="model", message=message, evidence=evidence)
 
 
 @RULES.rule(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from deploykit.encodings.values import Lpbq
-from deploykit.findings import Severity, SubjectKind
+from deploykit.findings import Answerer, Claim, Confidence, Severity, SubjectKind
 from deploykit.findings.rules import Found, Registry
 from deploykit.graph.fused_blocks import find_blocks
 from deploykit_ort_qnn.prepare import Draft
@@ -13,13 +12,19 @@ from deploykit_ort_qnn.prepare import Draft
 __all__ = ["RULES"]
 
 _LAB = "onnxruntime-qnn 2.7.0 (QAIRT 2.51) with ONNX Runtime 1.31.1, run on Linux x86-64 without hardware"
-_OLD = "onnxruntime-qnn 1.22.2 (QAIRT 2.36.1) for Windows, run under Wine 8.0 on Linux x86-64 without hardware"
 _HANDLED = {
     "widen-log": "the output's grid is widened",
     "symmetric-blocks": "the weights are stored as symmetric 8-bit blocks",
     "one-width": "the 8-bit sides are converted to 16 bits",
     "int16-matmul": "both operands are converted to symmetric int16",
+    "clip-ends": "the grid ends where the Clip does",
+    "softmax-step": "the input has a step that the kernel takes as it is",
+    "gate-apart": "the Sigmoid reads x in other steps",
 }
+
+_SEEN = Claim(answered_by=Answerer.TOOLS, confidence=Confidence.OBSERVED, seen_with="2.51")
+_LIKELY = Claim(answered_by=Answerer.TOOLS, confidence=Confidence.INFERRED, seen_with="2.51")
+"""Refused where it was tried; what ONNX Runtime makes of it together with its neighbours here is inferred."""
 
 _NEAR = 1e-3
 _LEAST_OPSET = 7
@@ -67,6 +72,7 @@ def check_needs_encodings(draft: Draft) -> Iterator[Found]:
     why="The provider takes no float8; every layer with such a weight is refused.",
     fix="Quantize these weights to int8 or int4.",
     sources=[_LAB],
+    claim=_SEEN,
 )
 def check_float8(draft: Draft) -> Iterator[Found]:
     """float8 weights, each by name."""
@@ -207,6 +213,7 @@ def check_refusals(draft: Draft) -> Iterator[Found]:
     why="It is not taken quantized; the model would not run wholly on the NPU.",
     fix="Rewrite it; exact GELU is fused and BatchNormalization folded where their form allows.",
     sources=[_LAB],
+    claim=_LIKELY,
 )
 def check_operators(draft: Draft) -> Iterator[Found]:
     """Operators seen refused that no rewrite removed."""
@@ -306,6 +313,7 @@ def check_hard_sigmoid_gate(draft: Draft) -> Iterator[Found]:
     "quotient it is taken.",
     fix="Divide by the root.",
     sources=[f"{_LAB}: with one sample and two, lengths of 10 and 16; quotients and norms without a scale are taken"],
+    claim=_LIKELY,
 )
 def check_reciprocal(draft: Draft) -> Iterator[Found]:
     """RMS norms with a scale whose inner nodes include a Reciprocal."""
@@ -358,22 +366,27 @@ def check_opset(draft: Draft) -> Iterator[Found]:
 
 
 @RULES.rule(
-    "ORT019",
-    "blocks-not-in-this-release",
-    "error",
-    what="A weight is quantized per block, or in LPBQ, and the provider of this release does not know these forms.",
-    why="QAIRT 2.36.1 computes a block-quantized MatMul wrong (6.6 dB) and refuses the layers with LPBQ weights.",
-    fix="Quantize these weights per channel, or take a later release.",
-    sources=[_OLD],
+    "ORT020",
+    "index-of-several-dimensions",
+    "warning",
+    what="A computed list is gathered from by a stored index of several dimensions.",
+    why="Between two transpositions, written or made for the layout, the provider dies of it (SIGABRT, a vector read "
+    "beyond its end) before it compiles. torch's dynamo exports write an average over all of an image so.",
+    fix="Gather by a flat index and reshape the result.",
+    sources=[f"{_LAB}: 24 exports of ConvNeXt with layer scale, float and W8A16; of 17 small forms the 6 like that"],
 )
-def check_blocks_in_release(draft: Draft) -> Iterator[Found]:
-    """Per-block and LPBQ weights where the wheel's row says that they are not taken."""
-    if draft.prepared is None or "block-weights" not in draft.wheel.refuses:
-        return
-    for entry in draft.prepared.encodings:
-        if entry.value.granularity == "per-block" or isinstance(entry.value, Lpbq):
-            message = f"{entry.name}: its blocks are not taken by onnxruntime-qnn {draft.wheel.version}"
-            yield Found(kind=SubjectKind.TENSOR, name=entry.name, message=message)
+def check_index(draft: Draft) -> Iterator[Found]:
+    """By the ranks of data and index."""
+    tensors = draft.situation.facts.tensors
+    for node in draft.situation.facts.nodes:
+        if node.op_type != "Gather":
+            continue
+        data, index = (tensors.get(name) for name in node.inputs[:2])
+        if data is None or index is None or data.is_weight or not index.is_weight or data.rank != 1:
+            continue
+        if index.rank is not None and index.rank > 1:
+            message = f"{node.label}: an index of {index.rank} dimensions into a list may kill the provider"
+            yield Found(kind=SubjectKind.NODE, name=node.label, message=message)
 
 
 def _block_weights(draft: Draft) -> list[str]:

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
-from deploykit.findings import Confidence, Finding, Severity
+from deploykit.findings import Answerer, Claim, Confidence, Finding, Severity
 from deploykit.tables.reading import read_toml, structure
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "RowOperand",
     "Untranslated",
     "WholeOperand",
+    "claim_of",
     "constraint",
     "constraints",
     "rated",
@@ -29,7 +30,10 @@ _FILE = Path(__file__).parents[1] / "data" / "constraints.toml"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constraint:
-    """One row: what is not taken, who says so, and the codes of the rules that look for it."""
+    """One row: what is not taken, who says so, and the codes of the rules that look for it.
+
+    ``seen_with`` is the newest release with which it was seen, "" where the source does not say, as in every row.
+    """
 
     id: str
     check: str
@@ -41,6 +45,7 @@ class Constraint:
     note: str = ""
     contradicts: str = ""
     confidence_note: str = ""
+    seen_with: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +57,7 @@ class OpRank:
     confidence: Confidence
     lowest: int = 0
     highest: int = 5
+    seen_with: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +71,7 @@ class Refused:
     attribute: str = ""
     unless: str = ""
     rank: int | None = None
+    seen_with: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +105,7 @@ class RowOperand:
     bytes_per_element: int
     source: tuple[str, ...]
     confidence: Confidence
+    seen_with: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +152,11 @@ def _source(text: str, sources: Mapping[str, str]) -> str:
 def constraint(name: str) -> Constraint:
     """One row by its id."""
     return next(row for row in constraints().constraint if row.id == name)
+
+
+def claim_of(row: Constraint | OpRank | Refused | RowOperand, *, answered_by: Answerer = Answerer.COMPILER) -> Claim:
+    """The claim that something is not taken, as sure as the row is that says so."""
+    return Claim(answered_by=answered_by, confidence=row.confidence, seen_with=row.seen_with)
 
 
 def rated(finding: Finding) -> Finding:

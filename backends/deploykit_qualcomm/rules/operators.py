@@ -11,7 +11,7 @@ from deploykit.graph.broadcasts import repeated_before_norm
 from deploykit.graph.facts import NodeFact
 from deploykit.graph.reductions import over_short_axes
 from deploykit.tables.capabilities import Status
-from deploykit_qualcomm.rules.constraints import Refused, constraint, constraints
+from deploykit_qualcomm.rules.constraints import Refused, claim_of, constraint, constraints
 from deploykit_qualcomm.rules.views import arch, at_node, nodes, quantized
 
 __all__ = ["RULES"]
@@ -35,6 +35,7 @@ def _rank(situation: Situation, node: NodeFact) -> int | None:
     why="The HTP operator normalizes the last axis only.",
     fix="reshape the normalized axes into one that is the last, or write it out as reductions",
     sources=constraint("layernorm-last-axis").source,
+    claim=claim_of(constraint("layernorm-last-axis")),
 )
 def check_norm_axis(situation: Situation) -> Iterator[Found]:
     """The axis attribute against the rank."""
@@ -129,6 +130,7 @@ def check_short_axes(situation: Situation) -> Iterator[Found]:
     why="The converters and the provider refuse it; the provider leaves it to the CPU where that is allowed.",
     fix="replace the operator by supported ones before converting",
     sources=constraint("unsupported-ops-htp").source,
+    claim=claim_of(constraint("unsupported-ops-htp")),
 )
 def check_refused(situation: Situation) -> Iterator[Found]:
     """The operators and attribute values stand in the data file."""
@@ -138,7 +140,7 @@ def check_refused(situation: Situation) -> Iterator[Found]:
     for node in nodes(situation, *rows):
         for row in rows[node.op_type]:
             if _refuses(row, node, _rank(situation, node)):
-                yield at_node(node, row.why, sources=row.source)
+                yield at_node(node, row.why, sources=row.source, claim=claim_of(row))
     for node in nodes(situation, "Pad"):
         rank = _rank(situation, node)
         if node.attributes.get("mode") == "reflect" and rank is not None and rank > 4:
@@ -224,6 +226,7 @@ def _lowest(situation: Situation, name: str) -> float | None:
     why="Only average mode, half-pixel output coordinates and a sampling ratio above 0 exist.",
     fix="export with coordinate_transformation_mode output_half_pixel, mode avg and a fixed sampling_ratio",
     sources=constraint("roialign").source,
+    claim=claim_of(constraint("roialign")),
 )
 def check_roi_align(situation: Situation) -> Iterator[Found]:
     """The three attributes."""

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from deploykit.contract.backend import Situation
-from deploykit.findings import SubjectKind
+from deploykit.findings import Answerer, Claim, Confidence, SubjectKind
 from deploykit.findings.rules import Found, Registry
 from deploykit.graph.facts import NodeFact
 from deploykit.graph.ops import Trait, ops
 from deploykit_qualcomm.archs import capability, lacks
-from deploykit_qualcomm.rules.constraints import constraint
+from deploykit_qualcomm.rules.constraints import claim_of, constraint
 from deploykit_qualcomm.rules.views import (
     Quantized,
     arch,
@@ -29,6 +29,7 @@ __all__ = ["RULES"]
 
 _PAIRS = ("QuantizeLinear", "DequantizeLinear")
 _LAB = "onnxruntime-qnn 2.7.0 (QAIRT 2.51) run on Linux x86-64"
+_SEEN = Claim(answered_by=Answerer.TOOLS, confidence=Confidence.OBSERVED, seen_with="2.51")
 _MOST_NODES = 20
 _NORM_TYPES = (("int16", "uint16"), ("int16", "int16"), ("int8", "int8"))
 """Types of scale and input that go with an int32 bias, besides a uint8 scale."""
@@ -74,6 +75,7 @@ def _blocks(situation: Situation) -> Iterator[tuple[NodeFact, Quantized]]:
     why="The provider takes 16-bit weights of convolutions and fully connected layers per tensor only.",
     fix="quantize these weights per tensor, or with 8 bits",
     sources=constraint("w16-per-tensor").source,
+    claim=claim_of(constraint("w16-per-tensor"), answered_by=Answerer.TOOLS),
 )
 def check_16_bit_per_channel(situation: Situation) -> Iterator[Found]:
     """By width and granularity."""
@@ -115,6 +117,7 @@ def check_lpbq_on_v68(situation: Situation) -> Iterator[Found]:
     "and 64 only.",
     fix="quantize with blocks of 32 or 64",
     sources=constraint("bq-block-size").source,
+    claim=claim_of(constraint("bq-block-size"), answered_by=Answerer.TOOLS),
 )
 def check_block_size(situation: Situation) -> Iterator[Found]:
     """Blocked weights by width, and MatMulNBits by its attributes."""
@@ -179,6 +182,7 @@ def check_per_channel_activation(situation: Situation) -> Iterator[Found]:
         f"{_LAB}: 24 combinations of scale, bias and activation types",
         "onnxruntime-qnn 2.3.0 to 2.6.0, int8 only",
     ),
+    claim=_SEEN,
 )
 def check_norm_types(situation: Situation) -> Iterator[Found]:
     """Scale and bias by their types."""
@@ -202,6 +206,7 @@ def _dtype(situation: Situation, name: str) -> str:
     why="The provider takes int32 for biases of Conv and Gemm only; it refuses the pair, and the graph is split.",
     fix="store the constant as uint8 or uint16, or use Gemm with a bias",
     sources=("onnxruntime-qnn 2.3.0 to 2.7.0 run on Linux x86-64: '…_b_DequantizeLinear' refused",),
+    claim=_SEEN,
 )
 def check_int32_constant(situation: Situation) -> Iterator[Found]:
     """Element-wise operators with a stored operand of 32 bits."""
@@ -236,6 +241,7 @@ def check_lpbq_gemm(situation: Situation) -> Iterator[Found]:
     why="The provider refuses the node after its own change of layout.",
     fix="write a 1x1 Conv as MatMul, or use block quantization with enable_block_quant_weight_optimization",
     sources=(f"{_LAB}: LPBQ Conv refused",),
+    claim=_SEEN,
 )
 def check_lpbq_conv(situation: Situation) -> Iterator[Found]:
     """By type."""

@@ -15,6 +15,7 @@ from deploykit_qualcomm.rules import (
     attention,
     converters,
     float16,
+    kernels,
     operators,
     options,
     provider,
@@ -35,6 +36,7 @@ _HTP: tuple[Registry[Situation], ...] = (
     weights.RULES,
     ranges.RULES,
     attention.RULES,
+    kernels.RULES,
     rewriting.RULES,
     options.RULES,
 )

@@ -10,7 +10,7 @@ from deploykit.contract.backend import Situation
 from deploykit.findings import SubjectKind
 from deploykit.findings.rules import Found, Registry
 from deploykit.graph.facts import NodeFact
-from deploykit_qualcomm.rules.constraints import constraint, constraints
+from deploykit_qualcomm.rules.constraints import claim_of, constraint, constraints
 from deploykit_qualcomm.rules.views import at_node, bits_of, byte_count, listed, nodes
 
 __all__ = ["RULES"]
@@ -31,6 +31,7 @@ RULES: Registry[Situation] = Registry("situation")
     fix="merge dimensions around the operation: Reshape, Transpose and Reshape of rank 6 are often a SpaceToDepth, "
     "DepthToSpace or two steps of rank 5",
     sources=constraint("rank-max-5").source,
+    claim=claim_of(constraint("rank-max-5")),
 )
 def check_rank(situation: Situation) -> Iterator[Found]:
     """Any tensor at all, constants included."""
@@ -53,6 +54,7 @@ def check_rank(situation: Situation) -> Iterator[Found]:
     "between operators only. Prepare ends with 1002, or with 'greater than the TCM size'.",
     fix="split the axis: reshape it into two, work along the last one, then combine the parts",
     sources=constraint("per-op-vtcm").source,
+    claim=claim_of(constraint("per-op-vtcm")),
 )
 def check_row(situation: Situation) -> Iterator[Found]:
     """The operators and their bytes per element stand in the data file; other axes are tiled and are no problem."""
@@ -71,6 +73,7 @@ def check_row(situation: Situation) -> Iterator[Found]:
                 node,
                 f"a row of {length} elements needs {needed / (1 << 20):.1f} MB, the VTCM has {megabytes} MB",
                 sources=row.source,
+                claim=claim_of(row),
                 bytes=needed,
                 vtcm_bytes=megabytes << 20,
             )
@@ -141,6 +144,7 @@ def check_int64(situation: Situation) -> Iterator[Found]:
     why="The operator builders of the vendor's provider refuse it; the native tools follow the same supplement.",
     fix="reshape to rank 4 around the operator",
     sources=constraint("rank-limits").source,
+    claim=claim_of(constraint("rank-limits")),
 )
 def check_operator_rank(situation: Situation) -> Iterator[Found]:
     """The ranks stand in the data file."""
@@ -149,7 +153,9 @@ def check_operator_rank(situation: Situation) -> Iterator[Found]:
         fact, row = situation.facts.tensors.get(node.inputs[0]), limits[node.op_type]
         if fact is not None and fact.rank is not None and not row.lowest <= fact.rank <= row.highest:
             allowed = f"{row.lowest} to {row.highest}" if row.lowest else f"at most {row.highest}"
-            yield at_node(node, f"its input has rank {fact.rank}, {allowed} is taken", sources=row.source)
+            yield at_node(
+                node, f"its input has rank {fact.rank}, {allowed} is taken", sources=row.source, claim=claim_of(row)
+            )
 
 
 @RULES.rule(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from deploykit import findings
 from deploykit.contract.backend import Situation
 from deploykit.encodings.values import Affine
-from deploykit.findings import SubjectKind
+from deploykit.findings import Claim, SubjectKind
 from deploykit.findings.rules import Found
 from deploykit.graph.element_types import INTEGER_BITS
 from deploykit.graph.facts import GraphFacts, NodeFact, TensorFact
@@ -183,12 +183,15 @@ def listed(names: list[str]) -> str:
     return findings.listed(names, most=_SHOWN)
 
 
-def at_node(node: NodeFact, message: str, *, sources: tuple[str, ...] = (), **evidence: object) -> Found:
+def at_node(
+    node: NodeFact, message: str, *, sources: tuple[str, ...] = (), claim: Claim | None = None, **evidence: object
+) -> Found:
     """A finding about one node."""
     return Found(
         kind=SubjectKind.NODE,
         name=node.label,
         message=f"{node.op_type} {node.label}: {message}",
         sources=sources,
+        claim=claim,
         evidence=evidence,
     )

@@ -1,0 +1,174 @@
+"""Asks the compiler inside the wheel whether what a finding claims is so: on the operators meant, else on the model.
+
+What is compiled is what this backend would compile: its own preparation, its pairs, its options. Nothing is kept but
+the answers, under a hash of what was asked.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from deploykit.contract.backend import Progress, Situation
+from deploykit.contract.kept import Kept, Same
+from deploykit.contract.opinions import Compiler, Opinion, OpinionState
+from deploykit.errors import DeploykitError, ToolError
+from deploykit.findings import Finding
+from deploykit.tables.devices import Device
+from deploykit_ort_qnn.compiler import CompileOutcome, installed_wheel
+from deploykit_ort_qnn.evidence import precision_scope
+from deploykit_ort_qnn.excerpts import Excerpts, anonymous
+from deploykit_ort_qnn.prepare import prepared_model, whole_model
+from deploykit_ort_qnn.provider_keys import choose_options
+from deploykit_ort_qnn.rules.precision import RULES as PRECISION_RULES
+from deploykit_ort_qnn.trials import Answer, Trials
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+    from deploykit_ort_qnn.provider_model import ProviderModel
+
+__all__ = ["compiler_for", "settle"]
+
+_PAIR = frozenset({"QuantizeLinear", "DequantizeLinear"})
+_LONGEST = 60.0
+"""Seconds for one question: what takes longer is left open, so that others are asked too."""
+
+
+def compiler_for(device: Device) -> Compiler:
+    """The wheel that is installed, for the chip of a device; or why there is none."""
+    wheel, soc = installed_wheel(), device.fact("soc_model")
+    if wheel is None:
+        return Compiler(
+            missing="onnxruntime-qnn is not installed",
+            instead="pip install 'deploykit[ort-qnn]' (Linux x86-64), so that the real compiler is asked",
+        )
+    if not isinstance(soc, int):
+        instead = "choose a device whose soc_model is known; 'deploykit targets' shows it"
+        return Compiler(missing=f"the soc_model of {device.id} is not known", instead=instead)
+    series = ".".join(wheel["qairt"].split(".")[:2])
+    return Compiler(name=f"QAIRT {series}'s compiler for soc {soc}", release=wheel["qairt"])
+
+
+def settle(
+    situation: Situation, findings: Sequence[Finding], *, kept: Kept, seconds: float, progress: Progress
+) -> tuple[Opinion, ...]:
+    """An opinion on each finding: from the operators it is about, and where they do not refute it, from the model."""
+    try:
+        asking = _Asking.of(situation, kept, seconds, progress)
+        opinions = [asking.about_operators(finding) for finding in findings]
+        if all(opinion.state is OpinionState.REFUTED for opinion in opinions):
+            return tuple(opinions)
+        return tuple(map(asking.about_model, findings, opinions))
+    except DeploykitError as error:
+        why = f"could not be asked: {error.what}"
+        return tuple(Opinion.on(finding, OpinionState.OPEN, why) for finding in findings)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Asking:
+    """The model to cut from, what it may take, and what was answered already."""
+
+    situation: Situation
+    prepared: ProviderModel | None
+    model: ModelProto
+    excerpts: Excerpts
+    trials: Trials
+
+    @classmethod
+    def of(cls, situation: Situation, kept: Kept, seconds: float, progress: Progress) -> _Asking:
+        """ToolError where what would be compiled is not what the package is made of."""
+        request, own = situation.request, situation.target.backend == "ort-qnn"
+        quantized = situation.encodings is not None or situation.facts.is_qdq
+        if situation.segments:
+            raise ToolError("the model is cut into segments")
+        if not quantized and request.precision not in (None, "fp16"):
+            raise ToolError(f"the types of {request.precision} are made by other tools")
+        prepared = prepared_model(situation, kept) if quantized else None
+        key = ("float model", Same(situation.model.proto))
+        model = kept.once(key, lambda: whole_model(situation)) if prepared is None else prepared.model
+        wheel = (installed_wheel() or {}).get("wheel", "")
+        options = choose_options(request.options, wheel).compile if own else {}
+        soc = str(situation.target.device.fact("soc_model"))
+        deadline = time.monotonic() + seconds
+        return cls(
+            situation=situation,
+            prepared=prepared,
+            model=model,
+            excerpts=kept.once(("excerpts", Same(model)), lambda: Excerpts(model)),
+            trials=Trials(
+                options={**options, "soc_model": soc}, deadline=deadline, longest=_LONGEST, progress=progress
+            ),
+        )
+
+    def about_operators(self, finding: Finding) -> Opinion:
+        """What the operators say on their own; open where they cannot be cut out or something else stops them."""
+        outputs, kinds = self._operators(finding)
+        positions = self.excerpts.makers(outputs, kinds)
+        excerpt = self.excerpts.cut(positions) if len(positions) == len(outputs) and positions else None
+        if excerpt is None:
+            return Opinion.on(finding, OpinionState.OPEN, "its operators cannot be compiled on their own")
+        scope = "1 operator" if excerpt.operators == 1 else f"{excerpt.operators} operators"
+        answer = self._ask(excerpt.model, anonymous(excerpt.model))
+        if answer.taken:
+            lost = [change for _, change in answer.changes]
+            return _opinion(finding, scope, refuted=not lost, why=lost[0] if lost else "it is taken")
+        only_pairs = bool(answer.refused) and all(kind in _PAIR for _, kind in answer.refused)
+        if answer.no and not only_pairs:
+            return Opinion.on(finding, OpinionState.CONFIRMED, answer.no, scope)
+        return Opinion.on(finding, OpinionState.OPEN, answer.message, scope)
+
+    def about_model(self, finding: Finding, before: Opinion) -> Opinion:
+        """The opinion as it is after the whole model was asked: what it takes as a whole it takes in its parts."""
+        if before.state is OpinionState.REFUTED:
+            return before
+        answer = self._ask(self.model, bytes(self.model.SerializeToString(deterministic=True)))
+        outputs, kinds = self._operators(finding)
+        found = [self.model.graph.node[position] for position in self.excerpts.makers(outputs, kinds)]
+        names = {node.name for node in found if node.name}
+        if answer.taken and (len(found) == len(outputs) or self.situation.target.backend == "ort-qnn"):
+            lost = [change for name, change in answer.changes if name in names or not name]
+            return _opinion(finding, "the model", refuted=not lost, why=lost[0] if lost else "it is taken")
+        if before.state is OpinionState.OPEN and names & {name for name, _ in answer.refused}:
+            return Opinion.on(finding, OpinionState.CONFIRMED, "it is not taken", "the model")
+        if before.state is OpinionState.OPEN and not answer.taken:
+            why = answer.message if answer.status in ("crashed", "timed-out") else "it is not taken for other reasons"
+            return Opinion.on(finding, OpinionState.OPEN, f"{before.why}; the model: {why}", "the model")
+        return before
+
+    def _operators(self, finding: Finding) -> tuple[tuple[str, ...], frozenset[str]]:
+        """(first outputs, types) of the operators that a finding is about; pairs are not among them."""
+        facts, names = self.situation.facts, set(_subjects(finding))
+        nodes = [node for node in facts.nodes if node.label in names]
+        if not nodes:
+            nodes = [node for node in facts.nodes if names & {*node.inputs, *node.outputs}]
+        nodes = [node for node in nodes if node.op_type not in (*_PAIR, "Constant") and node.outputs]
+        outputs = tuple(next(name for name in node.outputs if name) for node in nodes)
+        return outputs, frozenset(node.op_type for node in nodes)
+
+    def _ask(self, model: ModelProto, content: bytes) -> Answer:
+        return self.trials.of(model, content, self._changes)
+
+    def _changes(self, model: ModelProto, outcome: CompileOutcome) -> Iterator[tuple[str, str]]:
+        """Nodes that are compiled in another type than was meant, "" for one that is not named."""
+        prepared = self.prepared
+        intended, stored = ({}, {}) if prepared is None else (prepared.intended, prepared.stored)
+        scope = precision_scope(model, outcome.graphs, outcome.schematics, intended, stored, strict=False)
+        for finding in PRECISION_RULES.run(scope):
+            named = finding.subject.name if finding.subject.kind == "node" else ""
+            # A float island that nothing was said about is no change: such a tensor has no encoding anywhere.
+            if finding.code != "ORT101" or "intended" in finding.evidence:
+                yield named, f"it is taken, but in another type ({finding.code})"
+
+
+def _opinion(finding: Finding, scope: str, *, refuted: bool, why: str) -> Opinion:
+    return Opinion.on(finding, OpinionState.REFUTED if refuted else OpinionState.OPEN, why, scope)
+
+
+def _subjects(finding: Finding) -> Iterator[str]:
+    """The names that a finding is about: its subject, and the lists that some findings carry."""
+    yield finding.subject.name
+    for key in ("nodes", "tensors"):
+        yield from finding.evidence.get(key, ())
