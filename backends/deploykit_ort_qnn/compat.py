@@ -19,7 +19,8 @@ def option_rows() -> Iterator[CompatRow]:
     for option in table.option:
         values = f"; values {' '.join(option.values)}" if option.values else ""
         limits = f"; {option.range[0]} to {option.range[1]}" if option.range else ""
-        first = "" if option.since else f"; first seen in {table.checked_with}, older wheels not looked at"
+        absent = f"; in no wheel up to {option.not_in}" if option.not_in else ""
+        first = "" if option.since else f"; first seen in {table.checked_with}{absent}"
         managed = "; deploykit sets it" if option.managed else ""
         note = f"{option.type}, when {_when(option.phase)}; {option.note}{values}{limits}{managed}{first}"
         yield _row(f"provider-option {option.name}", note, option, since=option.since)

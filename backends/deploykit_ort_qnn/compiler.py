@@ -20,8 +20,10 @@ from typing import Any, Literal
 
 from deploykit.errors import InputError, ToolError, UsageError
 from deploykit.system.processes import Completed, run
+from deploykit_ort_qnn.hosts import Host, Work
 from deploykit_ort_qnn.qnn_graph import QnnGraph, read_graph
 from deploykit_ort_qnn.schematic import Schematic, read_schematic
+from deploykit_qualcomm.hosted import read_refusals
 from deploykit_qualcomm.tables import tables
 
 __all__ = [
@@ -38,7 +40,6 @@ __all__ = [
 Progress = Callable[[str], None]
 Status = Literal["compiled", "refused", "failed", "crashed", "timed-out"]
 
-_REFUSED = re.compile(r"\{ name: (.*?), type: (\w+) \}")
 _PROGRESS = "deploykit-progress: "
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _LOG_LINES = 200
@@ -49,7 +50,8 @@ class CompileJob:
     """One compilation. ``model`` and ``context`` are paths relative to ``root``, the worker's working folder.
 
     ``options`` are provider options, ``entries`` session configuration entries, ``optimization`` is ONNX Runtime's own
-    graph optimization level (``none``, ``basic``, ``extended``, ``all``). ``timeout`` is in seconds.
+    graph optimization level (``none``, ``basic``, ``extended``, ``all``). ``timeout`` is in seconds. ``host`` compiles,
+    None is the provider installed beside this Python.
     """
 
     root: Path
@@ -63,14 +65,19 @@ class CompileJob:
     optimization: str = "all"
     timeout: float = 600.0
     overwrite: bool = False
+    host: Host | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusedNode:
-    """A node that the provider did not take, by the name it has after ONNX Runtime's own rewrites."""
+    """A node that the provider did not take, by the name it has after ONNX Runtime's own rewrites.
+
+    ``why`` is the backend's answer or the provider's reason, "" where its log does not say.
+    """
 
     name: str
     type: str
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +117,8 @@ def compile_model(job: CompileJob, progress: Progress | None = None) -> CompileO
     scratch = Path(tempfile.mkdtemp(prefix=".compile-", dir=job.root))
     try:
         request = _request(job, scratch)
-        done, answer, log = _work(request, job.root, scratch, job.timeout, progress)
+        compile_ = _work if job.host is None else job.host.compile
+        done, answer, log = compile_(request, job.root, scratch, job.timeout, progress)
         _collect_traces(job.root, scratch)
         outcome = _outcome(job, done, answer, log, scratch)
         if outcome.ok:
@@ -247,9 +255,7 @@ def _request(job: CompileJob, scratch: Path) -> dict[str, Any]:
     }
 
 
-def _work(
-    request: Mapping[str, Any], root: Path, scratch: Path, timeout: float, progress: Progress | None
-) -> tuple[Completed, dict[str, Any] | None, tuple[str, ...]]:
+def _work(request: Mapping[str, Any], root: Path, scratch: Path, timeout: float, progress: Progress | None) -> Work:
     """Run one request in a worker; the answer is None when the worker died before giving one."""
     question, answer = scratch / "request.json", scratch / "result.json"
     question.write_text(json.dumps(request), encoding="utf-8")
@@ -336,12 +342,7 @@ def _schematics(folder: Path) -> list[Schematic]:
 
 
 def _refused(log: tuple[str, ...]) -> tuple[RefusedNode, ...]:
-    nodes: dict[str, RefusedNode] = {}
-    for line in log:
-        if "Unsupported nodes in QNN EP" in line:
-            for name, kind in _REFUSED.findall(line):
-                nodes.setdefault(name, RefusedNode(name=name, type=kind))
-    return tuple(nodes.values())
+    return tuple(RefusedNode(name=found.name, type=found.type, why=found.why) for found in read_refusals(log))
 
 
 def _death(done: Completed, timeout: float, who: str = "the compiler's process") -> str:

@@ -31,6 +31,7 @@ from deploykit.numerics.samples.labels import Label
 from deploykit.numerics.sessions import Session
 from deploykit.numerics.thresholds import Against, Measure, limit_for
 from deploykit_ort_qnn.compiler import CompileJob, Progress, compile_model, execute_both
+from deploykit_ort_qnn.hosts import Host
 from deploykit_ort_qnn.rules.numerics import NumericScope
 
 if TYPE_CHECKING:
@@ -53,7 +54,8 @@ class Comparison:
     """What to compare: paths relative to ``root``, input sets by input name, and what those mean (``label``).
 
     ``bits`` is the narrowest activation type (0: float), ``original`` judges against the model before it was quantized,
-    on these very inputs, where there is one beside the file. Inputs that the file does not have are left out.
+    on these very inputs, where there is one beside the file. Inputs that the file does not have are left out. ``host``
+    compiled the context; the emulator is always that of the provider installed beside this Python.
     """
 
     root: Path
@@ -66,6 +68,7 @@ class Comparison:
     original: Judge | None = None
     allow_cpu: bool = False
     timeout: float = 1800.0
+    host: Host | None = None
 
 
 def narrowest(types: Iterable[str]) -> int:
@@ -172,6 +175,7 @@ def _first_difference(
         allow_cpu=job.allow_cpu,
         trace=False,
         timeout=job.timeout,
+        host=job.host,
     )
     done = compile_model(again, progress)
     if not done.ok:

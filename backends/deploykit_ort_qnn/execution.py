@@ -5,6 +5,7 @@ Its findings come from rules; it chooses nothing that the plan did not choose.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from deploykit_ort_qnn.compiler import CompileJob, CompileOutcome, RefusedNode, 
 from deploykit_ort_qnn.configs import COMPILE
 from deploykit_ort_qnn.emulation import Comparison, compare, narrowest
 from deploykit_ort_qnn.evidence import EVIDENCE, evidence_json, precision_scope
+from deploykit_ort_qnn.hosts import Host, toolchain_host
 from deploykit_ort_qnn.numbers import NUMBERS, correctness, numbers_json
 from deploykit_ort_qnn.precision import PrecisionScope
 from deploykit_ort_qnn.prepare import Draft
@@ -40,49 +42,53 @@ if TYPE_CHECKING:
 
 __all__ = ["execute"]
 
+_DURATION = re.compile(r" \(\d+ us\)$")
 _EMULATION_LIMIT = 900.0
 """Seconds for one comparison; the emulator is some 50 to 1000 times slower than the CPU."""
 
 
 def execute(package: Path, draft: Draft, plan: Plan[None], aids: Aids) -> Execution:
     """Compile and compare; without the planned wheel nothing is compiled, and a finding says so."""
-    wheel, progress = installed_wheel(), aids.progress
-    if wheel is None and draft.situation.request.compile:
+    installed, host, progress = installed_wheel(), toolchain_host(draft.wheel), aids.progress
+    if installed is None and host is None and draft.situation.request.compile:
         raise ToolError(
             "--compile: the QNN provider is not installed here",
             why="onnxruntime-qnn cannot be imported",
             next="pip install 'deploykit[ort-qnn]' (Linux x86-64)",
         )
-    environment = ENVIRONMENT_RULES.run(EnvironmentScope(installed=wheel, planned=draft.wheel))
+    wheel = installed if host is None else host.identity
+    scope = EnvironmentScope(installed=wheel, planned=draft.wheel, emulator=installed)
+    environment = ENVIRONMENT_RULES.run(scope)
     if wheel is None or wheel["wheel"] != draft.wheel.version:
         return Execution(findings=environment)
-    job = _job(package, draft, plan)
+    job = _job(package, draft, plan, host)
     outcome, instead = _rescued(job, compile_model(job, progress), draft, progress)
     peak = "" if outcome.peak_rss_mb is None else f", {outcome.peak_rss_mb:.0f} MiB at most"
     progress(f"{outcome.status} in {outcome.seconds:.1f} s{peak}")
     findings = (*environment, *COMPILE_RULES.run(outcome))
+    by = _compiler(wheel, plan, "" if host is None else host.where)
     record: dict[str, Any] = {"compile": _record(plan, wheel, outcome)}
     if not outcome.ok:
         (package / "logs").mkdir(exist_ok=True)
         (package / "logs" / "compile.log").write_text("\n".join(_stable(outcome.log)) + "\n", "utf-8")
-        refused = Compilation(state=Compiled.REFUSED, by=_compiler(wheel, plan), why=outcome.status)
+        refused = Compilation(state=Compiled.REFUSED, by=by, why=outcome.status)
         return Execution(
             outputs=("logs/compile.log",), findings=findings, record=record, compiled=refused, instead=instead
         )
     precision = _judge_types(package, draft, outcome)
-    scope = _judge_numbers(package, draft, plan, aids)
-    ran = scope.device is not None
-    if scope.device is not None:
-        numbers = numbers_json(scope)
+    numeric = _judge_numbers(package, draft, plan, aids, host)
+    ran = numeric.device is not None
+    if numeric.device is not None:
+        numbers = numbers_json(numeric)
         (package / NUMBERS).write_text(json_text(numbers), "utf-8")
-        record["numbers"] = {"outputs": numbers["device"]["outputs"], "first_node": scope.first}
+        record["numbers"] = {"outputs": numbers["device"]["outputs"], "first_node": numeric.first}
     return Execution(
         executed=("compile", "emulate") if ran else ("compile",),
         outputs=(*outcome.files, EVIDENCE, *((NUMBERS,) if ran else ())),
         record=record,
-        findings=(*findings, *precision, *NUMERIC_RULES.run(scope)),
-        compiled=Compilation(state=Compiled.YES, by=_compiler(wheel, plan)),
-        right=correctness(scope),
+        findings=(*findings, *precision, *NUMERIC_RULES.run(numeric)),
+        compiled=Compilation(state=Compiled.YES, by=by),
+        right=correctness(numeric),
     )
 
 
@@ -98,13 +104,13 @@ def _rescued(
     return replace(outcome, culprit=culprit), found.instead
 
 
-def _compiler(wheel: Mapping[str, str], plan: Plan[None]) -> str:
-    """Who compiled, for people: the release, the wheel, the chip."""
+def _compiler(wheel: Mapping[str, str], plan: Plan[None], where: str) -> str:
+    """Who compiled, for people: the release, the wheel and under what it ran, the chip."""
     soc = plan.configs[COMPILE]["provider_options"]["soc_model"]
-    return f"QAIRT {wheel['qairt']} (onnxruntime-qnn {wheel['wheel']}) for soc_model {soc}"
+    return f"QAIRT {wheel['qairt']} (onnxruntime-qnn {wheel['wheel']}{where}) for soc_model {soc}"
 
 
-def _job(package: Path, draft: Draft, plan: Plan[None]) -> CompileJob:
+def _job(package: Path, draft: Draft, plan: Plan[None], host: Host | None) -> CompileJob:
     config = plan.configs[COMPILE]
     entries = dict(config["session_entries"])
     embed = entries.pop("ep.context_embed_mode") == "1"
@@ -119,10 +125,11 @@ def _job(package: Path, draft: Draft, plan: Plan[None]) -> CompileJob:
         embed=embed,
         allow_cpu=not strict,
         timeout=float(draft.options["time_limit"]),
+        host=host,
     )
 
 
-def _record(plan: Plan[None], wheel: dict[str, str], outcome: CompileOutcome) -> dict[str, Any]:
+def _record(plan: Plan[None], wheel: Mapping[str, str], outcome: CompileOutcome) -> dict[str, Any]:
     options = plan.configs[COMPILE]["provider_options"]
     return {
         "status": outcome.status,
@@ -138,8 +145,9 @@ def _record(plan: Plan[None], wheel: dict[str, str], outcome: CompileOutcome) ->
 
 
 def _stable(log: tuple[str, ...]) -> list[str]:
-    """Without the clock at the start of each line."""
-    return [line.split(" ", 2)[2] if line[:4].isdigit() and line.count(" ") > 2 else line for line in log]
+    """Without the clock at the start of each line, and without how long a stage took."""
+    plain = [line.split(" ", 2)[2] if line[:4].isdigit() and line.count(" ") > 2 else line for line in log]
+    return [_DURATION.sub("", line) for line in plain]
 
 
 def _judge_types(package: Path, draft: Draft, outcome: CompileOutcome) -> tuple[Finding, ...]:
@@ -161,8 +169,10 @@ def _judge_types(package: Path, draft: Draft, outcome: CompileOutcome) -> tuple[
     )
 
 
-def _judge_numbers(package: Path, draft: Draft, plan: Plan[None], aids: Aids) -> NumericScope:
+def _judge_numbers(package: Path, draft: Draft, plan: Plan[None], aids: Aids, host: Host | None) -> NumericScope:
     """The emulator judged against the file on the CPU and against float; ``not_run`` says why it was not."""
+    if installed_wheel() is None:
+        return NumericScope(not_run="no emulator is installed here: pip install 'deploykit[ort-qnn]' (Linux x86-64)")
     prepared, samples = draft.prepared, aids.samples()
     original = _original(draft, samples)
     job = Comparison(
@@ -176,6 +186,7 @@ def _judge_numbers(package: Path, draft: Draft, plan: Plan[None], aids: Aids) ->
         original=original,
         allow_cpu=draft.chosen.allows_cpu,
         timeout=_EMULATION_LIMIT,
+        host=host,
     )
     try:
         return compare(job, aids.progress)

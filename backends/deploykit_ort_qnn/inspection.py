@@ -16,6 +16,7 @@ from deploykit.graph.nodes import attribute
 from deploykit_ort_qnn.compiler import read_context
 from deploykit_qualcomm.archs import arch_of
 from deploykit_qualcomm.devices import qualcomm_devices
+from deploykit_qualcomm.hosts import carrier
 
 __all__ = ["ContextInfo", "inspect_context"]
 
@@ -42,6 +43,12 @@ class ContextInfo:
         """The release that built it, 2.51.0 of v2.51.0.260929181845."""
         return ".".join(self.build.removeprefix("v").split(".")[:3])
 
+    @property
+    def carrier(self) -> str:
+        """The wheel that carries this very build, "" where none is known."""
+        found = carrier(self.build)
+        return "" if found is None else f"onnxruntime-qnn {found.version}"
+
     def to_json(self) -> dict[str, Any]:
         """The published shape of ``deploykit inspect``."""
         return {
@@ -49,6 +56,7 @@ class ContextInfo:
             "maker": "QAIRT",
             "release": self.release,
             "build": self.build,
+            "carrier": self.carrier,
             "soc_model": self.soc_model,
             "arch": self.arch,
             "devices": list(self.devices),

@@ -16,6 +16,7 @@ from deploykit.errors import DeploykitError, InputError, UnknownTargetError, Usa
 from deploykit.findings import Finding
 from deploykit_ort_qnn.provider_keys import Chosen, choose_options
 from deploykit_qualcomm.archs import capability, has
+from deploykit_qualcomm.hosts import compilable
 from deploykit_qualcomm.rows import Wheel
 from deploykit_qualcomm.rules.float16 import RULES as FLOAT16_RULES
 from deploykit_qualcomm.rules.float16 import Float16Plan
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from deploykit.quantization.conclusions import Evidence
+    from deploykit.tables.devices import Device
     from deploykit_ort_qnn.provider_model import ProviderModel
 
 __all__ = ["Draft", "Source", "prepare", "prepared_model", "wheel_for", "whole_model"]
@@ -61,8 +63,11 @@ class Draft:
 
 
 def wheel_for(requested: str | None, table: str = "") -> Wheel:
-    """The wheel for a version as typed: its own (2.7.0), or that of the QAIRT inside (2.51); None is the newest."""
-    wheels = tables().wheels
+    """The wheel for a version as typed: its own (2.7.0), or that of the QAIRT inside (2.51); None is the newest.
+
+    Only wheels whose compiler a Linux x86-64 machine can execute count, itself or by a toolchain.
+    """
+    wheels = tuple(wheel for wheel in tables().wheels if compilable(wheel))
     if not requested:
         return wheels[-1]
     for wheel in wheels:
@@ -72,8 +77,12 @@ def wheel_for(requested: str | None, table: str = "") -> Wheel:
     if inside:
         return inside[-1]
     known = ", ".join(f"{wheel.version} (QAIRT {wheel.sdk})" for wheel in wheels)
+    elsewhere = [wheel.version for wheel in tables().wheels if _same_series(wheel.sdk, requested)]
+    carried = f"wheel {elsewhere[-1]} carries it, but its compiler does not run here; " if elsewhere else ""
     raise UnknownTargetError(
-        f"no onnxruntime-qnn wheel for SDK {requested!r}", why=f"known wheels: {known}", next="name one of them"
+        f"no onnxruntime-qnn wheel for SDK {requested!r}",
+        why=f"{carried}known wheels: {known}",
+        next="name one of them",
     )
 
 
@@ -102,7 +111,7 @@ def prepare(situation: Situation, kept: Kept) -> Draft:
         source=source,
         precision=_precision(request.precision, source),
         chosen=choose_options(request.options, wheel.version, {node.op_type for node in situation.facts.nodes}),
-        prepared=None if source == "float" else prepared_model(situation, kept),
+        prepared=None if source == "float" else prepared_model(situation, kept, wheel),
         lint=(*run_lint(situation, PROVIDER), *FLOAT16_RULES.run(_float16_plan(situation, source))),
         options=request.adapter_options,
     )
@@ -118,15 +127,21 @@ def _precision(asked: str | None, source: Source) -> str:
     return asked or ""
 
 
+def _int16(wheel: Wheel, device: Device) -> bool:
+    """Whether operands of MatMuls of two activations are kept whole as symmetric int16: chip and provider must."""
+    return has("matmul_16bit", device) and "symmetric-int16" not in wheel.refuses
+
+
 def _float16_plan(situation: Situation, source: Source) -> Float16Plan:
     """A float model is compiled in float16 as a whole; what has Q/DQ pairs or encodings is judged once compiled."""
     tensors = situation.facts.tensors if source == "float" else {}
     return Float16Plan(situation=situation, tensors={name for name, fact in tensors.items() if fact.is_float})
 
 
-def prepared_model(situation: Situation, kept: Kept) -> ProviderModel:
-    """The prepared model, made once for the same model, encodings and abilities: several chips share the work."""
-    request, int16 = situation.request, has("matmul_16bit", situation.target.device)
+def prepared_model(situation: Situation, kept: Kept, wheel: Wheel | None = None) -> ProviderModel:
+    """The model prepared for a wheel, None is the newest; made once for the same model, encodings and abilities."""
+    wheel = wheel or wheel_for(None)
+    request, int16 = situation.request, _int16(wheel, situation.target.device)
     lpbq = bool(request.adapter_options.get("lpbq"))
 
     def make() -> ProviderModel:
@@ -139,9 +154,11 @@ def prepared_model(situation: Situation, kept: Kept) -> ProviderModel:
             without=request.no_rewrite,
             lpbq=lpbq,
             observer=lambda model: _evidence(model, situation, kept),
+            lacks=wheel.lacks,
         )
 
-    key = ("provider model", Same(situation.model.proto), Same(situation.encodings), int16, lpbq, request.no_rewrite)
+    given = (Same(situation.model.proto), Same(situation.encodings))
+    key = ("provider model", *given, int16, lpbq, request.no_rewrite, wheel.lacks)
     return kept.once(key, make)
 
 

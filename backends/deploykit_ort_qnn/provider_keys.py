@@ -35,8 +35,9 @@ _BOOLS = {"1": "1", "true": "1", "on": "1", "0": "0", "false": "0", "off": "0"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """One provider option. ``since`` is "" where wheels older than the checked one were not looked at.
+    """One provider option: ``since`` the first opened wheel that has it, ``not_in`` the last one looked at in vain.
 
+    Between ``not_in`` and the checked wheel, which has every option, nothing is known.
     ``set_for`` are operators for which it is set to 1 where the user says nothing, since results are better with it.
     """
 
@@ -47,6 +48,7 @@ class Option:
     source: tuple[str, ...]
     confidence: Confidence
     since: str = ""
+    not_in: str = ""
     values: tuple[str, ...] = ()
     range: tuple[int, ...] = ()
     managed: bool = False
@@ -163,6 +165,11 @@ def _row(table: OptionTable, name: str, wheel: str) -> Option:
             f"--option {name}: not in onnxruntime-qnn {wheel}",
             why=f"it came with {row.since}; an older wheel would ignore it without a word",
             next=f"use --sdk {row.since} or later",
+        )
+    if row.not_in and Version(wheel) <= Version(row.not_in):
+        raise UsageError(
+            f"--option {name}: not in onnxruntime-qnn {wheel}",
+            why=f"wheels up to {row.not_in} do not have it and would ignore it without a word",
         )
     return row
 

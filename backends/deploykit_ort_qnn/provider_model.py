@@ -25,6 +25,7 @@ from deploykit_ort_qnn.block_losses import block_losses
 from deploykit_ort_qnn.fused_grids import Observer, fused_grids
 from deploykit_ort_qnn.kernel_grids import LOG_RANGE, clipped_ends, rounded_softmaxes, whole_softmax_steps, widen_logs
 from deploykit_ort_qnn.node_units import even_results, find_conversions, gates_apart, symmetric_int16
+from deploykit_ort_qnn.older_forms import older_forms
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto
@@ -103,12 +104,14 @@ def provider_model(
     without: Collection[str] = (),
     lpbq: bool = False,
     observer: Observer | None = None,
+    lacks: Collection[str] = (),
 ) -> ProviderModel:
     """The form of a model for the provider; ``encodings`` None means that the model holds its own Q/DQ, or is float.
 
     ``int16_matmul`` keeps 16 bits in MatMuls of two activations (HTP v73 and later). ``without`` names steps to leave
     out; ``lpbq`` turns per-block weights into LPBQ, with a loss. ``observer`` tells what data showed, where grids are
-    missing inside fused operators. The model must hold its weights.
+    missing inside fused operators. ``lacks`` are operators that this provider does not have. The model must hold its
+    weights.
     """
     steps, refusals = list[Step](), list[str]()
     if encodings is None:
@@ -120,6 +123,8 @@ def provider_model(
         if name not in without:
             model, encodings = _apply(name, model, encodings, steps, refusals)
     encodings = _complete(model, encodings, steps)
+    model, encodings, forms = older_forms(model, encodings, set(lacks) - set(without))
+    steps += [Step(id=name, why=why, names=names) for name, (why, names) in forms.items()]
     if "fused-grids" not in without:
         encodings = _inside_fused(model, encodings, observer, steps)
     if lpbq:

@@ -13,6 +13,7 @@ from deploykit.packages.rendering import render
 from deploykit_ort_qnn.commands import CONTEXT, MODEL, TAIL
 from deploykit_ort_qnn.configs import COMPILE, RUN, TYPES
 from deploykit_ort_qnn.prepare import Draft
+from deploykit_qualcomm.hosts import host_toolchain
 
 __all__ = ["package_files"]
 
@@ -39,6 +40,7 @@ def package_files(draft: Draft, plan: Plan[None], templates: Path | None) -> Ite
         "tail": TAIL if situation.tail is not None else "",
         "compile_options": COMPILE,
         "run_options": RUN,
+        "toolchain": _toolchain(draft),
     }
     for script in ("build.sh", "compile.py", "run.py", "run_on_device.sh"):
         text = render(f"ort_qnn/scripts/{script}.j2", values, templates=templates)
@@ -54,3 +56,13 @@ def _types(plan: Plan[None], draft: Draft) -> dict[str, Any]:
         "steps": [] if prepared is None else [step.to_json() for step in prepared.steps],
         "strict": bool(draft.options.get("strict_precision")),
     }
+
+
+def _toolchain(draft: Draft) -> dict[str, Any] | None:
+    """What compile.py needs to know of the toolchain that runs this wheel, None where the wheel runs by itself."""
+    spec = host_toolchain(draft.wheel.sdk)
+    if spec is None:
+        return None
+    programs = [program for need in spec.needs for program in need.programs]
+    folder = f"{spec.name}-{spec.version}"
+    return {"folder": folder, "programs": programs, "environment": dict(spec.environment)}

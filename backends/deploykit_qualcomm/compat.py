@@ -147,10 +147,11 @@ def _lifecycle(row: Flag | ConfigKey) -> str:
 
 
 def _plain(backend: str, feature: str, note: str, source: tuple[str, ...], **more: Any) -> CompatRow:
-    row = {"tool": "", "sdk": "", "status": Status.SUPPORTED, "since": "", "until": "", **more}
+    fields = {"tool": "", "sdk": "", "status": Status.SUPPORTED, "since": "", "until": "", "family": FAMILY}
+    row = {**fields, **more}
     if row["since"]:
         row["sdk"] = release_range(row["since"], row["until"])
-    return CompatRow(feature=feature, backend=backend, note=note, source=source, family=FAMILY, **row)
+    return CompatRow(feature=feature, backend=backend, note=note, source=source, **row)
 
 
 def _missing_encoding_rows(backend: str, shelf: Tables) -> Iterator[CompatRow]:
@@ -221,19 +222,38 @@ def _fact_row(backend: str, name: str, fact: Fact, version: str) -> CompatRow:
 
 
 def _wheel_rows(backend: str, wheels: Iterable[Wheel]) -> Iterator[CompatRow]:
+    """A row per ONNX Runtime that a wheel was tried with, and one per build of its compiler; each holds at one release.
+
+    The family is one of their own: a release that only a wheel carries has no table of tools.
+    """
     for wheel in wheels:
-        carries = f"carries QAIRT {wheel.build}, QNN API {wheel.qnn_api}, HTP API {wheel.htp_api}"
+        apis = f", QNN API {wheel.qnn_api}, HTP API {wheel.htp_api}" if wheel.qnn_api else ""
+        common: dict[str, Any] = {
+            "source": wheel.source,
+            "confidence": wheel.confidence,
+            "words": (wheel.sdk, wheel.build),
+            "since": wheel.sdk,
+            "until": wheel.sdk,
+            "family": f"QAIRT in {_WHEEL}",
+        }
+        name, carries = f"wheel {_WHEEL} {wheel.version}", f"carries QAIRT {wheel.build}{apis}"
         for pair in wheel.onnxruntime:
-            yield _plain(
-                backend,
-                f"wheel {_WHEEL} {wheel.version}",
-                _joined(f"with onnxruntime {pair.version}", pair.note, carries),
-                wheel.source,
-                tool=f"onnxruntime {pair.version}",
-                status=pair.status,
-                confidence=wheel.confidence,
-                words=(wheel.sdk, wheel.build),
-            )
+            note = _joined(f"with onnxruntime {pair.version}", pair.note, carries)
+            yield _plain(backend, name, note, tool=f"onnxruntime {pair.version}", status=pair.status, **common)
+        for host in wheel.host:
+            code = "ARM64" if host.machine == "aarch64" else host.machine
+            seen = f"seen: {', '.join(host.observed)}" if host.observed else "not run"
+            note = _joined(carries, f"{code} code, runs on {' or '.join(map(_place, host.runs))}", seen)
+            yield _plain(backend, name, note, tool=f"{host.system} {host.machine}", **common)
+
+
+def _place(run: str) -> str:
+    return {
+        "linux-x86-64": "Linux x86-64",
+        "wine-x86-64": "Linux x86-64 under Wine",
+        "windows-x86-64": "Windows x86-64",
+        "windows-arm64": "Windows on ARM",
+    }[run]
 
 
 def _joined(*parts: str) -> str:

@@ -16,6 +16,7 @@ from deploykit.contract.probes import CheckLine, Probe, Surroundings, start
 from deploykit.errors import DeploykitError
 from deploykit.system.processes import Completed
 from deploykit.tables.capabilities import SdkTable, Status
+from deploykit_qualcomm.hosts import probe_hosts
 from deploykit_qualcomm.resolving import resolve_sdk
 from deploykit_qualcomm.tables import tables
 
@@ -47,8 +48,8 @@ def sdk_probes() -> tuple[Probe, ...]:
 
 
 def provider_probes() -> tuple[Probe, ...]:
-    """What ONNX Runtime's QNN provider needs."""
-    return (probe_wheel,)
+    """What ONNX Runtime's QNN provider needs, and which older compilers run here."""
+    return (probe_wheel, probe_hosts)
 
 
 def probe_sdks(around: Surroundings) -> Iterator[CheckLine]:

@@ -29,6 +29,7 @@ __all__ = [
     "ToolFile",
     "Wheel",
     "WheelFile",
+    "WheelHost",
     "WheelPair",
 ]
 
@@ -174,17 +175,47 @@ class WheelPair:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WheelHost:
+    """One build of a wheel's compiler: the system it is made for, its machine code, and where that can be executed.
+
+    ``observed`` is what was really seen of it. ``file`` and ``sha256`` name the file that was read, "" where none was.
+    """
+
+    system: Literal["linux", "windows"]
+    machine: Literal["x86-64", "aarch64"]
+    runs: tuple[Literal["linux-x86-64", "wine-x86-64", "windows-x86-64", "windows-arm64"], ...]
+    observed: tuple[Literal["device", "compile", "emulate", "refuse"], ...] = ()
+    file: str = ""
+    sha256: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Wheel:
-    """One onnxruntime-qnn wheel: the QAIRT inside it and the ONNX Runtime versions it was tried with."""
+    """One onnxruntime-qnn wheel: the QAIRT inside, the form of its provider, and where its compiler runs.
+
+    ``loadable`` is False where ONNX Runtime is inside the Python module only. ``onnxruntime`` are the versions a plugin
+    was tried with, ``onnxruntime_api`` the number of the C API of a wheel that brings its own. ``refuses`` are forms
+    that are written for other releases and that this provider does not take, ``lacks`` operators that it does not have.
+    """
 
     version: str
     sdk: str
     build: str
-    qnn_api: str
-    htp_api: str
+    provider: Literal["built-in", "append", "plugin"]
     source: tuple[str, ...]
     confidence: Confidence
+    qnn_api: str = ""
+    htp_api: str = ""
+    loadable: bool = True
+    onnxruntime_api: int = 0
+    refuses: tuple[Literal["symmetric-int16", "block-weights"], ...] = ()
+    lacks: tuple[Literal["isnan", "mod"], ...] = ()
     onnxruntime: tuple[WheelPair, ...] = ()
+    host: tuple[WheelHost, ...] = ()
+
+    def runs_on(self, place: str) -> WheelHost | None:
+        """The build of the compiler that can be executed at ``place``, such as ``wine-x86-64``."""
+        return next((host for host in self.host if place in host.runs), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The environments of AIMET and of onnxruntime-qnn as data; both Qualcomm backends may offer them."""
+"""The environments of AIMET, of onnxruntime-qnn and of older compilers as data; both backends may offer them."""
 
 from __future__ import annotations
 
@@ -12,4 +12,5 @@ __all__ = ["qualcomm_toolchains"]
 
 def qualcomm_toolchains(backend: str) -> tuple[ToolchainSpec, ...]:
     """Every toolchain file of the shared tables, offered by the backend of that id."""
-    return load_toolchains(Path(__file__).parent / "data" / "toolchains", backend=backend)
+    here = Path(__file__).parent
+    return load_toolchains(here / "data" / "toolchains", backend=backend, files=here)

@@ -57,6 +57,7 @@ def _text(info: Mapping[str, Any], answers: list[dict[str, Any]]) -> str:
     lines = [
         f"file      {info['file']}",
         f"built by  {info['maker']} {info['release']} ({info['build']})",
+        *([f"carrier   {info['carrier']}"] if info.get("carrier") else []),
         f"for       soc_model {info['soc_model']}{' ' + info['arch'] if info.get('arch') else ''}",
         f"APIs      core {info['core_api']}, backend {info['backend_api']}, blob {info['blob_version']}",
         f"graphs    {info['graph_count']}",

@@ -12,8 +12,9 @@ from deploykit.tables.reading import read_toml, structure
 __all__ = ["load_toolchains"]
 
 
-def load_toolchains(folder: Path, *, backend: str) -> tuple[ToolchainSpec, ...]:
-    """The toolchain files of one folder, in the order of name and version."""
-    tables = [{**read_toml(path), "backend": backend} for path in sorted(folder.glob("*.toml"))]
+def load_toolchains(folder: Path, *, backend: str, files: Path | None = None) -> tuple[ToolchainSpec, ...]:
+    """The toolchain files of one folder, in the order of name and version; ``files`` is what their stages may use."""
+    filled = {"backend": backend, "files": "" if files is None else str(files)}
+    tables = [{**read_toml(path), **filled} for path in sorted(folder.glob("*.toml"))]
     specs = (structure(ToolchainSpec, table, where=f"{folder.name}/{table.get('name')}") for table in tables)
     return tuple(sorted(specs, key=lambda spec: (spec.name, Version(spec.version))))

@@ -6,10 +6,11 @@ tool other than pip and the small programs a stage names.
 
 from deploykit.system.environments import Environment, ToolchainState, environment_of, toolchains_root
 from deploykit.system.installing import find_cxx, find_python, install, remove
-from deploykit.system.specs import Stage, ToolchainSpec, select
+from deploykit.system.specs import Need, Stage, ToolchainSpec, select
 
 __all__ = [
     "Environment",
+    "Need",
     "Stage",
     "ToolchainSpec",
     "ToolchainState",

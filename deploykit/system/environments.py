@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,7 @@ class ToolchainState:
             "disk_mb": self.spec.disk_mb,
             "minutes": self.spec.minutes,
             "verified": self.spec.verified,
+            "licence": self.spec.licence,
             "source": list(self.spec.source),
             "confidence": str(self.spec.confidence),
         }
@@ -75,6 +76,20 @@ class Environment:
         """The variables that every program inside runs with; the caller's own Python packages stay out of sight."""
         own = {name: value.replace("{root}", str(self.path)) for name, value in self.spec.environment.items()}
         return {"PYTHONPATH": "", "PYTHONNOUSERSITE": "1", "PYTHONUTF8": "1", "VIRTUAL_ENV": "", **own}
+
+    def program(self, name: str) -> str:
+        """Where a program of the system that the toolchain needs is; ToolError, with the way to get it, without one."""
+        need = next(need for need in self.spec.needs if need.name == name)
+        found = need.find()
+        if found is None:
+            raise ToolError(f"{self.spec.id} needs {need.name}, which is not installed", next=need.install)
+        return found
+
+    def arguments(self, stage: Stage) -> tuple[str, ...]:
+        """What a stage runs, with this machine's places filled in."""
+        places = {"root": str(self.path), "files": self.spec.files}
+        places |= {need.name: self.program(need.name) for need in self.spec.needs}
+        return tuple(_filled(argument, places) for argument in stage.run)
 
     def finished(self, stage: Stage) -> bool:
         """True when this very stage, pins included, has run to its end."""
@@ -139,8 +154,10 @@ class Environment:
         return self.path / "stages" / f"{stage.id}.done"
 
     def _digest(self, stage: Stage) -> str:
-        content = json.dumps([asdict(stage), self.spec.constraints, self.spec.python], sort_keys=True)
-        return hashlib.sha256(content.encode()).hexdigest()
+        stated = {name: value for name, value in asdict(stage).items() if value or name != "inputs"}
+        content = json.dumps([stated, self.spec.constraints, self.spec.python], sort_keys=True)
+        files = [Path(self.spec.files, name) for name in stage.inputs]
+        return hashlib.sha256(b"\0".join((content.encode(), *(path.read_bytes() for path in files)))).hexdigest()
 
     def _wanted_packages(self) -> set[str]:
         return {canonicalize_name(Requirement(name).name) for stage in self.spec.stages for name in stage.packages}
@@ -187,6 +204,12 @@ def is_locked(path: Path) -> bool:
 
 def _lock_file(path: Path) -> Path:
     return path.with_name(f".{path.name}.lock")
+
+
+def _filled(argument: str, places: Mapping[str, str]) -> str:
+    for name, value in places.items():
+        argument = argument.replace(f"{{{name}}}", value)
+    return argument
 
 
 def _size_mb(path: Path) -> int:

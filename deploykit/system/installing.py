@@ -23,11 +23,13 @@ _STAGE_TIMEOUT = 3600.0
 def install(spec: ToolchainSpec, progress: Callable[[str], None], *, anew: bool = False) -> ToolchainState:
     """Bring one environment to the state ready, going on where an earlier attempt stopped.
 
-    Raises ToolError when no fitting Python or C++ compiler is there, the disk is too full, another process is
-    installing the same environment, or a stage fails; the log is kept in ``install.log`` beside the environment.
+    Raises ToolError when no fitting Python, C++ compiler or other program it needs is there, the disk is too full,
+    another process is installing the same environment, or a stage fails; the log is ``install.log`` beside it.
     """
     environment = environment_of(spec)
     _check_machine(spec, environment.path)
+    if spec.licence:
+        progress(f"{spec.id}: under {spec.licence}")
     with locked(environment.path, spec):
         if anew or (environment.path.exists() and not environment.python.exists()):
             _delete(environment.path)
@@ -58,6 +60,8 @@ def _check_machine(spec: ToolchainSpec, path: Path) -> None:
             why="it compiles an extension the first time it is imported",
             next="install g++ (Debian, Ubuntu: apt install g++), or set CXX",
         )
+    for need in spec.needs:
+        environment_of(spec).program(need.name)
     find_python(spec)
     existing = next(folder for folder in (path, *path.parents) if folder.exists())
     free = shutil.disk_usage(existing).free // 2**20
@@ -109,7 +113,11 @@ def _run_stage(environment: Environment, stage: Stage, title: str, progress: Cal
         _pip_install(environment, stage, title, show)
     if stage.run:
         done = environment.run(
-            stage.run, timeout=_STAGE_TIMEOUT, log=environment.path / "install.log", cwd=environment.path, on_line=show
+            environment.arguments(stage),
+            timeout=_STAGE_TIMEOUT,
+            log=environment.path / "install.log",
+            cwd=environment.path,
+            on_line=show,
         )
         _expect_success(done, environment, title)
     environment.mark(stage)

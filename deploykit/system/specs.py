@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+import shutil
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -13,7 +14,7 @@ from packaging.version import Version
 from deploykit.errors import UnknownTargetError, UsageError
 from deploykit.findings import Confidence
 
-__all__ = ["Stage", "ToolchainSpec", "select"]
+__all__ = ["Need", "Stage", "ToolchainSpec", "select"]
 
 _SAFE_NAME = re.compile(r"[a-z0-9][a-z0-9.-]*")
 
@@ -23,14 +24,31 @@ class Stage:
     """One step of an installation: packages for pip, or Python arguments to run inside the environment.
 
     ``prefer_index`` is an index that is tried first, without dependencies, and skipped when it cannot be reached: for
-    packages whose usual index carries a much larger build.
+    packages whose usual index carries a much larger build. In ``run``, ``{root}`` stands for the environment's folder,
+    ``{files}`` for the folder of the backend's own files, and the name of a need for the program found. ``inputs`` are
+    paths in that folder: where one of them changes, the stage runs again.
     """
 
     id: str
     packages: tuple[str, ...] = ()
     prefer_index: str = ""
     run: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()
     note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """A program of the system that a toolchain runs: names on the PATH or whole paths, the first found is taken."""
+
+    name: str
+    programs: tuple[str, ...]
+    install: str
+    note: str = ""
+
+    def find(self, which: Callable[[str], str | None] = shutil.which) -> str | None:
+        """Where the program is, None when it is not installed."""
+        return next(filter(None, map(which, self.programs)), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +57,7 @@ class ToolchainSpec:
 
     ``constraints`` are pins of everything that gets installed; ``environment`` are variables for every program that
     runs inside, where ``{root}`` stands for the environment's folder. ``verified`` says on what it was really tried.
+    ``files`` is the folder of the backend's own files for the stages; ``licence`` names the terms of what is fetched.
     """
 
     schema: int
@@ -56,6 +75,9 @@ class ToolchainSpec:
     environment: Mapping[str, str] = field(default_factory=dict)
     verified: str = ""
     note: str = ""
+    licence: str = ""
+    needs: tuple[Need, ...] = ()
+    files: str = ""
     backend: str = ""
 
     def __post_init__(self) -> None:
@@ -71,8 +93,11 @@ class ToolchainSpec:
 
 
 def select(specs: Iterable[ToolchainSpec], wanted: str) -> ToolchainSpec:
-    """The newest known version that fulfils ``NAME`` or ``NAME==VERSION`` (any pip version condition)."""
+    """The newest known version that fulfils ``NAME``, ``NAME-VERSION`` or ``NAME==VERSION`` (any pip condition)."""
     known = tuple(specs)
+    for spec in known:
+        if wanted == f"{spec.name}-{spec.version}":
+            return spec
     try:
         requirement = Requirement(wanted)
     except InvalidRequirement:

@@ -12,7 +12,7 @@ import onnx
 from deploykit.deciding.pipeline import make_plan
 from sample_models.networks import attention_net
 
-UNCHECKED = (("vtcm_mb", "1"),)
+UNCHECKED = (("kv_cache_bit_width", "8"),)
 RULES = "ort_qnn/test_rules.py"
 Way = Callable[[Any], Any]
 

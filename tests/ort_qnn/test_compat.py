@@ -38,15 +38,22 @@ def test_option_names_are_unique_and_sourced() -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "wheel"), [(None, "2.7.0"), ("2.7.0", "2.7.0"), ("2.7", "2.7.0"), ("2.51", "2.7.0"), ("2.49.40", "2.5.0")]
+    ("typed", "wheel"),
+    [
+        *((None, "2.7.0"), ("2.7.0", "2.7.0"), ("2.7", "2.7.0"), ("2.51", "2.7.0"), ("2.49.40", "2.5.0")),
+        *(("2.36", "1.22.2"), ("2.36.1", "1.22.2"), ("1.22.2", "1.22.2")),
+    ],
 )
 def test_a_version_names_a_wheel_or_the_qairt_inside(typed: str | None, wheel: str) -> None:
     assert wheel_for(typed).version == wheel
 
 
 def test_a_version_without_a_wheel_is_refused() -> None:
-    with pytest.raises(UnknownTargetError, match=r"2\.33"):
+    with pytest.raises(UnknownTargetError, match=r"wheel 1\.22\.0 carries it, but its compiler does not run here"):
         wheel_for("2.33")
+    with pytest.raises(UnknownTargetError, match=r"no onnxruntime-qnn wheel for SDK '2\.34'") as refused:
+        wheel_for("2.34")
+    assert "carries" not in str(refused.value)
 
 
 @pytest.mark.parametrize(

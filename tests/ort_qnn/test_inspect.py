@@ -44,6 +44,7 @@ def call(*arguments: str) -> tuple[int, Any]:
 def test_a_context_tells_its_maker_and_chip(compiled: Path, file: str) -> None:
     status, info = call("inspect", str(compiled / file))
     assert status == 0 and info["release"] == "2.51.0" and info["soc_model"] == 57 and info["arch"] == "v75"
+    assert info["carrier"] == "onnxruntime-qnn 2.7.0"
     assert "sm8650" in info["devices"] and info["graph_count"] == 1
     (graph,) = info["graphs"]
     assert [(t["name"], t["dtype"], t["shape"]) for t in graph["inputs"]] == [("input", "float32", [1, 3, 16, 16])]

@@ -212,6 +212,8 @@ LOST = replace(GOOD, quantization=verdict(8.0, Against.FLOAT))
 PACKAGE = PackageScope(provider_options={"soc_model": "43"}, soc_model=43, context={"soc_model": 43})
 WHEEL = wheel_for("2.7.0")
 INSTALLED = {"wheel": "2.7.0", "qairt": "2.51.0", "onnxruntime": "1.31.1"}
+OLD_WHEEL = wheel_for("2.36")
+UNDER_WINE = {"wheel": "1.22.2", "qairt": "2.36.1", "onnxruntime": "1.22.2"}
 GOOD_TYPES = types(graph(("uint16", "uint16", "int8")), made("QUInt16"))
 
 
@@ -255,6 +257,7 @@ CASES: dict[str, tuple[Case, Case]] = {
     "ORT016": (lambda: rms_draft("Reciprocal"), lambda: rms_draft("Div")),
     "ORT017": (lambda: samples_draft(2), lambda: samples_draft(1)),
     "ORT018": (lambda: float_draft("Tanh", opset=6), lambda: float_draft("Tanh")),
+    "ORT019": (lambda: replace(block_draft(fp16=True), wheel=OLD_WHEEL), lambda: block_draft(fp16=True)),
     "ORT020": (lambda: index_draft(6, 8), lambda: index_draft(48)),
     "ORT031": (lambda: window_draft(9), lambda: window_draft(8)),
     "ORT032": (lambda: pointed_draft(5), lambda: pointed_draft(4)),
@@ -291,6 +294,10 @@ CASES: dict[str, tuple[Case, Case]] = {
     "ORT142": (
         lambda: EnvironmentScope(installed={**INSTALLED, "onnxruntime": "9.9"}, planned=WHEEL),
         lambda: EnvironmentScope(installed=INSTALLED, planned=WHEEL),
+    ),
+    "ORT143": (
+        lambda: EnvironmentScope(installed=UNDER_WINE, planned=OLD_WHEEL, emulator=INSTALLED),
+        lambda: EnvironmentScope(installed=INSTALLED, planned=WHEEL, emulator=INSTALLED),
     ),
 }
 

@@ -9,6 +9,7 @@ import pytest
 
 from deploykit.contract.probes import CheckLine, Surroundings
 from deploykit.system.processes import Completed, run
+from deploykit_qualcomm.hosts import probe_hosts
 from deploykit_qualcomm.probes import probe_adb, probe_ndk, probe_sdks, probe_wheel, provider_probes, sdk_probes
 
 TOOLS = "bin/x86_64-linux-clang"
@@ -200,4 +201,4 @@ def test_the_wheel_of_this_environment_is_really_tried() -> None:
 
 def test_what_each_way_needs() -> None:
     assert set(sdk_probes()) == {probe_sdks, probe_ndk, probe_adb}
-    assert provider_probes() == (probe_wheel,)
+    assert provider_probes() == (probe_wheel, probe_hosts)

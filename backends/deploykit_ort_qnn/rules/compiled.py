@@ -35,8 +35,8 @@ def check_refused(outcome: CompileOutcome) -> Iterator[Found]:
             yield Found(
                 kind=SubjectKind.NODE,
                 name=node.name,
-                message=f"{node.type} {node.name} is not taken by the provider",
-                evidence={"type": node.type},
+                message=f"{node.type} {node.name} is not taken by the provider{f': {node.why}' if node.why else ''}",
+                evidence={"type": node.type, **({"why": node.why} if node.why else {})},
             )
 
 

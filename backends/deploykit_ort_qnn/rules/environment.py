@@ -8,19 +8,26 @@ from dataclasses import dataclass
 from deploykit.findings import SubjectKind
 from deploykit.findings.rules import Found, Registry
 from deploykit.tables.capabilities import Status
+from deploykit_qualcomm.hosts import host_toolchain
 from deploykit_qualcomm.rows import Wheel
 
 __all__ = ["RULES", "EnvironmentScope"]
 
 _LAB = "onnxruntime-qnn 2.3.0 to 2.7.0 with ONNX Runtime 1.24.2 to 1.31.1, run on Linux x86-64 without hardware"
 
+_OLD = "binaries of onnxruntime-qnn 1.22.2 (QAIRT 2.36.1, under Wine 8.0) run by onnxruntime-qnn 2.7.0 on Linux x86-64"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentScope:
-    """What is installed (``wheel``, ``qairt``, ``onnxruntime``), None for nothing, and the wheel that is planned."""
+    """Who can compile here (``wheel``, ``qairt``, ``onnxruntime``), None for nobody, and the wheel that is planned.
+
+    ``emulator`` is the provider installed beside this Python, whose emulator runs what was compiled.
+    """
 
     installed: Mapping[str, str] | None
     planned: Wheel
+    emulator: Mapping[str, str] | None = None
 
 
 RULES: Registry[EnvironmentScope] = Registry("environment")
@@ -38,7 +45,14 @@ RULES: Registry[EnvironmentScope] = Registry("environment")
 def check_absent(scope: EnvironmentScope) -> Iterator[Found]:
     """No wheel."""
     if scope.installed is None:
-        yield Found(kind=SubjectKind.ENVIRONMENT, name="onnxruntime-qnn", message="onnxruntime-qnn is not installed")
+        message = "onnxruntime-qnn is not installed"
+        yield Found(kind=SubjectKind.ENVIRONMENT, name="onnxruntime-qnn", message=message, hint=_way(scope.planned))
+
+
+def _way(planned: Wheel) -> str:
+    """How to compile here for a wheel that is not for Linux, "" for the rule's own words."""
+    spec = host_toolchain(planned.sdk)
+    return "" if spec is None else f"deploykit toolchain install {spec.name}-{spec.version} (needs Wine)"
 
 
 @RULES.rule(
@@ -54,7 +68,7 @@ def check_other_wheel(scope: EnvironmentScope) -> Iterator[Found]:
     """A wheel of another version."""
     if scope.installed is not None and scope.installed["wheel"] != scope.planned.version:
         message = f"onnxruntime-qnn {scope.installed['wheel']} is installed, the package is for {scope.planned.version}"
-        yield Found(kind=SubjectKind.ENVIRONMENT, name="onnxruntime-qnn", message=message)
+        yield Found(kind=SubjectKind.ENVIRONMENT, name="onnxruntime-qnn", message=message, hint=_way(scope.planned))
 
 
 @RULES.rule(
@@ -70,8 +84,30 @@ def check_pair(scope: EnvironmentScope) -> Iterator[Found]:
     """A broken or untried pair."""
     if scope.installed is None or scope.installed["wheel"] != scope.planned.version:
         return
+    if scope.planned.provider != "plugin":
+        return  # it brings its own ONNX Runtime
     version = scope.installed["onnxruntime"]
     status = next((pair.status for pair in scope.planned.onnxruntime if pair.version == version), Status.UNKNOWN)
     if status is not Status.SUPPORTED:
         message = f"onnxruntime-qnn {scope.planned.version} with onnxruntime {version}: {status}"
         yield Found(kind=SubjectKind.ENVIRONMENT, name="onnxruntime", message=message)
+
+
+@RULES.rule(
+    "ORT143",
+    "emulated-by-another-release",
+    "info",
+    what="The binary was compiled by one QAIRT release and runs here on the emulator of another.",
+    why="The emulator of a later release executes older binaries. That proves that a binary is whole and computes what "
+    "was meant; what the runtime of its own release computes is not shown by it.",
+    fix="Nothing to do; compare on the device.",
+    sources=[_OLD],
+)
+def check_emulator(scope: EnvironmentScope) -> Iterator[Found]:
+    """A compiler of one release, an emulator of another."""
+    if scope.installed is None or scope.emulator is None or scope.installed["wheel"] != scope.planned.version:
+        return
+    compiled, emulated = scope.installed["qairt"], scope.emulator["qairt"]
+    if compiled != emulated:
+        message = f"compiled by QAIRT {compiled}, emulated by QAIRT {emulated}"
+        yield Found(kind=SubjectKind.ENVIRONMENT, name="emulator", message=message)

@@ -162,7 +162,14 @@ def check_narrowing(draft: Draft) -> Iterator[Found]:
     for name in () if draft.prepared is None else draft.prepared.narrowed:
         message = f"the MatMul that makes {name}: its operand 1 will be read with 8 bits"
         strict = Severity.ERROR if draft.options.get("strict_precision") else None
-        yield Found(kind=SubjectKind.TENSOR, name=name, message=message, severity=strict)
+        yield Found(kind=SubjectKind.TENSOR, name=name, message=message, severity=strict, hint=_kept_whole(draft))
+
+
+def _kept_whole(draft: Draft) -> str:
+    """Where the provider refuses the form that keeps 16 bits, another chip does not help; "" for the rule's words."""
+    if "symmetric-int16" not in draft.wheel.refuses:
+        return ""
+    return f"Accept it, or take another release: onnxruntime-qnn {draft.wheel.version} refuses symmetric int16 there"
 
 
 @RULES.rule(

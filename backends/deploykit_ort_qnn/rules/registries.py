@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from deploykit.findings.rules import Registry
-from deploykit_ort_qnn.rules import compiled, environment, forms, numerics, package, precision, prepared
+from deploykit_ort_qnn.rules import compiled, environment, forms, numerics, package, precision, prepared, release
 from deploykit_qualcomm.rules.registries import PROVIDER, SHARED
 
 __all__ = ["REGISTRIES"]
@@ -14,6 +14,7 @@ REGISTRIES: tuple[Registry[Any], ...] = (
     *SHARED,
     *PROVIDER,
     prepared.RULES,
+    release.RULES,
     forms.RULES,
     environment.RULES,
     compiled.RULES,

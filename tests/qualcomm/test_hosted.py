@@ -1,0 +1,131 @@
+"""The runner's protocol: what counts as an answer, refusals out of the log, and a deadline that is kept."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from deploykit.errors import ToolError
+from deploykit.findings import Confidence
+from deploykit.system import Need, Stage, ToolchainSpec, environment_of
+from deploykit_qualcomm.hosted import Answer, ask_runner, read_answer, read_refusals
+
+RUNTIME = '{"event":"runtime","version":"1.22.2","api":22}'
+RESULT = '{"event":"result","failures":0}'
+
+
+def test_a_whole_answer() -> None:
+    answer = read_answer([RUNTIME, "Starting stage: x", '{"event":"log","severity":2,"text":"a word"}', "", RESULT])
+    assert answer == Answer(error="", log=("Starting stage: x", "a word"), runtime="1.22.2")
+    assert answer.ok and not answer.crashed
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [],
+        [RUNTIME],
+        [RUNTIME, RESULT[:-4]],
+        [RUNTIME, RESULT.replace("0", "null")],
+        [RUNTIME, "noise " + RESULT],
+        [RUNTIME, '{"event":"result"}'],
+        [RUNTIME, '{"event":["result"]}'],
+        [RUNTIME, '{"event":"result","failures":1}'],
+        ["{", "[]", "null", '{"event":"\\ud800', "\x00\x01"],
+    ],
+    ids=range(9),
+)
+def test_a_damaged_answer_is_no_answer(lines: list[str]) -> None:
+    answer = read_answer(lines)
+    assert not answer.ok and answer.crashed
+    assert answer.error == "the runner gave no whole answer"
+
+
+def test_failures_are_told_and_counted() -> None:
+    failed = '{"event":"failure","what":"session","why":"no such file"}'
+    answer = read_answer([RUNTIME, failed, '{"event":"result","failures":1}'])
+    assert (answer.error, answer.crashed) == ("session: no such file", False)
+    assert read_answer([RUNTIME, failed, RESULT]).crashed, "the counts differ: the answer is not whole"
+
+
+def test_a_crash_is_told() -> None:
+    answer = read_answer([RUNTIME, '{"event":"crash","code":"0xc0000005"}'])
+    assert answer.crashed and "0xc0000005" in answer.error
+
+
+def test_refused_nodes_carry_the_reason() -> None:
+    standalone = (
+        "Validation FAILED for 1 nodes in NodeUnit (DequantizeLinear) :\n\tOperator type: DequantizeLinear "
+        "Node name: c Node index: 2\n\tREASON : simple_op_builder.cc:84 onnxruntime::qnn::X::Check "
+        "no standalone DQ per channel\n"
+    )
+    log = [
+        "Unsupported nodes in QNN EP: { name: a/b, type: Erf } { name: two, type: DequantizeLinear }",
+        "QNN.backendValidateOpConfig() failed for node `two` of type `Dequantize` with error code 3110",
+        standalone,
+        "Unsupported nodes in QNN EP: { name: two, type: DequantizeLinear }{ name: c, type: DequantizeLinear }",
+    ]
+    assert [(found.name, found.type, found.why) for found in read_refusals(log)] == [
+        ("a/b", "Erf", ""),
+        ("two", "DequantizeLinear", "the backend answers 3110 to Dequantize"),
+        ("c", "DequantizeLinear", "no standalone DQ per channel"),
+    ]
+    assert read_refusals(["failed for node `x` of type `y` with error code 1", standalone]) == ()
+
+
+def toolchain(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> ToolchainSpec:
+    """A toolchain that is ready, whose Wine is a shell script."""
+    wine = folder / "wine"
+    wine.write_text(f"#!/bin/sh\n{script}\n", "utf-8")
+    wine.chmod(0o755)
+    monkeypatch.setenv("DEPLOYKIT_TOOLCHAINS", str(folder / "toolchains"))
+    stage = Stage(id="one", run=("-c", "pass"))
+    spec = ToolchainSpec(
+        schema=1,
+        name="tiny",
+        version="1",
+        summary="a test",
+        python=">=3.11",
+        disk_mb=1,
+        minutes=1,
+        stages=(stage,),
+        source=("a test",),
+        confidence=Confidence.OBSERVED,
+        needs=(Need(name="wine", programs=(str(wine),), install="install Wine"),),
+    )
+    environment = environment_of(spec)
+    environment.python.parent.mkdir(parents=True)
+    environment.python.touch()
+    environment.mark(stage)
+    return spec
+
+
+def test_the_runner_is_asked_with_paths_of_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = toolchain(tmp_path, f"echo \"$2\"; cat \"$2\"; echo; echo '{RUNTIME}'; echo '{RESULT}'", monkeypatch)
+    place = tmp_path / "work" / ".scratch"
+    place.mkdir(parents=True)
+    answer = ask_runner(spec, {"model": "modèle.onnx"}, cwd=tmp_path / "work", place=place, timeout=60)
+    assert answer.ok and answer.log[0] == ".scratch/runner.json"
+    assert json.loads(answer.log[1]) == {"model": "modèle.onnx"}
+
+
+def test_a_deadline_ends_the_runner_and_what_it_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = toolchain(tmp_path, f"echo '{RUNTIME}'; sleep 300 & wait", monkeypatch)
+    started = time.monotonic()
+    answer = ask_runner(spec, {}, cwd=tmp_path, place=tmp_path, timeout=1.0)
+    assert time.monotonic() - started < 60
+    assert answer.done is not None and answer.done.timed_out
+    assert not answer.ok
+
+
+def test_without_the_toolchain_or_wine_one_line_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = toolchain(tmp_path, "exit 0", monkeypatch)
+    (tmp_path / "wine").unlink()
+    with pytest.raises(ToolError, match="install Wine"):
+        ask_runner(spec, {}, cwd=tmp_path, place=tmp_path, timeout=1.0)
+    environment_of(spec).python.unlink()
+    with pytest.raises(ToolError, match="toolchain install"):
+        ask_runner(spec, {}, cwd=tmp_path, place=tmp_path, timeout=1.0)
