@@ -69,7 +69,7 @@ def test_the_preparation_is_the_one_that_this_provider_takes(tmp_path: Path, mon
         make_package(request("vit/w8a16", sdk=sdk, compile=False), tmp_path / sdk)
         types = json.loads((tmp_path / sdk / "config/intended_types.json").read_text("utf-8"))
         steps[sdk] = {step["id"] for step in types["steps"]}
-    assert steps["2.51"] - steps["2.36"] == {"int16-matmul"}
+    assert "int16-matmul" in steps["2.51"] - steps["2.36"]
 
 
 @pytest.mark.parametrize("option", ["htp_bf16_enable", "enable_block_quant_weight_optimization"])
