@@ -148,6 +148,7 @@ def rewritten(
 ) -> Prepared | None:
     """An integer way: the named rewrites on top of ``base``; None when none of them changes anything.
 
+    Where one of them was asked for, the model as it is stands for that, with what the rewrites were undone for.
     Whatever is still meant to be float gets a 16-bit integer entry, so that no tensor needs float16.
     """
     wanted, feeds = [name for name in names if name not in ground.banned], ground.feeds
@@ -162,7 +163,8 @@ def rewritten(
         made = rewrite(base.model, base.encodings, wanted, feeds, before=base, evidence=evidence)
     changed = made.kept if base is None else made.kept[len(base.kept) :]
     if not changed and (base is not None or not ground.prediction.intended):
-        return None
+        undone = base is None and bool(ground.asked)
+        return replace(as_is(ground, simulated(ground)), rewriting=made) if undone else None
     return _integer_way(ground, identity, intrusion, made)
 
 

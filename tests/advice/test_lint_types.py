@@ -68,7 +68,7 @@ def whole_run(bench: Any, case: Any, **more: Any) -> Any:
     return bench.ask(situation.model.proto, sdk=case.get("sdk"), encodings=path, **more)
 
 
-def clamped_by_rewrite(bench: Any) -> Any:
+def clamped_by_itself(bench: Any) -> Any:
     """The mask of a model as it is exported: done without being asked for; the other rewrite says why it does not."""
     zoo = bench.zoo / "distilbert"
     given = {"encodings": zoo / "w8a16.v1.0.0.encodings", "sdk": "2.33"}
@@ -175,7 +175,7 @@ WAYS: dict[str, Way] = {
     "QNN272 left out": changed("QNN272", options={}),
     "QNN274 split": changed("QNN274", described={"w": (25_000, 35_001)}),
     "QNN274 8 bits": changed("QNN274", encodings={"w": S8}),
-    "QNN275 --rewrite": clamped_by_rewrite,
+    "QNN275 --calibration": clamped_by_itself,
     "QNN279 pruned": pruned,
     "QNN280 unsigned": encoded("QNN280", x={**U16, "zero": 3}),
     "QNN281 folded": folded,

@@ -25,7 +25,8 @@ RULES: Registry[Situation] = Registry("situation")
     what="An integer encoding with a range so wide that ordinary values all become one step.",
     why="A mask or padding constant (1e30, 3.4e38) sets the range: every other value of the tensor is rounded away. "
     "On a detector the boxes were off by 807 pixels, while compiler and types were content.",
-    fix="clamp the constant before quantizing (for instance --rewrite saturating-constant or mask-constant)",
+    fix="give --calibration, so that a mask or a constant that only saturates is clamped by itself, or clamp the "
+    "constant before quantizing",
     sources=(
         "qualcomm/aimet#4102 (ranges up to 2.7e34)",
         "RT-DETRv2 topology with aimet-onnx 2.42.0: 807 pixels, 306 with anchors clamped to 20",
