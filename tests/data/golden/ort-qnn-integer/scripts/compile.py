@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Compiles the model of this package for its chip, on Linux x86-64; no device and no SDK are needed.
+"""Compiles the model of this package for its chip; no device and no SDK are needed.
 
     python3 scripts/compile.py
 
-Written by deploykit 0.1.0 for SM8550 and onnxruntime-qnn 2.7.0 (QAIRT 2.51.0 inside). An existing context is replaced;
-a failed attempt leaves the old one alone.
+Written by deploykit 0.1.0 for SM8550 and onnxruntime-qnn 2.7.0 (QAIRT 2.51.0 inside).
+It runs on Linux x86-64.
+An existing context is replaced; a failed attempt leaves the old one alone.
 """
 
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -47,8 +49,6 @@ def session(config, target):
 
 
 def main():
-    import os
-
     # The provider mixes the model's path into names inside the binary: a relative one gives the same bytes anywhere.
     os.chdir(PACKAGE)
     config = json.loads(Path(OPTIONS).read_text(encoding="utf-8"))
