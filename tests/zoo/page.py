@@ -42,8 +42,9 @@ def page(models: Mapping[str, Mapping[str, Any]], rows: Sequence[Row], short: It
         text.append(f"## {group[0].upper()}{group[1:]}\n")
         named = [name for name, info in models.items() if info["group"] == group]
         text.append(_table(head, [_line(models[name], [row for row in rows if row.model == name]) for name in named]))
-    text.append("## What is not as it should be\n")
-    text.append(_table(["model", "where", "should be", "why it is not"], [_why(one) for one in short]))
+    if short:
+        text.append("## What is not as it should be\n")
+        text.append(_table(["model", "where", "should be", "why it is not"], [_why(one) for one in short]))
     return "\n".join(text)
 
 
