@@ -5,7 +5,7 @@ The same elements in the same order; an index that counts through the whole list
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,7 +15,7 @@ from deploykit.graph.graph_copy import GraphCopy
 from deploykit.graph.nodes import label
 from deploykit.graph.ops import is_standard
 from deploykit.graph.shape_inference import infer
-from deploykit.quantization.entries import keep_entries
+from deploykit.quantization.entries import keep_entries, share_entry
 from deploykit.rewrites.contract import MatchResult, Refusal, Rewritten, Site, Transform
 
 if TYPE_CHECKING:
@@ -77,23 +77,11 @@ def _rewrite(graph: GraphCopy, taken: _Taken, encodings: EncodingSet | None) -> 
         flat = graph.fresh(f"{taken.output}_flat")
         stored = graph.store(f"{flat}_index", index.reshape(-1))
         steps.append(helper.make_node("Gather", [source, stored], [flat], name=node.name, axis=0))
-        encodings, source = _alike(encodings, taken.output, flat), flat
+        encodings, source = share_entry(encodings, taken.output, [flat]), flat
     name = node.name if taken.whole else graph.fresh(f"{taken.output}_shaped")
     steps.append(helper.make_node("Reshape", [source, shape], [taken.output], name=name))
     graph.replace_nodes([node], {graph.index_of(node): steps})
     return encodings
-
-
-def _alike(encodings: EncodingSet | None, source: str, made: str) -> EncodingSet | None:
-    """With the same entry for a tensor that holds the same values."""
-    if encodings is None:
-        return None
-    if source in encodings.float_tensors:
-        encodings = replace(encodings, float_tensors=encodings.float_tensors | {made})
-    entry = encodings.get(source)
-    if entry is None:
-        return encodings
-    return replace(encodings, entries={**encodings.entries, made: replace(entry, name=made)})
 
 
 transform = Transform(
