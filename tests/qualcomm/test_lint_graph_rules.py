@@ -231,3 +231,8 @@ def test_what_a_later_release_takes_is_no_warning(lint: Lint) -> None:
 def test_grid_sample_is_as_good_as_the_release(lint: Lint) -> None:
     case = {"graph": "g (float[1,4,8,8] x, float[1,8,8,2] p) => (float[1,4,8,8] y) { y = GridSample (x, p) }"}
     assert "QNN212" in lint({**case, "sdk": "2.33"})
+
+
+def test_a_reduction_has_the_type_of_its_result_where_the_file_leaves_out_what_it_reduces(lint: Lint) -> None:
+    """Files of AIMET often hold no entry behind a Reshape."""
+    assert "QNN285" in lint({"graph": POOLED % "-1,-2", "encodings": {"y": {"type": "uint16"}}})

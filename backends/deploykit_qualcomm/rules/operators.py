@@ -115,9 +115,9 @@ def check_statistics(situation: Situation) -> Iterator[Found]:
     sources=("onnxruntime-qnn 2.7.0 (QAIRT 2.51) run on Linux x86-64: 16 forms, two lengths, three types",),
 )
 def check_short_axes(situation: Situation) -> Iterator[Found]:
-    """By shapes; the type is that of the tensor that is reduced."""
+    """By shapes; the type is that of what is reduced, else that of the result: files leave out what only moves."""
     for found in over_short_axes(situation.facts):
-        held = quantized(situation, found.source)
+        held = quantized(situation, found.source) or quantized(situation, found.node.outputs[0])
         if held is not None and held.bits == 16:
             yield at_node(found.node, f"{found.source} ({'x'.join(map(str, found.shape))}) has an axis of length 1")
 
