@@ -26,7 +26,7 @@ __all__ = ["command"]
 def command(log: str | None, model: Path | None, tool: tuple[str, ...], known: str | None) -> int:
     """Find known failures in LOG ('-' for standard input): cause, way out, source.
 
-    Exit status 1 when an error-level cause was found, 0 when not, known or unknown.
+    Exit status 0 only when a tool says in the log that it did its job and no line looks like a failure; else 1.
     """
     if known is not None:
         return _show_known(known)

@@ -9,10 +9,12 @@ from deploykit.contract.known_errors import KnownError
 
 if TYPE_CHECKING:
     from deploykit.diagnosis import Cause, Diagnosis
+    from deploykit.diagnosis.sightings import ErrorLine
 
 __all__ = ["diagnosis_text", "error_text"]
 
 _NAMES_SHOWN = 8
+_TAIL_SHOWN = 6
 
 
 def diagnosis_text(diagnosis: Diagnosis, *, verbose: bool = False) -> str:
@@ -62,24 +64,49 @@ def _names(cause: Cause) -> Iterator[str]:
 
 def _codes(diagnosis: Diagnosis) -> Iterator[str]:
     for code in diagnosis.codes:
-        meaning = "no table has it" if code.meaning is None else f"{code.meaning.area}: {code.meaning.meaning}"
+        meaning = "unknown code" if code.meaning is None else f"{code.meaning.area}: {code.meaning.meaning}"
         other = hex(code.code) if not code.spelling.startswith("0x") else str(code.code)
         yield f"code {code.spelling} = {other}: {meaning}"
 
 
 def _open_end(diagnosis: Diagnosis) -> Iterator[str]:
-    """What is said where no cause was found: that nothing failed, or that it is not known why."""
-    if diagnosis.understood:
-        yield "no known failure, and nothing that looks like an error" if not diagnosis.causes else "no failure found"
+    """What is said where no cause was found: that a tool finished, or that it is not known what happened."""
+    if diagnosis.conclusion == "finished":
+        yield from _finished(diagnosis)
         return
-    yield "the cause itself is not in this log" if diagnosis.errors else "this failure is not known"
+    yield "the cause itself is not in this log" if diagnosis.errors else _not_understood(diagnosis)
+    yield from _lines("lines that look like a failure:", diagnosis.unknown)
+    if not diagnosis.unknown:
+        yield from _lines("lines that look like a warning:", diagnosis.doubts)
+        if diagnosis.tail:
+            yield "the last lines:"
+            yield from (f"    {line}" for line in diagnosis.tail[-_TAIL_SHOWN:])
+    if diagnosis.collect:
+        yield "please collect, to have it looked at:"
+        yield from (f"    - {text}" for text in diagnosis.collect)
+
+
+def _finished(diagnosis: Diagnosis) -> Iterator[str]:
+    last = diagnosis.finished[-1]
+    yield f"no failure: {last.tool} says in line {last.line} that it did its job: {last.text}"
+    yield from _lines("lines that look like a warning:", diagnosis.doubts)
+
+
+def _not_understood(diagnosis: Diagnosis) -> str:
     if diagnosis.unknown:
-        yield "lines that look like an error:"
-    for line in diagnosis.unknown:
-        times = f" ({line.count} times)" if line.count > 1 else ""
-        yield f"    line {line.line}{times}: {line.text}"
-    yield "please collect, to have it looked at:"
-    yield from (f"    - {text}" for text in diagnosis.collect)
+        return "not understood: no known failure, and lines that look like one"
+    if diagnosis.unfinished:
+        return f"not understood: {', '.join(diagnosis.unfinished)} began, and nothing says that it did its job"
+    if diagnosis.overlooked:
+        return "not understood: too many lines look like a failure to read each"
+    if diagnosis.understood:
+        return "nothing more is known: no failure is seen, and nothing says that a tool did its job"
+    return "not understood: no known failure, and nothing says that a tool did its job"
+
+
+def _lines(title: str, lines: Iterable[ErrorLine]) -> Iterator[str]:
+    shown = [f"    line {line.line}{f' ({line.count} times)' if line.count > 1 else ''}: {line.text}" for line in lines]
+    return iter([title, *shown] if shown else [])
 
 
 def error_text(rows: Iterable[KnownError]) -> str:

@@ -15,6 +15,7 @@ __all__ = [
     "Catalog",
     "CatalogFile",
     "CodeMeaning",
+    "FinishMark",
     "KnownError",
     "Observation",
     "ToolMark",
@@ -118,6 +119,16 @@ class ToolMark:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FinishMark:
+    """Fragments that a tool prints only when it has done its job: the only evidence for an all-clear."""
+
+    tool: str
+    marks: tuple[str, ...]
+    source: tuple[str, ...]
+    confidence: Confidence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
     """A number that a tool prints and that a build wants to judge; ``pattern`` has one group per number."""
 
@@ -138,6 +149,7 @@ class CatalogFile:
     error: tuple[KnownError, ...] = ()
     code: tuple[CodeMeaning, ...] = ()
     tool: tuple[ToolMark, ...] = ()
+    finish: tuple[FinishMark, ...] = ()
     observation: tuple[Observation, ...] = ()
 
 
@@ -151,6 +163,7 @@ class Catalog:
     errors: tuple[KnownError, ...] = ()
     codes: tuple[CodeMeaning, ...] = ()
     tools: tuple[ToolMark, ...] = ()
+    finishes: tuple[FinishMark, ...] = ()
     observations: tuple[Observation, ...] = ()
     explain: tuple[Callable[[str], Iterable[tuple[str, str]]], ...] = ()
 
@@ -167,6 +180,7 @@ def load_catalog(paths: Iterable[Path]) -> Catalog:
         errors=tuple(row for _, file in files for row in file.error),
         codes=tuple(row for _, file in files for row in file.code),
         tools=tuple(row for _, file in files for row in file.tool),
+        finishes=tuple(row for _, file in files for row in file.finish),
         observations=tuple(row for _, file in files for row in file.observation),
     )
     _refuse_twins(catalog.errors, ", ".join(path.name for path, _ in files))
@@ -182,11 +196,12 @@ def _load_file(path: Path) -> CatalogFile:
         error=_spell_out(file.error, file.sources),
         code=_spell_out(file.code, file.sources),
         tool=file.tool,
+        finish=_spell_out(file.finish, file.sources),
         observation=_spell_out(file.observation, file.sources),
     )
 
 
-S = TypeVar("S", KnownError, CodeMeaning, Observation)
+S = TypeVar("S", KnownError, CodeMeaning, FinishMark, Observation)
 
 
 def _spell_out(rows: tuple[S, ...], sources: Mapping[str, str]) -> tuple[S, ...]:
@@ -216,6 +231,7 @@ def merge_catalogs(catalogs: Iterable[Catalog]) -> Catalog:
         errors=tuple({row.id: row for catalog in given for row in catalog.errors}.values()),
         codes=tuple(dict.fromkeys(row for catalog in given for row in catalog.codes)),
         tools=tuple(dict.fromkeys(row for catalog in given for row in catalog.tools)),
+        finishes=tuple(dict.fromkeys(row for catalog in given for row in catalog.finishes)),
         observations=tuple({row.id: row for catalog in given for row in catalog.observations}.values()),
         explain=tuple(dict.fromkeys(reader for catalog in given for reader in catalog.explain)),
     )

@@ -10,7 +10,7 @@ from typing import IO
 
 from deploykit.contract.known_errors import Catalog, KnownError, ToolMark, merge_catalogs
 from deploykit.diagnosis.names import MappedName, Names
-from deploykit.diagnosis.sightings import Hit, Sighting, Sightings, collect
+from deploykit.diagnosis.sightings import ErrorLine, Hit, Sighting, Sightings, collect
 from deploykit.diagnosis.text import CONTEXT_LINES
 from deploykit.diagnosis.verdict import Cause, CodeSeen, Diagnosis, FollowUp
 from deploykit.errors import InputError
@@ -22,6 +22,14 @@ _CODE = re.compile(
     r"(?:\berr(?:or)?(?:[ _]?codes?)?|\bfailed(?: with(?: error)?)?|\bstatus|\breturns?|\bcode|\bexit)"
     r"[\s:=(\[]{0,4}(?:code )?(0x[0-9a-fA-F]{2,8}|-?\d{2,10})\b",
     re.IGNORECASE,
+)
+_WORD = re.compile(r"[A-Z]{2,}(?![a-z])|[A-Z]?[a-z]{3,}")
+_GENERAL = frozenset(
+    {
+        *("err", "error", "errors", "failed", "failur", "fail", "code", "status", "return", "with", "ended", "not"),
+        *("could", "cannot", "from", "the", "and", "for", "gave", "qnn", "invali", "unknow", "suppor", "result"),
+        *("index", "unable"),
+    }
 )
 _MOST_UNKNOWN = 8
 _MOST_CODES = 20
@@ -53,21 +61,39 @@ def diagnose(
     causes = _group([_cause(sighting, catalog, names or _NO_NAMES) for sighting in found])
     codes = tuple(_codes(_lines(found, seen), catalog))
     causes = _in_order([*causes, *_by_code(causes, found, codes, catalog, known_tools)])
-    explained = {line for sighting in found for line in sighting.hits}
-    unknown = [line for line in seen.error_lines.values() if line.line not in explained]
     failed = any(cause.error.severity is Severity.ERROR and cause.error.root != "follow-up" for cause in causes)
+    loose = _unexplained(seen, found)
+    unknown = () if failed else tuple(line for line in loose if line.trouble == "failure")[:_MOST_UNKNOWN]
     marks = [mark for mark in catalog.tools if mark.tool in known_tools]
-    return Diagnosis(
+    diagnosis = Diagnosis(
         causes=tuple(causes),
         codes=codes,
         numbers=seen.numbers,
-        unknown=() if failed else tuple(sorted(unknown, key=lambda line: line.line)[:_MOST_UNKNOWN]),
-        tail=() if failed else seen.tail,
+        finished=tuple(sorted(seen.finishes.values(), key=lambda finish: finish.line)),
+        unfinished=_unfinished(seen),
+        unknown=unknown,
+        doubts=() if failed else tuple(line for line in loose if line.trouble == "doubt")[:_MOST_UNKNOWN],
+        overlooked=seen.overlooked,
         tools=tuple(sorted(known_tools)),
-        collect=() if failed or not (unknown or causes) else _wanted(marks),
         lines=seen.lines,
         size=seen.size,
     )
+    if diagnosis.understood:
+        return diagnosis
+    return replace(diagnosis, tail=seen.tail, collect=_wanted(marks))
+
+
+def _unexplained(seen: Sightings, found: Iterable[Sighting]) -> list[ErrorLine]:
+    """Lines that look like trouble and that no known message explains, by line number."""
+    explained = {line for sighting in found for line in sighting.hits}
+    loose = [line for line in seen.error_lines.values() if line.line not in explained]
+    return sorted(loose, key=lambda line: line.line)
+
+
+def _unfinished(seen: Sightings) -> tuple[str, ...]:
+    """Tools whose first mark comes after everything that says that a tool is done."""
+    last = max((finish.line for finish in seen.finishes.values()), default=0)
+    return tuple(sorted(tool for tool, line in seen.began.items() if line > last)) if last else ()
 
 
 def diagnose_log(log: Path, catalog: Catalog, names: Names | None = None, *, tools: Iterable[str] = ()) -> Diagnosis:
@@ -186,30 +212,42 @@ def _lines(found: Iterable[Sighting], seen: Sightings) -> Iterator[str]:
 
 
 def _codes(lines: Iterable[str], catalog: Catalog) -> Iterator[CodeSeen]:
+    """Every code that a line of trouble names, known or not; a number of one digit is not taken for one."""
     codes: dict[int, CodeSeen] = {}
     for line in lines:
         for spelling in _CODE.findall(line):
             number = int(spelling, 0) if spelling.startswith("0x") else int(spelling)
-            meaning = catalog.code(number)
-            if meaning is not None or any(number in error.codes for error in catalog.errors):
-                codes.setdefault(number, CodeSeen(code=number, spelling=spelling, meaning=meaning))
-        if len(codes) >= _MOST_CODES:
-            break
+            seen = codes.get(number)
+            if seen is None and len(codes) < _MOST_CODES:
+                codes[number] = CodeSeen(code=number, spelling=spelling, meaning=catalog.code(number), lines=(line,))
+            elif seen is not None:
+                codes[number] = replace(seen, lines=(*seen.lines, line))
     yield from sorted(codes.values(), key=lambda code: code.code)
 
 
 def _by_code(
     causes: list[Cause], found: list[Sighting], codes: Iterable[CodeSeen], catalog: Catalog, tools: set[str]
 ) -> Iterator[Cause]:
-    """When no message is known, the rows that carry a code of the log, as possibilities."""
+    """When no message is known, the rows that carry a code of the log, as possibilities.
+
+    Only rows that the words beside the code speak of too: the same number is given for unlike failures.
+    """
     if any(cause.error.severity is Severity.ERROR for cause in causes):
         return
     known = {sighting.error.id for sighting in found}
     for code in codes:
+        words = _words(" ".join(code.lines))
         rows = [row for row in catalog.errors if code.code in row.codes and row.id not in known]
+        rows = [row for row in rows if words & _words(f"{row.symptom} {' '.join(row.match)} {row.code_note}")]
         for row in sorted(rows, key=lambda row: _fit(row, tools))[:_MOST_BY_CODE]:
             known.add(row.id)
-            yield Cause(error=row, certainty="possible", count=0, because=f"by the code {code.spelling} only")
+            yield Cause(error=row, certainty="possible", count=0, because=f"by the code {code.spelling} and its words")
+
+
+def _words(text: str) -> set[str]:
+    """The words of a message by their first six letters, without those that any failure has."""
+    words = (word.lower()[:6] for word in _WORD.findall(text))
+    return {word for word in words if word not in _GENERAL}
 
 
 def _fit(row: KnownError, tools: set[str]) -> tuple[bool, bool]:

@@ -6,23 +6,23 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import IO
 
-from deploykit.contract.known_errors import Catalog, KnownError, Observation, ToolMark
+from deploykit.contract.known_errors import Catalog, FinishMark, KnownError, Observation, ToolMark
 from deploykit.diagnosis.search import FragmentSearch, Spot
 from deploykit.diagnosis.text import CONTEXT_LINES, Window, windows
+from deploykit.diagnosis.trouble import DOUBTS, FAILURES, LEVELS, Trouble, trouble_of
 
-__all__ = ["ErrorLine", "Hit", "Sighting", "Sightings", "collect"]
+__all__ = ["ErrorLine", "Finish", "Hit", "Sighting", "Sightings", "collect"]
 
 _MOST_HITS = 2000
-_MOST_ERROR_LINES = 300
-_DISTINCT_ERROR_LINES = 40
+_MOST_ERROR_LINES = 4000
+_DISTINCT_ERROR_LINES = 400
+_MOST_DOUBTS = 300
+_MOST_HARMLESS = 10_000
 _MOST_NUMBERS = 50
 _TAIL_LINES = 12
-_ERROR_MARKS = (
-    *("ERROR", "FATAL", "Error: ", "error: ", "[ERR", "<E>", "[E:", "Exception: ", "Traceback (most recent call last)"),
-    *("Aborted", "core dumped", "Segmentation fault", "cannot open shared object file", "Killed", "failed with"),
-)
 _ENDS_IN_NUMBER = re.compile(rb"(?:0x[0-9a-fA-F]+|\d+)$")
 _VARIABLE = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
@@ -72,6 +72,7 @@ class ErrorLine:
 
     line: int
     text: str
+    trouble: Trouble = "failure"
     count: int = 1
 
     def to_json(self) -> dict[str, object]:
@@ -79,14 +80,34 @@ class ErrorLine:
         return {"line": self.line, "text": self.text, "count": self.count}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finish:
+    """The last place where a tool says that it did its job."""
+
+    tool: str
+    line: int
+    text: str
+
+    def to_json(self) -> dict[str, object]:
+        """The published shape."""
+        return {"tool": self.tool, "line": self.line, "text": self.text}
+
+
 @dataclass(slots=True, kw_only=True)
 class Sightings:
-    """What one log showed. ``numbers`` are observations by id, each the groups of the last match."""
+    """What one log showed. ``numbers`` are observations by id, each the groups of the last match.
+
+    ``began`` is the first line with a mark of each tool, ``finishes`` the last one that says that it is done.
+    ``overlooked``: there were more lines that look like trouble than were looked at.
+    """
 
     errors: dict[str, Sighting] = field(default_factory=dict)
     tools: dict[str, ToolMark] = field(default_factory=dict)
+    began: dict[str, int] = field(default_factory=dict)
+    finishes: dict[str, Finish] = field(default_factory=dict)
     numbers: dict[str, tuple[float, ...]] = field(default_factory=dict)
     error_lines: dict[str, ErrorLine] = field(default_factory=dict)
+    overlooked: bool = False
     tail: tuple[str, ...] = ()
     lines: int = 0
     size: int = 0
@@ -99,6 +120,7 @@ class _Collector:
         self.seen = Sightings()
         self._errors: dict[bytes, list[KnownError]] = {}
         self._tools: dict[bytes, list[ToolMark]] = {}
+        self._finishes: dict[bytes, list[FinishMark]] = {}
         self._observations: dict[bytes, list[Observation]] = {}
         for error in catalog.errors:
             for text in error.match:
@@ -106,14 +128,23 @@ class _Collector:
         for tool in catalog.tools:
             for mark in tool.marks:
                 self._tools.setdefault(mark.encode(), []).append(tool)
+        for finish in catalog.finishes:
+            for mark in finish.marks:
+                self._finishes.setdefault(mark.encode(), []).append(finish)
         for observation in catalog.observations:
             self._observations.setdefault(observation.fragment.encode(), []).append(observation)
-        self._marks = {mark.encode() for mark in _ERROR_MARKS}
+        self._failures = {mark.encode() for mark in FAILURES}
+        self._marks = self._failures | {mark.encode() for mark in DOUBTS}
         self._room = dict.fromkeys(self._errors, _MOST_HITS)
-        for fragment in self._marks | self._observations.keys():
-            self._room[fragment] = max(self._room.get(fragment, 0), _MOST_ERROR_LINES)
+        # What is looked at anew in every window has as much room in each.
+        self._always = self._marks | self._observations.keys() | self._finishes.keys()
+        for fragment in self._always:
+            most = _MOST_DOUBTS if fragment in self._marks - self._failures else _MOST_ERROR_LINES
+            self._room[fragment] = max(self._room.get(fragment, 0), most)
         for fragment in self._tools:
             self._room.setdefault(fragment, 1)
+        self._lines_of: dict[str, set[int]] = {}
+        self._harmless: set[str] = set()
         self._search = FragmentSearch(self._room)
 
     def take(self, window: Window) -> None:
@@ -122,6 +153,7 @@ class _Collector:
         for spot in spots:
             self._spend(spot)
             self._take_marks(spot, window)
+        self._take_levels(window)
         starts = sorted(position for spot in spots if spot.fragment in self._errors for position in spot.positions)
         for spot in spots:
             for error in self._errors.get(spot.fragment, ()):
@@ -132,6 +164,9 @@ class _Collector:
         self.seen.tail = tuple(_last_lines(window))
 
     def _spend(self, spot: Spot) -> None:
+        if spot.fragment in self._always:
+            self.seen.overlooked |= spot.fragment in self._failures and spot.count > len(spot.positions)
+            return
         left = self._room[spot.fragment] - len(spot.positions)
         keeps_counting = spot.fragment in self._errors
         self._room[spot.fragment] = left if left > 0 else 0 if keeps_counting else -1
@@ -139,6 +174,11 @@ class _Collector:
     def _take_marks(self, spot: Spot, window: Window) -> None:
         for tool in self._tools.get(spot.fragment, ()):
             self.seen.tools[tool.tool] = tool
+            line = window.line_at(spot.positions[0]) if spot.positions else self.seen.lines + 1
+            self.seen.began[tool.tool] = min(line, self.seen.began.get(tool.tool, line))
+        for finish in self._finishes.get(spot.fragment, ()):
+            at = spot.positions[-1]
+            self._take_finish(Finish(tool=finish.tool, line=window.line_at(at), text=window.text_at(at)))
         for observation in self._observations.get(spot.fragment, ()):
             for position in spot.positions[-_MOST_NUMBERS:]:
                 self._take_number(observation, window.text_at(position))
@@ -151,15 +191,38 @@ class _Collector:
         if match is not None:
             self.seen.numbers[observation.id] = tuple(float(group) for group in match.groups())
 
+    def _take_finish(self, finish: Finish) -> None:
+        known = self.seen.finishes.get(finish.tool)
+        if known is None or known.line < finish.line:
+            self.seen.finishes[finish.tool] = finish
+
+    def _take_levels(self, window: Window) -> None:
+        """Lines whose level is a letter at their start, which no fragment finds."""
+        matches = LEVELS.finditer(window.data, window.start, window.stop)
+        for match in islice(matches, _MOST_ERROR_LINES):
+            self._take_error_line(window.line_at(match.start()), window.text_at(match.start()))
+        self.seen.overlooked |= next(matches, None) is not None
+
     def _take_error_line(self, line: int, text: str) -> None:
         shape = _VARIABLE.sub("#", text)
         known = self.seen.error_lines.get(shape)
-        if known is None and len(self.seen.error_lines) < _DISTINCT_ERROR_LINES:
-            self.seen.error_lines[shape] = ErrorLine(line=line, text=text)
-        elif known is not None and known.line != line:
-            known.count += 1
-            if line < known.line:
-                known.line, known.text = line, text
+        if known is None and shape in self._harmless:
+            return
+        trouble = trouble_of(text) if known is None else known.trouble
+        if trouble is None:
+            if len(self._harmless) < _MOST_HARMLESS:
+                self._harmless.add(shape)
+            return
+        if known is None and len(self.seen.error_lines) >= _DISTINCT_ERROR_LINES:
+            self.seen.overlooked |= trouble == "failure"
+            return
+        if known is None:
+            known = self.seen.error_lines[shape] = ErrorLine(line=line, text=text, trouble=trouble)
+        lines = self._lines_of.setdefault(shape, set())
+        lines.add(line)
+        known.count = len(lines)
+        if line < known.line:
+            known.line, known.text = line, text
 
     def _take_error(self, error: KnownError, spot: Spot, window: Window, starts: list[int]) -> None:
         sighting = self.seen.errors.setdefault(error.id, Sighting(error=error))

@@ -6,7 +6,12 @@ import codecs
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import IO
+from typing import IO, TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 __all__ = ["CONTEXT_LINES", "Window", "windows"]
 
@@ -14,6 +19,7 @@ CONTEXT_LINES = 16
 """So many lines before and after a searched region are in its window."""
 
 _CHUNK = 1 << 20
+_NEWLINE = ord("\n")
 _LONGEST_LINE = 1 << 18
 _ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
 _WIDE = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
@@ -23,19 +29,20 @@ _WIDE = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 class Window:
     """A piece of the log: ``data[start:stop]`` is new, the rest is context.
 
-    ``line`` is the number of the line at ``start``, from 1, counted in newline characters as editors do.
+    ``line`` is the number of the line at ``start``, from 1, counted in newline characters as editors do; ``breaks``
+    are the positions of all of them.
     """
 
     data: bytes
     start: int
     stop: int
     line: int
+    breaks: npt.NDArray[np.int64]
 
     def line_at(self, position: int) -> int:
         """The number of the line at a position inside the window."""
-        if position >= self.start:
-            return self.line + self.data.count(b"\n", self.start, position)
-        return self.line - self.data.count(b"\n", position, self.start)
+        before, at_start = np.searchsorted(self.breaks, (position, self.start))
+        return self.line + int(before) - int(at_start)
 
     def text_at(self, position: int, *, limit: int = 600) -> str:
         """The line around a position; a carriage return ends a line too, and a long line is cut around it."""
@@ -71,12 +78,17 @@ def windows(stream: IO[bytes]) -> Iterator[Window]:
         held += fresh
         stop = _back(held, len(held), CONTEXT_LINES)
         if stop > start:
-            yield Window(data=held, start=start, stop=stop, line=line)
+            yield _window(held, start, stop, line)
             line += held.count(b"\n", start, stop)
             keep = _back(held, stop, CONTEXT_LINES)
             held, start = held[keep:], stop - keep
     if len(held) > start:
-        yield Window(data=held, start=start, stop=len(held), line=line)
+        yield _window(held, start, len(held), line)
+
+
+def _window(data: bytes, start: int, stop: int, line: int) -> Window:
+    breaks = np.flatnonzero(np.frombuffer(data, np.uint8) == _NEWLINE)
+    return Window(data=data, start=start, stop=stop, line=line, breaks=breaks)
 
 
 def _back(data: bytes, position: int, lines: int) -> int:

@@ -8,22 +8,28 @@ from typing import Any, Literal
 
 from deploykit.contract.known_errors import CodeMeaning, KnownError
 from deploykit.diagnosis.names import MappedName
-from deploykit.diagnosis.sightings import ErrorLine, Hit
+from deploykit.diagnosis.sightings import ErrorLine, Finish, Hit
 from deploykit.findings import Severity
 
-__all__ = ["Cause", "CodeSeen", "Diagnosis", "FollowUp"]
+__all__ = ["Cause", "CodeSeen", "Conclusion", "Diagnosis", "FollowUp"]
 
 Certainty = Literal["likely", "possible"]
+Conclusion = Literal["failed", "finished", "not-understood"]
+"""``finished``: a tool says that it did its job, began nothing later, and no line looks like a failure."""
 _LINES_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeSeen:
-    """A numeric code of the log, read in decimal or hexadecimal; ``meaning`` is None when no table has it."""
+    """A numeric code of the log, read in decimal or hexadecimal; ``meaning`` is None when no table has it.
+
+    ``lines`` are those that name it.
+    """
 
     code: int
     spelling: str
     meaning: CodeMeaning | None
+    lines: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The published shape."""
@@ -96,14 +102,20 @@ class Cause:
 class Diagnosis:
     """What a log says: causes by likelihood, errors before warnings before information.
 
-    ``numbers`` are what the tools counted, by observation id. ``unknown`` are error lines that no row explains, shown
-    when no cause of a failure was found. ``collect`` says what to gather then.
+    ``numbers`` are what the tools counted, by observation id. ``finished`` are the lines by which tools say that they
+    did their job. ``unknown`` are lines that look like a failure and that no row explains, ``doubts`` those that look
+    like a warning; both are shown when no cause of a failure was found. ``unfinished`` names tools that began after the
+    last such line, ``overlooked`` says that there were too many lines to look at each. ``collect`` is what to gather.
     """
 
     causes: tuple[Cause, ...] = ()
     codes: tuple[CodeSeen, ...] = ()
     numbers: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    finished: tuple[Finish, ...] = ()
+    unfinished: tuple[str, ...] = ()
     unknown: tuple[ErrorLine, ...] = ()
+    doubts: tuple[ErrorLine, ...] = ()
+    overlooked: bool = False
     tail: tuple[str, ...] = ()
     tools: tuple[str, ...] = ()
     collect: tuple[str, ...] = ()
@@ -120,17 +132,27 @@ class Diagnosis:
 
     @property
     def understood(self) -> bool:
-        """True when a cause was found, or when nothing in the log looks like an error.
+        """True when a cause was found, or when a tool says that it finished and nothing speaks against it.
 
-        False when there are only messages that follow from a cause which the log does not show.
+        False when there are only messages that follow from a cause which the log does not show, or only warnings
+        beside lines that no row explains.
         """
-        errors = self.errors
-        return any(cause.error.root != "follow-up" for cause in errors) or not (errors or self.unknown)
+        if self.conclusion == "finished" or any(cause.error.root != "follow-up" for cause in self.errors):
+            return True
+        return bool(list(self._of(Severity.WARNING))) and not (self.errors or self.unknown)
+
+    @property
+    def conclusion(self) -> Conclusion:
+        """What the log as a whole says; an all-clear needs a line of the tool that it did its job."""
+        if self.errors:
+            return "failed"
+        against = self.unknown or self.unfinished or self.overlooked
+        return "finished" if self.finished and not against else "not-understood"
 
     @property
     def exit_status(self) -> int:
-        """1 when an error-level cause was found, else 0."""
-        return int(bool(self.errors))
+        """0 only for a log whose tool says that it finished, and that shows no failure; else 1."""
+        return int(self.conclusion != "finished")
 
     def to_json(self) -> dict[str, Any]:
         """The published shape of ``deploykit diagnose --json``."""
@@ -138,8 +160,13 @@ class Diagnosis:
             "causes": [cause.to_json() for cause in self.causes],
             "codes": [code.to_json() for code in self.codes],
             "numbers": {name: list(values) for name, values in self.numbers.items()},
+            "conclusion": self.conclusion,
             "understood": self.understood,
+            "finished": [line.to_json() for line in self.finished],
+            "unfinished": list(self.unfinished),
             "unknown": [line.to_json() for line in self.unknown],
+            "doubts": [line.to_json() for line in self.doubts],
+            "overlooked": self.overlooked,
             "tail": list(self.tail),
             "tools": list(self.tools),
             "collect": list(self.collect),

@@ -35,9 +35,18 @@ def test_a_known_failure_is_exit_status_1(tmp_path: Path, capsys: pytest.Capture
     assert "source:" in out
 
 
-def test_an_unknown_failure_is_exit_status_0_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(cli, ["diagnose", log(tmp_path, "ERROR: the moon is full\n")]) == 0
-    assert "not known" in capsys.readouterr().out
+def test_what_is_not_understood_is_exit_status_1_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(cli, ["diagnose", log(tmp_path, "ERROR: the moon is full\n")]) == 1
+    assert "not understood" in capsys.readouterr().out
+
+
+def test_only_a_tool_that_says_so_has_finished(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    done = "2024-05-14 19:12:07,136 - 235 - INFO - Conversion complete!\n"
+    assert run(cli, ["diagnose", log(tmp_path, f"qnn-onnx-converter -i m.onnx\n{done}")]) == 0
+    assert "did its job" in capsys.readouterr().out
+    assert run(cli, ["diagnose", log(tmp_path, "qnn-onnx-converter -i m.onnx\n")]) == 1
 
 
 def test_json_names_the_nodes_of_the_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

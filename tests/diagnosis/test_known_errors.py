@@ -38,11 +38,12 @@ def test_found_among_unrelated_lines(area: str, row: str, text: str) -> None:
     assert all(cause.first_line > 250 for cause in shown)
 
 
-def test_unrelated_lines_alone_say_nothing() -> None:
+def test_unrelated_lines_alone_are_no_all_clear() -> None:
     diagnosis = diagnose(io.BytesIO(among_unrelated("done")), list(CATALOGS.values()))
     assert not diagnosis.causes
-    assert diagnosis.understood
-    assert diagnosis.exit_status == 0
+    assert diagnosis.conclusion == "not-understood"
+    assert diagnosis.exit_status == 1
+    assert diagnosis.tail
     assert diagnosis.lines == len(UNRELATED) + 1
 
 

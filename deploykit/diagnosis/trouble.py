@@ -1,0 +1,90 @@
+"""Tells from its words whether a line of a log looks like trouble; it knows no tool and no cause.
+
+A line that is passed over here may end in a false all-clear, one that is taken too easily only in an honest "not
+understood". So the words are many, and only what plainly says that nothing went wrong is let go.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+__all__ = ["DOUBTS", "FAILURES", "LEVELS", "Trouble", "trouble_of"]
+
+Trouble = Literal["failure", "doubt"]
+"""``failure``: a step, a load or a process failed. ``doubt``: a warning that a finished tool may well have printed."""
+
+FAILURES = (
+    *("rror", "RROR", "fail", "Fail", "FAIL", "xception", "EXCEPTION", "raceback", "FATAL", "atal", "anic", "bort"),
+    *("dumped", "fault", "FAULT", "illed", "Illegal", "annot", "CANNOT", "an't", "an not ", "ould not", "ouldn't"),
+    *("nable to", "undefined", "not found", "ot found", "NOT FOUND", "o such ", "enied", "efused", "RITICAL"),
+    *("imed out", "imeout", "TIMEOUT", "ssert", "Check failed", "terminate", "violation", "not selected", "<E> "),
+    *("ot implemented", "otimplemented", "NOT_IMPLEMENTED", "of memory", "_MEMORY", "bad_alloc", "not recognized"),
+    *("does not ", "did not ", "doesn't", "didn't", "orrupt", "ERR ", "nhandled", "egmentation"),
+    *("return code", "exit code", "exit status", "exited with", "returned "),
+)
+"""What a line that says of a failure holds, unless a letter at its start says it (``LEVELS``)."""
+
+DOUBTS = (
+    *("arning", "WARN", "nvalid", "INVALID", "upported", "UPPORTED", "issing", "ismatch", "is-match"),
+    *("alling back", "allback", "alls back", "gnored", "gnoring", "nexpected", "ncompatible", "eprecated", "NaN"),
+    "not exist",
+)
+"""What a line that says of no more than a doubt holds."""
+
+LEVELS = re.compile(
+    rb"^(?:[EF]\d{4,8} \d\d:\d\d"  # glog
+    rb"|\d\d-\d\d \d\d:\d\d:\d\d\.\d+ +\d+ +\d+ [EF] "  # logcat, threadtime
+    rb"|[EF]/[\w.\- ]+[(:])"  # logcat, brief
+    rb"|\[[EF]:[a-z]",  # ONNX Runtime's kind of prefix
+    re.MULTILINE,
+)
+"""Lines that say by a letter at their start that they report an error."""
+
+_HARMLESS = re.compile(
+    r"""\b(?:0|no|zero|without(?:\ any)?)\ (?:\w+\ )?(?:errors?|failures?|failed|exceptions?|mismatch(?:es)?)\b
+    |\b(?:errors?|failures?|failed|exceptions?|mismatch(?:es)?|err)\ ?(?:count\ ?)?[:=]\ ?0\b(?!x|\.\d)
+    |\b(?:error|err|status|return|exit)[ _](?:code|status)?\ ?[:=]?\ ?(?:0x0+|0)\b(?!\.\d)
+    |\b(?:mean|max|maximum|min|average|avg|l1|l2|rms|mse|abs|absolute|relative|quantization|quantisation
+        |reconstruction|rounding|approximation|total|sum\ of|least|squared?|numerical)
+        [\w ]*[ _]errors?\b(?!\ (?:code|message))
+    |\berror\ (?:rate|bound|tolerance|metric|analysis|threshold)
+    |\bif\ .*\b(?:fails|failed)\b
+    |(?:log|verbosity)[_ -]?(?:level|severity)[ =:'"]*(?:error|fatal|warning)
+    |--\w[\w-]*(?:error|fail|fallback)""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_FAILURE = re.compile(
+    r"""(?-i:\bERR\b|\[ERR|\bE\])|\b(?:error|fatal|critical|panic)s?\b|<E>|\[[EF]:
+    |\w(?:Error|Exception|Failure|_error|_exception|_failed|_failure)\b|\bfail(?:s|ed|ing|ure|ures)?\b
+    |\bFAIL(?:ED|URE)?_|_(?:FAIL|ERROR|FAILED|FAILURE)\b
+    |traceback|\bexceptions?\b|\babort(?:ed|ing)?\b|core\ dumped|segmentation|\b(?:page|bus|general)\ fault|\bkilled\b
+    |illegal\ instruction|\bcan(?:not|'t|\ not)\b|\b(?:could|does|did)(?:\ not|n't)\b|unable\ to
+    |undefined\ (?:symbol|reference)|(?:was|is|were)\ not\ (?:found|selected)|\bno\ such\b|not\ found\b
+    |(?:permission|access)\ (?:is\ )?denied|avc:\ +denied|\brefused\b|timed\ out|\btimeout\b|\bassert(?:ion)?\b
+    |terminate\ called|access\ violation|out\ of\ memory|OUT_OF_MEMORY|bad_alloc|is\ not\ recognized
+    |\b(?:return|exit)(?:ed)?\ ?(?:with\ )?(?:code|status|value)?[ :=]*(?:0x0*[1-9a-f]|-?[1-9])
+    |\bunhandled\b|\bnot\ ?implemented|NOT_IMPLEMENTED|\bcorrupt""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_DOUBT = re.compile(
+    r"""\bwarn(?:ing)?s?\b|\binvalid|\b(?:un|not\ )supported|\bmissing\b|mis-?match|fall(?:ing|s)?[ -]?back|fallback
+    |\bignor(?:ed|ing)\b|\bunexpected|\bincompatible|\bdeprecated|\bnan\b|not\ exist""",
+    re.IGNORECASE | re.VERBOSE,
+)
+
+
+def trouble_of(line: str) -> Trouble | None:
+    """What one line says, None when it says nothing bad.
+
+    >>> trouble_of("E0101 12:00:00.1 7 main.cc:3] nothing to add")
+    'failure'
+    >>> trouble_of("conversion ended with 0 errors") is None
+    True
+    """
+    if LEVELS.search(line.encode()):
+        return "failure"
+    rest = _HARMLESS.sub(" ", line)
+    if _FAILURE.search(rest):
+        return "failure"
+    return "doubt" if _DOUBT.search(rest) else None
