@@ -5,7 +5,7 @@ The script is the package's; this module adds nothing to what it does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,17 +28,22 @@ SCRIPT = "scripts/build.sh"
 _LOG = "logs/build.log"
 _STAMPS = "artifacts/.stamps"
 _PRECISION_LOST = 1
+_LAST_WORDS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildReport:
-    """How a build ended: the script's exit status, the steps that are done, and what its logs say on failure."""
+    """How a build ended: the script's exit status, the steps that are done, and what its logs say on failure.
+
+    ``said`` are the script's own last words where it ended before any tool wrote a log; there is no diagnosis then.
+    """
 
     package: Path
     status: int
     done: tuple[str, ...]
     log: Path
     diagnosis: Diagnosis | None
+    said: tuple[str, ...] = ()
 
     @property
     def exit_status(self) -> int:
@@ -56,6 +61,7 @@ class BuildReport:
             "done": list(self.done),
             "log": str(self.log),
             "diagnosis": None if self.diagnosis is None else self.diagnosis.to_json(),
+            "said": list(self.said),
         }
 
 
@@ -75,11 +81,13 @@ def build_package(package: Path, *, on_line: Callable[[str], None] | None = None
     log = package / _LOG
     log.parent.mkdir(exist_ok=True)
     log.unlink(missing_ok=True)
+    older = {path: path.stat().st_mtime_ns for path in log.parent.glob("*.log")}
     completed = run(["bash", SCRIPT], cwd=package, log=log, on_line=on_line)
     done = _done(package)
     record_build(package, done)
-    diagnosis = None if completed.ok else _diagnose(package)
-    return BuildReport(package=package, status=completed.returncode, done=done, log=log, diagnosis=diagnosis)
+    diagnosis = None if completed.ok else _diagnosis(package, log, older)
+    said = () if completed.ok or diagnosis is not None else _last_lines(log)
+    return BuildReport(package=package, status=completed.returncode, done=done, log=log, diagnosis=diagnosis, said=said)
 
 
 def _done(package: Path) -> tuple[str, ...]:
@@ -87,15 +95,30 @@ def _done(package: Path) -> tuple[str, ...]:
     return tuple(path.name for path in stamps)
 
 
-def _diagnose(package: Path) -> Diagnosis:
-    """What the failed step's own log says; the whole build's where no step has one."""
-    with _failed_log(package).open("rb") as stream:
+def _diagnosis(package: Path, whole: Path, older: Mapping[Path, int]) -> Diagnosis | None:
+    """What the failed tool's log says; the whole build's only where it shows a cause, since the script speaks there."""
+    failed = _failed_log(whole, older)
+    if failed is not None:
+        return _diagnose(failed, package)
+    found = _diagnose(whole, package)
+    return found if found.errors else None
+
+
+def _diagnose(log: Path, package: Path) -> Diagnosis:
+    with log.open("rb") as stream:
         return diagnose(stream, catalog_of(load_backends()), _names(package))
 
 
-def _failed_log(package: Path) -> Path:
-    steps = [path for path in (package / "logs").glob("*.log") if path.name != Path(_LOG).name]
-    return max(steps, key=lambda path: path.stat().st_mtime_ns, default=package / _LOG)
+def _failed_log(whole: Path, older: Mapping[Path, int]) -> Path | None:
+    """The log that a tool wrote last during this build; None when the script ended before it started any."""
+    steps = [path for path in whole.parent.glob("*.log") if path != whole]
+    fresh = [path for path in steps if older.get(path) != path.stat().st_mtime_ns]
+    return max(fresh, key=lambda path: path.stat().st_mtime_ns, default=None)
+
+
+def _last_lines(log: Path) -> tuple[str, ...]:
+    lines = log.read_text("utf-8", "replace").splitlines() if log.is_file() else []
+    return tuple(line.strip() for line in lines[-_LAST_WORDS:] if line.strip())
 
 
 def _names(package: Path) -> Names:
