@@ -153,7 +153,7 @@ def _states(
 
 def releases_between(rows: Iterable[CompatRow], before: str, after: str, query: Query) -> tuple[CompatRow, ...]:
     """The rows about releases after ``before`` up to ``after``: what their makers and users say changed."""
-    everything = [row for row in rows if _passes(row, query) and row.feature.startswith(RELEASE)]
+    everything = [row for row in rows if row.since and _passes(row, query) and row.feature.startswith(RELEASE)]
     low, high = _parse(before), _parse(after)
     return tuple(row for row in everything if low < _version(row.since) and _truncated(row.since, high) <= high)
 

@@ -6,7 +6,7 @@ A device is a bag of sourced facts; what a fact such as a memory size means is t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from deploykit.tables.sources import NO_SOURCES, write_out
 
 __all__ = ["Device", "Fact", "load_device", "load_device_of_id", "load_devices", "search_devices"]
 
+_WORD = re.compile(r"[a-z0-9.+]+")
 _ID = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 
 
@@ -103,14 +104,32 @@ def load_devices(folder: Path, sources: Mapping[str, str] = NO_SOURCES) -> tuple
 def search_devices(devices: Iterable[Device], words: str) -> tuple[Device, ...]:
     """Devices whose id, names, backends or fact values contain the words, case-insensitively.
 
-    Those that have the words side by side, where there are any (``8 gen 3``), else those that have every word.
+    Those that have the words side by side, where there are any (``8 gen 3``); else those with a fact of that name and
+    value (``soc 90``); else those that have every word as a whole, else as a part of one.
     """
     haystacks = [(device, _haystack(device)) for device in devices]
-    phrase = " ".join(words.lower().split())
-    together = tuple(device for device, haystack in haystacks if phrase in haystack)
-    if together:
-        return together
-    return tuple(device for device, haystack in haystacks if all(word in haystack for word in phrase.split()))
+    wanted = words.lower().split()
+    phrase = " ".join(wanted)
+    tests: tuple[Callable[[Device, str], bool], ...] = (
+        lambda _, haystack: phrase in haystack,
+        lambda device, _: _has_fact(device, wanted),
+        lambda _, haystack: set(wanted) <= set(_WORD.findall(haystack)),
+        lambda _, haystack: not any(word.isdigit() for word in wanted) and all(word in haystack for word in wanted),
+    )
+    for test in tests:
+        found = tuple(device for device, haystack in haystacks if test(device, haystack))
+        if found:
+            return found
+    return ()
+
+
+def _has_fact(device: Device, words: Sequence[str]) -> bool:
+    """True when all words name one fact and its value: no number is found as a part of a longer one."""
+    return any(
+        str(fact.value).lower() in words
+        and set(words) <= {*name.lower().split("_"), name.lower(), "id", str(fact.value).lower()}
+        for name, fact in device.facts.items()
+    )
 
 
 def _haystack(device: Device) -> str:
