@@ -197,3 +197,24 @@ def test_a_wrong_entry_is_named_by_its_path(old: str, new: str, path: str | None
 def test_folders_load_in_order_of_id() -> None:
     ids = [device.id for device in load_devices(DATA / "devices")]
     assert ids == sorted(ids)
+
+
+@pytest.mark.parametrize(
+    ("name", "device"),
+    [
+        ("qualcomm-sa8295p", "sa8295"),
+        ("qualcomm-snapdragon-8gen3", "sm8650"),
+        ("qualcomm-qcs8550-proxy", "qcs8550"),
+        ("qualcomm-snapdragon-x-elite", "sc8380xp"),
+    ],
+)
+def test_the_names_of_ai_hub_are_known(name: str, device: str) -> None:
+    """Chipset names of qualcomm/ai-hub-models, devices_and_chipsets.yaml."""
+    assert of_chip(name).id == device
+
+
+@pytest.mark.parametrize(
+    ("words", "device"), [("SoC 90", "qcs8625"), ("soc_model 57", "sm8650"), ("soc id 69", "sm8750")]
+)
+def test_the_number_of_a_chip_is_a_key(words: str, device: str) -> None:
+    assert [found.id for found in search_devices(qualcomm_devices(), words)] == [device]
