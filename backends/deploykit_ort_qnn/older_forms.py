@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from onnx import NodeProto, TensorProto, helper
 
 from deploykit.encodings.values import Affine, EncodingSet
@@ -25,6 +26,9 @@ __all__ = ["older_forms"]
 _REASONS = {
     "mod": "this provider has no Mod: of what is never negative the remainder is a - (a / b) * b, in int32",
     "isnan": "this provider has no IsNaN: what lies on an integer grid is never NaN",
+    "allowzero": "this provider refuses a Reshape with allowzero; without a zero in its shape the two are the same",
+    "reciprocal": "this provider has no Reciprocal: it divides one by the value",
+    "bool-gather": "this compiler refuses a Gather of truth values (code 3110): they are gathered as int32",
 }
 
 
@@ -98,7 +102,49 @@ def _without_isnan(graph: GraphCopy, encodings: EncodingSet) -> tuple[str, ...]:
     return tuple(names)
 
 
+def _without_allowzero(graph: GraphCopy, _: EncodingSet) -> tuple[str, ...]:
+    names = []
+    for node in graph.nodes:
+        shape = graph.array(node.input[1]) if node.op_type == "Reshape" else None
+        settings = [item for item in node.attribute if item.name == "allowzero" and item.i]
+        if settings and shape is not None and 0 not in shape:
+            node.attribute.remove(settings[0])
+            names.append(label(node))
+    return tuple(names)
+
+
+def _without_reciprocal(graph: GraphCopy, _: EncodingSet) -> tuple[str, ...]:
+    """The one is a constant beside integers, which gets the grid of its value later."""
+    found = [node for node in graph.nodes if node.op_type == "Reciprocal" and node.input[0] not in graph.static()]
+    for node in found:
+        one = graph.store(f"{node.output[0]}_one", np.asarray(1.0, np.float32))
+        node.op_type = "Div"
+        node.input[:] = [one, node.input[0]]
+    return tuple(label(node) for node in found)
+
+
+def _without_bool_gather(graph: GraphCopy, _: EncodingSet) -> tuple[str, ...]:
+    types, static = infer(graph.model).types, graph.static()
+    found = [
+        node
+        for node in graph.nodes
+        if node.op_type == "Gather" and node.input[0] not in static and types.get(node.input[0], ("", None))[0] == "bool"
+    ]
+    for node in found:
+        source, made = node.input[0], node.output[0]
+        numbers, taken = graph.fresh(f"{made}_numbers"), graph.fresh(f"{made}_taken")
+        before = helper.make_node("Cast", [source], [numbers], name=numbers, to=TensorProto.INT32)
+        after = helper.make_node("Cast", [taken], [made], name=graph.fresh(f"{made}_cast"), to=TensorProto.BOOL)
+        gather = helper.make_node("Gather", [numbers, node.input[1]], [taken], name=node.name)
+        gather.attribute.extend(node.attribute)
+        graph.replace_nodes([node], {graph.index_of(node): [before, gather, after]})
+    return tuple(label(node) for node in found)
+
+
 _FORMS: Mapping[str, Callable[[GraphCopy, EncodingSet], tuple[str, ...]]] = {
     "mod": _without_mod,
     "isnan": _without_isnan,
+    "allowzero": _without_allowzero,
+    "reciprocal": _without_reciprocal,
+    "bool-gather": _without_bool_gather,
 }
