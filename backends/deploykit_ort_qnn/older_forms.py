@@ -17,8 +17,10 @@ from deploykit.graph.intervals import ANYTHING, graph_bounds
 from deploykit.graph.nodes import label
 from deploykit.graph.shape_inference import infer
 from deploykit.quantization.entries import keep_entries
+from deploykit_ort_qnn.node_units import symmetric_operands
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     from onnx import ModelProto
 
 __all__ = ["older_forms"]
@@ -29,6 +31,7 @@ _REASONS = {
     "allowzero": "this provider refuses a Reshape with allowzero; without a zero in its shape the two are the same",
     "reciprocal": "this provider has no Reciprocal: it divides one by the value",
     "bool-gather": "this compiler refuses a Gather of truth values (code 3110): they are gathered as int32",
+    "asymmetric-operand": "a stored 16-bit operand of a MatMul is taken with its 0 in the middle only (code 3110)",
 }
 
 
@@ -46,7 +49,12 @@ def older_forms(
             done[f"without-{name}"] = _REASONS[name], names
     kept = keep_entries(encodings, graph)
     assert kept is not None
-    return (graph.model, kept, done) if done else (model, encodings, done)
+    model, encodings = (graph.model, kept) if done else (model, encodings)
+    if "asymmetric-operand" in lacks:
+        encodings, changed = symmetric_operands(model, encodings)
+        if changed:
+            done["without-asymmetric-operand"] = _REASONS["asymmetric-operand"], changed
+    return model, encodings, done
 
 
 def _without_mod(graph: GraphCopy, _: EncodingSet) -> tuple[str, ...]:
@@ -124,21 +132,37 @@ def _without_reciprocal(graph: GraphCopy, _: EncodingSet) -> tuple[str, ...]:
 
 
 def _without_bool_gather(graph: GraphCopy, _: EncodingSet) -> tuple[str, ...]:
+    """A flat index, since a Cast to truth values is refused on five dimensions; one that counts through needs none."""
     types, static = infer(graph.model).types, graph.static()
-    found = [
-        node
-        for node in graph.nodes
-        if node.op_type == "Gather" and node.input[0] not in static and types.get(node.input[0], ("", None))[0] == "bool"
-    ]
-    for node in found:
-        source, made = node.input[0], node.output[0]
-        numbers, taken = graph.fresh(f"{made}_numbers"), graph.fresh(f"{made}_taken")
-        before = helper.make_node("Cast", [source], [numbers], name=numbers, to=TensorProto.INT32)
-        after = helper.make_node("Cast", [taken], [made], name=graph.fresh(f"{made}_cast"), to=TensorProto.BOOL)
-        gather = helper.make_node("Gather", [numbers, node.input[1]], [taken], name=node.name)
-        gather.attribute.extend(node.attribute)
-        graph.replace_nodes([node], {graph.index_of(node): [before, gather, after]})
-    return tuple(label(node) for node in found)
+    new = dict[int, list[NodeProto]]()
+    for node in graph.nodes:
+        kind, shape = types.get(node.input[0], ("", None)) if node.op_type == "Gather" else ("", None)
+        index = graph.array(node.input[1]) if kind == "bool" and node.input[0] not in static else None
+        if index is not None and shape is not None and all(isinstance(size, int) for size in shape):
+            new[graph.index_of(node)] = _numbers_gathered(graph, node, tuple(int(size or 0) for size in shape), index)
+    found = [graph.nodes[index] for index in new]
+    names = tuple(label(node) for node in found)
+    if found:
+        graph.replace_nodes(found, new)
+    return names
+
+
+def _numbers_gathered(
+    graph: GraphCopy, node: NodeProto, shape: tuple[int, ...], index: npt.NDArray[Any]
+) -> list[NodeProto]:
+    axis = next((item.i for item in node.attribute if item.name == "axis"), 0) % len(shape)
+    source, made, nodes = node.input[0], node.output[0], list[NodeProto]()
+    if index.size != shape[axis] or (index.reshape(-1) % shape[axis] != np.arange(index.size)).any():
+        numbers, taken, flags = (graph.fresh(f"{made}_{end}") for end in ("numbers", "taken", "flags"))
+        flat = graph.store(f"{made}_index", index.reshape(-1))
+        nodes = [
+            helper.make_node("Cast", [source], [numbers], name=numbers, to=TensorProto.INT32),
+            helper.make_node("Gather", [numbers, flat], [taken], name=node.name, axis=axis),
+            helper.make_node("Cast", [taken], [flags], name=flags, to=TensorProto.BOOL),
+        ]
+        source = flags
+    shaped = graph.store(f"{made}_shape", np.asarray((*shape[:axis], *index.shape, *shape[axis + 1 :]), np.int64))
+    return [*nodes, helper.make_node("Reshape", [source, shaped], [made], name=graph.fresh(f"{made}_shaped"))]
 
 
 _FORMS: Mapping[str, Callable[[GraphCopy, EncodingSet], tuple[str, ...]]] = {
