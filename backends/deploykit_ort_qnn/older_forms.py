@@ -17,6 +17,7 @@ from deploykit.graph.intervals import ANYTHING, graph_bounds
 from deploykit.graph.nodes import label
 from deploykit.graph.shape_inference import infer
 from deploykit.quantization.entries import keep_entries
+from deploykit_ort_qnn.flat_sigmoids import flat_sigmoids
 from deploykit_ort_qnn.node_units import symmetric_operands
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ _REASONS = {
     "allowzero": "this provider refuses a Reshape with allowzero; without a zero in its shape the two are the same",
     "reciprocal": "this provider has no Reciprocal: it divides one by the value",
     "bool-gather": "this compiler refuses a Gather of truth values (code 3110): they are gathered as int32",
+    "sigmoid-before-linear": "code of a Sigmoid between a sum or product and a linear layer dies; on one row it does not",
     "asymmetric-operand": "a stored 16-bit operand of a MatMul is taken with its 0 in the middle only (code 3110)",
 }
 
@@ -50,6 +52,10 @@ def older_forms(
     kept = keep_entries(encodings, graph)
     assert kept is not None
     model, encodings = (graph.model, kept) if done else (model, encodings)
+    if "sigmoid-before-linear" in lacks:
+        model, encodings, names = flat_sigmoids(model, encodings)
+        if names:
+            done["without-sigmoid-before-linear"] = _REASONS["sigmoid-before-linear"], names
     if "asymmetric-operand" in lacks:
         encodings, changed = symmetric_operands(model, encodings)
         if changed:

@@ -209,7 +209,7 @@ class Wheel:
     loadable: bool = True
     onnxruntime_api: int = 0
     refuses: tuple[Literal["symmetric-int16", "block-weights"], ...] = ()
-    lacks: tuple[Literal["allowzero", "asymmetric-operand", "bool-gather", "isnan", "mod", "reciprocal"], ...] = ()
+    lacks: tuple[Literal["allowzero", "asymmetric-operand", "bool-gather", "isnan", "mod", "reciprocal", "sigmoid-before-linear"], ...] = ()
     onnxruntime: tuple[WheelPair, ...] = ()
     host: tuple[WheelHost, ...] = ()
 
