@@ -18,6 +18,7 @@ from deploykit.graph.nodes import label
 from deploykit.graph.shape_inference import infer
 from deploykit.quantization.entries import keep_entries
 from deploykit_ort_qnn.flat_sigmoids import flat_sigmoids
+from deploykit_ort_qnn.kernel_grids import whole_hardsigmoids
 from deploykit_ort_qnn.node_units import symmetric_operands
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ _REASONS = {
     "reciprocal": "this provider has no Reciprocal: it divides one by the value",
     "bool-gather": "this compiler refuses a Gather of truth values (code 3110): they are gathered as int32",
     "sigmoid-before-linear": "code of a Sigmoid between a sum or product and a linear layer dies; on one row it does not",
+    "hardsigmoid-range": "a 16-bit HardSigmoid is right on the grid from 0 to 1 only (6 to 26 dB on any other)",
     "asymmetric-operand": "a stored 16-bit operand of a MatMul is taken with its 0 in the middle only (code 3110)",
 }
 
@@ -56,10 +58,10 @@ def older_forms(
         model, encodings, names = flat_sigmoids(model, encodings)
         if names:
             done["without-sigmoid-before-linear"] = _REASONS["sigmoid-before-linear"], names
-    if "asymmetric-operand" in lacks:
-        encodings, changed = symmetric_operands(model, encodings)
-        if changed:
-            done["without-asymmetric-operand"] = _REASONS["asymmetric-operand"], changed
+    for name, grids in _GRIDS.items():
+        encodings, names = grids(model, encodings) if name in lacks else (encodings, ())
+        if names:
+            done[f"without-{name}"] = _REASONS[name], names
     return model, encodings, done
 
 
@@ -178,3 +180,9 @@ _FORMS: Mapping[str, Callable[[GraphCopy, EncodingSet], tuple[str, ...]]] = {
     "reciprocal": _without_reciprocal,
     "bool-gather": _without_bool_gather,
 }
+
+_GRIDS: Mapping[str, Callable[[ModelProto, EncodingSet], tuple[EncodingSet, tuple[str, ...]]]] = {
+    "asymmetric-operand": symmetric_operands,
+    "hardsigmoid-range": whole_hardsigmoids,
+}
+"""Forms that are grids alone."""
