@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from onnx import NodeProto, TensorProto, helper
 
 from deploykit.encodings.values import Affine, EncodingSet
@@ -16,8 +17,12 @@ from deploykit.graph.intervals import ANYTHING, graph_bounds
 from deploykit.graph.nodes import label
 from deploykit.graph.shape_inference import infer
 from deploykit.quantization.entries import keep_entries
+from deploykit_ort_qnn.flat_sigmoids import flat_sigmoids
+from deploykit_ort_qnn.kernel_grids import whole_hardsigmoids
+from deploykit_ort_qnn.node_units import symmetric_operands
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     from onnx import ModelProto
 
 __all__ = ["older_forms"]
@@ -25,6 +30,12 @@ __all__ = ["older_forms"]
 _REASONS = {
     "mod": "this provider has no Mod: of what is never negative the remainder is a - (a / b) * b, in int32",
     "isnan": "this provider has no IsNaN: what lies on an integer grid is never NaN",
+    "allowzero": "this provider refuses a Reshape with allowzero; without a zero in its shape the two are the same",
+    "reciprocal": "this provider has no Reciprocal: it divides one by the value",
+    "bool-gather": "this compiler refuses a Gather of truth values (code 3110): they are gathered as int32",
+    "sigmoid-before-linear": "code of a Sigmoid between a sum or product and a linear layer dies; on one row it does not",
+    "hardsigmoid-range": "a 16-bit HardSigmoid is right on the grid from 0 to 1 only (6 to 26 dB on any other)",
+    "asymmetric-operand": "a stored 16-bit operand of a MatMul is taken with its 0 in the middle only (code 3110)",
 }
 
 
@@ -42,7 +53,16 @@ def older_forms(
             done[f"without-{name}"] = _REASONS[name], names
     kept = keep_entries(encodings, graph)
     assert kept is not None
-    return (graph.model, kept, done) if done else (model, encodings, done)
+    model, encodings = (graph.model, kept) if done else (model, encodings)
+    if "sigmoid-before-linear" in lacks:
+        model, encodings, names = flat_sigmoids(model, encodings)
+        if names:
+            done["without-sigmoid-before-linear"] = _REASONS["sigmoid-before-linear"], names
+    for name, grids in _GRIDS.items():
+        encodings, names = grids(model, encodings) if name in lacks else (encodings, ())
+        if names:
+            done[f"without-{name}"] = _REASONS[name], names
+    return model, encodings, done
 
 
 def _without_mod(graph: GraphCopy, _: EncodingSet) -> tuple[str, ...]:
@@ -98,7 +118,71 @@ def _without_isnan(graph: GraphCopy, encodings: EncodingSet) -> tuple[str, ...]:
     return tuple(names)
 
 
+def _without_allowzero(graph: GraphCopy, _: EncodingSet) -> tuple[str, ...]:
+    names = []
+    for node in graph.nodes:
+        shape = graph.array(node.input[1]) if node.op_type == "Reshape" else None
+        settings = [item for item in node.attribute if item.name == "allowzero" and item.i]
+        if settings and shape is not None and 0 not in shape:
+            node.attribute.remove(settings[0])
+            names.append(label(node))
+    return tuple(names)
+
+
+def _without_reciprocal(graph: GraphCopy, _: EncodingSet) -> tuple[str, ...]:
+    """The one is a constant beside integers, which gets the grid of its value later."""
+    found = [node for node in graph.nodes if node.op_type == "Reciprocal" and node.input[0] not in graph.static()]
+    for node in found:
+        one = graph.store(f"{node.output[0]}_one", np.asarray(1.0, np.float32))
+        node.op_type = "Div"
+        node.input[:] = [one, node.input[0]]
+    return tuple(label(node) for node in found)
+
+
+def _without_bool_gather(graph: GraphCopy, _: EncodingSet) -> tuple[str, ...]:
+    """A flat index, since a Cast to truth values is refused on five dimensions; one that counts through needs none."""
+    types, static = infer(graph.model).types, graph.static()
+    new = dict[int, list[NodeProto]]()
+    for node in graph.nodes:
+        kind, shape = types.get(node.input[0], ("", None)) if node.op_type == "Gather" else ("", None)
+        index = graph.array(node.input[1]) if kind == "bool" and node.input[0] not in static else None
+        if index is not None and shape is not None and all(isinstance(size, int) for size in shape):
+            new[graph.index_of(node)] = _numbers_gathered(graph, node, tuple(int(size or 0) for size in shape), index)
+    found = [graph.nodes[index] for index in new]
+    names = tuple(label(node) for node in found)
+    if found:
+        graph.replace_nodes(found, new)
+    return names
+
+
+def _numbers_gathered(
+    graph: GraphCopy, node: NodeProto, shape: tuple[int, ...], index: npt.NDArray[Any]
+) -> list[NodeProto]:
+    axis = next((item.i for item in node.attribute if item.name == "axis"), 0) % len(shape)
+    source, made, nodes = node.input[0], node.output[0], list[NodeProto]()
+    if index.size != shape[axis] or (index.reshape(-1) % shape[axis] != np.arange(index.size)).any():
+        numbers, taken, flags = (graph.fresh(f"{made}_{end}") for end in ("numbers", "taken", "flags"))
+        flat = graph.store(f"{made}_index", index.reshape(-1))
+        nodes = [
+            helper.make_node("Cast", [source], [numbers], name=numbers, to=TensorProto.INT32),
+            helper.make_node("Gather", [numbers, flat], [taken], name=node.name, axis=axis),
+            helper.make_node("Cast", [taken], [flags], name=flags, to=TensorProto.BOOL),
+        ]
+        source = flags
+    shaped = graph.store(f"{made}_shape", np.asarray((*shape[:axis], *index.shape, *shape[axis + 1 :]), np.int64))
+    return [*nodes, helper.make_node("Reshape", [source, shaped], [made], name=graph.fresh(f"{made}_shaped"))]
+
+
 _FORMS: Mapping[str, Callable[[GraphCopy, EncodingSet], tuple[str, ...]]] = {
     "mod": _without_mod,
     "isnan": _without_isnan,
+    "allowzero": _without_allowzero,
+    "reciprocal": _without_reciprocal,
+    "bool-gather": _without_bool_gather,
 }
+
+_GRIDS: Mapping[str, Callable[[ModelProto, EncodingSet], tuple[EncodingSet, tuple[str, ...]]]] = {
+    "asymmetric-operand": symmetric_operands,
+    "hardsigmoid-range": whole_hardsigmoids,
+}
+"""Forms that are grids alone."""

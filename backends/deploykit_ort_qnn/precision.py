@@ -68,7 +68,10 @@ class Narrowed:
 
 
 def actual_types(scope: PrecisionScope) -> dict[str, str]:
-    """The type each tensor with an intention got in the compiled graph; a tensor that was fused away is left out."""
+    """The type each tensor with an intention got in the compiled graph; a tensor that was fused away is left out.
+
+    So is a tensor meant to be float where no schematic says which float the compiler chose.
+    """
     found: dict[str, str] = {}
     made = {node.tensor: node.made for node in float_nodes(scope) if node.made}
     for graph in scope.graphs:
@@ -79,6 +82,8 @@ def actual_types(scope: PrecisionScope) -> dict[str, str]:
             )
             # The graph's own inputs and outputs are float by agreement; what counts are the pairs beside them.
             if tensor is None or tensor.role in ("input", "output"):
+                continue
+            if tensor.is_float and wanted.startswith(("float", "bfloat")) and not scope.schematics:
                 continue
             narrow = wanted.endswith("int4") and tensor.fixed and tensor.encoding not in ("per-tensor", "per-channel")
             kind = wanted if narrow else tensor.dtype

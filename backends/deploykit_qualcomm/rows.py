@@ -195,7 +195,7 @@ class Wheel:
 
     ``loadable`` is False where ONNX Runtime is inside the Python module only. ``onnxruntime`` are the versions a plugin
     was tried with, ``onnxruntime_api`` the number of the C API of a wheel that brings its own. ``refuses`` are forms
-    that are written for other releases and that this provider does not take, ``lacks`` operators that it does not have.
+    that are written for other releases and that this provider does not take, ``lacks`` operators and forms that it does not have.
     """
 
     version: str
@@ -209,7 +209,19 @@ class Wheel:
     loadable: bool = True
     onnxruntime_api: int = 0
     refuses: tuple[Literal["symmetric-int16", "block-weights"], ...] = ()
-    lacks: tuple[Literal["isnan", "mod"], ...] = ()
+    lacks: tuple[
+        Literal[
+            "allowzero",
+            "asymmetric-operand",
+            "bool-gather",
+            "hardsigmoid-range",
+            "isnan",
+            "mod",
+            "reciprocal",
+            "sigmoid-before-linear",
+        ],
+        ...,
+    ] = ()
     onnxruntime: tuple[WheelPair, ...] = ()
     host: tuple[WheelHost, ...] = ()
 

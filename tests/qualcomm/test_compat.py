@@ -147,7 +147,7 @@ def test_a_flag_says_since_when_and_what_it_is_called_now() -> None:
     assert [(row.since, row.until, str(row.status)) for row in flag] == [
         ("2.29.0", "2.33.0", "unsupported"),
         ("2.34.0", "2.34.0", "unknown"),
-        ("2.35.0", "2.36", "unknown"),
+        ("2.35.0", "2.36.1", "unknown"),
         ("2.37.0", "", "supported"),
     ]
     assert ask("--act_bw", tool=LEGACY)[0].feature == "flag --act_bitwidth"
