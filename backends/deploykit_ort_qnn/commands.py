@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from deploykit.contract.plans import Step
 
-__all__ = ["BINARY", "CONTEXT", "MODEL", "TAIL", "steps"]
+__all__ = ["BINARY", "CONTEXT", "GRAPHS", "MODEL", "TAIL", "steps"]
 
 MODEL, CONTEXT, BINARY = "model/model.onnx", "artifacts/model_ctx.onnx", "artifacts/model_ctx_qnn.bin"
 TAIL = "model/tail.onnx"
+GRAPHS = "artifacts/qnn_graph_*.json"
+"""The graphs that compile.py leaves where the provider can write down what it hands to the compiler."""
 
 
-def steps(*, embed: bool) -> tuple[Step, ...]:
-    """Compile on the host, run on the device."""
+def steps(*, embed: bool, machines: str) -> tuple[Step, ...]:
+    """Compile on the host, run on the device; ``machines`` are the hosts that can execute the compiler, in words."""
     made = (CONTEXT,) if embed else (CONTEXT, BINARY)
     return (
         Step(
@@ -20,7 +22,7 @@ def steps(*, embed: bool) -> tuple[Step, ...]:
             argv=("python3", "scripts/compile.py"),
             inputs=(MODEL,),
             outputs=made,
-            note="needs the wheel for Linux x86-64; no device and no SDK",
+            note=f"runs on {machines}; needs no SDK",
         ),
         Step(
             id="emulate",

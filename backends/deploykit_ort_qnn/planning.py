@@ -13,6 +13,8 @@ from deploykit_ort_qnn.prepare import Draft
 from deploykit_ort_qnn.rules.forms import RULES as FORM_RULES
 from deploykit_ort_qnn.rules.prepared import RULES as DRAFT_RULES
 from deploykit_ort_qnn.rules.release import RULES as RELEASE_RULES
+from deploykit_qualcomm.carriers import forms_of
+from deploykit_qualcomm.hosts import machines
 
 __all__ = ["make_plan"]
 
@@ -57,9 +59,10 @@ def make_plan(draft: Draft) -> Plan[None]:
     if blocked:
         codes = tuple(dict.fromkeys(finding.code for finding in findings if finding.blocks))
         return Plan(route=None, rejected=(Rejected(id=name, because=codes, why=why),), **common)
+    seen = Confidence.OBSERVED if forms_of(draft.wheel) is draft.wheel else Confidence.INFERRED
     return Plan(
-        route=Route(id=name, why=why, confidence=Confidence.OBSERVED, sources=draft.wheel.source),
-        steps=steps(embed=draft.chosen.entries.get("ep.context_embed_mode") == "1"),
+        route=Route(id=name, why=why, confidence=seen, sources=draft.wheel.source),
+        steps=steps(embed=draft.chosen.entries.get("ep.context_embed_mode") == "1", machines=machines(draft.wheel)),
         configs=build_configs(draft),
         **common,
     )

@@ -12,13 +12,14 @@ from deploykit.contract.backend import Check, Verification
 from deploykit.errors import DeploykitError
 from deploykit.findings import Finding
 from deploykit.tables.reading import read_json
-from deploykit_ort_qnn.commands import BINARY, CONTEXT, MODEL
+from deploykit_ort_qnn.commands import BINARY, CONTEXT, GRAPHS, MODEL
 from deploykit_ort_qnn.configs import COMPILE, RUN, TYPES
 from deploykit_ort_qnn.evidence import EVIDENCE, precision_scope, read_evidence
 from deploykit_ort_qnn.inspection import inspect_context
 from deploykit_ort_qnn.numbers import NUMBERS, numbers_scope
 from deploykit_ort_qnn.precision import PrecisionScope, actual_types
 from deploykit_ort_qnn.provider_keys import unknown_names
+from deploykit_ort_qnn.qnn_graph import read_graph
 from deploykit_ort_qnn.rules.numerics import RULES as NUMERIC_RULES
 from deploykit_ort_qnn.rules.package import RULES as PACKAGE_RULES
 from deploykit_ort_qnn.rules.package import PackageScope
@@ -89,9 +90,14 @@ def _package_findings(package: Path, manifest: Mapping[str, Any], checks: list[C
 
 
 def _scope(package: Path) -> PrecisionScope | None:
-    if not (package / EVIDENCE).exists():
+    # compile.py on a machine without deploykit leaves the graphs that were asked for.
+    asked = sorted((package / GRAPHS).parent.glob(Path(GRAPHS).name))
+    if (package / EVIDENCE).exists():
+        graphs, schematics = read_evidence(package / EVIDENCE)
+    elif asked:
+        graphs, schematics = tuple(map(read_graph, asked)), ()
+    else:
         return None
-    graphs, schematics = read_evidence(package / EVIDENCE)
     types = read_json(package / TYPES)
     model = onnx.load(package / MODEL, load_external_data=False)
     return precision_scope(
