@@ -24,6 +24,8 @@ from deploykit_ort_qnn.rules.numerics import RULES as NUMERIC_RULES
 from deploykit_ort_qnn.rules.package import RULES as PACKAGE_RULES
 from deploykit_ort_qnn.rules.package import PackageScope
 from deploykit_ort_qnn.rules.precision import RULES as PRECISION_RULES
+from deploykit_qualcomm.carriers import chip_on_arm, obeys
+from deploykit_qualcomm.hosts import carrier
 
 __all__ = ["verify"]
 
@@ -75,6 +77,7 @@ def _package_findings(package: Path, manifest: Mapping[str, Any], checks: list[C
         provider_options=options,
         soc_model=target.get("soc_model"),
         context=context,
+        own_chip=_own_chip(str(context.get("build", ""))),
         unknown_options=unknown_names((*options, *run)),
     )
     found = PACKAGE_RULES.run(scope)
@@ -87,6 +90,12 @@ def _package_findings(package: Path, manifest: Mapping[str, Any], checks: list[C
         )
     )
     yield from found
+
+
+def _own_chip(build: str) -> int | None:
+    """The chip that the compiler of a build stands on, where it compiles for that one alone."""
+    wheel = carrier(build)
+    return None if wheel is None or obeys(wheel) else chip_on_arm().fact("soc_model")
 
 
 def _scope(package: Path) -> PrecisionScope | None:

@@ -16,7 +16,7 @@ from deploykit.tables.capabilities import ConfigKey, SdkTable, Status
 from deploykit.tables.devices import Device
 from deploykit_qnn_htp.commands import Paths
 
-__all__ = ["Setting", "build_configs", "parse_settings"]
+__all__ = ["Setting", "build_configs", "parse_settings", "run_configs"]
 
 _LIBRARY = "libQnnHtpNetRunExtensions.so"
 _OURS = ("backend_extensions.shared_library_path", "backend_extensions.config_file_path", "graphs[].graph_names")
@@ -161,6 +161,20 @@ def build_configs(settings: Iterable[Setting], sdk: SdkTable, device: Device, pa
         if setting.key.phase in ("net-run", "both", ""):
             _place(run, setting.key.path, setting.value)
     return {paths.outer: outer, paths.inner: inner, paths.outer_run: outer_run, paths.inner_run: inner_run}
+
+
+def run_configs(settings: Iterable[Setting], sdk: SdkTable, paths: Paths) -> dict[str, Any]:
+    """The pair for the device alone; UsageError for a key that only the context-binary generator reads."""
+    outer, inner = _outer(paths.inner_run), dict[str, Any]()
+    _put(inner, sdk, "devices[].cores[].perf_profile", "burst")
+    for setting in settings:
+        if setting.key.phase not in ("net-run", "both", ""):
+            raise UsageError(
+                f"--option {setting.key.path}: the context-binary generator does not run on this route",
+                next="leave it out; the provider has options of its own (--backend ort-qnn)",
+            )
+        _place(outer if setting.key.file == "outer" else inner, setting.key.path, setting.value)
+    return {paths.outer_run: outer, paths.inner_run: inner}
 
 
 def _outer(inner: str) -> dict[str, Any]:

@@ -48,6 +48,11 @@ class RouteRow:
         """True for routes that go through a model library instead of a DLC."""
         return self.tool == "qnn-onnx-converter"
 
+    @property
+    def lent(self) -> bool:
+        """True for a route that no tool of the SDK takes part in: the compiler is one inside a public wheel."""
+        return self.tool == "onnxruntime-qnn"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preference:

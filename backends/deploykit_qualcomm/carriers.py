@@ -16,7 +16,7 @@ from deploykit_qualcomm.devices import qualcomm_device
 from deploykit_qualcomm.rows import Wheel
 from deploykit_qualcomm.tables import tables
 
-__all__ = ["Carried", "Fit", "carrier_for", "forms_of"]
+__all__ = ["Carried", "Fit", "carrier_for", "chip_on_arm", "forms_of", "obeys"]
 
 _ON_ARM = "sc8380xp"
 """The chip of the Windows machines that ARM64 wheels were met on: theirs is the only stub library inside."""
@@ -45,16 +45,13 @@ class Carried:
 
     @property
     def obeys(self) -> bool:
-        """True when some build of the compiler makes what ``soc_model`` asks for.
-
-        The x86-64 ones do. The ARM64 ones compile for the chip they stand on.
-        """
-        return any(host.machine == "x86-64" for host in self.wheel.host)
+        """True when the compiler makes what ``soc_model`` asks for."""
+        return obeys(self.wheel)
 
     @property
     def stands_on(self) -> Device:
         """The chip that an ARM64 compiler stands on."""
-        return qualcomm_device(_ON_ARM)
+        return chip_on_arm()
 
     @property
     def fit(self) -> Fit:
@@ -72,6 +69,19 @@ class Carried:
         """True when the runtime is of the wheel's own release, as far as its name says."""
         named = self.runtime.split(".")[:3]
         return not self.runtime or self.wheel.sdk.split(".")[: len(named)] == named
+
+
+def obeys(wheel: Wheel) -> bool:
+    """True when some build of a wheel's compiler makes what ``soc_model`` asks for.
+
+    The x86-64 ones do. The ARM64 ones compile for the chip they stand on.
+    """
+    return any(host.machine == "x86-64" for host in wheel.host)
+
+
+def chip_on_arm() -> Device:
+    """The chip of the machines that an ARM64 compiler stands on."""
+    return qualcomm_device(_ON_ARM)
 
 
 def carrier_for(runtime: str) -> Wheel | None:
