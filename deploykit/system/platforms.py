@@ -96,7 +96,7 @@ def on_disk(status: os.stat_result) -> int:
 
 
 def shell_script(folder: Path, path: str) -> tuple[str, ...]:
-    """How a script of a folder is run in it, by its path without an ending: the ``.ps1`` on Windows, where there is one."""
+    """How a script of a folder is run in it, by its path without an ending; on Windows a ``.ps1`` comes first."""
     if os.name == "nt" and (folder / f"{path}.ps1").is_file():
         return ("powershell", "-NoProfile", "-ExecutionPolicy", "Bypass", "-File", f"{path}.ps1")
     return ("bash", f"{path}.sh")
