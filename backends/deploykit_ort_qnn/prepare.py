@@ -114,10 +114,17 @@ def prepare(situation: Situation, kept: Kept) -> Draft:
         lint=(
             *run_lint(situation, PROVIDER),
             *FLOAT16_RULES.run(_float16_plan(situation, source)),
-            *CARRIER_RULES.run(Carried(wheel=wheel, device=device, insisted=True)),
+            *CARRIER_RULES.run(_carried(situation, wheel)),
         ),
         options=request.adapter_options,
     )
+
+
+def _carried(situation: Situation, wheel: Wheel) -> Carried:
+    """The wheel's compiler for the target; who names the wheel and not its QAIRT insists on it."""
+    insisted = situation.request.sdk == wheel.version
+    ask = "" if insisted else f"--sdk {wheel.version}"
+    return Carried(wheel=wheel, device=situation.target.device, insisted=insisted, ask=ask)
 
 
 def _precision(asked: str | None, source: Source) -> str:

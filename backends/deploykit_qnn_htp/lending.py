@@ -37,13 +37,13 @@ _ON_DEVICE = ("run", "scripts/run_on_device.sh")
 """The lender's own step and script for the device: here the device has no ONNX Runtime."""
 
 
-def carried_for(target: Target, *, insisted: bool = False) -> Carried | None:
+def carried_for(target: Target, *, insisted: bool = False, ask: str = "") -> Carried | None:
     """The compiler in a public wheel for a target; None where there is no wheel, or the lender lacks the device."""
     runtime = target.requested or ("" if target.sdk is None else target.sdk.version)
     wheel = carrier_for(runtime)
     if wheel is None or LENDER not in target.device.backends:
         return None
-    return Carried(wheel=wheel, device=target.device, runtime=runtime, insisted=insisted)
+    return Carried(wheel=wheel, device=target.device, runtime=runtime, insisted=insisted, ask=ask)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from deploykit.contract.kept import Kept
 from deploykit.findings import Finding
 from deploykit_qnn_htp.commands import Paths
 from deploykit_qnn_htp.draft import Draft, draft_of, float16_plan
-from deploykit_qnn_htp.lending import Lent, carried_for, lend
+from deploykit_qnn_htp.lending import Lent, lend
 from deploykit_qnn_htp.naming import graph_name
 from deploykit_qnn_htp.rules.prepared import RULES as DRAFT_RULES
 from deploykit_qnn_htp.segments import crossing_findings, segment_drafts
@@ -66,10 +66,9 @@ def prepare(situation: Situation, kept: Kept) -> Prepared:
 def _lent(draft: Draft, kept: Kept) -> Lent | None:
     """What the lender prepares, where the route that will be selected is its: weights may be loaded for that."""
     selected = select_route(draft).candidate
-    carried = carried_for(draft.situation.target)
-    if selected is None or not selected.route.lent or carried is None:
+    if selected is None or not selected.route.lent or draft.carried is None:
         return None
-    return lend(draft.situation, carried, kept)
+    return lend(draft.situation, draft.carried, kept)
 
 
 def _judged(draft: Draft) -> Draft:

@@ -13,7 +13,6 @@ from deploykit.contract.plans import Alternative, Plan, Rejected
 from deploykit.errors import UsageError
 from deploykit.findings import Finding
 from deploykit_qnn_htp.draft import Candidate, Draft
-from deploykit_qnn_htp.lending import carried_for
 from deploykit_qnn_htp.routes import Intent, RouteRow, load_routes, preference, route_row
 from deploykit_qnn_htp.rules import routes
 from deploykit_qualcomm.rules.carriers import RULES as CARRIER_RULES
@@ -79,11 +78,8 @@ def alternatives(draft: Draft, seen: Iterable[str]) -> tuple[Alternative, ...]:
 def _judged(candidate: Candidate) -> tuple[Finding, ...]:
     """What stands against a route, and beside it."""
     found = routes.RULES.run(candidate)
-    if not candidate.route.lent:
-        return found
-    draft = candidate.draft
-    carried = carried_for(draft.situation.target, insisted=_named(draft) == candidate.route.id)
-    return found if carried is None else (*found, *CARRIER_RULES.run(carried))
+    carried = candidate.draft.carried
+    return (*found, *CARRIER_RULES.run(carried)) if candidate.route.lent and carried is not None else found
 
 
 def _named(draft: Draft) -> str | None:
@@ -93,7 +89,7 @@ def _named(draft: Draft) -> str | None:
 def _is_open(row: RouteRow, draft: Draft) -> bool:
     """False for a route that this request cannot take: no data to calibrate with, or no wheel's compiler for it."""
     if row.lent:
-        return not draft.is_segment and carried_for(draft.situation.target) is not None
+        return not draft.is_segment and draft.carried is not None
     return not (row.input_list and draft.calibration is None)
 
 

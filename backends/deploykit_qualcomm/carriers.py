@@ -5,8 +5,9 @@ A binary loads on the release that made it and on later ones, so a wheel serves 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cache
 
 from deploykit.tables.capabilities import Status
 from deploykit.tables.devices import Device
@@ -22,6 +23,12 @@ _ON_ARM = "sc8380xp"
 """The chip of the Windows machines that ARM64 wheels were met on: theirs is the only stub library inside."""
 
 
+@cache
+def chip_on_arm() -> Device:
+    """The chip of the machines that an ARM64 compiler stands on."""
+    return qualcomm_device(_ON_ARM)
+
+
 class Fit(StrEnum):
     """What a wheel's binary is for a device: made for it, for another chip that it can load from, or not loadable."""
 
@@ -35,23 +42,21 @@ class Carried:
     """One wheel's compiler for one device.
 
     ``runtime`` is the release that will load the binary, as typed or as the table names it; "" is the wheel's own.
-    ``insisted`` says that this compiler was asked for by name.
+    ``insisted`` says that this compiler was asked for by name, ``ask`` how that is done.
     """
 
     wheel: Wheel
     device: Device
     runtime: str = ""
     insisted: bool = False
+    ask: str = ""
+    stands_on: Device = field(default_factory=chip_on_arm)
+    """The chip of the machine that an ARM64 compiler stands on."""
 
     @property
     def obeys(self) -> bool:
         """True when the compiler makes what ``soc_model`` asks for."""
         return obeys(self.wheel)
-
-    @property
-    def stands_on(self) -> Device:
-        """The chip that an ARM64 compiler stands on."""
-        return chip_on_arm()
 
     @property
     def fit(self) -> Fit:
@@ -77,11 +82,6 @@ def obeys(wheel: Wheel) -> bool:
     The x86-64 ones do. The ARM64 ones compile for the chip they stand on.
     """
     return any(host.machine == "x86-64" for host in wheel.host)
-
-
-def chip_on_arm() -> Device:
-    """The chip of the machines that an ARM64 compiler stands on."""
-    return qualcomm_device(_ON_ARM)
 
 
 def carrier_for(runtime: str) -> Wheel | None:

@@ -14,6 +14,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+    import msvcrt
+
 __all__ = ["end_tree", "hold", "on_disk", "python_of", "reap", "shell_script", "sites_of"]
 
 _LOCKED_BYTES = 1
@@ -49,9 +55,7 @@ def hold(file: IO[Any], *, shared: bool) -> Iterator[None]:
     Raises BlockingIOError while another process holds it. Windows has no shared locks of this kind: a shared one is
     given back at once.
     """
-    try:
-        import fcntl
-    except ImportError:
+    if fcntl is None:
         with _hold_on_windows(file, shared=shared):
             yield
         return
@@ -61,8 +65,6 @@ def hold(file: IO[Any], *, shared: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _hold_on_windows(file: IO[Any], *, shared: bool) -> Iterator[None]:
-    import msvcrt
-
     windows: Any = msvcrt  # its functions are known to the type checker on Windows only
     try:
         windows.locking(file.fileno(), windows.LK_NBLCK, _LOCKED_BYTES)

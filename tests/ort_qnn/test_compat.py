@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import deploykit
 from deploykit.errors import UnknownTargetError
 from deploykit.queries.machine import examine
 from deploykit.tables.capabilities import Status
@@ -95,3 +97,21 @@ def test_float16_mixes_depend_on_the_chip() -> None:
 def test_the_doctor_looks_for_the_wheel() -> None:
     lines = {line.id: line for line in examine([backend])}
     assert any("2.7.0" in line.detail and line.state == "ok" for line in lines.values() if "onnxruntime" in line.id)
+
+
+def test_a_wheel_for_another_machine_is_planned_for_the_chip_that_it_compiles_for() -> None:
+    def plan(target: str, sdk: str) -> Any:
+        model = AIMET / "cnn/model.onnx"
+        encodings = AIMET / "cnn/w8a8.v1.0.0.encodings"
+        return deploykit.plan(model, target=target, sdk=sdk, backend="ort-qnn", encodings=encodings)
+
+    for target, sdk, feasible in (("sc8380xp", "2.33", True), ("sm8650", "2.33", False), ("sm8650", "1.22.0", True)):
+        made = plan(target, sdk)
+        assert made.feasible is feasible and made.sdk["qairt"] == "2.33.2"
+        codes = {finding.code for finding in made.findings}
+        assert {"QNN296", "QNN298"} <= codes and ("QNN295" in codes) is (target == "sm8650")
+        if made.route is not None:
+            assert made.route.confidence == "inferred"
+        else:
+            (found,) = (finding for finding in made.findings if finding.code == "QNN295")
+            assert found.hint.endswith("to have it all the same: --sdk 1.22.0")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -171,6 +173,30 @@ def test_the_package_verifies_and_says_that_nothing_was_compiled(for_arm: Path) 
     manifest = json.loads((for_arm / "manifest.json").read_text("utf-8"))
     assert manifest["executed"] == [] and manifest["generated"] == ["compile", "emulate", "net-run"]
     assert manifest["status"]["compiled"] == "not run"
+
+
+@pytest.mark.parametrize(("sdk", "machine"), [("2.33", "windows-11-arm"), ("2.36", "windows-2022"), ("2.51", "ubuntu")])
+def test_the_workflow_is_one_that_github_reads(aimet: Path, tmp_path: Path, sdk: str, machine: str) -> None:
+    given = {"sdk": sdk, "route": ROUTE, "emit": "github-actions", "compile": False}
+    made = package(aimet, tmp_path / "p", "cnn/w8a8.v1.0.0", **given)
+    assert made.package is not None
+    path = made.package / "scripts/github-actions/compile.yml"
+    argv = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.github-workflows", str(path)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    text = path.read_text("utf-8")
+    assert f"runs-on: {machine}" in text
+    wheel = {"2.33": "1.22.0", "2.36": "1.22.2", "2.51": "2.7.0"}[sdk]
+    assert f"onnxruntime-qnn=={wheel}" in text and ("--require-hashes" in text) is machine.startswith("windows")
+    used = re.findall(r"uses: (.*)", text)
+    assert len(used) == 3 and all(re.fullmatch(r"actions/[a-z-]+@[0-9a-f]{40} # v[0-9.]+", name) for name in used)
+    assert ("Not tried on this runner" in text) is (sdk == "2.33")
+
+
+def test_the_scripts_are_python_of_any_age(for_arm: Path) -> None:
+    """Nothing newer than what the wheels' Python has: 3.8 for the oldest ones."""
+    for name in ("compile.py", "run.py"):
+        ast.parse((for_arm / "scripts" / name).read_text("utf-8"), feature_version=(3, 8))
 
 
 def test_here_its_script_says_where_it_runs(for_arm: Path, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from deploykit.system import platforms
 from deploykit.system.platforms import end_tree, hold, on_disk, python_of, reap, shell_script, sites_of
 
 ROOT = Path(__file__).parents[2]
@@ -126,8 +127,8 @@ class Windows:
 
 def test_locks_of_windows_are_held_and_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     windows = Windows()
-    monkeypatch.setitem(sys.modules, "fcntl", None)
-    monkeypatch.setitem(sys.modules, "msvcrt", windows)
+    monkeypatch.setattr(platforms, "fcntl", None)
+    monkeypatch.setattr(platforms, "msvcrt", windows, raising=False)
     with (tmp_path / "lock").open("w") as file:
         with hold(file, shared=False):
             assert windows.held

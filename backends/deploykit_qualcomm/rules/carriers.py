@@ -22,6 +22,9 @@ _WHEELS = "the libraries inside public Windows wheels of onnxruntime-qnn 1.18.0 
 _LOADING = "onnxruntime-qnn 2.3.0 to 2.7.0 run on Linux x86-64 without hardware: 25 pairs of builder and runtime"
 
 
+_ANOTHER = "choose a release whose compiler obeys soc_model (2.36.1, 2.47 and later), or another route"
+
+
 def _chip(device: Device) -> str:
     return f"{device.name} (soc_model {device.fact('soc_model')}, {device.fact('arch')})"
 
@@ -34,7 +37,7 @@ def _chip(device: Device) -> str:
     why="The ARM64 compilers inside the Windows wheels read the chip from the machine they stand on and ignore "
     "soc_model. A binary for a lower architecture is accepted, but not optimal; one for a higher architecture, or one "
     "that uses more VTCM than the chip has, is refused.",
-    fix="choose a release whose compiler obeys soc_model (2.36.1, 2.47 and later), or another route",
+    fix=_ANOTHER,
     sources=[_ARM64],
 )
 def check_chip(carried: Carried) -> Iterator[Found]:
@@ -50,6 +53,7 @@ def check_chip(carried: Carried) -> Iterator[Found]:
         message=f"the compiler of QAIRT {carried.wheel.sdk} (onnxruntime-qnn {carried.wheel.version}) compiles for the "
         f"chip it runs on, {_chip(carried.stands_on)}, and the target is {_chip(carried.device)}: {outcome} "
         "(inferred, nobody loaded one on a device here)",
+        hint=f"{_ANOTHER}; to have it all the same: {carried.ask}" if accepted and carried.ask else "",
         evidence={"made_for": carried.stands_on.fact("soc_model"), "wanted": carried.device.fact("soc_model")},
     )
 
