@@ -12,8 +12,11 @@ GRAPHS = "artifacts/qnn_graph_*.json"
 """The graphs that compile.py leaves where the provider can write down what it hands to the compiler."""
 
 
-def steps(*, embed: bool, machines: str) -> tuple[Step, ...]:
-    """Compile on the host, run on the device; ``machines`` are the hosts that can execute the compiler, in words."""
+def steps(*, embed: bool, machines: str, beside: tuple[str, ...] = ()) -> tuple[Step, ...]:
+    """Compile on the host, run on the device; ``machines`` are the hosts that can execute the compiler, in words.
+
+    ``beside`` are files that the compilation leaves beside the context.
+    """
     made = (CONTEXT,) if embed else (CONTEXT, BINARY)
     return (
         Step(
@@ -21,7 +24,7 @@ def steps(*, embed: bool, machines: str) -> tuple[Step, ...]:
             tool="onnxruntime-qnn",
             argv=("python3", "scripts/compile.py"),
             inputs=(MODEL,),
-            outputs=made,
+            outputs=(*made, *beside),
             note=f"runs on {machines}; needs no SDK",
         ),
         Step(

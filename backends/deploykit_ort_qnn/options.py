@@ -9,6 +9,12 @@ OPTIONS = (
     OptionSpec(
         name="finalization_mode", kind="integer", low=0, high=3, metavar="N", help="The compiler's optimization effort."
     ),
+    OptionSpec(
+        name="dlc",
+        kind="flag",
+        since="2.37.1",
+        help="Write a DLC too, without a converter, and compare its types with what is meant.",
+    ),
     EMIT,
     OptionSpec(name="lpbq", kind="flag", help="Turn block quantization into LPBQ (lossy)."),
     OptionSpec(name="strict_precision", kind="flag", help="Any change of precision is an error."),

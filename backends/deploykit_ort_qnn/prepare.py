@@ -14,9 +14,10 @@ from deploykit.contract.kept import Kept, Same
 from deploykit.deciding.sampling import samples_of
 from deploykit.errors import DeploykitError, InputError, UnknownTargetError, UsageError
 from deploykit.findings import Finding
-from deploykit_ort_qnn.provider_keys import Chosen, choose_options
+from deploykit_ort_qnn.provider_keys import Chosen, choose_options, has_option
 from deploykit_qualcomm.archs import capability, has
 from deploykit_qualcomm.carriers import Carried, forms_of
+from deploykit_qualcomm.hosts import LINUX
 from deploykit_qualcomm.rows import Wheel
 from deploykit_qualcomm.rules.carriers import RULES as CARRIER_RULES
 from deploykit_qualcomm.rules.float16 import RULES as FLOAT16_RULES
@@ -102,6 +103,8 @@ def prepare(situation: Situation, kept: Kept) -> Draft:
             f"{request.model}: holds Q/DQ nodes already, and encodings were given too",
             next="give the float model with --encodings, or the QDQ model alone",
         )
+    if request.adapter_options.get("dlc"):
+        _refuse_dlc(wheel)
     return Draft(
         situation=situation,
         wheel=wheel,
@@ -118,6 +121,15 @@ def prepare(situation: Situation, kept: Kept) -> Draft:
         ),
         options=request.adapter_options,
     )
+
+
+def _refuse_dlc(wheel: Wheel) -> None:
+    """UsageError for a wheel that writes none, or does so on another machine only, where nothing is written now."""
+    name = f"--dlc: onnxruntime-qnn {wheel.version} (QAIRT {wheel.sdk})"
+    if not has_option("dump_qnn_ir_dlc", wheel.version):
+        raise UsageError(f"{name} writes none", next="leave it out, or use --sdk 2.47 or later")
+    if wheel.runs_on(LINUX) is None:
+        raise UsageError(f"{name} does not run here", next="leave it out, or use --sdk 2.47 or later")
 
 
 def _carried(situation: Situation, wheel: Wheel) -> Carried:

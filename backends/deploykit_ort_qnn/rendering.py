@@ -13,6 +13,7 @@ from deploykit.packages.rendering import render
 from deploykit.tables.capabilities import Status
 from deploykit_ort_qnn.commands import CONTEXT, MODEL, TAIL
 from deploykit_ort_qnn.configs import COMPILE, RUN, TYPES
+from deploykit_ort_qnn.dlc import DLC
 from deploykit_ort_qnn.prepare import Draft
 from deploykit_ort_qnn.provider_keys import has_option
 from deploykit_qualcomm.carriers import Carried
@@ -65,6 +66,7 @@ def _values(draft: Draft) -> dict[str, Any]:
         "run_options": RUN,
         "graphs": has_option("dump_json_qnn_graph", wheel.version),
         "codes": TYPE_CODES,
+        "dlc": DLC if draft.options.get("dlc") else "",
         "toolchain": _toolchain(draft),
     }
 

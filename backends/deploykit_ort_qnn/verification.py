@@ -14,12 +14,14 @@ from deploykit.findings import Finding
 from deploykit.tables.reading import read_json
 from deploykit_ort_qnn.commands import BINARY, CONTEXT, GRAPHS, MODEL
 from deploykit_ort_qnn.configs import COMPILE, RUN, TYPES
-from deploykit_ort_qnn.evidence import EVIDENCE, precision_scope, read_evidence
+from deploykit_ort_qnn.dlc import DLC
+from deploykit_ort_qnn.evidence import EVIDENCE, dlc_scope, precision_scope, read_evidence
 from deploykit_ort_qnn.inspection import inspect_context
 from deploykit_ort_qnn.numbers import NUMBERS, numbers_scope
 from deploykit_ort_qnn.precision import PrecisionScope, actual_types
 from deploykit_ort_qnn.provider_keys import unknown_names
 from deploykit_ort_qnn.qnn_graph import read_graph
+from deploykit_ort_qnn.rules.dlc import RULES as DLC_RULES
 from deploykit_ort_qnn.rules.numerics import RULES as NUMERIC_RULES
 from deploykit_ort_qnn.rules.package import RULES as PACKAGE_RULES
 from deploykit_ort_qnn.rules.package import PackageScope
@@ -50,6 +52,7 @@ def verify(package: Path, manifest: Mapping[str, Any]) -> Verification:
         detail = f"{len(actual)} tensors compared, {len(wrong)} differ{untold}"
         checks.append(Check(id="compiled-types", ok=True, detail=detail))
     findings += _numbers(package, checks)
+    findings += _dlc(package, checks)
     return Verification(checks=tuple(checks), intended=intended, actual=actual, findings=tuple(findings))
 
 
@@ -112,6 +115,20 @@ def _scope(package: Path) -> PrecisionScope | None:
     return precision_scope(
         model, graphs, schematics, dict(types["types"]), dict(types["stored"]), strict=bool(types["strict"])
     )
+
+
+def _dlc(package: Path, checks: list[Check]) -> Iterator[Finding]:
+    """The DLC, where one was written: its types and grids against the model's."""
+    if not (package / DLC).exists():
+        return
+    try:
+        scope = dlc_scope(package)
+    except DeploykitError as error:
+        checks.append(Check(id="dlc-types", ok=False, detail=f"{error.what}: {error.why}"))
+        return
+    detail = f"metadata {scope.metadata}, {len(scope.compared)} tensors compared, {len(scope.wrong)} differ"
+    checks.append(Check(id="dlc-types", ok=True, detail=detail))
+    yield from DLC_RULES.run(scope)
 
 
 def _numbers(package: Path, checks: list[Check]) -> Iterator[Finding]:

@@ -14,7 +14,7 @@ from deploykit.tables.capabilities import Flag, SdkTable, Status
 from deploykit_qnn_htp.draft import Candidate
 from deploykit_qnn_htp.routes import Intent
 
-__all__ = ["HOST", "Argv", "Paths", "net_run", "steps"]
+__all__ = ["HOST", "Argv", "Paths", "from_dlc", "net_run", "steps"]
 
 HOST = "x86_64-linux-clang"
 
@@ -83,10 +83,10 @@ class Paths:
         self.device_list = f"input_list{self.suffix}.txt"
         self.device_output = f"output{self.suffix}"
 
-    def of(self, *, model: str, context: str) -> Paths:
-        """The same with another model and context binary."""
+    def of(self, *, model: str, context: str, dlc: str) -> Paths:
+        """The same with another model, context binary and DLC."""
         paths = copy(self)
-        paths.model, paths.context = model, context
+        paths.model, paths.context, paths.dlc = model, context, dlc
         return paths
 
 
@@ -162,8 +162,13 @@ def _dlc(candidate: Candidate, paths: Paths) -> Iterator[Step]:
         outputs=(paths.dlc,),
         note="no public tool lists the types inside a DLC by known flags: compare with qairt-dlc-info by hand",
     )
-    yield _context(draft.sdk, paths, model="libQnnModelDlc.so", dlc=paths.dlc)
-    yield net_run(draft.sdk, paths)
+    yield from from_dlc(draft.sdk, paths)
+
+
+def from_dlc(sdk: SdkTable, paths: Paths) -> Iterator[Step]:
+    """Compile a DLC into a context binary, and run that on the device."""
+    yield _context(sdk, paths, model="libQnnModelDlc.so", dlc=paths.dlc)
+    yield net_run(sdk, paths)
 
 
 def _context(sdk: SdkTable, paths: Paths, *, model: str, dlc: str | None) -> Step:

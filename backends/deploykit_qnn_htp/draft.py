@@ -160,9 +160,9 @@ def draft_of(situation: Situation) -> Draft:
 
 def _carried(situation: Situation) -> Carried | None:
     """The compiler of the route without a converter; who names the route insists on it."""
-    lent = next(row.id for row in load_routes().route if row.lent)
-    insisted = situation.request.adapter_options.get("route") == lent
-    return carried_for(situation.target, insisted=insisted, ask="" if insisted else f"--route {lent}")
+    lent = [row.id for row in load_routes().route if row.lent]
+    insisted = situation.request.adapter_options.get("route") in lent
+    return carried_for(situation.target, insisted=insisted, ask="" if insisted else f"--route {lent[0]}")
 
 
 def _intent(situation: Situation, before: FloatPrediction | None) -> Intent:

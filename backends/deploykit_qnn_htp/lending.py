@@ -81,6 +81,11 @@ class Lent:
         return next(path for path in self._compiling.outputs if path.endswith(".bin"))
 
     @property
+    def dlc(self) -> str:
+        """The DLC, by its path in the package, "" where none is made."""
+        return next((path for path in self._compiling.outputs if path.endswith(".dlc")), "")
+
+    @property
     def _compiling(self) -> Step:
         return next(step for step in self.decision.steps if step.id == "compile")
 
@@ -94,8 +99,8 @@ class Lent:
         return replace(self.backend.execute(package, self.prepared, self.decision, aids), instead=None)
 
 
-def lend(situation: Situation, carried: Carried, kept: Kept) -> Lent:
-    """Have the lender prepare the situation for the wheel."""
+def lend(situation: Situation, carried: Carried, kept: Kept, *, dlc: bool = False) -> Lent:
+    """Have the lender prepare the situation for the wheel, with a DLC beside the context where one is wanted."""
     backend = load_backend(LENDER)
     shared = {name: value for name, value in situation.request.adapter_options.items() if name in _SHARED}
     request = replace(
@@ -103,7 +108,7 @@ def lend(situation: Situation, carried: Carried, kept: Kept) -> Lent:
         backend=LENDER,
         sdk=carried.wheel.version,
         options=(),
-        adapter_options=own_options(backend, shared),
+        adapter_options=own_options(backend, {**shared, "dlc": dlc}),
     )
     target = backend.resolve(carried.device, carried.wheel.version)
     return Lent(backend=backend, prepared=backend.prepare(replace(situation, request=request, target=target), kept))

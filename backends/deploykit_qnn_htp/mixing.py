@@ -22,8 +22,8 @@ def mixed_support(target: Target, options: Mapping[str, Any]) -> MixedSupport:
     if sdk is None or sdk.status("fp16", arch=arch) is Status.UNSUPPORTED:
         why = f"{arch} has no float16"
         return MixedSupport(kinds=frozenset({"integer"}), without={"fallback": why, "segments": why})
-    lent = next(row for row in load_routes().route if row.lent)
-    if options.get("route") == lent.id:
+    lent, *others = (row for row in load_routes().route if row.lent)
+    if options.get("route") in (lent.id, *(row.id for row in others)):
         return _one_graph(lent)
     sure = {intent: preference(intent, sdk.parsed).confidence for intent in Intent}
     missing = _why_not_direct(target)

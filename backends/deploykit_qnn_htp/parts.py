@@ -68,7 +68,7 @@ def part_of(drafted: DraftedPart) -> Part:
         if lent.decision.route is None:
             selection = selection.without(lent.decision)
         else:
-            paths = paths.of(model=lent.model, context=lent.binary)
+            paths = paths.of(model=lent.model, context=paths.context if lent.dlc else lent.binary, dlc=lent.dlc)
     return Part(draft=drafted.draft, selection=selection, paths=paths, segment=drafted.segment, lent=lent)
 
 

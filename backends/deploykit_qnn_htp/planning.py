@@ -12,7 +12,7 @@ from typing import Any
 from deploykit.contract.plans import Alternative, Plan, Rejected, Route, Step
 from deploykit.errors import UsageError
 from deploykit.findings import Confidence, Finding, exit_status
-from deploykit_qnn_htp.commands import net_run, steps
+from deploykit_qnn_htp.commands import from_dlc, net_run, steps
 from deploykit_qnn_htp.configs import Setting, build_configs, parse_settings, run_configs
 from deploykit_qnn_htp.draft import Draft
 from deploykit_qnn_htp.joined import explanation, joined_precision, segment_findings
@@ -94,6 +94,8 @@ def _steps(parts: Iterable[Part]) -> tuple[Step, ...]:
 
 
 def _steps_of(part: Part) -> tuple[Step, ...]:
+    if part.lent is not None and part.lent.dlc:
+        return (*part.lent.steps, *from_dlc(part.draft.sdk, part.paths))
     if part.lent is not None:
         return (*part.lent.steps, net_run(part.draft.sdk, part.paths))
     return steps(part.candidate, part.paths)
@@ -102,10 +104,13 @@ def _steps_of(part: Part) -> tuple[Step, ...]:
 def _configs(parts: Iterable[Part], settings: Sequence[Setting], draft: Draft) -> dict[str, Any]:
     files: dict[str, Any] = {}
     for part in parts:
-        if part.lent is None:
-            files |= build_configs(settings, draft.sdk, draft.situation.target.device, part.paths)
+        lent = part.lent
+        files |= {} if lent is None else lent.decision.configs
+        if lent is None or lent.dlc:
+            device = draft.situation.target.device
+            files |= build_configs(settings, draft.sdk, device, part.paths, named=lent is None)
         else:
-            files |= {**part.lent.decision.configs, **run_configs(settings, draft.sdk, part.paths)}
+            files |= run_configs(settings, draft.sdk, part.paths)
     return files
 
 

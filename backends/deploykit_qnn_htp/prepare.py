@@ -68,7 +68,7 @@ def _lent(draft: Draft, kept: Kept) -> Lent | None:
     selected = select_route(draft).candidate
     if selected is None or not selected.route.lent or draft.carried is None:
         return None
-    return lend(draft.situation, draft.carried, kept)
+    return lend(draft.situation, draft.carried, kept, dlc=selected.route.dlc)
 
 
 def _judged(draft: Draft) -> Draft:

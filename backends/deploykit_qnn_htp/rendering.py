@@ -39,11 +39,15 @@ def package_files(prepared: Prepared, plan: Plan[tuple[Part, ...]], templates: P
 def _lent(
     lent: Lent, situation: Situation, plan: Plan[tuple[Part, ...]], templates: Path | None
 ) -> Iterator[PackageFile]:
-    """The lender's package but for the device, where the binary is loaded as any other."""
-    yield from lent.files(templates)
+    """The lender's package but for the device, where the binary is loaded as any other.
+
+    Where the SDK compiles what the lender made, the script that builds is this backend's.
+    """
+    theirs = lent.files(templates)
+    yield from (file for file in theirs if not (lent.dlc and file.path.startswith("scripts/build.")))
     for path in plan.configs.keys() - lent.decision.configs.keys():
         yield JsonFile(path=path, value=plan.configs[path])
-    built = ("scripts/build.sh", "scripts/check_types.py")
+    built = ("scripts/check_types.py", *(() if lent.dlc else ("scripts/build.sh",)))
     yield from (file for file in scripts(situation, plan, plan.details or (), templates) if file.path not in built)
 
 

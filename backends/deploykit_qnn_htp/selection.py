@@ -15,6 +15,7 @@ from deploykit.findings import Finding
 from deploykit_qnn_htp.draft import Candidate, Draft
 from deploykit_qnn_htp.routes import Intent, RouteRow, load_routes, preference, route_row
 from deploykit_qnn_htp.rules import routes
+from deploykit_qualcomm.hosts import LINUX
 from deploykit_qualcomm.rules.carriers import RULES as CARRIER_RULES
 
 __all__ = ["Selection", "alternatives", "select_route"]
@@ -61,7 +62,8 @@ def select_route(draft: Draft) -> Selection:
 
 def alternatives(draft: Draft, seen: Iterable[str]) -> tuple[Alternative, ...]:
     """The routes for this intent beside those that were taken or rejected, in order of preference."""
-    known, rows = frozenset(seen), (route_row(name) for name in preference(draft.intent, draft.sdk.parsed).order)
+    known, rows = frozenset(seen), [route_row(name) for name in preference(draft.intent, draft.sdk.parsed).order]
+    rows += [row for row in load_routes().route if row.dlc and draft.intent in row.intents]
     others = [row for row in rows if row.id not in known and _is_open(row, draft)]
     return tuple(
         Alternative(
@@ -89,7 +91,8 @@ def _named(draft: Draft) -> str | None:
 def _is_open(row: RouteRow, draft: Draft) -> bool:
     """False for a route that this request cannot take: no data to calibrate with, or no wheel's compiler for it."""
     if row.lent:
-        return not draft.is_segment and draft.carried is not None
+        carried = None if draft.is_segment else draft.carried
+        return carried is not None and (not row.dlc or carried.wheel.runs_on(LINUX) is not None)
     return not (row.input_list and draft.calibration is None)
 
 
@@ -130,7 +133,8 @@ def _able(row: RouteRow, draft: Draft) -> RouteRow:
         raise UsageError(f"--route {row.id}: not for {draft.intent}", next="leave the route out")
     if row.lent and not _is_open(row, draft):
         sdk = draft.situation.target.requested or draft.sdk.version
-        why = f"no public wheel carries a compiler for this device that is not newer than {sdk}"
+        what = "writes a DLC here" if row.dlc else "carries a compiler for this device"
+        why = f"no public wheel that is not newer than {sdk} {what}"
         raise UsageError(f"--route {row.id}: not possible here", why=why, next="leave the route out")
     return row
 

@@ -263,3 +263,53 @@ def test_2_36_1_compiles_the_detector_with_its_float16_tensors(aimet: Path, tmp_
     done = subprocess.run([sys.executable, "scripts/compile.py"], cwd=place, env=environment, check=False)
     told = json.loads((place / "artifacts/compile_report.json").read_text("utf-8"))
     assert done.returncode == 0 and told["state"] == "compiled" and "float16" in told["types"].values()
+
+
+DLC_ROUTE = "provider-dlc"
+
+
+@pytest.mark.parametrize(("sdk", "offered"), [("2.33", False), ("2.42", False), ("2.47", True), ("2.51", True)])
+def test_a_dlc_is_only_offered_and_only_where_it_can_be_written_here(aimet: Path, sdk: str, offered: bool) -> None:
+    made = plan(aimet, "cnn/w8a16.v2.0.0", sdk=sdk)
+    rows = {row["id"]: row for row in made.to_json()["alternatives"]}
+    assert made.route is not None and made.route.id != DLC_ROUTE
+    assert (DLC_ROUTE in rows) is offered
+    if not offered:
+        with pytest.raises(UsageError, match="not possible here"):
+            plan(aimet, "cnn/w8a16.v2.0.0", sdk=sdk, route=DLC_ROUTE)
+
+
+@pytest.fixture(scope="module")
+def with_dlc(aimet: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = package(aimet, tmp_path_factory.mktemp("dlc") / "p", "cnn/w8a16.v2.0.0", sdk="2.51.0", route=DLC_ROUTE)
+    assert made.package is not None and made.executed == ("compile", "emulate")
+    return made.package
+
+
+def test_the_dlc_is_written_compared_and_left_to_the_sdks_generator(with_dlc: Path) -> None:
+    manifest = json.loads((with_dlc / "manifest.json").read_text("utf-8"))
+    steps = {step["id"]: step for step in manifest["steps"]}
+    argv = steps["context-binary"]["argv"]
+    assert argv[argv.index("--dlc_path") + 1] == "artifacts/model.dlc" in steps["compile"]["outputs"]
+    assert manifest["generated"] == ["context-binary", "net-run"]
+    inner = json.loads((with_dlc / "config/htp_prepare.json").read_text("utf-8"))
+    assert inner["devices"][0]["soc_model"] == 57 and "graphs" not in inner
+    report = deploykit.verify(with_dlc)
+    assert report.ok
+    assert any(check.id == "dlc-types" and "0 differ" in check.detail for check in report.checks)
+
+
+def test_a_setting_of_a_graph_without_a_name_is_refused(aimet: Path) -> None:
+    with pytest.raises(UsageError, match="no name before the DLC is written"):
+        plan(aimet, "cnn/w8a16.v2.0.0", sdk="2.51.0", route=DLC_ROUTE, options={"graphs[].O": "3"})
+
+
+def test_its_script_has_the_sdk_compile_the_dlc(
+    with_dlc: Path, make_sdk: Callable[..., Path], run_script: Callable[..., Any], tmp_path: Path
+) -> None:
+    place = shutil.copytree(with_dlc, tmp_path / "copy")
+    done = run_script(place / "scripts/build.sh", QAIRT_SDK_ROOT=str(make_sdk("2.51.0.260929", "2.51.0")))
+    assert done.returncode == 0, done.stderr
+    assert (place / "artifacts/model_ctx.bin").is_file()
+    log = (place / "logs/context-binary.log").read_text("utf-8")
+    assert "--model libQnnModelDlc.so --dlc_path artifacts/model.dlc" in log

@@ -65,7 +65,7 @@ def check_chip(carried: Carried) -> Iterator[Found]:
     what="The compiler of this release runs on another kind of machine only, so nothing is compiled here.",
     why="Its wheel is for Windows. An ARM64 backend asks the machine for its chip: on one that is no Snapdragon it was "
     "seen to stop when the device is created.",
-    fix="copy the package to such a machine and run 'python scripts/compile.py' there, then 'deploykit verify' here",
+    fix="copy the package to such a machine, run 'python scripts/compile.py' there, and verify what it made",
     sources=[_ARM64, _WHEELS],
 )
 def check_machine(carried: Carried) -> Iterator[Found]:

@@ -93,10 +93,10 @@ def inside(config, folder):
     return ort.InferenceSession(MODEL, sess_options=settings, providers=[provider], enable_fallback=0)
 
 
-def compile_inside(folder):
+def compile_inside(folder, open_model=inside):
     config = json.loads(Path(OPTIONS).read_text(encoding="utf-8"))
     try:
-        made = inside(config, folder)
+        made = open_model(config, folder)
     except ImportError as error:
         fail("%s; install onnxruntime-qnn==%s" % (error, WHEEL), 5)
     except Exception as error:
