@@ -159,7 +159,6 @@ LATE_ELSEWHERE = {
     ("deploykit.contract.targets", "difflib"): "only an unknown name pays for it",
     ("deploykit.queries.capability_answers", "difflib"): "only an unknown name pays for it",
     ("deploykit.tables.reading", "tomllib"): "plain tables are read without it",
-    ("deploykit.system.environments", "fcntl"): "not on every system",
     ("deploykit_ort_qnn.context_reader", "onnxruntime_qnn"): "an extra of the installation",
     ("deploykit_ort_qnn.session", "onnxruntime_qnn"): "an extra of the installation",
 }

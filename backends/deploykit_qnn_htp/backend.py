@@ -58,11 +58,10 @@ class QnnHtp(QualcommBackend):
         return resolve_target(device, sdk, self.id)
 
     def prepare(self, situation: Situation, kept: Kept) -> Prepared:
-        """Everything the decision needs; nothing of it is shared between targets."""
+        """Everything the decision needs; only what another backend prepares is shared between targets."""
         from deploykit_qnn_htp.prepare import prepare
 
-        del kept
-        return prepare(situation)
+        return prepare(situation, kept)
 
     def plan(self, prepared: Prepared) -> Plan[tuple[Part, ...]]:
         """Decide."""
@@ -77,11 +76,10 @@ class QnnHtp(QualcommBackend):
         return package_files(prepared, plan, templates)
 
     def execute(self, package: Path, prepared: Prepared, plan: Plan[tuple[Part, ...]], aids: Aids) -> Execution:
-        """The tools belong to the user's SDK (``deploykit build``); here only a second opinion, when asked for."""
-        from deploykit_qnn_htp.execution import second_opinion
+        """A lent compiler where the route has one; else the tools are the user's SDK's (``deploykit build``)."""
+        from deploykit_qnn_htp.execution import execute
 
-        del package
-        return second_opinion(prepared, plan, aids)
+        return execute(package, prepared, plan, aids)
 
     def verify(self, package: Path, manifest: Mapping[str, Any]) -> Verification:
         """Judge a package on disk."""
@@ -89,11 +87,11 @@ class QnnHtp(QualcommBackend):
 
         return verify(package, manifest)
 
-    def mixed_support(self, target: Target) -> MixedSupport:
+    def mixed_support(self, target: Target, options: Mapping[str, Any]) -> MixedSupport:
         """Integers everywhere; a float fallback where the architecture has float16."""
-        from deploykit_qnn_htp.planning import mixed_support
+        from deploykit_qnn_htp.mixing import mixed_support
 
-        return mixed_support(target)
+        return mixed_support(target, options)
 
     def probes(self) -> Iterable[Probe]:
         """SDK roots, their tools and Python, the NDK, adb."""

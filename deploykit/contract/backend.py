@@ -250,16 +250,18 @@ AnyBackend: TypeAlias = Backend[Any, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixedSupport:
-    """Which kinds of ways a backend has for a target: ``integer``, ``fallback``, ``segments``.
+    """Which kinds of ways a backend has for a target: ``integer``, ``fallback``, ``segments``, ``direct``.
 
     ``safe`` says that its tools are known to mix float16 and integers well; ``without`` why a kind is missing;
-    ``confidence`` how sure it is that a kind works here, where that is not what the way itself says.
+    ``confidence`` how sure it is that a kind works here, where that is not what the way itself says. ``needs`` are
+    options of the backend's own that a kind stands for: the request has them where a way of that kind wins.
     """
 
     kinds: frozenset[str]
     safe: bool = False
     without: Mapping[str, str] = field(default_factory=dict)
     confidence: Mapping[str, Confidence] = field(default_factory=dict)
+    needs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 def copied_model(situation: Situation, path: str) -> tuple[PackageFile, ...]:

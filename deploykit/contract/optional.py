@@ -48,8 +48,8 @@ class FindsDevices(Protocol):
 class MixesPrecision(Protocol):
     """A backend for which deploykit may rewrite graphs and choose among ways to mix precisions."""
 
-    def mixed_support(self, target: Target) -> MixedSupport:
-        """What there is for this target."""
+    def mixed_support(self, target: Target, options: Mapping[str, Any]) -> MixedSupport:
+        """What there is for this target, under options of the backend's own, checked and by name."""
 
 
 @runtime_checkable

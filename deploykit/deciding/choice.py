@@ -150,7 +150,7 @@ def choose_way(backend: AnyBackend, situation: Situation, kept: Kept, tell: Call
     except DeploykitError as error:
         skipped = error.what + (f" ({error.why})" if error.why else "")
         return Chosen(situation=situation, skipped=skipped, instead=error.next)
-    changed = _changed(situation, explored.winner)
+    changed = _changed(situation, explored.winner, support)
     return Chosen(situation=changed, explored=explored, samples=samples, filled=filled)
 
 
@@ -176,7 +176,7 @@ def _support(backend: AnyBackend, situation: Situation) -> MixedSupport | None:
         return None
     if request.mixed == "fallback" and not request.rewrite:
         return None  # insisted on: there is nothing to choose
-    return backend.mixed_support(situation.target)
+    return backend.mixed_support(situation.target, request.adapter_options)
 
 
 def _has_integers(situation: Situation) -> bool:
@@ -218,10 +218,13 @@ def _explored(situation: Situation, samples: Samples, support: MixedSupport, tel
     return explore(ground, support, mixed=request.mixed, tell=tell)
 
 
-def _changed(situation: Situation, won: Prepared | None) -> Situation:
+def _changed(situation: Situation, won: Prepared | None, support: MixedSupport) -> Situation:
     """The situation that the winner stands for; the same one where nothing is changed."""
     if won is None or won.way.kind == "fallback" or won.way.id == "as-is":
         return situation
+    if won.way.kind == "direct":
+        own = {**situation.request.adapter_options, **support.needs.get("direct", {})}
+        return replace(situation, request=replace(situation.request, adapter_options=own))
     if won.segments:
         return replace(situation, segments=won.segments)
     return replace(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from deploykit.contract.backend import MixedSupport
 from deploykit.deciding.ranking import Choice, Way, choose, choose_unjudged, is_proven
-from deploykit.deciding.ways import Ground, Prepared, as_is, fallback, in_segments, rewritten, simulated
+from deploykit.deciding.ways import Ground, Prepared, as_is, direct, fallback, in_segments, rewritten, simulated
 from deploykit.numerics.judging import Verdict
 
 __all__ = ["Explored", "explore"]
@@ -79,7 +79,7 @@ def _is_meant(way: Way, ground: Ground) -> bool:
     return ground.judge is None and by_habit and way.kind == "integer" and not way.unavailable
 
 
-_KINDS = {"fallback": "fallback", "segments": "segments"}
+_KINDS = {"fallback": "fallback", "segments": "segments", "direct": "direct"}
 
 
 def _order(ground: Ground, support: MixedSupport) -> tuple[str, ...]:
@@ -92,11 +92,13 @@ def _order(ground: Ground, support: MixedSupport) -> tuple[str, ...]:
         sites = ground.has_sites
         first = (*(() if ground.asked and sites else ("as-is",)), *(("rewrite",) if sites else ()))
         return (*first, *further) if judged else first
+    last = ("direct",) if "direct" in support.kinds or "direct" in support.without else ()
     if not judged:
-        return ("fallback", "segments", "rewrite") if ground.prediction.meant else ("rewrite", "fallback", "segments")
+        meant = ("fallback", "segments", "rewrite") if ground.prediction.meant else ("rewrite", "fallback", "segments")
+        return (*meant, *last)
     if support.safe:
-        return ("rewrite", "fallback", *further, "segments")
-    return ("rewrite", *further, "segments", "fallback")
+        return ("rewrite", "fallback", *further, "segments", *last)
+    return ("rewrite", *further, "segments", "fallback", *last)
 
 
 def _builders(ground: Ground, reference: Verdict | None, built: list[Prepared]) -> dict[str, _Build]:
@@ -105,6 +107,7 @@ def _builders(ground: Ground, reference: Verdict | None, built: list[Prepared]) 
         "rewrite": lambda: rewritten(ground, "rewrite", ground.first, 1, None),
         "segments": lambda: in_segments(ground),
         "fallback": lambda: fallback(ground),
+        "direct": lambda: direct(ground, next((item for item in built if item.way.id == "fallback"), None)),
     }
     return ways | {identity: _further(ground, identity, names, how, built) for identity, names, how in _FURTHER}
 

@@ -37,8 +37,9 @@ class Way:
     ``overall_db`` is NaN for a way that was not judged; ``right`` is the judge's word, None where there is none.
 
     ``lost_rows`` is the share of rows behind a TopK that only one side chose: they are not part of the numbers.
-    ``kind`` is ``integer`` (no float16 left), ``fallback`` (the SDK mixes) or ``segments``. ``intrusion`` orders ways
-    by how much of the user's model they change: 0 nothing, 1 rewrites, 2 other outputs, 3 a host tail.
+    ``kind`` is ``integer`` (no float16 left), ``fallback`` (the SDK mixes), ``segments`` or ``direct`` (another
+    compiler than the SDK's takes the mix as it is meant). ``intrusion`` orders ways by how much they change: 0 nothing,
+    1 rewrites or another compiler, 2 other outputs, 3 a host tail.
     """
 
     id: str

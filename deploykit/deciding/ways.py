@@ -34,7 +34,7 @@ from deploykit.rewrites.contract import load_transform
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-__all__ = ["Ground", "Prepared", "as_is", "fallback", "in_segments", "rewritten", "simulated"]
+__all__ = ["Ground", "Prepared", "as_is", "direct", "fallback", "in_segments", "rewritten", "simulated"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -234,6 +234,15 @@ def fallback(ground: Ground) -> Prepared:
         **_numbers(verdict),
     )
     return Prepared(way=way, model=ground.model, encodings=stated, facts=ground.facts, verdict=verdict)
+
+
+def direct(ground: Ground, mixed: Prepared | None) -> Prepared:
+    """Without the SDK's converters: a compiler takes each tensor as it is meant. ``mixed`` is the ``fallback`` way.
+
+    The two compute the same; they differ in who has to understand what is meant.
+    """
+    made = fallback(ground) if mixed is None else mixed
+    return replace(made, way=replace(made.way, id="direct", kind="direct", intrusion=1))
 
 
 def in_segments(ground: Ground) -> Prepared:

@@ -15,6 +15,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from deploykit.errors import ToolError
+from deploykit.system.platforms import hold, on_disk, python_of, sites_of
 from deploykit.system.processes import Completed, run
 from deploykit.system.specs import Stage, ToolchainSpec
 
@@ -69,7 +70,7 @@ class Environment:
     @property
     def python(self) -> Path:
         """The interpreter inside."""
-        return self.path / "venv" / "bin" / "python"
+        return python_of(self.path / "venv")
 
     @property
     def variables(self) -> dict[str, str]:
@@ -165,7 +166,7 @@ class Environment:
     def _installed_packages(self) -> set[str]:
         from importlib.metadata import distributions
 
-        sites = [str(path) for path in (self.path / "venv" / "lib").glob("python3*/site-packages")]
+        sites = [str(path) for path in sites_of(self.path / "venv")]
         return {canonicalize_name(found.name) for found in distributions(path=sites)}
 
 
@@ -177,12 +178,10 @@ def environment_of(spec: ToolchainSpec) -> Environment:
 @contextlib.contextmanager
 def locked(path: Path, spec: ToolchainSpec) -> Iterator[None]:
     """Hold the lock of one environment; the system frees it when the process ends, however that happens."""
-    import fcntl
-
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _lock_file(path).open("w") as handle:
+    with _lock_file(path).open("w") as handle, contextlib.ExitStack() as held:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held.enter_context(hold(handle, shared=False))
         except BlockingIOError:
             raise ToolError(f"{spec.id} is being installed or removed by another process", next="wait for it") from None
         yield
@@ -190,16 +189,13 @@ def locked(path: Path, spec: ToolchainSpec) -> Iterator[None]:
 
 def is_locked(path: Path) -> bool:
     """True while some process holds the lock of the environment at ``path``."""
-    import fcntl
-
     try:
-        with _lock_file(path).open("r") as handle:
-            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        with _lock_file(path).open("r") as handle, hold(handle, shared=True):
+            return False
     except BlockingIOError:
         return True
     except OSError:
         return False
-    return False
 
 
 def _lock_file(path: Path) -> Path:
@@ -217,5 +213,5 @@ def _size_mb(path: Path) -> int:
     for folder, _, names in os.walk(path):
         for name in names:
             with contextlib.suppress(OSError):
-                total += os.lstat(os.path.join(folder, name)).st_blocks * 512  # noqa: PTH118 (tens of thousands of files)
+                total += on_disk(os.lstat(os.path.join(folder, name)))  # noqa: PTH118 (tens of thousands of files)
     return total // 2**20

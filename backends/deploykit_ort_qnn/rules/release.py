@@ -8,6 +8,7 @@ from deploykit.encodings.values import Lpbq
 from deploykit.findings import SubjectKind
 from deploykit.findings.rules import Found, Registry
 from deploykit_ort_qnn.prepare import Draft
+from deploykit_qualcomm.carriers import forms_of
 
 __all__ = ["RULES"]
 
@@ -27,7 +28,7 @@ RULES: Registry[Draft] = Registry("ort-qnn release")
 )
 def check_blocks_in_release(draft: Draft) -> Iterator[Found]:
     """Per-block and LPBQ weights where the wheel's row says that they are not taken."""
-    if draft.prepared is None or "block-weights" not in draft.wheel.refuses:
+    if draft.prepared is None or "block-weights" not in forms_of(draft.wheel).refuses:
         return
     for entry in draft.prepared.encodings:
         if entry.value.granularity == "per-block" or isinstance(entry.value, Lpbq):
