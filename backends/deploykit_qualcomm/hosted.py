@@ -22,6 +22,7 @@ _UNSUPPORTED = "Unsupported nodes in QNN EP"
 _NODE = re.compile(r"\{ name: (.*?), type: (\w+) \}")
 _REASON = re.compile(r"Node name: (?P<name>.*?) Node index: \d+\s+REASON : \S+:\d+ \S+ (?P<why>.*)", re.DOTALL)
 _VALIDATION = re.compile(r"failed for node `(?P<name>[^`]+)` of type `(?P<op>\w+)` with error code (?P<code>\d+)")
+_SAID = re.compile(r"the backend says of `(?P<name>[^`]+)`: (?P<text>.*)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,10 +61,12 @@ def ask_runner(
     place: Path,
     timeout: float,
     on_line: Callable[[str], None] | None = None,
+    variables: Mapping[str, str] | None = None,
 ) -> Answer:
     """Work off a request whose paths are relative to ``cwd``; its file is written to ``place``, a folder inside.
 
-    Raises ToolError when the toolchain is not ready or Wine is gone; a crash or a time-out is an answer.
+    ``variables`` are set beside those of the toolchain. Raises ToolError when the toolchain is not ready or Wine is
+    gone; a crash or a time-out is an answer.
     """
     environment = environment_of(spec)
     environment.require()
@@ -78,7 +81,7 @@ def ask_runner(
         if on_line is not None:
             on_line(line)
 
-    done = run(argv, cwd=cwd, env=environment.variables, timeout=timeout, on_line=hear)
+    done = run(argv, cwd=cwd, env={**environment.variables, **(variables or {})}, timeout=timeout, on_line=hear)
     return read_answer(lines, done)
 
 
@@ -119,14 +122,15 @@ def _event(line: str) -> dict[str, Any] | None:
 
 def read_refusals(log: Iterable[str]) -> tuple[Refusal, ...]:
     """The nodes that the provider's log names as unsupported, with the backend's answer or the provider's reason."""
-    types, answers, reasons = dict[str, str](), dict[str, str](), dict[str, str]()
+    types, answers, reasons, said = dict[str, str](), dict[str, str](), dict[str, str](), dict[str, str]()
     for line in log:
         if _UNSUPPORTED in line:
             types |= {name: kind for name, kind in _NODE.findall(line) if name not in types}
         if found := _VALIDATION.search(line):
             answers.setdefault(found["name"], f"the backend answers {found['code']} to {found['op']}")
+        elif found := _SAID.fullmatch(line):
+            said.setdefault(found["name"], f": {found['text']}")
         elif found := _REASON.search(line):
             reasons.setdefault(found["name"], found["why"].strip())
-    return tuple(
-        Refusal(name=name, type=kind, why=answers.get(name) or reasons.get(name, "")) for name, kind in types.items()
-    )
+    whys = {**reasons, **{name: answer + said.get(name, "") for name, answer in answers.items()}}
+    return tuple(Refusal(name=name, type=kind, why=whys.get(name, "")) for name, kind in types.items())

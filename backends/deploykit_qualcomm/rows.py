@@ -193,8 +193,8 @@ class WheelHost:
 class Wheel:
     """One onnxruntime-qnn wheel: the QAIRT inside, the form of its provider, and where its compiler runs.
 
-    ``loadable`` is False where ONNX Runtime is inside the Python module only. ``onnxruntime`` are the versions a plugin
-    was tried with, ``onnxruntime_api`` the number of the C API of a wheel that brings its own. ``refuses`` are forms
+    ``loadable`` is False where ONNX Runtime is inside the Python module only; then ``asked_by`` is the wheel whose
+    provider asks this backend, where that was seen to work. ``onnxruntime`` are the versions a plugin was tried with, ``onnxruntime_api`` the number of the C API of a wheel that brings its own. ``refuses`` are forms
     that are written for other releases and that this provider does not take, ``lacks`` operators that it does not have.
     """
 
@@ -207,9 +207,10 @@ class Wheel:
     qnn_api: str = ""
     htp_api: str = ""
     loadable: bool = True
+    asked_by: str = ""
     onnxruntime_api: int = 0
     refuses: tuple[Literal["symmetric-int16", "block-weights"], ...] = ()
-    lacks: tuple[Literal["isnan", "mod"], ...] = ()
+    lacks: tuple[Literal["channel-bias", "isnan", "mod"], ...] = ()
     onnxruntime: tuple[WheelPair, ...] = ()
     host: tuple[WheelHost, ...] = ()
 

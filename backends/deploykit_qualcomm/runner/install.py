@@ -2,6 +2,7 @@
 
     python install.py libraries WHEEL FOLDER      the libraries, by pip, with the hash of the table
     python install.py runner ZIGLANG FOLDER       the runner and what Wine lacks, compiled by that version of ziglang
+    python install.py relay ZIGLANG FOLDER        those and the recorder, which takes the place of the provider's backend
     python install.py wine WINE FOLDER            Wine's own folder, and one start of the runner in it
 
 It runs in an environment that has nothing but pip, so it imports nothing of deploykit. Exit status 1 says why.
@@ -18,12 +19,14 @@ import tomllib
 import zipfile
 from pathlib import Path
 
-__all__ = ["libraries", "main", "runner", "wine"]
+__all__ = ["libraries", "main", "relay", "runner", "wine"]
 
 HERE = Path(__file__).resolve().parent
 TABLE = HERE.parent / "data" / "wheels.toml"
-WANTED = re.compile(r"onnxruntime/(capi/)?([^/]+\.dll|[^/]*LICENSE[^/]*\.pdf)")
+WANTED = re.compile(r"onnxruntime/(capi/)?([^/]+\.dll|[^/]*(?i:license)[^/]*\.pdf)")
 PROGRAMS = {"runner.exe": ("runner.c", "json.c", "npy.c"), "dxcore.dll": ("dxcore.c",)}
+RECORDER = ("recorder.c", "record_writing.c", "json.c", "platform.c")
+RELAY = {**PROGRAMS, "QnnHtp.dll": RECORDER}
 FLAGS = ("-O2", "-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow", "-Werror", "-s")
 DEADLINE = 1200.0
 START = 180.0
@@ -51,11 +54,21 @@ def libraries(version: str, folder: Path) -> None:
 
 
 def runner(ziglang: str, folder: Path) -> None:
+    """Compile the runner and what it needs for Windows x86-64."""
+    compiled(ziglang, folder, PROGRAMS)
+
+
+def relay(ziglang: str, folder: Path) -> None:
+    """The same, and the recorder under the name of the backend: it hands over to the one in the folder ``target``."""
+    compiled(ziglang, folder, RELAY)
+
+
+def compiled(ziglang: str, folder: Path, programs: dict[str, tuple[str, ...]]) -> None:
     """Compile for Windows; the compiler, half a gigabyte, is gone afterwards."""
     with tempfile.TemporaryDirectory(dir=folder.parent) as place:
         pip("install", "--no-deps", "--target", place, f"ziglang=={ziglang}")
         caches = {"ZIG_GLOBAL_CACHE_DIR": f"{place}/global", "ZIG_LOCAL_CACHE_DIR": f"{place}/local"}
-        for name, sources in PROGRAMS.items():
+        for name, sources in programs.items():
             made = Path(place, name)
             shared = ("-shared",) if made.suffix == ".dll" else ()
             words = (*FLAGS, *shared, "-o", str(made), *(str(HERE / source) for source in sources))
@@ -80,7 +93,7 @@ def wine(program: str, folder: Path) -> None:
 
 def main(step: str, what: str, folder: str) -> None:
     """Do one step."""
-    {"libraries": libraries, "runner": runner, "wine": wine}[step](what, Path(folder))
+    {"libraries": libraries, "runner": runner, "relay": relay, "wine": wine}[step](what, Path(folder))
 
 
 if __name__ == "__main__":
