@@ -54,7 +54,7 @@ class Host(Protocol):
 class ToolchainHost:
     """The compiler of a Windows wheel, run by the runner of its toolchain.
 
-    Where another wheel's provider asks this backend, what it asked is recorded, and the log has the backend's own words.
+    Where another wheel's provider asks this backend, that is recorded, and the log has the backend's own words.
     """
 
     wheel: Wheel

@@ -6,6 +6,7 @@ Each form is equal to what it replaces for every value that can occur. It knows 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from onnx import NodeProto, TensorProto, helper
@@ -16,6 +17,7 @@ from deploykit.graph.intervals import ANYTHING, graph_bounds
 from deploykit.graph.nodes import label
 from deploykit.graph.shape_inference import infer
 from deploykit.quantization.entries import keep_entries
+from deploykit_ort_qnn.channel_biases import channel_biases
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -25,6 +27,7 @@ __all__ = ["older_forms"]
 _REASONS = {
     "mod": "this provider has no Mod: of what is never negative the remainder is a - (a / b) * b, in int32",
     "isnan": "this provider has no IsNaN: what lies on an integer grid is never NaN",
+    "channel-bias": "this FullyConnected takes no bias with a scale per channel: a 1x1 Conv, which is the same, does",
 }
 
 
@@ -40,6 +43,11 @@ def older_forms(
         names = change(graph, encodings) if name in lacks else ()
         if names:
             done[f"without-{name}"] = _REASONS[name], names
+    if "channel-bias" in lacks:
+        names, made = channel_biases(graph, encodings)
+        encodings = replace(encodings, entries={**encodings.entries, **made})
+        if names:
+            done["without-channel-bias"] = _REASONS["channel-bias"], names
     kept = keep_entries(encodings, graph)
     assert kept is not None
     return (graph.model, kept, done) if done else (model, encodings, done)

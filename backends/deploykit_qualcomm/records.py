@@ -75,7 +75,7 @@ def read_verdicts(calls: Iterable[Mapping[str, Any]]) -> tuple[Verdict, ...]:
 
 
 def refusal_lines(verdicts: Iterable[Verdict]) -> tuple[str, ...]:
-    """A line per refused node with the first thing that the backend said of it, its reason: the others follow from it."""
+    """A line per refused node with what the backend said first of it: the reason, from which the rest follows."""
     return tuple(
         f"the backend says of `{verdict.node}`: {verdict.said[0].removeprefix('QnnDsp <E> ')}"
         for verdict in verdicts

@@ -194,8 +194,9 @@ class Wheel:
     """One onnxruntime-qnn wheel: the QAIRT inside, the form of its provider, and where its compiler runs.
 
     ``loadable`` is False where ONNX Runtime is inside the Python module only; then ``asked_by`` is the wheel whose
-    provider asks this backend, where that was seen to work. ``onnxruntime`` are the versions a plugin was tried with, ``onnxruntime_api`` the number of the C API of a wheel that brings its own. ``refuses`` are forms
-    that are written for other releases and that this provider does not take, ``lacks`` operators that it does not have.
+    provider asks this backend, where that was seen to work. ``onnxruntime`` are the versions a plugin was tried with,
+    ``onnxruntime_api`` the number of the C API of a wheel that brings its own. ``refuses`` are forms that are written
+    for other releases and that this provider does not take, ``lacks`` operators and forms that it does not have.
     """
 
     version: str

@@ -2,7 +2,7 @@
 
     python install.py libraries WHEEL FOLDER      the libraries, by pip, with the hash of the table
     python install.py runner ZIGLANG FOLDER       the runner and what Wine lacks, compiled by that version of ziglang
-    python install.py relay ZIGLANG FOLDER        those and the recorder, which takes the place of the provider's backend
+    python install.py relay ZIGLANG FOLDER        those and the recorder, in the place of the backend
     python install.py wine WINE FOLDER            Wine's own folder, and one start of the runner in it
 
 It runs in an environment that has nothing but pip, so it imports nothing of deploykit. Exit status 1 says why.
