@@ -6,6 +6,7 @@ no version.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -44,9 +45,9 @@ def channel_biases(graph: GraphCopy, encodings: EncodingSet) -> tuple[tuple[str,
         value = None if layer is None else _channel_value(encodings, layer)
         if layer is None or value is None:
             continue
-        dims = [shapes.get(name, ()) for name in (layer.source, layer.output)]
+        dims = [_known(shapes.get(name, ())) for name in (layer.source, layer.output)]
         sides = [encodings.get(name) for name in (layer.source, layer.output)]
-        if not all(_known(shape) for shape in dims) or not all(_on_grid(side) for side in sides):
+        if not all(dims) or not all(_on_grid(side) for side in sides):
             continue
         nodes, made = _conv(graph, layer, *dims)
         new[graph.index_of(layer.nodes[-1])] = nodes
@@ -109,8 +110,10 @@ def _channel_value(encodings: EncodingSet, layer: _Layer) -> Affine | None:
     return replace(value, scale=flat[0], zero_point=flat[1], axis=0) if value.axis == layer.channel else None
 
 
-def _known(shape: Any) -> bool:
-    return len(shape) >= 2 and all(isinstance(side, int) for side in shape)
+def _known(shape: Sequence[int | None]) -> tuple[int, ...]:
+    """The shape, () where a side of it is not known."""
+    sides = tuple(side for side in shape if side is not None)
+    return sides if len(sides) == len(shape) >= 2 else ()
 
 
 def _on_grid(entry: Encoding | None) -> bool:

@@ -43,11 +43,10 @@ def older_forms(
         names = change(graph, encodings) if name in lacks else ()
         if names:
             done[f"without-{name}"] = _REASONS[name], names
-    if "channel-bias" in lacks:
-        names, made = channel_biases(graph, encodings)
+    names, made = channel_biases(graph, encodings) if "channel-bias" in lacks else ((), {})
+    if names:
         encodings = replace(encodings, entries={**encodings.entries, **made})
-        if names:
-            done["without-channel-bias"] = _REASONS["channel-bias"], names
+        done["without-channel-bias"] = _REASONS["channel-bias"], names
     kept = keep_entries(encodings, graph)
     assert kept is not None
     return (graph.model, kept, done) if done else (model, encodings, done)

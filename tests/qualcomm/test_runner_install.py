@@ -10,6 +10,7 @@ from types import ModuleType
 import pytest
 
 from deploykit_qualcomm.tables import DATA, tables
+from deploykit_qualcomm.toolchains import qualcomm_toolchains
 
 RUNNER = DATA.parent / "runner"
 
@@ -51,5 +52,16 @@ def test_a_wheel_for_another_machine_is_not_installed(program: ModuleType, tmp_p
 
 
 def test_every_source_of_a_program_is_there(program: ModuleType) -> None:
-    for sources in program.PROGRAMS.values():
+    for sources in program.RELAY.values():
         assert all((RUNNER / source).is_file() for source in sources)
+
+
+def test_a_change_of_any_source_makes_the_toolchain_install_again() -> None:
+    headers = {path.name for path in RUNNER.glob("*.h")}
+    for spec in qualcomm_toolchains("ort-qnn"):
+        for stage in spec.stages:
+            named = {Path(name).name for name in stage.inputs}
+            for source in (name for name in named if name.endswith(".c")):
+                text = RUNNER.joinpath(source).read_text("utf-8")
+                needed = {header for header in headers if f'#include "{header}"' in text}
+                assert stage.id != "runner" or needed <= named, source
