@@ -15,7 +15,7 @@ from typing import Any
 from deploykit.system import ToolchainSpec, environment_of
 from deploykit.system.processes import Completed, run
 
-__all__ = ["Answer", "Refusal", "ask_runner", "read_answer", "read_refusals"]
+__all__ = ["Answer", "Refusal", "ask_runner", "read_answer", "read_event", "read_refusals"]
 
 _EVENT = '{"event":'
 _UNSUPPORTED = "Unsupported nodes in QNN EP"
@@ -89,7 +89,7 @@ def read_answer(lines: Iterable[str], done: Completed | None = None) -> Answer:
     """The events of a run. A damaged or missing last event, or a failure in between, makes it an error."""
     log, failures, runtime, ended, crash = list[str](), list[str](), "", False, ""
     for line in lines:
-        event = _event(line)
+        event = read_event(line)
         if event is None:
             if line.strip():
                 log.append(line.strip())
@@ -109,7 +109,7 @@ def read_answer(lines: Iterable[str], done: Completed | None = None) -> Answer:
     return Answer(error=error, log=tuple(log), runtime=runtime, crashed=bool(crash) or not ended, done=done)
 
 
-def _event(line: str) -> dict[str, Any] | None:
+def read_event(line: str) -> dict[str, Any] | None:
     """One event, None for a line of a library and for an event that was cut or mixed with other output."""
     if not line.startswith(_EVENT):
         return None
