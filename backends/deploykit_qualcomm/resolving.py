@@ -79,7 +79,8 @@ def _match(request: str, wanted: Version, shelf: Tables, uses_tools: bool) -> tu
             return _with_rows(request, _preferred(series, shelf, uses_tools), shelf), "series"
     exact = Version(".".join(map(str, release[:3])))
     for version in shelf.versions:
-        if Version(version) == exact:
+        # A release of which only the name is known answers nothing about tools; a provider asks nothing about them.
+        if Version(version) == exact and (uses_tools or shelf.file(version).extends):
             return _with_rows(request, version, shelf), _build_match(wanted, version, shelf)
     return _between(request, wanted, shelf, uses_tools)
 
