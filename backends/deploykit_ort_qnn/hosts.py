@@ -14,6 +14,7 @@ from deploykit.system import ToolchainSpec, environment_of
 from deploykit.system.processes import Completed
 from deploykit_qualcomm.hosted import ask_runner
 from deploykit_qualcomm.hosts import host_toolchain
+from deploykit_qualcomm.records import RECORD, read_calls, read_verdicts, refusal_lines
 from deploykit_qualcomm.rows import Wheel
 
 __all__ = ["Host", "ToolchainHost", "Work", "toolchain_host"]
@@ -51,20 +52,24 @@ class Host(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolchainHost:
-    """The compiler of a Windows wheel, run by the runner of its toolchain."""
+    """The compiler of a Windows wheel, run by the runner of its toolchain.
+
+    Where another wheel's provider asks this backend, that is recorded, and the log has the backend's own words.
+    """
 
     wheel: Wheel
     spec: ToolchainSpec
 
     @property
     def identity(self) -> Mapping[str, str]:
-        """``wheel``, ``qairt`` and ``onnxruntime``: such a wheel brings its own ONNX Runtime, of the same version."""
-        return {"wheel": self.wheel.version, "qairt": self.wheel.sdk, "onnxruntime": self.wheel.version}
+        """``wheel``, ``qairt`` and ``onnxruntime``: that of the provider's own wheel, which has the same version."""
+        provider = self.wheel.asked_by or self.wheel.version
+        return {"wheel": self.wheel.version, "qairt": self.wheel.sdk, "onnxruntime": provider}
 
     @property
     def where(self) -> str:
-        """Under what it runs."""
-        return " under Wine"
+        """Under what it runs, and whose provider asks it."""
+        return f" under Wine, asked by {self.wheel.asked_by}" if self.wheel.asked_by else " under Wine"
 
     def compile(
         self,
@@ -92,13 +97,17 @@ class ToolchainHost:
             "optimization": _LEVELS[request["optimization"]],
             "log_severity": _WITH_REASONS,
         }
-        answer = ask_runner(self.spec, asked, cwd=root, place=scratch, timeout=timeout)
+        record = scratch / "record"
+        record.mkdir()
+        variables = {RECORD: record.relative_to(root).as_posix()} if self.wheel.asked_by else {}
+        answer = ask_runner(self.spec, asked, cwd=root, place=scratch, timeout=timeout, variables=variables)
         assert answer.done is not None
+        log = (*answer.log, *_said(record))
         if answer.done.timed_out or answer.crashed:
-            return answer.done, None, answer.log
+            return answer.done, None, log
         if not answer.ok:
-            return answer.done, {"ok": False, "error": answer.error.splitlines()[0]}, answer.log
-        return answer.done, {"ok": True, "cpu_nodes": _cpu_nodes(root / request["context"])}, answer.log
+            return answer.done, {"ok": False, "error": answer.error.splitlines()[0]}, log
+        return answer.done, {"ok": True, "cpu_nodes": _cpu_nodes(root / request["context"])}, log
 
 
 def toolchain_host(wheel: Wheel) -> ToolchainHost | None:
@@ -107,6 +116,13 @@ def toolchain_host(wheel: Wheel) -> ToolchainHost | None:
     if spec is None or environment_of(spec).state(with_size=False).state != "ready":
         return None
     return ToolchainHost(wheel=wheel, spec=spec)
+
+
+def _said(record: Path) -> tuple[str, ...]:
+    """What the backend says of the nodes that it refuses, nothing where nothing was recorded."""
+    if not (record / "record.jsonl").is_file():
+        return ()
+    return refusal_lines(read_verdicts(read_calls(record)))
 
 
 def _cpu_nodes(context: Path) -> list[dict[str, str]]:
