@@ -133,7 +133,7 @@ def test_a_classifier_becomes_vint8(make: Make, default: Environment, tmp_path: 
 
 
 def test_the_detector_is_dead_in_vint8_and_the_proposed_way_out_cures_it(make: Make, default: Environment) -> None:
-    whole = make(out="whole")
+    whole = make(out="whole", adapter_options={"exclude_nothing": True})
     assert codes(whole) == {"DK601"}
     assert whole.exit_status == 1
     (dead,) = [finding for finding in whole.findings if finding.code == "DK601"]
@@ -165,7 +165,7 @@ def test_the_same_request_gives_the_same_package(make: Make, default: Environmen
 def test_packages_equal_the_fixtures_byte_for_byte(make: Make, newest: Environment) -> None:
     newest.require()
     options = (("quark", "0.13"),)
-    whole = make(out="whole", options=options)
+    whole = make(out="whole", options=options, adapter_options={"exclude_nothing": True})
     mixed = make(out="mixed", precision="mixed", options=options, adapter_options={"exclude_subgraph": (POST,)})
     assert whole.package is not None and mixed.package is not None
     assert (whole.package / "artifacts/fp32_vint8.onnx").read_bytes() == (DATA / "vint8.onnx").read_bytes()
@@ -202,7 +202,8 @@ def test_a_float16_source_goes_through_shapeshifter(
     for value in (*model.graph.input, *model.graph.output):
         value.type.tensor_type.elem_type = TensorProto.FLOAT16
     onnx.save(model, tmp_path / "half.onnx")
-    packaged = make(tmp_path / "half.onnx", options=(("quark", quark),))
+    whole = {"exclude_nothing": True}
+    packaged = make(tmp_path / "half.onnx", options=(("quark", quark),), adapter_options=whole)
     assert codes(packaged) == {"DK601"}
     assert packaged.package is not None
     assert way in json.loads((packaged.package / "config/quantize.json").read_text())
