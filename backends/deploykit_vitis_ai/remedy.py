@@ -100,8 +100,8 @@ def _trial(facts: GraphFacts, part: FloatPart, before: Verdict, after: Verdict, 
     return Trial(
         words=part.words,
         nodes=part.names,
-        before=_words(before),
-        after=_words(after),
+        before=before.described,
+        after=after.described,
         kept=kept,
         of_nodes=len(inside) / len(facts.nodes),
         of_values=_values(facts, inside) / max(_values(facts, range(len(facts.nodes))), 1),
@@ -112,13 +112,6 @@ def _values(facts: GraphFacts, nodes: Iterable[int]) -> int:
     """How many numbers these nodes compute, as far as shapes are known."""
     made = [facts.tensors[name].shape for index in nodes for name in facts.nodes[index].outputs if name]
     return sum(math.prod(dim for dim in shape if isinstance(dim, int)) for shape in made if shape is not None)
-
-
-def _words(verdict: Verdict) -> str:
-    """What is left of the outputs."""
-    right = {True: "right", False: "wrong", None: "not judged"}[verdict.right]
-    lost = f"{1 - verdict.kept:.1%} of the detections lost, " if verdict.kept is not None else ""
-    return f"{right}, {lost}{verdict.overall_db:.1f} dB"
 
 
 def _instead(draft: Draft, part: FloatPart, trials: tuple[Trial, ...]) -> Instead:

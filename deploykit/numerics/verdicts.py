@@ -153,6 +153,13 @@ class Verdict:
         lost = [number.value for number in self.numbers if number.limit.measure is Measure.LOST]
         return 1 - max(lost) if lost else None
 
+    @property
+    def described(self) -> str:
+        """In a few words: right or wrong, the share of detections lost where there are any, and the noise."""
+        right = {True: "right", False: "wrong", None: "not judged"}[self.right]
+        lost = "" if self.kept is None else f"{1 - self.kept:.1%} of the detections lost, "
+        return f"{right}, {lost}{self.overall_db:.1f} dB"
+
     def is_better_than(self, other: Verdict) -> bool:
         """True where this one is right and the other not, else where it keeps clearly more detections, else by noise.
 
