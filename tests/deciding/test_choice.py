@@ -125,13 +125,8 @@ def with_opinion() -> Chosen:
 
 def with_wider_end() -> Chosen:
     """As if the end of the model had got wider grids."""
-    end = PostProcessing(
-        nodes=frozenset({3}),
-        heads=frozenset(),
-        starts=("n",),
-        ends=("n",),
-        hurts=(Hurt(node="n", harm=Harm.UNLIKE, parts=()),),
-    )
+    hurt = Hurt(node="n", harm=Harm.UNLIKE, parts=())
+    end = PostProcessing(nodes=frozenset({3}), heads=frozenset(), starts=("n",), ends=("n",), hurts=(hurt,))
     return _changed(chosen(W8A16), end=end, widened=("t",))
 
 

@@ -142,7 +142,7 @@ EXPECTED = {
     "cnn/w8a8.v2.0.0": {"DK103"},
     "vit/w8a8.v0.6.1": set(),
     "vit/w8a8-actsigned.v2.0.0": {"DK103"},
-    "detr/w8a8.v1.0.0": {"DK104"},
+    "detr/w8a8.v1.0.0": {"DK104", "DK250"},
     "detr/fp16.v1.0.0": set(),
     "detr/fp16.v2.0.0": {"DK103"},
     "detr/w8a8-int16mix.v1.0.0": {"DK104", "DK111"},

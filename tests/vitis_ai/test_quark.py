@@ -152,7 +152,7 @@ def test_the_detector_is_dead_in_vint8_and_the_proposed_way_out_cures_it(make: M
 def test_the_same_request_gives_the_same_package(make: Make, default: Environment, tmp_path: Path) -> None:
     default.require()
     for out in ("a", "b"):
-        make(out=out)
+        make(out=out, adapter_options={"exclude_nothing": True})
     files = [
         {p.relative_to(tmp_path / o): p.read_bytes() for p in (tmp_path / o).rglob("*") if p.is_file()} for o in "ab"
     ]
@@ -175,7 +175,8 @@ def test_packages_equal_the_fixtures_byte_for_byte(make: Make, newest: Environme
 @pytest.mark.parametrize(("target", "precision"), [("phoenix", "xint8"), ("strix", "a8w8"), ("krackan", "a16w8")])
 def test_ryzen_ai_formats(make: Make, newest: Environment, target: str, precision: str) -> None:
     newest.require()
-    packaged = make(target=target, precision=precision, options=(("quark", "0.13"),))
+    whole = {"exclude_nothing": True}
+    packaged = make(target=target, precision=precision, options=(("quark", "0.13"),), adapter_options=whole)
     assert codes(packaged) <= {"DK601"}, "the detector's scores may die, nothing else"
     assert packaged.package is not None
     report = verify(packaged.package)
