@@ -1,4 +1,4 @@
-"""8-bit detectors whose ends got 16-bit grids, on the real compiler and emulator: what is kept in simulation is kept."""
+"""8-bit detectors whose ends got 16-bit grids, on the real compiler and emulator: they see what the float ones see."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from sample_models.finished_detectors import DETECTORS, count_kept, scenes
-from sample_models.min_max import min_max_encodings
 
 from deploykit.contract.backend import Request
 from deploykit.contract.status import Compiled, Right
 from deploykit.deciding.pipeline import Packaged, make_package
 from deploykit.encodings.writing import write_encodings
 from deploykit.numerics.sessions import Session
+from sample_models.finished_detectors import DETECTORS, count_kept, scenes
+from sample_models.min_max import min_max_encodings
 
 pytest.importorskip("onnxruntime_qnn")
 pytestmark = pytest.mark.heavy
