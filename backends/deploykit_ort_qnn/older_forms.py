@@ -36,7 +36,7 @@ _REASONS = {
     "allowzero": "this provider refuses a Reshape with allowzero; without a zero in its shape the two are the same",
     "reciprocal": "this provider has no Reciprocal: it divides one by the value",
     "bool-gather": "this compiler refuses a Gather of truth values (code 3110): they are gathered as int32",
-    "sigmoid-before-linear": "code of a Sigmoid between a sum or product and a linear layer dies; on one row it does not",
+    "sigmoid-before-linear": "a Sigmoid between a sum or product and a linear layer dies; on one row it does not",
     "hardsigmoid-range": "a 16-bit HardSigmoid is right on the grid from 0 to 1 only (6 to 26 dB on any other)",
     "asymmetric-operand": "a stored 16-bit operand of a MatMul is taken with its 0 in the middle only (code 3110)",
 }

@@ -152,10 +152,14 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instead:
-    """Another request for the same model, seen to get over what an execution failed at, and how in words."""
+    """Another request for the same model, seen to get over what an execution failed at, and how in words.
+
+    ``findings`` are what there is to say about it in the package that it leads to.
+    """
 
     request: Request
     how: str
+    findings: tuple[Finding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -115,10 +115,12 @@ class Chosen:
 
     @property
     def explains(self) -> str:
-        """How the mix of float16 and integers was avoided, in words; "" when it was not."""
+        """How the mix of float16 and integers, or a grid that destroys, was avoided, in words; "" when it was not."""
         if self.situation.segments:
             return f"the graph is cut into {len(self.situation.segments)} segments, and none mixes float16 and integers"
         way = None if self.prepared is None else self.prepared.way
+        if self.prepared is not None and self.prepared.end is not None:
+            return f"{self.prepared.end} get 16-bit grids"
         if way is None or way.kind != "integer" or not way.rewrites:
             done = ", ".join(step.name for step in self.simplified)
             return f"the graph is simplified first ({done})" if done else ""

@@ -59,7 +59,8 @@ def decide(backend: Backend[P, D], given: Situation, kept: Kept, tell: Progress)
     tell("planning")
     chosen = replace(chosen, situation=_with_opinions(backend, chosen.situation, kept, tell))
     prepared, plan = _planned(backend, chosen.situation, kept)
-    changed = chosen.situation.rewritten or chosen.situation.segments
+    has_wider_end = chosen.prepared is not None and chosen.prepared.end is not None
+    changed = chosen.situation.rewritten or chosen.situation.segments or has_wider_end
     core = _core_findings(backend, start.situation, kept)
     avoided: tuple[Finding, ...] = ()
     if changed:

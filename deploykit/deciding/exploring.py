@@ -10,7 +10,18 @@ from dataclasses import dataclass, replace
 
 from deploykit.contract.backend import MixedSupport
 from deploykit.deciding.ranking import Choice, Way, choose, choose_unjudged, is_proven
-from deploykit.deciding.ways import Ground, Prepared, as_is, direct, fallback, in_segments, rewritten, simulated
+from deploykit.deciding.ways import (
+    WIDER_END,
+    Ground,
+    Prepared,
+    as_is,
+    direct,
+    fallback,
+    in_segments,
+    rewritten,
+    simulated,
+    wider_end,
+)
 from deploykit.numerics.judging import Verdict
 
 __all__ = ["Explored", "explore"]
@@ -87,7 +98,7 @@ def _order(ground: Ground, support: MixedSupport) -> tuple[str, ...]:
 
     Without numbers what intrudes more has nothing that speaks for it, and what was meant as float stays float.
     """
-    judged, further = ground.judge is not None, tuple(identity for identity, _, _ in _FURTHER)
+    judged, further = ground.judge is not None, (WIDER_END, *(identity for identity, _, _ in _FURTHER))
     if not ground.prediction.intended:
         sites = ground.has_sites
         first = (*(() if ground.asked and sites else ("as-is",)), *(("rewrite",) if sites else ()))
@@ -105,6 +116,7 @@ def _builders(ground: Ground, reference: Verdict | None, built: list[Prepared]) 
     ways: dict[str, _Build] = {
         "as-is": lambda: as_is(ground, reference),
         "rewrite": lambda: rewritten(ground, "rewrite", ground.first, 1, None),
+        WIDER_END: lambda: wider_end(ground, built[0]) if built and built[0].way.kind == "integer" else None,
         "segments": lambda: in_segments(ground),
         "fallback": lambda: fallback(ground),
         "direct": lambda: direct(ground, next((item for item in built if item.way.id == "fallback"), None)),

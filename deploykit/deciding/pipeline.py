@@ -145,6 +145,7 @@ def _package(
         if execution.instead is not None and not avoided:
             failed = tuple(finding for finding in execution.findings if finding.blocks)
             gone = tuple(finding.with_handled(execution.instead.how) for finding in failed)
+            gone += execution.instead.findings
             changed = replace(given, request=execution.instead.request)
             again = _package(backend, changed, out, kept, force=force, templates=templates, tell=tell, avoided=gone)
             if again.package is not None:

@@ -327,6 +327,32 @@ def check_opinions(chosen: Chosen) -> Iterator[Found]:
     )
 
 
+@RULES.rule(
+    "DK251",
+    "end-in-int16",
+    "info",
+    what="The post-processing inside the model gets 16-bit grids, over the ranges that its entries have.",
+    why="Coordinates, their decoding, and boxes joined with scores need more than 256 steps. Wider tensors take twice "
+    "the memory and more time, and each border to 8 bits costs a conversion; the network itself stays as it was.",
+    fix="nothing to do; keep the grids as they were given with --no-rewrite end-in-int16",
+    sources=("simulated while packaging",),
+)
+def check_wider_end(chosen: Chosen) -> Iterator[Found]:
+    """Which part, how much of the model it is, and what was measured with and without."""
+    won, before = chosen.prepared, chosen.reference
+    if won is None or won.end is None or won.verdict is None or before is None or chosen.samples is None:
+        return
+    harms = ", ".join(won.end.harms)
+    share = len(won.end.nodes) / len(won.facts.nodes)
+    yield Found(
+        kind=SubjectKind.NODE,
+        name=won.end.ends[-1],
+        message=f"{won.end} get 16-bit grids, {len(won.widened)} tensors, {share:.0%} of the nodes ({harms}): "
+        f"{won.verdict.described}; as given {before.described}, on {chosen.samples.described_for_humans}",
+        evidence={**won.end.to_json(), "tensors": list(won.widened)},
+    )
+
+
 def _about(opinions: Iterable[Opinion]) -> str:
     return listed([f"{opinion.code} {opinion.subject}" for opinion in opinions], most=3)
 
