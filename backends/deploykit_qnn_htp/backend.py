@@ -89,6 +89,11 @@ class QnnHtp(QualcommBackend):
 
         return verify(package, manifest)
 
+    def calibrates_itself(self, situation: Situation) -> bool:
+        """Where a route was named, or calibration inside the converter was insisted on."""
+        own = situation.request.adapter_options
+        return own.get("input_list") is True or own.get("route") is not None
+
     def mixed_support(self, target: Target) -> MixedSupport:
         """Integers everywhere; a float fallback where the architecture has float16."""
         from deploykit_qnn_htp.planning import mixed_support

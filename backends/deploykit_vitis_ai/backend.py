@@ -26,6 +26,7 @@ class VitisAiBackend:
     """Versal AI Edge Gen 2 (VAIML) and Ryzen AI, both through ONNX Runtime's VitisAIExecutionProvider."""
 
     id = "vitis-ai"
+    quantizer = "quark"
     summary = "AMD Versal AI Edge Gen 2 and Ryzen AI: Quark recipes, provider options, compile and run scripts"
 
     def devices(self) -> tuple[Device, ...]:
@@ -101,6 +102,11 @@ class VitisAiBackend:
         from deploykit_vitis_ai.execution import execute
 
         return execute(package, prepared, plan, aids)
+
+    def quantized(self, package: Path, manifest: Mapping[str, Any]) -> Path | None:
+        """Quark's model in a package, None where Quark did not run."""
+        made = manifest.get("record", {}).get("quantized_model")
+        return package / made if made else None
 
     def verify(self, package: Path, manifest: Mapping[str, Any]) -> Verification:
         """Judge a package on disk."""

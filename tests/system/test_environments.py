@@ -123,13 +123,29 @@ def test_a_changed_pin_makes_the_stage_unfinished(tiny: ToolchainSpec, tmp_path:
     assert environment_of(changed).state().detail == "unfinished: probe"
 
 
-def test_two_processes_do_not_install_the_same_environment(tiny: ToolchainSpec, root: Path) -> None:
+def test_the_second_of_two_processes_waits_and_finds_the_work_done(
+    tiny: ToolchainSpec, root: Path, tmp_path: Path
+) -> None:
+    """The lock is another process's until the message was shown; then it ends, and the installation goes on."""
     root.mkdir()
+    (tmp_path / "allowed").touch()
+    news: list[str] = []
     with (root / ".tiny-1.0.lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         assert environment_of(tiny).state().state == "installing"
         with pytest.raises(ToolError, match="another process"):
-            install(tiny, silent)
+            environment_of(tiny).path.mkdir()
+            remove(tiny)
+        environment_of(tiny).path.rmdir()
+
+        def show(line: str) -> None:
+            news.append(line)
+            if "waiting" in line:
+                fcntl.flock(held, fcntl.LOCK_UN)
+
+        assert install(tiny, show).state == "ready"
+    assert "another process" in news[0]
+    assert [line for line in news if "waiting" in line] == news[:1]
 
 
 def test_the_compiler_is_looked_for_before_anything_is_made(
