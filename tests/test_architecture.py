@@ -159,7 +159,8 @@ LATE_ELSEWHERE = {
     ("deploykit.contract.targets", "difflib"): "only an unknown name pays for it",
     ("deploykit.queries.capability_answers", "difflib"): "only an unknown name pays for it",
     ("deploykit.tables.reading", "tomllib"): "plain tables are read without it",
-    ("deploykit.system.environments", "fcntl"): "not on every system",
+    ("deploykit.system.locks", "fcntl"): "not on every system",
+    ("deploykit.deciding.quantizing.child", "PIL"): "only a job with images needs it",
     ("deploykit_ort_qnn.context_reader", "onnxruntime_qnn"): "an extra of the installation",
     ("deploykit_ort_qnn.session", "onnxruntime_qnn"): "an extra of the installation",
 }

@@ -97,16 +97,14 @@ AIMET: Quantizer = _Aimet()
 
 
 def configuration(target: Target) -> str:
-    """AIMET's name for what a chip's architecture computes in one kernel; the next older one where it has none."""
+    """AIMET's name for what a chip's architecture computes in one kernel; the next older one where it has none.
+
+    "" for a chip whose architecture is not known or older than all of them.
+    """
     arch = str(target.device.fact("arch") or "")
     number = int(arch[1:]) if arch[1:].isdigit() else 0
     fitting = [known for known in _CONFIGURATIONS if known <= number]
-    if not fitting:
-        raise UsageError(
-            f"{target.device.id}: AIMET has no configuration for its architecture {arch or '(not known)'}",
-            next="name one with --option configuration=htp_v68",
-        )
-    return f"htp_v{fitting[-1]}"
+    return f"htp_v{fitting[-1]}" if fitting else ""
 
 
 def encodings_version(target: Target, *, lpbq: bool = False) -> str:

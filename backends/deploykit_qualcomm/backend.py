@@ -63,11 +63,10 @@ class QualcommBackend:
         return known_errors()
 
     def quantizers(self, target: Target) -> tuple[Quantizer, ...]:
-        """AIMET, for every chip with an HTP."""
-        from deploykit_qualcomm.aimet import AIMET
+        """AIMET, for every chip whose architecture it can simulate."""
+        from deploykit_qualcomm.aimet import AIMET, configuration
 
-        del target
-        return (AIMET,)
+        return (AIMET,) if configuration(target) else ()
 
     def calibrates_itself(self, situation: Situation) -> bool:
         """False: the compiler of a backend takes encodings; a converter that calibrates says otherwise."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -21,6 +20,8 @@ def holding(path: Path, *, waiting: Callable[[], None]) -> Iterator[None]:
 
     ``waiting`` may raise instead, where waiting makes no sense.
     """
+    import fcntl
+
     path.parent.mkdir(parents=True, exist_ok=True)
     with lock_file(path).open("w") as handle:
         try:
@@ -33,6 +34,8 @@ def holding(path: Path, *, waiting: Callable[[], None]) -> Iterator[None]:
 
 def is_held(path: Path) -> bool:
     """True while some process holds the lock of ``path``."""
+    import fcntl
+
     try:
         with lock_file(path).open("r") as handle:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
