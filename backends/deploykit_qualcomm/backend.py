@@ -68,6 +68,10 @@ class QualcommBackend:
 
         return (AIMET,) if configuration(target) else ()
 
+    def wanted_toolchains(self, target: Target) -> tuple[str, ...]:
+        """The quantizers' own; which compiler runs is a question of the SDK's version."""
+        return tuple(one.toolchain for one in self.quantizers(target))
+
     def calibrates_itself(self, situation: Situation) -> bool:
         """False: the compiler of a backend takes encodings; a converter that calibrates says otherwise."""
         del situation

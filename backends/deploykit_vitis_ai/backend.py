@@ -66,6 +66,13 @@ class VitisAiBackend:
 
         return load_toolchains(DATA / "toolchains", backend=self.id)
 
+    def wanted_toolchains(self, target: Target) -> tuple[str, ...]:
+        """The Quark that the target's release takes."""
+        from deploykit_vitis_ai.draft import wanted_toolchain
+        from deploykit_vitis_ai.targets import release_of
+
+        return (wanted_toolchain(release_of(target)),)
+
     def known_errors(self) -> Catalog:
         """Known failures of Quark, of the compiler and of its runtime."""
         from deploykit_vitis_ai.known_errors import known_errors

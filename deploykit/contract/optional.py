@@ -36,6 +36,7 @@ __all__ = [
     "RatesFindings",
     "ReservesCodes",
     "SettlesClaims",
+    "WantsToolchains",
 ]
 
 
@@ -102,6 +103,14 @@ class HasToolchains(Protocol):
 
     def toolchains(self) -> tuple[ToolchainSpec, ...]:
         """The environments this backend's tools need."""
+
+
+@runtime_checkable
+class WantsToolchains(Protocol):
+    """A backend whose targets differ in the version of a tool that they want."""
+
+    def wanted_toolchains(self, target: Target) -> tuple[str, ...]:
+        """What a target wants, each as ``deploykit toolchain install`` takes it, with the version where it counts."""
 
 
 @runtime_checkable
