@@ -58,9 +58,7 @@ def list_() -> None:
 def install_(name: str | None, target: str | None, sdk: str | None, anew: bool) -> None:
     """Install one toolchain; started again after a failure, it goes on where it stopped.
 
-    \b
-    deploykit toolchain install aimet
-    deploykit toolchain install quark --target vek385
+    With --target it is the version that packages for that device use, which need not be the newest.
     """
     spec = _asked(name, target, sdk)
     with progress() as show:

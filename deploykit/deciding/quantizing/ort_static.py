@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-import child
 import onnx
 import onnxruntime
 from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod, QuantFormat, QuantType, quantize_static
+
+from deploykit.deciding.quantizing import child
 
 __all__ = ["main"]
 
@@ -57,8 +58,7 @@ def work(job: child.Job) -> None:
 
 def main() -> int:
     """Run the job in the current folder."""
-    status: int = child.main(work)
-    return status
+    return child.main(work)
 
 
 if __name__ == "__main__":

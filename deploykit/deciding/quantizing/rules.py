@@ -110,7 +110,7 @@ def check_agreement(quantized: Quantized) -> Iterator[Found]:
     "info",
     what="There were too few calibration samples to hold any out.",
     why="Numbers on the samples that the ranges were taken from look better than those on others.",
-    fix="give at least five samples; AIMET and Quark advise some hundreds",
+    fix="give at least five samples; makers of quantizers advise some hundreds",
     sources=("the calibration data",),
 )
 def check_seen(quantized: Quantized) -> Iterator[Found]:

@@ -6,6 +6,7 @@ A job that ended well is not run again, and one that was interrupted keeps its f
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from collections.abc import Mapping
@@ -139,7 +140,8 @@ def save_model(model: ModelProto, path: Path) -> None:
 def _job(picked: Picked, plan: QuantizerJob, folder: Path) -> Job:
     script = f"scripts/{plan.script.name}"
     if picked.environment is None:
-        return Job(title=picked.quantizer.id, folder=folder, argv=(sys.executable, script))
+        known = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        return Job(title=picked.quantizer.id, folder=folder, argv=(sys.executable, script), variables=known)
     environment = picked.environment
     return Job(
         title=picked.quantizer.id,
