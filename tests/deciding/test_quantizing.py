@@ -22,7 +22,7 @@ from deploykit.contract.options import check_options
 from deploykit.contract.plugins import load_backends
 from deploykit.contract.quantizers import QuantizerAsked, QuantizerJob, bits_of
 from deploykit.deciding.quantizing import running
-from deploykit.deciding.quantizing.choosing import Picked, options_of, pick
+from deploykit.deciding.quantizing.choosing import Picked, environment_for, options_of, pick
 from deploykit.deciding.quantizing.embedded import EMBEDDED
 from deploykit.deciding.quantizing.numbers import Numbers
 from deploykit.deciding.quantizing.rules import RULES, Quantized
@@ -313,11 +313,12 @@ def test_a_model_of_an_old_operator_set_is_raised_and_quantized(tmp_path: Path) 
 
 
 def not_installed() -> Environment:
-    """The environment of the quantizer that belongs to the target, in a folder where nothing is."""
+    """The environment of the quantizer that belongs to a target; the rule reads its spec only."""
     backend, target = resolve_target(Request(model=CNN, target="sm8650"))
-    better = pick(backend, target, None, "w8a16").better
-    assert better is not None
-    return better
+    assert isinstance(backend, HasQuantizers)
+    environment = environment_for(backend.quantizers(target)[0])
+    assert environment is not None
+    return environment
 
 
 def quantized(**changes: Any) -> Quantized:

@@ -15,7 +15,7 @@ from deploykit.deciding.quantizing.embedded import EMBEDDED
 from deploykit.errors import DefectError, UsageError
 from deploykit.system import Environment, environment_of, select
 
-__all__ = ["Picked", "options_of", "pick", "quantizers_for"]
+__all__ = ["Picked", "environment_for", "options_of", "pick", "quantizers_for"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -63,7 +63,7 @@ def check_default(quantized: Quantized) -> Iterator[Found]:
     "info",
     what="The encodings of this package were made here from the float model and the calibration data.",
     why="Nobody but this run vouches for them; what they cost stands beside them.",
-    fix="give --encodings to package others",
+    fix="there is nothing to do",
     sources=("the quantizer, run while packaging",),
 )
 def check_quantized(quantized: Quantized) -> Iterator[Found]:
@@ -88,7 +88,7 @@ def check_quantized(quantized: Quantized) -> Iterator[Found]:
     what="The quantizer's own simulation and deploykit's differ on the same encodings.",
     why="What was calibrated is then not what is judged here: an encoding was lost, or one of the two simulates "
     "something else.",
-    fix="compare both outputs with 'deploykit locate', and report it",
+    fix="go by deploykit's number, which is of the files that were written; report it to the quantizer's makers",
     sources=("both simulations, run on the same samples",),
 )
 def check_agreement(quantized: Quantized) -> Iterator[Found]:
