@@ -48,8 +48,10 @@ class QnnHtp(QualcommBackend):
     def compat(self) -> Iterable[CompatRow]:
         """Every row of the SDK tables."""
         from deploykit_qualcomm.compat import compat_rows
+        from deploykit_qualcomm.methods import method_rows
 
-        return compat_rows(self.id)
+        yield from compat_rows(self.id)
+        yield from method_rows(self.id)
 
     def resolve(self, device: Device, sdk: str | None) -> Target:
         """The device under the table that answers for that version."""
