@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from deploykit.contract.plans import Plan
     from deploykit.contract.probes import CheckLine
     from deploykit.deciding.pipeline import Packaged
+    from deploykit.deciding.quantizing.command import Quantization
     from deploykit.diagnosis import Diagnosis
     from deploykit.findings import Finding
     from deploykit.numerics.evaluation import Evaluation
@@ -39,6 +40,7 @@ __all__ = [
     "lpbq",
     "package",
     "plan",
+    "quantize",
     "simulate",
     "targets",
     "verify",
@@ -61,6 +63,7 @@ def package(
     float_tensors: AnyPath | None = None,
     precision: str | None = None,
     calibration: AnyPath | None = None,
+    quantizer: str | None = None,
     inputs: str | Iterable[str] = (),
     mixed: Mixed = "auto",
     rewrite: str | Iterable[str] = (),
@@ -93,6 +96,7 @@ def package(
         float_tensors=float_tensors,
         precision=precision,
         calibration=calibration,
+        quantizer=quantizer,
         inputs=inputs,
         mixed=mixed,
         rewrite=rewrite,
@@ -115,6 +119,7 @@ def plan(
     float_tensors: AnyPath | None = None,
     precision: str | None = None,
     calibration: AnyPath | None = None,
+    quantizer: str | None = None,
     inputs: str | Iterable[str] = (),
     mixed: Mixed = "auto",
     rewrite: str | Iterable[str] = (),
@@ -139,6 +144,7 @@ def plan(
         float_tensors=float_tensors,
         precision=precision,
         calibration=calibration,
+        quantizer=quantizer,
         inputs=inputs,
         mixed=mixed,
         rewrite=rewrite,
@@ -161,6 +167,7 @@ def check(
     float_tensors: AnyPath | None = None,
     precision: str | None = None,
     calibration: AnyPath | None = None,
+    quantizer: str | None = None,
     inputs: str | Iterable[str] = (),
     mixed: Mixed = "auto",
     rewrite: str | Iterable[str] = (),
@@ -184,6 +191,7 @@ def check(
         float_tensors=float_tensors,
         precision=precision,
         calibration=calibration,
+        quantizer=quantizer,
         inputs=inputs,
         mixed=mixed,
         rewrite=rewrite,
@@ -194,6 +202,42 @@ def check(
         options=options,
     )
     return find(request)
+
+
+def quantize(
+    model: AnyPath,
+    *,
+    target: str,
+    calibration: AnyPath,
+    out: AnyPath,
+    precision: str | None = None,
+    quantizer: str | None = None,
+    sdk: str | None = None,
+    backend: str | None = None,
+    options: ConfigKeys = (),
+    time_limit: float | None = None,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> Quantization:
+    """Encodings for a float model, made by ``quantizer`` (default: the best that is installed) on ``calibration``.
+
+    ``options`` are the quantizer's own; ``time_limit`` is in seconds. Raises DeploykitError for what makes no sense,
+    ToolError when the quantizer fails or is not installed.
+    """
+    from deploykit.deciding.quantizing.command import quantize as run
+
+    request = make_request(
+        model,
+        target,
+        own={},
+        backend=backend,
+        sdk=sdk,
+        precision=precision,
+        calibration=calibration,
+        quantizer=quantizer,
+        options=options,
+    )
+    return run(request, Path(out), force=force, timeout=time_limit, progress=progress)
 
 
 def verify(package: AnyPath, *, numerics: bool = False) -> VerifyReport:

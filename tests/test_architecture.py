@@ -159,6 +159,7 @@ LATE_ELSEWHERE = {
     ("deploykit.contract.targets", "difflib"): "only an unknown name pays for it",
     ("deploykit.queries.capability_answers", "difflib"): "only an unknown name pays for it",
     ("deploykit.tables.reading", "tomllib"): "plain tables are read without it",
+    ("deploykit.deciding.quantizing.child", "PIL"): "only a job with images needs it",
     ("deploykit_ort_qnn.context_reader", "onnxruntime_qnn"): "an extra of the installation",
     ("deploykit_ort_qnn.session", "onnxruntime_qnn"): "an extra of the installation",
 }

@@ -48,8 +48,10 @@ class QnnHtp(QualcommBackend):
     def compat(self) -> Iterable[CompatRow]:
         """Every row of the SDK tables."""
         from deploykit_qualcomm.compat import compat_rows
+        from deploykit_qualcomm.methods import method_rows
 
-        return compat_rows(self.id)
+        yield from compat_rows(self.id)
+        yield from method_rows(self.id)
 
     def resolve(self, device: Device, sdk: str | None) -> Target:
         """The device under the table that answers for that version."""
@@ -86,6 +88,11 @@ class QnnHtp(QualcommBackend):
         from deploykit_qnn_htp.verification import verify
 
         return verify(package, manifest)
+
+    def calibrates_itself(self, situation: Situation) -> bool:
+        """Where a route was named, or calibration inside the converter was insisted on."""
+        own = situation.request.adapter_options
+        return own.get("input_list") is True or own.get("route") is not None
 
     def mixed_support(self, target: Target, options: Mapping[str, Any]) -> MixedSupport:
         """Integers everywhere; a float fallback where the architecture has float16."""

@@ -19,7 +19,7 @@ from deploykit_vitis_ai.routes import AS_IS, RouteRow, meant_by, quark_formats, 
 from deploykit_vitis_ai.tables import Fp16Way, Release, fp16_ways
 from deploykit_vitis_ai.targets import release_of
 
-__all__ = ["Draft", "make_draft"]
+__all__ = ["Draft", "make_draft", "wanted_toolchain"]
 
 
 DEFAULT_TOOLCHAIN = "quark==0.13"
@@ -130,6 +130,11 @@ def _found(situation: Situation) -> FloatPart | None:
 def _toolchain(options: ChosenOptions, release: Release | None) -> str:
     if options.quark:
         return f"quark=={options.quark}"
+    return wanted_toolchain(release)
+
+
+def wanted_toolchain(release: Release | None) -> str:
+    """The Quark that belongs to a release; the default where no release says."""
     return (release.toolchain if release is not None else "") or DEFAULT_TOOLCHAIN
 
 

@@ -22,6 +22,7 @@ COMMANDS = {
     "targets": "The device database.",
     "encodings": "Show, check, convert, diff, apply and extract quantization encodings.",
     "lpbq": "Turn block quantization into LPBQ, with the loss per weight.",
+    "quantize": "Encodings for a float model, by a quantizer on calibration data.",
     "simulate": "Quantized inference as the encodings define it, against the float model.",
     "locate": "The first operator at which two executions of a model diverge.",
     "evaluate": "Cosine, L2, PSNR, SSIM, SQNR over two sets of outputs.",

@@ -25,6 +25,7 @@ from deploykit.tables.devices import Device
 
 if TYPE_CHECKING:
     from deploykit.contract.optional import GivesSecondOpinion
+    from deploykit.contract.quantizers import QuantizedModel
     from deploykit.encodings.values import EncodingSet
     from deploykit.graph import Model
     from deploykit.graph.facts import GraphFacts
@@ -67,6 +68,8 @@ class Request:
     float_tensors: Path | None = None
     precision: str | None = None
     calibration: Path | None = None
+    quantizer: str | None = None
+    """Who makes the encodings of a float model; "none" leaves it to the target's own tools."""
     mixed: str = "auto"
     rewrite: tuple[str, ...] = ()
     no_rewrite: tuple[str, ...] = ()
@@ -97,6 +100,8 @@ class Situation:
     """The serialized model that the host runs after the device, when the end was cut off."""
     segments: tuple[Segment, ...] = ()
     """The parts in the order in which they run, when ``model`` is to be cut."""
+    quantized: QuantizedModel | None = None
+    """How the encodings came to be, where they were made here and not given."""
     opinions: Opinions | None = None
     """What a compiler said of findings about this situation, None where there was nothing to ask."""
 

@@ -67,7 +67,8 @@ def decide(backend: Backend[P, D], given: Situation, kept: Kept, tell: Progress)
         avoided = _avoided(_planned(backend, given, kept)[1].findings, plan.findings, chosen)
         avoided += _avoided(_core_findings(backend, given, kept), core, chosen) if start.steps else ()
         core = _rewritten(core, _core_findings(backend, chosen.situation, kept), chosen)
-    found = (*given.target.findings, *core, *CHOICE_RULES.run(chosen), *plan.findings, *avoided)
+    made = () if given.quantized is None else given.quantized.findings
+    found = (*given.target.findings, *made, *core, *CHOICE_RULES.run(chosen), *plan.findings, *avoided)
     if chosen.situation.opinions is not None:
         found = chosen.situation.opinions.applied(found)
     plan = replace(

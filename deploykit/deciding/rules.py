@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from deploykit.contract.opinions import Opinion, OpinionState
 from deploykit.deciding.choice import Chosen
+from deploykit.deciding.quantizing import rules as quantizing_rules
 from deploykit.findings import Severity, SubjectKind, listed
 from deploykit.findings.rules import Found, Registry
 from deploykit.graph import rules as graph_rules
@@ -363,5 +364,6 @@ CORE_REGISTRIES: tuple[Registry[Any], ...] = (
     guidelines.RULES,
     comparison_rules.RULES,
     RULES,
+    quantizing_rules.RULES,
 )
 """Every registry of the core, from the lowest room up; those of backends come from their ``registries()``."""

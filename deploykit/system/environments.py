@@ -15,11 +15,15 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from deploykit.errors import ToolError
-from deploykit.system.platforms import hold, on_disk, python_of, sites_of
+from deploykit.system.locks import holding, is_held
+from deploykit.system.platforms import on_disk, python_of, sites_of
 from deploykit.system.processes import Completed, run
 from deploykit.system.specs import Stage, ToolchainSpec
 
 __all__ = ["Environment", "ToolchainState", "environment_of", "is_locked", "locked", "toolchains_root"]
+
+_LATER = frozenset({"inputs", "lock", "lock_python", "else_index"})
+"""Fields that stages did not have at first: without a value they leave the marker of an earlier installation valid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,9 +159,9 @@ class Environment:
         return self.path / "stages" / f"{stage.id}.done"
 
     def _digest(self, stage: Stage) -> str:
-        stated = {name: value for name, value in asdict(stage).items() if value or name != "inputs"}
+        stated = {name: value for name, value in asdict(stage).items() if value or name not in _LATER}
         content = json.dumps([stated, self.spec.constraints, self.spec.python], sort_keys=True)
-        files = [Path(self.spec.files, name) for name in stage.inputs]
+        files = [Path(self.spec.files, name) for name in (*stage.inputs, *filter(None, (stage.lock,)))]
         return hashlib.sha256(b"\0".join((content.encode(), *(path.read_bytes() for path in files)))).hexdigest()
 
     def _wanted_packages(self) -> set[str]:
@@ -176,30 +180,21 @@ def environment_of(spec: ToolchainSpec) -> Environment:
 
 
 @contextlib.contextmanager
-def locked(path: Path, spec: ToolchainSpec) -> Iterator[None]:
-    """Hold the lock of one environment; the system frees it when the process ends, however that happens."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with _lock_file(path).open("w") as handle, contextlib.ExitStack() as held:
-        try:
-            held.enter_context(hold(handle, shared=False))
-        except BlockingIOError:
-            raise ToolError(f"{spec.id} is being installed or removed by another process", next="wait for it") from None
+def locked(path: Path, spec: ToolchainSpec, *, waiting: Callable[[str], None] | None = None) -> Iterator[None]:
+    """Hold the lock of one environment; ``waiting`` is told where another process has it, else that is an error."""
+
+    def busy() -> None:
+        if waiting is None:
+            raise ToolError(f"{spec.id} is being installed or removed by another process", next="wait for it")
+        waiting(f"{spec.id}: another process is installing or removing it; waiting for it to end")
+
+    with holding(path, waiting=busy):
         yield
 
 
 def is_locked(path: Path) -> bool:
     """True while some process holds the lock of the environment at ``path``."""
-    try:
-        with _lock_file(path).open("r") as handle, hold(handle, shared=True):
-            return False
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-
-
-def _lock_file(path: Path) -> Path:
-    return path.with_name(f".{path.name}.lock")
+    return is_held(path)
 
 
 def _filled(argument: str, places: Mapping[str, str]) -> str:
