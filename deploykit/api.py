@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from deploykit.findings import Finding
     from deploykit.numerics.evaluation import Evaluation
     from deploykit.numerics.locating import Located
+    from deploykit.numerics.sensitivity import Sensitivity
     from deploykit.numerics.simulation import Simulation
     from deploykit.packages.building import BuildReport
     from deploykit.packages.verifying import VerifyReport
@@ -39,6 +40,7 @@ __all__ = [
     "lpbq",
     "package",
     "plan",
+    "sensitivity",
     "simulate",
     "targets",
     "verify",
@@ -314,6 +316,42 @@ def simulate(
         thresholds=Thresholds(
             min_sqnr=min_sqnr, max_box_error=max_box_error, min_cosine=min_cosine, min_agreement=min_agreement
         ),
+    )
+
+
+def sensitivity(
+    model: AnyPath,
+    *,
+    encodings: AnyPath | None = None,
+    precision: str | None = None,
+    float_tensors: AnyPath | None = None,
+    data: AnyPath | None = None,
+    samples: int | None = None,
+    seed: int = 0,
+    seconds: float | None = None,
+    memory_mib: int = 2048,
+    resume: bool = True,
+    progress: Progress | None = None,
+) -> Sensitivity:
+    """What the model loses when only one layer or tensor is quantized, and when only that one stays float.
+
+    Without encodings they are made from the range of each tensor on the data, at a ``precision``. Measuring ends after
+    so many ``seconds``; what is kept of the samples takes at most ``memory_mib``. With ``resume`` the measurements of
+    an earlier call are taken over.
+    """
+    from deploykit.numerics.sensitivity_analysis import Budget, analyze_files
+
+    return analyze_files(
+        Path(model),
+        encodings=_path(encodings),
+        precision=precision,
+        float_tensors=_path(float_tensors),
+        data=_path(data),
+        samples=samples,
+        seed=seed,
+        budget=Budget(seconds=seconds, bytes=memory_mib << 20),
+        resume=resume,
+        tell=progress or (lambda _: None),
     )
 
 
