@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from deploykit.api import (
+        advise,
         build,
         check,
         compat,
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "advise",
     "build",
     "check",
     "compat",

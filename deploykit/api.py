@@ -5,7 +5,7 @@ It turns arguments into a request and calls the stage that does it; it adds noth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias
@@ -27,9 +27,11 @@ if TYPE_CHECKING:
     from deploykit.packages.verifying import VerifyReport
     from deploykit.quantization.lpbq_files import LpbqReport
     from deploykit.queries.capability_answers import Answer
+    from deploykit.queries.precision_advice import Advice
     from deploykit.tables.devices import Device
 
 __all__ = [
+    "advise",
     "build",
     "check",
     "compat",
@@ -353,6 +355,23 @@ def sensitivity(
         resume=resume,
         tell=progress or (lambda _: None),
     )
+
+
+def advise(
+    file: AnyPath | None = None,
+    *,
+    accuracies: Mapping[str, float] | None = None,
+    goal: str | None = None,
+    lower_is_better: bool = False,
+) -> Advice:
+    """What accuracies at several precisions say about a model, and the next step.
+
+    ``accuracies`` are values by precision (fp32, fp16, w16a16, w8a16, w8a8, w4a16 …), of any measure; ``file`` holds
+    such a table as TOML or JSON. The ``goal`` is a drop of at most 1 % unless said otherwise.
+    """
+    from deploykit.queries.accuracy_table import advise_on
+
+    return advise_on(_path(file), dict(accuracies or {}), goal=goal, lower_is_better=lower_is_better)
 
 
 def locate(

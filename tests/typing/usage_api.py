@@ -61,6 +61,7 @@ def numbers(model: Path) -> float:
     sensitive = deploykit.sensitivity(model, precision="w8a8", data="inputs", seconds=60, progress=print)
     assert_type(evaluation.exit_status, int)
     assert_type(sensitive.unmeasured, int)
+    assert_type(deploykit.advise(accuracies={"fp32": 76.1, "w8a8": 40}).best, str)
     return simulation.sqnr_db + located.threshold_db
 
 
