@@ -185,7 +185,7 @@ def _of_integers(table: _Table) -> Iterator[Conclusion]:
         yield Conclusion(
             says="w8a8 poor, w8a16 good: activations are sensitive",
             because=table.evidence("w8a8", "w8a16"),
-            next="use w8a16; where 8 bits are wanted for speed, raise the worst layers of w8a8 alone to 16 bits (LiteMP)",
+            next="use w8a16; where speed needs 8 bits, raise only the worst layers of w8a8 to 16 bits (LiteMP)",
             command='deploykit quantize MODEL --precision w8a8 --goal "GOAL" --calibration DATA --target DEVICE -o OUT',
         )
     elif table.poor("w8a16") and table.good("w16a16"):

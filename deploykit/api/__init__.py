@@ -5,11 +5,12 @@ It turns arguments into a request and calls the stage that does it; it adds noth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from os import PathLike
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias
 
+from deploykit.api.measures import advise, sensitivity
 from deploykit.contract.options import ConfigKeys, OptionGiven
 from deploykit.contract.requests import make_request
 
@@ -21,13 +22,11 @@ if TYPE_CHECKING:
     from deploykit.findings import Finding
     from deploykit.numerics.evaluation import Evaluation
     from deploykit.numerics.locating import Located
-    from deploykit.numerics.sensitivity import Sensitivity
     from deploykit.numerics.simulation import Simulation
     from deploykit.packages.building import BuildReport
     from deploykit.packages.verifying import VerifyReport
     from deploykit.quantization.lpbq_files import LpbqReport
     from deploykit.queries.capability_answers import Answer
-    from deploykit.queries.precision_advice import Advice
     from deploykit.tables.devices import Device
 
 __all__ = [
@@ -319,59 +318,6 @@ def simulate(
             min_sqnr=min_sqnr, max_box_error=max_box_error, min_cosine=min_cosine, min_agreement=min_agreement
         ),
     )
-
-
-def sensitivity(
-    model: AnyPath,
-    *,
-    encodings: AnyPath | None = None,
-    precision: str | None = None,
-    float_tensors: AnyPath | None = None,
-    data: AnyPath | None = None,
-    samples: int | None = None,
-    seed: int = 0,
-    seconds: float | None = None,
-    memory_mib: int = 2048,
-    resume: bool = True,
-    progress: Progress | None = None,
-) -> Sensitivity:
-    """What the model loses when only one layer or tensor is quantized, and when only that one stays float.
-
-    Without encodings they are made from the range of each tensor on the data, at a ``precision``. Measuring ends after
-    so many ``seconds``; what is kept of the samples takes at most ``memory_mib``. With ``resume`` the measurements of
-    an earlier call are taken over.
-    """
-    from deploykit.numerics.sensitivity_analysis import Budget, analyze_files
-
-    return analyze_files(
-        Path(model),
-        encodings=_path(encodings),
-        precision=precision,
-        float_tensors=_path(float_tensors),
-        data=_path(data),
-        samples=samples,
-        seed=seed,
-        budget=Budget(seconds=seconds, bytes=memory_mib << 20),
-        resume=resume,
-        tell=progress or (lambda _: None),
-    )
-
-
-def advise(
-    file: AnyPath | None = None,
-    *,
-    accuracies: Mapping[str, float] | None = None,
-    goal: str | None = None,
-    lower_is_better: bool = False,
-) -> Advice:
-    """What accuracies at several precisions say about a model, and the next step.
-
-    ``accuracies`` are values by precision (fp32, fp16, w16a16, w8a16, w8a8, w4a16 …), of any measure; ``file`` holds
-    such a table as TOML or JSON. The ``goal`` is a drop of at most 1 % unless said otherwise.
-    """
-    from deploykit.queries.accuracy_table import advise_on
-
-    return advise_on(_path(file), dict(accuracies or {}), goal=goal, lower_is_better=lower_is_better)
 
 
 def locate(

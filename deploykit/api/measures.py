@@ -1,0 +1,77 @@
+"""The part of the Python API that says where precision goes: sensitivity, and conclusions from accuracies.
+
+It turns arguments into a call of the stage that does it; heavy modules are loaded on the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from deploykit.numerics.sensitivity import Sensitivity
+    from deploykit.queries.precision_advice import Advice
+
+__all__ = ["advise", "sensitivity"]
+
+AnyPath: TypeAlias = str | PathLike[str]
+Progress: TypeAlias = Callable[[str], None]
+
+
+def sensitivity(
+    model: AnyPath,
+    *,
+    encodings: AnyPath | None = None,
+    precision: str | None = None,
+    float_tensors: AnyPath | None = None,
+    data: AnyPath | None = None,
+    samples: int | None = None,
+    seed: int = 0,
+    seconds: float | None = None,
+    memory_mib: int = 2048,
+    resume: bool = True,
+    progress: Progress | None = None,
+) -> Sensitivity:
+    """What the model loses when only one layer or tensor is quantized, and when only that one stays float.
+
+    Without encodings they are made from the range of each tensor on the data, at a ``precision``. Measuring ends after
+    so many ``seconds``; what is kept of the samples takes at most ``memory_mib``. With ``resume`` the measurements of
+    an earlier call are taken over.
+    """
+    from deploykit.numerics.sensitivity_analysis import Budget, analyze_files
+
+    return analyze_files(
+        Path(model),
+        encodings=_path(encodings),
+        precision=precision,
+        float_tensors=_path(float_tensors),
+        data=_path(data),
+        samples=samples,
+        seed=seed,
+        budget=Budget(seconds=seconds, bytes=memory_mib << 20),
+        resume=resume,
+        tell=progress or (lambda _: None),
+    )
+
+
+def advise(
+    file: AnyPath | None = None,
+    *,
+    accuracies: Mapping[str, float] | None = None,
+    goal: str | None = None,
+    lower_is_better: bool = False,
+) -> Advice:
+    """What accuracies at several precisions say about a model, and the next step.
+
+    ``accuracies`` are values by precision (fp32, fp16, w16a16, w8a16, w8a8, w4a16 …), of any measure; ``file`` holds
+    such a table as TOML or JSON. The ``goal`` is a drop of at most 1 % unless said otherwise.
+    """
+    from deploykit.queries.accuracy_table import advise_on
+
+    return advise_on(_path(file), dict(accuracies or {}), goal=goal, lower_is_better=lower_is_better)
+
+
+def _path(given: AnyPath | None) -> Path | None:
+    return None if given is None else Path(given)
