@@ -10,7 +10,7 @@ from os import PathLike
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias
 
-from deploykit.api.measures import advise, sensitivity
+from deploykit.api.measures import advise, mix, sensitivity
 from deploykit.contract.options import ConfigKeys, OptionGiven
 from deploykit.contract.requests import make_request
 
@@ -39,6 +39,7 @@ __all__ = [
     "evaluate",
     "locate",
     "lpbq",
+    "mix",
     "package",
     "plan",
     "sensitivity",

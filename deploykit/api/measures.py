@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
+    from deploykit.deciding.mixing_layers import Mixed
     from deploykit.numerics.sensitivity import Sensitivity
     from deploykit.queries.precision_advice import Advice
 
-__all__ = ["advise", "sensitivity"]
+__all__ = ["advise", "mix", "sensitivity"]
 
 AnyPath: TypeAlias = str | PathLike[str]
 Progress: TypeAlias = Callable[[str], None]
@@ -71,6 +72,51 @@ def advise(
     from deploykit.queries.accuracy_table import advise_on
 
     return advise_on(_path(file), dict(accuracies or {}), goal=goal, lower_is_better=lower_is_better)
+
+
+def mix(
+    model: AnyPath,
+    *,
+    goal: str,
+    encodings: AnyPath | None = None,
+    precision: str | None = None,
+    float_tensors: AnyPath | None = None,
+    data: AnyPath | None = None,
+    samples: int | None = None,
+    to: str | None = None,
+    target: str | None = None,
+    sdk: str | None = None,
+    metric: str | None = None,
+    metric_command: str | None = None,
+    references: AnyPath | None = None,
+    lower_is_better: bool = False,
+    front: bool = False,
+    progress: Progress | None = None,
+) -> Mixed:
+    """The fewest of the most sensitive layers in ``to`` (float16 or int16) that reach the goal, as new encodings.
+
+    With a ``target`` only types that it mixes with integers are taken. ``metric`` and ``metric_command`` are the user's
+    own measure (docs/metrics.md); with ``front`` quality against cost is measured as well.
+    """
+    from deploykit.deciding.mixing_layers import mix_files
+    from deploykit.numerics.goals import parse_goal
+    from deploykit.numerics.metrics import user_metric
+
+    return mix_files(
+        Path(model),
+        goal=parse_goal(goal, lower_is_better=lower_is_better),
+        to=to,
+        target=target,
+        sdk=sdk,
+        metric=user_metric(metric, metric_command, references=_path(references)),
+        front=front,
+        tell=progress or (lambda _: None),
+        encodings=_path(encodings),
+        precision=precision,
+        float_tensors=_path(float_tensors),
+        data=_path(data),
+        samples=samples,
+    )
 
 
 def _path(given: AnyPath | None) -> Path | None:

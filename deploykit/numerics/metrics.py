@@ -163,7 +163,8 @@ def _write(folder: Path, samples: Sequence[Mapping[str, npt.NDArray[Any]]]) -> N
     names = list(samples[0]) if samples else []
     (folder / "names.json").write_text(json.dumps(names), "utf-8")
     for number, values in enumerate(samples):
-        np.savez(folder / f"{number:06}.npz", **{f"v{place}": values[name] for place, name in enumerate(names)})
+        arrays: dict[str, Any] = {f"v{place}": values[name] for place, name in enumerate(names)}
+        np.savez(folder / f"{number:06}.npz", **arrays)
 
 
 def _read_samples(path: Path) -> list[dict[str, npt.NDArray[Any]]]:

@@ -40,7 +40,7 @@ from deploykit.quantization.placed_encodings import read_placed
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-__all__ = ["Budget", "analyze", "analyze_files"]
+__all__ = ["Budget", "QuestionOfFiles", "analyze", "analyze_files", "read_question"]
 
 Tell: TypeAlias = Callable[[str], None]
 
@@ -70,6 +70,48 @@ def analyze_files(
 
     Raises UsageError where neither is given, or both.
     """
+    given = read_question(
+        model,
+        encodings=encodings,
+        precision=precision,
+        float_tensors=float_tensors,
+        data=data,
+        samples=samples,
+        seed=seed,
+    )
+    return analyze(
+        given.model,
+        given.facts,
+        given.samples,
+        encodings=given.encodings,
+        precision=precision or "",
+        budget=budget,
+        resume=resume,
+        tell=tell,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class QuestionOfFiles:
+    """The float model with its weights, samples for it, and the encodings that were given, if any were."""
+
+    model: ModelProto
+    facts: GraphFacts
+    samples: Samples
+    encodings: EncodingSet | None
+
+
+def read_question(
+    model: Path,
+    *,
+    encodings: Path | None = None,
+    precision: str | None = None,
+    float_tensors: Path | None = None,
+    data: Path | None = None,
+    samples: int | None = None,
+    seed: int = 0,
+) -> QuestionOfFiles:
+    """Raises UsageError where neither encodings nor a precision say what the model is quantized to, or both do."""
     read = load_model(model)
     facts, proto = collect_facts(read), load_weights(read)
     if encodings is None and precision is None and not facts.is_qdq:
@@ -84,9 +126,7 @@ def analyze_files(
         proto, placed = taken.model, taken.encodings
         facts = collect_facts(wrap_proto(proto, path=model))
     made = gather(proto, facts, calibration=data, encodings=placed, most=samples or MOST, seed=seed)
-    return analyze(
-        proto, facts, made, encodings=placed, precision=precision or "", budget=budget, resume=resume, tell=tell
-    )
+    return QuestionOfFiles(model=proto, facts=facts, samples=made, encodings=placed)
 
 
 def analyze(

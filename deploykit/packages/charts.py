@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Bar", "loss_bars", "spark"]
+__all__ = ["Bar", "Place", "loss_bars", "places", "spark"]
 
 _ROOM_DB = 10.0
 """The best bar of a chart still shows: its end lies so far from the start of the axis."""
@@ -54,3 +54,31 @@ def spark(counts: Sequence[int]) -> tuple[float, ...]:
     """The heights of a small histogram in percent, as roots: rare values are what matters, and shall be seen."""
     peak = max(counts, default=0)
     return tuple(round(100 * math.sqrt(count / peak), 1) if peak else 0.0 for count in counts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """One point of a chart, in percent from the left and from the top, and what it is in words."""
+
+    left: float
+    top: float
+    title: str
+
+
+def places(points: Sequence[tuple[float, float, str]]) -> tuple[Place, ...]:
+    """Points by (x, y, title), spread over the chart; values that are not finite lie on the nearer edge."""
+    across, upwards = _edges([x for x, _, _ in points]), _edges([y for _, y, _ in points])
+    return tuple(
+        Place(left=_share(x, *across), top=round(100 - _share(y, *upwards), 2), title=title) for x, y, title in points
+    )
+
+
+def _edges(values: Sequence[float]) -> tuple[float, float]:
+    known = [value for value in values if math.isfinite(value)]
+    return (min(known), max(known)) if known else (0.0, 1.0)
+
+
+def _share(value: float, low: float, high: float) -> float:
+    if math.isnan(value) or high == low:
+        return 50.0
+    return round(4 + 92 * (min(max(value, low), high) - low) / (high - low), 2)
