@@ -10,7 +10,7 @@ from os import PathLike
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias
 
-from deploykit.api.measures import advise, mix, sensitivity
+from deploykit.api.measures import advise, ladder, mix, sensitivity
 from deploykit.contract.options import ConfigKeys, OptionGiven
 from deploykit.contract.requests import make_request
 
@@ -37,6 +37,7 @@ __all__ = [
     "diagnose",
     "doctor",
     "evaluate",
+    "ladder",
     "locate",
     "lpbq",
     "mix",

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from deploykit.deciding.mixing_layers import Mixed
+    from deploykit.deciding.simulated_ladder import SimulatedLadder
     from deploykit.numerics.sensitivity import Sensitivity
     from deploykit.queries.precision_advice import Advice
 
-__all__ = ["advise", "mix", "sensitivity"]
+__all__ = ["advise", "ladder", "mix", "sensitivity"]
 
 AnyPath: TypeAlias = str | PathLike[str]
 Progress: TypeAlias = Callable[[str], None]
@@ -67,11 +68,46 @@ def advise(
     """What accuracies at several precisions say about a model, and the next step.
 
     ``accuracies`` are values by precision (fp32, fp16, w16a16, w8a16, w8a8, w4a16 …), of any measure; ``file`` holds
-    such a table as TOML or JSON. The ``goal`` is a drop of at most 1 % unless said otherwise.
+    such a table as TOML or JSON. The ``goal`` is a drop of at most 1 % unless said otherwise. ``ladder`` measures them.
     """
     from deploykit.queries.accuracy_table import advise_on
 
     return advise_on(_path(file), dict(accuracies or {}), goal=goal, lower_is_better=lower_is_better)
+
+
+def ladder(
+    model: AnyPath,
+    *,
+    goal: str = "sqnr>=30",
+    data: AnyPath | None = None,
+    samples: int | None = None,
+    target: str | None = None,
+    sdk: str | None = None,
+    metric: str | None = None,
+    metric_command: str | None = None,
+    references: AnyPath | None = None,
+    lower_is_better: bool = False,
+    progress: Progress | None = None,
+) -> SimulatedLadder:
+    """Measure fp16, w16a16, w8a16, w4a16 and w8a8 of a float model on the simulation, conclude, take the next step.
+
+    Ranges come from one half of the samples, numbers from the other. With a ``target`` only types that it mixes with
+    integers are raised to. ``metric`` and ``metric_command`` are the user's own measure (docs/metrics.md).
+    """
+    from deploykit.deciding.simulated_ladder import simulated_ladder
+    from deploykit.numerics.goals import parse_goal
+    from deploykit.numerics.metrics import user_metric
+
+    return simulated_ladder(
+        Path(model),
+        goal=parse_goal(goal, lower_is_better=lower_is_better),
+        data=_path(data),
+        samples=samples,
+        target=target,
+        sdk=sdk,
+        metric=user_metric(metric, metric_command, references=_path(references)),
+        tell=progress or (lambda _: None),
+    )
 
 
 def mix(

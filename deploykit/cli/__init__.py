@@ -25,6 +25,7 @@ COMMANDS = {
     "simulate": "Quantized inference as the encodings define it, against the float model.",
     "sensitivity": "What quantizing each layer and each tensor costs: where the precision goes.",
     "mix": "The fewest layers in a wider type that reach a goal, as new encodings.",
+    "ladder": "Every precision of a float model measured, explained, and the next step taken.",
     "advise": "What accuracies at several precisions say, and the next step.",
     "locate": "The first operator at which two executions of a model diverge.",
     "evaluate": "Cosine, L2, PSNR, SSIM, SQNR over two sets of outputs.",

@@ -29,7 +29,7 @@ from deploykit.quantization.placement import layouts
 if TYPE_CHECKING:
     from deploykit.graph.facts import GraphFacts
 
-__all__ = ["Mixed", "mix_files"]
+__all__ = ["Mixed", "mix_files", "wide_types"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ def mix_files(
     """``asked`` is what ``read_question`` takes. Raises UsageError for a type that the target does not mix."""
     if goal.needs_metric and metric is None:
         raise UsageError(f"--goal {goal}: asks about a measure", next="give --metric or --metric-command")
-    wides = _types_of(target, sdk, model)
+    wides = wide_types(target, sdk, model)
     wide = _chosen(to, wides, target)
     given = read_question(model, **asked)
     if given.encodings is None:
@@ -87,18 +87,23 @@ def mix_files(
     )
 
 
-def _types_of(target: str | None, sdk: str | None, model: Path) -> tuple[WideType, ...]:
-    """What the target's tools mix with integers, float16 first since it holds more; everything without a target."""
+def wide_types(target: str | None, sdk: str | None, model: Path) -> tuple[WideType, ...]:
+    """What the target's tools mix with integers, float16 first since it holds more; everything without a target.
+
+    Nothing for a backend that takes no encodings.
+    """
     if target is None:
         return get_args(WideType)
     backend, resolved = resolve_target(Request(model=model, target=target, sdk=sdk))
     if not isinstance(backend, MixesPrecision):
-        raise UsageError(f"{backend.id}: mixes no precisions by encodings", next="its own --precision mixed may do it")
+        return ()
     kinds = backend.mixed_support(resolved).kinds
     return ("float16", "int16") if kinds & {"fallback", "segments"} else ("int16",)
 
 
 def _chosen(asked: str | None, known: Sequence[WideType], target: str | None) -> WideType:
+    if not known:
+        raise UsageError(f"{target}: mixes no precisions by encodings", next="its own --precision mixed may do it")
     if asked is None:
         return known[0]
     found = next((wide for wide in known if wide == asked), None)
