@@ -11,7 +11,7 @@ import click
 from deploykit import api
 from deploykit.cli.files import write_files
 from deploykit.cli.frame import Command
-from deploykit.cli.output import emit, progress, table
+from deploykit.cli.output import emit, findings_text, progress, table
 
 if TYPE_CHECKING:
     from deploykit.deciding.ladder import Ladder, Rung, Step
@@ -40,16 +40,19 @@ def command(model: Path, report: Path | None, force: bool, **asked: Any) -> int:
     """Measure fp16, w16a16, w8a16, w4a16 and w8a8 of the float MODEL on the simulation, and say what that means.
 
     Ranges come from one half of the data, numbers from the other. Where the conclusion is that some layers need more
-    bits, the fewest that reach the goal are found ('deploykit mix'). Exit status 1 when nothing reaches the goal.
+    bits, the fewest that reach the goal are found ('deploykit mix'). Exit status 1 when nothing reaches
+    the goal, or the data was not prepared as in training.
     """
     with progress() as tell:
         found = api.ladder(model, progress=tell, **asked)
     if report is not None:
         from deploykit.deciding.ladder_page import render_ladder
 
-        write_files({report: render_ladder(found.ladder, model.name, _samples(found))}, force=force)
+        write_files(
+            {report: render_ladder(found.ladder, model.name, _samples(found), findings=found.findings)}, force=force
+        )
     emit(found.to_json, lambda: _text(found))
-    return 0 if found.ladder.chosen is not None else 1
+    return found.exit_status
 
 
 def _samples(found: SimulatedLadder) -> str:
@@ -64,6 +67,7 @@ def _text(found: SimulatedLadder) -> str:
     every = (*ladder.rungs, *(step.rung for step in ladder.steps))
     head = table([_row(ladder, rung) for rung in every], header=("SQNR", "metric", str(ladder.goal), "candidate"))
     parts = [f"on {_samples(found)}", head]
+    parts += [findings_text(found.findings)] if found.findings else []
     parts += map(_conclusion, ladder.advice.conclusions if ladder.advice is not None else ())
     parts += map(_step, ladder.steps)
     chosen = "nothing" if ladder.chosen is None else ladder.chosen.precision

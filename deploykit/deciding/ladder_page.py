@@ -10,19 +10,23 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from deploykit.deciding.ladder import Ladder, Rung
+from deploykit.findings import Finding
 from deploykit.packages.charts import Place, places
 from deploykit.packages.rendering import render
 
 __all__ = ["render_ladder"]
 
 
-def render_ladder(ladder: Ladder, model_name: str, samples: str, *, templates: Path | None = None) -> str:
+def render_ladder(
+    ladder: Ladder, model_name: str, samples: str, *, findings: Sequence[Finding] = (), templates: Path | None = None
+) -> str:
     """The page; ``samples`` says in words what was measured on."""
     every = (*ladder.rungs, *(step.rung for step in ladder.steps))
     values = {
         "model_name": model_name,
         "ladder": ladder,
         "samples": samples,
+        "findings": findings,
         "rows": [(rung, _verdict(ladder, rung), _decibels(rung.reached.sqnr_db)) for rung in every],
         "points": _points(ladder, every),
         "has_metric": any(not math.isnan(rung.reached.metric) for rung in every),

@@ -6,6 +6,7 @@ For conclusions before anything is installed; who packages lets a quantizer make
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,10 +16,13 @@ from typing import TYPE_CHECKING, Any
 from deploykit.deciding.ladder import Ladder, Rung, walk
 from deploykit.deciding.mixing_layers import wide_types
 from deploykit.errors import DeploykitError, InputError
+from deploykit.findings import Finding, exit_status, sort_findings
 from deploykit.graph import load_model
 from deploykit.graph.collect import collect_facts
 from deploykit.graph.weights import load_weights
 from deploykit.numerics.costs import CostModel
+from deploykit.numerics.data_fit import data_fit
+from deploykit.numerics.data_rules import RULES as DATA_RULES
 from deploykit.numerics.goals import Goal, Reached
 from deploykit.numerics.metrics import UserMetric
 from deploykit.numerics.min_max import min_max_encodings, precision_of
@@ -26,6 +30,8 @@ from deploykit.numerics.output_losses import OutputLosses
 from deploykit.numerics.partial_runs import PartialRuns
 from deploykit.numerics.raising import Raised, Raiser, WideType
 from deploykit.numerics.samples.gathering import Samples, gather
+from deploykit.numerics.samples.labels import Label
+from deploykit.numerics.samples.sources import load_calibration
 from deploykit.numerics.sensitivity_analysis import analyze
 from deploykit.numerics.simulation import Simulator
 from deploykit.quantization.borders import find_borders
@@ -54,11 +60,18 @@ class SimulatedLadder:
     seen: int
     measured: int
     held_out: bool
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def exit_status(self) -> int:
+        """1 where nothing reaches the goal, or the data does not fit the model; else 0."""
+        return exit_status(self.findings) or int(self.ladder.chosen is None)
 
     def to_json(self) -> dict[str, Any]:
         """The published shape of ``deploykit advise MODEL --json``."""
         samples = {**self.samples.to_json(), "seen": self.seen, "measured": self.measured, "held_out": self.held_out}
-        return {**self.ladder.to_json(), "samples": samples}
+        findings = [finding.to_json() for finding in self.findings]
+        return {**self.ladder.to_json(), "samples": samples, "findings": findings}
 
 
 def simulated_ladder(
@@ -81,6 +94,7 @@ def simulated_ladder(
     made = gather(proto, facts, calibration=data, most=samples or MOST)
     wides = wide_types(target, sdk, model)
     measurer = _Measurer(proto, facts, made, metric, goal, tell, has_float="float16" in wides)
+    findings = measurer.about_data(data)
     ladder = walk(CANDIDATES, goal, measure=measurer.rung, mix=measurer.mix, wides=wides, tell=tell)
     return SimulatedLadder(
         ladder=ladder,
@@ -88,6 +102,7 @@ def simulated_ladder(
         seen=len(measurer.seen),
         measured=len(measurer.judged),
         held_out=measurer.judged is not measurer.seen,
+        findings=findings,
     )
 
 
@@ -131,6 +146,14 @@ class _Measurer:
     def _reference(self) -> tuple[list[dict[str, Any]], float]:
         rows = [{name: values[name] for name in self._facts.outputs} for values in self._exact.reference]
         return rows, self._metric.measure(rows, rows) if self._metric is not None else math.nan
+
+    def about_data(self, data: Path | None) -> tuple[Finding, ...]:
+        """What there is to say about the data that the ranges come from; nothing about data that is made."""
+        if data is None or self._samples.label is not Label.GIVEN:
+            return ()
+        labels = Counter(load_calibration(data).labels.values())
+        fit = data_fit(self._facts, self._ranges, origin=data.name, labels=labels)
+        return () if fit is None else sort_findings(DATA_RULES.run(fit))
 
     def rung(self, name: str) -> Rung:
         """One candidate; what cannot be simulated says why."""
