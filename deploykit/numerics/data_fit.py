@@ -199,7 +199,7 @@ def _changes(given: Sequence[npt.NDArray[Any]], colours: int) -> dict[str, list[
     """The data as it would be with another preparation; only such as make sense for its range."""
     low, high = min(float(v.min()) for v in given), max(float(v.max()) for v in given)
     found: dict[str, list[npt.NDArray[Any]]] = {}
-    unit = [np.asarray(value, np.float32) for value in given]
+    unit: list[npt.NDArray[Any]] = [np.asarray(value, np.float32) for value in given]
     if low >= 0 and high > 2:
         unit = [value / np.float32(255) for value in given]
         found["divided by 255"] = unit
