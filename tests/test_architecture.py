@@ -151,7 +151,7 @@ def circles(graph: dict[str, set[str]]) -> Iterator[list[str]]:
 
 
 HEAVY = {"numpy", "onnx", "onnxruntime", "onnxruntime_qnn", "google"}
-LAZY = re.compile(r"deploykit|deploykit\.api|deploykit\.cli(\.\w+)?|deploykit_\w+\.backend")
+LAZY = re.compile(r"deploykit|deploykit\.api(\.\w+)?|deploykit\.cli(\.\w+)?|deploykit_\w+\.backend")
 """The places whose imports are late by design: see docs/architecture.md."""
 LATE_ELSEWHERE = {
     ("deploykit.contract.plugins", "deploykit.contract.known_errors"): "a query asks for no known error",

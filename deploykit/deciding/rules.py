@@ -12,6 +12,7 @@ from deploykit.deciding.quantizing import rules as quantizing_rules
 from deploykit.findings import Severity, SubjectKind, listed
 from deploykit.findings.rules import Found, Registry
 from deploykit.graph import rules as graph_rules
+from deploykit.numerics import data_rules
 from deploykit.numerics import rules as comparison_rules
 from deploykit.numerics.samples import guidelines
 from deploykit.quantization import rules as encoding_rules
@@ -362,6 +363,7 @@ CORE_REGISTRIES: tuple[Registry[Any], ...] = (
     graph_rules.RULES,
     encoding_rules.RULES,
     guidelines.RULES,
+    data_rules.RULES,
     comparison_rules.RULES,
     RULES,
     quantizing_rules.RULES,

@@ -10,6 +10,7 @@ from os import PathLike
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias
 
+from deploykit.api.measures import advise, ladder, lpbq, mix, sensitivity
 from deploykit.contract.options import ConfigKeys, OptionGiven
 from deploykit.contract.requests import make_request
 
@@ -25,22 +26,25 @@ if TYPE_CHECKING:
     from deploykit.numerics.simulation import Simulation
     from deploykit.packages.building import BuildReport
     from deploykit.packages.verifying import VerifyReport
-    from deploykit.quantization.lpbq_files import LpbqReport
     from deploykit.queries.capability_answers import Answer
     from deploykit.tables.devices import Device
 
 __all__ = [
+    "advise",
     "build",
     "check",
     "compat",
     "diagnose",
     "doctor",
     "evaluate",
+    "ladder",
     "locate",
     "lpbq",
+    "mix",
     "package",
     "plan",
     "quantize",
+    "sensitivity",
     "simulate",
     "targets",
     "verify",
@@ -383,13 +387,6 @@ def locate(
         seed=seed,
         threshold_db=threshold_db,
     )
-
-
-def lpbq(model: AnyPath, out: AnyPath, *, refine: bool = False, force: bool = False) -> LpbqReport:
-    """Turn block-quantized int4 weights into LPBQ; the report holds the loss per weight."""
-    from deploykit.quantization.lpbq_files import convert_file
-
-    return convert_file(Path(model), Path(out), refined=refine, force=force)
 
 
 def _path(given: AnyPath | None) -> Path | None:
