@@ -218,6 +218,7 @@ class Wheel:
             "asymmetric-operand",
             "bool-gather",
             "channel-bias",
+            "gather-before-concat",
             "hardsigmoid-range",
             "isnan",
             "mod",
