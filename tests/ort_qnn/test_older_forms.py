@@ -103,14 +103,13 @@ def wide(low: float, high: float, *names: str) -> dict[str, Encoding]:
 
 
 def shaped(nodes: list[Any], inputs: dict[str, Any], outputs: dict[str, Any], stored: dict[str, Any]) -> Any:
-    infos = [
+    ins, outs = (
         [helper.make_tensor_value_info(name, kind, shape) for name, (kind, shape) in side.items()]
         for side in (inputs, outputs)
-    ]
-    arrays = [numpy_helper.from_array(array, name) for name, array in stored.items()]
-    return helper.make_model(
-        helper.make_graph(nodes, "g", *infos, arrays), opset_imports=[helper.make_opsetid("", 17)], ir_version=8
     )
+    arrays = [numpy_helper.from_array(array, name) for name, array in stored.items()]
+    graph = helper.make_graph(nodes, "g", ins, outs, arrays)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
 def reshaped(shape: list[int]) -> Any:
