@@ -197,7 +197,8 @@ class Wheel:
     ``loadable`` is False where ONNX Runtime is inside the Python module only; then ``asked_by`` is the wheel whose
     provider asks this backend, where that was seen to work. ``onnxruntime`` are the versions a plugin was tried with,
     ``onnxruntime_api`` the number of the C API of a wheel that brings its own. ``refuses`` are forms that are written
-    for other releases and that this provider does not take, ``lacks`` operators and forms that it does not have.
+    for other releases and that this provider does not take, ``lacks`` operators and forms that it does not have,
+    ``absent`` ONNX operators that it does not know.
     """
 
     version: str
@@ -218,6 +219,7 @@ class Wheel:
             "asymmetric-operand",
             "bool-gather",
             "channel-bias",
+            "gather-before-concat",
             "hardsigmoid-range",
             "isnan",
             "mod",
@@ -226,6 +228,7 @@ class Wheel:
         ],
         ...,
     ] = ()
+    absent: tuple[str, ...] = ()
     onnxruntime: tuple[WheelPair, ...] = ()
     host: tuple[WheelHost, ...] = ()
 

@@ -261,6 +261,7 @@ CASES: dict[str, tuple[Case, Case]] = {
     "ORT020": (lambda: index_draft(6, 8), lambda: index_draft(48)),
     "ORT031": (lambda: window_draft(9), lambda: window_draft(8)),
     "ORT032": (lambda: pointed_draft(5), lambda: pointed_draft(4)),
+    "ORT150": (lambda: replace(with_operator("GRU"), wheel=OLD_WHEEL), lambda: with_operator("GRU")),
     "ORT101": (lambda: types(graph(("uint16", "float32", "int8"))), lambda: GOOD_TYPES),
     "ORT102": (lambda: converted("uint8", asked_for=False), lambda: converted("uint8", asked_for=True)),
     "ORT103": (lambda: types(graph(("float16", "float16", "int8"), encoding="per-block")), lambda: GOOD_TYPES),
