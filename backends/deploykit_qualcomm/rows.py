@@ -197,7 +197,8 @@ class Wheel:
     ``loadable`` is False where ONNX Runtime is inside the Python module only; then ``asked_by`` is the wheel whose
     provider asks this backend, where that was seen to work. ``onnxruntime`` are the versions a plugin was tried with,
     ``onnxruntime_api`` the number of the C API of a wheel that brings its own. ``refuses`` are forms that are written
-    for other releases and that this provider does not take, ``lacks`` operators and forms that it does not have.
+    for other releases and that this one does not take or computes wrong, ``lacks`` operators and forms that it does not
+    have.
     """
 
     version: str
@@ -211,7 +212,7 @@ class Wheel:
     loadable: bool = True
     asked_by: str = ""
     onnxruntime_api: int = 0
-    refuses: tuple[Literal["symmetric-int16", "block-weights"], ...] = ()
+    refuses: tuple[Literal["symmetric-int16", "block-weights", "centred-softmax"], ...] = ()
     lacks: tuple[
         Literal[
             "allowzero",
