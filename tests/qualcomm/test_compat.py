@@ -188,6 +188,7 @@ def test_context_blob_versions() -> None:
     found = {row.since: row.feature.split()[-1] for row in ask("fact context-blob")}
     assert found == {
         "2.28": "3.2.0",
+        "2.36.1": "3.2.3",
         "2.42.0": "3.3.4",
         "2.47.0": "3.3.4",
         "2.48.40": "4.0.4",
