@@ -58,7 +58,7 @@ def test_show_placed_on_its_model(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_check(capsys: pytest.CaptureFixture[str]) -> None:
     status, value = call(capsys, "check", file("detr/w8a8.v1.0.0.encodings"), "--model", DETR)
-    assert status == 0 and value["summary"] == {"error": 0, "warning": 2, "info": 0}
+    assert status == 0 and value["summary"] == {"error": 0, "warning": 3, "info": 0}
     status, value = call(capsys, "check", file("cnn/w8a8.v1.0.0.encodings"), "--model", DETR)
     assert status == 1 and value["findings"][0]["code"] == "DK102"
     assert run(cli, ["encodings", "check", file("cnn/w8a8.v1.0.0.encodings")]) == 2
