@@ -138,7 +138,8 @@ class Tables:
         return made
 
     @cached_property
-    def _sources(self) -> Mapping[str, str]:
+    def sources(self) -> Mapping[str, str]:
+        """What the short names of sources stand for."""
         return read_sources(self.data / "sources.toml")
 
     def _read(self, kind: type[T], name: str, *, since: str = "", fill_tool: bool = False) -> T:
@@ -146,7 +147,7 @@ class Tables:
         if fill_tool:
             _fill_tool(raw, name)
         _fill_since(raw, name, since)
-        write_out(raw, self._sources)
+        write_out(raw, self.sources)
         return structure(kind, raw, where=f"{name}:")
 
     def _lineage(self, version: str) -> Iterator[str]:

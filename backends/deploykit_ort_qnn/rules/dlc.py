@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from deploykit.findings import Severity, SubjectKind, listed
 from deploykit.findings.rules import Found, Registry
 from deploykit_ort_qnn.dlc import DLC
-from deploykit_ort_qnn.dlc_types import Compared
+
+if TYPE_CHECKING:
+    from deploykit_ort_qnn.dlc_types import Compared
 
 __all__ = ["RULES", "DlcScope"]
 
