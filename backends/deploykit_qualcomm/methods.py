@@ -7,9 +7,7 @@ from dataclasses import dataclass
 
 from deploykit.findings import Confidence
 from deploykit.tables.capabilities import CompatRow, Status
-from deploykit.tables.reading import read_toml, structure
-from deploykit.tables.sources import write_out
-from deploykit_qualcomm.tables import DATA, tables
+from deploykit_qualcomm.tables import tables
 
 __all__ = ["Method", "load_methods", "method_rows"]
 
@@ -37,9 +35,7 @@ class _MethodFile:
 
 def load_methods() -> tuple[Method, ...]:
     """Every row of ``methods.toml``, sources written out."""
-    table = read_toml(DATA / "methods.toml")
-    write_out(table, tables().sources)
-    return structure(_MethodFile, table, where="methods.toml:").method
+    return tables().further(_MethodFile, "methods.toml").method
 
 
 def method_rows(backend: str) -> Iterator[CompatRow]:

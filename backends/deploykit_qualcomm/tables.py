@@ -142,6 +142,10 @@ class Tables:
         """What the short names of sources stand for."""
         return read_sources(self.data / "sources.toml")
 
+    def further(self, kind: type[T], name: str) -> T:
+        """A file of the folder that no release changes, its sources written out."""
+        return self._read(kind, name)
+
     def _read(self, kind: type[T], name: str, *, since: str = "", fill_tool: bool = False) -> T:
         raw = read_toml(self.data / name)
         if fill_tool:
