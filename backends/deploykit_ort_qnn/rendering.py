@@ -13,7 +13,7 @@ from deploykit.packages.rendering import render
 from deploykit_ort_qnn.commands import CONTEXT, MODEL, TAIL
 from deploykit_ort_qnn.configs import COMPILE, RUN, TYPES
 from deploykit_ort_qnn.prepare import Draft
-from deploykit_qualcomm.hosts import host_toolchain
+from deploykit_qualcomm.hosts import LINUX, host_toolchain
 
 __all__ = ["package_files"]
 
@@ -61,7 +61,7 @@ def _types(plan: Plan[None], draft: Draft) -> dict[str, Any]:
 def _toolchain(draft: Draft) -> dict[str, Any] | None:
     """What compile.py needs to know of the toolchain that runs this wheel, None where the wheel runs by itself."""
     spec = host_toolchain(draft.wheel.sdk)
-    if spec is None:
+    if spec is None or draft.wheel.runs_on(LINUX) is not None:
         return None
     programs = [program for need in spec.needs for program in need.programs]
     folder = f"{spec.name}-{spec.version}"

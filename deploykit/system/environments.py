@@ -154,7 +154,7 @@ class Environment:
         return self.path / "stages" / f"{stage.id}.done"
 
     def _digest(self, stage: Stage) -> str:
-        stated = {name: value for name, value in asdict(stage).items() if value or name != "inputs"}
+        stated = {name: value for name, value in asdict(stage).items() if value or name not in ("inputs", "hashes")}
         content = json.dumps([stated, self.spec.constraints, self.spec.python], sort_keys=True)
         files = [Path(self.spec.files, name) for name in stage.inputs]
         return hashlib.sha256(b"\0".join((content.encode(), *(path.read_bytes() for path in files)))).hexdigest()
