@@ -41,6 +41,7 @@ def package_files(draft: Draft, plan: Plan[None], templates: Path | None) -> Ite
         "compile_options": COMPILE,
         "run_options": RUN,
         "toolchain": _toolchain(draft),
+        "other_python": _other_python(draft),
     }
     for script in ("build.sh", "compile.py", "run.py", "run_on_device.sh"):
         text = render(f"ort_qnn/scripts/{script}.j2", values, templates=templates)
@@ -66,3 +67,9 @@ def _toolchain(draft: Draft) -> dict[str, Any] | None:
     programs = [program for need in spec.needs for program in need.programs]
     folder = f"{spec.name}-{spec.version}"
     return {"folder": folder, "programs": programs, "environment": dict(spec.environment)}
+
+
+def _other_python(draft: Draft) -> str:
+    """The folder of the toolchain that has this wheel in a Python of its own, "" without one."""
+    spec = host_toolchain(draft.wheel.sdk)
+    return "" if spec is None or draft.wheel.runs_on(LINUX) is None else f"{spec.name}-{spec.version}"

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from deploykit.contract.probes import Surroundings
+from deploykit.tables.capabilities import Status
 from deploykit_qualcomm.compat import compat_rows
-from deploykit_qualcomm.hosts import WINE, carrier, compilable, host_toolchain, probe_hosts
+from deploykit_qualcomm.hosts import LINUX, WINE, carrier, compilable, host_toolchain, probe_hosts
 from deploykit_qualcomm.tables import tables
 from deploykit_qualcomm.toolchains import qualcomm_toolchains
 
@@ -36,11 +37,17 @@ def test_a_toolchain_installs_the_wheel_that_carries_its_release() -> None:
     assert specs
     for spec in specs:
         (wheel,) = [wheel for wheel in tables().wheels if wheel.sdk == spec.version]
+        assert spec.licence
+        if wheel.runs_on(LINUX) is not None:
+            assert spec.stages[0].packages == (f"onnxruntime-qnn=={wheel.version}",) and spec.stages[0].hashes
+            pairs = {f"onnxruntime=={pair.version}" for pair in wheel.onnxruntime if pair.status is Status.SUPPORTED}
+            assert spec.stages[1].packages[0] in pairs
+            continue
         host = wheel.runs_on(WINE)
         assert host is not None and host.sha256 and wheel.loadable and wheel.provider == "append"
         assert [stage.run[2] for stage in spec.stages if stage.id == "libraries"] == [wheel.version]
         assert all(Path(spec.files, name).is_file() for stage in spec.stages for name in stage.inputs)
-        assert spec.licence and spec.needs
+        assert spec.needs
 
 
 @pytest.mark.parametrize(

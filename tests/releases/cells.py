@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from zoo.subjects import distances, stacked
 
 import deploykit
 from deploykit.errors import ToolError
@@ -16,7 +17,6 @@ from deploykit_ort_qnn.compiler import CompileJob, CompileOutcome, compile_model
 from deploykit_ort_qnn.hosts import Host, toolchain_host
 from deploykit_ort_qnn.prepare import wheel_for
 
-from ..zoo.subjects import distances, stacked
 from .subjects import Asked
 
 __all__ = ["RELEASES", "Cell", "at_hand", "cell", "keep", "recorded"]

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-from ..zoo.subjects import samples_of
+from zoo.subjects import samples_of
 
 __all__ = ["SUBJECTS", "Asked", "asked"]
 
