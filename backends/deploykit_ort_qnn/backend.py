@@ -48,12 +48,14 @@ class OrtQnn(QualcommBackend):
         return REGISTRIES
 
     def compat(self) -> Iterable[CompatRow]:
-        """The shared tables, and the provider's options."""
+        """The shared tables, the provider's options, and what each release makes of operators."""
+        from deploykit_ort_qnn.atlas.answers import operator_rows
         from deploykit_ort_qnn.compat import option_rows
         from deploykit_qualcomm.compat import compat_rows
 
         yield from compat_rows(self.id)
         yield from option_rows()
+        yield from operator_rows()
 
     def resolve(self, device: Device, sdk: str | None) -> Target:
         """The device under the QAIRT that the wanted wheel carries; ``sdk`` is a wheel's or a QAIRT's version."""

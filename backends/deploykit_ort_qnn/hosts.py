@@ -18,7 +18,10 @@ from deploykit_qualcomm.hosted import ask_runner
 from deploykit_qualcomm.hosts import LINUX, host_toolchain
 from deploykit_qualcomm.rows import Wheel
 
-__all__ = ["Host", "ToolchainHost", "WheelHost", "toolchain_host"]
+__all__ = ["NOTHING_TAKEN", "Host", "ToolchainHost", "WheelHost", "toolchain_host"]
+
+NOTHING_TAKEN = "the provider took no node"
+"""The error where nodes may stay on the CPU and all did; the worker, which imports none of this, says it too."""
 
 _LEVELS = {"none": 0, "basic": 1, "extended": 2, "all": 99}
 _WITH_REASONS = 1
@@ -106,6 +109,8 @@ class ToolchainHost:
             return answer.done, None, answer.log
         if not answer.ok:
             return answer.done, {"ok": False, "error": answer.error.splitlines()[0]}, answer.log
+        if not (root / request["context"]).exists():
+            return answer.done, {"ok": False, "error": NOTHING_TAKEN}, answer.log
         return answer.done, {"ok": True, "cpu_nodes": _cpu_nodes(root / request["context"])}, answer.log
 
 

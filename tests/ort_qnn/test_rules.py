@@ -136,6 +136,17 @@ def block_draft(fp16: bool) -> Draft:
     return replace(prepared(encodings=blocks()), fp16=fp16)
 
 
+def newer_draft(opset: int) -> Draft:
+    """A float model of an operator set."""
+    from onnx import ModelProto
+
+    model = ModelProto()
+    model.CopyFrom(draft("mlp/model.onnx").situation.model.proto)
+    model.opset_import[0].version = opset
+    given = draft("mlp/model.onnx")
+    return replace(given, situation=replace(given.situation, model=replace(given.situation.model, proto=model)))
+
+
 def graph(types: tuple[str, str, str], *, encoding: str = "") -> QnnGraph:
     """Quantize -> MatMul(x, w) -> Quantize, with the types of x, the product and w."""
     tensors = {
@@ -261,6 +272,15 @@ CASES: dict[str, tuple[Case, Case]] = {
     "ORT020": (lambda: index_draft(6, 8), lambda: index_draft(48)),
     "ORT031": (lambda: window_draft(9), lambda: window_draft(8)),
     "ORT032": (lambda: pointed_draft(5), lambda: pointed_draft(4)),
+    "ORT160": (lambda: replace(newer_draft(23), wheel=OLD_WHEEL), lambda: replace(newer_draft(22), wheel=OLD_WHEEL)),
+    "ORT161": (
+        lambda: draft("mlp/model.onnx", wheel=OLD_WHEEL),
+        lambda: draft("mlp/model.onnx"),
+    ),
+    "ORT162": (
+        lambda: replace(prepared(intended={"t": "float16"}), wheel=OLD_WHEEL),
+        lambda: prepared(intended={"t": "float16"}),
+    ),
     "ORT101": (lambda: types(graph(("uint16", "float32", "int8"))), lambda: GOOD_TYPES),
     "ORT102": (lambda: converted("uint8", asked_for=False), lambda: converted("uint8", asked_for=True)),
     "ORT103": (lambda: types(graph(("float16", "float16", "int8"), encoding="per-block")), lambda: GOOD_TYPES),

@@ -68,7 +68,8 @@ def test_a_build_id_names_its_wheel(build: str, wheel: str | None) -> None:
 
 def test_a_row_per_host_holds_at_its_release_only() -> None:
     rows = [row for row in compat_rows("ort-qnn") if row.feature == "wheel onnxruntime-qnn 1.22.0"]
-    (row,) = rows
+    reads, row = rows
+    assert reads.tool == "onnxruntime 1.22.0" and "operator sets up to 22, IR up to 10" in reads.note
     assert (row.tool, row.since, row.until) == ("windows aarch64", "2.33.2", "2.33.2")
     assert "2.33.2.250410134701" in row.note and "Windows on ARM" in row.note
 

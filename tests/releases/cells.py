@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from zoo.subjects import distances, stacked
 
 import deploykit
 from deploykit.errors import ToolError
@@ -17,6 +16,7 @@ from deploykit_ort_qnn.compiler import CompileJob, CompileOutcome, compile_model
 from deploykit_ort_qnn.hosts import Host, toolchain_host
 from deploykit_ort_qnn.prepare import wheel_for
 
+from ..zoo.subjects import distances, stacked  # noqa: TID252 (one measure for both tables)
 from .subjects import Asked
 
 __all__ = ["RELEASES", "Cell", "at_hand", "cell", "keep", "recorded"]
@@ -118,7 +118,8 @@ def _stacked(outputs: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in outputs.items():
         number, _, name = key.partition(":")
         samples.setdefault(number, {})[name] = value
-    return stacked(list(samples.values()))
+    made: dict[str, Any] = stacked(list(samples.values()))
+    return made
 
 
 def recorded() -> list[Cell]:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from zoo.subjects import samples_of
+
+from ..zoo.subjects import samples_of  # noqa: TID252 (one measure for both tables)
 
 __all__ = ["SUBJECTS", "Asked", "asked"]
 

@@ -133,7 +133,7 @@ def resizes() -> Iterator[Drawn]:
 def _resized(mode: str, place: str, shape: tuple[int, ...], size: tuple[int, ...]) -> Draw:
     def draw(sketch: Sketch) -> str:
         wanted = sketch.stored([*shape[:2], *size], "int64")
-        rounding = {"nearest_mode": "floor"} if mode == "nearest" else {}
+        rounding: dict[str, Any] = {"nearest_mode": "floor"} if mode == "nearest" else {}
         return sketch.op(
             "Resize", sketch.input(*shape), "", "", wanted, mode=mode, coordinate_transformation_mode=place, **rounding
         )

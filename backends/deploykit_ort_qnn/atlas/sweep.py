@@ -19,7 +19,7 @@ from deploykit.errors import ToolError
 from deploykit.numerics.quality import sqnr_db
 from deploykit_ort_qnn.atlas.units import Unit, joined
 from deploykit_ort_qnn.compiler import CompileJob, CompileOutcome, compile_model, execute_both
-from deploykit_ort_qnn.hosts import Host
+from deploykit_ort_qnn.hosts import NOTHING_TAKEN, Host
 
 __all__ = ["SAME", "Measured", "sweep"]
 
@@ -31,6 +31,8 @@ _SECONDS = 30.0
 """For one unit; a batch gets a tenth of it for each of its units, and as much again to start with."""
 _NUMBER = re.compile(r"u\d+/")
 """The prefix of a unit inside a name: ONNX Runtime puts words of its own before names."""
+_MIXING = "ConstantSharing;CommonSubexpressionElimination"
+"""Rewrites of ONNX Runtime that make one node of two in different units, which then are no longer on their own."""
 _PAIR = ("QuantizeLinear", "DequantizeLinear")
 
 
@@ -90,6 +92,7 @@ def _attempt(batch: Sequence[Unit], host: Host | None, soc_model: int, root: Pat
         model="model.onnx",
         context="c.onnx",
         options=options,
+        entries={"optimization.disable_specified_optimizers": _MIXING},
         allow_cpu=True,
         trace=False,
         timeout=limit,
@@ -97,8 +100,9 @@ def _attempt(batch: Sequence[Unit], host: Host | None, soc_model: int, root: Pat
     )
     outcome = compile_model(job)
     if not outcome.ok:
-        answer = "refused" if outcome.status == "refused" else outcome.status
-        return Measured(unit=batch[0], answer=answer, why=_reason(outcome))
+        if outcome.message == NOTHING_TAKEN:
+            return Measured(unit=batch[0], answer="refused", why=batch[0].form.op)
+        return Measured(unit=batch[0], answer=outcome.status, why=_reason(outcome))
     left = _left_over(root / "c.onnx", outcome)
     try:
         sides = execute_both(
@@ -130,12 +134,16 @@ def _left_over(context: Path, outcome: CompileOutcome) -> dict[str, set[str]]:
     """By the prefix of a unit, what is said of its nodes that stayed outside of the compiled graph."""
     import onnx
 
+    graph = onnx.load(context, load_external_data=False).graph
     whys = {node.name: node.why for node in outcome.refused}
+    # A stored value may be shared by units that have the same one.
+    stored = {tensor.name for tensor in graph.initializer}
     found: dict[str, set[str]] = {}
-    for node in onnx.load(context, load_external_data=False).graph.node:
+    for node in graph.node:
         if node.op_type != "EPContext":
             words = f"{node.op_type}{f': {why}' if (why := whys.get(node.name)) else ''}"
-            for prefix in _NUMBER.findall(" ".join((node.name, *node.output, *node.input))):
+            read = (name for name in node.input if name not in stored)
+            for prefix in _NUMBER.findall(" ".join((node.name, *node.output, *read))):
                 found.setdefault(prefix, set()).add(words)
     return found
 
