@@ -222,7 +222,7 @@ class Wheel:
     htp_api: str = ""
     loadable: bool = True
     onnxruntime_api: int = 0
-    refuses: tuple[Literal["symmetric-int16", "block-weights", "float16-of-float"], ...] = ()
+    refuses: tuple[Literal["symmetric-int16", "block-weights", "per-block", "float16-of-float"], ...] = ()
     lacks: tuple[
         Literal[
             "allowzero",
