@@ -102,7 +102,7 @@ class ToolchainSpec:
 def select(specs: Iterable[ToolchainSpec], wanted: str) -> ToolchainSpec:
     """The newest known version that fulfils ``NAME``, ``NAME-VERSION`` or ``NAME==VERSION`` (any pip condition).
 
-    ``NAME-VERSION`` may leave out the last numbers: ``htp-2.48`` is 2.48.40.
+    ``NAME-VERSION`` may leave out the last numbers: ``x-2.48`` is 2.48.40.
     """
     known = tuple(specs)
     exact = [spec for spec in known if wanted == f"{spec.name}-{spec.version}"]

@@ -107,14 +107,15 @@ def test_float_fallback() -> None:
         ("bf16", "2.33", "NNNNN?"),
         ("bf16", "2.44", "NNNNNS"),
         ("bq", "2.33", "??????"),
-        ("bq", "2.47", "NSSSSS"),
+        ("bq", "2.47", "NSSBSS"),
+        ("bq", "2.48", "NSSSSS"),
         ("htp-arch", "2.33", "SSSS??"),
         ("htp-arch", "2.47", "SSSSSS"),
     ],
 )
 @pytest.mark.parametrize("backend", ["qnn-htp", "ort-qnn"])
 def test_precisions_per_architecture(feature: str, sdk: str, expected: str, backend: str) -> None:
-    letters = {"supported": "S", "unsupported": "N", "unknown": "?"}
+    letters = {"supported": "S", "unsupported": "N", "unknown": "?", "broken": "B"}
     archs = ("v68", "v69", "v73", "v75", "v79", "v81")
     found = "".join(letters[status(feature, sdk, arch=arch, backend=backend)] for arch in archs)
     assert found == expected
@@ -188,6 +189,7 @@ def test_context_blob_versions() -> None:
     found = {row.since: row.feature.split()[-1] for row in ask("fact context-blob")}
     assert found == {
         "2.28": "3.2.0",
+        "2.36.1": "3.2.3",
         "2.42.0": "3.3.4",
         "2.47.0": "3.3.4",
         "2.48.40": "4.0.4",

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from deploykit.encodings.values import Affine, Lpbq
 from deploykit.findings import SubjectKind
 from deploykit.findings.rules import Found, Registry
+from deploykit.graph.opset import opset_of
 from deploykit_ort_qnn.prepare import Draft
 
 __all__ = ["RULES"]
@@ -52,7 +53,7 @@ def check_reads(draft: Draft) -> Iterator[Found]:
     if limits is None:
         return
     model = draft.situation.model.proto if draft.prepared is None else draft.prepared.model
-    opset = max((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), default=0)
+    opset = draft.situation.facts.opset if draft.prepared is None else opset_of(model)
     for words, has, most in (("operator set", opset, limits[0]), ("IR version", model.ir_version, limits[1])):
         if has > most:
             message = f"{words} {has}; onnxruntime-qnn {draft.wheel.version} reads up to {most}"
