@@ -151,7 +151,7 @@ def circles(graph: dict[str, set[str]]) -> Iterator[list[str]]:
 
 
 HEAVY = {"numpy", "onnx", "onnxruntime", "onnxruntime_qnn", "google"}
-LAZY = re.compile(r"deploykit|deploykit\.api|deploykit\.cli(\.\w+)?|deploykit_\w+\.backend")
+LAZY = re.compile(r"deploykit|deploykit\.api(\.\w+)?|deploykit\.cli(\.\w+)?|deploykit_\w+\.backend")
 """The places whose imports are late by design: see docs/architecture.md."""
 LATE_ELSEWHERE = {
     ("deploykit.contract.plugins", "deploykit.contract.known_errors"): "a query asks for no known error",
@@ -159,9 +159,10 @@ LATE_ELSEWHERE = {
     ("deploykit.contract.targets", "difflib"): "only an unknown name pays for it",
     ("deploykit.queries.capability_answers", "difflib"): "only an unknown name pays for it",
     ("deploykit.tables.reading", "tomllib"): "plain tables are read without it",
-    ("deploykit.system.environments", "fcntl"): "not on every system",
+    ("deploykit.deciding.quantizing.child", "PIL"): "only a job with images needs it",
     ("deploykit_ort_qnn.context_reader", "onnxruntime_qnn"): "an extra of the installation",
     ("deploykit_ort_qnn.session", "onnxruntime_qnn"): "an extra of the installation",
+    ("deploykit_ort_qnn.worker", "onnxruntime_qnn"): "an extra of the installation",
 }
 """Whose import of what is late, and why."""
 

@@ -99,10 +99,11 @@ class OrtQnn(QualcommBackend):
 
         return inspect_context(path).to_json()
 
-    def mixed_support(self, target: Target) -> MixedSupport:
+    def mixed_support(self, target: Target, options: Mapping[str, Any]) -> MixedSupport:
         """Integers everywhere; float16 tensors inside the same graph where the chip has it."""
         from deploykit_ort_qnn.targets import mixed_support
 
+        del options
         return mixed_support(target)
 
     def probes(self) -> Iterable[Probe]:

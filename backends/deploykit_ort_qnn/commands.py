@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from deploykit.contract.plans import Step
 
-__all__ = ["BINARY", "CONTEXT", "MODEL", "TAIL", "steps"]
+__all__ = ["BINARY", "CONTEXT", "GRAPHS", "MODEL", "TAIL", "steps"]
 
 MODEL, CONTEXT, BINARY = "model/model.onnx", "artifacts/model_ctx.onnx", "artifacts/model_ctx_qnn.bin"
 TAIL = "model/tail.onnx"
+GRAPHS = "artifacts/qnn_graph_*.json"
+"""The graphs that compile.py leaves where the provider can write down what it hands to the compiler."""
 
 
-def steps(*, embed: bool) -> tuple[Step, ...]:
-    """Compile on the host, run on the device."""
+def steps(*, embed: bool, machines: str, beside: tuple[str, ...] = ()) -> tuple[Step, ...]:
+    """Compile on the host, run on the device; ``machines`` are the hosts that can execute the compiler, in words.
+
+    ``beside`` are files that the compilation leaves beside the context.
+    """
     made = (CONTEXT,) if embed else (CONTEXT, BINARY)
     return (
         Step(
@@ -19,8 +24,8 @@ def steps(*, embed: bool) -> tuple[Step, ...]:
             tool="onnxruntime-qnn",
             argv=("python3", "scripts/compile.py"),
             inputs=(MODEL,),
-            outputs=made,
-            note="needs the wheel for Linux x86-64; no device and no SDK",
+            outputs=(*made, *beside),
+            note=f"runs on {machines}; needs no SDK",
         ),
         Step(
             id="emulate",

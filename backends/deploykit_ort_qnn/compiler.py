@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from deploykit.errors import InputError, ToolError, UsageError
 from deploykit.system.processes import Completed
+from deploykit_ort_qnn.dlc import with_check_sums
 from deploykit_ort_qnn.hosts import Host
 from deploykit_ort_qnn.qnn_graph import QnnGraph, read_graph
 from deploykit_ort_qnn.schematic import Schematic, read_schematic
@@ -31,6 +32,7 @@ __all__ = [
     "execute_model",
     "installed_wheel",
     "read_context",
+    "write_dlc",
 ]
 
 Progress = Callable[[str], None]
@@ -118,6 +120,30 @@ def compile_model(job: CompileJob, progress: Progress | None = None) -> CompileO
         return outcome
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def write_dlc(job: CompileJob, target: Path, progress: Progress | None = None) -> str:
+    """Have the installed provider write one whole graph as DLC to ``target``; why there is none, "" where there is."""
+    with tempfile.TemporaryDirectory(prefix=".dlc-", dir=job.root) as folder:
+        scratch = Path(folder)
+        made = scratch / "made"
+        made.mkdir()
+        request = {
+            "action": "dlc",
+            "model": job.model,
+            "folder": f"{scratch.name}/made",
+            "options": dict(job.options),
+            "entries": dict(job.entries),
+        }
+        done, answer, _ = HERE.work(request, job.root, scratch, job.timeout, progress)
+        if answer is None or not answer["ok"]:
+            return str(answer["error"]) if answer else _death(done, job.timeout)
+        files = sorted(made.glob("*.dlc"))
+        if len(files) != 1:
+            return f"the provider wrote {len(files)} files, where one whole graph is one"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with_check_sums(files[0], target)
+    return ""
 
 
 def execute_model(

@@ -9,10 +9,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import onnx
+
 from deploykit.errors import InputError
 from deploykit.tables.reading import read_json
+from deploykit_ort_qnn.commands import MODEL
+from deploykit_ort_qnn.dlc import DLC, read_dlc
+from deploykit_ort_qnn.dlc_types import compare_dlc
 from deploykit_ort_qnn.precision import PrecisionScope
 from deploykit_ort_qnn.qnn_graph import QnnGraph, QnnNode, QnnTensor
+from deploykit_ort_qnn.rules.dlc import DlcScope
 from deploykit_ort_qnn.schematic import Schematic, SchematicOp, SchematicOutput
 
 if TYPE_CHECKING:
@@ -20,7 +26,7 @@ if TYPE_CHECKING:
 
     from deploykit_ort_qnn.compiler import CompileOutcome
 
-__all__ = ["EVIDENCE", "evidence_json", "precision_scope", "read_evidence"]
+__all__ = ["EVIDENCE", "dlc_scope", "evidence_json", "precision_scope", "read_evidence"]
 
 EVIDENCE = "artifacts/compiled_types.json"
 
@@ -63,6 +69,13 @@ def precision_scope(
         quantized=frozenset(quantized),
         strict=strict,
     )
+
+
+def dlc_scope(package: Path) -> DlcScope:
+    """The DLC of a package against its Q/DQ model; of a float model no types were meant. Raises InputError."""
+    dlc = read_dlc(package / DLC)
+    model = onnx.load(package / MODEL, load_external_data=False)
+    return DlcScope(qairt=dlc.writer, metadata=dlc.metadata, compared=tuple(compare_dlc(model, dlc)))
 
 
 def _graph_json(graph: QnnGraph) -> dict[str, Any]:

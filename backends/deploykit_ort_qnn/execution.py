@@ -20,16 +20,26 @@ from deploykit.graph.weights import load_weights
 from deploykit.numerics.fitting import fit_judge
 from deploykit.packages.writing import json_text
 from deploykit_ort_qnn.commands import CONTEXT, MODEL
-from deploykit_ort_qnn.compiler import CompileJob, CompileOutcome, RefusedNode, compile_model, installed_wheel
+from deploykit_ort_qnn.compiler import (
+    CompileJob,
+    CompileOutcome,
+    RefusedNode,
+    compile_model,
+    installed_wheel,
+    write_dlc,
+)
 from deploykit_ort_qnn.configs import COMPILE
+from deploykit_ort_qnn.dlc import DLC
 from deploykit_ort_qnn.emulation import Comparison, compare, narrowest
-from deploykit_ort_qnn.evidence import EVIDENCE, evidence_json, precision_scope
+from deploykit_ort_qnn.evidence import EVIDENCE, dlc_scope, evidence_json, precision_scope
 from deploykit_ort_qnn.hosts import Host, toolchain_host
 from deploykit_ort_qnn.numbers import NUMBERS, correctness, numbers_json
 from deploykit_ort_qnn.precision import PrecisionScope
 from deploykit_ort_qnn.prepare import Draft
 from deploykit_ort_qnn.rescue import rescue
 from deploykit_ort_qnn.rules.compiled import RULES as COMPILE_RULES
+from deploykit_ort_qnn.rules.dlc import RULES as DLC_RULES
+from deploykit_ort_qnn.rules.dlc import DlcScope
 from deploykit_ort_qnn.rules.environment import RULES as ENVIRONMENT_RULES
 from deploykit_ort_qnn.rules.environment import EnvironmentScope
 from deploykit_ort_qnn.rules.numerics import RULES as NUMERIC_RULES
@@ -77,6 +87,9 @@ def execute(package: Path, draft: Draft, plan: Plan[None], aids: Aids) -> Execut
             outputs=("logs/compile.log",), findings=findings, record=record, compiled=refused, instead=instead
         )
     precision = _judge_types(package, draft, outcome)
+    dlc = _dlc(package, job, progress) if draft.options.get("dlc") else None
+    if dlc is not None:
+        record["dlc"] = {"metadata": dlc.metadata, "compared": len(dlc.compared), "wrong": list(dlc.wrong)}
     numeric = _judge_numbers(package, draft, plan, aids, host)
     ran = numeric.device is not None
     if numeric.device is not None:
@@ -85,9 +98,14 @@ def execute(package: Path, draft: Draft, plan: Plan[None], aids: Aids) -> Execut
         record["numbers"] = {"outputs": numbers["device"]["outputs"], "first_node": numeric.first}
     return Execution(
         executed=("compile", "emulate") if ran else ("compile",),
-        outputs=(*outcome.files, EVIDENCE, *((NUMBERS,) if ran else ())),
+        outputs=(
+            *outcome.files,
+            EVIDENCE,
+            *((NUMBERS,) if ran else ()),
+            *((DLC,) if dlc is not None and not dlc.why else ()),
+        ),
         record=record,
-        findings=(*findings, *precision, *NUMERIC_RULES.run(numeric)),
+        findings=(*findings, *precision, *NUMERIC_RULES.run(numeric), *(DLC_RULES.run(dlc) if dlc is not None else ())),
         compiled=Compilation(state=Compiled.YES, by=by),
         right=correctness(numeric),
     )
@@ -168,6 +186,12 @@ def _judge_types(package: Path, draft: Draft, outcome: CompileOutcome) -> tuple[
             strict=bool(draft.options.get("strict_precision")),
         )
     )
+
+
+def _dlc(package: Path, job: CompileJob, progress: Progress) -> DlcScope:
+    """The same model as DLC, read back and compared."""
+    why = write_dlc(job, package / DLC, progress)
+    return DlcScope(why=why) if why else dlc_scope(package)
 
 
 def _judge_numbers(package: Path, draft: Draft, plan: Plan[None], aids: Aids, host: Host | None) -> NumericScope:

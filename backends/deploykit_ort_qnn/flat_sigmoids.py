@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["flat_sigmoids"]
 
 _ROWS = 16
-"""Observed with QAIRT 2.36.1: 16, 32, 64 and 128 rows die, on two emulators or while compiled; 8, 12, 15, 24, 48 do not.
+"""Observed with QAIRT 2.36.1: 16, 32, 64, 128 rows die, on two emulators or while compiled; 8, 12, 15, 24, 48 do not.
 
 All multiples are avoided, since nothing says why 48 is an exception.
 """
@@ -55,10 +55,10 @@ def _dies(graph: GraphCopy, node: NodeProto, shape: tuple[object, ...]) -> bool:
     if not isinstance(rows, int) or rows == 0 or rows % _ROWS or before is None or _is_linear(graph, before):
         return False
     readers = graph.readers(node.output[0])
-    return any(_reads_weights(graph, one) for one in [*readers, *_behind_gates(graph, node, readers)])
+    return any(_reads_weights(graph, one) for one in [*readers, *_behind_gates(graph, readers)])
 
 
-def _behind_gates(graph: GraphCopy, node: NodeProto, readers: list[NodeProto]) -> list[NodeProto]:
+def _behind_gates(graph: GraphCopy, readers: list[NodeProto]) -> list[NodeProto]:
     return [after for gate in readers if gate.op_type == "Mul" for after in graph.readers(gate.output[0])]
 
 

@@ -16,6 +16,7 @@ from deploykit.system import ToolchainSpec, environment_of
 from deploykit_ort_qnn.workers import Work, Worker, installed_wheel
 from deploykit_qualcomm.hosted import ask_runner
 from deploykit_qualcomm.hosts import LINUX, host_toolchain
+from deploykit_qualcomm.records import RECORD, read_calls, read_verdicts, refusal_lines
 from deploykit_qualcomm.rows import Wheel
 
 __all__ = ["NOTHING_TAKEN", "Host", "ToolchainHost", "WheelHost", "toolchain_host"]
@@ -57,20 +58,24 @@ class Host(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolchainHost:
-    """The compiler of a Windows wheel, run by the runner of its toolchain."""
+    """The compiler of a Windows wheel, run by the runner of its toolchain.
+
+    Where another wheel's provider asks this backend, that is recorded, and the log has the backend's own words.
+    """
 
     wheel: Wheel
     spec: ToolchainSpec
 
     @property
     def identity(self) -> Mapping[str, str]:
-        """``wheel``, ``qairt`` and ``onnxruntime``: such a wheel brings its own ONNX Runtime, of the same version."""
-        return {"wheel": self.wheel.version, "qairt": self.wheel.sdk, "onnxruntime": self.wheel.version}
+        """``wheel``, ``qairt`` and ``onnxruntime``: that of the provider's own wheel, which has the same version."""
+        provider = self.wheel.asked_by or self.wheel.version
+        return {"wheel": self.wheel.version, "qairt": self.wheel.sdk, "onnxruntime": provider}
 
     @property
     def where(self) -> str:
-        """Under what it runs."""
-        return " under Wine"
+        """Under what it runs, and whose provider asks it."""
+        return f" under Wine, asked by {self.wheel.asked_by}" if self.wheel.asked_by else " under Wine"
 
     @property
     def emulator(self) -> None:
@@ -103,15 +108,19 @@ class ToolchainHost:
             "optimization": _LEVELS[request["optimization"]],
             "log_severity": _WITH_REASONS,
         }
-        answer = ask_runner(self.spec, asked, cwd=root, place=scratch, timeout=timeout)
+        record = scratch / "record"
+        record.mkdir()
+        variables = {RECORD: record.relative_to(root).as_posix()} if self.wheel.asked_by else {}
+        answer = ask_runner(self.spec, asked, cwd=root, place=scratch, timeout=timeout, variables=variables)
         assert answer.done is not None
+        log = (*answer.log, *_said(record))
         if answer.done.timed_out or answer.crashed:
-            return answer.done, None, answer.log
+            return answer.done, None, log
         if not answer.ok:
-            return answer.done, {"ok": False, "error": answer.error.splitlines()[0]}, answer.log
+            return answer.done, {"ok": False, "error": answer.error.splitlines()[0]}, log
         if not (root / request["context"]).exists():
-            return answer.done, {"ok": False, "error": NOTHING_TAKEN}, answer.log
-        return answer.done, {"ok": True, "cpu_nodes": _cpu_nodes(root / request["context"])}, answer.log
+            return answer.done, {"ok": False, "error": NOTHING_TAKEN}, log
+        return answer.done, {"ok": True, "cpu_nodes": _cpu_nodes(root / request["context"])}, log
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +169,13 @@ def toolchain_host(wheel: Wheel) -> ToolchainHost | WheelHost | None:
         return None
     host = ToolchainHost if wheel.runs_on(LINUX) is None else WheelHost
     return host(wheel=wheel, spec=spec)
+
+
+def _said(record: Path) -> tuple[str, ...]:
+    """What the backend says of the nodes that it refuses, nothing where nothing was recorded."""
+    if not (record / "record.jsonl").is_file():
+        return ()
+    return refusal_lines(read_verdicts(read_calls(record)))
 
 
 def _cpu_nodes(context: Path) -> list[dict[str, str]]:

@@ -6,6 +6,7 @@ Each form is equal to what it replaces for every value that can occur. It knows 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from deploykit.graph.intervals import ANYTHING, graph_bounds
 from deploykit.graph.nodes import label
 from deploykit.graph.shape_inference import infer
 from deploykit.quantization.entries import keep_entries
+from deploykit_ort_qnn.channel_biases import channel_biases
 from deploykit_ort_qnn.flat_sigmoids import flat_sigmoids
 from deploykit_ort_qnn.kernel_grids import whole_hardsigmoids
 from deploykit_ort_qnn.node_units import symmetric_operands
@@ -30,10 +32,11 @@ __all__ = ["older_forms"]
 _REASONS = {
     "mod": "this provider has no Mod: of what is never negative the remainder is a - (a / b) * b, in int32",
     "isnan": "this provider has no IsNaN: what lies on an integer grid is never NaN",
+    "channel-bias": "this FullyConnected takes no bias with a scale per channel: a 1x1 Conv, which is the same, does",
     "allowzero": "this provider refuses a Reshape with allowzero; without a zero in its shape the two are the same",
     "reciprocal": "this provider has no Reciprocal: it divides one by the value",
     "bool-gather": "this compiler refuses a Gather of truth values (code 3110): they are gathered as int32",
-    "sigmoid-before-linear": "code of a Sigmoid between a sum or product and a linear layer dies; on one row it does not",
+    "sigmoid-before-linear": "a Sigmoid between a sum or product and a linear layer dies; on one row it does not",
     "hardsigmoid-range": "a 16-bit HardSigmoid is right on the grid from 0 to 1 only (6 to 26 dB on any other)",
     "asymmetric-operand": "a stored 16-bit operand of a MatMul is taken with its 0 in the middle only (code 3110)",
 }
@@ -51,6 +54,10 @@ def older_forms(
         names = change(graph, encodings) if name in lacks else ()
         if names:
             done[f"without-{name}"] = _REASONS[name], names
+    names, made = channel_biases(graph, encodings) if "channel-bias" in lacks else ((), {})
+    if names:
+        encodings = replace(encodings, entries={**encodings.entries, **made})
+        done["without-channel-bias"] = _REASONS["channel-bias"], names
     kept = keep_entries(encodings, graph)
     assert kept is not None
     model, encodings = (graph.model, kept) if done else (model, encodings)

@@ -1,6 +1,7 @@
 """The options of this backend's own; provider options and session entries for ``--option`` are in ``provider_keys``."""
 
 from deploykit.contract.options import OptionSpec
+from deploykit_qualcomm.emitting import EMIT
 
 __all__ = ["OPTIONS"]
 
@@ -8,6 +9,13 @@ OPTIONS = (
     OptionSpec(
         name="finalization_mode", kind="integer", low=0, high=3, metavar="N", help="The compiler's optimization effort."
     ),
+    OptionSpec(
+        name="dlc",
+        kind="flag",
+        since="2.37.1",
+        help="Write a DLC too, without a converter, and compare its types with what is meant.",
+    ),
+    EMIT,
     OptionSpec(name="lpbq", kind="flag", help="Turn block quantization into LPBQ (lossy)."),
     OptionSpec(name="strict_precision", kind="flag", help="Any change of precision is an error."),
     OptionSpec(

@@ -9,10 +9,13 @@ from deploykit.contract.plans import Plan, Precision, Rejected, Route
 from deploykit.findings import Confidence, Finding, exit_status
 from deploykit_ort_qnn.commands import steps
 from deploykit_ort_qnn.configs import build_configs
+from deploykit_ort_qnn.dlc import DLC
 from deploykit_ort_qnn.prepare import Draft
 from deploykit_ort_qnn.rules.forms import RULES as FORM_RULES
 from deploykit_ort_qnn.rules.prepared import RULES as DRAFT_RULES
 from deploykit_ort_qnn.rules.release import RULES as RELEASE_RULES
+from deploykit_qualcomm.carriers import forms_of
+from deploykit_qualcomm.hosts import machines
 
 __all__ = ["make_plan"]
 
@@ -57,9 +60,15 @@ def make_plan(draft: Draft) -> Plan[None]:
     if blocked:
         codes = tuple(dict.fromkeys(finding.code for finding in findings if finding.blocks))
         return Plan(route=None, rejected=(Rejected(id=name, because=codes, why=why),), **common)
+    beside = (DLC,) if draft.options.get("dlc") else ()
+    seen = Confidence.OBSERVED if forms_of(draft.wheel) is draft.wheel else Confidence.INFERRED
     return Plan(
-        route=Route(id=name, why=why, confidence=Confidence.OBSERVED, sources=draft.wheel.source),
-        steps=steps(embed=draft.chosen.entries.get("ep.context_embed_mode") == "1"),
+        route=Route(id=name, why=why, confidence=seen, sources=draft.wheel.source),
+        steps=steps(
+            embed=draft.chosen.entries.get("ep.context_embed_mode") == "1",
+            machines=machines(draft.wheel),
+            beside=beside,
+        ),
         configs=build_configs(draft),
         **common,
     )

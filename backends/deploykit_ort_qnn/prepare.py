@@ -14,10 +14,12 @@ from deploykit.contract.kept import Kept, Same
 from deploykit.deciding.sampling import samples_of
 from deploykit.errors import DeploykitError, InputError, UnknownTargetError, UsageError
 from deploykit.findings import Finding
-from deploykit_ort_qnn.provider_keys import Chosen, choose_options
+from deploykit_ort_qnn.provider_keys import Chosen, choose_options, has_option
 from deploykit_qualcomm.archs import capability, has
-from deploykit_qualcomm.hosts import compilable
+from deploykit_qualcomm.carriers import Carried, forms_of
+from deploykit_qualcomm.hosts import LINUX
 from deploykit_qualcomm.rows import Wheel
+from deploykit_qualcomm.rules.carriers import RULES as CARRIER_RULES
 from deploykit_qualcomm.rules.float16 import RULES as FLOAT16_RULES
 from deploykit_qualcomm.rules.float16 import Float16Plan
 from deploykit_qualcomm.rules.registries import PROVIDER, run_lint
@@ -65,9 +67,9 @@ class Draft:
 def wheel_for(requested: str | None, table: str = "") -> Wheel:
     """The wheel for a version as typed: its own (2.7.0), or that of the QAIRT inside (2.51); None is the newest.
 
-    Only wheels whose compiler a Linux x86-64 machine can execute count, itself or by a toolchain.
+    A wheel whose compiler does not run on this kind of machine is planned for all the same, which QNN296 says.
     """
-    wheels = tuple(wheel for wheel in tables().wheels if compilable(wheel))
+    wheels = tables().wheels
     if not requested:
         return wheels[-1]
     for wheel in wheels:
@@ -77,11 +79,9 @@ def wheel_for(requested: str | None, table: str = "") -> Wheel:
     if inside:
         return inside[-1]
     known = ", ".join(f"{wheel.version} (QAIRT {wheel.sdk})" for wheel in wheels)
-    elsewhere = [wheel.version for wheel in tables().wheels if _same_series(wheel.sdk, requested)]
-    carried = f"wheel {elsewhere[-1]} carries it, but its compiler does not run here; " if elsewhere else ""
     raise UnknownTargetError(
         f"no onnxruntime-qnn wheel for SDK {requested!r}",
-        why=f"{carried}known wheels: {known}",
+        why=f"known wheels: {known}",
         next="name one of them",
     )
 
@@ -103,6 +103,8 @@ def prepare(situation: Situation, kept: Kept) -> Draft:
             f"{request.model}: holds Q/DQ nodes already, and encodings were given too",
             next="give the float model with --encodings, or the QDQ model alone",
         )
+    if request.adapter_options.get("dlc"):
+        _refuse_dlc(wheel)
     return Draft(
         situation=situation,
         wheel=wheel,
@@ -112,9 +114,29 @@ def prepare(situation: Situation, kept: Kept) -> Draft:
         precision=_precision(request.precision, source),
         chosen=choose_options(request.options, wheel.version, {node.op_type for node in situation.facts.nodes}),
         prepared=None if source == "float" else prepared_model(situation, kept, wheel),
-        lint=(*run_lint(situation, PROVIDER), *FLOAT16_RULES.run(_float16_plan(situation, source))),
+        lint=(
+            *run_lint(situation, PROVIDER),
+            *FLOAT16_RULES.run(_float16_plan(situation, source)),
+            *CARRIER_RULES.run(_carried(situation, wheel)),
+        ),
         options=request.adapter_options,
     )
+
+
+def _refuse_dlc(wheel: Wheel) -> None:
+    """UsageError for a wheel that writes none, or does so on another machine only, where nothing is written now."""
+    name = f"--dlc: onnxruntime-qnn {wheel.version} (QAIRT {wheel.sdk})"
+    if not has_option("dump_qnn_ir_dlc", wheel.version):
+        raise UsageError(f"{name} writes none", next="leave it out, or use --sdk 2.47 or later")
+    if wheel.runs_on(LINUX) is None:
+        raise UsageError(f"{name} does not run here", next="leave it out, or use --sdk 2.47 or later")
+
+
+def _carried(situation: Situation, wheel: Wheel) -> Carried:
+    """The wheel's compiler for the target; who names the wheel and not its QAIRT insists on it."""
+    insisted = situation.request.sdk == wheel.version
+    ask = "" if insisted else f"--sdk {wheel.version}"
+    return Carried(wheel=wheel, device=situation.target.device, insisted=insisted, ask=ask)
 
 
 def _precision(asked: str | None, source: Source) -> str:
@@ -129,7 +151,7 @@ def _precision(asked: str | None, source: Source) -> str:
 
 def _int16(wheel: Wheel, device: Device) -> bool:
     """Whether operands of MatMuls of two activations are kept whole as symmetric int16: chip and provider must."""
-    return has("matmul_16bit", device) and "symmetric-int16" not in wheel.refuses
+    return has("matmul_16bit", device) and "symmetric-int16" not in forms_of(wheel).refuses
 
 
 def _float16_plan(situation: Situation, source: Source) -> Float16Plan:
@@ -141,7 +163,7 @@ def _float16_plan(situation: Situation, source: Source) -> Float16Plan:
 def prepared_model(situation: Situation, kept: Kept, wheel: Wheel | None = None) -> ProviderModel:
     """The model prepared for a wheel, None is the newest; made once for the same model, encodings and abilities."""
     wheel = wheel or wheel_for(None)
-    request, int16 = situation.request, _int16(wheel, situation.target.device)
+    request, int16, lacks = situation.request, _int16(wheel, situation.target.device), forms_of(wheel).lacks
     lpbq = bool(request.adapter_options.get("lpbq"))
 
     def make() -> ProviderModel:
@@ -154,11 +176,11 @@ def prepared_model(situation: Situation, kept: Kept, wheel: Wheel | None = None)
             without=request.no_rewrite,
             lpbq=lpbq,
             observer=lambda model: _evidence(model, situation, kept),
-            lacks=wheel.lacks,
+            lacks=lacks,
         )
 
     given = (Same(situation.model.proto), Same(situation.encodings))
-    key = ("provider model", *given, int16, lpbq, request.no_rewrite, wheel.lacks)
+    key = ("provider model", *given, int16, lpbq, request.no_rewrite, lacks)
     return kept.once(key, make)
 
 

@@ -26,6 +26,7 @@ __all__ = [
     "OptionTable",
     "RefusedOption",
     "choose_options",
+    "has_option",
     "load_options",
     "unknown_names",
 ]
@@ -146,6 +147,12 @@ def _set_by_itself(table: OptionTable, wheel: str, operators: Collection[str]) -
     if Version(wheel) < Version(table.checked_with):
         return {}
     return {row.name: "1" for row in table.option if not set(row.set_for).isdisjoint(operators)}
+
+
+def has_option(name: str, wheel: str) -> bool:
+    """True when a wheel is known to have a provider option."""
+    row = load_options().find(name)
+    return row is not None and bool(row.since) and Version(row.since) <= Version(wheel)
 
 
 def unknown_names(names: Iterable[str]) -> tuple[str, ...]:

@@ -10,10 +10,16 @@ from typing import Any
 from deploykit.contract.backend import BytesFile, JsonFile, PackageFile, TextFile, copied_model
 from deploykit.contract.plans import Plan
 from deploykit.packages.rendering import render
+from deploykit.tables.capabilities import Status
 from deploykit_ort_qnn.commands import CONTEXT, MODEL, TAIL
 from deploykit_ort_qnn.configs import COMPILE, RUN, TYPES
+from deploykit_ort_qnn.dlc import DLC
 from deploykit_ort_qnn.prepare import Draft
-from deploykit_qualcomm.hosts import LINUX, host_toolchain
+from deploykit_ort_qnn.provider_keys import has_option
+from deploykit_qualcomm.carriers import Carried
+from deploykit_qualcomm.emitting import WORKFLOW
+from deploykit_qualcomm.hosts import LINUX, host_toolchain, machines
+from deploykit_qualcomm.qnn_types import TYPE_CODES
 
 __all__ = ["package_files"]
 
@@ -30,22 +36,57 @@ def package_files(draft: Draft, plan: Plan[None], templates: Path | None) -> Ite
     for path, value in plan.configs.items():
         yield JsonFile(path=path, value=value)
     yield JsonFile(path=TYPES, value=_types(plan, draft))
-    values = {
+    values = _values(draft)
+    scripts = ("build.sh", *(("build.ps1",) if "Windows" in values["machines"] else ()), "compile.py", "run.py")
+    for script in (*scripts, "run_on_device.sh"):
+        text = render(f"ort_qnn/scripts/{script}.j2", values, templates=templates)
+        yield TextFile(path=f"scripts/{script}", text=text, executable=True)
+    if draft.options.get("emit") == "github-actions":
+        text = render("ort_qnn/scripts/compile.yml.j2", {**values, **_runner(draft)}, templates=templates)
+        yield TextFile(path=WORKFLOW, text=text)
+
+
+def _values(draft: Draft) -> dict[str, Any]:
+    """What every template is told."""
+    situation, wheel = draft.situation, draft.wheel
+    carried = Carried(wheel=wheel, device=situation.target.device)
+    return {
         "deploykit": version("deploykit"),
-        "wheel": draft.wheel.version,
-        "qairt": draft.wheel.sdk,
+        "wheel": wheel.version,
+        "qairt": wheel.sdk,
+        "provider": wheel.provider,
+        "machines": machines(wheel),
+        "obeys": carried.obeys,
+        "stands_on": f"{carried.stands_on.name} ({carried.stands_on.fact('marketing')})",
         "device": situation.target.device.name,
         "model": MODEL,
         "context": CONTEXT,
         "tail": TAIL if situation.tail is not None else "",
         "compile_options": COMPILE,
         "run_options": RUN,
+        "graphs": has_option("dump_json_qnn_graph", wheel.version),
+        "codes": TYPE_CODES,
+        "dlc": DLC if draft.options.get("dlc") else "",
         "toolchain": _toolchain(draft),
         "other_python": _other_python(draft),
     }
-    for script in ("build.sh", "compile.py", "run.py", "run_on_device.sh"):
-        text = render(f"ort_qnn/scripts/{script}.j2", values, templates=templates)
-        yield TextFile(path=f"scripts/{script}", text=text, executable=True)
+
+
+def _runner(draft: Draft) -> dict[str, Any]:
+    """A hosted machine that can execute the compiler, and what is installed there."""
+    wheel = draft.wheel
+    if wheel.runs_on(LINUX) is not None:
+        loads = [pair.version for pair in wheel.onnxruntime if pair.status is Status.SUPPORTED]
+        packages = [f"onnxruntime-qnn=={wheel.version}", f"onnxruntime=={loads[-1]}"]
+        where = {"runner": "ubuntu-24.04", "python": "3.11", "requirement": ""}
+    else:
+        host = next(host for host in wheel.host if host.system == "windows")
+        packages = [f"onnxruntime-qnn=={wheel.version}"]
+        runner = "windows-11-arm" if host.machine == "aarch64" else "windows-2022"
+        # The one file whose libraries were read: its Python is an x64 one, also on ARM.
+        requirement = f"onnxruntime-qnn=={wheel.version} --hash=sha256:{host.sha256}" if host.sha256 else ""
+        where = {"runner": runner, "python": "3.11", "requirement": requirement}
+    return {**where, "packages": packages, "soc_model": draft.soc_model}
 
 
 def _types(plan: Plan[None], draft: Draft) -> dict[str, Any]:

@@ -12,17 +12,22 @@ from deploykit.contract.backend import Check, Verification
 from deploykit.errors import DeploykitError
 from deploykit.findings import Finding
 from deploykit.tables.reading import read_json
-from deploykit_ort_qnn.commands import BINARY, CONTEXT, MODEL
+from deploykit_ort_qnn.commands import BINARY, CONTEXT, GRAPHS, MODEL
 from deploykit_ort_qnn.configs import COMPILE, RUN, TYPES
-from deploykit_ort_qnn.evidence import EVIDENCE, precision_scope, read_evidence
+from deploykit_ort_qnn.dlc import DLC
+from deploykit_ort_qnn.evidence import EVIDENCE, dlc_scope, precision_scope, read_evidence
 from deploykit_ort_qnn.inspection import inspect_context
 from deploykit_ort_qnn.numbers import NUMBERS, numbers_scope
 from deploykit_ort_qnn.precision import PrecisionScope, actual_types
 from deploykit_ort_qnn.provider_keys import unknown_names
+from deploykit_ort_qnn.qnn_graph import read_graph
+from deploykit_ort_qnn.rules.dlc import RULES as DLC_RULES
 from deploykit_ort_qnn.rules.numerics import RULES as NUMERIC_RULES
 from deploykit_ort_qnn.rules.package import RULES as PACKAGE_RULES
 from deploykit_ort_qnn.rules.package import PackageScope
 from deploykit_ort_qnn.rules.precision import RULES as PRECISION_RULES
+from deploykit_qualcomm.carriers import chip_on_arm, obeys
+from deploykit_qualcomm.hosts import carrier
 
 __all__ = ["verify"]
 
@@ -43,10 +48,13 @@ def verify(package: Path, manifest: Mapping[str, Any]) -> Verification:
         intended = {name: scope.intended[name] for name in actual}
         wrong = [name for name, kind in actual.items() if kind != intended[name]]
         findings += PRECISION_RULES.run(scope)
-        untold = "" if scope.schematics else "; which float the compiler chose is not known, this provider does not tell"
+        untold = (
+            "" if scope.schematics else "; which float the compiler chose is not known, this provider does not tell"
+        )
         detail = f"{len(actual)} tensors compared, {len(wrong)} differ{untold}"
         checks.append(Check(id="compiled-types", ok=True, detail=detail))
     findings += _numbers(package, checks)
+    findings += _dlc(package, checks)
     return Verification(checks=tuple(checks), intended=intended, actual=actual, findings=tuple(findings))
 
 
@@ -74,6 +82,7 @@ def _package_findings(package: Path, manifest: Mapping[str, Any], checks: list[C
         provider_options=options,
         soc_model=target.get("soc_model"),
         context=context,
+        own_chip=_own_chip(str(context.get("build", ""))),
         unknown_options=unknown_names((*options, *run)),
     )
     found = PACKAGE_RULES.run(scope)
@@ -88,15 +97,40 @@ def _package_findings(package: Path, manifest: Mapping[str, Any], checks: list[C
     yield from found
 
 
+def _own_chip(build: str) -> int | None:
+    """The chip that the compiler of a build stands on, where it compiles for that one alone."""
+    wheel = carrier(build)
+    return None if wheel is None or obeys(wheel) else chip_on_arm().fact("soc_model")
+
+
 def _scope(package: Path) -> PrecisionScope | None:
-    if not (package / EVIDENCE).exists():
+    # compile.py on a machine without deploykit leaves the graphs that were asked for.
+    asked = sorted((package / GRAPHS).parent.glob(Path(GRAPHS).name))
+    if (package / EVIDENCE).exists():
+        graphs, schematics = read_evidence(package / EVIDENCE)
+    elif asked:
+        graphs, schematics = tuple(map(read_graph, asked)), ()
+    else:
         return None
-    graphs, schematics = read_evidence(package / EVIDENCE)
     types = read_json(package / TYPES)
     model = onnx.load(package / MODEL, load_external_data=False)
     return precision_scope(
         model, graphs, schematics, dict(types["types"]), dict(types["stored"]), strict=bool(types["strict"])
     )
+
+
+def _dlc(package: Path, checks: list[Check]) -> Iterator[Finding]:
+    """The DLC, where one was written: its types and grids against the model's."""
+    if not (package / DLC).exists():
+        return
+    try:
+        scope = dlc_scope(package)
+    except DeploykitError as error:
+        checks.append(Check(id="dlc-types", ok=False, detail=f"{error.what}: {error.why}"))
+        return
+    detail = f"metadata {scope.metadata}, {len(scope.compared)} tensors compared, {len(scope.wrong)} differ"
+    checks.append(Check(id="dlc-types", ok=True, detail=detail))
+    yield from DLC_RULES.run(scope)
 
 
 def _numbers(package: Path, checks: list[Check]) -> Iterator[Finding]:

@@ -56,6 +56,21 @@ def _context_nodes(context: Path) -> dict[str, Any]:
     return {"ep_nodes": len(model.graph.node) - len(cpu), "cpu_nodes": cpu}
 
 
+def write_dlc(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Open the model with the IR backend at work, which writes its file into a folder while the model is compiled."""
+    import onnxruntime_qnn as qnn
+
+    library = str(Path(qnn.LIB_DIR_FULL_PATH) / "libQnnIr.so")
+    options = {"dump_qnn_ir_dlc": "1", "dump_qnn_ir_dlc_dir": request["folder"], "qnn_ir_backend_path": library}
+    entries = {"session.disable_cpu_ep_fallback": "1", **request["entries"]}
+    _say(f"writing {request['model']} as DLC")
+    try:
+        npu_session(request["model"], options={**request["options"], **options}, entries=entries)
+    except Exception as error:
+        return {"ok": False, "error": _first_line(error), "kind": type(error).__name__}
+    return {"ok": True}
+
+
 def run_model(request: Mapping[str, Any]) -> dict[str, Any]:
     """Run a model on every input set of an npz file and write the outputs to another.
 
@@ -104,6 +119,7 @@ def read_context(request: Mapping[str, Any]) -> dict[str, Any]:
 
 _ACTIONS: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "compile": compile_context,
+    "dlc": write_dlc,
     "run": run_model,
     "run-both": run_both,
     "context": read_context,

@@ -48,8 +48,10 @@ class QnnHtp(QualcommBackend):
     def compat(self) -> Iterable[CompatRow]:
         """Every row of the SDK tables."""
         from deploykit_qualcomm.compat import compat_rows
+        from deploykit_qualcomm.methods import method_rows
 
-        return compat_rows(self.id)
+        yield from compat_rows(self.id)
+        yield from method_rows(self.id)
 
     def resolve(self, device: Device, sdk: str | None) -> Target:
         """The device under the table that answers for that version."""
@@ -58,11 +60,10 @@ class QnnHtp(QualcommBackend):
         return resolve_target(device, sdk, self.id)
 
     def prepare(self, situation: Situation, kept: Kept) -> Prepared:
-        """Everything the decision needs; nothing of it is shared between targets."""
+        """Everything the decision needs; only what another backend prepares is shared between targets."""
         from deploykit_qnn_htp.prepare import prepare
 
-        del kept
-        return prepare(situation)
+        return prepare(situation, kept)
 
     def plan(self, prepared: Prepared) -> Plan[tuple[Part, ...]]:
         """Decide."""
@@ -77,11 +78,10 @@ class QnnHtp(QualcommBackend):
         return package_files(prepared, plan, templates)
 
     def execute(self, package: Path, prepared: Prepared, plan: Plan[tuple[Part, ...]], aids: Aids) -> Execution:
-        """The tools belong to the user's SDK (``deploykit build``); here only a second opinion, when asked for."""
-        from deploykit_qnn_htp.execution import second_opinion
+        """A lent compiler where the route has one; else the tools are the user's SDK's (``deploykit build``)."""
+        from deploykit_qnn_htp.execution import execute
 
-        del package
-        return second_opinion(prepared, plan, aids)
+        return execute(package, prepared, plan, aids)
 
     def verify(self, package: Path, manifest: Mapping[str, Any]) -> Verification:
         """Judge a package on disk."""
@@ -89,11 +89,16 @@ class QnnHtp(QualcommBackend):
 
         return verify(package, manifest)
 
-    def mixed_support(self, target: Target) -> MixedSupport:
-        """Integers everywhere; a float fallback where the architecture has float16."""
-        from deploykit_qnn_htp.planning import mixed_support
+    def calibrates_itself(self, situation: Situation) -> bool:
+        """Where a route was named, or calibration inside the converter was insisted on."""
+        own = situation.request.adapter_options
+        return own.get("input_list") is True or own.get("route") is not None
 
-        return mixed_support(target)
+    def mixed_support(self, target: Target, options: Mapping[str, Any]) -> MixedSupport:
+        """Integers everywhere; a float fallback where the architecture has float16."""
+        from deploykit_qnn_htp.mixing import mixed_support
+
+        return mixed_support(target, options)
 
     def probes(self) -> Iterable[Probe]:
         """SDK roots, their tools and Python, the NDK, adb."""

@@ -6,6 +6,7 @@ A flag that the table does not list cannot be written: that is a defect of deplo
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import copy
 
 from deploykit.contract.plans import Step
 from deploykit.errors import DefectError
@@ -13,7 +14,7 @@ from deploykit.tables.capabilities import Flag, SdkTable, Status
 from deploykit_qnn_htp.draft import Candidate
 from deploykit_qnn_htp.routes import Intent
 
-__all__ = ["HOST", "Argv", "Paths", "steps"]
+__all__ = ["HOST", "Argv", "Paths", "from_dlc", "net_run", "steps"]
 
 HOST = "x86_64-linux-clang"
 
@@ -82,6 +83,12 @@ class Paths:
         self.device_list = f"input_list{self.suffix}.txt"
         self.device_output = f"output{self.suffix}"
 
+    def of(self, *, model: str, context: str, dlc: str) -> Paths:
+        """The same with another model, context binary and DLC."""
+        paths = copy(self)
+        paths.model, paths.context, paths.dlc = model, context, dlc
+        return paths
+
 
 def steps(candidate: Candidate, paths: Paths) -> tuple[Step, ...]:
     """Convert, build the model library where the route has one, make the context binary, run on the device."""
@@ -101,7 +108,7 @@ def _legacy(candidate: Candidate, paths: Paths) -> Iterator[Step]:
         outputs=(paths.library,),
     )
     yield _context(sdk, paths, model=paths.library, dlc=None)
-    yield _net_run(sdk, paths)
+    yield net_run(sdk, paths)
 
 
 def _convert_legacy(candidate: Candidate, paths: Paths) -> Step:
@@ -155,8 +162,13 @@ def _dlc(candidate: Candidate, paths: Paths) -> Iterator[Step]:
         outputs=(paths.dlc,),
         note="no public tool lists the types inside a DLC by known flags: compare with qairt-dlc-info by hand",
     )
-    yield _context(draft.sdk, paths, model="libQnnModelDlc.so", dlc=paths.dlc)
-    yield _net_run(draft.sdk, paths)
+    yield from from_dlc(draft.sdk, paths)
+
+
+def from_dlc(sdk: SdkTable, paths: Paths) -> Iterator[Step]:
+    """Compile a DLC into a context binary, and run that on the device."""
+    yield _context(sdk, paths, model="libQnnModelDlc.so", dlc=paths.dlc)
+    yield net_run(sdk, paths)
 
 
 def _context(sdk: SdkTable, paths: Paths, *, model: str, dlc: str | None) -> Step:
@@ -174,7 +186,8 @@ def _context(sdk: SdkTable, paths: Paths, *, model: str, dlc: str | None) -> Ste
     )
 
 
-def _net_run(sdk: SdkTable, paths: Paths) -> Step:
+def net_run(sdk: SdkTable, paths: Paths) -> Step:
+    """Load a context binary on the device and run it."""
     argv = Argv("qnn-net-run", sdk).add("--backend", "libQnnHtp.so").add("--retrieve_context", paths.context)
     argv.add("--input_list", paths.device_list).add("--output_dir", paths.device_output)
     argv.add("--config_file", paths.outer_run)

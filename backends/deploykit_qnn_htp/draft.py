@@ -14,7 +14,9 @@ from deploykit.errors import DefectError, UsageError
 from deploykit.findings import Finding
 from deploykit.quantization.float_propagation import predict_float_set
 from deploykit.tables.capabilities import SdkTable, Status
-from deploykit_qnn_htp.routes import Intent, RouteRow
+from deploykit_qnn_htp.lending import carried_for
+from deploykit_qnn_htp.routes import Intent, RouteRow, load_routes
+from deploykit_qualcomm.carriers import Carried
 from deploykit_qualcomm.rules.float16 import Float16Plan
 
 if TYPE_CHECKING:
@@ -44,7 +46,8 @@ class Draft:
     """Everything route-independent. ``completed`` has derived entries and int32 biases, and no float entry.
 
     ``float_set`` is what is meant to stay float; ``gaps`` are tensors that nothing covers although they are not in it.
-    ``handed_in`` are inputs of a segment that earlier segments make. ``findings`` are about draft and graph, no route.
+    ``handed_in`` are inputs of a segment that earlier segments make. ``carried`` is the compiler that a public wheel
+    has for the target, None where none has. ``findings`` are about draft and graph, no route.
     """
 
     situation: Situation
@@ -57,6 +60,7 @@ class Draft:
     input_list_wanted: bool | None
     is_segment: bool = False
     handed_in: tuple[str, ...] = ()
+    carried: Carried | None = None
     findings: tuple[Finding, ...] = ()
 
     @cached_property
@@ -150,7 +154,15 @@ def draft_of(situation: Situation) -> Draft:
         after=after,
         widths=_widths(situation),
         input_list_wanted=wanted if isinstance(wanted, bool) else None,
+        carried=_carried(situation),
     )
+
+
+def _carried(situation: Situation) -> Carried | None:
+    """The compiler of the route without a converter; who names the route insists on it."""
+    lent = [row.id for row in load_routes().route if row.lent]
+    insisted = situation.request.adapter_options.get("route") in lent
+    return carried_for(situation.target, insisted=insisted, ask="" if insisted else f"--route {lent[0]}")
 
 
 def _intent(situation: Situation, before: FloatPrediction | None) -> Intent:

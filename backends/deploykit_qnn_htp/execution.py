@@ -1,9 +1,11 @@
-"""Asks another backend's compiler what it makes of the model: evidence, never a proof for the user's SDK.
+"""Runs what can be run here: a lent compiler where the route has one, else a second opinion when it is asked for.
 
-It packages nothing; what was asked and answered goes into the manifest's record.
+A second opinion is evidence, never a proof for the user's SDK; what was asked and answered goes into the record.
 """
 
 from __future__ import annotations
+
+from pathlib import Path
 
 from deploykit.contract.backend import Aids, Execution
 from deploykit.contract.plans import Plan
@@ -14,7 +16,13 @@ from deploykit_qnn_htp.prepare import Prepared
 from deploykit_qnn_htp.rules.opinion import RULES as OPINION_RULES
 from deploykit_qnn_htp.rules.opinion import Opinion
 
-__all__ = ["second_opinion"]
+__all__ = ["execute", "second_opinion"]
+
+
+def execute(package: Path, prepared: Prepared, plan: Plan[tuple[Part, ...]], aids: Aids) -> Execution:
+    """What the lender of the compiler does, or a second opinion."""
+    lent = next((part.lent for part in plan.details or () if part.lent is not None), None)
+    return second_opinion(prepared, plan, aids) if lent is None else lent.execute(package, aids)
 
 
 def second_opinion(prepared: Prepared, plan: Plan[tuple[Part, ...]], aids: Aids) -> Execution:

@@ -1,16 +1,18 @@
 """The options of this backend's own; configuration keys for ``--option`` stand in the SDK tables instead."""
 
 from deploykit.contract.options import MAX_SEGMENTS, OptionSpec
+from deploykit_qualcomm.emitting import EMIT
 
 __all__ = ["OPTIONS"]
 
 OPTIONS = (
-    OptionSpec(name="route", kind="text", metavar="ID", help="Insist on one route through the converters."),
+    OptionSpec(name="route", kind="text", metavar="ID", help="Insist on one route."),
     OptionSpec(
         name="input_list",
         kind="switch",
         help="Insist on calibration inside the converter, or on none. Default: what the encodings need.",
     ),
     MAX_SEGMENTS,
+    EMIT,
     OptionSpec(name="preflight", kind="flag", help="Ask another backend's compiler for a second opinion."),
 )

@@ -12,6 +12,7 @@ from deploykit.findings import Finding
 from deploykit_qnn_htp.commands import Paths
 from deploykit_qnn_htp.draft import FLOAT_KINDS, Candidate, Draft
 from deploykit_qnn_htp.encodings import written
+from deploykit_qnn_htp.lending import Lent
 from deploykit_qnn_htp.prepare import DraftedPart
 from deploykit_qnn_htp.selection import Selection, select_route
 
@@ -23,12 +24,16 @@ __all__ = ["Part", "part_of", "precision_of"]
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """A draft, the route selected for it, and where its files lie. ``segment`` is "" for a whole model."""
+    """A draft, the route selected for it, and where its files lie. ``segment`` is "" for a whole model.
+
+    ``lent`` is what another backend decided for it, where the route is that one's.
+    """
 
     draft: Draft
     selection: Selection
     paths: Paths
     segment: str = ""
+    lent: Lent | None = None
 
     @property
     def candidate(self) -> Candidate:
@@ -39,7 +44,9 @@ class Part:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """About the draft, the graph and the routes."""
+        """About the draft, the graph and the routes; where no converter runs, nothing of what only those do."""
+        if self.lent is not None:
+            return (*self.lent.decision.findings, *self.selection.findings)
         return (*self.draft.findings, *self.selection.findings)
 
     @cached_property
@@ -50,13 +57,19 @@ class Part:
     @property
     def precision(self) -> Precision:
         """Intended and expected type of every tensor of this conversion that has one."""
-        return precision_of(self.draft)
+        return precision_of(self.draft) if self.lent is None else self.lent.decision.precision
 
 
 def part_of(drafted: DraftedPart) -> Part:
-    """Select the route of one draft."""
-    selection = select_route(drafted.draft)
-    return Part(draft=drafted.draft, selection=selection, paths=drafted.paths, segment=drafted.segment)
+    """Select the route of one draft, and have the lender decide where it is the lender's."""
+    selection, paths, lent = select_route(drafted.draft), drafted.paths, None
+    if drafted.lent is not None and selection.candidate is not None:
+        lent = drafted.lent.planned()
+        if lent.decision.route is None:
+            selection = selection.without(lent.decision)
+        else:
+            paths = paths.of(model=lent.model, context=paths.context if lent.dlc else lent.binary, dlc=lent.dlc)
+    return Part(draft=drafted.draft, selection=selection, paths=paths, segment=drafted.segment, lent=lent)
 
 
 def precision_of(draft: Draft) -> Precision:

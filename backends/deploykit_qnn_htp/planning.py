@@ -9,20 +9,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from deploykit.contract.backend import MixedSupport
-from deploykit.contract.plans import Plan, Rejected, Route, Step
-from deploykit.contract.targets import Target
+from deploykit.contract.plans import Alternative, Plan, Rejected, Route, Step
+from deploykit.errors import UsageError
 from deploykit.findings import Confidence, Finding, exit_status
-from deploykit.tables.capabilities import Status
-from deploykit_qnn_htp.commands import steps
-from deploykit_qnn_htp.configs import Setting, build_configs, parse_settings
+from deploykit_qnn_htp.commands import from_dlc, net_run, steps
+from deploykit_qnn_htp.configs import Setting, build_configs, parse_settings, run_configs
 from deploykit_qnn_htp.draft import Draft
 from deploykit_qnn_htp.joined import explanation, joined_precision, segment_findings
 from deploykit_qnn_htp.parts import Part, part_of
 from deploykit_qnn_htp.prepare import Prepared
-from deploykit_qnn_htp.routes import Intent, preference
+from deploykit_qnn_htp.selection import alternatives
 
-__all__ = ["make_plan", "mixed_support"]
+__all__ = ["make_plan"]
 
 
 def make_plan(prepared: Prepared) -> Plan[tuple[Part, ...]]:
@@ -30,6 +28,9 @@ def make_plan(prepared: Prepared) -> Plan[tuple[Part, ...]]:
     draft, situation = prepared.whole, prepared.situation
     settings = parse_settings(situation.request.options, draft.sdk, situation.target.device)
     parts = tuple(part_of(drafted) for drafted in prepared.parts)
+    if situation.request.adapter_options.get("emit") and not any(part.lent for part in parts):
+        why = "the SDK's own tools cannot be installed on a hosted machine"
+        raise UsageError("--emit: nothing of this route can run there", why=why, next="add --route provider-context")
     cut = bool(situation.segments)
     findings = (*segment_findings(parts), *prepared.findings) if cut else parts[0].findings
     plan: Plan[tuple[Part, ...]] = Plan(
@@ -38,6 +39,7 @@ def make_plan(prepared: Prepared) -> Plan[tuple[Part, ...]]:
         sdk=situation.target.sdk_json(),
         route=_route(parts),
         rejected=_rejected(parts),
+        alternatives=_alternatives(draft, parts),
         precision=joined_precision(draft, parts) if cut else parts[0].precision,
         findings=_each_once(findings),
     )
@@ -79,35 +81,38 @@ def _rejected(parts: Iterable[Part]) -> tuple[Rejected, ...]:
     return tuple(rows)
 
 
+def _alternatives(draft: Draft, parts: Iterable[Part]) -> tuple[Alternative, ...]:
+    """The routes for the whole model that the selection did not come to."""
+    taken = [part.candidate.route.id for part in parts if part.selection.candidate is not None and not part.segment]
+    return alternatives(draft, (*taken, *(row.id for part in parts for row in part.selection.rejected)))
+
+
 def _steps(parts: Iterable[Part]) -> tuple[Step, ...]:
     """Everything for the host first, then what runs on the device."""
-    rows = [step for part in parts for step in steps(part.candidate, part.paths)]
+    rows = [step for part in parts for step in _steps_of(part)]
     return tuple(sorted(rows, key=lambda step: step.where == "device"))
+
+
+def _steps_of(part: Part) -> tuple[Step, ...]:
+    if part.lent is not None and part.lent.dlc:
+        return (*part.lent.steps, *from_dlc(part.draft.sdk, part.paths))
+    if part.lent is not None:
+        return (*part.lent.steps, net_run(part.draft.sdk, part.paths))
+    return steps(part.candidate, part.paths)
 
 
 def _configs(parts: Iterable[Part], settings: Sequence[Setting], draft: Draft) -> dict[str, Any]:
     files: dict[str, Any] = {}
     for part in parts:
-        files |= build_configs(settings, draft.sdk, draft.situation.target.device, part.paths)
+        lent = part.lent
+        files |= {} if lent is None else lent.decision.configs
+        if lent is None or lent.dlc:
+            device = draft.situation.target.device
+            files |= build_configs(settings, draft.sdk, device, part.paths, named=lent is None)
+        else:
+            files |= run_configs(settings, draft.sdk, part.paths)
     return files
 
 
 def _least_sure(confidences: Iterable[Confidence]) -> Confidence:
     return max(confidences, key=lambda confidence: confidence.rank)
-
-
-def mixed_support(target: Target) -> MixedSupport:
-    """The kinds of ways for one target; the SDK mixes safely where its preferred route is more than inferred."""
-    arch, sdk = str(target.device.fact("arch") or ""), target.sdk
-    if sdk is None or sdk.status("fp16", arch=arch) is Status.UNSUPPORTED:
-        why = f"{arch} has no float16"
-        return MixedSupport(kinds=frozenset({"integer"}), without={"fallback": why, "segments": why})
-    sure = {intent: preference(intent, sdk.parsed).confidence for intent in Intent}
-    return MixedSupport(
-        kinds=frozenset({"integer", "fallback", "segments"}),
-        safe=sure[Intent.MIXED] is not Confidence.INFERRED,
-        confidence={
-            "fallback": sure[Intent.MIXED],
-            "segments": _least_sure((sure[Intent.INTEGER], sure[Intent.FLOAT16])),
-        },
-    )

@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from deploykit.contract.backend import Situation
+from deploykit.contract.kept import Kept
 from deploykit.findings import Finding
 from deploykit_qnn_htp.commands import Paths
 from deploykit_qnn_htp.draft import Draft, draft_of, float16_plan
+from deploykit_qnn_htp.lending import Lent, lend
 from deploykit_qnn_htp.naming import graph_name
 from deploykit_qnn_htp.rules.prepared import RULES as DRAFT_RULES
 from deploykit_qnn_htp.segments import crossing_findings, segment_drafts
+from deploykit_qnn_htp.selection import select_route
 from deploykit_qualcomm.rules.float16 import RULES as FLOAT16_RULES
 from deploykit_qualcomm.rules.registries import CONVERTERS, run_lint
 
@@ -24,6 +27,8 @@ class DraftedPart:
     draft: Draft
     paths: Paths
     segment: str = ""
+    lent: Lent | None = None
+    """What the lender of a compiler prepared, where its route is the one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,18 +48,27 @@ class Prepared:
         return self.whole.situation
 
 
-def prepare(situation: Situation) -> Prepared:
+def prepare(situation: Situation, kept: Kept) -> Prepared:
     """Everything the decision needs. UsageError for options that contradict a cut."""
     whole, graph = draft_of(situation), graph_name(situation.request.model)
     if not situation.segments:
         whole = _judged(whole)
-        return Prepared(whole=whole, parts=(DraftedPart(draft=whole, paths=Paths(graph)),))
+        drafted = DraftedPart(draft=whole, paths=Paths(graph), lent=_lent(whole, kept))
+        return Prepared(whole=whole, parts=(drafted,))
     drafts = segment_drafts(whole)
     parts = tuple(
         DraftedPart(draft=_judged(draft), paths=Paths(f"{graph}_{segment.name}", number), segment=segment.name)
         for number, (segment, draft) in enumerate(zip(situation.segments, drafts, strict=True))
     )
     return Prepared(whole=whole, parts=parts, findings=crossing_findings(whole, drafts))
+
+
+def _lent(draft: Draft, kept: Kept) -> Lent | None:
+    """What the lender prepares, where the route that will be selected is its: weights may be loaded for that."""
+    selected = select_route(draft).candidate
+    if selected is None or not selected.route.lent or draft.carried is None:
+        return None
+    return lend(draft.situation, draft.carried, kept, dlc=selected.route.dlc)
 
 
 def _judged(draft: Draft) -> Draft:

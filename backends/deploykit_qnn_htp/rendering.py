@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from deploykit.contract.backend import BytesFile, JsonFile, PackageFile, Situation, TextFile, copied_model
 from deploykit.contract.plans import Plan
 from deploykit.numerics.samples import read_samples
+from deploykit_qnn_htp.lending import Lent
 from deploykit_qnn_htp.parts import Part
 from deploykit_qnn_htp.prepare import Prepared
 from deploykit_qnn_htp.scripts import scripts
@@ -23,6 +24,9 @@ def package_files(prepared: Prepared, plan: Plan[tuple[Part, ...]], templates: P
     """The files of the package, one after the other, so that calibration data is never held as a whole."""
     situation, parts = prepared.situation, plan.details or ()
     for part in parts:
+        if part.lent is not None:
+            yield from _lent(part.lent, situation, plan, templates)
+            return
         yield from _models(situation, part)
         yield from _encodings(part)
         yield JsonFile(path=part.paths.types, value=_intended_types(part))
@@ -30,6 +34,21 @@ def package_files(prepared: Prepared, plan: Plan[tuple[Part, ...]], templates: P
     for path, value in plan.configs.items():
         yield JsonFile(path=path, value=value)
     yield from scripts(situation, plan, parts, templates)
+
+
+def _lent(
+    lent: Lent, situation: Situation, plan: Plan[tuple[Part, ...]], templates: Path | None
+) -> Iterator[PackageFile]:
+    """The lender's package but for the device, where the binary is loaded as any other.
+
+    Where the SDK compiles what the lender made, the script that builds is this backend's.
+    """
+    theirs = lent.files(templates)
+    yield from (file for file in theirs if not (lent.dlc and file.path.startswith("scripts/build.")))
+    for path in plan.configs.keys() - lent.decision.configs.keys():
+        yield JsonFile(path=path, value=plan.configs[path])
+    built = ("scripts/check_types.py", *(() if lent.dlc else ("scripts/build.sh",)))
+    yield from (file for file in scripts(situation, plan, plan.details or (), templates) if file.path not in built)
 
 
 def _models(situation: Situation, part: Part) -> Iterator[PackageFile]:

@@ -13,7 +13,11 @@ from deploykit.errors import DefectError
 from deploykit.findings import Confidence
 from deploykit.tables.reading import read_toml, structure
 
-__all__ = ["Intent", "Preference", "RouteRow", "load_routes", "preference", "route_row"]
+__all__ = ["LENT_TOOL", "Intent", "Preference", "RouteRow", "load_routes", "preference", "route_row"]
+
+
+LENT_TOOL = "onnxruntime-qnn"
+"""The tool of routes and steps that no part of the SDK takes part in."""
 
 
 class Intent(StrEnum):
@@ -42,11 +46,18 @@ class RouteRow:
     confidence: Confidence
     quantizer_v2: bool = False
     explicit_float: bool = False
+    dlc: bool = False
+    """True where what is lent is a DLC, which the SDK's own generator compiles. Such a route is only offered."""
 
     @property
     def legacy(self) -> bool:
         """True for routes that go through a model library instead of a DLC."""
         return self.tool == "qnn-onnx-converter"
+
+    @property
+    def lent(self) -> bool:
+        """True for a route that no tool of the SDK takes part in: the compiler is one inside a public wheel."""
+        return self.tool == LENT_TOOL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

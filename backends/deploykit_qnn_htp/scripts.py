@@ -15,6 +15,7 @@ from deploykit.packages.rendering import render
 from deploykit_qnn_htp.commands import HOST
 from deploykit_qnn_htp.naming import graph_name
 from deploykit_qnn_htp.parts import Part
+from deploykit_qnn_htp.routes import LENT_TOOL
 from deploykit_qualcomm.qnn_types import mangled
 
 __all__ = ["scripts"]
@@ -41,7 +42,8 @@ def _values(situation: Situation, plan: Plan[tuple[Part, ...]], parts: Sequence[
         "sdk_version": str(plan.sdk["version"]),
         "exact_build": str(plan.sdk["version"]).count(".") >= 3,
         "route": plan.route.id if plan.route is not None else "",
-        "steps": [step for step in plan.steps if step.where == "host"],
+        "steps": [step for step in plan.steps if step.where == "host" and step.tool != LENT_TOOL],
+        "lent": parts[0].lent.dlc if parts[0].lent is not None else "",
         "device_steps": [step for step in plan.steps if step.where == "device"],
         "gates": {f"convert{part.paths.suffix}": _gate(part) for part in parts},
         "graph": graph_name(situation.request.model),

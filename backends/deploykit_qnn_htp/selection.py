@@ -6,16 +6,19 @@ It reads the draft and the tables; which steps follow from a route is not its bu
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
-from deploykit.contract.plans import Rejected
+from deploykit.contract.plans import Alternative, Plan, Rejected
 from deploykit.errors import UsageError
 from deploykit.findings import Finding
 from deploykit_qnn_htp.draft import Candidate, Draft
 from deploykit_qnn_htp.routes import Intent, RouteRow, load_routes, preference, route_row
 from deploykit_qnn_htp.rules import routes
+from deploykit_qualcomm.hosts import LINUX
+from deploykit_qualcomm.rules.carriers import RULES as CARRIER_RULES
 
-__all__ = ["Selection", "select_route"]
+__all__ = ["Selection", "alternatives", "select_route"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +29,13 @@ class Selection:
     rejected: tuple[Rejected, ...]
     findings: tuple[Finding, ...]
 
+    def without(self, plan: Plan[Any]) -> Selection:
+        """No candidate any more: whose route it is has rejected it in a plan of its own."""
+        assert self.candidate is not None
+        codes = tuple(code for row in plan.rejected for code in row.because)
+        no = Rejected(id=self.candidate.route.id, because=codes, why="; ".join(row.why for row in plan.rejected))
+        return replace(self, candidate=None, rejected=(*self.rejected, no))
+
 
 def select_route(draft: Draft) -> Selection:
     """The first candidate without an unhandled error, the ones rejected before it, and what was found about them."""
@@ -33,7 +43,7 @@ def select_route(draft: Draft) -> Selection:
     rejections: list[tuple[str, tuple[Finding, ...]]] = []
     for row in _candidates(draft):
         candidate = Candidate(draft=draft, route=row)
-        found = routes.RULES.run(candidate)
+        found = _judged(candidate)
         blocking = [finding for finding in found if finding.blocks]
         if not blocking:
             handled = [f.with_handled(f"route {row.id} is taken instead") for f in _flat(rejections) if f.blocks]
@@ -50,6 +60,42 @@ def select_route(draft: Draft) -> Selection:
     return Selection(candidate=None, rejected=tuple(rejected), findings=rejections[0][1] if rejections else ())
 
 
+def alternatives(draft: Draft, seen: Iterable[str]) -> tuple[Alternative, ...]:
+    """The routes for this intent beside those that were taken or rejected, in order of preference."""
+    known, rows = frozenset(seen), [route_row(name) for name in preference(draft.intent, draft.sdk.parsed).order]
+    rows += [row for row in load_routes().route if row.dlc and draft.intent in row.intents]
+    others = [row for row in rows if row.id not in known and _is_open(row, draft)]
+    return tuple(
+        Alternative(
+            id=row.id,
+            why=row.why,
+            confidence=row.confidence,
+            because=tuple(dict.fromkeys(f.code for f in _judged(Candidate(draft=draft, route=row)) if f.blocks)),
+            ask=f"--route {row.id}",
+        )
+        for row in others
+    )
+
+
+def _judged(candidate: Candidate) -> tuple[Finding, ...]:
+    """What stands against a route, and beside it."""
+    found = routes.RULES.run(candidate)
+    carried = candidate.draft.carried
+    return (*found, *CARRIER_RULES.run(carried)) if candidate.route.lent and carried is not None else found
+
+
+def _named(draft: Draft) -> str | None:
+    return draft.situation.request.adapter_options.get("route")
+
+
+def _is_open(row: RouteRow, draft: Draft) -> bool:
+    """False for a route that this request cannot take: no data to calibrate with, or no wheel's compiler for it."""
+    if row.lent:
+        carried = None if draft.is_segment else draft.carried
+        return carried is not None and (not row.dlc or carried.wheel.runs_on(LINUX) is not None)
+    return not (row.input_list and draft.calibration is None)
+
+
 def _flat(rejections: Iterable[tuple[str, tuple[Finding, ...]]]) -> Iterable[Finding]:
     seen = set()
     for _, found in rejections:
@@ -62,22 +108,35 @@ def _flat(rejections: Iterable[tuple[str, tuple[Finding, ...]]]) -> Iterable[Fin
 
 def _candidates(draft: Draft) -> list[RouteRow]:
     """The routes to try, best first; a route the user named, or an input list the user insists on, is the only one."""
-    named = draft.situation.request.adapter_options.get("route")
+    named = _named(draft)
     if named is not None:
         known = [row.id for row in load_routes().route]
         if named not in known:
             raise UsageError(f"--route {named}: no such route", next=f"one of {', '.join(known)}")
-        return [_serving(route_row(str(named)), draft)]
+        return [_serving(_able(route_row(named), draft), draft)]
     calibrated = route_row("legacy-calibrated")
     if draft.input_list_wanted:
         return [calibrated]
     rows = [route_row(name) for name in preference(draft.intent, draft.sdk.parsed).order]
+    rows = [row for row in rows if not row.lent or _is_open(row, draft)]
     if draft.intent is Intent.MIXED and draft.calibration is not None:
         # What most people would type; shown as rejected, with what it would have done.
         return [calibrated, *rows]
     if draft.intent is Intent.INTEGER and draft.calibration is None:
         return [row for row in rows if not row.input_list]
     return rows
+
+
+def _able(row: RouteRow, draft: Draft) -> RouteRow:
+    """The route that was named; UsageError where no wheel's compiler serves it, or it does not serve the intent."""
+    if row.lent and draft.intent not in row.intents:
+        raise UsageError(f"--route {row.id}: not for {draft.intent}", next="leave the route out")
+    if row.lent and not _is_open(row, draft):
+        sdk = draft.situation.target.requested or draft.sdk.version
+        what = "writes a DLC here" if row.dlc else "carries a compiler for this device"
+        why = f"no public wheel that is not newer than {sdk} {what}"
+        raise UsageError(f"--route {row.id}: not possible here", why=why, next="leave the route out")
+    return row
 
 
 def _serving(row: RouteRow, draft: Draft) -> RouteRow:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ from deploykit.contract.backend import Check, Verification
 from deploykit.encodings.reading import read_encodings
 from deploykit.errors import DeploykitError
 from deploykit.tables.reading import read_json
+from deploykit_qnn_htp.lending import verify_lent
+from deploykit_qnn_htp.routes import load_routes
 from deploykit_qualcomm.qnn_types import mangled, same_grid, type_name
 from deploykit_qualcomm.tables import load_sdk_table
 
@@ -24,8 +26,15 @@ _TYPES = "intended_types"
 """How the files of intended types begin; the conversion's number follows where there are several."""
 
 
+_OF_THE_PROVIDER = ("compile_options", "run_options")
+"""Files of the lender, whose keys it checks itself."""
+
+
 def verify(package: Path, manifest: Mapping[str, Any]) -> Verification:
     """Checks and, after a build, intended against actual types of every tensor that the converter kept."""
+    if _is_lent(manifest):
+        lent = verify_lent(package, manifest)
+        return replace(lent, checks=(*lent.checks, *_flags(manifest), *_configs(package, manifest)))
     compared = tuple(_compared(package, manifest))
     # A tensor that crosses a cut has a type on either side; the one that is wrong counts.
     ordered = sorted(compared, key=lambda row: row.intended != row.actual)
@@ -35,6 +44,12 @@ def verify(package: Path, manifest: Mapping[str, Any]) -> Verification:
         intended={row.tensor: row.intended for row in ordered},
         actual={row.tensor: row.actual for row in ordered},
     )
+
+
+def _is_lent(manifest: Mapping[str, Any]) -> bool:
+    """True for a package whose binary a lent compiler makes."""
+    route = manifest.get("route") or {}
+    return any(row.id == route.get("id") and row.lent for row in load_routes().route)
 
 
 def _encodings(package: Path) -> Iterator[Check]:
@@ -65,6 +80,7 @@ def _flags(manifest: Mapping[str, Any]) -> Iterator[Check]:
     unlisted = [
         f"{step['tool']} {word}"
         for step in manifest.get("steps", ())
+        if step["tool"] in sdk.tools()
         for word in step["argv"][1:]
         if word.startswith("-") and not word[1:].replace(".", "").isdigit() and not sdk.has_flag(step["tool"], word)
     ]
@@ -81,7 +97,7 @@ def _configs(package: Path, manifest: Mapping[str, Any]) -> Iterator[Check]:
     """Every key of every configuration file is listed for that version."""
     table = load_sdk_table(str(manifest.get("sdk", {}).get("table", "")))
     for path in sorted((package / "config").glob("*.json")):
-        if path.name.startswith(_TYPES):
+        if path.name.startswith((_TYPES, *_OF_THE_PROVIDER)):
             continue
         known = {key.path for key in table.config_keys}
         unknown = [key for key in _paths(read_json(path)) if not _listed(key, known)]

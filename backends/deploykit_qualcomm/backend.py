@@ -9,7 +9,10 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from deploykit.contract.backend import Situation
     from deploykit.contract.known_errors import Catalog
+    from deploykit.contract.quantizers import Quantizer
+    from deploykit.contract.targets import Target
     from deploykit.findings import Finding
     from deploykit.tables.capabilities import CompatRow
     from deploykit.tables.devices import Device
@@ -58,3 +61,18 @@ class QualcommBackend:
         from deploykit_qualcomm.known_errors import known_errors
 
         return known_errors()
+
+    def quantizers(self, target: Target) -> tuple[Quantizer, ...]:
+        """AIMET, for every chip whose architecture it can simulate."""
+        from deploykit_qualcomm.aimet import AIMET, configuration
+
+        return (AIMET,) if configuration(target) else ()
+
+    def wanted_toolchains(self, target: Target) -> tuple[str, ...]:
+        """The quantizers' own; which compiler runs is a question of the SDK's version."""
+        return tuple(one.toolchain for one in self.quantizers(target))
+
+    def calibrates_itself(self, situation: Situation) -> bool:
+        """False: the compiler of a backend takes encodings; a converter that calibrates says otherwise."""
+        del situation
+        return False

@@ -15,13 +15,14 @@ from typing import Any
 from deploykit.system import ToolchainSpec, environment_of
 from deploykit.system.processes import Completed, run
 
-__all__ = ["Answer", "Refusal", "ask_runner", "read_answer", "read_refusals"]
+__all__ = ["Answer", "Refusal", "ask_runner", "read_answer", "read_event", "read_refusals"]
 
 _EVENT = '{"event":'
 _UNSUPPORTED = "Unsupported nodes in QNN EP"
 _NODE = re.compile(r"\{ name: (.*?), type: (\w+) \}")
 _REASON = re.compile(r"Node name: (?P<name>.*?) Node index: \d+\s+REASON : \S+:\d+ \S+ (?P<why>.*)", re.DOTALL)
 _VALIDATION = re.compile(r"failed for node `(?P<name>[^`]+)` of type `(?P<op>\w+)` with error code (?P<code>\d+)")
+_SAID = re.compile(r"the backend says of `(?P<name>[^`]+)`: (?P<text>.*)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,10 +61,12 @@ def ask_runner(
     place: Path,
     timeout: float,
     on_line: Callable[[str], None] | None = None,
+    variables: Mapping[str, str] | None = None,
 ) -> Answer:
     """Work off a request whose paths are relative to ``cwd``; its file is written to ``place``, a folder inside.
 
-    Raises ToolError when the toolchain is not ready or Wine is gone; a crash or a time-out is an answer.
+    ``variables`` are set beside those of the toolchain. Raises ToolError when the toolchain is not ready or Wine is
+    gone; a crash or a time-out is an answer.
     """
     environment = environment_of(spec)
     environment.require()
@@ -78,7 +81,7 @@ def ask_runner(
         if on_line is not None:
             on_line(line)
 
-    done = run(argv, cwd=cwd, env=environment.variables, timeout=timeout, on_line=hear)
+    done = run(argv, cwd=cwd, env={**environment.variables, **(variables or {})}, timeout=timeout, on_line=hear)
     return read_answer(lines, done)
 
 
@@ -86,7 +89,7 @@ def read_answer(lines: Iterable[str], done: Completed | None = None) -> Answer:
     """The events of a run. A damaged or missing last event, or a failure in between, makes it an error."""
     log, failures, runtime, ended, crash = list[str](), list[str](), "", False, ""
     for line in lines:
-        event = _event(line)
+        event = read_event(line)
         if event is None:
             if line.strip():
                 log.append(line.strip())
@@ -106,7 +109,7 @@ def read_answer(lines: Iterable[str], done: Completed | None = None) -> Answer:
     return Answer(error=error, log=tuple(log), runtime=runtime, crashed=bool(crash) or not ended, done=done)
 
 
-def _event(line: str) -> dict[str, Any] | None:
+def read_event(line: str) -> dict[str, Any] | None:
     """One event, None for a line of a library and for an event that was cut or mixed with other output."""
     if not line.startswith(_EVENT):
         return None
@@ -119,14 +122,15 @@ def _event(line: str) -> dict[str, Any] | None:
 
 def read_refusals(log: Iterable[str]) -> tuple[Refusal, ...]:
     """The nodes that the provider's log names as unsupported, with the backend's answer or the provider's reason."""
-    types, answers, reasons = dict[str, str](), dict[str, str](), dict[str, str]()
+    types, answers, reasons, said = dict[str, str](), dict[str, str](), dict[str, str](), dict[str, str]()
     for line in log:
         if _UNSUPPORTED in line:
             types |= {name: kind for name, kind in _NODE.findall(line) if name not in types}
         if found := _VALIDATION.search(line):
             answers.setdefault(found["name"], f"the backend answers {found['code']} to {found['op']}")
+        elif found := _SAID.fullmatch(line):
+            said.setdefault(found["name"], f": {found['text']}")
         elif found := _REASON.search(line):
             reasons.setdefault(found["name"], found["why"].strip())
-    return tuple(
-        Refusal(name=name, type=kind, why=answers.get(name) or reasons.get(name, "")) for name, kind in types.items()
-    )
+    whys = {**reasons, **{name: answer + said.get(name, "") for name, answer in answers.items()}}
+    return tuple(Refusal(name=name, type=kind, why=whys.get(name, "")) for name, kind in types.items())

@@ -11,7 +11,7 @@ from deploykit_qualcomm.rows import Wheel
 from deploykit_qualcomm.tables import tables
 from deploykit_qualcomm.toolchains import qualcomm_toolchains
 
-__all__ = ["LINUX", "WINE", "carrier", "compilable", "host_toolchain", "probe_hosts"]
+__all__ = ["LINUX", "WINE", "carrier", "compilable", "host_toolchain", "machines", "probe_hosts"]
 
 LINUX, WINE = "linux-x86-64", "wine-x86-64"
 _TOOLCHAIN = "htp"
@@ -27,6 +27,24 @@ def host_toolchain(sdk: str) -> ToolchainSpec | None:
 def compilable(wheel: Wheel) -> bool:
     """True when a Linux x86-64 machine can compile with this wheel's own provider, as it is or by a toolchain."""
     return wheel.runs_on(LINUX) is not None or host_toolchain(wheel.sdk) is not None
+
+
+def machines(wheel: Wheel) -> str:
+    """The kinds of machines on which a wheel's compiler can be executed, in words: one that only Wine runs needs a
+    toolchain."""
+    runs = dict.fromkeys(run for host in wheel.host for run in host.runs)
+    has = [words for run, words in _PLACES.items() if run in runs]
+    if host_toolchain(wheel.sdk) is None:
+        has = [words for words in has if words != _PLACES[WINE]]
+    return " or ".join(has)
+
+
+_PLACES = {
+    LINUX: "Linux x86-64",
+    WINE: "Linux x86-64 under Wine",
+    "windows-x86-64": "Windows x86-64",
+    "windows-arm64": "Windows on ARM",
+}
 
 
 def carrier(build: str) -> Wheel | None:

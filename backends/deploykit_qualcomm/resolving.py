@@ -79,9 +79,10 @@ def _match(request: str, wanted: Version, shelf: Tables, uses_tools: bool) -> tu
             return _with_rows(request, _preferred(series, shelf, uses_tools), shelf), "series"
     exact = Version(".".join(map(str, release[:3])))
     for version in shelf.versions:
-        if Version(version) == exact:
+        # A release of which only the name is known answers nothing about tools; a provider asks nothing about them.
+        if Version(version) == exact and (uses_tools or shelf.file(version).extends):
             return _with_rows(request, version, shelf), _build_match(wanted, version, shelf)
-    return _between(request, wanted, shelf)
+    return _between(request, wanted, shelf, uses_tools)
 
 
 def _build_match(wanted: Version, version: str, shelf: Tables) -> SdkMatch:
@@ -91,11 +92,12 @@ def _build_match(wanted: Version, version: str, shelf: Tables) -> SdkMatch:
     return "build" if wanted in builds else "unlisted-build"
 
 
-def _between(request: str, wanted: Version, shelf: Tables) -> tuple[str, SdkMatch]:
+def _between(request: str, wanted: Version, shelf: Tables, uses_tools: bool) -> tuple[str, SdkMatch]:
     lower = [version for version in shelf.with_rows if Version(version) <= wanted]
     oldest, newest = shelf.with_rows[0], shelf.with_rows[-1]
     if not lower:
-        if shelf.series.below_oldest == "error":
+        # What is not known of such a release are the flags of its tools, which a provider does not use.
+        if uses_tools and shelf.series.below_oldest == "error":
             _refuse(request, f"the oldest release with tables is {oldest}", shelf)
         return oldest, "below"
     if lower[-1] != newest:

@@ -24,6 +24,7 @@ __all__ = [
     "KeyLayout",
     "MissingEncoding",
     "MissingEncodingFile",
+    "QnnApiFile",
     "SdkFile",
     "Series",
     "ToolFile",
@@ -206,10 +207,11 @@ class WheelHost:
 class Wheel:
     """One onnxruntime-qnn wheel: the QAIRT inside, the form of its provider, and where its compiler runs.
 
-    ``loadable`` is False where ONNX Runtime is inside the Python module only. ``onnxruntime`` are the versions a plugin
-    was tried with, ``onnxruntime_api`` the number of the C API of a wheel that brings its own, and ``reads`` what that
-    one reads. ``refuses`` are forms that are written for other releases and that this provider does not take or changes
-    without a word, ``lacks`` operators and forms that it does not have.
+    ``loadable`` is False where ONNX Runtime is inside the Python module only; then ``asked_by`` is the wheel whose
+    provider asks this backend, where that was seen to work. ``onnxruntime`` are the versions a plugin was tried with,
+    ``onnxruntime_api`` the number of the C API of a wheel that brings its own, and ``reads`` what that one reads.
+    ``refuses`` are forms that are written for other releases and that this provider does not take or changes without a
+    word, ``lacks`` operators and forms that it does not have.
     """
 
     version: str
@@ -221,6 +223,7 @@ class Wheel:
     qnn_api: str = ""
     htp_api: str = ""
     loadable: bool = True
+    asked_by: str = ""
     onnxruntime_api: int = 0
     refuses: tuple[Literal["symmetric-int16", "block-weights", "per-block", "float16-of-float"], ...] = ()
     lacks: tuple[
@@ -228,6 +231,7 @@ class Wheel:
             "allowzero",
             "asymmetric-operand",
             "bool-gather",
+            "channel-bias",
             "hardsigmoid-range",
             "isnan",
             "mod",
@@ -259,6 +263,38 @@ class WheelFile:
 
     schema: int
     wheel: tuple[Wheel, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceWord:
+    """At which word of its own structure the backend has a device option's value, from version ``since`` of its API."""
+
+    since: str
+    word: Literal[0, 1]
+    source: tuple[str, ...]
+    confidence: Confidence
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewParameter:
+    """A parameter that newer providers give to a node, and that a backend knows from core API ``since`` on."""
+
+    node: str
+    name: str
+    since: str
+    source: tuple[str, ...]
+    confidence: Confidence
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QnnApiFile:
+    """``qnn_api.toml``: what differs between versions of the QNN API for one and the same graph."""
+
+    schema: int
+    device_word: tuple[DeviceWord, ...]
+    parameter: tuple[NewParameter, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

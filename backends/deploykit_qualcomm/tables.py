@@ -27,6 +27,7 @@ from deploykit_qualcomm.rows import (
     KeyFile,
     MissingEncoding,
     MissingEncodingFile,
+    QnnApiFile,
     SdkFile,
     Series,
     ToolFile,
@@ -108,6 +109,11 @@ class Tables:
     def wheels(self) -> tuple[Wheel, ...]:
         """The onnxruntime-qnn wheels, oldest first."""
         return self._read(WheelFile, "wheels.toml").wheel
+
+    @cached_property
+    def qnn_api(self) -> QnnApiFile:
+        """What differs between versions of the QNN API."""
+        return self._read(QnnApiFile, "qnn_api.toml")
 
     @cached_property
     def archs(self) -> ArchFile:

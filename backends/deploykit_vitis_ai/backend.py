@@ -26,6 +26,7 @@ class VitisAiBackend:
     """Versal AI Edge Gen 2 (VAIML) and Ryzen AI, both through ONNX Runtime's VitisAIExecutionProvider."""
 
     id = "vitis-ai"
+    quantizer = "quark"
     summary = "AMD Versal AI Edge Gen 2 and Ryzen AI: Quark recipes, provider options, compile and run scripts"
 
     def devices(self) -> tuple[Device, ...]:
@@ -65,6 +66,13 @@ class VitisAiBackend:
 
         return load_toolchains(DATA / "toolchains", backend=self.id)
 
+    def wanted_toolchains(self, target: Target) -> tuple[str, ...]:
+        """The Quark that the target's release takes."""
+        from deploykit_vitis_ai.draft import wanted_toolchain
+        from deploykit_vitis_ai.targets import release_of
+
+        return (wanted_toolchain(release_of(target)),)
+
     def known_errors(self) -> Catalog:
         """Known failures of Quark, of the compiler and of its runtime."""
         from deploykit_vitis_ai.known_errors import known_errors
@@ -101,6 +109,11 @@ class VitisAiBackend:
         from deploykit_vitis_ai.execution import execute
 
         return execute(package, prepared, plan, aids)
+
+    def quantized(self, package: Path, manifest: Mapping[str, Any]) -> Path | None:
+        """Quark's model in a package, None where Quark did not run."""
+        made = manifest.get("record", {}).get("quantized_model")
+        return package / made if made else None
 
     def verify(self, package: Path, manifest: Mapping[str, Any]) -> Verification:
         """Judge a package on disk."""

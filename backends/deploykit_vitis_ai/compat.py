@@ -27,7 +27,15 @@ def compat_rows() -> Iterator[CompatRow]:
 
 
 def _row(
-    feature: str, row: tables.Sourced, *, tool: str, note: str, status: str = "", sdk: str = "", arch: str = ""
+    feature: str,
+    row: tables.Sourced,
+    *,
+    tool: str,
+    note: str,
+    status: str = "",
+    sdk: str = "",
+    arch: str = "",
+    words: tuple[str, ...] = (),
 ) -> CompatRow:
     return CompatRow(
         feature=feature,
@@ -42,6 +50,7 @@ def _row(
         confidence=row.confidence,
         arch=arch,
         contradicts=row.contradicts,
+        words=words,
     )
 
 
@@ -56,7 +65,14 @@ def _quark_options() -> Iterator[CompatRow]:
         parts = [option.effect, option.where, mandatory, f"VINT8 preset: {presets}" if presets else ""]
         parts += [f"write {option.renamed_to}"] if option.renamed_to else []
         note = "; ".join(part for part in parts if part)
-        yield _row(f"quark option {option.name}", option, tool="quark", note=note, status=option.status)
+        yield _row(
+            f"quark option {option.name}",
+            option,
+            tool="quark",
+            note=note,
+            status=option.status,
+            words=(*option.values, *option.words),
+        )
 
 
 def _presets() -> Iterator[CompatRow]:

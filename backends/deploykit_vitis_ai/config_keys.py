@@ -142,8 +142,10 @@ def _take_quark(chosen: ChosenOptions, row: QuarkOption, name: str, value: str) 
             f"--option {name}: what stays in float is told with --exclude-node and --exclude-subgraph",
             why="they are checked against the graph, which Quark does not do",
         )
-    if row.name in ("calibrate_method", "UseRandomData"):
+    if row.name == "UseRandomData":
         raise UsageError(f"--option {name}: deploykit sets it", next="--random-data asks for random data")
+    if row.type == "enum" and value not in row.values:
+        raise UsageError(f"--option {name}={value}: not one that Quark has", next=f"one of {', '.join(row.values)}")
     _store(chosen, row.where, row.name, _typed(name, row.type, value))
 
 

@@ -13,15 +13,17 @@ from deploykit.contract.backend import Situation
 from deploykit.graph.facts import GraphFacts
 from deploykit_vitis_ai.config_keys import ChosenOptions, parse_options
 from deploykit_vitis_ai.exclusions import Exclusions, resolve_exclusions
+from deploykit_vitis_ai.float_parts import FloatPart, float_parts
 from deploykit_vitis_ai.products import Product, product_of
 from deploykit_vitis_ai.routes import AS_IS, RouteRow, meant_by, quark_formats, route_row
 from deploykit_vitis_ai.tables import Fp16Way, Release, fp16_ways
 from deploykit_vitis_ai.targets import release_of
 
-__all__ = ["Draft", "make_draft"]
+__all__ = ["Draft", "make_draft", "wanted_toolchain"]
 
 
 DEFAULT_TOOLCHAIN = "quark==0.13"
+MIXED = "mixed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +31,8 @@ class Draft:
     """What was asked for and what it amounts to.
 
     ``precision`` is a format of ``data/routes.toml``, ``as-is`` for a model that is quantized already, or "" when
-    none was given and none can be chosen. ``source`` is float32, float16 or qdq.
+    none was given and none can be chosen. ``source`` is float32, float16 or qdq. ``found`` is the part that stays in
+    float because it was to be found, and is among the exclusions then.
     """
 
     situation: Situation
@@ -42,6 +45,7 @@ class Draft:
     options: ChosenOptions
     toolchain: str
     random_data: bool
+    found: FloatPart | None = None
 
     @property
     def facts(self) -> GraphFacts:
@@ -95,6 +99,9 @@ def make_draft(situation: Situation) -> Draft:
     given = request.adapter_options
     exclusions = resolve_exclusions(situation.facts, given.get("exclude_node", ()), given.get("exclude_subgraph", ()))
     source = _source(situation.facts)
+    found = None if exclusions or source == "qdq" else _found(situation)
+    if found is not None:
+        exclusions = resolve_exclusions(situation.facts, found.names, ())
     offered = device.fact("precisions") or ()
     release = release_of(situation.target)
     options = parse_options(request.options, product=product.id, device_class=str(device.fact("device_class") or ""))
@@ -109,12 +116,25 @@ def make_draft(situation: Situation) -> Draft:
         options=options,
         toolchain=_toolchain(options, release),
         random_data=bool(given.get("random_data")),
+        found=found,
     )
+
+
+def _found(situation: Situation) -> FloatPart | None:
+    """What is meant by mixed precision without a word about what stays in float: the post-processing, if any."""
+    if (situation.request.precision or "").lower() != MIXED or situation.request.adapter_options.get("exclude_nothing"):
+        return None
+    return next(iter(float_parts(situation)), None)
 
 
 def _toolchain(options: ChosenOptions, release: Release | None) -> str:
     if options.quark:
         return f"quark=={options.quark}"
+    return wanted_toolchain(release)
+
+
+def wanted_toolchain(release: Release | None) -> str:
+    """The Quark that belongs to a release; the default where no release says."""
     return (release.toolchain if release is not None else "") or DEFAULT_TOOLCHAIN
 
 

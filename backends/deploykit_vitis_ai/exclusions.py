@@ -70,11 +70,14 @@ class Exclusions:
         """The names of all excluded nodes in graph order, for ``nodes_to_exclude``; nameless ones are left out.
 
         Quark folds a BatchNormalization into the Conv before it and calls the result after the tensor between them
-        (observed with 0.11.2, 0.12.post1 and 0.13), so that name is added.
+        (observed with 0.11.2, 0.12.post1 and 0.13), and a Concat into the one that reads it, called after what that
+        makes (observed with 0.12.post1), so those names are added.
         """
-        own = [facts.nodes[index].name for index in sorted(self.indices) if facts.nodes[index].name]
-        pairs = (_folded_pair(facts, facts.nodes[index]) for index in sorted(self.indices))
-        return tuple(dict.fromkeys((*own, *(pair[0].outputs[0] for pair in pairs if pair is not None))))
+        nodes = [facts.nodes[index] for index in sorted(self.indices)]
+        own = [node.name for node in nodes if node.name]
+        pairs = (_folded_pair(facts, node) for node in nodes)
+        folded = [pair[0].outputs[0] for pair in pairs if pair is not None]
+        return tuple(dict.fromkeys((*own, *folded, *(node.outputs[0] for node in nodes if _swallows(facts, node)))))
 
     def nameless(self, facts: GraphFacts) -> tuple[str, ...]:
         """Excluded nodes that have no name and therefore cannot be told to Quark."""
@@ -134,6 +137,12 @@ def _folded_pair(facts: GraphFacts, node: NodeFact) -> tuple[NodeFact, NodeFact]
     if len(readers) == 1 and readers[0].op_type == "BatchNormalization":
         return node, readers[0]
     return None
+
+
+def _swallows(facts: GraphFacts, node: NodeFact) -> bool:
+    """True for a Concat with another one among its operands."""
+    makers = [facts.producer_of(name) for name in node.inputs] if node.op_type == "Concat" else []
+    return any(maker is not None and maker.op_type == "Concat" for maker in makers)
 
 
 def _unknown(

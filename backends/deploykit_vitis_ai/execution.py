@@ -5,24 +5,23 @@ Compiling for the NPU happens in the vendor's container or on the PC; ``deployki
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deploykit.contract.backend import Aids, Execution
 from deploykit.contract.plans import Plan
+from deploykit.contract.status import Correctness, Right
 from deploykit.findings import Finding
-from deploykit.numerics.comparison import compare
-from deploykit.numerics.outputs import read_outputs
 from deploykit.numerics.rules import RULES as COMPARISON_RULES
 from deploykit.numerics.rules import Judged
-from deploykit_vitis_ai import configs
 from deploykit_vitis_ai.inspection import inspect_quantized
+from deploykit_vitis_ai.measuring import Measured, measure
 from deploykit_vitis_ai.prepare import Prepared
+from deploykit_vitis_ai.remedy import Remedy, find_remedy
 from deploykit_vitis_ai.rules.execution import RULES as OUTCOME_RULES
 from deploykit_vitis_ai.rules.execution import Outcome
 from deploykit_vitis_ai.rules.quantized import RULES as QUANTIZED_RULES
-from deploykit_vitis_ai.runner import RESULT, QuarkRun, quark_environment, run_quark
+from deploykit_vitis_ai.runner import RESULT, quark_environment
 
 if TYPE_CHECKING:
     from deploykit.numerics.comparison import Comparison
@@ -31,7 +30,10 @@ __all__ = ["execute"]
 
 
 def execute(package: Path, details: Prepared, plan: Plan[None], aids: Aids) -> Execution:
-    """Quantize inside the unpublished package where the toolchain is installed, and judge the result."""
+    """Quantize inside the unpublished package where the toolchain is installed, and judge the result.
+
+    Where the outputs are wrong, parts that integers hurt are tried in float; a better package is proposed instead.
+    """
     del plan
     draft, progress = details.draft, aids.progress
     if not draft.needs_quark:
@@ -42,36 +44,53 @@ def execute(package: Path, details: Prepared, plan: Plan[None], aids: Aids) -> E
         if draft.situation.request.compile:
             environment.require()
         return Execution(findings=OUTCOME_RULES.run(Outcome(toolchain=draft.toolchain, state=state)))
-    with tempfile.TemporaryDirectory() as folder:
-        compare = None if draft.random_data else Path(folder)
-        run = run_quark(environment, package, recipe=configs.RECIPE, compare=compare, progress=progress)
-        progress("comparing the quantized model with the float model")
-        comparison = _compare(Path(folder)) if compare is not None else None
-    return _execution(package, details, run, comparison)
+    measured = measure(environment, package, details.draft, progress)
+    remedy = find_remedy(environment, package, details, measured, progress)
+    return _execution(package, details, measured, remedy)
 
 
-def _compare(folder: Path) -> Comparison:
-    return compare(read_outputs(folder / "baseline"), read_outputs(folder / "candidate"))
-
-
-def _execution(package: Path, details: Prepared, run: QuarkRun, comparison: Comparison | None) -> Execution:
+def _execution(package: Path, details: Prepared, measured: Measured, remedy: Remedy) -> Execution:
+    run = measured.run
     skipped = tuple((str(item["file"]), str(item["why"])) for item in run.result.get("skipped", []))
     outcome = Outcome(
-        toolchain=details.draft.toolchain, state="ready", skipped=skipped, samples=run.result.get("samples")
+        toolchain=details.draft.toolchain,
+        state="ready",
+        skipped=skipped,
+        samples=run.result.get("samples"),
+        trials=() if remedy.instead is not None else remedy.trials,
     )
     return Execution(
         executed=("quantize",),
         outputs=(run.output, RESULT),
-        record=_record(details, run, comparison),
+        record=_record(details, measured),
         findings=(
             *OUTCOME_RULES.run(outcome),
             *_model_findings(package / run.output, details),
-            *_quality_findings(details, comparison),
+            *_quality_findings(details, measured.comparison),
         ),
+        right=_right(measured),
+        instead=remedy.instead,
     )
 
 
-def _record(details: Prepared, run: QuarkRun, comparison: Comparison | None) -> dict[str, Any]:
+def _right(measured: Measured) -> Correctness | None:
+    """The judge's word on the quantized model, run in ONNX Runtime on calibration samples."""
+    verdict = measured.verdict
+    if verdict is None:
+        return None
+    state = {True: Right.YES, False: Right.NO, None: Right.NOT_JUDGED}[verdict.right]
+    return Correctness(
+        state=state,
+        label=measured.label,
+        count=measured.samples,
+        against="float",
+        why=verdict.reason,
+        numbers=tuple(number.to_json() for number in verdict.numbers),
+    )
+
+
+def _record(details: Prepared, measured: Measured) -> dict[str, Any]:
+    run, comparison = measured.run, measured.comparison
     record: dict[str, Any] = {
         "quark": run.result.get("quark"),
         "samples": run.result.get("samples"),

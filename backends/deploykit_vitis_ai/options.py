@@ -7,5 +7,6 @@ __all__ = ["OPTIONS"]
 OPTIONS = (
     OptionSpec(name="exclude_node", kind="texts", metavar="NAME", help="Keep one node in float; repeatable."),
     OptionSpec(name="exclude_subgraph", kind="texts", metavar="A,B:C", help="Keep START…:END… in float; repeatable."),
+    OptionSpec(name="exclude_nothing", kind="flag", help="Leave nothing in float that was not named."),
     OptionSpec(name="random_data", kind="flag", help="Calibrate with random data: never for production."),
 )

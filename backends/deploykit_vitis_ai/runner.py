@@ -18,6 +18,7 @@ from deploykit.errors import InputError, ToolError
 from deploykit.system import Environment, environment_of, select
 from deploykit.system.processes import Completed
 from deploykit.tables.reading import read_json
+from deploykit_vitis_ai import handover
 from deploykit_vitis_ai.known_errors import known_errors
 from deploykit_vitis_ai.tables import DATA
 
@@ -52,14 +53,22 @@ def run_quark(
     compare: Path | None = None,
     progress: Callable[[str], None],
     timeout: float = TIMEOUT,
+    trial: bool = False,
 ) -> QuarkRun:
     """Run the package's own ``scripts/quantize.py`` for one recipe file.
 
-    ``compare`` is a folder for outputs of both models. Raises ToolError, with the known cause where the log shows one,
-    when the environment is not ready, the time is up, or no model came out.
+    ``compare`` is a folder for outputs of both models. What a ``trial`` makes is handed to the next run that is the
+    same. Raises ToolError, with the known cause where the log shows one, when the environment is not ready, the time is
+    up, or no model came out.
     """
     environment.require()
     wanted = read_json(package / recipe)
+    made = {"model": package / str(wanted["output"]), "result": package / RESULT}
+    made |= {"compared": compare} if compare is not None else {}
+    if not trial and handover.take(environment.path, package, wanted, made):
+        progress(f"{environment.spec.id}: taking over what the trial made")
+        log = _log_path(environment, package / recipe, package / str(wanted["source"]))
+        return QuarkRun(output=str(wanted["output"]), result=_result(package), log=log, seconds=0.0)
     log = _log_path(environment, package / recipe, package / str(wanted["source"]))
     (package / RESULT).unlink(missing_ok=True)
     arguments = ["scripts/quantize.py", "--recipe", recipe, "--result", RESULT]
@@ -75,6 +84,8 @@ def run_quark(
     result = _result(package)
     if done.timed_out or not result.get("ok") or not (package / str(wanted["output"])).is_file():
         raise _failure(environment, done, result, log)
+    if trial:
+        handover.keep(environment.path, package, wanted, made)
     return QuarkRun(output=str(wanted["output"]), result=result, log=log, seconds=done.seconds)
 
 

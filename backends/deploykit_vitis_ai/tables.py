@@ -75,6 +75,8 @@ class QuarkOption(Sourced):
     type: str
     effect: str
     values: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
+    """Names of methods that the option stands for."""
     vint8_mandatory: str = ""
     vint8_preset: Mapping[str, str] = field(default_factory=dict)
     status: str = ""

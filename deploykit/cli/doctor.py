@@ -61,7 +61,7 @@ def _toolchains() -> Iterator[CheckLine]:
             id=f"toolchain:{spec.name}-{spec.version}",
             state="ok" if ready else "absent" if absent else "problem",
             detail=f"{state.state}{f': {state.detail}' if state.detail else ''}",
-            next="" if ready else f"deploykit toolchain install {spec.name}",
+            next="" if ready else f"deploykit toolchain install {spec.id}",
             facts={"path": str(state.path), "size_mb": state.size_mb},
         )
 

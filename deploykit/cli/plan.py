@@ -13,7 +13,7 @@ from deploykit.cli.requests import RequestCommand, request_from
 from deploykit.findings import exit_status
 
 if TYPE_CHECKING:
-    from deploykit.contract.plans import Plan
+    from deploykit.contract.plans import Alternative, Plan
 
 __all__ = ["command", "plan_text"]
 
@@ -41,11 +41,18 @@ def plan_text(plan: Plan[Any]) -> str:
     else:
         lines.append(f"route      {plan.route.id} ({plan.route.confidence}): {plan.route.why}")
     lines += [f"rejected   {row.id}: {', '.join(row.because)}" for row in plan.rejected]
+    lines += [_alternative(row) for row in plan.alternatives]
     lines += [f"{step.id:<10} {shlex.join(step.argv)}" for step in plan.steps]
     counts = plan.precision.to_json()
     if counts["intended"]:
         lines.append("precision  " + ", ".join(f"{count} {kind}" for kind, count in counts["expected"].items()))
     return "\n".join(lines)
+
+
+def _alternative(row: Alternative) -> str:
+    """A route that was not reached, what stands against it, and how to insist on it."""
+    against = f"; against it: {', '.join(row.because)}" if row.because else ""
+    return f"or         {row.id} ({row.confidence}{against}): {row.why} [{row.ask}]"
 
 
 def _way(way: Mapping[str, Any]) -> str:

@@ -8,8 +8,9 @@ import click
 
 from deploykit.cli.frame import Group
 from deploykit.cli.output import emit, progress, table
-from deploykit.contract.optional import HasToolchains
-from deploykit.contract.plugins import load_backends
+from deploykit.contract.optional import HasToolchains, WantsToolchains
+from deploykit.contract.plugins import device_named, load_backend, load_backends
+from deploykit.errors import UsageError
 from deploykit.system import (
     ToolchainSpec,
     ToolchainState,
@@ -50,11 +51,16 @@ def list_() -> None:
 
 
 @command.command("install")
-@click.argument("name", metavar="NAME[==VERSION]")
+@click.argument("name", metavar="[NAME[==VERSION]]", required=False)
+@click.option("--target", metavar="DEVICE", help="The version that packaging for this device wants.")
+@click.option("--sdk", metavar="VERSION", help="Of the target; default: the newest.")
 @click.option("--anew", is_flag=True, help="Delete what is there first.")
-def install_(name: str, anew: bool) -> None:
-    """Install one toolchain; started again after a failure, it goes on where it stopped."""
-    spec = select(known_toolchains(), name)
+def install_(name: str | None, target: str | None, sdk: str | None, anew: bool) -> None:
+    """Install one toolchain; started again after a failure, it goes on where it stopped.
+
+    With --target it is the version that packages for that device use, which need not be the newest.
+    """
+    spec = _asked(name, target, sdk)
     with progress() as show:
         state = install(spec, show, anew=anew)
     emit(state.to_json(), f"{spec.id} is ready: {state.path} ({state.size_mb} MiB)")
@@ -67,6 +73,27 @@ def remove_(name: str) -> None:
     spec = select(known_toolchains(), name)
     removed = remove(spec)
     emit({"name": spec.name, "version": spec.version, "removed": removed}, _removal(spec, removed))
+
+
+def _asked(name: str | None, target: str | None, sdk: str | None) -> ToolchainSpec:
+    """The toolchain of that name; with a target, the one of its backend's that it wants."""
+    if target is None:
+        if name is None or sdk is not None:
+            raise UsageError("which toolchain?", next="give NAME, or --target DEVICE; --sdk belongs to a target")
+        return select(known_toolchains(), name)
+    device = device_named(target)
+    wanted = [
+        select(known_toolchains(), toolchain)
+        for backend in map(load_backend, device.backends)
+        if isinstance(backend, WantsToolchains)
+        for toolchain in backend.wanted_toolchains(backend.resolve(device, sdk))
+    ]
+    specs = tuple({spec.id: spec for spec in wanted}.values())
+    if not specs:
+        raise UsageError(f"--target {device.id}: packaging for it wants no toolchain", next="leave --target out")
+    if name is None and len(specs) > 1:
+        raise UsageError(f"--target {device.id}: several", next=f"name one: {', '.join(spec.id for spec in specs)}")
+    return specs[0] if name is None else select(specs, name)
 
 
 def _removal(spec: ToolchainSpec, removed: bool) -> str:

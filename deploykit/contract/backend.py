@@ -25,6 +25,7 @@ from deploykit.tables.devices import Device
 
 if TYPE_CHECKING:
     from deploykit.contract.optional import GivesSecondOpinion
+    from deploykit.contract.quantizers import QuantizedModel
     from deploykit.encodings.values import EncodingSet
     from deploykit.graph import Model
     from deploykit.graph.facts import GraphFacts
@@ -67,6 +68,8 @@ class Request:
     float_tensors: Path | None = None
     precision: str | None = None
     calibration: Path | None = None
+    quantizer: str | None = None
+    """Who makes the encodings of a float model; "none" leaves it to the target's own tools."""
     mixed: str = "auto"
     rewrite: tuple[str, ...] = ()
     no_rewrite: tuple[str, ...] = ()
@@ -97,6 +100,8 @@ class Situation:
     """The serialized model that the host runs after the device, when the end was cut off."""
     segments: tuple[Segment, ...] = ()
     """The parts in the order in which they run, when ``model`` is to be cut."""
+    quantized: QuantizedModel | None = None
+    """How the encodings came to be, where they were made here and not given."""
     opinions: Opinions | None = None
     """What a compiler said of findings about this situation, None where there was nothing to ask."""
 
@@ -152,10 +157,14 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instead:
-    """Another request for the same model, seen to get over what an execution failed at, and how in words."""
+    """Another request for the same model, seen to get over what an execution failed at, and how in words.
+
+    ``findings`` are what there is to say about it in the package that it leads to.
+    """
 
     request: Request
     how: str
+    findings: tuple[Finding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,16 +259,18 @@ AnyBackend: TypeAlias = Backend[Any, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixedSupport:
-    """Which kinds of ways a backend has for a target: ``integer``, ``fallback``, ``segments``.
+    """Which kinds of ways a backend has for a target: ``integer``, ``fallback``, ``segments``, ``direct``.
 
     ``safe`` says that its tools are known to mix float16 and integers well; ``without`` why a kind is missing;
-    ``confidence`` how sure it is that a kind works here, where that is not what the way itself says.
+    ``confidence`` how sure it is that a kind works here, where that is not what the way itself says. ``needs`` are
+    options of the backend's own that a kind stands for: the request has them where a way of that kind wins.
     """
 
     kinds: frozenset[str]
     safe: bool = False
     without: Mapping[str, str] = field(default_factory=dict)
     confidence: Mapping[str, Confidence] = field(default_factory=dict)
+    needs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 def copied_model(situation: Situation, path: str) -> tuple[PackageFile, ...]:

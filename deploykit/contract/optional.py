@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from deploykit.contract.known_errors import Catalog
     from deploykit.contract.opinions import Compiler, Opinion
     from deploykit.contract.probes import Probe
+    from deploykit.contract.quantizers import Quantizer
     from deploykit.contract.targets import Target
     from deploykit.findings import Finding
     from deploykit.system.specs import ToolchainSpec
@@ -27,12 +28,15 @@ __all__ = [
     "GivesSecondOpinion",
     "HasKnownErrors",
     "HasProbes",
+    "HasQuantizers",
     "HasToolchains",
     "Inspects",
     "MixesPrecision",
+    "QuantizesWhilePackaging",
     "RatesFindings",
     "ReservesCodes",
     "SettlesClaims",
+    "WantsToolchains",
 ]
 
 
@@ -48,8 +52,8 @@ class FindsDevices(Protocol):
 class MixesPrecision(Protocol):
     """A backend for which deploykit may rewrite graphs and choose among ways to mix precisions."""
 
-    def mixed_support(self, target: Target) -> MixedSupport:
-        """What there is for this target."""
+    def mixed_support(self, target: Target, options: Mapping[str, Any]) -> MixedSupport:
+        """What there is for this target, under options of the backend's own, checked and by name."""
 
 
 @runtime_checkable
@@ -112,6 +116,35 @@ class HasToolchains(Protocol):
 
     def toolchains(self) -> tuple[ToolchainSpec, ...]:
         """The environments this backend's tools need."""
+
+
+@runtime_checkable
+class WantsToolchains(Protocol):
+    """A backend whose targets differ in the version of a tool that they want."""
+
+    def wanted_toolchains(self, target: Target) -> tuple[str, ...]:
+        """What a target wants, each as ``deploykit toolchain install`` takes it, with the version where it counts."""
+
+
+@runtime_checkable
+class HasQuantizers(Protocol):
+    """A backend that takes encodings, and knows who makes them from a float model and calibration data."""
+
+    def quantizers(self, target: Target) -> tuple[Quantizer, ...]:
+        """The quantizers for a target, the best first; what the core has of its own is not among them."""
+
+    def calibrates_itself(self, situation: Situation) -> bool:
+        """Whether it was asked to leave the calibration to the backend's own tools."""
+
+
+@runtime_checkable
+class QuantizesWhilePackaging(Protocol):
+    """A backend whose own recipe quantizes; ``quantizer`` is what that is called."""
+
+    quantizer: str
+
+    def quantized(self, package: Path, manifest: Mapping[str, Any]) -> Path | None:
+        """The quantized model in a package, None where the recipe did not run."""
 
 
 @runtime_checkable

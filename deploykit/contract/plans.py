@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 from deploykit.contract.status import Correctness
 from deploykit.findings import Confidence, Finding, sort_findings
 
-__all__ = ["Plan", "Precision", "Rejected", "Route", "Step"]
+__all__ = ["Alternative", "Plan", "Precision", "Rejected", "Route", "Step"]
 
 D = TypeVar("D")
 
@@ -42,6 +42,30 @@ class Rejected:
     def to_json(self) -> dict[str, Any]:
         """The published shape."""
         return {"id": self.id, "because": list(self.because), "why": self.why}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    """A route that was not reached, as a preferred one serves: what it is, and the codes that would stand against it.
+
+    ``ask`` is how to insist on it.
+    """
+
+    id: str
+    why: str
+    confidence: Confidence
+    because: tuple[str, ...] = ()
+    ask: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape."""
+        return {
+            "id": self.id,
+            "why": self.why,
+            "confidence": str(self.confidence),
+            "because": list(self.because),
+            "ask": self.ask,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +147,7 @@ class Plan(Generic[D]):
     sdk: Mapping[str, Any]
     route: Route | None
     rejected: tuple[Rejected, ...] = ()
+    alternatives: tuple[Alternative, ...] = ()
     steps: tuple[Step, ...] = ()
     configs: Mapping[str, Any] = field(default_factory=dict)
     precision: Precision = field(default_factory=Precision)
@@ -146,6 +171,7 @@ class Plan(Generic[D]):
             "sdk": dict(self.sdk),
             "route": None if self.route is None else self.route.to_json(),
             "rejected": [rejected.to_json() for rejected in self.rejected],
+            "alternatives": [alternative.to_json() for alternative in self.alternatives],
             "candidates": [dict(candidate) for candidate in self.candidates],
             "right": {"state": str(self.right.state), "words": str(self.right)},
             "assumed": self.assumed,

@@ -37,6 +37,13 @@ CORE_OPTIONS = (
     ),
     OptionSpec(name="calibration", kind="path", metavar="DIR|FILE", help="Calibration data: .npz, .npy, a folder."),
     OptionSpec(
+        name="quantizer",
+        spelling="with",
+        kind="text",
+        metavar="ID",
+        help="Who quantizes a float model: aimet, ort …; none: the target's own tools. Default: the best installed.",
+    ),
+    OptionSpec(
         name="inputs",
         spelling="input",
         kind="texts",

@@ -115,10 +115,12 @@ class Chosen:
 
     @property
     def explains(self) -> str:
-        """How the mix of float16 and integers was avoided, in words; "" when it was not."""
+        """How the mix of float16 and integers, or a grid that destroys, was avoided, in words; "" when it was not."""
         if self.situation.segments:
             return f"the graph is cut into {len(self.situation.segments)} segments, and none mixes float16 and integers"
         way = None if self.prepared is None else self.prepared.way
+        if self.prepared is not None and self.prepared.end is not None:
+            return f"{self.prepared.end} get 16-bit grids"
         if way is None or way.kind != "integer" or not way.rewrites:
             done = ", ".join(step.name for step in self.simplified)
             return f"the graph is simplified first ({done})" if done else ""
@@ -150,7 +152,7 @@ def choose_way(backend: AnyBackend, situation: Situation, kept: Kept, tell: Call
     except DeploykitError as error:
         skipped = error.what + (f" ({error.why})" if error.why else "")
         return Chosen(situation=situation, skipped=skipped, instead=error.next)
-    changed = _changed(situation, explored.winner)
+    changed = _changed(situation, explored.winner, support)
     return Chosen(situation=changed, explored=explored, samples=samples, filled=filled)
 
 
@@ -176,7 +178,7 @@ def _support(backend: AnyBackend, situation: Situation) -> MixedSupport | None:
         return None
     if request.mixed == "fallback" and not request.rewrite:
         return None  # insisted on: there is nothing to choose
-    return backend.mixed_support(situation.target)
+    return backend.mixed_support(situation.target, request.adapter_options)
 
 
 def _has_integers(situation: Situation) -> bool:
@@ -218,10 +220,13 @@ def _explored(situation: Situation, samples: Samples, support: MixedSupport, tel
     return explore(ground, support, mixed=request.mixed, tell=tell)
 
 
-def _changed(situation: Situation, won: Prepared | None) -> Situation:
+def _changed(situation: Situation, won: Prepared | None, support: MixedSupport) -> Situation:
     """The situation that the winner stands for; the same one where nothing is changed."""
     if won is None or won.way.kind == "fallback" or won.way.id == "as-is":
         return situation
+    if won.way.kind == "direct":
+        own = {**situation.request.adapter_options, **support.needs.get("direct", {})}
+        return replace(situation, request=replace(situation.request, adapter_options=own))
     if won.segments:
         return replace(situation, segments=won.segments)
     return replace(

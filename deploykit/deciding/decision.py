@@ -59,14 +59,16 @@ def decide(backend: Backend[P, D], given: Situation, kept: Kept, tell: Progress)
     tell("planning")
     chosen = replace(chosen, situation=_with_opinions(backend, chosen.situation, kept, tell))
     prepared, plan = _planned(backend, chosen.situation, kept)
-    changed = chosen.situation.rewritten or chosen.situation.segments
+    has_wider_end = chosen.prepared is not None and chosen.prepared.end is not None
+    changed = chosen.situation.rewritten or chosen.situation.segments or has_wider_end
     core = _core_findings(backend, start.situation, kept)
     avoided: tuple[Finding, ...] = ()
     if changed:
         avoided = _avoided(_planned(backend, given, kept)[1].findings, plan.findings, chosen)
         avoided += _avoided(_core_findings(backend, given, kept), core, chosen) if start.steps else ()
         core = _rewritten(core, _core_findings(backend, chosen.situation, kept), chosen)
-    found = (*given.target.findings, *core, *CHOICE_RULES.run(chosen), *plan.findings, *avoided)
+    made = () if given.quantized is None else given.quantized.findings
+    found = (*given.target.findings, *made, *core, *CHOICE_RULES.run(chosen), *plan.findings, *avoided)
     if chosen.situation.opinions is not None:
         found = chosen.situation.opinions.applied(found)
     plan = replace(

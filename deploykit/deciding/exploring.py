@@ -10,7 +10,18 @@ from dataclasses import dataclass, replace
 
 from deploykit.contract.backend import MixedSupport
 from deploykit.deciding.ranking import Choice, Way, choose, choose_unjudged, is_proven
-from deploykit.deciding.ways import Ground, Prepared, as_is, fallback, in_segments, rewritten, simulated
+from deploykit.deciding.ways import (
+    WIDER_END,
+    Ground,
+    Prepared,
+    as_is,
+    direct,
+    fallback,
+    in_segments,
+    rewritten,
+    simulated,
+    wider_end,
+)
 from deploykit.numerics.judging import Verdict
 
 __all__ = ["Explored", "explore"]
@@ -79,7 +90,7 @@ def _is_meant(way: Way, ground: Ground) -> bool:
     return ground.judge is None and by_habit and way.kind == "integer" and not way.unavailable
 
 
-_KINDS = {"fallback": "fallback", "segments": "segments"}
+_KINDS = {"fallback": "fallback", "segments": "segments", "direct": "direct"}
 
 
 def _order(ground: Ground, support: MixedSupport) -> tuple[str, ...]:
@@ -87,24 +98,28 @@ def _order(ground: Ground, support: MixedSupport) -> tuple[str, ...]:
 
     Without numbers what intrudes more has nothing that speaks for it, and what was meant as float stays float.
     """
-    judged, further = ground.judge is not None, tuple(identity for identity, _, _ in _FURTHER)
+    judged, further = ground.judge is not None, (WIDER_END, *(identity for identity, _, _ in _FURTHER))
     if not ground.prediction.intended:
         sites = ground.has_sites
         first = (*(() if ground.asked and sites else ("as-is",)), *(("rewrite",) if sites else ()))
         return (*first, *further) if judged else first
+    last = ("direct",) if "direct" in support.kinds or "direct" in support.without else ()
     if not judged:
-        return ("fallback", "segments", "rewrite") if ground.prediction.meant else ("rewrite", "fallback", "segments")
+        meant = ("fallback", "segments", "rewrite") if ground.prediction.meant else ("rewrite", "fallback", "segments")
+        return (*meant, *last)
     if support.safe:
-        return ("rewrite", "fallback", *further, "segments")
-    return ("rewrite", *further, "segments", "fallback")
+        return ("rewrite", "fallback", *further, "segments", *last)
+    return ("rewrite", *further, "segments", "fallback", *last)
 
 
 def _builders(ground: Ground, reference: Verdict | None, built: list[Prepared]) -> dict[str, _Build]:
     ways: dict[str, _Build] = {
         "as-is": lambda: as_is(ground, reference),
         "rewrite": lambda: rewritten(ground, "rewrite", ground.first, 1, None),
+        WIDER_END: lambda: wider_end(ground, built[0]) if built and built[0].way.kind == "integer" else None,
         "segments": lambda: in_segments(ground),
         "fallback": lambda: fallback(ground),
+        "direct": lambda: direct(ground, next((item for item in built if item.way.id == "fallback"), None)),
     }
     return ways | {identity: _further(ground, identity, names, how, built) for identity, names, how in _FURTHER}
 

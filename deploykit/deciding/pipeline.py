@@ -24,10 +24,11 @@ from deploykit.contract.backend import (
 )
 from deploykit.contract.kept import Kept
 from deploykit.contract.optional import GivesSecondOpinion
-from deploykit.contract.plans import Plan
+from deploykit.contract.plans import Plan, Step
 from deploykit.contract.plugins import load_backends
 from deploykit.contract.status import Status
 from deploykit.deciding.decision import Decision, decide
+from deploykit.deciding.quantizing.step import quantized_situation
 from deploykit.deciding.reading import read_situation, read_situations
 from deploykit.deciding.sampling import samples_of
 from deploykit.errors import DefectError
@@ -38,6 +39,9 @@ from deploykit.packages.verifying import VerifyReport, verify_package
 from deploykit.packages.writing import PackageWriter, hash_file, read_manifest
 
 __all__ = ["Packaged", "check", "make_package", "make_packages", "make_plan", "verify"]
+
+QUANTIZE = "quantize"
+"""The step that makes encodings out of a float model, before anything is planned."""
 
 P = TypeVar("P")
 D = TypeVar("D")
@@ -79,8 +83,9 @@ class Packaged:
 
 def make_plan(request: Request, *, progress: Progress | None = None) -> Plan[Any]:
     """The decision for one request, nothing written."""
+    tell: Progress = progress or _silent
     backend, situation = read_situation(request)
-    return decide(backend, situation, Kept(), progress or _silent).plan
+    return decide(backend, quantized_situation(backend, situation, tell), Kept(), tell).plan
 
 
 def check(request: Request) -> tuple[Finding, ...]:
@@ -114,6 +119,7 @@ def make_packages(
         name = given.target.device.id
         where = out if len(requests) == 1 else out / name
         say = tell if len(requests) == 1 else _prefixed(name, tell)
+        given = quantized_situation(backend, given, say)
         made.append(_package(backend, given, where, kept, force=force, templates=templates, tell=say))
     return tuple(made)
 
@@ -145,6 +151,7 @@ def _package(
         if execution.instead is not None and not avoided:
             failed = tuple(finding for finding in execution.findings if finding.blocks)
             gone = tuple(finding.with_handled(execution.instead.how) for finding in failed)
+            gone += execution.instead.findings
             changed = replace(given, request=execution.instead.request)
             again = _package(backend, changed, out, kept, force=force, templates=templates, tell=tell, avoided=gone)
             if again.package is not None:
@@ -162,7 +169,7 @@ def _package(
         plan=plan,
         package=out,
         manifest=manifest,
-        executed=execution.executed,
+        executed=_executed(given, execution),
         generated=_generated(plan, execution),
         findings=findings,
         status=status,
@@ -238,21 +245,44 @@ def _manifest(
         "sdk": dict(plan.sdk),
         "route": None if plan.route is None else plan.route.to_json(),
         "inputs": _inputs(situation),
-        "steps": [step.to_json() for step in plan.steps],
+        "steps": [*_quantizing(situation), *(step.to_json() for step in plan.steps)],
         "precision": {"intended": dict(plan.precision.intended), "expected": dict(plan.precision.expected)},
         "float_tensors": sorted(situation.encodings.floats) if situation.encodings is not None else [],
-        "executed": list(execution.executed),
+        "executed": list(_executed(situation, execution)),
         "generated": list(_generated(plan, execution)),
+        "quantization": None if situation.quantized is None else dict(situation.quantized.record),
         "record": dict(execution.record),
         "status": status.to_json(),
         "findings": [finding.to_json() for finding in findings],
     }
 
 
+def _executed(situation: Situation, execution: Execution) -> tuple[str, ...]:
+    """What ran here, in order; the quantizer where it made the encodings."""
+    return (*(() if situation.quantized is None else (QUANTIZE,)), *execution.executed)
+
+
+def _quantizing(situation: Situation) -> tuple[dict[str, Any], ...]:
+    """The quantizer as a step: what it was given and what it left, by the roles of ``inputs``."""
+    if situation.quantized is None:
+        return ()
+    record = situation.quantized.record
+    step = Step(
+        id=QUANTIZE,
+        tool=str(record["quantizer"]),
+        argv=(),
+        inputs=("float-model", "calibration"),
+        outputs=("model", "encodings"),
+        note="ran before the package was planned; 'quantization' holds its account",
+    )
+    return (step.to_json(),)
+
+
 def _inputs(situation: Situation) -> list[dict[str, Any]]:
     """What the package was made from, by name and hash; no path of this machine."""
     request = situation.request
-    rows = [("model", request.model)]
+    rows = [] if situation.quantized is None else [("float-model", situation.quantized.model)]
+    rows += [("model", request.model)]
     rows += [("external-data", external.path) for external in situation.model.external]
     rows += [("encodings", request.encodings)] if request.encodings is not None else []
     rows += [("float-tensors", request.float_tensors)] if request.float_tensors is not None else []

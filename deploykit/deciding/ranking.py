@@ -26,6 +26,9 @@ _ENOUGH_DB = 80.0
 _BEYOND_DOUBT_DB = 70.0
 """What 16-bit integers reach where nothing is lost."""
 
+_SAME_SHARE = 0.01
+"""A hundredth of the detections is no difference between ways that are wrong."""
+
 _SMALL_LOSS_DB = 3.0
 """What may be lost against the encodings' own simulation before float16 is worth its risks."""
 
@@ -35,10 +38,12 @@ class Way:
     """One way to deploy, with its simulated quality. ``sqnr_db`` is per output of the original model.
 
     ``overall_db`` is NaN for a way that was not judged; ``right`` is the judge's word, None where there is none.
+    ``kept`` is the share of detections that are still there, None without any.
 
     ``lost_rows`` is the share of rows behind a TopK that only one side chose: they are not part of the numbers.
-    ``kind`` is ``integer`` (no float16 left), ``fallback`` (the SDK mixes) or ``segments``. ``intrusion`` orders ways
-    by how much of the user's model they change: 0 nothing, 1 rewrites, 2 other outputs, 3 a host tail.
+    ``kind`` is ``integer`` (no float16 left), ``fallback`` (the SDK mixes), ``segments`` or ``direct`` (another
+    compiler than the SDK's takes the mix as it is meant). ``intrusion`` orders ways by how much they change: 0 nothing,
+    1 rewrites or another compiler, 2 other outputs, 3 a host tail.
     """
 
     id: str
@@ -54,6 +59,7 @@ class Way:
     unavailable: str = ""
     lost_rows: float = 0.0
     right: bool | None = None
+    kept: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The published shape of a plan's candidate, without the verdict."""
@@ -176,14 +182,21 @@ def _surest(ways: list[Way]) -> list[Way]:
 def _best(ways: list[Way]) -> Way | None:
     """The least intrusive of those within a decibel of the best, or good enough; then fewer borders and segments.
 
-    A way that is right goes before any that is not, whatever the numbers of outputs that are wrong.
+    A way that is right goes before any that is not, whatever the numbers of outputs that are wrong; where none is, one
+    that clearly keeps more detections.
     """
-    ways = [way for way in ways if way.right] or ways
+    ways = [way for way in ways if way.right] or _keeping(ways)
     if not ways:
         return None
     top = min(max(way.overall_db for way in ways), _ENOUGH_DB + _TIE_DB)
     close = [way for way in ways if way.overall_db >= top - _TIE_DB]
     return min(close, key=lambda way: (way.intrusion, way.borders + way.segments, -way.overall_db, way.id))
+
+
+def _keeping(ways: list[Way]) -> list[Way]:
+    """Those that lose hardly more detections than the best."""
+    most = max((way.kept for way in ways if way.kept is not None), default=None)
+    return ways if most is None else [way for way in ways if way.kept is None or way.kept >= most - _SAME_SHARE]
 
 
 def _verdicts(ways: Sequence[Way], winner: Way, why: str, reference_db: float, mixed: str) -> dict[str, str]:

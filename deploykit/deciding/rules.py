@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from deploykit.contract.opinions import Opinion, OpinionState
 from deploykit.deciding.choice import Chosen
+from deploykit.deciding.quantizing import rules as quantizing_rules
 from deploykit.findings import Severity, SubjectKind, listed
 from deploykit.findings.rules import Found, Registry
 from deploykit.graph import rules as graph_rules
+from deploykit.numerics import data_rules
 from deploykit.numerics import rules as comparison_rules
 from deploykit.numerics.samples import guidelines
 from deploykit.quantization import rules as encoding_rules
@@ -329,6 +331,32 @@ def check_opinions(chosen: Chosen) -> Iterator[Found]:
     )
 
 
+@RULES.rule(
+    "DK251",
+    "end-in-int16",
+    "info",
+    what="The post-processing inside the model gets 16-bit grids, over the ranges that its entries have.",
+    why="Coordinates, their decoding, and boxes joined with scores need more than 256 steps. Wider tensors take twice "
+    "the memory and more time, and each border to 8 bits costs a conversion; the network itself stays as it was.",
+    fix="nothing to do; keep the grids as they were given with --no-rewrite end-in-int16",
+    sources=("simulated while packaging",),
+)
+def check_wider_end(chosen: Chosen) -> Iterator[Found]:
+    """Which part, how much of the model it is, and what was measured with and without."""
+    won, before = chosen.prepared, chosen.reference
+    if won is None or won.end is None or won.verdict is None or before is None or chosen.samples is None:
+        return
+    harms = ", ".join(won.end.harms)
+    share = len(won.end.nodes) / len(won.facts.nodes)
+    yield Found(
+        kind=SubjectKind.NODE,
+        name=won.end.ends[-1],
+        message=f"{won.end} get 16-bit grids, {len(won.widened)} tensors, {share:.0%} of the nodes ({harms}): "
+        f"{won.verdict.described}; as given {before.described}, on {chosen.samples.described_for_humans}",
+        evidence={**won.end.to_json(), "tensors": list(won.widened)},
+    )
+
+
 def _outcomes(opinions: Iterable[Opinion], name: str) -> str:
     """What one of several compilers said, "" where nothing is its own."""
     own = [one for one in opinions if one.by is not None and one.by.name == name]
@@ -344,7 +372,9 @@ CORE_REGISTRIES: tuple[Registry[Any], ...] = (
     graph_rules.RULES,
     encoding_rules.RULES,
     guidelines.RULES,
+    data_rules.RULES,
     comparison_rules.RULES,
     RULES,
+    quantizing_rules.RULES,
 )
 """Every registry of the core, from the lowest room up; those of backends come from their ``registries()``."""

@@ -18,6 +18,8 @@ from deploykit.deciding.segment_proof import ChainProof, SegmentChain, prove_cha
 from deploykit.encodings.values import EncodingSet, Float
 from deploykit.findings import Confidence, listed
 from deploykit.graph.facts import GraphFacts
+from deploykit.graph.graph_copy import GraphCopy
+from deploykit.graph.intervals import graph_bounds
 from deploykit.numerics.fitting import Fitted, fit_judge, settled
 from deploykit.numerics.judging import Judge, Verdict, made_by
 from deploykit.numerics.samples.gathering import Samples
@@ -27,14 +29,30 @@ from deploykit.quantization.borders import find_borders
 from deploykit.quantization.conclusions import Evidence, Inference, OpenTensor
 from deploykit.quantization.float_propagation import FloatPrediction, predict_float_set
 from deploykit.quantization.inferring import infer_entries
+from deploykit.quantization.post_processing import PostProcessing, find_post_processing
 from deploykit.quantization.segmentation import Segment, split_model
 from deploykit.quantization.segments import partition
+from deploykit.quantization.wider_grids import range_of, widen
 from deploykit.rewrites.contract import load_transform
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-__all__ = ["Ground", "Prepared", "as_is", "fallback", "in_segments", "rewritten", "simulated"]
+__all__ = [
+    "WIDER_END",
+    "Ground",
+    "Prepared",
+    "as_is",
+    "direct",
+    "fallback",
+    "in_segments",
+    "rewritten",
+    "simulated",
+    "wider_end",
+]
+
+WIDER_END = "end-in-int16"
+"""The way that gives the post-processing 16-bit grids; ``--no-rewrite`` takes its name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -70,7 +88,7 @@ class Ground:
     ) -> Ground:
         """Encodings must be placed. Raises UsageError for a rewrite that nobody knows."""
         wanted, never = tuple(asked), frozenset(banned)
-        for name in (*wanted, *never):
+        for name in (*wanted, *(never - {WIDER_END})):
             load_transform(name)
         return cls(
             model=model,
@@ -117,7 +135,8 @@ class Ground:
 class Prepared:
     """A way with what it is made of: the device's model and entries, the host's tail, the segments, and the verdict.
 
-    ``inference`` says where the ranges of new integer entries come from, and which tensors none was found for.
+    ``inference`` says where the ranges of new integer entries come from, and which tensors none was found for; ``end``
+    is the post-processing that got wider grids, and ``widened`` are its tensors.
     """
 
     way: Way
@@ -130,6 +149,8 @@ class Prepared:
     proof: ChainProof | None = None
     verdict: Verdict | None = None
     inference: Inference | None = None
+    end: PostProcessing | None = None
+    widened: tuple[str, ...] = ()
 
 
 def simulated(ground: Ground) -> Verdict | None:
@@ -207,6 +228,28 @@ def _without_range(tensors: Sequence[OpenTensor]) -> str:
     return f"the range of {len(names)} tensors is not known{hang}: {listed(names)}"
 
 
+def wider_end(ground: Ground, base: Prepared) -> Prepared | None:
+    """An integer way on top of another: 16-bit grids for the post-processing, over the ranges that the entries have.
+
+    None where there is no post-processing that integers hurt, where all of it has 16 bits already, and where the user
+    wants none of it.
+    """
+    if WIDER_END in ground.banned or ground.judge is None or base.tail is not None:
+        return None
+    entries = {entry.name: range_of(entry) for entry in base.encodings}
+    known = {name: ends for name, ends in entries.items() if ends is not None}
+    end = find_post_processing(base.facts, graph_bounds(GraphCopy(base.model, copy=False), known))
+    if end is None:
+        return None
+    encodings, widened = widen(base.facts, base.encodings, end.nodes)
+    if not widened:
+        return None
+    simulator = _simulator(base.model, encodings, ground.judge)
+    verdict = ground.settled(ground.judge.judge(simulator.run))
+    way = replace(base.way, id=WIDER_END, intrusion=max(base.way.intrusion, 1), **_numbers(verdict))
+    return replace(base, way=way, encodings=encodings, verdict=verdict, end=end, widened=widened)
+
+
 def _judged(judge: Judge, made: Rewriting, encodings: EncodingSet) -> Verdict:
     simulator = _simulator(made.model, encodings, judge)
     tail = None if made.tail is None else Session(made.tail, capture=made_by(made.tail, judge.choices))
@@ -234,6 +277,15 @@ def fallback(ground: Ground) -> Prepared:
         **_numbers(verdict),
     )
     return Prepared(way=way, model=ground.model, encodings=stated, facts=ground.facts, verdict=verdict)
+
+
+def direct(ground: Ground, mixed: Prepared | None) -> Prepared:
+    """Without the SDK's converters: a compiler takes each tensor as it is meant. ``mixed`` is the ``fallback`` way.
+
+    The two compute the same; they differ in who has to understand what is meant.
+    """
+    made = fallback(ground) if mixed is None else mixed
+    return replace(made, way=replace(made.way, id="direct", kind="direct", intrusion=1))
 
 
 def in_segments(ground: Ground) -> Prepared:
@@ -279,6 +331,7 @@ def _numbers(verdict: Verdict | None) -> dict[str, Any]:
         "overall_db": verdict.overall_db,
         "sqnr_db": verdict.sqnr_db,
         "lost_rows": verdict.lost,
+        "kept": verdict.kept,
         "right": verdict.right,
     }
 

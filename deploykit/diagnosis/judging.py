@@ -27,7 +27,7 @@ _WORD = re.compile(r"[A-Z]{2,}(?![a-z])|[A-Z]?[a-z]{3,}")
 _GENERAL = frozenset(
     {
         *("err", "error", "errors", "failed", "failur", "fail", "code", "status", "return", "with", "ended", "not"),
-        *("could", "cannot", "from", "the", "and", "for", "gave", "qnn", "invali", "unknow", "suppor", "result"),
+        *("could", "cannot", "from", "the", "and", "for", "gave", "invali", "unknow", "suppor", "result"),
         *("index", "unable"),
     }
 )
@@ -235,8 +235,9 @@ def _by_code(
     if any(cause.error.severity is Severity.ERROR for cause in causes):
         return
     known = {sighting.error.id for sighting in found}
+    own = _words(" ".join(mark.tool for mark in catalog.tools))
     for code in codes:
-        words = _words(" ".join(code.lines))
+        words = _words(" ".join(code.lines)) - own
         rows = [row for row in catalog.errors if code.code in row.codes and row.id not in known]
         rows = [row for row in rows if words & _words(f"{row.symptom} {' '.join(row.match)} {row.code_note}")]
         for row in sorted(rows, key=lambda row: _fit(row, tools))[:_MOST_BY_CODE]:

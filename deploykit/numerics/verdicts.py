@@ -16,6 +16,7 @@ NOT_JUDGED = "not judged: give --calibration or --input"
 """Why there is no verdict on inputs that mean nothing."""
 
 _ARBITRARY = "arbitrary"
+_SAME_SHARE, _SAME_DB = 0.01, 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +146,31 @@ class Verdict:
     def failures(self) -> tuple[JudgedNumber, ...]:
         """The numbers that miss what is asked."""
         return tuple(number for number in self.numbers if number.passes is False)
+
+    @property
+    def kept(self) -> float | None:
+        """The least share of the reference's detections that are there, at any working score; None without any."""
+        lost = [number.value for number in self.numbers if number.limit.measure is Measure.LOST]
+        return 1 - max(lost) if lost else None
+
+    @property
+    def described(self) -> str:
+        """In a few words: right or wrong, the share of detections lost where there are any, and the noise."""
+        right = {True: "right", False: "wrong", None: "not judged"}[self.right]
+        lost = "" if self.kept is None else f"{1 - self.kept:.1%} of the detections lost, "
+        return f"{right}, {lost}{self.overall_db:.1f} dB"
+
+    def is_better_than(self, other: Verdict) -> bool:
+        """True where this one is right and the other not, else where it keeps clearly more detections, else by noise.
+
+        A hundredth of the detections and a decibel are no difference.
+        """
+        if (self.right is True) is not (other.right is True):
+            return self.right is True
+        kept = (self.kept or 0.0) - (other.kept or 0.0)
+        if abs(kept) > _SAME_SHARE:
+            return kept > 0
+        return self.overall_db > other.overall_db + _SAME_DB
 
     def lines(self) -> tuple[str, ...]:
         """For people: the answer with its samples, then every number that counts, misses first."""

@@ -17,6 +17,7 @@ from deploykit.graph import load_model
 from deploykit.graph.collect import collect_facts
 from deploykit.packages.verifying import verify_integrity
 from deploykit.packages.writing import record_build
+from deploykit.system.platforms import shell_script
 from deploykit.system.processes import run
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def build_package(package: Path, *, on_line: Callable[[str], None] | None = None
     log.parent.mkdir(exist_ok=True)
     log.unlink(missing_ok=True)
     older = {path: path.stat().st_mtime_ns for path in log.parent.glob("*.log")}
-    completed = run(["bash", SCRIPT], cwd=package, log=log, on_line=on_line)
+    completed = run(shell_script(package, SCRIPT.removesuffix(".sh")), cwd=package, log=log, on_line=on_line)
     done = _done(package)
     record_build(package, done)
     diagnosis = None if completed.ok else _diagnosis(package, log, older)

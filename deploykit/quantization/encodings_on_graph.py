@@ -18,8 +18,23 @@ from deploykit.graph.facts import GraphFacts, NodeFact
 from deploykit.graph.ops import BIAS, WEIGHT, Trait, has
 from deploykit.graph.parameters import ParameterUse, parameter_uses
 from deploykit.quantization.coverage import Coverage, collect_coverage
+from deploykit.quantization.post_processing import Harm, find_post_processing
+from deploykit.quantization.wider_grids import range_of
 
-__all__ = ["EncodingsOnGraph", "Regrid"]
+__all__ = ["CoarseJoin", "EncodingsOnGraph", "Regrid"]
+
+_FEW_STEPS = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoarseJoin:
+    """A Concat in the post-processing whose grid leaves a part of it few steps."""
+
+    node: str
+    part: str
+    steps: float
+    step: float
+    others: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +82,24 @@ class EncodingsOnGraph:
     def known(self) -> Iterator[Encoding]:
         """The entries of tensors that the graph has."""
         return (entry for entry in self.encodings if entry.name in self.facts.tensors)
+
+    def coarse_joins(self) -> Iterator[CoarseJoin]:
+        """Parts of unlike ranges that a grid common to all of them leaves a handful of steps, behind the network."""
+        ranges = {entry.name: ends for entry in self.known() if (ends := range_of(entry)) is not None}
+        found = find_post_processing(self.facts, ranges)
+        for hurt in found.hurts if found is not None else ():
+            node = next(node for node in self.facts.nodes if node.label == hurt.node)
+            entry = self.encodings.get(node.outputs[0])
+            if hurt.harm is not Harm.UNLIKE or range_of(entry) is None:
+                continue
+            assert entry is not None
+            assert isinstance(entry.value, Affine)
+            step = float(entry.value.scale.max())
+            for part in hurt.parts:
+                steps = (part.high - part.low) / step
+                if steps < _FEW_STEPS:
+                    others = tuple(str(other) for other in hurt.parts if other is not part)
+                    yield CoarseJoin(node=hurt.node, part=str(part), steps=steps, step=step, others=others)
 
     def steps_beyond(self, limit: float) -> Iterator[tuple[Encoding, float]]:
         """Integer entries with a step greater than ``limit``, and that step."""

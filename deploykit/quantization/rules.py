@@ -276,6 +276,29 @@ def check_mixed_widths(context: EncodingsOnGraph) -> Iterator[Found]:
         )
 
 
+@RULES.rule(
+    "DK250",
+    "coarse-join",
+    "warning",
+    what="A Concat behind the network puts values of unlike ranges on one grid, which leaves some of them few steps.",
+    why="Boxes of 0..640 and scores of 0..1 on one 8-bit grid: every score becomes 0 or 1, and whole-tensor metrics "
+    "still look good, since the boxes make all of the energy.",
+    fix="give --calibration: the post-processing then gets 16-bit grids, or its parts outputs of their own, whichever "
+    "is measured best",
+    sources=("the entries of the Concat and of its parts",),
+)
+def check_coarse_joins(context: EncodingsOnGraph) -> Iterator[Found]:
+    """Each part with the steps that are left to it."""
+    for join in context.coarse_joins():
+        yield Found(
+            kind=SubjectKind.NODE,
+            name=join.node,
+            message=f"{join.node}: one step is {join.step:.4g}, which leaves {join.part} {max(join.steps, 1):.0f} of "
+            f"them; it is joined with {', '.join(join.others)}",
+            evidence={"part": join.part, "steps": join.steps, "step": join.step},
+        )
+
+
 def _nearest(name: str, facts: GraphFacts) -> list[str]:
     """The tensor whose name looks most like it; comparing with very many names would take too long."""
     if len(facts.tensors) > _COMPARED:

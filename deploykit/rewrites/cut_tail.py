@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from deploykit.graph.graph_copy import GraphCopy
 from deploykit.graph.nodes import label
-from deploykit.graph.ops import ROLES, Trait, has, ops
+from deploykit.graph.ops import Trait, has
 from deploykit.quantization.cutting import crossing_tensors
+from deploykit.quantization.post_processing import NETWORK_OPS
 from deploykit.rewrites.contract import MatchResult, Site, Transform
 from deploykit.rewrites.tails import MOVES, apply_cut
 
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
 
 __all__ = ["transform"]
-
-_BODY = ops(Trait.CONTROL_FLOW) | ROLES.keys() | {"Attention", "DeformConv", "Einsum", "GridSample", "Resize"}
-"""Ops that belong to the network: whatever is followed by one stays on the device."""
 
 
 def match(model: ModelProto) -> MatchResult:
@@ -43,7 +41,7 @@ def _end(graph: GraphCopy) -> frozenset[int]:
     later: set[int] = set()
     for index in reversed(range(len(graph.nodes))):
         node = graph.nodes[index]
-        if node.op_type == "Constant" or node.op_type in _BODY or _belongs(graph, node, static):
+        if node.op_type == "Constant" or node.op_type in NETWORK_OPS or _belongs(graph, node, static):
             continue
         if all(where[id(reader)] in later for name in node.output for reader in graph.readers(name)):
             later.add(index)
@@ -54,7 +52,7 @@ def _belongs(graph: GraphCopy, node: NodeProto, static: frozenset[str]) -> bool:
     """True for the bias Add of a MatMul and for a clamp right behind an op of the network: they fuse with it."""
     if has(node, Trait.CLAMPS, Trait.RECTIFIES):
         behind = graph.maker(node.input[0])
-        return behind is not None and (behind.op_type in _BODY or _is_bias_add(graph, behind, static))
+        return behind is not None and (behind.op_type in NETWORK_OPS or _is_bias_add(graph, behind, static))
     return _is_bias_add(graph, node, static)
 
 

@@ -15,10 +15,15 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from deploykit.errors import ToolError
+from deploykit.system.locks import holding, is_held
+from deploykit.system.platforms import on_disk, python_of, sites_of
 from deploykit.system.processes import Completed, run
 from deploykit.system.specs import Stage, ToolchainSpec
 
 __all__ = ["Environment", "ToolchainState", "environment_of", "is_locked", "locked", "toolchains_root"]
+
+_LATER = frozenset({"inputs", "lock", "lock_python", "else_index", "hashes"})
+"""Fields that stages did not have at first: without a value they leave the marker of an earlier installation valid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +74,7 @@ class Environment:
     @property
     def python(self) -> Path:
         """The interpreter inside."""
-        return self.path / "venv" / "bin" / "python"
+        return python_of(self.path / "venv")
 
     @property
     def variables(self) -> dict[str, str]:
@@ -154,9 +159,9 @@ class Environment:
         return self.path / "stages" / f"{stage.id}.done"
 
     def _digest(self, stage: Stage) -> str:
-        stated = {name: value for name, value in asdict(stage).items() if value or name not in ("inputs", "hashes")}
+        stated = {name: value for name, value in asdict(stage).items() if value or name not in _LATER}
         content = json.dumps([stated, self.spec.constraints, self.spec.python], sort_keys=True)
-        files = [Path(self.spec.files, name) for name in stage.inputs]
+        files = [Path(self.spec.files, name) for name in (*stage.inputs, *filter(None, (stage.lock,)))]
         return hashlib.sha256(b"\0".join((content.encode(), *(path.read_bytes() for path in files)))).hexdigest()
 
     def _wanted_packages(self) -> set[str]:
@@ -165,7 +170,7 @@ class Environment:
     def _installed_packages(self) -> set[str]:
         from importlib.metadata import distributions
 
-        sites = [str(path) for path in (self.path / "venv" / "lib").glob("python3*/site-packages")]
+        sites = [str(path) for path in sites_of(self.path / "venv")]
         return {canonicalize_name(found.name) for found in distributions(path=sites)}
 
 
@@ -175,35 +180,21 @@ def environment_of(spec: ToolchainSpec) -> Environment:
 
 
 @contextlib.contextmanager
-def locked(path: Path, spec: ToolchainSpec) -> Iterator[None]:
-    """Hold the lock of one environment; the system frees it when the process ends, however that happens."""
-    import fcntl
+def locked(path: Path, spec: ToolchainSpec, *, waiting: Callable[[str], None] | None = None) -> Iterator[None]:
+    """Hold the lock of one environment; ``waiting`` is told where another process has it, else that is an error."""
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with _lock_file(path).open("w") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ToolError(f"{spec.id} is being installed or removed by another process", next="wait for it") from None
+    def busy() -> None:
+        if waiting is None:
+            raise ToolError(f"{spec.id} is being installed or removed by another process", next="wait for it")
+        waiting(f"{spec.id}: another process is installing or removing it; waiting for it to end")
+
+    with holding(path, waiting=busy):
         yield
 
 
 def is_locked(path: Path) -> bool:
     """True while some process holds the lock of the environment at ``path``."""
-    import fcntl
-
-    try:
-        with _lock_file(path).open("r") as handle:
-            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False
-
-
-def _lock_file(path: Path) -> Path:
-    return path.with_name(f".{path.name}.lock")
+    return is_held(path)
 
 
 def _filled(argument: str, places: Mapping[str, str]) -> str:
@@ -217,5 +208,5 @@ def _size_mb(path: Path) -> int:
     for folder, _, names in os.walk(path):
         for name in names:
             with contextlib.suppress(OSError):
-                total += os.lstat(os.path.join(folder, name)).st_blocks * 512  # noqa: PTH118 (tens of thousands of files)
+                total += on_disk(os.lstat(os.path.join(folder, name)))  # noqa: PTH118 (tens of thousands of files)
     return total // 2**20

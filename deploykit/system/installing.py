@@ -23,14 +23,15 @@ _STAGE_TIMEOUT = 3600.0
 def install(spec: ToolchainSpec, progress: Callable[[str], None], *, anew: bool = False) -> ToolchainState:
     """Bring one environment to the state ready, going on where an earlier attempt stopped.
 
-    Raises ToolError when no fitting Python, C++ compiler or other program it needs is there, the disk is too full,
-    another process is installing the same environment, or a stage fails; the log is ``install.log`` beside it.
+    Where another process installs the same environment, that is told, and this one waits for it. Raises ToolError when
+    no fitting Python, C++ compiler or other program it needs is there, the disk is too full, or a stage fails; the log
+    is ``install.log`` beside it.
     """
     environment = environment_of(spec)
     _check_machine(spec, environment.path)
     if spec.licence:
         progress(f"{spec.id}: under {spec.licence}")
-    with locked(environment.path, spec):
+    with locked(environment.path, spec, waiting=progress):
         if anew or (environment.path.exists() and not environment.python.exists()):
             _delete(environment.path)
         _make_venv(environment, progress)
@@ -124,6 +125,11 @@ def _run_stage(environment: Environment, stage: Stage, title: str, progress: Cal
 
 
 def _pip_install(environment: Environment, stage: Stage, title: str, show: Callable[[str], None]) -> None:
+    if stage.lock:
+        if _python_of(environment) == stage.lock_python:
+            _install_locked(environment, stage, title, show)
+            return
+        show(f"hashes are known for Python {stage.lock_python} only; with this one the pins decide, without hashes")
     constraints = environment.path / "constraints.txt"
     constraints.write_text("\n".join(environment.spec.constraints) + "\n", encoding="utf-8")
     log = environment.path / "install.log"
@@ -141,6 +147,25 @@ def _pip_install(environment: Environment, stage: Stage, title: str, show: Calla
         wanted = ["--no-deps", "--require-hashes", "--only-binary=:all:", "--requirement", str(exact)]
     arguments = [*pip, *wanted]
     done = environment.run(arguments, timeout=_STAGE_TIMEOUT, log=log, on_line=show)
+    _expect_success(done, environment, title)
+
+
+def _python_of(environment: Environment) -> str:
+    """The version of the environment's interpreter, by the folder that its packages lie in."""
+    found = sorted((environment.path / "venv" / "lib").glob("python3*"))
+    return found[0].name.removeprefix("python") if found else ""
+
+
+def _install_locked(environment: Environment, stage: Stage, title: str, show: Callable[[str], None]) -> None:
+    """What the lock names and nothing else, each file by its hash; what the usual index lacks comes from another."""
+    log, lock = environment.path / "install.log", str(Path(environment.spec.files, stage.lock))
+    pip = ["-m", "pip", "--disable-pip-version-check", "install", "--progress-bar", "off", "--no-compile"]
+    arguments = [*pip, "--require-hashes", "--no-deps", "--requirement", lock]
+    done = environment.run(arguments, timeout=_STAGE_TIMEOUT, log=log, on_line=show)
+    if not done.ok and stage.else_index and not os.environ.get("DEPLOYKIT_NO_EXTRA_INDEX"):
+        show(f"the usual index has not all of it; {stage.else_index} is asked as well")
+        arguments += ["--extra-index-url", stage.else_index]
+        done = environment.run(arguments, timeout=_STAGE_TIMEOUT, log=log, on_line=show)
     _expect_success(done, environment, title)
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import queue
-import signal
 import subprocess
 import threading
 import time
@@ -16,6 +14,7 @@ from pathlib import Path
 from typing import IO
 
 from deploykit.errors import ToolError
+from deploykit.system.platforms import end_tree, reap
 
 __all__ = ["Completed", "run"]
 
@@ -133,12 +132,5 @@ def _reap(process: subprocess.Popen[bytes], *, kill: bool) -> tuple[int, float |
     if process.returncode is not None:
         return process.returncode, None
     if kill:
-        _kill_group(process.pid)
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    return process.returncode, usage.ru_maxrss / 1024
-
-
-def _kill_group(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(pid, signal.SIGKILL)
+        end_tree(process)
+    return reap(process)

@@ -157,6 +157,7 @@ WAYS: dict[str, Way] = {
     "QNN128 --float-tensors": float_set,
     "QNN129 --precision fp16": lambda bench: bench.ask(bench.aimet / "detr/model.onnx", sdk="2.33", precision="fp16"),
     "QNN131 that backend": that_backend,
+    "QNN295 another route": lambda bench: detr(bench, "w8a16-fp16mix-omit.v0.6.1"),
 }
 
 

@@ -24,6 +24,7 @@ from deploykit.deciding.decision import decide
 from deploykit.deciding.reading import read_situation
 from deploykit.deciding.rules import RULES as CHOICE_RULES
 from deploykit.findings import Finding
+from deploykit.quantization.post_processing import Harm, Hurt, PostProcessing
 
 DETR = Path(__file__).parents[1] / "data" / "aimet" / "detr"
 
@@ -122,6 +123,14 @@ def with_opinion() -> Chosen:
     return replace(made, situation=replace(made.situation, opinions=opinions))
 
 
+def with_wider_end() -> Chosen:
+    """As if the end of the model had got wider grids."""
+    hurt = Hurt(node="n", harm=Harm.UNLIKE, parts=())
+    end = PostProcessing(nodes=frozenset({3}), heads=frozenset(), starts=("n",), ends=("n",), hurts=(hurt,))
+    return _changed(chosen(W8A16), end=end, widened=("t",))
+
+
+CASES["DK251"] = (with_wider_end, lambda: chosen(W8A16))
 CASES["DK211"] = (with_opinion, plain)
 CASES["DK210"] = (simplified, lambda: simplified(no_rewrite=("simplify", "mask-constant")))
 CASES["DK208"] = (lambda: asked("fuse-gelu"), lambda: asked("fold-batchnorm"))

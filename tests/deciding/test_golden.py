@@ -48,6 +48,15 @@ PACKAGES = {
         encodings=AIMET / "cnn_bnfold/w8a8.v1.0.0.encodings",
         compile=False,
     ),
+    "qnn-htp-provider-context-2.33": Request(
+        model=AIMET / "detr/model.onnx",
+        target="sm8650",
+        sdk="2.33",
+        backend="qnn-htp",
+        encodings=AIMET / "detr/w8a16-fp16mix-explicit.v0.6.1.encodings",
+        compile=False,
+        adapter_options={"route": "provider-context", "emit": "github-actions"},
+    ),
     "vitis-ai-bf16": Request(
         model=DATA / "quark/fp32.onnx", target="vek385", backend="vitis-ai", precision="bf16", compile=False
     ),

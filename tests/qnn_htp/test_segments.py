@@ -196,8 +196,8 @@ def without(situation: Situation, name: str) -> Situation:
 
 
 def test_a_segment_without_a_route_makes_the_plan_infeasible() -> None:
-    assert make_plan(prepare(cut())).feasible
-    plan = make_plan(prepare(without(cut(), "/backbone/act0/Mul_output_0")))
+    assert make_plan(prepare(cut(), Kept())).feasible
+    plan = make_plan(prepare(without(cut(), "/backbone/act0/Mul_output_0"), Kept()))
     (gap,) = [finding for finding in plan.findings if finding.code == "QNN105"]
     assert gap.blocks
     # Without a grid of its input, a bias has none either.
@@ -213,4 +213,4 @@ def test_a_calibration_list_contradicts_a_cut(options: dict[str, Any]) -> None:
     situation = cut()
     asked = replace(situation, request=replace(situation.request, adapter_options=options))
     with pytest.raises(UsageError, match="segments"):
-        prepare(asked)
+        prepare(asked, Kept())

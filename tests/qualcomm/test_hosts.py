@@ -28,7 +28,7 @@ def test_every_file_of_a_host_has_a_hash_and_is_of_its_wheel() -> None:
 
 def test_only_what_was_run_counts_as_compilable() -> None:
     assert [wheel.version for wheel in tables().wheels if compilable(wheel)] == [
-        *("1.22.2", "2.3.0", "2.4.0", "2.5.0", "2.6.0", "2.7.0")
+        *("1.18.0", "1.18.1", "1.22.2", "2.3.0", "2.4.0", "2.5.0", "2.6.0", "2.7.0")
     ]
 
 
@@ -44,8 +44,14 @@ def test_a_toolchain_installs_the_wheel_that_carries_its_release() -> None:
             assert spec.stages[1].packages[0] in pairs
             continue
         host = wheel.runs_on(WINE)
-        assert host is not None and host.sha256 and wheel.loadable and wheel.provider == "append"
-        assert [stage.run[2] for stage in spec.stages if stage.id == "libraries"] == [wheel.version]
+        assert host is not None and host.sha256
+        asking = {wheel.version: wheel for wheel in tables().wheels}[wheel.asked_by or wheel.version]
+        assert asking.loadable and asking.provider == "append"
+        assert [stage.run[2] for stage in spec.stages if stage.id == "libraries"] == [asking.version]
+        assert [stage.run[2] for stage in spec.stages if stage.id == "target"] == [wheel.version] * bool(wheel.asked_by)
+        # The relay shows the core API that the provider was made for.
+        core = spec.environment.get("DEPLOYKIT_QNN_CORE", "")
+        assert core == (asking.qnn_api.split(".")[1] if wheel.asked_by else "")
         assert all(Path(spec.files, name).is_file() for stage in spec.stages for name in stage.inputs)
         assert spec.needs
 
@@ -76,13 +82,14 @@ def test_a_row_per_host_holds_at_its_release_only() -> None:
 
 def test_doctor_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DEPLOYKIT_TOOLCHAINS", str(tmp_path))
-    first, *_, last = probe_hosts(Surroundings(which=lambda name: None))
-    assert (first.id, first.state) == ("htp-2.36.1", "absent")
+    *lines, last = probe_hosts(Surroundings(which=lambda name: None))
+    first = next(line for line in lines if line.id == "htp-2.36.1")
+    assert first.state == "absent"
     assert "absent; wine is not installed" in first.detail
     assert "apt-get install" in first.next and first.next.endswith("deploykit toolchain install htp-2.36.1")
     assert last.id == "htp-elsewhere" and "2.33.2 (wheel 1.22.0)" in last.detail and "2.36.1" not in last.detail
     with_wine, *_ = probe_hosts(Surroundings(which=lambda name: f"/usr/bin/{name}"))
-    assert with_wine.next == "deploykit toolchain install htp-2.36.1"
+    assert with_wine.next == "deploykit toolchain install htp-2.22.0"
 
 
 def test_the_toolchain_of_another_release_is_none() -> None:

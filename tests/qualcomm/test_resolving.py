@@ -168,3 +168,12 @@ def test_the_provider_needs_no_tools_and_no_dsp_arch() -> None:
     assert [(finding.code, str(finding.severity)) for finding in target.findings] == [("QNN010", "warning")]
     (error,) = [f for f in resolve_target("sc7280x", "2.50", "qnn-htp").findings if f.code == "QNN010"]
     assert error.blocks
+
+
+@pytest.mark.parametrize("sdk", ["2.22.0", "2.22.10", "2.20.0"])
+def test_a_release_below_every_table_is_refused_only_where_its_tools_are_used(sdk: str) -> None:
+    target = resolve_target("sm8650", sdk, "ort-qnn")
+    assert target.sdk is not None and target.sdk.version == "2.29.0"
+    assert [finding.code for finding in target.findings] == ["QNN005"]
+    with pytest.raises(UnknownTargetError):
+        resolve_target("sm8650", sdk, "qnn-htp")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
+import subprocess
 import zipfile
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from deploykit.system import environment_of, install
 from deploykit_qualcomm.tables import DATA, tables
+from deploykit_qualcomm.toolchains import qualcomm_toolchains
 
 RUNNER = DATA.parent / "runner"
 
@@ -51,5 +54,37 @@ def test_a_wheel_for_another_machine_is_not_installed(program: ModuleType, tmp_p
 
 
 def test_every_source_of_a_program_is_there(program: ModuleType) -> None:
-    for sources in program.PROGRAMS.values():
+    for sources in program.RELAY.values():
         assert all((RUNNER / source).is_file() for source in sources)
+
+
+def test_a_change_of_any_source_makes_the_toolchain_install_again() -> None:
+    headers = {path.name for path in RUNNER.glob("*.h")}
+    for spec in qualcomm_toolchains("ort-qnn"):
+        for stage in spec.stages:
+            named = {Path(name).name for name in stage.inputs}
+            for source in (name for name in named if name.endswith(".c")):
+                text = RUNNER.joinpath(source).read_text("utf-8")
+                needed = {header for header in headers if f'#include "{header}"' in text}
+                assert stage.id != "runner" or needed <= named, source
+
+
+@pytest.mark.heavy
+def test_recorder_and_replayer_are_built_for_windows_on_arm() -> None:
+    """Built, and looked at; nothing here can execute them."""
+    spec = next(spec for spec in qualcomm_toolchains("ort-qnn") if spec.name == "qnn-replay")
+    if environment_of(spec).state(with_size=False).state != "ready":
+        install(spec, print)
+    programs = environment_of(spec).path / "programs"
+    for name in ("recorder.dll", "replayer.exe"):
+        data = (programs / "windows-arm64" / name).read_bytes()
+        header = int.from_bytes(data[0x3C:0x40], "little")
+        assert data[header : header + 4] == b"PE\0\0" and data[header + 4 : header + 6] == (0xAA64).to_bytes(
+            2, "little"
+        )
+        assert b"QnnInterface_getProviders" in data
+    assert sorted(path.name for path in programs.iterdir()) == ["linux-x86-64", "windows-arm64", "windows-x86-64"]
+    done = subprocess.run(
+        [programs / "linux-x86-64" / "replayer"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 2 and done.stderr.startswith("usage: replayer")

@@ -18,6 +18,7 @@ from deploykit.graph.facts import GraphFacts
 from deploykit.quantization.encodings_on_graph import EncodingsOnGraph
 from deploykit.quantization.placement import place
 from deploykit.quantization.rules import RULES as ENCODING_RULES
+from sample_models.finished_detectors import yolo_like
 
 DATA = Path(__file__).parents[1] / "data"
 AIMET = DATA / "aimet"
@@ -62,6 +63,14 @@ def on_graph(version: str = "1.0.0", floats: tuple[str, ...] = (), **values: Val
     return EncodingsOnGraph(encodings=encodings, facts=graph())
 
 
+def joined(output: Affine) -> EncodingsOnGraph:
+    """A detector whose output joins boxes in pixels and scores."""
+    values = {"pixels": grid(1.0), "scores": grid(1 / 255), "output0": output}
+    entries = {name: Encoding(name=name, value=value) for name, value in values.items()}
+    facts = collect_facts(wrap_proto(yolo_like(), path=Path("m.onnx")))
+    return EncodingsOnGraph(encodings=EncodingSet(version="1.0.0", entries=entries), facts=facts)
+
+
 COMPLETE: dict[str, Any] = {"x": grid(), "w": grid(signed=True), "g": grid(), "c": grid(), "y": grid()}
 LISTED = Affine(bits=8, signed=True, scale=np.ones(12), zero_point=np.zeros(12), symmetric=True, placed=False)
 
@@ -76,6 +85,7 @@ CASES: dict[str, tuple[EncodingsOnGraph, EncodingsOnGraph]] = {
     "DK108": (on_graph(g=grid(0.5), r=grid(0.25)), on_graph(g=grid(0.5, 128), r=grid(0.5, signed=True))),
     "DK109": (on_graph(shape=grid()), on_graph(x=grid())),
     "DK110": (on_graph(g=grid(zero_point=5, signed=True)), on_graph(g=grid(zero_point=-128, signed=True), x=grid())),
+    "DK250": (joined(grid(1.0)), joined(grid(1 / 256, bits=16))),
     "DK111": (on_graph(r=grid(bits=16), c=grid()), on_graph(r=grid(), c=grid())),
 }
 
@@ -132,7 +142,7 @@ EXPECTED = {
     "cnn/w8a8.v2.0.0": {"DK103"},
     "vit/w8a8.v0.6.1": set(),
     "vit/w8a8-actsigned.v2.0.0": {"DK103"},
-    "detr/w8a8.v1.0.0": {"DK104"},
+    "detr/w8a8.v1.0.0": {"DK104", "DK250"},
     "detr/fp16.v1.0.0": set(),
     "detr/fp16.v2.0.0": {"DK103"},
     "detr/w8a8-int16mix.v1.0.0": {"DK104", "DK111"},

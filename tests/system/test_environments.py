@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import fcntl
+import re
+import sys
 import zipfile
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
 from deploykit.cli import cli
 from deploykit.cli.frame import run
+from deploykit.cli.toolchain import known_toolchains
 from deploykit.contract.toolchains import load_toolchains
 from deploykit.errors import InputError, ToolError, UnknownTargetError, UsageError
 from deploykit.findings import Confidence
@@ -22,6 +26,8 @@ from deploykit.system import (
     select,
     toolchains_root,
 )
+
+THIS_PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
 
 def make_wheel(folder: Path) -> Path:
@@ -123,13 +129,29 @@ def test_a_changed_pin_makes_the_stage_unfinished(tiny: ToolchainSpec, tmp_path:
     assert environment_of(changed).state().detail == "unfinished: probe"
 
 
-def test_two_processes_do_not_install_the_same_environment(tiny: ToolchainSpec, root: Path) -> None:
+def test_the_second_of_two_processes_waits_and_finds_the_work_done(
+    tiny: ToolchainSpec, root: Path, tmp_path: Path
+) -> None:
+    """The lock is another process's until the message was shown; then it ends, and the installation goes on."""
     root.mkdir()
+    (tmp_path / "allowed").touch()
+    news: list[str] = []
     with (root / ".tiny-1.0.lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         assert environment_of(tiny).state().state == "installing"
         with pytest.raises(ToolError, match="another process"):
-            install(tiny, silent)
+            environment_of(tiny).path.mkdir()
+            remove(tiny)
+        environment_of(tiny).path.rmdir()
+
+        def show(line: str) -> None:
+            news.append(line)
+            if "waiting" in line:
+                fcntl.flock(held, fcntl.LOCK_UN)
+
+        assert install(tiny, show).state == "ready"
+    assert "another process" in news[0]
+    assert [line for line in news if "waiting" in line] == news[:1]
 
 
 def test_the_compiler_is_looked_for_before_anything_is_made(
@@ -188,3 +210,85 @@ def test_the_command_line_lists_and_removes(root: Path, capsys: pytest.CaptureFi
     assert run(cli, ["toolchain", "remove", "quark"]) == 0
     assert "was not installed" in capsys.readouterr().out
     assert run(cli, ["toolchain", "install", "no-such-tool"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (["quark", "--target", "vek385"], "quark==0.12.post1"),
+        (["--target", "vek385"], "quark==0.12.post1"),
+        (["quark", "--target", "vek385", "--sdk", "6.2"], "quark==0.11.2"),
+        (["aimet", "--target", "sm8650"], "aimet==2.42.0"),
+        (["quark"], "quark==0.13"),
+    ],
+)
+def test_the_version_that_a_target_wants_is_installed(
+    words: list[str], wanted: str, monkeypatch: pytest.MonkeyPatch, root: Path
+) -> None:
+    """Not the newest one, which its packages would not use."""
+    installed: list[str] = []
+
+    def instead(spec: ToolchainSpec, progress: object, *, anew: bool) -> object:
+        installed.append(spec.id)
+        return environment_of(spec).state()
+
+    monkeypatch.setattr("deploykit.cli.toolchain.install", instead)
+    assert run(cli, ["toolchain", "install", *words]) == 0
+    assert installed == [wanted]
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        ([], 2),
+        (["quark", "--sdk", "6.2"], 2),
+        (["quark", "--target", "sm8650"], 4),
+        (["quark==0.13", "--target", "vek385"], 4),
+    ],
+)
+def test_a_toolchain_that_a_target_does_not_want_is_refused(words: list[str], status: int, root: Path) -> None:
+    assert run(cli, ["toolchain", "install", *words]) == status
+    assert not root.exists()
+
+
+def locked_spec(wheel: Path, digest: str) -> ToolchainSpec:
+    folder = wheel.parent
+    (folder / "tiny.lock").write_text(f"tinytool @ {wheel.as_uri()} --hash=sha256:{digest}\n")
+    stage = Stage(id="package", packages=("tinytool==1.0",), lock="tiny.lock", lock_python=THIS_PYTHON)
+    return spec((stage,), files=str(folder))
+
+
+def test_a_lock_lets_in_what_has_its_hash_and_nothing_else(root: Path, tmp_path: Path) -> None:
+    wheel = make_wheel(tmp_path)
+    with pytest.raises(ToolError, match="package: ended with status"):
+        install(locked_spec(wheel, "0" * 64), silent)
+    assert "DO NOT MATCH THE HASHES" in (root / "tiny-1.0" / "install.log").read_text("utf-8")
+    good = locked_spec(wheel, sha256(wheel.read_bytes()).hexdigest())
+    assert install(good, silent).state == "ready"
+    (tmp_path / "tiny.lock").write_text("# another pin\n" + (tmp_path / "tiny.lock").read_text())
+    assert environment_of(good).state().detail == "unfinished: package", "a changed lock makes its stage run again"
+
+
+def test_without_hashes_for_this_python_that_is_said(root: Path, tmp_path: Path) -> None:
+    wheel = make_wheel(tmp_path)
+    (tmp_path / "other.lock").write_text("nothing==0 --hash=sha256:" + "0" * 64 + "\n")
+    stage = Stage(id="p", packages=(f"tinytool @ {wheel.as_uri()}",), lock="other.lock", lock_python="3.1")
+    news: list[str] = []
+    assert install(spec((stage,), files=str(tmp_path)), news.append).state == "ready"
+    assert any("hashes are known for Python 3.1 only" in line for line in news)
+
+
+def test_every_lock_pins_what_its_toolchain_pins() -> None:
+    """The two lists are one fact: the constraints count where no hash is known."""
+    seen = 0
+    for one in known_toolchains():
+        for stage in one.stages:
+            if stage.lock:
+                seen += 1
+                lines = [
+                    line for line in Path(one.files, stage.lock).read_text("utf-8").splitlines() if line[:1] != "#"
+                ]
+                pins = {line.split(" --hash=sha256:")[0].lower().partition("+")[0] for line in lines}
+                assert pins == {pin.lower() for pin in one.constraints}
+                assert all(re.fullmatch(r"\S+ --hash=sha256:[0-9a-f]{64}", line) for line in lines)
+    assert seen

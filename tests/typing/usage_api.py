@@ -58,7 +58,10 @@ def numbers(model: Path) -> float:
     evaluation = deploykit.evaluate("a", model, data="inputs", min_cosine=0.99, target="sm8650")
     simulation = deploykit.simulate(model, "model.encodings", samples=3, seed=1, float_tensors=None)
     located = deploykit.locate(model, encodings="model.encodings", threshold_db=25)
+    sensitive = deploykit.sensitivity(model, precision="w8a8", data="inputs", seconds=60, progress=print)
     assert_type(evaluation.exit_status, int)
+    assert_type(sensitive.unmeasured, int)
+    assert_type(deploykit.advise(accuracies={"fp32": 76.1, "w8a8": 40}).best, str)
     return simulation.sqnr_db + located.threshold_db
 
 

@@ -99,6 +99,7 @@ CASES: dict[str, tuple[Any, Any]] = {
         draft(YOLO, exclude_subgraph=(POST,)),
     ),
     "VAI109": (draft(precision="mixed"), draft(precision="mixed", exclude_node=("conv",))),
+    "VAI282": (draft(YOLO, precision="mixed"), draft(YOLO, precision="mixed", exclude_subgraph=(POST,))),
     "VAI110": (draft(precision="bf16", exclude_node=("conv",)), draft(exclude_node=("conv",))),
     "VAI111": (draft(options=(("fe_experiment", "a=1"),)), draft(options=(("fe_args", "a=1"),))),
     "VAI112": (draft(options=(("optimize_level", "4"),)), draft(options=(("optimize_level", "3"),))),

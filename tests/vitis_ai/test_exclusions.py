@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -81,3 +83,13 @@ def test_closed_means_that_every_way_in_passes_a_start(case: tuple[list[list[int
     assert between <= region.nodes
     if not region.leaks:
         assert {f"n{node}" for node in region.nodes} >= {f"n{end}" for end in ends}
+
+
+def test_a_concat_that_takes_another_in_is_named_after_what_it_makes_too() -> None:
+    """So Quark calls the one that it makes of both (observed with 0.12.post1)."""
+    names = ("Concat", "Concat", "Add")
+    found = graph([[-1], [0], [1]])
+    nodes = tuple(replace(node, op_type=kind) for node, kind in zip(found.nodes, names, strict=True))
+    facts = replace(found, nodes=nodes)
+    assert resolve_exclusions(facts, ("n0", "n1"), ()).names(facts) == ("n0", "n1", "t1")
+    assert resolve_exclusions(facts, ("n0", "n2"), ()).names(facts) == ("n0", "n2")

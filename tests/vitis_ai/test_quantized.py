@@ -18,7 +18,7 @@ from deploykit.graph.collect import collect_facts
 from deploykit.graph.facts import GraphFacts
 from deploykit_vitis_ai.inspection import Quantized, actual_types, inspect_quantized
 from deploykit_vitis_ai.rules.execution import RULES as OUTCOME_RULES
-from deploykit_vitis_ai.rules.execution import Outcome
+from deploykit_vitis_ai.rules.execution import Outcome, Trial
 from deploykit_vitis_ai.rules.quantized import RULES as QUANTIZED_RULES
 from deploykit_vitis_ai.rules.summary import RULES as SUMMARY_RULES
 from deploykit_vitis_ai.summary import CompileSummary, parse_summary
@@ -53,6 +53,13 @@ def reshaped(shape: tuple[Any, ...]) -> Quantized:
 
 GOOD = CompileSummary(operators=493, offloaded=493, gops_percent=100.0, subgraphs=1, failed_subgraphs=0)
 
+
+def tried(*, kept: bool) -> Outcome:
+    words = {"words": "2 nodes", "before": "wrong", "after": "right"}
+    trial = Trial(nodes=("a", "b"), kept=kept, of_nodes=0.1, of_values=0.01, **words)
+    return Outcome(toolchain="quark==0.13", state="ready", trials=(trial,))
+
+
 CASES: dict[str, tuple[Any, Any]] = {
     "VAI201": (replace(VINT8, refusal="Load model failed"), VINT8),
     "VAI202": (with_grid(scales=(0.3,)), VINT8),
@@ -64,6 +71,8 @@ CASES: dict[str, tuple[Any, Any]] = {
     "VAI208": (reshaped(("n", 3, 64, 64)), VINT8),
     "VAI209": (replace(VINT8, last_opset=13), VINT8),
     "VAI210": (look("fp32", "vint8"), VINT8),
+    "VAI280": (tried(kept=True), tried(kept=False)),
+    "VAI281": (tried(kept=False), tried(kept=True)),
     "VAI301": (Outcome(toolchain="quark==0.13", state="absent"), Outcome(toolchain="quark==0.13", state="ready")),
     "VAI302": (
         Outcome(toolchain="quark==0.13", state="ready", skipped=(("a.jpg", "cannot be decoded"),), samples=3),

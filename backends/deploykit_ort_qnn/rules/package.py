@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from deploykit.findings import SubjectKind
+from deploykit.findings import Severity, SubjectKind
 from deploykit.findings.rules import Found, Registry
 
 __all__ = ["RULES", "PackageScope"]
@@ -21,6 +21,8 @@ class PackageScope:
     provider_options: Mapping[str, str]
     soc_model: int | None
     context: Mapping[str, Any] = field(default_factory=dict)
+    own_chip: int | None = None
+    """The chip that the compiler of this release stands on and compiles for, None where it does as it is told."""
     unknown_options: tuple[str, ...] = ()
 
 
@@ -71,4 +73,13 @@ def check_context_chip(scope: PackageScope) -> Iterator[Found]:
     found = scope.context.get("soc_model")
     if found is not None and scope.soc_model is not None and found != scope.soc_model:
         message = f"the binary is for soc_model {found}, the package for {scope.soc_model}"
-        yield Found(kind=SubjectKind.FILE, name="context binary", message=message)
+        if found != scope.own_chip:
+            yield Found(kind=SubjectKind.FILE, name="context binary", message=message)
+            return
+        yield Found(
+            kind=SubjectKind.FILE,
+            name="context binary",
+            severity=Severity.WARNING,
+            message=f"{message}: the compiler of this release knows no other (QNN295)",
+            hint="try it on the device, or take a release whose compiler obeys soc_model",
+        )

@@ -8,6 +8,7 @@ from deploykit.findings import Answerer, Claim, Confidence, Severity, SubjectKin
 from deploykit.findings.rules import Found, Registry
 from deploykit.graph.fused_blocks import find_blocks
 from deploykit_ort_qnn.prepare import Draft
+from deploykit_qualcomm.carriers import forms_of
 
 __all__ = ["RULES"]
 
@@ -167,7 +168,7 @@ def check_narrowing(draft: Draft) -> Iterator[Found]:
 
 def _kept_whole(draft: Draft) -> str:
     """Where the provider refuses the form that keeps 16 bits, another chip does not help; "" for the rule's words."""
-    if "symmetric-int16" not in draft.wheel.refuses:
+    if "symmetric-int16" not in forms_of(draft.wheel).refuses:
         return ""
     return f"Accept it, or take another release: onnxruntime-qnn {draft.wheel.version} refuses symmetric int16 there"
 

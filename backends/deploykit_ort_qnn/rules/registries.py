@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from deploykit.findings.rules import Registry
-from deploykit_ort_qnn.rules import compiled, environment, forms, numerics, package, precision, prepared, release
+from deploykit_ort_qnn.rules import compiled, dlc, environment, forms, numerics, package, precision, prepared, release
 from deploykit_qualcomm.rules.registries import PROVIDER, SHARED
 
 __all__ = ["REGISTRIES"]
@@ -21,4 +21,5 @@ REGISTRIES: tuple[Registry[Any], ...] = (
     precision.RULES,
     numerics.RULES,
     package.RULES,
+    dlc.RULES,
 )

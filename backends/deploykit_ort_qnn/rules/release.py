@@ -9,6 +9,7 @@ from deploykit.findings import SubjectKind
 from deploykit.findings.rules import Found, Registry
 from deploykit.graph.opset import opset_of
 from deploykit_ort_qnn.prepare import Draft
+from deploykit_qualcomm.carriers import forms_of
 
 __all__ = ["RULES"]
 
@@ -28,8 +29,9 @@ RULES: Registry[Draft] = Registry("ort-qnn release")
 )
 def check_blocks_in_release(draft: Draft) -> Iterator[Found]:
     """Per-block and LPBQ weights where the wheel's row says that they are not taken."""
-    lpbq = "block-weights" in draft.wheel.refuses
-    if draft.prepared is None or not (lpbq or "per-block" in draft.wheel.refuses):
+    refuses = forms_of(draft.wheel).refuses
+    lpbq = "block-weights" in refuses
+    if draft.prepared is None or not (lpbq or "per-block" in refuses):
         return
     for entry in draft.prepared.encodings:
         in_blocks = isinstance(entry.value, Affine) and entry.value.granularity == "per-block"
@@ -78,7 +80,7 @@ _FLOAT32 = (
 )
 def check_float_model(draft: Draft) -> Iterator[Found]:
     """A float source, for a wheel whose row says so."""
-    if draft.source == "float" and "float16-of-float" in draft.wheel.refuses:
+    if draft.source == "float" and "float16-of-float" in forms_of(draft.wheel).refuses:
         message = f"onnxruntime-qnn {draft.wheel.version} would compile it in float32"
         yield Found(kind=SubjectKind.MODEL, name=draft.situation.model.path.name, message=message)
 
@@ -95,7 +97,7 @@ def check_float_model(draft: Draft) -> Iterator[Found]:
 )
 def check_float_parts(draft: Draft) -> Iterator[Found]:
     """Tensors of a quantized model whose intended type is float16."""
-    if draft.prepared is None or "float16-of-float" not in draft.wheel.refuses:
+    if draft.prepared is None or "float16-of-float" not in forms_of(draft.wheel).refuses:
         return
     tensors = sorted(name for name, kind in draft.prepared.intended.items() if kind == "float16")
     if tensors:

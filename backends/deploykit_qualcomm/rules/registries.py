@@ -13,6 +13,7 @@ from deploykit.findings import Finding
 from deploykit.findings.rules import Registry
 from deploykit_qualcomm.rules import (
     attention,
+    carriers,
     converters,
     float16,
     kernels,
@@ -48,7 +49,7 @@ CONVERTERS: tuple[Registry[Situation], ...] = (converters.RULES,)
 PROVIDER: tuple[Registry[Situation], ...] = (provider.RULES, provider_options.RULES)
 """Limits of ONNX Runtime's QNN provider, not necessarily of the hardware."""
 
-SHARED: tuple[Registry[Any], ...] = (sdk.RULES, target.RULES, float16.RULES, *_HTP)
+SHARED: tuple[Registry[Any], ...] = (sdk.RULES, target.RULES, carriers.RULES, float16.RULES, *_HTP)
 """What every adapter of this vendor applies."""
 
 REGISTRIES: tuple[Registry[Any], ...] = (*SHARED, *CONVERTERS, *PROVIDER)

@@ -2,6 +2,8 @@
 
     python install.py libraries WHEEL FOLDER      the libraries, by pip, with the hash of the table
     python install.py runner ZIGLANG FOLDER       the runner and what Wine lacks, compiled by that version of ziglang
+    python install.py relay ZIGLANG FOLDER        those, the recorder in the place of the backend, and the replayer
+    python install.py programs ZIGLANG FOLDER     recorder and replayer for each machine that they can be built for
     python install.py wine WINE FOLDER            Wine's own folder, and one start of the runner in it
 
 It runs in an environment that has nothing but pip, so it imports nothing of deploykit. Exit status 1 says why.
@@ -18,12 +20,22 @@ import tomllib
 import zipfile
 from pathlib import Path
 
-__all__ = ["libraries", "main", "runner", "wine"]
+__all__ = ["libraries", "main", "programs", "relay", "runner", "wine"]
 
 HERE = Path(__file__).resolve().parent
 TABLE = HERE.parent / "data" / "wheels.toml"
-WANTED = re.compile(r"onnxruntime/(capi/)?([^/]+\.dll|[^/]*LICENSE[^/]*\.pdf)")
+WANTED = re.compile(r"onnxruntime/(capi/)?([^/]+\.dll|[^/]*(?i:license)[^/]*\.pdf)")
 PROGRAMS = {"runner.exe": ("runner.c", "json.c", "npy.c"), "dxcore.dll": ("dxcore.c",)}
+RECORDER = ("recorder.c", "record_writing.c", "json.c", "platform.c")
+REPLAYER = ("replayer.c", "record_reading.c", "json.c", "platform.c")
+RELAY = {**PROGRAMS, "QnnHtp.dll": RECORDER, "replayer.exe": REPLAYER}
+WINDOWS = "x86_64-windows-gnu"
+MACHINES: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
+    "linux-x86-64": ("x86_64-linux-gnu", {"recorder.so": RECORDER, "replayer": REPLAYER}),
+    "windows-x86-64": (WINDOWS, {"recorder.dll": RECORDER, "replayer.exe": REPLAYER}),
+    "windows-arm64": ("aarch64-windows-gnu", {"recorder.dll": RECORDER, "replayer.exe": REPLAYER}),
+}
+LINUX_FLAGS = ("-D_GNU_SOURCE", "-fvisibility=hidden")
 FLAGS = ("-O2", "-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow", "-Werror", "-s")
 DEADLINE = 1200.0
 START = 180.0
@@ -51,17 +63,41 @@ def libraries(version: str, folder: Path) -> None:
 
 
 def runner(ziglang: str, folder: Path) -> None:
-    """Compile for Windows; the compiler, half a gigabyte, is gone afterwards."""
-    with tempfile.TemporaryDirectory(dir=folder.parent) as place:
+    """Compile the runner and what it needs for Windows x86-64."""
+    compiled(ziglang, [(WINDOWS, folder, PROGRAMS)])
+
+
+def relay(ziglang: str, folder: Path) -> None:
+    """The same, the replayer, and the recorder under the backend's name: it hands over to the one in ``target``."""
+    compiled(ziglang, [(WINDOWS, folder, RELAY)])
+
+
+def programs(ziglang: str, folder: Path) -> None:
+    """Compile recorder and replayer, each machine's into a folder of its name."""
+    compiled(ziglang, [(target, folder / name, sources) for name, (target, sources) in MACHINES.items()])
+
+
+def compiled(ziglang: str, work: list[tuple[str, Path, dict[str, tuple[str, ...]]]]) -> None:
+    """Compile for each target into its folder; the compiler, half a gigabyte, is gone afterwards."""
+    root = work[0][1].parent
+    root.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=root) as place:
         pip("install", "--no-deps", "--target", place, f"ziglang=={ziglang}")
         caches = {"ZIG_GLOBAL_CACHE_DIR": f"{place}/global", "ZIG_LOCAL_CACHE_DIR": f"{place}/local"}
-        for name, sources in PROGRAMS.items():
-            made = Path(place, name)
-            shared = ("-shared",) if made.suffix == ".dll" else ()
-            words = (*FLAGS, *shared, "-o", str(made), *(str(HERE / source) for source in sources))
-            argv = [sys.executable, "-m", "ziglang", "cc", "-target", "x86_64-windows-gnu", *words]
-            subprocess.run(argv, check=True, timeout=DEADLINE, env={**os.environ, **caches, "PYTHONPATH": place})
-            shutil.copyfile(made, folder / name)
+        settings = {**os.environ, **caches, "PYTHONPATH": place}
+        for target, folder, sources in work:
+            folder.mkdir(exist_ok=True)
+            for name, files in sources.items():
+                made = Path(place, name)
+                argv = [sys.executable, "-m", "ziglang", "cc", "-target", target, *words(made), *files]
+                subprocess.run(argv, check=True, timeout=DEADLINE, env=settings, cwd=HERE)
+                shutil.copy2(made, folder / name)
+
+
+def words(made: Path) -> tuple[str, ...]:
+    """The compiler's options for a file of this name."""
+    shared = {".dll": ("-shared",), ".so": ("-shared", "-fPIC", *LINUX_FLAGS), "": LINUX_FLAGS}
+    return (*FLAGS, *shared.get(made.suffix, ()), "-o", str(made))
 
 
 def wine(program: str, folder: Path) -> None:
@@ -80,7 +116,9 @@ def wine(program: str, folder: Path) -> None:
 
 def main(step: str, what: str, folder: str) -> None:
     """Do one step."""
-    {"libraries": libraries, "runner": runner, "wine": wine}[step](what, Path(folder))
+    {"libraries": libraries, "runner": runner, "relay": relay, "programs": programs, "wine": wine}[step](
+        what, Path(folder)
+    )
 
 
 if __name__ == "__main__":

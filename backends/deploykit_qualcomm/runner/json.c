@@ -2,7 +2,9 @@
 
 #include <stdlib.h>
 #include <string.h>
+#ifdef _WIN32
 #include <windows.h>
+#endif
 
 enum { DEEPEST = 32, LONGEST_PATH = 4096 };
 
@@ -10,7 +12,7 @@ void *room_for(void *old, size_t bytes) {
   void *room = realloc(old, bytes ? bytes : 1);
   if (!room) {
     fputs("out of memory\n", stderr);
-    ExitProcess(3);
+    exit(3);
   }
   return room;
 }
@@ -111,6 +113,7 @@ static const char *parse_number(const char *p, json *out) {
   double number = strtod(p, &end);
   if (end == p) return NULL;
   out->kind = JSON_NUMBER;
+  out->number = number;
   out->integer = number > -1e15 && number < 1e15 ? (int64_t)number : 0;
   return end;
 }
@@ -168,16 +171,23 @@ void json_print_text(FILE *out, const char *text) {
   fputc('"', out);
 }
 
+#ifdef _WIN32
 const wchar_t *file_path(const char *path) {
   wchar_t *wide = room_for(NULL, LONGEST_PATH * sizeof *wide);
   if (!MultiByteToWideChar(CP_UTF8, MB_ERR_INVALID_CHARS, path, -1, wide, LONGEST_PATH)) *wide = 0;
   return wide;
 }
 
-FILE *file_open(const char *path, const wchar_t *mode) { return path && *path ? _wfopen(file_path(path), mode) : NULL; }
+FILE *file_open(const char *path, const char *mode) {
+  const wchar_t wide[] = {(wchar_t)mode[0], (wchar_t)mode[1], 0};
+  return path && *path ? _wfopen(file_path(path), wide) : NULL;
+}
+#else
+FILE *file_open(const char *path, const char *mode) { return path && *path ? fopen(path, mode) : NULL; }
+#endif
 
 char *file_load(const char *path, size_t *size) {
-  FILE *in = file_open(path, L"rb");
+  FILE *in = file_open(path, "rb");
   if (!in) return NULL;
   size_t room = 1 << 16, used = 0, got;
   char *bytes = room_for(NULL, room);

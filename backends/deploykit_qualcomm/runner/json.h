@@ -11,6 +11,7 @@ typedef enum { JSON_NULL, JSON_BOOL, JSON_NUMBER, JSON_TEXT, JSON_LIST, JSON_OBJ
 typedef struct json {
   json_kind kind;
   int64_t integer; /* of a number, cut to an integer; 1 or 0 of a truth value */
+  double number;
   char *text;
   size_t count;       /* items of a list or an object */
   struct json *items; /* values */
@@ -31,8 +32,10 @@ void json_print_text(FILE *out, const char *text);
 
 /* The whole file, ended by a zero byte; NULL where it cannot be read. Paths are UTF-8. */
 char *file_load(const char *path, size_t *size);
-FILE *file_open(const char *path, const wchar_t *mode);
+FILE *file_open(const char *path, const char *mode); /* two letters: "rb", "wb" */
+#ifdef _WIN32
 const wchar_t *file_path(const char *path);
+#endif
 
 /* Memory, or the end of the program. */
 void *room_for(void *old, size_t bytes);

@@ -61,7 +61,7 @@ int npy_store(const char *path, const npy *array) {
   while ((PREFIX + n + 1) % ALIGNED) header[n++] = ' ';
   header[n++] = '\n';
   unsigned char prefix[PREFIX] = {0x93, 'N', 'U', 'M', 'P', 'Y', 1, 0, (unsigned char)(n & 255), (unsigned char)(n >> 8)};
-  FILE *out = file_open(path, L"wb");
+  FILE *out = file_open(path, "wb");
   if (!out) return 0;
   int good = fwrite(prefix, 1, PREFIX, out) == PREFIX && fwrite(header, 1, (size_t)n, out) == (size_t)n &&
              fwrite(array->data, 1, array->bytes, out) == array->bytes;

@@ -183,6 +183,10 @@ def _gone(quantized: Quantized) -> list[str]:
             continue
         makers = [quantized.facts.producer_of(output) for output in node.outputs]
         merged = node.op_type in ("BatchNormalization", "Identity") or node.outputs[0] in names
+        merged |= node.op_type == "Concat" and any(
+            reader.op_type == "Concat" and reader.outputs[0] in names
+            for reader in quantized.source.consumers_of(node.outputs[0])
+        )
         if not merged and all(maker is None for maker in makers):
             gone.append(node.name)
     return gone

@@ -194,16 +194,40 @@ def check_closed(draft: Draft) -> Iterator[Found]:
     "VAI109",
     "mixed-without-exclusion",
     "error",
-    what="Mixed precision was asked for without saying what stays in float.",
+    what="Mixed precision was asked for without saying what stays in float, and nothing was found that should.",
     why="Nothing would be left out: the result would be plain VINT8 under another name.",
-    fix="Give --exclude-subgraph START,…:END,… or --exclude-node NAME; 'deploykit evaluate --model' proposes one.",
+    fix="Ask for vint8, or give --exclude-subgraph START,…:END,… or --exclude-node NAME.",
     sources=[_PAGE],
 )
 def check_mixed(draft: Draft) -> Iterator[Found]:
     """``mixed`` and no exclusion."""
     if draft.precision == "mixed" and draft.source != "qdq" and not draft.exclusions:
         yield Found(
-            kind=SubjectKind.MODEL, name=draft.facts.model_name, message="nothing is excluded from quantization"
+            kind=SubjectKind.MODEL,
+            name=draft.facts.model_name,
+            message="nothing is excluded from quantization: no post-processing that integers hurt was found, or its "
+            "nodes have no names",
+        )
+
+
+@RULES.rule(
+    "VAI282",
+    "float-part-found",
+    "info",
+    what="Mixed precision was asked for without saying what stays in float, and it was found.",
+    why="Coordinates, their decoding and a Concat of unlike ranges need more than a few integers.",
+    fix="Name another part with --exclude-subgraph or --exclude-node.",
+    sources=["deploykit: the graph, its stored values and interval arithmetic over both"],
+)
+def check_found(draft: Draft) -> Iterator[Found]:
+    """The part with what hurts in it."""
+    if draft.found is not None:
+        harms = ", ".join(draft.found.found.harms)
+        yield Found(
+            kind=SubjectKind.NODE,
+            name=draft.found.names[-1],
+            message=f"{draft.found.words} stay in float: {harms}",
+            evidence={"nodes": list(draft.found.names), **draft.found.found.to_json()},
         )
 
 

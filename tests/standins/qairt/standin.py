@@ -162,7 +162,7 @@ def context(flags: dict[str, list[str]], version: str) -> None:
                 fail(f"Unknown Key = devices/{key} passed in config", 1)
     made_from = Path(flags.get("--dlc_path", flags["--model"])[0])
     target = Path(flags["--output_dir"][0]) / f"{flags['--binary_file'][0]}.bin"
-    target.write_text(made_from.read_text("utf-8"), "utf-8")
+    target.write_bytes(made_from.read_bytes())
 
 
 def dlc(flags: dict[str, list[str]], version: str) -> None:

@@ -15,25 +15,36 @@ import sys
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent.parent
-CONTEXT = 'artifacts/model_ctx.onnx'
-OPTIONS = 'config/run_options.json'
+CONTEXT = "artifacts/model_ctx.onnx"
+OPTIONS = "config/run_options.json"
 # The part of the model that stays on the host, "" when there is none.
-TAIL = ''
+TAIL = ""
+HTP = "QNNExecutionProvider"
 
 
 def npu_session(config):
+    """A session on the NPU: through the plugin of onnxruntime-qnn 2, else through the provider inside an older wheel."""
     import onnxruntime as ort
-    import onnxruntime_qnn as qnn
 
-    ort.register_execution_provider_library(qnn.EP_NAME, qnn.get_library_path())
-    devices = [device for device in ort.get_ep_devices() if device.ep_name == qnn.EP_NAME][:1]
     settings = ort.SessionOptions()
     settings.log_severity_level = 3
     for key, value in config["session_entries"].items():
         settings.add_session_config_entry(key, value)
-    settings.add_provider_for_devices(devices, {"backend_path": qnn.get_qnn_htp_path(), **config["provider_options"]})
-    session = ort.InferenceSession(CONTEXT, sess_options=settings, enable_fallback=0)
-    if session.get_providers()[0] != qnn.EP_NAME:
+    options, providers = config["provider_options"], None
+    try:
+        import onnxruntime_qnn as qnn
+    except ImportError:
+        if HTP not in ort.get_available_providers():
+            sys.exit("run.py: needs onnxruntime-qnn; this is onnxruntime %s" % ort.__version__)
+        library = "QnnHtp.dll" if sys.platform == "win32" else "libQnnHtp.so"
+        backend = Path(ort.__file__).parent / "capi" / library
+        providers = [(HTP, {"backend_path": str(backend), **options})]
+    else:
+        ort.register_execution_provider_library(qnn.EP_NAME, qnn.get_library_path())
+        devices = [device for device in ort.get_ep_devices() if device.ep_name == qnn.EP_NAME][:1]
+        settings.add_provider_for_devices(devices, {"backend_path": qnn.get_qnn_htp_path(), **options})
+    session = ort.InferenceSession(CONTEXT, sess_options=settings, providers=providers, enable_fallback=0)
+    if session.get_providers()[0] != HTP:
         sys.exit("run.py: the session is not on the NPU: %s" % session.get_providers())
     return session
 
@@ -42,7 +53,12 @@ def inputs_for(wanted, given):
     """Of the arrays given those that are wanted; a missing one is random, the same every time."""
     import numpy as np
 
-    kinds = {"tensor(float)": "float32", "tensor(float16)": "float16", "tensor(int64)": "int64", "tensor(int32)": "int32"}
+    kinds = {
+        "tensor(float)": "float32",
+        "tensor(float16)": "float16",
+        "tensor(int64)": "int64",
+        "tensor(int32)": "int32",
+    }
     random = np.random.default_rng(0)
     feed = {}
     for value in wanted:

@@ -251,7 +251,7 @@ def put_in_order(path):
     return True
 
 
-def save_outputs(source, output, reader, folder, most=8):
+def save_outputs(source, output, reader, folder, most=32):
     """Run both models on samples spread over the calibration data, one .npz of outputs per sample."""
     import onnxruntime
 

@@ -10,6 +10,7 @@ from os import PathLike
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias
 
+from deploykit.api.measures import advise, ladder, lpbq, mix, sensitivity
 from deploykit.contract.options import ConfigKeys, OptionGiven
 from deploykit.contract.requests import make_request
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from deploykit.contract.plans import Plan
     from deploykit.contract.probes import CheckLine
     from deploykit.deciding.pipeline import Packaged
+    from deploykit.deciding.quantizing.command import Quantization
     from deploykit.diagnosis import Diagnosis
     from deploykit.findings import Finding
     from deploykit.numerics.evaluation import Evaluation
@@ -24,21 +26,25 @@ if TYPE_CHECKING:
     from deploykit.numerics.simulation import Simulation
     from deploykit.packages.building import BuildReport
     from deploykit.packages.verifying import VerifyReport
-    from deploykit.quantization.lpbq_files import LpbqReport
     from deploykit.queries.capability_answers import Answer
     from deploykit.tables.devices import Device
 
 __all__ = [
+    "advise",
     "build",
     "check",
     "compat",
     "diagnose",
     "doctor",
     "evaluate",
+    "ladder",
     "locate",
     "lpbq",
+    "mix",
     "package",
     "plan",
+    "quantize",
+    "sensitivity",
     "simulate",
     "targets",
     "verify",
@@ -61,6 +67,7 @@ def package(
     float_tensors: AnyPath | None = None,
     precision: str | None = None,
     calibration: AnyPath | None = None,
+    quantizer: str | None = None,
     inputs: str | Iterable[str] = (),
     mixed: Mixed = "auto",
     rewrite: str | Iterable[str] = (),
@@ -93,6 +100,7 @@ def package(
         float_tensors=float_tensors,
         precision=precision,
         calibration=calibration,
+        quantizer=quantizer,
         inputs=inputs,
         mixed=mixed,
         rewrite=rewrite,
@@ -115,6 +123,7 @@ def plan(
     float_tensors: AnyPath | None = None,
     precision: str | None = None,
     calibration: AnyPath | None = None,
+    quantizer: str | None = None,
     inputs: str | Iterable[str] = (),
     mixed: Mixed = "auto",
     rewrite: str | Iterable[str] = (),
@@ -139,6 +148,7 @@ def plan(
         float_tensors=float_tensors,
         precision=precision,
         calibration=calibration,
+        quantizer=quantizer,
         inputs=inputs,
         mixed=mixed,
         rewrite=rewrite,
@@ -161,6 +171,7 @@ def check(
     float_tensors: AnyPath | None = None,
     precision: str | None = None,
     calibration: AnyPath | None = None,
+    quantizer: str | None = None,
     inputs: str | Iterable[str] = (),
     mixed: Mixed = "auto",
     rewrite: str | Iterable[str] = (),
@@ -184,6 +195,7 @@ def check(
         float_tensors=float_tensors,
         precision=precision,
         calibration=calibration,
+        quantizer=quantizer,
         inputs=inputs,
         mixed=mixed,
         rewrite=rewrite,
@@ -194,6 +206,42 @@ def check(
         options=options,
     )
     return find(request)
+
+
+def quantize(
+    model: AnyPath,
+    *,
+    target: str,
+    calibration: AnyPath,
+    out: AnyPath,
+    precision: str | None = None,
+    quantizer: str | None = None,
+    sdk: str | None = None,
+    backend: str | None = None,
+    options: ConfigKeys = (),
+    time_limit: float | None = None,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> Quantization:
+    """Encodings for a float model, made by ``quantizer`` (default: the best that is installed) on ``calibration``.
+
+    ``options`` are the quantizer's own; ``time_limit`` is in seconds. Raises DeploykitError for what makes no sense,
+    ToolError when the quantizer fails or is not installed.
+    """
+    from deploykit.deciding.quantizing.command import quantize as run
+
+    request = make_request(
+        model,
+        target,
+        own={},
+        backend=backend,
+        sdk=sdk,
+        precision=precision,
+        calibration=calibration,
+        quantizer=quantizer,
+        options=options,
+    )
+    return run(request, Path(out), force=force, timeout=time_limit, progress=progress)
 
 
 def verify(package: AnyPath, *, numerics: bool = False) -> VerifyReport:
@@ -339,13 +387,6 @@ def locate(
         seed=seed,
         threshold_db=threshold_db,
     )
-
-
-def lpbq(model: AnyPath, out: AnyPath, *, refine: bool = False, force: bool = False) -> LpbqReport:
-    """Turn block-quantized int4 weights into LPBQ; the report holds the loss per weight."""
-    from deploykit.quantization.lpbq_files import convert_file
-
-    return convert_file(Path(model), Path(out), refined=refine, force=force)
 
 
 def _path(given: AnyPath | None) -> Path | None:

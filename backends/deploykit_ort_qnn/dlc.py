@@ -1,0 +1,227 @@
+"""Reads a DLC back that the provider's IR backend wrote, and writes it anew with check sums; it makes none.
+
+A DLC is a zip whose member ``model`` is eight bytes of head and a FlatBuffers buffer called ``NETD``. Which field holds
+what was found by comparing files with the graphs that were handed over (onnxruntime-qnn 2.3.0 and 2.7.0, metadata 2.2.0
+and 2.3.0). Anything that does not fit is an error and no guess.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from deploykit.errors import InputError
+from deploykit_qualcomm.qnn_types import TYPE_CODES
+
+__all__ = ["DLC", "Dlc", "DlcTensor", "read_dlc", "with_check_sums"]
+
+DLC = "artifacts/model.dlc"
+"""Where it lies in a package."""
+
+_HEAD, _IDENTIFIER = 8, b"NETD"
+_METADATA = "dlc.metadata"
+_TIME, _NO_TIME = re.compile(rb'("timestamp": ")[^"]*'), rb"\g<1>1980-01-01 00:00:00 UTC"
+_WRITER = re.compile(rb'"converterVersion": "v?([0-9]+(?:\.[0-9]+){2})')
+_MOST = 1 << 20
+"""More entries in one list than any graph has."""
+_MOST_DIMS = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DlcTensor:
+    """One tensor: its type as deploykit names it, and the steps and zero points of its grid, empty for a float one.
+
+    ``axis`` is None where one grid holds for the whole tensor.
+    """
+
+    name: str
+    dtype: str
+    dims: tuple[int, ...]
+    scales: tuple[float, ...] = ()
+    zero_points: tuple[int, ...] = ()
+    axis: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dlc:
+    """What a file holds: the version of its metadata, the operators of its graphs in order, and tensors by name.
+
+    ``writer`` is the release that wrote it, "" where it does not say.
+    """
+
+    metadata: str
+    writer: str
+    graphs: int
+    operators: tuple[tuple[str, str], ...]
+    tensors: dict[str, DlcTensor]
+
+
+def read_dlc(path: Path) -> Dlc:
+    """The types and grids in a file; raises InputError for another file or form."""
+    try:
+        members = _members(path)
+        data = members["model"]
+        if data[_HEAD + 4 : _HEAD + 8] != _IDENTIFIER:
+            raise _FormError("the member 'model' is no NETD buffer")
+        root = _Table(data, _HEAD + _number("<I", data, _HEAD))
+        graphs = list(root.tables(_GRAPHS))
+        tensors = [_tensor(table) for graph in graphs for table in graph.tables(_GRAPH_TENSORS)]
+        operators = [(op.text(_OP_NAME), op.text(_OP_TYPE)) for graph in graphs for op in graph.tables(_GRAPH_OPS)]
+    except KeyError as error:
+        raise InputError(f"{path}: not a DLC of a known form", why=f"it has no member {error}") from None
+    except (OSError, zipfile.BadZipFile, struct.error, UnicodeDecodeError, _FormError) as error:
+        raise InputError(f"{path}: not a DLC of a known form", why=str(error)) from None
+    named = (name.removeprefix(_METADATA) for name in members if name.startswith(_METADATA))
+    texts = (data for name, data in members.items() if name.startswith(_METADATA))
+    writer = next((found.group(1).decode() for text in texts if (found := _WRITER.search(text))), "")
+    return Dlc(
+        metadata=next((version for version in named if version[:1].isdigit()), ""),
+        writer=writer,
+        graphs=len(graphs),
+        operators=tuple(operators),
+        tensors={tensor.name: tensor for tensor in tensors},
+    )
+
+
+def with_check_sums(given: Path, target: Path) -> None:
+    """The same members in the same order, stored, with their check sums, which the IR backend leaves 0.
+
+    Readers that check them refuse such a file. The time of day in the metadata becomes a fixed one, so that the same
+    model gives the same bytes. Raises InputError.
+    """
+    try:
+        members = _members(given)
+    except (OSError, zipfile.BadZipFile, struct.error, _FormError) as error:
+        raise InputError(f"{given}: not a DLC", why=str(error)) from None
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as archive:
+        for name, data in members.items():
+            timeless = _TIME.sub(_NO_TIME, data) if name.startswith(_METADATA) else data
+            archive.writestr(zipfile.ZipInfo(name), timeless)
+
+
+class _FormError(Exception):
+    """The file is not of the form that is known."""
+
+
+_GRAPHS = 0
+_GRAPH_OPS, _GRAPH_TENSORS = 1, 2
+_OP_NAME, _OP_TYPE = 0, 1
+_TENSOR_NAME, _TENSOR_DIMS, _TENSOR_GRID, _TENSOR_TYPE = 1, 3, 5, 6
+_GRID_WHOLE, _GRID_ALONG = 2, 3
+_ALONG_AXIS, _ALONG_ITEMS = 0, 1
+_ITEM_SCALE, _ITEM_OFFSET = 3, 4
+
+
+def _members(path: Path) -> dict[str, bytes]:
+    """The members as they lie there: ``zipfile`` would take a check sum of 0 for damage."""
+    found = {}
+    with zipfile.ZipFile(path) as archive, path.open("rb") as file:
+        size = path.stat().st_size
+        for info in archive.infolist():
+            if info.compress_type != zipfile.ZIP_STORED or info.file_size > size:
+                raise _FormError(f"the member {info.filename} is not stored")
+            file.seek(info.header_offset + 26)
+            names = struct.unpack("<HH", file.read(4))
+            file.seek(sum(names), 1)
+            found[info.filename] = file.read(info.file_size)
+            if len(found[info.filename]) != info.file_size:
+                raise _FormError(f"the member {info.filename} is cut off")
+    return found
+
+
+def _tensor(table: _Table) -> DlcTensor:
+    name, code = table.text(_TENSOR_NAME), table.integer(_TENSOR_TYPE)
+    if code not in TYPE_CODES:
+        raise _FormError(f"tensor {name!r} has the type {code:#x}")
+    scales, zero_points, axis = _grid(table.table(_TENSOR_GRID))
+    return DlcTensor(
+        name=name,
+        dtype=TYPE_CODES[code],
+        dims=table.integers(_TENSOR_DIMS),
+        scales=scales,
+        zero_points=zero_points,
+        axis=axis,
+    )
+
+
+def _grid(table: _Table | None) -> tuple[tuple[float, ...], tuple[int, ...], int | None]:
+    if table is None:
+        return (), (), None
+    along, whole = table.table(_GRID_ALONG), table.table(_GRID_WHOLE)
+    items = list(along.tables(_ALONG_ITEMS)) if along is not None else [] if whole is None else [whole]
+    scales = tuple(item.real(_ITEM_SCALE) for item in items)
+    zero_points = tuple(-item.integer(_ITEM_OFFSET) for item in items)
+    return scales, zero_points, None if along is None else along.integer(_ALONG_AXIS)
+
+
+def _number(form: str, data: bytes, at: int) -> int:
+    return int(struct.unpack_from(form, data, at)[0])
+
+
+class _Table:
+    """One table of a FlatBuffers buffer; its fields are found through the list of offsets that it points to."""
+
+    def __init__(self, data: bytes, at: int) -> None:
+        self._data, self._at = data, at
+        self._list = at - _number("<i", data, at)
+        if not 0 <= self._list <= len(data) - 4:
+            raise _FormError(f"no table at {at}")
+        self._size = _number("<H", data, self._list)
+
+    def _place(self, field: int) -> int | None:
+        entry = 4 + 2 * field
+        offset = _number("<H", self._data, self._list + entry) if entry + 2 <= self._size else 0
+        return self._at + offset if offset else None
+
+    def _target(self, field: int) -> int | None:
+        place = self._place(field)
+        return None if place is None else place + _number("<I", self._data, place)
+
+    def _count(self, at: int, most: int) -> int:
+        count = _number("<I", self._data, at)
+        if count > most:
+            raise _FormError(f"a list of {count} entries")
+        return count
+
+    def integer(self, field: int) -> int:
+        """A number, 0 where it is left out."""
+        place = self._place(field)
+        return 0 if place is None else _number("<i", self._data, place)
+
+    def real(self, field: int) -> float:
+        """A float, 0 where it is left out."""
+        place = self._place(field)
+        return 0.0 if place is None else float(struct.unpack_from("<f", self._data, place)[0])
+
+    def text(self, field: int) -> str:
+        """Text, "" where it is left out."""
+        target = self._target(field)
+        if target is None:
+            return ""
+        length = self._count(target, _MOST)
+        return self._data[target + 4 : target + 4 + length].decode("utf-8")
+
+    def integers(self, field: int) -> tuple[int, ...]:
+        """Numbers of a short list."""
+        target = self._target(field)
+        if target is None:
+            return ()
+        return struct.unpack_from(f"<{self._count(target, _MOST_DIMS)}I", self._data, target + 4)
+
+    def table(self, field: int) -> _Table | None:
+        """A table of its own, None where it is left out."""
+        target = self._target(field)
+        return None if target is None else _Table(self._data, target)
+
+    def tables(self, field: int) -> Iterator[_Table]:
+        """Every table of a list."""
+        target = self._target(field)
+        if target is None:
+            return
+        for index in range(self._count(target, _MOST)):
+            at = target + 4 + 4 * index
+            yield _Table(self._data, at + _number("<I", self._data, at))

@@ -1,0 +1,152 @@
+"""The route without a converter: what the backend of ONNX Runtime's provider prepares, decides, writes and judges.
+
+Everything goes through the contract between core and backends, so neither adapter knows the other. It selects no route.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deploykit.contract.backend import AnyBackend, Check, Execution, PackageFile, Verification
+from deploykit.contract.optional import Inspects
+from deploykit.contract.plugins import load_backend
+from deploykit.contract.requests import own_options
+from deploykit.errors import DefectError, DeploykitError
+from deploykit.tables.capabilities import Status
+from deploykit_qualcomm.binaries import judge_loading
+from deploykit_qualcomm.carriers import Carried, carrier_for
+
+if TYPE_CHECKING:
+    from deploykit.contract.backend import Aids, Situation
+    from deploykit.contract.kept import Kept
+    from deploykit.contract.plans import Plan, Step
+    from deploykit.contract.targets import Target
+
+__all__ = ["LENDER", "Lent", "carried_for", "lend", "verify_lent"]
+
+LENDER = "ort-qnn"
+"""The backend that compiles."""
+
+_SHARED = ("emit",)
+"""Options that both backends have, and that mean the same."""
+
+_ON_DEVICE = ("run", "scripts/run_on_device.sh")
+"""The lender's own step and script for the device: here the device has no ONNX Runtime."""
+
+
+def carried_for(target: Target, *, insisted: bool = False, ask: str = "") -> Carried | None:
+    """The compiler in a public wheel for a target; None where there is no wheel, or the lender lacks the device."""
+    runtime = target.requested or ("" if target.sdk is None else target.sdk.version)
+    wheel = carrier_for(runtime)
+    if wheel is None or LENDER not in target.device.backends:
+        return None
+    return Carried(wheel=wheel, device=target.device, runtime=runtime, insisted=insisted, ask=ask)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lent:
+    """What the lender prepared for one situation, and what it decided, None before it was asked."""
+
+    backend: AnyBackend
+    prepared: Any
+    plan: Plan[Any] | None = None
+
+    def planned(self) -> Lent:
+        """With the lender's decision. Pure."""
+        return replace(self, plan=self.backend.plan(self.prepared))
+
+    @property
+    def decision(self) -> Plan[Any]:
+        """The lender's plan; only where it was asked."""
+        if self.plan is None:
+            raise DefectError(f"{LENDER}: rendered without a plan")
+        return self.plan
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """Everything but the run on the device."""
+        return tuple(step for step in self.decision.steps if step.id != _ON_DEVICE[0])
+
+    @property
+    def model(self) -> str:
+        """The model that is compiled, by its path in the package."""
+        return self._compiling.inputs[0]
+
+    @property
+    def binary(self) -> str:
+        """The context binary, by its path in the package."""
+        return next(path for path in self._compiling.outputs if path.endswith(".bin"))
+
+    @property
+    def dlc(self) -> str:
+        """The DLC, by its path in the package, "" where none is made."""
+        return next((path for path in self._compiling.outputs if path.endswith(".dlc")), "")
+
+    @property
+    def _compiling(self) -> Step:
+        return next(step for step in self.decision.steps if step.id == "compile")
+
+    def files(self, templates: Path | None) -> Iterator[PackageFile]:
+        """Every file but the script for the device."""
+        files = self.backend.render(self.prepared, self.decision, templates)
+        return (file for file in files if file.path != _ON_DEVICE[1])
+
+    def execute(self, package: Path, aids: Aids) -> Execution:
+        """Compile and emulate what can be here; another request that the lender would start with is not ours."""
+        return replace(self.backend.execute(package, self.prepared, self.decision, aids), instead=None)
+
+
+def lend(situation: Situation, carried: Carried, kept: Kept, *, dlc: bool = False) -> Lent:
+    """Have the lender prepare the situation for the wheel, with a DLC beside the context where one is wanted."""
+    backend = load_backend(LENDER)
+    shared = {name: value for name, value in situation.request.adapter_options.items() if name in _SHARED}
+    request = replace(
+        situation.request,
+        backend=LENDER,
+        sdk=carried.wheel.version,
+        options=(),
+        adapter_options=own_options(backend, {**shared, "dlc": dlc}),
+    )
+    target = backend.resolve(carried.device, carried.wheel.version)
+    return Lent(backend=backend, prepared=backend.prepare(replace(situation, request=request, target=target), kept))
+
+
+def verify_lent(package: Path, manifest: Mapping[str, Any]) -> Verification:
+    """The lender's judgement, and whether the runtime of this package loads the binary as one whole graph."""
+    backend = load_backend(LENDER)
+    judged = backend.verify(package, manifest)
+    return replace(judged, checks=(*judged.checks, *_binary(backend, package, manifest)))
+
+
+def _binary(backend: AnyBackend, package: Path, manifest: Mapping[str, Any]) -> Iterator[Check]:
+    outputs = (path for step in manifest.get("steps", ()) if step["id"] == "compile" for path in step["outputs"])
+    binary = next((package / path for path in outputs if path.endswith(".bin")), None)
+    if binary is None or not binary.is_file() or not isinstance(backend, Inspects):
+        return
+    try:
+        told = backend.inspect(binary)
+    except DeploykitError as error:
+        # Without the vendor's library the binary cannot be read: that says nothing against it.
+        yield Check(id="context-loads", ok=True, detail=f"not read: {error.why or error.what}")
+        return
+    target, sdk = manifest.get("target", {}), manifest.get("sdk", {})
+    parts = judge_loading(told["release"], told["arch"], str(sdk.get("version")), str(target.get("arch") or ""))
+    made = f"soc_model {told['soc_model']}, QNN API {told['core_api']}, blob {told['blob_version']}"
+    words = "; ".join(part.why for part in parts)
+    yield Check(
+        id="context-loads",
+        ok=all(part.status is not Status.UNSUPPORTED for part in parts),
+        detail=f"{made}: {words} (inferred: not loaded on a device)",
+    )
+    yield Check(id="context-whole", ok=told["graph_count"] == 1, detail=_graphs(told["graphs"], told["graph_count"]))
+
+
+def _graphs(graphs: Iterable[Mapping[str, Any]], count: int) -> str:
+    if count != 1:
+        return f"{count} graphs in the binary: what lies between them is not in it"
+    (graph,) = graphs
+    names = {side: ", ".join(tensor["name"] for tensor in graph[side]) for side in ("inputs", "outputs")}
+    return f"one graph, {graph['name']}: {names['inputs']} to {names['outputs']}"

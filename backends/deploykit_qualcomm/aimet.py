@@ -1,0 +1,120 @@
+"""AIMET for ONNX as a quantizer: what it makes for which chip, and its job as data; ``aimet_job`` is what runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from deploykit.contract.options import OptionSpec
+from deploykit.contract.quantizers import Quantizer, QuantizerAsked, QuantizerJob, bits_of
+from deploykit.errors import UsageError
+from deploykit.tables.capabilities import Status
+
+if TYPE_CHECKING:
+    from deploykit.contract.targets import Target
+
+__all__ = ["AIMET", "configuration", "encodings_version"]
+
+_CONFIGURATIONS = (66, 68, 69, 73, 75, 79, 81, 85)
+"""The HTP versions that aimet-onnx 2.42 has a configuration for (``htp_v66`` and so on)."""
+
+_VERSIONS = ("1.0.0", "2.0.0", "0.6.1")
+_CONVERTERS = ("qairt-converter", "qnn-onnx-converter")
+_LPBQ_OPERATORS = ("Conv", "Gemm", "MatMul")
+_OPTIONS = (
+    OptionSpec(
+        name="scheme",
+        kind="choice",
+        choices=("min_max", "tf_enhanced", "percentile"),
+        default="min_max",
+        help="How ranges are found; tf_enhanced takes the best signal to noise.",
+    ),
+    OptionSpec(
+        name="percentile",
+        kind="number",
+        low=50,
+        high=100,
+        default=99.99,
+        help="Share of the values that a range keeps, with scheme=percentile.",
+    ),
+    OptionSpec(name="configuration", kind="text", help="AIMET's configuration. Default: that of the chip."),
+    OptionSpec(name="fold_batchnorm", kind="switch", default=True, help="Fold BatchNormalization first."),
+    OptionSpec(name="cle", kind="flag", help="Cross-layer equalization first."),
+    OptionSpec(name="seq_mse", kind="flag", help="Weight scales by the error of each layer's output."),
+    OptionSpec(name="candidates", kind="integer", low=2, default=20, help="Scales that seq_mse tries per weight."),
+    OptionSpec(name="adaround", kind="flag", help="Learn for each weight whether it is rounded up or down."),
+    OptionSpec(name="iterations", kind="integer", low=1, default=10000, help="Steps of adaround per layer."),
+    OptionSpec(name="lpbq", kind="flag", help="4-bit weights in blocks (LPBQ); with w4a16 and w4a8."),
+    OptionSpec(name="block_size", kind="integer", low=1, default=64, help="Elements of an LPBQ block."),
+    OptionSpec(name="encoding_version", kind="choice", choices=_VERSIONS, help="Default: the one that the SDK reads."),
+)
+
+
+class _Aimet:
+    id = "aimet"
+    summary = "AIMET for ONNX: simulates the HTP while it calibrates"
+    toolchain = "aimet"
+
+    def precisions(self, target: Target) -> tuple[str, ...]:
+        """What QuantSim simulates; whether a chip runs it is said by the rules of the backend."""
+        del target
+        return ("w8a16", "w8a8", "w4a16", "w4a8", "w16a16")
+
+    def options(self) -> tuple[OptionSpec, ...]:
+        """Schemes, and what improves weights."""
+        return _OPTIONS
+
+    def plan(self, asked: QuantizerAsked) -> QuantizerJob:
+        """The arguments of QuantSim, and what is done before and after."""
+        widths = bits_of(asked.precision)
+        assert widths is not None
+        given = asked.options
+        if given["lpbq"] and widths[0] != 4:
+            raise UsageError(f"--option lpbq=true with {asked.precision}", why="LPBQ holds 4-bit weights", next="w4a16")
+        if given["adaround"] and given["seq_mse"]:
+            raise UsageError("adaround and seq_mse at once", why="both choose the weights' integers", next="take one")
+        version = given["encoding_version"] or encodings_version(asked.target, lpbq=bool(given["lpbq"]))
+        return QuantizerJob(
+            script=Path(__file__).with_name("aimet_job.py"),
+            settings={
+                "param_type": f"int{widths[0]}",
+                "activation_type": f"int{widths[1]}",
+                "configuration": given["configuration"] or configuration(asked.target),
+                "encoding_version": version,
+                "scheme": given["scheme"],
+                "percentile": given["percentile"] if given["scheme"] == "percentile" else None,
+                "fold_batchnorm": given["fold_batchnorm"],
+                "cle": given["cle"],
+                "seq_mse": {"num_candidates": given["candidates"]} if given["seq_mse"] else None,
+                "adaround": {"num_iterations": given["iterations"]} if given["adaround"] else None,
+                "lpbq": {"block_size": given["block_size"], "operators": _LPBQ_OPERATORS} if given["lpbq"] else None,
+            },
+        )
+
+
+AIMET: Quantizer = _Aimet()
+"""The quantizer of the toolchain ``aimet``."""
+
+
+def configuration(target: Target) -> str:
+    """AIMET's name for what a chip's architecture computes in one kernel; the next older one where it has none.
+
+    "" for a chip whose architecture is not known or older than all of them.
+    """
+    arch = str(target.device.fact("arch") or "")
+    number = int(arch[1:]) if arch[1:].isdigit() else 0
+    fitting = [known for known in _CONFIGURATIONS if known <= number]
+    return f"htp_v{fitting[-1]}" if fitting else ""
+
+
+def encodings_version(target: Target, *, lpbq: bool = False) -> str:
+    """The newest form that some converter of the SDK is known to read, else 1.0.0, which deploykit converts.
+
+    0.6.1 cannot say blocks.
+    """
+    sdk, arch = target.sdk, str(target.device.fact("arch") or "")
+    for version in _VERSIONS:
+        statuses = {sdk.status(f"encodings-{version}", tool=tool, arch=arch) for tool in _CONVERTERS} if sdk else set()
+        if Status.SUPPORTED in statuses and not (lpbq and version == "0.6.1"):
+            return version
+    return _VERSIONS[0]

@@ -1,0 +1,123 @@
+"""The script of AIMET's job: runs in AIMET's own environment, beside the core's ``child.py``; nothing of deploykit.
+
+Fold, equalize, simulate, calibrate, improve weights, export: as ``settings`` of ``job.json`` say.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import version
+from typing import Any
+
+import child
+
+child.tell("starting")
+
+import numpy as np  # noqa: E402 (the line above is shown while the libraries load)
+import onnx  # noqa: E402
+import onnxruntime  # noqa: E402
+from aimet_onnx import QuantizationSimModel, apply_adaround, apply_seq_mse  # noqa: E402
+from aimet_onnx.batch_norm_fold import fold_all_batch_norms_to_weight  # noqa: E402
+from aimet_onnx.cross_layer_equalization import equalize_model  # noqa: E402
+from aimet_onnx.quantsim import set_lpbq_for_params  # noqa: E402
+from aimet_onnx.utils import duplicate_shared_initializers  # noqa: E402
+
+__all__ = ["main"]
+
+_LARGE = 1_900_000_000
+
+
+def prepared(job: child.Job) -> Any:
+    """The float model as AIMET takes it: BatchNormalization folded, channels equalized, no weight shared."""
+    model = onnx.load(job.model)
+    settings = job.settings
+    if settings["cle"]:
+        child.tell("equalizing")
+        equalize_model(model)  # folds BatchNormalization itself
+        job.stage_done("equalize")
+    elif settings["fold_batchnorm"]:
+        child.tell("folding BatchNormalization")
+        pairs = fold_all_batch_norms_to_weight(model)
+        job.result["notes"].append(f"{sum(map(len, pairs))} BatchNormalizations folded")
+        job.stage_done("fold")
+    duplicate_shared_initializers(model.graph)
+    return model
+
+
+def simulation(model: Any, settings: Any) -> Any:
+    """QuantSim with the chip's configuration and the asked widths."""
+    sim = QuantizationSimModel(
+        model,
+        param_type=settings["param_type"],
+        activation_type=settings["activation_type"],
+        quant_scheme=settings["scheme"],
+        config_file=settings["configuration"],
+    )
+    if settings["lpbq"]:
+        set_lpbq_for_params(
+            sim, bitwidth=4, block_size=settings["lpbq"]["block_size"], op_types=set(settings["lpbq"]["operators"])
+        )
+    if settings["percentile"] is not None:
+        for name in sim.activation_names + sim.input_quantizers_name:
+            quantizers = sim.qc_quantize_op_dict[name]._tensor_quantizer
+            for quantizer in quantizers if isinstance(quantizers, list) else [quantizers]:
+                quantizer.setPercentileValue(float(settings["percentile"]))
+    return sim
+
+
+def improve(job: child.Job, sim: Any) -> None:
+    """What is asked for to get better weights; both freeze the encodings of the weights that they changed."""
+    settings = job.settings
+    if settings["seq_mse"]:
+        child.tell("searching weight scales")
+        apply_seq_mse(sim, job.calibration.named("searching weight scales"), **settings["seq_mse"])
+        job.stage_done("seq_mse")
+    if settings["adaround"]:
+        child.tell("learning to round weights")
+        apply_adaround(sim, job.calibration.named("learning to round weights"), **settings["adaround"])
+        job.stage_done("adaround")
+
+
+def export(job: child.Job, sim: Any) -> None:
+    """The model without quantizers, in one file where it fits, and its encodings with int32 biases."""
+    child.tell("exporting")
+    sim.export(str(job.out), "model", encoding_version=job.settings["encoding_version"], export_int32_bias=True)
+    path, data = job.out / "model.onnx", job.out / "model.data"
+    model = onnx.load(path)
+    if data.is_file() and model.ByteSize() < _LARGE:
+        onnx.save(model, path)
+        data.unlink()
+    job.stage_done("export")
+
+
+def work(job: child.Job) -> None:
+    """The whole job."""
+    job.result["versions"] = {
+        "aimet-onnx": version("aimet-onnx"),
+        "onnx": onnx.__version__,
+        "onnxruntime": onnxruntime.__version__,
+        "torch": version("torch"),
+    }
+    job.stage_done("start")
+    np.random.seed(0)
+    model = prepared(job)
+    names = [value.name for value in model.graph.output]
+    child.tell("building the simulation")
+    sim = simulation(model, job.settings)
+    job.stage_done("simulation")
+    improve(job, sim)
+    sim.compute_encodings(job.calibration)
+    job.stage_done("calibrate")
+    export(job, sim)
+    job.save_simulated(names, lambda feed: sim.session.run(None, feed))
+    job.stage_done("simulate")
+
+
+def main() -> int:
+    """Run the job in the current folder."""
+    status: int = child.main(work)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

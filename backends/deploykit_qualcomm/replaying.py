@@ -1,0 +1,128 @@
+"""Has a recorded graph built again by the replayer, and reads what that says; it compiles nothing itself.
+
+The request is made for the version of the backend that is to build the graph; what differs between versions is the
+table's. The replayer itself, and how to get it for each machine, is described in ``docs/recording.md``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from packaging.version import Version
+
+from deploykit.errors import ToolError
+from deploykit.system.processes import Completed, run
+from deploykit_qualcomm.hosted import read_answer, read_event
+from deploykit_qualcomm.records import Verdict, read_verdicts
+from deploykit_qualcomm.rows import Wheel
+from deploykit_qualcomm.tables import tables
+
+__all__ = ["Replayed", "read_replay", "replay", "replay_request"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """What came of a replay. ``error`` is "" exactly when everything that was asked for was done.
+
+    ``build`` names the backend, ``verdicts`` are its answers to the nodes, ``outputs`` the number of bytes in which
+    each output of a repeated execution differs from the recorded one, ``binary`` the bytes written, 0 for none.
+    ``left`` are graph options, by number, that were not carried over: their values may be pointers.
+    """
+
+    error: str
+    build: str = ""
+    verdicts: tuple[Verdict, ...] = ()
+    outputs: Mapping[str, int]
+    binary: int = 0
+    left: tuple[int, ...] = ()
+    done: Completed | None = None
+
+    @property
+    def ok(self) -> bool:
+        """True when everything that was asked for was done."""
+        return not self.error
+
+    @property
+    def refused(self) -> tuple[Verdict, ...]:
+        """The nodes that the backend does not take."""
+        return tuple(verdict for verdict in self.verdicts if not verdict.taken)
+
+
+def replay_request(
+    wheel: Wheel,
+    *,
+    backend: str,
+    record: str,
+    soc_model: int = 0,
+    binary: str = "",
+    build: bool = True,
+    execute: bool = False,
+) -> dict[str, Any]:
+    """The replayer's request for the backend library of a wheel; paths as the replayer is to see them.
+
+    ``soc_model`` 0 asks for no chip. ToolError where the table does not say how this wheel's backend is asked.
+    """
+    if not wheel.qnn_api or not wheel.htp_api:
+        raise ToolError(
+            f"onnxruntime-qnn {wheel.version}: the versions of its API are not known", next="take another wheel"
+        )
+    return {
+        "backend": backend,
+        "record": record,
+        "soc_model": soc_model,
+        "device_word": _device_word(Version(wheel.htp_api)),
+        "leave_out": list(_left_out(Version(wheel.qnn_api))),
+        "build": build,
+        "execute": execute,
+        **({"binary": binary} if binary else {}),
+    }
+
+
+def _device_word(api: Version) -> int:
+    """By the newest row that is not newer; below the oldest, that one."""
+    rows = tables().qnn_api.device_word
+    known = [row for row in rows if Version(row.since) <= api] or rows[:1]
+    return known[-1].word
+
+
+def _left_out(core: Version) -> Iterator[dict[str, str]]:
+    for row in tables().qnn_api.parameter:
+        if core < Version(row.since):
+            yield {"type": row.node, "param": row.name}
+
+
+def replay(
+    argv: Sequence[str],
+    request: Mapping[str, Any],
+    *,
+    cwd: Path,
+    timeout: float,
+    variables: Mapping[str, str] | None = None,
+) -> Replayed:
+    """Run the replayer, ``argv`` with what starts it, in a folder; its request is written there. Raises ToolError."""
+    question = cwd / "replay.json"
+    question.write_text(json.dumps(request, ensure_ascii=False), encoding="utf-8")
+    lines: list[str] = []
+    done = run((*argv, question.name), cwd=cwd, env=dict(variables or {}), timeout=timeout, on_line=lines.append)
+    return read_replay(lines, done)
+
+
+def read_replay(lines: Iterable[str], done: Completed | None = None) -> Replayed:
+    """The replayer's lines; without its last line, or with a failure, it is an error."""
+    told = list(lines)
+    answer = read_answer(told, done)
+    events = [event for line in told if (event := read_event(line)) is not None]
+    asked = [{**event, "call": "validate"} for event in events if event.get("event") == "verdict"]
+    return Replayed(
+        error="not finished within the time limit" if done is not None and done.timed_out else answer.error,
+        build=next((str(event.get("build", "")) for event in events if event.get("event") == "backend"), ""),
+        verdicts=read_verdicts(asked),
+        outputs={str(event["name"]): int(event["different"]) for event in events if event.get("event") == "output"},
+        binary=next((int(event["bytes"]) for event in events if event.get("event") == "binary"), 0),
+        left=tuple(int(event["option"]) for event in events if event.get("event") == "left"),
+        done=done,
+    )

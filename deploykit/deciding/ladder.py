@@ -1,0 +1,187 @@
+"""The ladder of precisions: measure the candidates, conclude, take the next step, choose the cheapest that is good.
+
+How a candidate is measured is handed in: on deploykit's simulation, or by whoever quantizes. It runs nothing itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from deploykit.encodings.values import EncodingSet
+from deploykit.numerics.costs import Cost
+from deploykit.numerics.goals import Goal, Reached
+from deploykit.numerics.raising import Raised, WideType
+from deploykit.queries.precision_advice import Advice, advise
+
+__all__ = ["Ladder", "Rung", "Step", "walk"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Rung:
+    """One candidate. ``made_by`` says who made its encodings; ``missing`` why it was not measured, else "".
+
+    ``runs_here`` is False for what the target cannot run: measured to tell causes apart, and never chosen.
+    """
+
+    precision: str
+    reached: Reached = field(default_factory=Reached)
+    cost: Cost | None = None
+    borders: int = 0
+    made_by: str = ""
+    missing: str = ""
+    runs_here: bool = True
+    encodings: EncodingSet | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape; what was not measured is None."""
+        return {
+            "precision": self.precision,
+            "sqnr_db": _finite(self.reached.sqnr_db),
+            "metric": _finite(self.reached.metric),
+            "cost": None if self.cost is None else self.cost.to_json(),
+            "borders": self.borders,
+            "made_by": self.made_by,
+            "missing": self.missing,
+            "runs_here": self.runs_here,
+        }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Step:
+    """A next step that was taken: why, and what came of it."""
+
+    why: str
+    raised: Raised
+    rung: Rung
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape."""
+        return {"why": self.why, "raised": self.raised.to_json(), "candidate": self.rung.to_json()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Ladder:
+    """The story of one model: candidates, conclusions, steps, and what was chosen; None where nothing is good."""
+
+    goal: Goal
+    rungs: tuple[Rung, ...]
+    advice: Advice | None
+    steps: tuple[Step, ...]
+    chosen: Rung | None
+    why: str
+
+    def meets(self, rung: Rung) -> bool | None:
+        """Whether a candidate reaches the goal; None where it was not measured."""
+        return self.goal.is_met(rung.reached)
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape."""
+        return {
+            "goal": str(self.goal),
+            "candidates": [{**rung.to_json(), "meets_goal": self.meets(rung)} for rung in self.rungs],
+            "conclusions": [] if self.advice is None else [item.to_json() for item in self.advice.conclusions],
+            "steps": [step.to_json() for step in self.steps],
+            "chosen": None if self.chosen is None else self.chosen.precision,
+            "why": self.why,
+        }
+
+
+def walk(
+    names: Sequence[str],
+    goal: Goal,
+    *,
+    measure: Callable[[str], Rung],
+    mix: Callable[[Rung, WideType], Raised] | None = None,
+    wides: Sequence[WideType] = (),
+    tell: Callable[[str], None] = lambda _: None,
+) -> Ladder:
+    """Measure every candidate, conclude, raise the layers that the conclusion points at, choose.
+
+    ``mix`` raises the fewest layers of a measured candidate to one of the ``wides`` that the target mixes.
+    """
+    rungs = []
+    for name in names:
+        tell(f"measuring {name}")
+        rungs.append(measure(name))
+    advice = _advice(rungs, goal)
+    steps = [] if mix is None or advice is None else _steps(rungs, goal, mix, wides, tell)
+    known = (*rungs, *(step.rung for step in steps))
+    chosen = _cheapest(known, goal)
+    return Ladder(
+        goal=goal, rungs=tuple(rungs), advice=advice, steps=tuple(steps), chosen=chosen, why=_why(chosen, known, goal)
+    )
+
+
+def _advice(rungs: Sequence[Rung], goal: Goal) -> Advice | None:
+    measured = {rung.precision: rung.reached for rung in rungs if goal.is_met(rung.reached) is not None}
+    if goal.needs_metric and measured:
+        reference = next(iter(measured.values())).reference
+        measured = {"fp32": Reached(metric=reference, reference=reference), **measured}
+    return advise(measured, goal) if measured else None
+
+
+def _steps(
+    rungs: Sequence[Rung],
+    goal: Goal,
+    mix: Callable[[Rung, WideType], Raised],
+    wides: Sequence[WideType],
+    tell: Callable[[str], None],
+) -> list[Step]:
+    """Lite mixed precision from the cheapest base that is poor, upwards to the type that was seen to be good."""
+    by_name = {rung.precision: rung for rung in rungs}
+
+    def is_met(name: str) -> bool | None:
+        return goal.is_met(by_name[name].reached) if name in by_name else None
+
+    wanted: list[tuple[str, WideType, str]] = []
+    if is_met("w8a8") is False and is_met("w8a16"):
+        wanted.append(("w8a8", "int16", "w8a8 poor, w8a16 good: the activations of some layers need 16 bits"))
+    if is_met("w8a16") is False and is_met("fp16"):
+        wanted.append(("w8a16", "float16", "w8a16 poor, fp16 good: some layers need float16"))
+    elif is_met("w8a8") is False and is_met("w8a16") is None and is_met("fp16"):
+        wanted.append(("w8a8", "float16", "w8a8 poor, fp16 good: some layers need float16"))
+    steps = []
+    for base, wide, why in wanted:
+        if wide in wides and by_name[base].encodings is not None:
+            tell(f"raising layers of {base} to {wide}")
+            raised = mix(by_name[base], wide)
+            steps.append(Step(why=why, raised=raised, rung=_mixed(by_name[base], raised)))
+    return steps
+
+
+def _mixed(base: Rung, raised: Raised) -> Rung:
+    return Rung(
+        precision=f"{base.precision} with {len(raised.best.layers)} layers in {raised.best.wide}",
+        reached=raised.best.reached,
+        cost=raised.best.cost,
+        borders=raised.best.borders,
+        made_by=base.made_by,
+        encodings=raised.encodings,
+    )
+
+
+def _cheapest(rungs: Sequence[Rung], goal: Goal) -> Rung | None:
+    good = [rung for rung in rungs if rung.runs_here and goal.is_met(rung.reached)]
+    return min(good, key=_price, default=None)
+
+
+def _price(rung: Rung) -> tuple[float, float]:
+    if rung.cost is None:
+        return math.inf, math.inf
+    return rung.cost.bit_operations, rung.cost.weight_bytes + rung.cost.activation_bytes
+
+
+def _why(chosen: Rung | None, rungs: Sequence[Rung], goal: Goal) -> str:
+    if chosen is not None:
+        return f"the fewest bit operations of all that reach {goal}"
+    measured = [rung for rung in rungs if goal.is_met(rung.reached) is not None]
+    if not measured:
+        return "nothing could be measured"
+    return f"no candidate that runs on the target reaches {goal}"

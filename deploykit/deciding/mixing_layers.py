@@ -1,0 +1,146 @@
+"""Lite mixed precision for files: order the layers by sensitivity, raise the fewest that reach a goal, for a target.
+
+Which wide types a target mixes with integers is asked of its backend. It packages nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+from deploykit.contract.backend import Request
+from deploykit.contract.optional import MixesPrecision
+from deploykit.deciding.reading import resolve_target
+from deploykit.encodings.conversion import convert
+from deploykit.errors import UsageError
+from deploykit.numerics.costs import CostModel
+from deploykit.numerics.goals import Goal, Reached
+from deploykit.numerics.metrics import UserMetric
+from deploykit.numerics.min_max import min_max_encodings, precision_of
+from deploykit.numerics.output_losses import OutputLosses
+from deploykit.numerics.partial_runs import PartialRuns
+from deploykit.numerics.raising import Raised, Raiser, Trial, WideType
+from deploykit.numerics.sensitivity import Sensitivity
+from deploykit.numerics.sensitivity_analysis import Budget, QuestionOfFiles, analyze, read_question
+from deploykit.quantization.placement import layouts
+
+if TYPE_CHECKING:
+    from deploykit.graph.facts import GraphFacts
+
+__all__ = ["Mixed", "mix_files", "wide_types"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mixed:
+    """The raised encodings as a file's ``text``, how they were found, and the front where one was asked for."""
+
+    raised: Raised
+    sensitivity: Sensitivity
+    text: str
+    front: tuple[Trial, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape of ``deploykit mix --json``."""
+        order = [row.layer.name for row in self.sensitivity.worst_layers]
+        samples = {**self.sensitivity.samples.to_json(), "used": self.sensitivity.used}
+        return {
+            **self.raised.to_json(),
+            "order": order,
+            "samples": samples,
+            "front": [trial.to_json() for trial in self.front],
+        }
+
+
+def mix_files(
+    model: Path,
+    *,
+    goal: Goal,
+    to: str | None = None,
+    target: str | None = None,
+    sdk: str | None = None,
+    metric: UserMetric | None = None,
+    front: bool = False,
+    tell: Callable[[str], None] = lambda _: None,
+    **asked: Any,
+) -> Mixed:
+    """``asked`` is what ``read_question`` takes. Raises UsageError for a type that the target does not mix."""
+    if goal.needs_metric and metric is None:
+        raise UsageError(f"--goal {goal}: asks about a measure", next="give --metric or --metric-command")
+    wides = wide_types(target, sdk, model)
+    wide = _chosen(to, wides, target)
+    given = read_question(model, **asked)
+    if given.encodings is None:
+        runs = PartialRuns(given.model, given.samples.varied, wanted=list(given.facts.outputs))
+        made = min_max_encodings(runs, given.facts, precision_of(asked["precision"]))
+        given = replace(given, encodings=made)
+    assert given.encodings is not None
+    found = analyze(given.model, given.facts, given.samples, encodings=given.encodings, budget=Budget(), tell=tell)
+    raiser = _raiser(given, found, metric, tell)
+    raised = raiser.smallest(wide, goal)
+    return Mixed(
+        raised=raised,
+        sensitivity=found,
+        text=convert(raised.encodings, "1.0.0", layouts=layouts(given.facts)).text,
+        front=raiser.front(wides, goal) if front else (),
+    )
+
+
+def wide_types(target: str | None, sdk: str | None, model: Path) -> tuple[WideType, ...]:
+    """What the target's tools mix with integers, float16 first since it holds more; everything without a target.
+
+    Nothing for a backend that takes no encodings.
+    """
+    if target is None:
+        return get_args(WideType)
+    backend, resolved = resolve_target(Request(model=model, target=target, sdk=sdk))
+    if not isinstance(backend, MixesPrecision):
+        return ()
+    kinds = backend.mixed_support(resolved, {}).kinds
+    return ("float16", "int16") if kinds & {"fallback", "segments"} else ("int16",)
+
+
+def _chosen(asked: str | None, known: Sequence[WideType], target: str | None) -> WideType:
+    if not known:
+        raise UsageError(f"{target}: mixes no precisions by encodings", next="its own --precision mixed may do it")
+    if asked is None:
+        return known[0]
+    found = next((wide for wide in known if wide == asked), None)
+    if found is None:
+        raise UsageError(f"--to {asked}: {target} does not mix it with integers", next=f"it mixes {', '.join(known)}")
+    return found
+
+
+def _raiser(
+    given: QuestionOfFiles, found: Sensitivity, metric: UserMetric | None, tell: Callable[[str], None]
+) -> Raiser:
+    assert given.encodings is not None
+    feeds = given.samples.varied[: found.used]
+    losses = OutputLosses(given.facts)
+    exact = PartialRuns(given.model, feeds, wanted=losses.shown)
+    losses.hold(exact.reference)
+    outputs = list(given.facts.outputs)
+    reference = [{name: values[name] for name in outputs} for values in exact.reference]
+    base = metric.measure(reference, reference) if metric is not None else float("nan")
+
+    def measure(runs: Sequence[Any]) -> Reached:
+        shown = [{name: values[name] for name in outputs} for values in runs]
+        value = metric.measure(shown, reference) if metric is not None else float("nan")
+        return Reached(sqnr_db=losses.loss(runs).db, metric=value, reference=base)
+
+    return Raiser(
+        given.model,
+        given.facts,
+        given.encodings,
+        [row.layer for row in found.worst_layers],
+        feeds,
+        shown=_made(given.facts, losses.shown),
+        measure=measure,
+        costs=CostModel(exact, given.facts),
+        tell=tell,
+    )
+
+
+def _made(facts: GraphFacts, names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(name for name in names if facts.producer_of(name) is not None)

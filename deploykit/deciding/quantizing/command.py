@@ -1,0 +1,167 @@
+"""``deploykit quantize``: one float model quantized for one target, as a folder of files with a report."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deploykit.contract.optional import QuantizesWhilePackaging
+from deploykit.deciding.pipeline import make_package
+from deploykit.deciding.quantizing.making import Made, make_encodings
+from deploykit.deciding.quantizing.report import page, recipe_page
+from deploykit.deciding.reading import resolve_target
+from deploykit.errors import PackageError, ToolError, UsageError
+from deploykit.findings import Finding, exit_status, sort_findings
+from deploykit.graph import load_model
+from deploykit.graph.collect import collect_facts
+from deploykit.packages.writing import json_text, read_manifest
+
+if TYPE_CHECKING:
+    from deploykit.contract.backend import Progress, Request
+
+__all__ = ["Quantization", "quantize"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantization:
+    """What ``quantize`` left: the folder, its files by role, the account, and what was found."""
+
+    folder: Path
+    files: Mapping[str, str]
+    record: Mapping[str, Any]
+    findings: tuple[Finding, ...]
+
+    @property
+    def exit_status(self) -> int:
+        """1 where a finding is an error, else 0."""
+        return exit_status(self.findings)
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape: ``report.json`` with the folder."""
+        findings = [finding.to_json() for finding in self.findings]
+        return {"folder": str(self.folder), "files": dict(self.files), **self.record, "findings": findings}
+
+
+def quantize(
+    request: Request, out: Path, *, force: bool = False, timeout: float | None = None, progress: Progress | None = None
+) -> Quantization:
+    """Quantize and write ``out``; options of the request are the quantizer's own.
+
+    Raises UsageError for what makes no sense, ToolError when the quantizer fails or is not installed, PackageError
+    when ``out`` cannot be written.
+    """
+    tell: Progress = progress or (lambda _: None)
+    if out.exists() and not force:
+        raise PackageError(f"{out}: exists and was kept", next="name another folder, or replace it with --force")
+    if request.encodings is not None:
+        raise UsageError("quantize makes encodings and takes none", next="'deploykit package' takes them")
+    backend, target = resolve_target(request)
+    if isinstance(backend, QuantizesWhilePackaging):
+        return _while_packaging(backend, request, out, force=force, tell=tell)
+    model = load_model(request.model)
+    made = make_encodings(
+        request,
+        backend,
+        target,
+        model,
+        collect_facts(model),
+        precision=request.precision,
+        options=request.options,
+        progress=tell,
+        timeout=timeout,
+    )
+    return _written(made, out, force=force)
+
+
+def _written(made: Made, out: Path, *, force: bool) -> Quantization:
+    files = {"model": "model.onnx", "encodings": "model.encodings"}
+    record, findings = made.to_json(), sort_findings(made.findings)
+
+    def fill(folder: Path) -> None:
+        shutil.copyfile(made.ran.model, folder / files["model"])
+        for external in load_model(made.ran.model).external:
+            shutil.copyfile(external.path, folder / external.location)
+        shutil.copyfile(made.ran.encodings, folder / files["encodings"])
+        if made.ran.qdq is not None:
+            files["qdq"] = "model.qdq.onnx"
+            shutil.copyfile(made.ran.qdq, folder / files["qdq"])
+        _report(folder, files, record, findings)
+
+    _publish(out, fill, force=force)
+    return Quantization(folder=out, files=files, record=record, findings=findings)
+
+
+def _while_packaging(
+    backend: QuantizesWhilePackaging, request: Request, out: Path, *, force: bool, tell: Progress
+) -> Quantization:
+    """The backend's own recipe, run in a package that is thrown away; its model and its account are kept."""
+    if request.quantizer not in (None, backend.quantizer):
+        asked = f"--with {request.quantizer}"
+        raise UsageError(f"{asked}: not for this target", next=f"leave it out: {backend.quantizer} is what quantizes")
+    with tempfile.TemporaryDirectory(prefix="deploykit-") as work:
+        packaged = make_package(replace(request, compile=True), Path(work) / "package", progress=tell)
+        model = None if packaged.package is None else _quantized(backend, packaged.package)
+        if packaged.package is None or model is None:
+            raise _refused(packaged.findings, backend.quantizer)
+        manifest = read_manifest(packaged.package)
+        files = {"qdq": "model.qdq.onnx"}
+        record = {
+            "quantizer": backend.quantizer,
+            "target": manifest["target"].get("id", request.target),
+            "sdk": manifest["sdk"].get("version", ""),
+            "inputs": manifest["inputs"],
+            "executed": manifest["executed"],
+            "record": manifest["record"],
+            "status": manifest["status"],
+        }
+
+        def fill(folder: Path) -> None:
+            shutil.copyfile(model, folder / files["qdq"])
+            _report(folder, files, record, packaged.findings)
+
+        _publish(out, fill, force=force)
+    return Quantization(folder=out, files=files, record=record, findings=packaged.findings)
+
+
+def _quantized(backend: QuantizesWhilePackaging, package: Path) -> Path | None:
+    return backend.quantized(package, read_manifest(package))
+
+
+def _refused(findings: tuple[Finding, ...], quantizer: str) -> ToolError:
+    blocking = [finding for finding in findings if finding.blocks]
+    why = "; ".join(f"{one.code} {one.message}" for one in blocking[:3])
+    return ToolError(f"{quantizer} quantized nothing", why=why, next=blocking[0].hint if blocking else "")
+
+
+def _report(folder: Path, files: Mapping[str, str], record: Mapping[str, Any], findings: tuple[Finding, ...]) -> None:
+    told = {"schema": 1, "files": dict(files), **record, "findings": [finding.to_json() for finding in findings]}
+    (folder / "report.json").write_text(json_text(told), "utf-8")
+    write = page if "numbers" in record else recipe_page
+    (folder / "report.md").write_text(write(record, findings, files.values()), "utf-8")
+
+
+def _publish(out: Path, fill: Callable[[Path], None], *, force: bool) -> None:
+    """The folder appears whole or not at all."""
+    made: Path | None = None
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+        made.chmod(0o755)
+        fill(made)
+        if out.exists() and force:
+            gone = out.with_name(f".{out.name}.gone.{os.getpid()}")
+            out.rename(gone)
+            shutil.rmtree(gone)
+        made.rename(out)
+    except OSError as error:
+        raise PackageError(f"{out}: cannot be written", why=error.strerror or str(error)) from None
+    finally:
+        if made is not None:
+            with suppress(OSError):
+                shutil.rmtree(made)

@@ -1,0 +1,120 @@
+"""The quantizer as a step of packaging: a float model with an integer precision goes on as one with encodings.
+
+It decides whether the step applies; what it does is ``making``.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from deploykit.contract.optional import HasQuantizers, QuantizesWhilePackaging
+from deploykit.contract.quantizers import QuantizedModel, bits_of
+from deploykit.deciding.quantizing.choosing import quantizers_for
+from deploykit.deciding.quantizing.making import Made, make_encodings
+from deploykit.errors import UsageError
+from deploykit.graph import load_model
+from deploykit.graph.collect import collect_facts
+from deploykit.quantization.placed_encodings import read_placed
+
+if TYPE_CHECKING:
+    from deploykit.contract.backend import AnyBackend, Progress, Request, Situation
+
+__all__ = ["NONE", "quantized_situation"]
+
+NONE = "none"
+"""As the name of a quantizer: the target's own tools calibrate."""
+
+
+def quantized_situation(backend: AnyBackend, given: Situation, tell: Progress) -> Situation:
+    """The situation with encodings made here, where an integer precision is asked of a float model with data.
+
+    The same one where that is not so. Raises UsageError for a quantizer that was named where none can run.
+    """
+    request = given.request
+    if not _applies(backend, given):
+        _refuse_unused(backend, request)
+        return given
+    ids = {one.id for one in quantizers_for(backend, given.target)}
+    own = tuple((key, value) for key, value in request.options if key.partition(".")[0] in ids)
+    made = make_encodings(
+        request,
+        backend,
+        given.target,
+        given.model,
+        given.facts,
+        precision=request.precision,
+        options=tuple((key.partition(".")[2], value) for key, value in own),
+        progress=tell,
+    )
+    model, encodings = _named(made, request.model.name)
+    rest = tuple(pair for pair in request.options if pair not in own)
+    changed = replace(request, model=model, encodings=encodings, options=rest)
+    return _reread(given, changed, made)
+
+
+def _applies(backend: AnyBackend, given: Situation) -> bool:
+    request = given.request
+    return (
+        isinstance(backend, HasQuantizers)
+        and given.encodings is None
+        and not given.facts.is_qdq
+        and bits_of(request.precision or "") is not None
+        and request.calibration is not None
+        and request.compile is not False
+        and request.quantizer != NONE
+        and not backend.calibrates_itself(given)
+    )
+
+
+def _refuse_unused(backend: AnyBackend, request: Request) -> None:
+    """A quantizer that was named and will not run is said, not left out of account."""
+    asked = request.quantizer
+    own = backend.quantizer if isinstance(backend, QuantizesWhilePackaging) else NONE
+    if asked in (None, NONE, own):
+        return
+    if request.encodings is not None:
+        raise UsageError(f"--with {asked}: encodings were given", next="leave out one of them")
+    raise UsageError(
+        f"--with {asked}: nothing to quantize here",
+        why="it runs where an integer precision is asked of a float model, with calibration data, for a backend that "
+        "takes encodings",
+        next="give --precision w8a16 and --calibration, or leave it out",
+    )
+
+
+def _named(made: Made, name: str) -> tuple[Path, Path]:
+    """The quantizer's files under the user's own name, which is what packages and reports show."""
+    folder = made.ran.folder / "named"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    sources = {folder / name: made.ran.model, (folder / name).with_suffix(".encodings"): made.ran.encodings}
+    for external in load_model(made.ran.model).external:
+        sources[folder / external.location] = external.path
+    for place, source in sources.items():
+        place.parent.mkdir(parents=True, exist_ok=True)
+        os.link(source, place)
+    return folder / name, (folder / name).with_suffix(".encodings")
+
+
+def _reread(given: Situation, request: Request, made: Made) -> Situation:
+    """The situation as if the user had given these files."""
+    assert request.encodings is not None and request.calibration is not None
+    model = load_model(request.model)
+    facts = collect_facts(model)
+    return replace(
+        given,
+        request=request,
+        model=model,
+        facts=facts,
+        encodings=read_placed(request.encodings, facts),
+        quantized=QuantizedModel(
+            model=given.request.model,
+            calibration=request.calibration,
+            record=made.to_json(),
+            findings=made.findings,
+        ),
+    )

@@ -1,0 +1,201 @@
+"""The ladder on deploykit's own simulation: ranges from one part of the data, measured on the other.
+
+For conclusions before anything is installed; who packages lets a quantizer make the encodings.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deploykit.deciding.ladder import Ladder, Rung, walk
+from deploykit.deciding.mixing_layers import wide_types
+from deploykit.errors import DeploykitError, InputError
+from deploykit.findings import Finding, exit_status, sort_findings
+from deploykit.graph import load_model
+from deploykit.graph.collect import collect_facts
+from deploykit.graph.weights import load_weights
+from deploykit.numerics.costs import CostModel
+from deploykit.numerics.data_fit import data_fit
+from deploykit.numerics.data_rules import RULES as DATA_RULES
+from deploykit.numerics.goals import Goal, Reached
+from deploykit.numerics.metrics import UserMetric
+from deploykit.numerics.min_max import min_max_encodings, precision_of
+from deploykit.numerics.output_losses import OutputLosses
+from deploykit.numerics.partial_runs import PartialRuns
+from deploykit.numerics.raising import Raised, Raiser, WideType
+from deploykit.numerics.samples.gathering import Samples, gather
+from deploykit.numerics.samples.labels import Label
+from deploykit.numerics.samples.sources import load_calibration
+from deploykit.numerics.sensitivity_analysis import analyze
+from deploykit.numerics.simulation import Simulator
+from deploykit.quantization.borders import find_borders
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+    from deploykit.graph.facts import GraphFacts
+    from deploykit.numerics.sessions import Feed
+
+__all__ = ["CANDIDATES", "SimulatedLadder", "simulated_ladder"]
+
+CANDIDATES = ("fp16", "w16a16", "w8a16", "w4a16", "w8a8")
+"""What the workflow page compares, in its order."""
+
+MOST = 16
+"""Samples that are taken of the data: half of them give the ranges, the others are measured on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SimulatedLadder:
+    """The ladder, and the data it was walked on: ``held_out`` is False where one sample had to serve for both."""
+
+    ladder: Ladder
+    samples: Samples
+    seen: int
+    measured: int
+    held_out: bool
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def exit_status(self) -> int:
+        """1 where nothing reaches the goal, or the data does not fit the model; else 0."""
+        return exit_status(self.findings) or int(self.ladder.chosen is None)
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape of ``deploykit advise MODEL --json``."""
+        samples = {**self.samples.to_json(), "seen": self.seen, "measured": self.measured, "held_out": self.held_out}
+        findings = [finding.to_json() for finding in self.findings]
+        return {**self.ladder.to_json(), "samples": samples, "findings": findings}
+
+
+def simulated_ladder(
+    model: Path,
+    *,
+    goal: Goal,
+    data: Path | None = None,
+    samples: int | None = None,
+    target: str | None = None,
+    sdk: str | None = None,
+    metric: UserMetric | None = None,
+    tell: Callable[[str], None] = lambda _: None,
+) -> SimulatedLadder:
+    """Raises InputError for a model that is quantized already."""
+    read = load_model(model)
+    facts = collect_facts(read)
+    if facts.is_qdq:
+        raise InputError(f"{model}: holds Q/DQ nodes already", next="give the float model")
+    proto = load_weights(read)
+    made = gather(proto, facts, calibration=data, most=samples or MOST)
+    wides = wide_types(target, sdk, model)
+    measurer = _Measurer(proto, facts, made, metric, goal, tell, has_float="float16" in wides)
+    findings = measurer.about_data(data)
+    ladder = walk(CANDIDATES, goal, measure=measurer.rung, mix=measurer.mix, wides=wides, tell=tell)
+    return SimulatedLadder(
+        ladder=ladder,
+        samples=made,
+        seen=len(measurer.seen),
+        measured=len(measurer.judged),
+        held_out=measurer.judged is not measurer.seen,
+        findings=findings,
+    )
+
+
+class _Measurer:
+    """Makes and measures one candidate after the other; the float runs are kept."""
+
+    def __init__(
+        self,
+        model: ModelProto,
+        facts: GraphFacts,
+        samples: Samples,
+        metric: UserMetric | None,
+        goal: Goal,
+        tell: Callable[[str], None],
+        *,
+        has_float: bool,
+    ) -> None:
+        self._model, self._facts, self._samples = model, facts, samples
+        self._metric, self._goal, self._tell, self._has_float = metric, goal, tell, has_float
+        feeds = samples.varied
+        self.seen: Sequence[Feed] = feeds[::2] if len(feeds) > 1 else feeds
+        self.judged: Sequence[Feed] = feeds[1::2] if len(feeds) > 1 else self.seen
+        self._losses = OutputLosses(facts)
+        self._shown = tuple(name for name in self._losses.shown if facts.producer_of(name) is not None)
+
+    @cached_property
+    def _ranges(self) -> PartialRuns:
+        return PartialRuns(self._model, self.seen, wanted=list(self._facts.outputs))
+
+    @cached_property
+    def _exact(self) -> PartialRuns:
+        runs = PartialRuns(self._model, self.judged, wanted=self._losses.shown)
+        self._losses.hold(runs.reference)
+        return runs
+
+    @cached_property
+    def _costs(self) -> CostModel:
+        return CostModel(self._exact, self._facts)
+
+    @cached_property
+    def _reference(self) -> tuple[list[dict[str, Any]], float]:
+        rows = [{name: values[name] for name in self._facts.outputs} for values in self._exact.reference]
+        return rows, self._metric.measure(rows, rows) if self._metric is not None else math.nan
+
+    def about_data(self, data: Path | None) -> tuple[Finding, ...]:
+        """What there is to say about the data that the ranges come from; nothing about data that is made."""
+        if data is None or self._samples.label is not Label.GIVEN:
+            return ()
+        labels = Counter(load_calibration(data).labels.values())
+        fit = data_fit(self._facts, self._ranges, origin=data.name, labels=labels)
+        return () if fit is None else sort_findings(DATA_RULES.run(fit))
+
+    def rung(self, name: str) -> Rung:
+        """One candidate; what cannot be simulated says why."""
+        made_by = "ranges of the data (deploykit)"
+        runs_here = name != "w16a16" and (name != "fp16" or self._has_float)
+        try:
+            encodings = min_max_encodings(self._ranges, self._facts, precision_of(name))
+            simulator = Simulator(self._model, encodings, capture=self._shown)
+            reached = self._measure([simulator.run(feed) for feed in self.judged])
+        except DeploykitError as error:
+            return Rung(precision=name, missing=error.why or error.what, runs_here=runs_here)
+        return Rung(
+            precision=name,
+            reached=reached,
+            cost=self._costs.cost({entry.name: entry.value for entry in encodings}),
+            borders=len(find_borders(self._facts, encodings.floats)) if name != "fp16" else 0,
+            made_by=made_by,
+            runs_here=runs_here,
+            encodings=encodings,
+        )
+
+    def _measure(self, runs: Sequence[Any]) -> Reached:
+        exact, base = self._reference
+        db = self._losses.loss(runs).db
+        if self._metric is None:
+            return Reached(sqnr_db=db)
+        shown = [{name: values[name] for name in self._facts.outputs} for values in runs]
+        return Reached(sqnr_db=db, metric=self._metric.measure(shown, exact), reference=base)
+
+    def mix(self, base: Rung, wide: WideType) -> Raised:
+        """The fewest layers of a candidate in a wider type."""
+        assert base.encodings is not None
+        found = analyze(self._model, self._facts, self._samples, encodings=base.encodings, tell=self._tell)
+        raiser = Raiser(
+            self._model,
+            self._facts,
+            base.encodings,
+            [row.layer for row in found.worst_layers],
+            self.judged,
+            shown=self._shown,
+            measure=self._measure,
+            costs=self._costs,
+            tell=self._tell,
+        )
+        return raiser.smallest(wide, self._goal)

@@ -1,0 +1,127 @@
+"""Cuts a graph into pieces of consecutive nodes and makes a small model of any of its nodes.
+
+It knows names and nodes: no values, no encodings, and it runs nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
+
+from deploykit.graph.nodes import captured_names
+from deploykit.graph.ops import Trait, has, is_standard
+from deploykit.graph.tensors import constant_tensor
+
+__all__ = ["GraphPieces"]
+
+_LEAST_NODES = 8
+
+_TENSORS_OF_SEQUENCES = ("ConcatFromSequence", "SequenceAt", "SequenceLength")
+"""What gives tensors again; other operators on sequences give sequences, which no model takes as an array."""
+
+
+class GraphPieces:
+    """The nodes of a main graph without its constants, and which piece each belongs to.
+
+    ``stored`` are initializers and constants by name, ``reads`` and ``holds`` the computed and the stored tensors that
+    each node reads, bodies of control flow included. ``crossing`` names what a piece makes and later pieces, or those
+    who asked for ``wanted``, read. A sequence never crosses.
+    """
+
+    def __init__(self, model: ModelProto, wanted: Iterable[str], *, size: int = 0) -> None:
+        self._model = model
+        self.stored = {tensor.name: tensor for tensor in model.graph.initializer}
+        self.nodes: list[NodeProto] = []
+        for node in model.graph.node:
+            held = constant_tensor(node) if node.op_type == "Constant" and is_standard(node) else None
+            if held is None:
+                self.nodes.append(node)
+            else:
+                self.stored[node.output[0]] = _named(held, node.output[0])
+        read = [dict.fromkeys(name for name in (*n.input, *captured_names(n)) if name) for n in self.nodes]
+        self.reads = [tuple(name for name in names if name not in self.stored) for names in read]
+        self.holds = [tuple(name for name in names if name in self.stored) for names in read]
+        self.makers = {name: place for place, node in enumerate(self.nodes) for name in node.output if name}
+        self.inputs = tuple(item.name for item in model.graph.input if item.name not in self.stored)
+        self.opaque = frozenset(name for node in self.nodes if _gives_sequence(node) for name in node.output)
+        self.pieces = self._cut(size or max(_LEAST_NODES, round(math.sqrt(len(self.nodes)))))
+        self.piece_of = [number for number, piece in enumerate(self.pieces) for _ in piece]
+        self.crossing = self._crossing(frozenset(wanted))
+        self.readers: dict[str, list[int]] = {}
+        for place in range(len(self.nodes)):
+            for name in (*self.reads[place], *self.holds[place]):
+                self.readers.setdefault(name, []).append(place)
+
+    def _cut(self, size: int) -> tuple[range, ...]:
+        """Runs of at least ``size`` nodes, longer where a sequence would cross."""
+        last = {name: place for place, names in enumerate(self.reads) for name in names if name in self.opaque}
+        pieces, start, held = [], 0, -1
+        for place, node in enumerate(self.nodes):
+            held = max([held, *(last.get(name, -1) for name in node.output)])
+            if place + 1 - start >= size and held <= place:
+                pieces.append(range(start, place + 1))
+                start = place + 1
+        return (*pieces, range(start, len(self.nodes))) if start < len(self.nodes) else tuple(pieces)
+
+    def _crossing(self, wanted: Collection[str]) -> tuple[tuple[str, ...], ...]:
+        last: dict[str, int] = {}
+        for place, names in enumerate(self.reads):
+            last.update(dict.fromkeys(names, self.piece_of[place]))
+        return tuple(
+            tuple(name for name in self.made(piece) if last.get(name, -1) > number or name in wanted)
+            for number, piece in enumerate(self.pieces)
+        )
+
+    def made(self, places: Iterable[int]) -> list[str]:
+        """What some nodes make, in graph order; sequences are left out."""
+        return [name for place in places for name in self.nodes[place].output if name and name not in self.opaque]
+
+    def with_sequences(self, places: Iterable[int]) -> list[int]:
+        """The places in order, and those of the nodes that make the sequences which they read."""
+        found, todo = set(places), list(places)
+        while todo:
+            for name in self.reads[todo.pop()]:
+                maker = self.makers[name] if name in self.opaque else None
+                if maker is not None and maker not in found:
+                    found.add(maker)
+                    todo.append(maker)
+        return sorted(found)
+
+    def model_of(
+        self,
+        places: Sequence[int],
+        outputs: Sequence[str],
+        *,
+        stored: Mapping[str, TensorProto],
+        types: Mapping[str, int],
+    ) -> ModelProto:
+        """The model of some nodes: inputs are what they read from outside, of the ONNX element ``types``.
+
+        ``stored`` holds the values to use of stored tensors.
+        """
+        made = set(self.made(places))
+        part = ModelProto(ir_version=self._model.ir_version)
+        part.opset_import.extend(self._model.opset_import)
+        part.functions.extend(self._model.functions)
+        part.graph.name = self._model.graph.name
+        part.graph.node.extend(self.nodes[place] for place in places)
+        held = dict.fromkeys(name for place in places for name in self.holds[place])
+        part.graph.initializer.extend(stored[name] for name in held)
+        read = dict.fromkeys(name for place in places for name in self.reads[place])
+        outside = [name for name in read if name not in made and name not in self.opaque]
+        part.graph.input.extend(helper.make_tensor_value_info(name, types[name], None) for name in outside)
+        part.graph.output.extend(ValueInfoProto(name=name) for name in outputs)
+        return part
+
+
+def _named(tensor: TensorProto, name: str) -> TensorProto:
+    copy = TensorProto()
+    copy.CopyFrom(tensor)
+    copy.name = name
+    return copy
+
+
+def _gives_sequence(node: NodeProto) -> bool:
+    return has(node, Trait.ON_SEQUENCES) and node.op_type not in _TENSORS_OF_SEQUENCES

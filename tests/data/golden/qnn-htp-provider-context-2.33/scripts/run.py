@@ -1,0 +1,124 @@
+#!/usr/bin/env python3
+"""Runs the compiled model of this package: on the device, or on the emulator of a Linux x86-64 machine.
+
+    python3 scripts/run.py [INPUTS.npz] [-o OUTPUTS.npz] [--compare MODEL.onnx]
+
+INPUTS.npz holds one array per input name; without it the inputs are random. --compare runs that model on the CPU too
+and prints the signal-to-noise ratio per output. Written by deploykit 0.1.0 for SM8650.
+No time is printed: on a build machine it would be the emulator's, which says nothing about the device.
+"""
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parent.parent
+CONTEXT = "artifacts/model_ctx.onnx"
+OPTIONS = "config/run_options.json"
+# The part of the model that stays on the host, "" when there is none.
+TAIL = ""
+HTP = "QNNExecutionProvider"
+
+
+def npu_session(config):
+    """A session on the NPU: through the plugin of onnxruntime-qnn 2, else through the provider inside an older wheel."""
+    import onnxruntime as ort
+
+    settings = ort.SessionOptions()
+    settings.log_severity_level = 3
+    for key, value in config["session_entries"].items():
+        settings.add_session_config_entry(key, value)
+    options, providers = config["provider_options"], None
+    try:
+        import onnxruntime_qnn as qnn
+    except ImportError:
+        if HTP not in ort.get_available_providers():
+            sys.exit("run.py: needs onnxruntime-qnn; this is onnxruntime %s" % ort.__version__)
+        library = "QnnHtp.dll" if sys.platform == "win32" else "libQnnHtp.so"
+        backend = Path(ort.__file__).parent / "capi" / library
+        providers = [(HTP, {"backend_path": str(backend), **options})]
+    else:
+        ort.register_execution_provider_library(qnn.EP_NAME, qnn.get_library_path())
+        devices = [device for device in ort.get_ep_devices() if device.ep_name == qnn.EP_NAME][:1]
+        settings.add_provider_for_devices(devices, {"backend_path": qnn.get_qnn_htp_path(), **options})
+    session = ort.InferenceSession(CONTEXT, sess_options=settings, providers=providers, enable_fallback=0)
+    if session.get_providers()[0] != HTP:
+        sys.exit("run.py: the session is not on the NPU: %s" % session.get_providers())
+    return session
+
+
+def inputs_for(wanted, given):
+    """Of the arrays given those that are wanted; a missing one is random, the same every time."""
+    import numpy as np
+
+    kinds = {
+        "tensor(float)": "float32",
+        "tensor(float16)": "float16",
+        "tensor(int64)": "int64",
+        "tensor(int32)": "int32",
+    }
+    random = np.random.default_rng(0)
+    feed = {}
+    for value in wanted:
+        if value.name in given:
+            feed[value.name] = given[value.name]
+        else:
+            feed[value.name] = random.normal(size=value.shape).astype(kinds.get(value.type, "float32"))
+    return feed
+
+
+def finish(results, given):
+    """The model's own outputs, made on the CPU of what the device left and of the model's inputs."""
+    import onnxruntime as ort
+
+    session = ort.InferenceSession(TAIL, providers=["CPUExecutionProvider"])
+    feed = inputs_for(session.get_inputs(), {**given, **results})
+    found = dict(zip([value.name for value in session.get_outputs()], session.run(None, feed)))
+    for name, value in found.items():
+        print("%s: %s %s (host)" % (name, value.dtype, list(value.shape)))
+    return found
+
+
+def sqnr(wanted, got):
+    import numpy as np
+
+    noise = float(((wanted.astype(np.float64) - got) ** 2).sum())
+    signal = float((wanted.astype(np.float64) ** 2).sum())
+    return float("inf") if noise == 0 else 10 * np.log10(signal / noise) if signal else float("nan")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("inputs", nargs="?", type=Path)
+    parser.add_argument("-o", "--outputs", type=Path)
+    parser.add_argument("--compare", type=Path, metavar="MODEL")
+    args = parser.parse_args()
+    given = [None if path is None else path.resolve() for path in (args.inputs, args.outputs)]
+    os.chdir(PACKAGE)
+    import numpy as np
+
+    session = npu_session(json.loads(Path(OPTIONS).read_text(encoding="utf-8")))
+    arrays = {}
+    if given[0] is not None:
+        with np.load(given[0]) as data:
+            arrays = {name: data[name] for name in data.files}
+    feed = inputs_for(session.get_inputs(), arrays)
+    names = [value.name for value in session.get_outputs()]
+    results = dict(zip(names, session.run(None, feed)))
+    for name, value in results.items():
+        print("%s: %s %s" % (name, value.dtype, list(value.shape)))
+    finished = results if not TAIL else finish(results, {**arrays, **feed})
+    if given[1] is not None:
+        np.savez(given[1], **finished)
+    if args.compare is not None:
+        import onnxruntime as ort
+
+        reference = ort.InferenceSession(str(args.compare), providers=["CPUExecutionProvider"])
+        for name, wanted in zip([v.name for v in reference.get_outputs()], reference.run(None, feed)):
+            print("%s: %.1f dB against the CPU" % (name, sqnr(wanted, results[name])))
+
+
+if __name__ == "__main__":
+    main()

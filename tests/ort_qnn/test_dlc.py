@@ -1,0 +1,171 @@
+"""A DLC without a converter: written by the real IR backend, read back, compared, and every damage refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+import zipfile
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from onnx import numpy_helper
+
+import deploykit
+from deploykit.deciding.pipeline import Packaged
+from deploykit.errors import InputError, UsageError
+from deploykit.findings import Finding
+from deploykit_ort_qnn.dlc import DLC, read_dlc, with_check_sums
+from deploykit_ort_qnn.dlc_types import Compared, compare_dlc
+from deploykit_ort_qnn.rules.dlc import RULES, DlcScope
+
+AIMET = Path(__file__).parents[1] / "data" / "aimet"
+WRITTEN = DlcScope(qairt="2.51.0", metadata="2.3.0", compared=(Compared(tensor="x", meant="uint16", found="uint16"),))
+CASES: dict[str, tuple[Any, Any]] = {"QNN299": (WRITTEN, DlcScope())}
+
+
+def test_the_rule_fires_and_stays_silent(as_expected: Callable[[str, Iterable[Finding]], None]) -> None:
+    triggering, clean = CASES["QNN299"]
+    as_expected("QNN299", list(RULES["QNN299"].run(triggering)))
+    assert not list(RULES["QNN299"].run(clean))
+
+
+@pytest.mark.parametrize(
+    ("scope", "words"),
+    [
+        (replace(WRITTEN, why="the provider refuses it"), "no DLC was written: the provider refuses it"),
+        (replace(WRITTEN, compared=(Compared(tensor="y", meant="uint16", found="uint8"),)), "1 of 1 tensors"),
+        (replace(WRITTEN, compared=(Compared(tensor="y", meant="int8", found="int8", grid=False),)), "grid: y"),
+    ],
+)
+def test_what_is_not_as_meant_is_an_error(scope: DlcScope, words: str) -> None:
+    (found,) = RULES["QNN299"].run(scope)
+    assert found.blocks and words in found.message
+
+
+def package(out: Path, **more: Any) -> Packaged:
+    values = {"target": "sm8650", "backend": "ort-qnn", "dlc": True, **more}
+    return deploykit.package(
+        AIMET / "cnn/model.onnx", encodings=AIMET / "cnn/w8a16.v2.0.0.encodings", out=out, **values
+    )
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    packaged = package(tmp_path_factory.mktemp("dlc") / "p")
+    assert packaged.package is not None and packaged.exit_status == 0
+    return packaged.package
+
+
+def test_the_package_holds_it_and_verifies_it(made: Path) -> None:
+    report = deploykit.verify(made)
+    (check,) = (check for check in report.checks if check.id == "dlc-types")
+    assert report.ok and check.detail == "metadata 2.3.0, 23 tensors compared, 0 differ"
+    manifest = json.loads((made / "manifest.json").read_text("utf-8"))
+    assert manifest["record"]["dlc"] == {"metadata": "2.3.0", "compared": 23, "wrong": []}
+    assert DLC in manifest["files"]
+
+
+def test_it_is_the_graph_that_was_compiled(made: Path) -> None:
+    dlc = read_dlc(made / DLC)
+    assert dlc.graphs == 1
+    kinds = [kind for _, kind in dlc.operators]
+    assert kinds.count("Conv2d") == 4 and "FullyConnected" in kinds
+    weights = dlc.tensors["conv1.weight_q"]
+    assert (weights.dtype, weights.axis, len(weights.scales)) == ("int8", 3, 16)
+    assert dlc.tensors["input"].dtype == "float32"
+
+
+def test_it_has_check_sums_and_no_time_of_day(made: Path) -> None:
+    with zipfile.ZipFile(made / DLC) as archive:
+        assert archive.testzip() is None
+        metadata = [archive.read(name) for name in archive.namelist() if name.startswith("dlc.metadata")]
+    assert metadata and all(
+        b"1980-01-01" in text and b"2026" not in text.split(b'"converterVersion"')[0] for text in metadata
+    )
+
+
+def test_another_type_and_another_grid_are_seen(made: Path) -> None:
+    model, dlc = onnx.load(made / "model/model.onnx"), read_dlc(made / DLC)
+    tensor = "/relu/Relu_output_0_QuantizeLinear"
+    assert all(row.ok for row in compare_dlc(model, dlc))
+    narrow = replace(dlc, tensors={**dlc.tensors, tensor: replace(dlc.tensors[tensor], dtype="uint8")})
+    (row,) = (row for row in compare_dlc(model, narrow) if not row.ok)
+    assert (row.tensor, row.meant, row.found) == (tensor, "uint16", "uint8")
+    moved = replace(dlc.tensors[tensor], zero_points=(7,))
+    (row,) = (row for row in compare_dlc(model, replace(dlc, tensors={**dlc.tensors, tensor: moved})) if not row.ok)
+    assert (row.tensor, row.found, row.grid) == (tensor, "uint16", False)
+
+
+def test_a_changed_model_no_longer_agrees(made: Path, tmp_path: Path) -> None:
+    place = shutil.copytree(made, tmp_path / "p")
+    model = onnx.load(place / "model/model.onnx")
+    pairs = [node for node in model.graph.node if node.op_type == "QuantizeLinear"]
+    node = next(node for node in pairs if node.input[0] == "/relu/Relu_output_0")
+    scale = next(item for item in model.graph.initializer if item.name == node.input[1])
+    scale.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(scale) * 2, scale.name))
+    wrong = [row.tensor for row in compare_dlc(model, read_dlc(place / DLC)) if not row.ok]
+    assert "/relu/Relu_output_0_QuantizeLinear" in wrong
+
+
+def damaged(source: Path, target: Path, change: Callable[[dict[str, bytes]], None]) -> Path:
+    with zipfile.ZipFile(source) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    change(members)
+    with zipfile.ZipFile(target, "w") as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    return target
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda members: members.pop("model"),
+        lambda members: members.update(model=b"short"),
+        lambda members: members.update(model=members["model"].replace(b"NETD", b"DTEN")),
+        lambda members: members.update(model=members["model"][:200]),
+        lambda members: members.update(model=members["model"][:8] + struct.pack("<I", 1 << 31) + members["model"][12:]),
+    ],
+)
+def test_a_damaged_file_is_an_error_and_no_guess(made: Path, tmp_path: Path, change: Any) -> None:
+    with pytest.raises(InputError, match="not a DLC of a known form"):
+        read_dlc(damaged(made / DLC, tmp_path / "m.dlc", change))
+
+
+def flipped(at: int) -> Callable[[dict[str, bytes]], None]:
+    def change(members: dict[str, bytes]) -> None:
+        data = bytearray(members["model"])
+        data[at] ^= 0xFF
+        members["model"] = bytes(data)
+
+    return change
+
+
+def test_every_byte_may_be_wrong(made: Path, tmp_path: Path) -> None:
+    """Whatever is read, it ends with a value or with an InputError, and soon."""
+    refused, tried = 0, range(0, len(zipfile.ZipFile(made / DLC).read("model")), 37)
+    for at in tried:
+        try:
+            read_dlc(damaged(made / DLC, tmp_path / "m.dlc", flipped(at)))
+        except InputError:
+            refused += 1
+    assert 0 < refused < len(tried)
+
+
+def test_what_is_no_zip_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "m.dlc").write_bytes(b"PK no zip")
+    with pytest.raises(InputError):
+        read_dlc(tmp_path / "m.dlc")
+    with pytest.raises(InputError):
+        with_check_sums(tmp_path / "m.dlc", tmp_path / "n.dlc")
+
+
+@pytest.mark.parametrize(("sdk", "words"), [("2.36", "writes none"), ("2.42", "does not run here")])
+def test_a_wheel_that_cannot_is_refused(tmp_path: Path, sdk: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        package(tmp_path / "p", sdk=sdk, target="sc8380xp")

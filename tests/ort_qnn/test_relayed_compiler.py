@@ -1,0 +1,150 @@
+"""Packages for QAIRT 2.22: the provider of a later wheel asks that very compiler, through the toolchain's relay."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from deploykit.contract.backend import Request
+from deploykit.deciding.pipeline import make_package, verify
+from deploykit.system import environment_of, install
+from deploykit_ort_qnn.compiler import CompileJob, compile_model
+from deploykit_ort_qnn.hosts import ToolchainHost, toolchain_host
+from deploykit_ort_qnn.prepare import wheel_for
+from deploykit_qualcomm.hosted import ask_runner
+from deploykit_qualcomm.hosts import host_toolchain
+from deploykit_qualcomm.records import RECORD
+from deploykit_qualcomm.replaying import Replayed, replay, replay_request
+
+AIMET = Path(__file__).parents[1] / "data" / "aimet"
+TAKEN = {"cnn/w8a16": 60.0, "mlp/w8a16": 60.0, "detr/w8a16": 60.0}
+"""Models that 2.22.10 takes wholly, and dB of the first output below which something has changed."""
+
+
+def request(name: str, **more: object) -> Request:
+    folder = AIMET / name.split("/")[0]
+    encodings = AIMET / f"{name}.v2.0.0.encodings"
+    values: dict[str, object] = {"target": "sm8650", "backend": "ort-qnn", "sdk": "2.22", **more}
+    return Request(model=folder / "model.onnx", encodings=encodings, **values)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def host() -> ToolchainHost:
+    """The compiler of 2.22.10, installed by its own toolchain if it is not yet."""
+    spec = host_toolchain("2.22.10")
+    assert spec is not None
+    if any(need.find() is None for need in spec.needs):
+        pytest.skip(f"Wine is not installed: {spec.needs[0].install}")
+    if environment_of(spec).state(with_size=False).state != "ready":
+        install(spec, print)
+    found = toolchain_host(wheel_for("2.22"))
+    assert isinstance(found, ToolchainHost)
+    return found
+
+
+def test_the_plan_names_the_wheel_that_carries_the_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEPLOYKIT_TOOLCHAINS", str(tmp_path / "none"))
+    packaged = make_package(request("cnn/w8a16"), tmp_path / "p")
+    assert packaged.plan.sdk["version"] == "1.18.1" and packaged.plan.sdk["qairt"] == "2.22.10"
+    hints = {finding.code: finding.hint for finding in packaged.findings}
+    assert hints["ORT141"] == "deploykit toolchain install htp-2.22.10 (needs Wine)"
+    assert "QNN005" in hints, "no table of that release is there"
+
+
+def test_layers_with_a_bias_per_channel_become_convs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEPLOYKIT_TOOLCHAINS", str(tmp_path / "none"))
+    for sdk, wanted in (("2.22", True), ("2.36", False)):
+        make_package(request("mlp/w8a16", sdk=sdk, compile=False), tmp_path / sdk)
+        types = json.loads((tmp_path / sdk / "config/intended_types.json").read_text("utf-8"))
+        steps = {step["id"]: step["names"] for step in types["steps"]}
+        assert ("without-channel-bias" in steps) == wanted
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", TAKEN)
+def test_it_compiles_emulates_and_judges(host: ToolchainHost, tmp_path: Path, name: str) -> None:
+    packaged = make_package(request(name), tmp_path / "p")
+    assert packaged.exit_status == 0, [finding.message for finding in packaged.findings if finding.blocks]
+    assert packaged.executed == ("compile", "emulate")
+    record = json.loads((tmp_path / "p/manifest.json").read_text("utf-8"))["record"]
+    assert record["compile"]["qairt"] == "2.22.10" and record["compile"]["nodes_on_cpu"] == 0
+    assert next(iter(record["numbers"]["outputs"].values())) >= TAKEN[name]
+    types = json.loads((tmp_path / "p/artifacts/compiled_types.json").read_text("utf-8"))
+    assert types["asked"] and types["asked"][0]["tensors"]
+    assert b"v2.22.10.240618" in (tmp_path / "p/artifacts/model_ctx_qnn.bin").read_bytes()
+    assert verify(tmp_path / "p").ok
+
+
+@pytest.mark.heavy
+def test_a_refusal_comes_with_the_words_of_the_backend(host: ToolchainHost, tmp_path: Path) -> None:
+    """Of the form for 2.36, in which a layer keeps its bias."""
+    make_package(request("cnn/w8a16", sdk="2.36", compile=False), tmp_path / "p")
+    job = CompileJob(
+        root=tmp_path / "p", model="model/model.onnx", context="c.onnx", options={"soc_model": "57"}, host=host
+    )
+    outcome = compile_model(job)
+    assert outcome.status == "refused" and outcome.files == ()
+    (node,) = outcome.refused
+    assert (node.name, node.type) == ("/fc/Gemm", "Gemm")
+    assert (
+        node.why == "the backend answers 3110 to FullyConnected: Input[2] has incorrect Value 10, expected equal to 0."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recorded:
+    """A package whose model was opened by the provider on some backend, with what passed in ``record``."""
+
+    folder: Path
+    host: ToolchainHost
+    backend: str
+
+    def replay(self, **changes: Any) -> Replayed:
+        environment = environment_of(self.host.spec)
+        argv = (environment.program("wine"), str(environment.path / "libraries" / "replayer.exe"))
+        request = replay_request(self.host.wheel, backend=self.backend, record="record", soc_model=57, **changes)
+        return replay(argv, request, cwd=self.folder, timeout=120.0, variables=environment.variables)
+
+
+def recorded(host: ToolchainHost, sdk: str, folder: Path, backend: str, asked: Mapping[str, Any]) -> Recorded:
+    make_package(request("cnn/w8a16", sdk=sdk, compile=False), folder)
+    (folder / "record").mkdir()
+    options = {"backend_path": "QnnHtp.dll", "soc_model": "57"}
+    question = {"model": "model/model.onnx", "provider_options": options, **asked}
+    variables = {RECORD: "record", "DEPLOYKIT_QNN_BACKEND": backend}
+    np.save(folder / "in.npy", np.random.default_rng(0).random((1, 3, 16, 16)).astype(np.float32))
+    answer = ask_runner(host.spec, question, cwd=folder, place=folder, timeout=120.0, variables=variables)
+    assert answer.ok, answer.error
+    return Recorded(folder=folder, host=host, backend=backend)
+
+
+@pytest.mark.heavy
+def test_a_replay_of_what_was_recorded_gives_the_same_binary(host: ToolchainHost, tmp_path: Path) -> None:
+    """The graph that the provider built with 2.22.10 is built again by the replayer, without ONNX Runtime."""
+    backend = environment_of(host.spec).variables["DEPLOYKIT_QNN_BACKEND"]
+    entries = {"ep.context_enable": "1", "ep.context_file_path": "c.onnx", "ep.context_embed_mode": "0"}
+    made = recorded(host, "2.22", tmp_path / "p", backend, {"session_config": entries})
+    done = made.replay(binary="c.bin")
+    assert done.ok and not done.refused and done.build.startswith("v2.22.10.240618"), done.error
+    assert (made.folder / "c.bin").read_bytes() == (made.folder / "c_qnn.bin").read_bytes()
+
+
+@pytest.mark.heavy
+def test_a_replay_computes_what_the_provider_of_2_36_computes(host: ToolchainHost, tmp_path: Path) -> None:
+    """Recorded with the provider's own backend, and executed there: the replayer's outputs are equal, bit for bit."""
+    spec = host_toolchain("2.36.1")
+    assert spec is not None
+    if environment_of(spec).state(with_size=False).state != "ready":
+        install(spec, print)
+    backend = f"Z:{environment_of(spec).path}/libraries/QnnHtp.dll"
+    runs = [{"inputs": {"input": "in.npy"}, "outputs": "out_"}]
+    made = recorded(host, "2.36", tmp_path / "p", backend, {"runs": runs})
+    done = made.replay(execute=True)
+    assert done.ok and done.build.startswith("v2.36.1.250708"), done.error
+    assert done.outputs and set(done.outputs.values()) == {0}

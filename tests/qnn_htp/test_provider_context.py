@@ -1,0 +1,315 @@
+"""The route without a converter: planned beside the others, packaged whole, run for real where it can be."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import deploykit
+from deploykit.contract.plans import Plan
+from deploykit.deciding.pipeline import Packaged
+from deploykit.errors import UsageError
+from deploykit.graph import load_model
+from deploykit.system import environment_of
+from deploykit_qualcomm.hosts import host_toolchain
+
+ROUTE = "provider-context"
+
+
+def asked(aimet: Path, name: str = "detr/w8a16-fp16mix-explicit.v0.6.1", **more: Any) -> dict[str, Any]:
+    """A detector with five float16 tensors, locked to 2.33."""
+    values = {"target": "sm8650", "sdk": "2.33", "backend": "qnn-htp", **more}
+    model, encodings = aimet / name.split("/")[0] / "model.onnx", aimet / f"{name}.encodings"
+    return {"model": model, "encodings": encodings, **values}
+
+
+def plan(aimet: Path, *name: str, **more: Any) -> Plan[Any]:
+    return deploykit.plan(**asked(aimet, *name, **more))
+
+
+def package(aimet: Path, out: Path, *name: str, **more: Any) -> Packaged:
+    return deploykit.package(**asked(aimet, *name, **more), out=out)
+
+
+def alternative(made: Plan[Any]) -> dict[str, Any]:
+    return next(row for row in made.to_json()["alternatives"] if row["id"] == ROUTE)
+
+
+@pytest.mark.parametrize(
+    ("target", "sdk", "against"),
+    [
+        *(("sm8650", "2.33", ["QNN295"]), ("sc8380xp", "2.33", []), ("sm8650", "2.36", []), ("sm8650", "2.51", [])),
+        *(("sm8750", "2.37", ["QNN295"]), ("sm8650", "2.44", ["QNN295"])),
+    ],
+)
+def test_it_stands_beside_the_route_that_is_taken(aimet: Path, target: str, sdk: str, against: list[str]) -> None:
+    made = plan(aimet, target=target, sdk=sdk)
+    row = alternative(made)
+    assert made.route is not None and made.route.id != ROUTE
+    assert (row["confidence"], row["because"], row["ask"]) == ("inferred", against, f"--route {ROUTE}")
+    assert "Nobody loaded such a binary on a device here" in row["why"]
+
+
+def test_it_is_compared_with_the_other_ways(aimet: Path) -> None:
+    rows = {sdk: plan(aimet, sdk=sdk).to_json()["candidates"] for sdk in ("2.33", "2.36")}
+    ways = {sdk: {way["id"]: way for way in found} for sdk, found in rows.items()}
+    assert "compiles for SC8380XP" in ways["2.33"]["direct"]["why"]
+    direct, fallback = ways["2.36"]["direct"], ways["2.36"]["fallback"]
+    assert direct["confidence"] == "inferred" and not direct["won"]
+    assert (direct["overall_db"], direct["float16_tensors"]) == (fallback["overall_db"], fallback["float16_tensors"])
+
+
+def test_the_request_may_rule_it_in(aimet: Path) -> None:
+    """The mix stays as it is meant: the compiler takes float16 among integers, so nothing is rewritten or cut."""
+    made = plan(aimet, route=ROUTE)
+    assert made.route is not None and (made.route.id, made.route.confidence) == (ROUTE, "inferred")
+    assert made.feasible
+    codes = {finding.code for finding in made.findings}
+    assert {"QNN110", "QNN295", "QNN296", "QNN297", "QNN298"} <= codes
+    won = next(way for way in made.to_json()["candidates"] if way["won"])
+    assert won["id"] == "fallback" and won["float16_tensors"] == 5
+    assert made.precision.intended["/decoder/Div_output_0"] == "float16"
+    assert [step.id for step in made.steps] == ["compile", "emulate", "net-run"]
+    argv = made.steps[-1].argv
+    assert argv[argv.index("--retrieve_context") + 1] == "artifacts/model_ctx_qnn.bin"
+
+
+def test_no_converter_and_no_quantizer_is_asked(aimet: Path) -> None:
+    tools = {step.tool for step in plan(aimet, route=ROUTE).steps}
+    assert tools == {"onnxruntime-qnn", "qnn-net-run"}
+
+
+def test_a_chip_that_cannot_load_the_binary_is_refused(aimet: Path) -> None:
+    made = plan(aimet, "cnn/w8a8.v1.0.0", target="sm8350", route=ROUTE)
+    assert made.route is None
+    assert ROUTE in [row.id for row in made.rejected]
+    assert "QNN295" in made.rejected[0].because
+
+
+def float_operand(aimet: Path, folder: Path) -> Path:
+    """Encodings in which an attention product reads one operand as float16 and the other as uint8 (QNN109)."""
+    value = json.loads((aimet / "vit/w8a8.v1.0.0.encodings").read_text("utf-8"))
+    nodes = load_model(aimet / "vit/model.onnx").proto.graph.node
+    first, second = next(node.input for node in nodes if "attn/MatMul_1" in node.name)
+    entries = {entry["name"]: entry for entry in value["activation_encodings"]}
+    grid = {"bw": 8, "dtype": "INT", "enc_type": "PER_TENSOR", "is_sym": False, "offset": [-128.0], "scale": [0.05]}
+    float16 = {"bw": 16, "dtype": "FLOAT", "enc_type": "PER_TENSOR"}
+    kept = [entry for name, entry in entries.items() if name not in (first, second)]
+    value["activation_encodings"] = [*kept, {"name": first, **float16}, {"name": second, **grid}]
+    path = folder / "mixed.encodings"
+    path.write_text(json.dumps(value), "utf-8")
+    return path
+
+
+@pytest.mark.parametrize(("target", "taken"), [("sc8380xp", True), ("sm8650", False)])
+def test_it_is_taken_by_itself_where_nothing_else_is_left_and_the_chip_is_right(
+    aimet: Path, tmp_path: Path, target: str, taken: bool
+) -> None:
+    path = float_operand(aimet, tmp_path)
+    made = deploykit.plan(
+        aimet / "vit/model.onnx", target=target, sdk="2.33", backend="qnn-htp", encodings=path, mixed="fallback"
+    )
+    rejected = {row.id: row.because for row in made.rejected}
+    assert "QNN109" in rejected["legacy-float-fallback"] and "QNN109" in rejected["qairt-overrides"]
+    assert (made.route is not None) is taken
+    if made.route is not None:
+        assert made.route.id == ROUTE and made.feasible
+        assert any(finding.code == "QNN109" and finding.handled for finding in made.findings)
+    else:
+        assert rejected[ROUTE] == ("QNN295",)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"encodings": None, "precision": "fp32"}, "not for float32"),
+        ({"options": {"graphs[].O": "3"}}, "context-binary generator does not run"),
+    ],
+)
+def test_what_it_cannot_do_is_said(aimet: Path, given: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        plan(aimet, **{**given, "route": ROUTE})
+    assert words in f"{refused.value.what} {refused.value.why}"
+
+
+def test_a_workflow_needs_a_route_that_can_run_there(aimet: Path) -> None:
+    with pytest.raises(UsageError, match="nothing of this route can run there"):
+        plan(aimet, emit="github-actions")
+
+
+@pytest.fixture(scope="module")
+def for_arm(aimet: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package for 2.33, whose compiler is ARM64 code for Windows."""
+    made = package(aimet, tmp_path_factory.mktemp("arm") / "p", route=ROUTE, emit="github-actions")
+    assert made.package is not None
+    return made.package
+
+
+def test_the_package_holds_everything_for_a_windows_machine(for_arm: Path) -> None:
+    files = {path.relative_to(for_arm).as_posix() for path in for_arm.rglob("*") if path.is_file()}
+    assert {
+        *("model/model.onnx", "config/compile_options.json", "config/intended_types.json"),
+        *("config/run_config.json", "config/htp_run.json", "scripts/compile.py", "scripts/build.ps1"),
+        *("scripts/build.sh", "scripts/run_on_device.sh", "scripts/github-actions/compile.yml"),
+    } <= files
+    assert not any(file.startswith(("encodings/", "calibration/")) for file in files)
+    assert "onnxruntime-qnn 1.22.0" in (for_arm / "scripts/compile.py").read_text("utf-8")
+    assert "--retrieve_context artifacts/model_ctx_qnn.bin" in (for_arm / "scripts/run_on_device.sh").read_text("utf-8")
+
+
+def test_the_package_verifies_and_says_that_nothing_was_compiled(for_arm: Path) -> None:
+    report = deploykit.verify(for_arm)
+    assert report.ok, [check for check in report.checks if not check.ok]
+    manifest = json.loads((for_arm / "manifest.json").read_text("utf-8"))
+    assert manifest["executed"] == [] and manifest["generated"] == ["compile", "emulate", "net-run"]
+    assert manifest["status"]["compiled"] == "not run"
+
+
+@pytest.mark.parametrize(("sdk", "machine"), [("2.33", "windows-11-arm"), ("2.36", "windows-2022"), ("2.51", "ubuntu")])
+def test_the_workflow_is_one_that_github_reads(aimet: Path, tmp_path: Path, sdk: str, machine: str) -> None:
+    given = {"sdk": sdk, "route": ROUTE, "emit": "github-actions", "compile": False}
+    made = package(aimet, tmp_path / "p", "cnn/w8a8.v1.0.0", **given)
+    assert made.package is not None
+    path = made.package / "scripts/github-actions/compile.yml"
+    argv = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.github-workflows", str(path)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    text = path.read_text("utf-8")
+    assert f"runs-on: {machine}" in text
+    wheel = {"2.33": "1.22.0", "2.36": "1.22.2", "2.51": "2.7.0"}[sdk]
+    assert f"onnxruntime-qnn=={wheel}" in text and ("--require-hashes" in text) is machine.startswith("windows")
+    used = re.findall(r"uses: (.*)", text)
+    assert len(used) == 3 and all(re.fullmatch(r"actions/[a-z-]+@[0-9a-f]{40} # v[0-9.]+", name) for name in used)
+    assert ("Not tried on this runner" in text) is (sdk == "2.33")
+
+
+def test_the_scripts_are_python_of_any_age(for_arm: Path) -> None:
+    """Nothing newer than what the wheels' Python has: 3.8 for the oldest ones."""
+    for name in ("compile.py", "run.py"):
+        ast.parse((for_arm / "scripts" / name).read_text("utf-8"), feature_version=(3, 8))
+
+
+def test_here_its_script_says_where_it_runs(for_arm: Path, tmp_path: Path) -> None:
+    place = shutil.copytree(for_arm, tmp_path / "copy")
+    done = subprocess.run(
+        [sys.executable, "scripts/compile.py"], cwd=place, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 5 and "Windows on ARM" in done.stderr
+    report = json.loads((place / "artifacts/compile_report.json").read_text("utf-8"))
+    assert (report["state"], report["wheel"], report["files"]) == ("absent", "1.22.0", {})
+
+
+def test_the_script_runs_the_context_on_a_device(
+    for_arm: Path, device: dict[str, str], run_script: Callable[..., Any], tmp_path: Path
+) -> None:
+    """A stand-in for the device: the libraries of the SDK, and ``qnn-net-run`` with the binary that came back."""
+    place = shutil.copytree(for_arm, tmp_path / "copy")
+    inputs = tmp_path / "given"
+    inputs.mkdir()
+    (inputs / "list.txt").write_text("images:=a.raw orig_target_sizes:=b.raw\n")
+    for name in "ab":
+        (inputs / f"{name}.raw").write_bytes(bytes(4))
+    done = run_script(place / "scripts/run_on_device.sh", str(inputs / "list.txt"), **device)
+    assert done.returncode == 5 and "artifacts/model_ctx_qnn.bin is not built" in done.stderr
+
+
+def test_here_the_binary_of_the_newest_release_is_compiled_typed_and_judged(aimet: Path, tmp_path: Path) -> None:
+    made = package(aimet, tmp_path / "p", "cnn/w8a16.v2.0.0", sdk="2.51.0", route=ROUTE)
+    assert made.package is not None and made.executed == ("compile", "emulate")
+    report = deploykit.verify(made.package)
+    checks = {check.id: check for check in report.checks}
+    assert report.ok and not report.mismatches and report.intended
+    assert "soc_model 57" in checks["context-loads"].detail and checks["context-loads"].ok
+    assert "one graph" in checks["context-whole"].detail and checks["context-whole"].ok
+
+
+def test_a_binary_that_the_runtime_does_not_load_fails_verification(aimet: Path, tmp_path: Path) -> None:
+    made = package(aimet, tmp_path / "p", "cnn/w8a16.v2.0.0", sdk="2.51.0", route=ROUTE)
+    assert made.package is not None
+    path = made.package / "manifest.json"
+    manifest = json.loads(path.read_text("utf-8"))
+    manifest["sdk"]["version"] = "2.44"
+    path.write_text(json.dumps(manifest), "utf-8")
+    failed = {check.id: check.detail for check in deploykit.verify(made.package).checks if not check.ok}
+    assert set(failed) == {"context-loads"} and "is newer than the runtime" in failed["context-loads"]
+
+
+@pytest.mark.heavy
+def test_2_36_1_compiles_the_detector_with_its_float16_tensors(aimet: Path, tmp_path: Path) -> None:
+    spec = host_toolchain("2.36.1")
+    assert spec is not None
+    if any(need.find() is None for need in spec.needs) or environment_of(spec).state(with_size=False).state != "ready":
+        pytest.skip("the toolchain htp-2.36.1 is not installed")
+    made = package(aimet, tmp_path / "p", sdk="2.36.1", route=ROUTE)
+    assert made.package is not None and made.executed == ("compile", "emulate")
+    assert str(made.status.right.state) == "yes"
+    report = deploykit.verify(made.package)
+    checks = {check.id: check for check in report.checks}
+    assert report.ok and not report.mismatches
+    assert "soc_model 57, QNN API 2.27.0" in checks["context-loads"].detail
+    # The same by its own script, without deploykit.
+    place = shutil.copytree(made.package, tmp_path / "copy")
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run([sys.executable, "scripts/compile.py"], cwd=place, env=environment, check=False)
+    told = json.loads((place / "artifacts/compile_report.json").read_text("utf-8"))
+    assert done.returncode == 0 and told["state"] == "compiled" and "float16" in told["types"].values()
+
+
+DLC_ROUTE = "provider-dlc"
+
+
+@pytest.mark.parametrize(("sdk", "offered"), [("2.33", False), ("2.42", False), ("2.47", True), ("2.51", True)])
+def test_a_dlc_is_only_offered_and_only_where_it_can_be_written_here(aimet: Path, sdk: str, offered: bool) -> None:
+    made = plan(aimet, "cnn/w8a16.v2.0.0", sdk=sdk)
+    rows = {row["id"]: row for row in made.to_json()["alternatives"]}
+    assert made.route is not None and made.route.id != DLC_ROUTE
+    assert (DLC_ROUTE in rows) is offered
+    if not offered:
+        with pytest.raises(UsageError, match="not possible here"):
+            plan(aimet, "cnn/w8a16.v2.0.0", sdk=sdk, route=DLC_ROUTE)
+
+
+@pytest.fixture(scope="module")
+def with_dlc(aimet: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = package(aimet, tmp_path_factory.mktemp("dlc") / "p", "cnn/w8a16.v2.0.0", sdk="2.51.0", route=DLC_ROUTE)
+    assert made.package is not None and made.executed == ("compile", "emulate")
+    return made.package
+
+
+def test_the_dlc_is_written_compared_and_left_to_the_sdks_generator(with_dlc: Path) -> None:
+    manifest = json.loads((with_dlc / "manifest.json").read_text("utf-8"))
+    steps = {step["id"]: step for step in manifest["steps"]}
+    argv = steps["context-binary"]["argv"]
+    assert argv[argv.index("--dlc_path") + 1] == "artifacts/model.dlc" in steps["compile"]["outputs"]
+    assert manifest["generated"] == ["context-binary", "net-run"]
+    inner = json.loads((with_dlc / "config/htp_prepare.json").read_text("utf-8"))
+    assert inner["devices"][0]["soc_model"] == 57 and "graphs" not in inner
+    report = deploykit.verify(with_dlc)
+    assert report.ok
+    assert any(check.id == "dlc-types" and "0 differ" in check.detail for check in report.checks)
+
+
+def test_a_setting_of_a_graph_without_a_name_is_refused(aimet: Path) -> None:
+    with pytest.raises(UsageError, match="no name before the DLC is written"):
+        plan(aimet, "cnn/w8a16.v2.0.0", sdk="2.51.0", route=DLC_ROUTE, options={"graphs[].O": "3"})
+
+
+def test_its_script_has_the_sdk_compile_the_dlc(
+    with_dlc: Path, make_sdk: Callable[..., Path], run_script: Callable[..., Any], tmp_path: Path
+) -> None:
+    place = shutil.copytree(with_dlc, tmp_path / "copy")
+    done = run_script(place / "scripts/build.sh", QAIRT_SDK_ROOT=str(make_sdk("2.51.0.260929", "2.51.0")))
+    assert done.returncode == 0, done.stderr
+    assert (place / "artifacts/model_ctx.bin").is_file()
+    log = (place / "logs/context-binary.log").read_text("utf-8")
+    assert "--model libQnnModelDlc.so --dlc_path artifacts/model.dlc" in log

@@ -1,0 +1,67 @@
+"""AIMET's job as data: configuration of the chip, encodings that the SDK reads, options that exclude each other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploykit.contract.backend import Request
+from deploykit.contract.options import check_options
+from deploykit.contract.quantizers import QuantizerAsked
+from deploykit.deciding.reading import resolve_target
+from deploykit.errors import UsageError
+from deploykit_qualcomm.aimet import AIMET, configuration, encodings_version
+
+
+def asked(precision: str = "w8a16", target: str = "sm8650", sdk: str | None = None, **options: Any) -> QuantizerAsked:
+    _, resolved = resolve_target(Request(model=Path("m.onnx"), target=target, sdk=sdk))
+    return QuantizerAsked(precision=precision, target=resolved, options=check_options(AIMET.options(), options))
+
+
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [("sm8350", "htp_v68"), ("sm8450", "htp_v69"), ("sm8550", "htp_v73"), ("sm8650", "htp_v75"), ("sm8750", "htp_v79")],
+)
+def test_the_configuration_is_that_of_the_chip(target: str, name: str) -> None:
+    assert configuration(asked(target=target).target) == name
+    assert AIMET.plan(asked(target=target)).settings["configuration"] == name
+
+
+def test_a_chip_without_an_architecture_that_is_simulated_has_no_such_quantizer() -> None:
+    backend, target = resolve_target(Request(model=Path("m.onnx"), target="aic100"))
+    assert configuration(target) == ""
+    assert backend.quantizers(target) == ()  # type: ignore[attr-defined]
+
+
+def test_the_widths_become_types() -> None:
+    settings = AIMET.plan(asked("w4a16", lpbq=True, block_size=32)).settings
+    assert (settings["param_type"], settings["activation_type"]) == ("int4", "int16")
+    assert settings["lpbq"]["block_size"] == 32
+    assert (settings["adaround"], settings["seq_mse"], settings["percentile"]) == (None, None, None)
+    assert AIMET.plan(asked(scheme="percentile", percentile=99.0)).settings["percentile"] == 99.0
+
+
+def test_encodings_are_written_in_a_form_that_a_converter_reads() -> None:
+    """What no table is sure of is not chosen, and a form that cannot say blocks is not chosen for blocks."""
+    old = asked(sdk="2.33").target
+    assert old.sdk is not None
+    version = encodings_version(old)
+    statuses = {old.sdk.status(f"encodings-{version}", tool=tool) for tool in ("qairt-converter", "qnn-onnx-converter")}
+    assert "supported" in statuses
+    assert encodings_version(old, lpbq=True) != "0.6.1"
+    assert AIMET.plan(asked(encoding_version="2.0.0")).settings["encoding_version"] == "2.0.0"
+
+
+@pytest.mark.parametrize(
+    ("precision", "options", "what"),
+    [
+        ("w8a16", {"lpbq": True}, "LPBQ holds 4-bit weights"),
+        ("w8a8", {"adaround": True, "seq_mse": True}, "both choose"),
+    ],
+)
+def test_options_that_exclude_each_other_are_refused(precision: str, options: dict[str, Any], what: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        AIMET.plan(asked(precision, **options))
+    assert what in refused.value.why

@@ -1,0 +1,107 @@
+"""Detectors that decode boxes inside, quantized with real Quark: their ends stay in float without being named."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from deploykit.cli import cli
+from deploykit.cli.frame import run as command
+from deploykit.contract.backend import Request
+from deploykit.contract.status import Right
+from deploykit.deciding.pipeline import Packaged, make_package, verify
+from deploykit.findings import Severity
+from deploykit.numerics.sessions import Session
+from sample_models.finished_detectors import DETECTORS, count_kept, scenes
+
+pytestmark = [pytest.mark.heavy, pytest.mark.xdist_group("quark")]
+
+Make = Callable[..., Packaged]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quark() -> None:
+    """The Quark that belongs to the newest Vitis AI."""
+    assert command(cli, ["toolchain", "install", "quark==0.12.post1"]) == 0
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    data = tmp_path / "scenes"
+    data.mkdir()
+    for index, feed in enumerate(scenes(32)):
+        np.save(data / f"{index:02}.npy", feed["images"])
+
+    def package(name: str, **options: Any) -> Packaged:
+        path = tmp_path / f"{name}.onnx"
+        onnx.save(DETECTORS[name](), path)
+        values: dict[str, Any] = {"calibration": data, "compile": True, "precision": "vint8"} | options
+        return make_package(Request(model=path, target="vek385", **values), tmp_path / f"out_{name}")
+
+    return package
+
+
+def kept(name: str, packaged: Packaged) -> tuple[int, int]:
+    """Detections of the float model that the packaged one has, run in ONNX Runtime on other scenes."""
+    assert packaged.package is not None
+    (model,) = (packaged.package / "artifacts").glob("*.onnx")
+    fresh = scenes(32, seed=1)
+    sides = [Session(made) for made in (DETECTORS[name](), onnx.load(model))]
+    return count_kept(*([side.run(feed) for feed in fresh] for side in sides))
+
+
+def findings(packaged: Packaged) -> Mapping[str, Any]:
+    return {finding.code: finding for finding in packaged.findings}
+
+
+@pytest.mark.parametrize("name", ["yolo", "ssd"])
+def test_an_end_that_integers_destroy_stays_in_float(make: Make, name: str) -> None:
+    packaged = make(name)
+    found, every = kept(name, packaged)
+    assert every > 200
+    assert found >= 0.9 * every, f"{found} of {every}"
+    assert packaged.exit_status == 0
+    assert packaged.status.right.state is Right.YES
+    told = findings(packaged)
+    assert told["DK601"].handled is not None, "what integers made of it stays said"
+    assert "stay in float" in told["VAI280"].message
+    assert {"VAI206", "VAI281"}.isdisjoint(told)
+    assert packaged.package is not None
+    recipe = json.loads((packaged.package / "config/quantize.json").read_text())
+    assert set(told["VAI280"].evidence["nodes"]) <= set(recipe["attributes"]["nodes_to_exclude"])
+    assert verify(packaged.package).ok
+
+
+def test_told_to_leave_nothing_out_it_keeps_nothing(make: Make) -> None:
+    packaged = make("yolo", adapter_options={"exclude_nothing": True})
+    found, every = kept("yolo", packaged)
+    assert found == 0 < every
+    assert packaged.exit_status == 1
+    assert packaged.status.right.state is Right.NO
+    assert findings(packaged)["DK601"].severity is Severity.ERROR
+    assert "VAI280" not in findings(packaged)
+
+
+def test_an_end_that_survives_integers_is_quantized_with_the_rest(make: Make) -> None:
+    """Boxes and scores of this one leave by doors of their own: nothing is wrong, and nothing is tried."""
+    packaged = make("detr")
+    found, every = kept("detr", packaged)
+    assert found >= 0.9 * every > 180, f"{found} of {every}"
+    assert packaged.status.right.state is Right.YES
+    assert {"VAI280", "VAI281"}.isdisjoint(findings(packaged))
+    assert packaged.plan.route is not None
+    assert packaged.plan.route.id == "quark-vint8"
+
+
+def test_mixed_without_a_word_about_what_stays_in_float_finds_it(make: Make) -> None:
+    packaged = make("yolo", precision="mixed")
+    found, every = kept("yolo", packaged)
+    assert found >= 0.9 * every, f"{found} of {every}"
+    assert "VAI282" in findings(packaged)
+    assert packaged.exit_status == 0
