@@ -36,6 +36,8 @@ __all__ = ["Draft", "Source", "prepare", "prepared_model", "wheel_for", "whole_m
 
 Source = Literal["encodings", "qdq", "float"]
 _INTEGER = ("w8a8", "w8a16", "w4a8", "w4a16", "w16a16")
+_STEPS = {"centred-softmax": "softmax-rounding"}
+"""The step of the preparation that writes a form, by what a wheel's row calls the form that it does not take."""
 _MOST_BYTES = 1_800_000_000
 
 
@@ -163,8 +165,9 @@ def _float16_plan(situation: Situation, source: Source) -> Float16Plan:
 def prepared_model(situation: Situation, kept: Kept, wheel: Wheel | None = None) -> ProviderModel:
     """The model prepared for a wheel, None is the newest; made once for the same model, encodings and abilities."""
     wheel = wheel or wheel_for(None)
-    request, int16, lacks = situation.request, _int16(wheel, situation.target.device), forms_of(wheel).lacks
+    request, int16, forms = situation.request, _int16(wheel, situation.target.device), forms_of(wheel)
     lpbq = bool(request.adapter_options.get("lpbq"))
+    without = (*request.no_rewrite, *(step for form, step in _STEPS.items() if form in forms.refuses))
 
     def make() -> ProviderModel:
         from deploykit_ort_qnn.provider_model import provider_model
@@ -173,14 +176,14 @@ def prepared_model(situation: Situation, kept: Kept, wheel: Wheel | None = None)
             whole_model(situation),
             situation.encodings,
             int16_matmul=int16,
-            without=request.no_rewrite,
+            without=without,
             lpbq=lpbq,
             observer=lambda model: _evidence(model, situation, kept),
-            lacks=lacks,
+            lacks=forms.lacks,
         )
 
     given = (Same(situation.model.proto), Same(situation.encodings))
-    key = ("provider model", *given, int16, lpbq, request.no_rewrite, lacks)
+    key = ("provider model", *given, int16, lpbq, without, forms.lacks)
     return kept.once(key, make)
 
 

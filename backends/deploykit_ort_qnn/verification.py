@@ -48,9 +48,7 @@ def verify(package: Path, manifest: Mapping[str, Any]) -> Verification:
         intended = {name: scope.intended[name] for name in actual}
         wrong = [name for name, kind in actual.items() if kind != intended[name]]
         findings += PRECISION_RULES.run(scope)
-        untold = (
-            "" if scope.schematics else "; which float the compiler chose is not known, this provider does not tell"
-        )
+        untold = "" if scope.schematics else "; this provider does not tell which float was chosen"
         detail = f"{len(actual)} tensors compared, {len(wrong)} differ{untold}"
         checks.append(Check(id="compiled-types", ok=True, detail=detail))
     findings += _numbers(package, checks)

@@ -211,7 +211,8 @@ class Wheel:
     provider asks this backend, where that was seen to work. ``onnxruntime`` are the versions a plugin was tried with,
     ``onnxruntime_api`` the number of the C API of a wheel that brings its own, and ``reads`` what that one reads.
     ``refuses`` are forms that are written for other releases and that this provider does not take or changes without a
-    word, ``lacks`` operators and forms that it does not have.
+    word, ``lacks`` operators and forms that it does not have, ``absent`` ONNX operators that it does not
+    know.
     """
 
     version: str
@@ -225,13 +226,16 @@ class Wheel:
     loadable: bool = True
     asked_by: str = ""
     onnxruntime_api: int = 0
-    refuses: tuple[Literal["symmetric-int16", "block-weights", "per-block", "float16-of-float"], ...] = ()
+    refuses: tuple[
+        Literal["symmetric-int16", "block-weights", "per-block", "centred-softmax", "float16-of-float"], ...
+    ] = ()
     lacks: tuple[
         Literal[
             "allowzero",
             "asymmetric-operand",
             "bool-gather",
             "channel-bias",
+            "gather-before-concat",
             "hardsigmoid-range",
             "isnan",
             "mod",
@@ -240,6 +244,7 @@ class Wheel:
         ],
         ...,
     ] = ()
+    absent: tuple[str, ...] = ()
     reads: WheelReads | None = None
     onnxruntime: tuple[WheelPair, ...] = ()
     host: tuple[WheelHost, ...] = ()

@@ -16,6 +16,7 @@ _GONE = ("absent", "dead", "superseded")
 def compat_rows() -> Iterator[CompatRow]:
     """All rows, table by table."""
     yield from _quark_options()
+    yield from _metrics()
     yield from _presets()
     yield from _quark_releases()
     yield from _fp16_ways()
@@ -73,6 +74,11 @@ def _quark_options() -> Iterator[CompatRow]:
             status=option.status,
             words=(*option.values, *option.words),
         )
+
+
+def _metrics() -> Iterator[CompatRow]:
+    for metric in tables.metrics():
+        yield _row(f"metric {metric.name}", metric, tool="quark", note=metric.effect, words=metric.words)
 
 
 def _presets() -> Iterator[CompatRow]:

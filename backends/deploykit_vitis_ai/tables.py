@@ -22,6 +22,7 @@ __all__ = [
     "Constraint",
     "EnvVar",
     "Fp16Way",
+    "Metric",
     "Mix",
     "Pass",
     "PrecisionRow",
@@ -38,6 +39,7 @@ __all__ = [
     "driver_bounds",
     "env_vars",
     "fp16_ways",
+    "metrics",
     "mixes",
     "passes",
     "precisions",
@@ -81,6 +83,15 @@ class QuarkOption(Sourced):
     vint8_preset: Mapping[str, str] = field(default_factory=dict)
     status: str = ""
     renamed_to: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric(Sourced):
+    """One number that Quark's evaluation prints, with the spellings that find it."""
+
+    name: str
+    words: tuple[str, ...]
+    effect: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,6 +264,12 @@ def read_rows(kind: type[R], file: str, key: str) -> tuple[R, ...]:
 def quark_options() -> tuple[QuarkOption, ...]:
     """The allow-list of Quark's options, names that Quark ignores included (their ``status`` says so)."""
     return read_rows(QuarkOption, "quark/options.toml", "option")
+
+
+@cache
+def metrics() -> tuple[Metric, ...]:
+    """What Quark's evaluation prints."""
+    return read_rows(Metric, "quark/metrics.toml", "metric")
 
 
 @cache

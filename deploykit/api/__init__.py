@@ -10,7 +10,7 @@ from os import PathLike
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias
 
-from deploykit.api.measures import advise, ladder, lpbq, mix, sensitivity
+from deploykit.api.measures import advise, evaluate, ladder, locate, lpbq, mix, sensitivity, simulate
 from deploykit.contract.options import ConfigKeys, OptionGiven
 from deploykit.contract.requests import make_request
 
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from deploykit.deciding.quantizing.command import Quantization
     from deploykit.diagnosis import Diagnosis
     from deploykit.findings import Finding
-    from deploykit.numerics.evaluation import Evaluation
-    from deploykit.numerics.locating import Located
-    from deploykit.numerics.simulation import Simulation
     from deploykit.packages.building import BuildReport
     from deploykit.packages.verifying import VerifyReport
     from deploykit.queries.capability_answers import Answer
@@ -68,6 +65,7 @@ def package(
     precision: str | None = None,
     calibration: AnyPath | None = None,
     quantizer: str | None = None,
+    goal: str | None = None,
     inputs: str | Iterable[str] = (),
     mixed: Mixed = "auto",
     rewrite: str | Iterable[str] = (),
@@ -101,6 +99,7 @@ def package(
         precision=precision,
         calibration=calibration,
         quantizer=quantizer,
+        goal=goal,
         inputs=inputs,
         mixed=mixed,
         rewrite=rewrite,
@@ -124,6 +123,7 @@ def plan(
     precision: str | None = None,
     calibration: AnyPath | None = None,
     quantizer: str | None = None,
+    goal: str | None = None,
     inputs: str | Iterable[str] = (),
     mixed: Mixed = "auto",
     rewrite: str | Iterable[str] = (),
@@ -149,6 +149,7 @@ def plan(
         precision=precision,
         calibration=calibration,
         quantizer=quantizer,
+        goal=goal,
         inputs=inputs,
         mixed=mixed,
         rewrite=rewrite,
@@ -172,6 +173,7 @@ def check(
     precision: str | None = None,
     calibration: AnyPath | None = None,
     quantizer: str | None = None,
+    goal: str | None = None,
     inputs: str | Iterable[str] = (),
     mixed: Mixed = "auto",
     rewrite: str | Iterable[str] = (),
@@ -196,6 +198,7 @@ def check(
         precision=precision,
         calibration=calibration,
         quantizer=quantizer,
+        goal=goal,
         inputs=inputs,
         mixed=mixed,
         rewrite=rewrite,
@@ -216,6 +219,7 @@ def quantize(
     out: AnyPath,
     precision: str | None = None,
     quantizer: str | None = None,
+    goal: str | None = None,
     sdk: str | None = None,
     backend: str | None = None,
     options: ConfigKeys = (),
@@ -239,6 +243,7 @@ def quantize(
         precision=precision,
         calibration=calibration,
         quantizer=quantizer,
+        goal=goal,
         options=options,
     )
     return run(request, Path(out), force=force, timeout=time_limit, progress=progress)
@@ -296,97 +301,6 @@ def doctor() -> tuple[CheckLine, ...]:
     from deploykit.queries.machine import examine
 
     return examine(load_backends())
-
-
-def evaluate(
-    baseline: AnyPath,
-    candidate: AnyPath,
-    *,
-    data: AnyPath | None = None,
-    model: AnyPath | None = None,
-    target: str = "TARGET",
-    min_cosine: float | None = None,
-    min_psnr: float | None = None,
-    min_sqnr: float | None = None,
-    max_error: float | None = None,
-    max_box_error: float | None = None,
-    min_agreement: float | None = None,
-) -> Evaluation:
-    """How close two sets of outputs are, or two models on ``data``.
-
-    ``model`` is the float model, which dead channels are traced back to and which says what the outputs are; ``target``
-    completes the command that is then proposed. The thresholds are in dB but for the cosine, the errors (those of boxes
-    in pixels) and the agreement.
-    """
-    from deploykit.numerics.evaluation import evaluate as judge
-    from deploykit.numerics.rules import Thresholds
-
-    asked = Thresholds(
-        min_cosine=min_cosine,
-        min_psnr=min_psnr,
-        min_sqnr=min_sqnr,
-        max_error=max_error,
-        max_box_error=max_box_error,
-        min_agreement=min_agreement,
-    )
-    return judge(Path(baseline), Path(candidate), data=_path(data), model=_path(model), target=target, thresholds=asked)
-
-
-def simulate(
-    model: AnyPath,
-    encodings: AnyPath,
-    *,
-    data: AnyPath | None = None,
-    samples: int | None = None,
-    seed: int = 0,
-    float_tensors: AnyPath | None = None,
-    min_sqnr: float | None = None,
-    max_box_error: float | None = None,
-    min_cosine: float | None = None,
-    min_agreement: float | None = None,
-) -> Simulation:
-    """Quantized inference as the encodings define it, against float, on ``data`` or on inputs that are made.
-
-    The thresholds replace the limits of the verdict: dB, pixels, ratios.
-    """
-    from deploykit.numerics.simulation import simulate_files
-    from deploykit.numerics.thresholds import Thresholds
-
-    return simulate_files(
-        Path(model),
-        Path(encodings),
-        data=_path(data),
-        samples=samples,
-        seed=seed,
-        float_tensors=_path(float_tensors),
-        thresholds=Thresholds(
-            min_sqnr=min_sqnr, max_box_error=max_box_error, min_cosine=min_cosine, min_agreement=min_agreement
-        ),
-    )
-
-
-def locate(
-    model: AnyPath,
-    candidate: AnyPath | None = None,
-    *,
-    encodings: AnyPath | None = None,
-    data: AnyPath | None = None,
-    samples: int | None = None,
-    seed: int = 0,
-    threshold_db: float = 20.0,
-) -> Located:
-    """The first operator at which a model and another, or its own simulation (``encodings``), diverge."""
-    from deploykit.numerics.probes import locate_files
-
-    return locate_files(
-        Path(model),
-        _path(candidate),
-        encodings=_path(encodings),
-        data=_path(data),
-        samples=samples,
-        seed=seed,
-        threshold_db=threshold_db,
-    )
 
 
 def _path(given: AnyPath | None) -> Path | None:

@@ -1,4 +1,4 @@
-"""The part of the Python API that says where precision goes: sensitivity, and conclusions from accuracies.
+"""The part of the Python API that measures: what quantization costs, where, and what follows from it.
 
 It turns arguments into a call of the stage that does it; heavy modules are loaded on the call.
 """
@@ -13,14 +13,108 @@ from typing import TYPE_CHECKING, TypeAlias
 if TYPE_CHECKING:
     from deploykit.deciding.mixing_layers import Mixed
     from deploykit.deciding.simulated_ladder import SimulatedLadder
+    from deploykit.numerics.evaluation import Evaluation
+    from deploykit.numerics.locating import Located
     from deploykit.numerics.sensitivity import Sensitivity
+    from deploykit.numerics.simulation import Simulation
     from deploykit.quantization.lpbq_files import LpbqReport
     from deploykit.queries.precision_advice import Advice
 
-__all__ = ["advise", "ladder", "lpbq", "mix", "sensitivity"]
+__all__ = ["advise", "evaluate", "ladder", "locate", "lpbq", "mix", "sensitivity", "simulate"]
 
 AnyPath: TypeAlias = str | PathLike[str]
 Progress: TypeAlias = Callable[[str], None]
+
+
+def evaluate(
+    baseline: AnyPath,
+    candidate: AnyPath,
+    *,
+    data: AnyPath | None = None,
+    model: AnyPath | None = None,
+    target: str = "TARGET",
+    min_cosine: float | None = None,
+    min_psnr: float | None = None,
+    min_sqnr: float | None = None,
+    max_error: float | None = None,
+    max_box_error: float | None = None,
+    min_agreement: float | None = None,
+) -> Evaluation:
+    """How close two sets of outputs are, or two models on ``data``.
+
+    ``model`` is the float model, which dead channels are traced back to and which says what the outputs are; ``target``
+    completes the command that is then proposed. The thresholds are in dB but for the cosine, the errors (those of boxes
+    in pixels) and the agreement.
+    """
+    from deploykit.numerics.evaluation import evaluate as judge
+    from deploykit.numerics.rules import Thresholds
+
+    asked = Thresholds(
+        min_cosine=min_cosine,
+        min_psnr=min_psnr,
+        min_sqnr=min_sqnr,
+        max_error=max_error,
+        max_box_error=max_box_error,
+        min_agreement=min_agreement,
+    )
+    return judge(Path(baseline), Path(candidate), data=_path(data), model=_path(model), target=target, thresholds=asked)
+
+
+def simulate(
+    model: AnyPath,
+    encodings: AnyPath,
+    *,
+    data: AnyPath | None = None,
+    samples: int | None = None,
+    seed: int = 0,
+    float_tensors: AnyPath | None = None,
+    min_sqnr: float | None = None,
+    max_box_error: float | None = None,
+    min_cosine: float | None = None,
+    min_agreement: float | None = None,
+) -> Simulation:
+    """Quantized inference as the encodings define it, against float, on ``data`` or on inputs that are made.
+
+    The thresholds replace the limits of the verdict: dB, pixels, ratios.
+    """
+    from deploykit.numerics.simulation import simulate_files
+    from deploykit.numerics.thresholds import Thresholds
+
+    return simulate_files(
+        Path(model),
+        Path(encodings),
+        data=_path(data),
+        samples=samples,
+        seed=seed,
+        float_tensors=_path(float_tensors),
+        thresholds=Thresholds(
+            min_sqnr=min_sqnr, max_box_error=max_box_error, min_cosine=min_cosine, min_agreement=min_agreement
+        ),
+    )
+
+
+def locate(
+    model: AnyPath,
+    candidate: AnyPath | None = None,
+    *,
+    encodings: AnyPath | None = None,
+    data: AnyPath | None = None,
+    samples: int | None = None,
+    seed: int = 0,
+    threshold_db: float = 20.0,
+) -> Located:
+    """The first operator at which a model and another, or its own simulation (``encodings``), diverge."""
+    from deploykit.numerics.probes import locate_files
+
+    return locate_files(
+        Path(model),
+        _path(candidate),
+        encodings=_path(encodings),
+        data=_path(data),
+        samples=samples,
+        seed=seed,
+        threshold_db=threshold_db,
+    )
 
 
 def sensitivity(

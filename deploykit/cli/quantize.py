@@ -24,7 +24,10 @@ _PATH = click.Path(path_type=Path)
 @click.argument("model", type=_PATH)
 @click.option("--target", required=True, envvar="DEPLOYKIT_TARGET", metavar="DEVICE", help="Device id, chip or name.")
 @click.option("--calibration", required=True, type=_PATH, metavar="DIR|FILE", help="Samples .npz, .npy, or images.")
-@click.option("--precision", metavar="NAME", help="w8a16, w8a8, w4a16, vint8, bf16 … Default: the quantizer's first.")
+@click.option(
+    "--precision", metavar="NAME", help="w8a16, w8a8, w4a16, vint8, bf16 … or auto. Default: the quantizer's first."
+)
+@click.option("--goal", metavar="GOAL", help="What --precision auto must reach, like sqnr>=30 (the default).")
 @click.option("--with", "quantizer", metavar="ID", help="aimet, ort … Default: the best that is installed.")
 @click.option("--sdk", metavar="VERSION", help="Series (2.33) or build. Default: the newest.")
 @click.option("--backend", metavar="ID", help="Default: the device's first.")

@@ -69,6 +69,7 @@ class Request:
     precision: str | None = None
     calibration: Path | None = None
     quantizer: str | None = None
+    goal: str | None = None
     """Who makes the encodings of a float model; "none" leaves it to the target's own tools."""
     mixed: str = "auto"
     rewrite: tuple[str, ...] = ()

@@ -33,7 +33,7 @@ CORE_OPTIONS = (
     OptionSpec(name="encodings", kind="path", metavar="FILE", help="AIMET encodings 0.6.1, 1.0.0 or 2.0.0."),
     OptionSpec(name="float_tensors", kind="path", metavar="FILE", help="Names meant to be float16 (2.0.0 cannot say)."),
     OptionSpec(
-        name="precision", kind="text", metavar="NAME", help="fp32, fp16, bf16, w8a8, w8a16, w4a16, vint8, mixed …"
+        name="precision", kind="text", metavar="NAME", help="fp32, fp16, bf16, w8a8, w8a16, w4a16, vint8, mixed, auto …"
     ),
     OptionSpec(name="calibration", kind="path", metavar="DIR|FILE", help="Calibration data: .npz, .npy, a folder."),
     OptionSpec(
@@ -42,6 +42,9 @@ CORE_OPTIONS = (
         kind="text",
         metavar="ID",
         help="Who quantizes a float model: aimet, ort …; none: the target's own tools. Default: the best installed.",
+    ),
+    OptionSpec(
+        name="goal", kind="text", metavar="GOAL", help="What --precision auto must reach, like sqnr>=30 (the default)."
     ),
     OptionSpec(
         name="inputs",

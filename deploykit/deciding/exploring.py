@@ -116,12 +116,18 @@ def _builders(ground: Ground, reference: Verdict | None, built: list[Prepared]) 
     ways: dict[str, _Build] = {
         "as-is": lambda: as_is(ground, reference),
         "rewrite": lambda: rewritten(ground, "rewrite", ground.first, 1, None),
-        WIDER_END: lambda: wider_end(ground, built[0]) if built and built[0].way.kind == "integer" else None,
+        WIDER_END: lambda: _wider_end(ground, built),
         "segments": lambda: in_segments(ground),
         "fallback": lambda: fallback(ground),
         "direct": lambda: direct(ground, next((item for item in built if item.way.id == "fallback"), None)),
     }
     return ways | {identity: _further(ground, identity, names, how, built) for identity, names, how in _FURTHER}
+
+
+def _wider_end(ground: Ground, built: list[Prepared]) -> Prepared | None:
+    """On top of the last integer way."""
+    base = next((item for item in reversed(built) if item.way.kind == "integer"), None)
+    return None if base is None else wider_end(ground, base)
 
 
 def _further(ground: Ground, identity: str, names: tuple[str, ...], intrusion: int, built: list[Prepared]) -> _Build:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from pathlib import Path
 
 import pytest
 
 from deploykit.contract.backend import Request
+from deploykit.contract.status import Compiled, Right
 from deploykit.deciding.pipeline import make_package, verify
 from deploykit.errors import UsageError
 from deploykit.system import environment_of, install
@@ -18,6 +20,7 @@ from deploykit_qualcomm.hosted import ask_runner
 from deploykit_qualcomm.hosts import host_toolchain
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
+ZOO = AIMET.with_name("zoo")
 TAKEN = {
     "cnn/w8a16": 60.0,
     "cnn/w8a8": 35.0,
@@ -34,9 +37,9 @@ REFUSED = {"mlp/w4a8": "ORT110", "detr/fp16": "ORT111"}
 
 def request(name: str, **more: object) -> Request:
     folder = AIMET / name.split("/")[0]
-    encodings = AIMET / f"{name}.v2.0.0.encodings"
-    values: dict[str, object] = {"target": "sm8650", "backend": "ort-qnn", "sdk": "2.36", **more}
-    return Request(model=folder / "model.onnx", encodings=encodings, **values)  # type: ignore[arg-type]
+    values: dict[str, object] = {"encodings": AIMET / f"{name}.v2.0.0.encodings"}
+    values |= {"target": "sm8650", "backend": "ort-qnn", "sdk": "2.36", **more}
+    return Request(model=folder / "model.onnx", **values)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -121,6 +124,42 @@ def test_it_compiles_emulates_and_judges(host: ToolchainHost, tmp_path: Path, na
     assert types["asked"] and types["asked"][0]["tensors"]
     assert "ORT143" in {finding.code for finding in packaged.findings}
     assert verify(tmp_path / "p").ok
+
+
+@pytest.mark.heavy
+def test_a_detector_is_taken_wholly_and_is_right(host: ToolchainHost, tmp_path: Path) -> None:
+    """RT-DETRv2 with all its operators; forms without which 2.36.1 refuses it, or makes code that dies, are in."""
+    with zipfile.ZipFile(ZOO / "rt_detr_v2.zip") as archive:
+        archive.extractall(tmp_path)
+    (model,) = tmp_path.rglob("model.onnx")
+    asked = Request(
+        model=model,
+        encodings=model.with_name("w8a16.v1.0.0.encodings"),
+        calibration=model.with_name("calibration.npz"),
+        target="sm8650",
+        backend="ort-qnn",
+        sdk="2.36",
+    )
+    packaged = make_package(asked, tmp_path / "p")
+    assert packaged.exit_status == 0, [finding.message for finding in packaged.findings if finding.blocks]
+    assert packaged.status.compiled.state is Compiled.YES
+    assert packaged.status.right.state is Right.YES, packaged.status.right
+    assert "QNN001" not in {finding.code for finding in packaged.findings}
+    record = json.loads((tmp_path / "p/manifest.json").read_text("utf-8"))["record"]
+    assert record["compile"]["qairt"] == "2.36.1" and record["compile"]["nodes_on_cpu"] == 0
+    steps = json.loads((tmp_path / "p/config/intended_types.json").read_text("utf-8"))["steps"]
+    assert {"without-mod", "without-sigmoid-before-linear"} <= {step["id"] for step in steps}
+    assert verify(tmp_path / "p").ok
+
+
+@pytest.mark.heavy
+def test_floats_whose_width_nobody_tells_are_no_mismatch(host: ToolchainHost, tmp_path: Path) -> None:
+    """Encodings 1.0.0 name float16 tensors; this provider writes no schematic that would tell what became of them."""
+    encodings = AIMET / "detr/w8a16-fp16mix-explicit.v1.0.0.encodings"
+    packaged = make_package(request("detr/w8a16", encodings=encodings), tmp_path / "p")
+    assert packaged.exit_status == 0
+    judged = verify(tmp_path / "p")
+    assert judged.ok and any("does not tell which float" in check.detail for check in judged.checks)
 
 
 @pytest.mark.heavy

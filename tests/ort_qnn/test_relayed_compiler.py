@@ -23,7 +23,7 @@ from deploykit_qualcomm.records import RECORD
 from deploykit_qualcomm.replaying import Replayed, replay, replay_request
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
-TAKEN = {"cnn/w8a16": 60.0, "mlp/w8a16": 60.0, "detr/w8a16": 60.0}
+TAKEN = {"cnn/w8a16": 60.0, "mlp/w8a16": 60.0, "vit/w8a16": 40.0}
 """Models that 2.22.10 takes wholly, and dB of the first output below which something has changed."""
 
 
@@ -55,6 +55,16 @@ def test_the_plan_names_the_wheel_that_carries_the_release(tmp_path: Path, monke
     hints = {finding.code: finding.hint for finding in packaged.findings}
     assert hints["ORT141"] == "deploykit toolchain install htp-2.22.10 (needs Wine)"
     assert "QNN005" in hints, "no table of that release is there"
+
+
+def test_a_softmax_keeps_the_grid_that_2_22_computes_rightly_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DEPLOYKIT_TOOLCHAINS", str(tmp_path / "none"))
+    for sdk, centred in (("2.22", False), ("2.36", True)):
+        make_package(request("vit/w8a16", sdk=sdk, compile=False), tmp_path / sdk)
+        types = json.loads((tmp_path / sdk / "config/intended_types.json").read_text("utf-8"))
+        assert ("softmax-rounding" in {step["id"] for step in types["steps"]}) == centred
 
 
 def test_layers_with_a_bias_per_channel_become_convs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

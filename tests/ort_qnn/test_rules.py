@@ -259,6 +259,7 @@ CASES: dict[str, tuple[Case, Case]] = {
     "ORT020": (lambda: index_draft(6, 8), lambda: index_draft(48)),
     "ORT031": (lambda: window_draft(9), lambda: window_draft(8)),
     "ORT032": (lambda: pointed_draft(5), lambda: pointed_draft(4)),
+    "ORT150": (lambda: replace(with_operator("GRU"), wheel=OLD_WHEEL), lambda: with_operator("GRU")),
     "ORT160": (lambda: old_draft(float_draft("Tanh", opset=23)), lambda: old_draft(float_draft("Tanh", opset=22))),
     "ORT161": (lambda: old_draft(draft("mlp/model.onnx")), lambda: draft("mlp/model.onnx")),
     "ORT162": (lambda: old_draft(prepared(intended={"t": "float16"})), lambda: prepared(intended={"t": "float16"})),

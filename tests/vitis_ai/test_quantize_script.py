@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
+from enum import Enum
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,10 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from deploykit.errors import InputError
+from deploykit.errors import InputError, UsageError
 from deploykit.numerics.samples import InputSpec
 from deploykit.numerics.samples.stored import samples_of
 from deploykit.packages.rendering import render
+from deploykit_vitis_ai.config_keys import parse_options
 
 
 @pytest.fixture(scope="module")
@@ -102,3 +105,28 @@ def test_nodes_are_sorted_and_nothing_else_changes(script: ModuleType, tmp_path:
     before = (tmp_path / "m.onnx").read_bytes()
     assert script.put_in_order(tmp_path / "m.onnx") is False
     assert (tmp_path / "m.onnx").read_bytes() == before
+
+
+def test_a_calibration_method_becomes_the_member_it_names(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Quark takes a plain text without a word and goes on with its preset's method."""
+
+    class PowerOfTwoMethod(Enum):
+        MinMSE = 1
+
+    stand_in = ModuleType("quark.onnx")
+    stand_in.PowerOfTwoMethod = PowerOfTwoMethod  # type: ignore[attr-defined]
+    parent = ModuleType("quark")
+    parent.onnx = stand_in  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "quark", parent)
+    monkeypatch.setitem(sys.modules, "quark.onnx", stand_in)
+    assert script.calibration_method("PowerOfTwoMethod.MinMSE") is PowerOfTwoMethod.MinMSE
+    assert script.calibration_method("CalibrationMethod.Entropy").name == "Entropy"
+    with pytest.raises(AttributeError):
+        script.calibration_method("NoSuchMethod.MinMSE")
+
+
+def test_the_calibration_method_is_an_option_and_another_name_is_refused() -> None:
+    pair = ("calibrate_method", "PowerOfTwoMethod.NonOverflow")
+    assert parse_options([pair], product="versal_ai_edge_gen2").attributes == dict([pair])
+    with pytest.raises(UsageError, match="not one that Quark has"):
+        parse_options([("calibrate_method", "MinMSE")], product="versal_ai_edge_gen2")

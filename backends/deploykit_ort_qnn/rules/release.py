@@ -1,4 +1,4 @@
-"""Rules about what the provider of one release does not do, before it compiles. Codes ORT019, ORT160 to ORT162."""
+"""Rules about what one release's provider does not do, before it compiles. Codes ORT019, ORT150, ORT160 to ORT162."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from deploykit.encodings.values import Affine, Lpbq
 from deploykit.findings import SubjectKind
 from deploykit.findings.rules import Found, Registry
+from deploykit.graph.nodes import label
 from deploykit.graph.opset import opset_of
 from deploykit_ort_qnn.prepare import Draft
 from deploykit_qualcomm.carriers import forms_of
@@ -108,3 +109,22 @@ def check_float_parts(draft: Draft) -> Iterator[Found]:
             message=message,
             evidence={"tensors": tensors},
         )
+
+
+@RULES.rule(
+    "ORT150",
+    "operator-not-in-release",
+    "error",
+    what="The provider of this release does not have an operator, and nothing that it has is equal here.",
+    why='It leaves such a node to the CPU, so that the model is not compiled wholly ("not supported by QNN EP").',
+    fix="Export it in other operators, take a later release, or allow the CPU.",
+    sources=[_OLD],
+)
+def check_operators_in_release(draft: Draft) -> Iterator[Found]:
+    """Nodes of the prepared model whose type the wheel's row names as absent."""
+    if draft.prepared is None or draft.chosen.allows_cpu:
+        return
+    for node in draft.prepared.model.graph.node:
+        if node.op_type in draft.wheel.absent:
+            message = f"{node.op_type} {label(node)}: onnxruntime-qnn {draft.wheel.version} does not have it"
+            yield Found(kind=SubjectKind.NODE, name=label(node), message=message)

@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deploykit.contract.optional import QuantizesWhilePackaging
+from deploykit.deciding.ladder import Ladder
+from deploykit.deciding.ladder_page import render_ladder
 from deploykit.deciding.pipeline import make_package
+from deploykit.deciding.quantizing.ladder import AUTO, make_best
 from deploykit.deciding.quantizing.making import Made, make_encodings
 from deploykit.deciding.quantizing.report import page, recipe_page
 from deploykit.deciding.reading import resolve_target
@@ -65,23 +68,40 @@ def quantize(
     if isinstance(backend, QuantizesWhilePackaging):
         return _while_packaging(backend, request, out, force=force, tell=tell)
     model = load_model(request.model)
-    made = make_encodings(
-        request,
-        backend,
-        target,
-        model,
-        collect_facts(model),
-        precision=request.precision,
-        options=request.options,
-        progress=tell,
-        timeout=timeout,
-    )
-    return _written(made, out, force=force)
+    facts = collect_facts(model)
+
+    def make(precision: str | None) -> Made:
+        return make_encodings(
+            request,
+            backend,
+            target,
+            model,
+            facts,
+            precision=precision,
+            options=request.options,
+            progress=tell,
+            timeout=timeout,
+        )
+
+    if request.precision != AUTO:
+        return _written(make(request.precision), out, force=force)
+    best = make_best(request, backend, target, goal=request.goal, make=make, progress=tell)
+    if best.made is None:
+        raise _nothing_to_write(best.ladder)
+    return _written(best.made, out, force=force, ladder=best.ladder)
 
 
-def _written(made: Made, out: Path, *, force: bool) -> Quantization:
+def _nothing_to_write(ladder: Ladder) -> ToolError:
+    said = "; ".join(item.says for item in ladder.advice.conclusions) if ladder.advice is not None else ""
+    if ladder.chosen is None:
+        return ToolError(f"no precision was chosen: {ladder.why}", why=said, next="ask for less with --goal")
+    return ToolError("float16 is the answer: there is nothing to quantize", why=said, next="package with fp16")
+
+
+def _written(made: Made, out: Path, *, force: bool, ladder: Ladder | None = None) -> Quantization:
     files = {"model": "model.onnx", "encodings": "model.encodings"}
     record, findings = made.to_json(), sort_findings(made.findings)
+    record |= {} if ladder is None else {"ladder": ladder.to_json()}
 
     def fill(folder: Path) -> None:
         shutil.copyfile(made.ran.model, folder / files["model"])
@@ -91,6 +111,10 @@ def _written(made: Made, out: Path, *, force: bool) -> Quantization:
         if made.ran.qdq is not None:
             files["qdq"] = "model.qdq.onnx"
             shutil.copyfile(made.ran.qdq, folder / files["qdq"])
+        if ladder is not None:
+            files["ladder"] = "ladder.html"
+            samples = f"{made.numbers.samples} samples of the calibration data"
+            (folder / files["ladder"]).write_text(render_ladder(ladder, made.model.path.name, samples), "utf-8")
         _report(folder, files, record, findings)
 
     _publish(out, fill, force=force)

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 
 from deploykit.contract.optional import HasQuantizers, QuantizesWhilePackaging
 from deploykit.contract.quantizers import QuantizedModel, bits_of
+from deploykit.deciding.ladder import Ladder
 from deploykit.deciding.quantizing.choosing import quantizers_for
+from deploykit.deciding.quantizing.ladder import AUTO, Best, make_best
 from deploykit.deciding.quantizing.making import Made, make_encodings
 from deploykit.errors import UsageError
 from deploykit.graph import load_model
@@ -40,20 +42,44 @@ def quantized_situation(backend: AnyBackend, given: Situation, tell: Progress) -
         return given
     ids = {one.id for one in quantizers_for(backend, given.target)}
     own = tuple((key, value) for key, value in request.options if key.partition(".")[0] in ids)
-    made = make_encodings(
-        request,
-        backend,
-        given.target,
-        given.model,
-        given.facts,
-        precision=request.precision,
-        options=tuple((key.partition(".")[2], value) for key, value in own),
-        progress=tell,
-    )
+
+    def make(precision: str) -> Made:
+        return make_encodings(
+            request,
+            backend,
+            given.target,
+            given.model,
+            given.facts,
+            precision=precision,
+            options=tuple((key.partition(".")[2], value) for key, value in own),
+            progress=tell,
+        )
+
+    assert request.precision is not None
+    ladder: Ladder | None = None
+    if request.precision != AUTO:
+        made = make(request.precision)
+    else:
+        best = make_best(request, backend, given.target, goal=request.goal, make=make, progress=tell)
+        if best.made is None:
+            return _in_float16(given, best)
+        made, ladder = best.made, best.ladder
+        request = replace(request, precision=None)
     model, encodings = _named(made, request.model.name)
     rest = tuple(pair for pair in request.options if pair not in own)
     changed = replace(request, model=model, encodings=encodings, options=rest)
-    return _reread(given, changed, made)
+    return _reread(given, changed, made, ladder)
+
+
+def _in_float16(given: Situation, best: Best) -> Situation:
+    """The float model as it is; UsageError where not even that reaches the goal."""
+    if best.ladder.chosen is None:
+        raise UsageError(
+            f"--precision auto: {best.ladder.why}",
+            why="; ".join(item.says for item in best.ladder.advice.conclusions) if best.ladder.advice else "",
+            next="see what costs it with 'deploykit sensitivity', or ask for less with --goal",
+        )
+    return replace(given, request=replace(given.request, precision="fp16"))
 
 
 def _applies(backend: AnyBackend, given: Situation) -> bool:
@@ -62,7 +88,7 @@ def _applies(backend: AnyBackend, given: Situation) -> bool:
         isinstance(backend, HasQuantizers)
         and given.encodings is None
         and not given.facts.is_qdq
-        and bits_of(request.precision or "") is not None
+        and (request.precision == AUTO or bits_of(request.precision or "") is not None)
         and request.calibration is not None
         and request.compile is not False
         and request.quantizer != NONE
@@ -100,7 +126,7 @@ def _named(made: Made, name: str) -> tuple[Path, Path]:
     return folder / name, (folder / name).with_suffix(".encodings")
 
 
-def _reread(given: Situation, request: Request, made: Made) -> Situation:
+def _reread(given: Situation, request: Request, made: Made, ladder: Ladder | None) -> Situation:
     """The situation as if the user had given these files."""
     assert request.encodings is not None and request.calibration is not None
     model = load_model(request.model)
@@ -114,7 +140,7 @@ def _reread(given: Situation, request: Request, made: Made) -> Situation:
         quantized=QuantizedModel(
             model=given.request.model,
             calibration=request.calibration,
-            record=made.to_json(),
+            record={**made.to_json(), **({} if ladder is None else {"ladder": ladder.to_json()})},
             findings=made.findings,
         ),
     )

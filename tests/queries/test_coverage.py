@@ -1,0 +1,41 @@
+"""Every option, key, method and metric that ``docs/coverage.md`` names has an answer with a source."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import deploykit
+
+PAGE = Path(__file__).parents[2] / "docs" / "coverage.md"
+SECTIONS = dict(part.partition("\n")[::2] for part in PAGE.read_text("utf-8").split("\n## ")[1:])
+
+
+def words(section: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", SECTIONS[section])
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_every_word_has_a_sourced_answer(section: str) -> None:
+    assert words(section)
+    for word in words(section):
+        rows = deploykit.compat(word).rows
+        known = [row for row in rows if row.source and row.confidence is not None and row.status != "unknown"]
+        assert known, word
+
+
+def test_a_word_that_nobody_knows_is_not_answered() -> None:
+    """Else the test above could not fail."""
+    assert not [row for row in deploykit.compat("flibbertigibbet").rows if row.status != "unknown"]
+
+
+def test_what_the_quantizer_s_options_run_is_said_with_the_method() -> None:
+    (row,) = [row for row in deploykit.compat("SeqMSE").rows if row.feature == "seq-mse"]
+    assert "--option seq_mse=" in row.note
+    from deploykit_qualcomm.aimet import AIMET
+    from deploykit_qualcomm.methods import load_methods
+
+    named = {method.option for method in load_methods()} - {""}
+    assert named <= {spec.name for spec in AIMET.options()}
