@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 import os
 import tomllib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -28,6 +28,14 @@ AIMET = Path(__file__).parent / "data" / "aimet"
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """What the tool remembers between its runs is not kept between runs of the tests, nor taken from the user's."""
     os.environ["DEPLOYKIT_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def only_the_installed_compiler() -> Iterator[None]:
+    """Second opinions come from the wheel beside this Python, whatever toolchains this machine has."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("deploykit_ort_qnn.opinions.toolchain_host", lambda wheel: None)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -48,12 +48,14 @@ class OrtQnn(QualcommBackend):
         return REGISTRIES
 
     def compat(self) -> Iterable[CompatRow]:
-        """The shared tables, and the provider's options."""
+        """The shared tables, the provider's options, and what each release makes of operators."""
+        from deploykit_ort_qnn.atlas.answers import operator_rows
         from deploykit_ort_qnn.compat import option_rows
         from deploykit_qualcomm.compat import compat_rows
 
         yield from compat_rows(self.id)
         yield from option_rows()
+        yield from operator_rows()
 
     def resolve(self, device: Device, sdk: str | None) -> Target:
         """The device under the QAIRT that the wanted wheel carries; ``sdk`` is a wheel's or a QAIRT's version."""
@@ -116,19 +118,26 @@ class OrtQnn(QualcommBackend):
 
         return preflight(model, device, progress)
 
-    def compiler(self, device: Device) -> Compiler:
-        """The compiler inside the wheel that is installed."""
-        from deploykit_ort_qnn.opinions import compiler_for
+    def compilers(self, device: Device, sdk: str) -> tuple[Compiler, ...]:
+        """The compiler of the nearest release that runs here, and that of the wheel that is installed."""
+        from deploykit_ort_qnn.opinions import compilers_for
 
-        return compiler_for(device)
+        return compilers_for(device, sdk)
 
     def settle(
-        self, situation: Situation, findings: Sequence[Finding], *, kept: Kept, seconds: float, progress: Progress
+        self,
+        situation: Situation,
+        findings: Sequence[Finding],
+        *,
+        compiler: Compiler,
+        kept: Kept,
+        seconds: float,
+        progress: Progress,
     ) -> tuple[Opinion, ...]:
-        """What this compiler says of findings of this backend or of another for the same devices."""
+        """What such a compiler says of findings of this backend or of another for the same devices."""
         from deploykit_ort_qnn.opinions import settle
 
-        return settle(situation, findings, kept=kept, seconds=seconds, progress=progress)
+        return settle(situation, findings, release=compiler.release, kept=kept, seconds=seconds, progress=progress)
 
     def block_weight_path(self, *, op_type: str, lpbq: bool, has_bias: bool, sdk: str) -> str:
         """What the provider makes of a layer with block-quantized weights, in words."""

@@ -6,26 +6,22 @@ worker cannot start at all raises ToolError.
 
 from __future__ import annotations
 
-import json
-import re
 import shutil
 import signal
-import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
 from deploykit.errors import InputError, ToolError, UsageError
-from deploykit.system.processes import Completed, run
+from deploykit.system.processes import Completed
 from deploykit_ort_qnn.dlc import with_check_sums
-from deploykit_ort_qnn.hosts import Host, Work
+from deploykit_ort_qnn.hosts import Host
 from deploykit_ort_qnn.qnn_graph import QnnGraph, read_graph
 from deploykit_ort_qnn.schematic import Schematic, read_schematic
+from deploykit_ort_qnn.workers import HERE, Worker, installed_wheel
 from deploykit_qualcomm.hosted import read_refusals
-from deploykit_qualcomm.tables import tables
 
 __all__ = [
     "CompileJob",
@@ -41,10 +37,6 @@ __all__ = [
 
 Progress = Callable[[str], None]
 Status = Literal["compiled", "refused", "failed", "crashed", "timed-out"]
-
-_PROGRESS = "deploykit-progress: "
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-_LOG_LINES = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +111,7 @@ def compile_model(job: CompileJob, progress: Progress | None = None) -> CompileO
     scratch = Path(tempfile.mkdtemp(prefix=".compile-", dir=job.root))
     try:
         request = _request(job, scratch)
-        compile_ = _work if job.host is None else job.host.compile
+        compile_ = HERE.work if job.host is None else job.host.compile
         done, answer, log = compile_(request, job.root, scratch, job.timeout, progress)
         _collect_traces(job.root, scratch)
         outcome = _outcome(job, done, answer, log, scratch)
@@ -143,7 +135,7 @@ def write_dlc(job: CompileJob, target: Path, progress: Progress | None = None) -
             "options": dict(job.options),
             "entries": dict(job.entries),
         }
-        done, answer, _ = _work(request, job.root, scratch, job.timeout, progress)
+        done, answer, _ = HERE.work(request, job.root, scratch, job.timeout, progress)
         if answer is None or not answer["ok"]:
             return str(answer["error"]) if answer else _death(done, job.timeout)
         files = sorted(made.glob("*.dlc"))
@@ -169,7 +161,7 @@ def execute_model(
     ``npu`` executes a compiled model on the emulator: its time says nothing about a device. Raises ToolError.
     """
     runs = ((provider, model, dict(options or {})),)
-    return _execute(root, runs, inputs, timeout, progress)[0]
+    return _execute(HERE, root, runs, inputs, timeout, progress)[0]
 
 
 def execute_both(
@@ -181,14 +173,24 @@ def execute_both(
     options: Mapping[str, str],
     timeout: float = 600.0,
     progress: Progress | None = None,
+    host: Host | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The outputs of a model on the CPU and of its compiled form on the emulator. Raises ToolError."""
-    runs = (("cpu", qdq, dict[str, str]()), ("npu", context, dict(options)))
-    cpu, npu = _execute(root, runs, inputs, timeout, progress)
+    """The outputs of a model on the CPU and of its compiled form on an emulator. Raises ToolError.
+
+    The emulator is that of the host which compiled, where it has one that can be used, else the one installed here.
+    """
+    reference, emulated = ("cpu", qdq, dict[str, str]()), ("npu", context, dict(options))
+    emulator = None if host is None else host.emulator
+    if emulator is None:
+        cpu, npu = _execute(HERE, root, (reference, emulated), inputs, timeout, progress)
+    else:
+        (cpu,) = _execute(HERE, root, (reference,), inputs, timeout, progress)
+        (npu,) = _execute(emulator, root, (emulated,), inputs, timeout, progress)
     return cpu, npu
 
 
 def _execute(
+    worker: Worker,
     root: Path,
     runs: Sequence[tuple[str, str, dict[str, str]]],
     inputs: Path,
@@ -211,7 +213,7 @@ def _execute(
             }
             for provider, model, options in runs
         ]
-        done, answer, log = _work({"action": "run-both", "runs": requests}, root, scratch, timeout, progress)
+        done, answer, log = worker.work({"action": "run-both", "runs": requests}, root, scratch, timeout, progress)
         if answer is None or not answer["ok"]:
             why = answer["error"] if answer else _death(done, timeout)
             where = answer["provider"] if answer else "/".join(provider for provider, _, _ in runs)
@@ -234,7 +236,7 @@ def read_context(path: Path, timeout: float = 120.0) -> dict[str, Any]:
     for _ in range(2):
         parts = ["starting the process"]
         with tempfile.TemporaryDirectory() as folder:
-            done, answer, _ = _work(request, Path(folder), Path(folder), timeout, parts.append)
+            done, answer, _ = HERE.work(request, Path(folder), Path(folder), timeout, parts.append)
         if answer is not None:
             return answer
         if done.timed_out:
@@ -245,20 +247,6 @@ def read_context(path: Path, timeout: float = 120.0) -> dict[str, Any]:
         why=f"{_death(done, timeout, 'the reading process')} while {parts[-1]}{again}",
         next="copy the file again if it may be cut off; else compile it again, or read it with another wheel",
     )
-
-
-def installed_wheel() -> dict[str, str] | None:
-    """Versions of the installed provider, ONNX Runtime and the QAIRT inside (by the table); None without one."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    if find_spec("onnxruntime_qnn") is None:
-        return None
-    try:
-        wheel, runtime = version("onnxruntime-qnn"), version("onnxruntime")
-    except PackageNotFoundError:
-        return None
-    known = next((row.sdk for row in tables().wheels if row.version == wheel), "unknown")
-    return {"wheel": wheel, "qairt": known, "onnxruntime": runtime}
 
 
 def _request(job: CompileJob, scratch: Path) -> dict[str, Any]:
@@ -279,34 +267,6 @@ def _request(job: CompileJob, scratch: Path) -> dict[str, Any]:
         "entries": dict(job.entries),
         "optimization": job.optimization,
     }
-
-
-def _work(request: Mapping[str, Any], root: Path, scratch: Path, timeout: float, progress: Progress | None) -> Work:
-    """Run one request in a worker; the answer is None when the worker died before giving one."""
-    question, answer = scratch / "request.json", scratch / "result.json"
-    question.write_text(json.dumps(request), encoding="utf-8")
-    log: list[str] = []
-
-    def hear(line: str) -> None:
-        text = _COLOUR.sub("", line).strip()
-        if text.startswith(_PROGRESS):
-            if progress is not None:
-                progress(text.removeprefix(_PROGRESS))
-        elif text:
-            log.append(text)
-            del log[: max(0, len(log) - _LOG_LINES)]
-
-    argv = (sys.executable, "-m", "deploykit_ort_qnn.worker", str(question.resolve()), str(answer.resolve()))
-    done = run(argv, cwd=root, timeout=timeout, on_line=hear)
-    if not answer.exists():
-        if any("ModuleNotFoundError" in line or "ImportError" in line for line in log):
-            raise ToolError(
-                "the QNN provider cannot be used here",
-                why=log[-1],
-                next="install it: pip install 'deploykit[ort-qnn]' (Linux x86-64)",
-            )
-        return done, None, tuple(log)
-    return done, json.loads(answer.read_text(encoding="utf-8")), tuple(log)
 
 
 def _collect_traces(root: Path, scratch: Path) -> None:

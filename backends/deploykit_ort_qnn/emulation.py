@@ -55,7 +55,7 @@ class Comparison:
 
     ``bits`` is the narrowest activation type (0: float), ``original`` judges against the model before it was quantized,
     on these very inputs, where there is one beside the file. Inputs that the file does not have are left out. ``host``
-    compiled the context; the emulator is always that of the provider installed beside this Python.
+    compiled the context and runs it where it can; else the provider installed beside this Python does.
     """
 
     root: Path
@@ -91,6 +91,7 @@ def compare(job: Comparison, progress: Progress | None = None) -> NumericScope:
             options=job.options,
             timeout=job.timeout,
             progress=progress,
+            host=job.host,
         )
         device, quantization = _judged(job, facts, _samples(cpu), _samples(npu))
         first, kind, value = "", "", None
@@ -181,7 +182,14 @@ def _first_difference(
     if not done.ok:
         return "", "", None
     cpu, npu = execute_both(
-        root, "model.onnx", "c.onnx", inputs, options=job.options, timeout=job.timeout, progress=progress
+        root,
+        "model.onnx",
+        "c.onnx",
+        inputs,
+        options=job.options,
+        timeout=job.timeout,
+        progress=progress,
+        host=job.host,
     )
     shutil.rmtree(root)
     sides = list(zip(_samples(cpu), _samples(npu), strict=True))

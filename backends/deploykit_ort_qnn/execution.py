@@ -67,7 +67,8 @@ def execute(package: Path, draft: Draft, plan: Plan[None], aids: Aids) -> Execut
             next="pip install 'deploykit[ort-qnn]' (Linux x86-64)",
         )
     wheel = installed if host is None else host.identity
-    scope = EnvironmentScope(installed=wheel, planned=draft.wheel, emulator=installed)
+    emulator = installed if host is None or host.emulator is None else host.identity
+    scope = EnvironmentScope(installed=wheel, planned=draft.wheel, emulator=emulator)
     environment = ENVIRONMENT_RULES.run(scope)
     if wheel is None or wheel["wheel"] != draft.wheel.version:
         return Execution(findings=environment)
@@ -195,7 +196,7 @@ def _dlc(package: Path, job: CompileJob, progress: Progress) -> DlcScope:
 
 def _judge_numbers(package: Path, draft: Draft, plan: Plan[None], aids: Aids, host: Host | None) -> NumericScope:
     """The emulator judged against the file on the CPU and against float; ``not_run`` says why it was not."""
-    if installed_wheel() is None:
+    if installed_wheel() is None and (host is None or host.emulator is None):
         return NumericScope(not_run="no emulator is installed here: pip install 'deploykit[ort-qnn]' (Linux x86-64)")
     prepared, samples = draft.prepared, aids.samples()
     original = _original(draft, samples)

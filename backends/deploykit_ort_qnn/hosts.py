@@ -10,17 +10,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from packaging.requirements import Requirement
+
 from deploykit.system import ToolchainSpec, environment_of
-from deploykit.system.processes import Completed
+from deploykit_ort_qnn.workers import Work, Worker, installed_wheel
 from deploykit_qualcomm.hosted import ask_runner
-from deploykit_qualcomm.hosts import host_toolchain
+from deploykit_qualcomm.hosts import LINUX, host_toolchain
 from deploykit_qualcomm.records import RECORD, read_calls, read_verdicts, refusal_lines
 from deploykit_qualcomm.rows import Wheel
 
-__all__ = ["Host", "ToolchainHost", "Work", "toolchain_host"]
+__all__ = ["NOTHING_TAKEN", "Host", "ToolchainHost", "WheelHost", "toolchain_host"]
 
-Work = tuple[Completed, dict[str, Any] | None, tuple[str, ...]]
-"""How the process ended, the worker's answer (None when it died before giving one), and the log."""
+NOTHING_TAKEN = "the provider took no node"
+"""The error where nodes may stay on the CPU and all did; the worker, which imports none of this, says it too."""
 
 _LEVELS = {"none": 0, "basic": 1, "extended": 2, "all": 99}
 _WITH_REASONS = 1
@@ -38,6 +40,10 @@ class Host(Protocol):
     @property
     def where(self) -> str:
         """Words that follow the wheel's name, "" for an ordinary installation."""
+
+    @property
+    def emulator(self) -> Worker | None:
+        """Who runs what was compiled; None where its own emulator cannot be used."""
 
     def compile(
         self,
@@ -70,6 +76,11 @@ class ToolchainHost:
     def where(self) -> str:
         """Under what it runs, and whose provider asks it."""
         return f" under Wine, asked by {self.wheel.asked_by}" if self.wheel.asked_by else " under Wine"
+
+    @property
+    def emulator(self) -> None:
+        """Its own emulator never ends on some graphs."""
+        return None
 
     def compile(
         self,
@@ -107,15 +118,57 @@ class ToolchainHost:
             return answer.done, None, log
         if not answer.ok:
             return answer.done, {"ok": False, "error": answer.error.splitlines()[0]}, log
+        if not (root / request["context"]).exists():
+            return answer.done, {"ok": False, "error": NOTHING_TAKEN}, log
         return answer.done, {"ok": True, "cpu_nodes": _cpu_nodes(root / request["context"])}, log
 
 
-def toolchain_host(wheel: Wheel) -> ToolchainHost | None:
-    """The toolchain that compiles for a wheel, None where there is none or it is not ready."""
-    spec = host_toolchain(wheel.sdk)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WheelHost:
+    """The compiler and emulator of a Linux wheel, in the Python of its toolchain."""
+
+    wheel: Wheel
+    spec: ToolchainSpec
+
+    @property
+    def identity(self) -> Mapping[str, str]:
+        """``wheel``, ``qairt`` and ``onnxruntime``, the version that the toolchain pins."""
+        pins = {pin.name: str(pin.specifier).lstrip("=") for pin in map(Requirement, self.spec.constraints)}
+        return {"wheel": self.wheel.version, "qairt": self.wheel.sdk, "onnxruntime": pins["onnxruntime"]}
+
+    @property
+    def where(self) -> str:
+        """The toolchain."""
+        return f", toolchain {self.spec.name}-{self.spec.version}"
+
+    @property
+    def emulator(self) -> Worker:
+        """That of the same wheel."""
+        environment = environment_of(self.spec)
+        return Worker(python=str(environment.python), environment=environment.variables, abroad=True)
+
+    def compile(
+        self,
+        request: Mapping[str, Any],
+        root: Path,
+        scratch: Path,
+        timeout: float,
+        progress: Callable[[str], None] | None,
+    ) -> Work:
+        """Have a worker of the toolchain's Python do it."""
+        environment_of(self.spec).require()
+        return self.emulator.work(request, root, scratch, timeout, progress)
+
+
+def toolchain_host(wheel: Wheel) -> ToolchainHost | WheelHost | None:
+    """The toolchain that compiles for a wheel; None where the wheel is installed, or the toolchain is not ready."""
+    installed, spec = installed_wheel(), host_toolchain(wheel.sdk)
+    if installed is not None and installed["wheel"] == wheel.version:
+        return None
     if spec is None or environment_of(spec).state(with_size=False).state != "ready":
         return None
-    return ToolchainHost(wheel=wheel, spec=spec)
+    host = ToolchainHost if wheel.runs_on(LINUX) is None else WheelHost
+    return host(wheel=wheel, spec=spec)
 
 
 def _said(record: Path) -> tuple[str, ...]:

@@ -20,44 +20,72 @@ from deploykit.tables.devices import Device
 from deploykit_ort_qnn.compiler import CompileOutcome, installed_wheel
 from deploykit_ort_qnn.evidence import precision_scope
 from deploykit_ort_qnn.excerpts import Excerpts, anonymous
+from deploykit_ort_qnn.hosts import toolchain_host
 from deploykit_ort_qnn.prepare import prepared_model, whole_model
 from deploykit_ort_qnn.provider_keys import choose_options
 from deploykit_ort_qnn.rules.precision import RULES as PRECISION_RULES
 from deploykit_ort_qnn.trials import Answer, Trials
+from deploykit_qualcomm.rows import Wheel
+from deploykit_qualcomm.tables import tables
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
     from deploykit_ort_qnn.provider_model import ProviderModel
 
-__all__ = ["compiler_for", "settle"]
+__all__ = ["compilers_for", "settle"]
 
 _PAIR = frozenset({"QuantizeLinear", "DequantizeLinear"})
 _LONGEST = 60.0
 """Seconds for one question: what takes longer is left open, so that others are asked too."""
 
 
-def compiler_for(device: Device) -> Compiler:
-    """The wheel that is installed, for the chip of a device; or why there is none."""
-    wheel, soc = installed_wheel(), device.fact("soc_model")
-    if wheel is None:
-        return Compiler(
-            missing="onnxruntime-qnn is not installed",
-            instead="pip install 'deploykit[ort-qnn]' (Linux x86-64), so that the real compiler is asked",
+def compilers_for(device: Device, sdk: str) -> tuple[Compiler, ...]:
+    """For the chip of a device: the nearest release that can be asked here, then the wheel that is installed.
+
+    A release asks its own compiler alone. Where nobody can be asked, one that says why.
+    """
+    soc, runs = device.fact("soc_model"), _at_hand()
+    if not runs:
+        return (
+            Compiler(
+                missing="onnxruntime-qnn is not installed",
+                instead="pip install 'deploykit[ort-qnn]' (Linux x86-64), so that the real compiler is asked",
+            ),
         )
     if not isinstance(soc, int):
         instead = "choose a device whose soc_model is known; 'deploykit targets' shows it"
-        return Compiler(missing=f"the soc_model of {device.id} is not known", instead=instead)
-    series = ".".join(wheel["qairt"].split(".")[:2])
-    return Compiler(name=f"QAIRT {series}'s compiler for soc {soc}", release=wheel["qairt"])
+        return (Compiler(missing=f"the soc_model of {device.id} is not known", instead=instead),)
+    nearest = min(runs, key=lambda wheel: _distance(wheel.sdk, sdk))
+    installed = [wheel for wheel in runs if toolchain_host(wheel) is None]
+    chosen = [nearest] if nearest.sdk == sdk else dict.fromkeys((nearest, *installed))
+    return tuple(_compiler(wheel, soc) for wheel in chosen)
+
+
+def _at_hand() -> list[Wheel]:
+    """The wheels whose compiler runs on this machine: the installed one, and those of toolchains that are ready."""
+    installed = (installed_wheel() or {}).get("wheel", "")
+    return [wheel for wheel in tables().wheels if wheel.version == installed or toolchain_host(wheel) is not None]
+
+
+def _distance(release: str, sdk: str) -> tuple[int, int]:
+    """In series (2.36 and 2.33 are 3 apart); of two as near the later is nearer. Without an SDK: the newest."""
+    series = int(release.split(".")[1])
+    return (abs(series - int(sdk.split(".")[1])) if sdk else 0, -series)
+
+
+def _compiler(wheel: Wheel, soc: int) -> Compiler:
+    series = ".".join(wheel.sdk.split(".")[:2])
+    return Compiler(name=f"QAIRT {series}'s compiler for soc {soc}", release=wheel.sdk)
 
 
 def settle(
-    situation: Situation, findings: Sequence[Finding], *, kept: Kept, seconds: float, progress: Progress
+    situation: Situation, findings: Sequence[Finding], *, release: str, kept: Kept, seconds: float, progress: Progress
 ) -> tuple[Opinion, ...]:
-    """An opinion on each finding: from the operators it is about, and where they do not refute it, from the model."""
+    """One release's opinion on each finding: from the operators it is about, and else from the model."""
     try:
-        asking = _Asking.of(situation, kept, seconds, progress)
+        wheel = next(wheel for wheel in _at_hand() if wheel.sdk == release)
+        asking = _Asking.of(situation, wheel, kept, seconds, progress)
         opinions = [asking.about_operators(finding) for finding in findings]
         if all(opinion.state is OpinionState.REFUTED for opinion in opinions):
             return tuple(opinions)
@@ -78,7 +106,7 @@ class _Asking:
     trials: Trials
 
     @classmethod
-    def of(cls, situation: Situation, kept: Kept, seconds: float, progress: Progress) -> _Asking:
+    def of(cls, situation: Situation, wheel: Wheel, kept: Kept, seconds: float, progress: Progress) -> _Asking:
         """ToolError where what would be compiled is not what the package is made of."""
         request, own = situation.request, situation.target.backend == "ort-qnn"
         quantized = situation.encodings is not None or situation.facts.is_qdq
@@ -86,11 +114,10 @@ class _Asking:
             raise ToolError("the model is cut into segments")
         if not quantized and request.precision not in (None, "fp16"):
             raise ToolError(f"the types of {request.precision} are made by other tools")
-        prepared = prepared_model(situation, kept) if quantized else None
+        prepared = prepared_model(situation, kept, wheel) if quantized else None
         key = ("float model", Same(situation.model.proto))
         model = kept.once(key, lambda: whole_model(situation)) if prepared is None else prepared.model
-        wheel = (installed_wheel() or {}).get("wheel", "")
-        options = choose_options(request.options, wheel).compile if own else {}
+        options = choose_options(request.options, wheel.version).compile if own else {}
         soc = str(situation.target.device.fact("soc_model"))
         deadline = time.monotonic() + seconds
         return cls(
@@ -99,7 +126,11 @@ class _Asking:
             model=model,
             excerpts=kept.once(("excerpts", Same(model)), lambda: Excerpts(model)),
             trials=Trials(
-                options={**options, "soc_model": soc}, deadline=deadline, longest=_LONGEST, progress=progress
+                options={**options, "soc_model": soc},
+                deadline=deadline,
+                longest=_LONGEST,
+                progress=progress,
+                host=toolchain_host(wheel),
             ),
         )
 

@@ -68,6 +68,7 @@ def _values(draft: Draft) -> dict[str, Any]:
         "codes": TYPE_CODES,
         "dlc": DLC if draft.options.get("dlc") else "",
         "toolchain": _toolchain(draft),
+        "other_python": _other_python(draft),
     }
 
 
@@ -102,8 +103,14 @@ def _types(plan: Plan[None], draft: Draft) -> dict[str, Any]:
 def _toolchain(draft: Draft) -> dict[str, Any] | None:
     """What compile.py needs to know of the toolchain that runs this wheel, None where the wheel runs by itself."""
     spec = host_toolchain(draft.wheel.sdk)
-    if spec is None:
+    if spec is None or draft.wheel.runs_on(LINUX) is not None:
         return None
     programs = [program for need in spec.needs for program in need.programs]
     folder = f"{spec.name}-{spec.version}"
     return {"folder": folder, "programs": programs, "environment": dict(spec.environment)}
+
+
+def _other_python(draft: Draft) -> str:
+    """The folder of the toolchain that has this wheel in a Python of its own, "" without one."""
+    spec = host_toolchain(draft.wheel.sdk)
+    return "" if spec is None or draft.wheel.runs_on(LINUX) is None else f"{spec.name}-{spec.version}"

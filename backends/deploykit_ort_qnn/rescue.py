@@ -53,6 +53,7 @@ def rescue(job: CompileJob, outcome: CompileOutcome, request: Request, progress:
         deadline=time.monotonic() + min(_SECONDS, job.timeout),
         longest=_LONGEST[outcome.status],
         progress=progress,
+        host=job.host,
     )
     model = load_weights(load_model(Path(job.root) / job.model))
     culprit = find_culprit(model, outcome.status, trials)

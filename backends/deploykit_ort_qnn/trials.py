@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from deploykit.contract.backend import Progress
 from deploykit.system.remembered import Remembered, key_of
 from deploykit_ort_qnn.compiler import CompileJob, CompileOutcome, compile_model, installed_wheel
+from deploykit_ort_qnn.hosts import Host
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -55,13 +56,17 @@ class Answer:
 
 @dataclass(slots=True, kw_only=True)
 class Trials:
-    """Trials with one set of provider options, until a moment of ``time.monotonic``; ``longest`` seconds for each."""
+    """Trials with one set of provider options, until a moment of ``time.monotonic``; ``longest`` seconds for each.
+
+    ``host`` compiles, None is the provider installed beside this Python.
+    """
 
     options: Mapping[str, str]
     entries: Mapping[str, str] = field(default_factory=dict)
     deadline: float
     longest: float
     progress: Progress
+    host: Host | None = None
     memory: Remembered = field(default_factory=lambda: Remembered("opinions"))
 
     @property
@@ -71,7 +76,8 @@ class Trials:
 
     def of(self, model: ModelProto, content: bytes, judge: Judge | None = None) -> Answer:
         """What comes of a model; ``content`` stands for it in memory, and ``judge`` looks at the types."""
-        asked = {**(installed_wheel() or {}), "options": dict(self.options), "entries": dict(self.entries)}
+        who = (installed_wheel() or {}) if self.host is None else self.host.identity
+        asked = {**who, "options": dict(self.options), "entries": dict(self.entries)}
         key = key_of(content, {**asked, "types": judge is not None, "form": 1})
         known = _read(self.memory.get(key))
         if known is not None:
@@ -99,6 +105,7 @@ class Trials:
                 options=self.options,
                 entries=self.entries,
                 timeout=min(self.longest, self.deadline - time.monotonic()),
+                host=self.host,
             )
             return compile_model(job, self.progress)
 

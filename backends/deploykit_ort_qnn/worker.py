@@ -20,9 +20,11 @@ import onnx
 from deploykit_ort_qnn.context_reader import ContextReadError, read_context_binary
 from deploykit_ort_qnn.session import NotOnProviderError, cpu_session, ir_library, npu_session
 
-__all__ = ["PROGRESS", "main"]
+__all__ = ["NOTHING_TAKEN", "PROGRESS", "main"]
 
 PROGRESS = "deploykit-progress: "
+NOTHING_TAKEN = "the provider took no node"
+"""As in ``hosts``, which cannot be imported here: this module also runs where deploykit is not installed."""
 
 
 def compile_context(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -43,6 +45,8 @@ def compile_context(request: Mapping[str, Any]) -> dict[str, Any]:
     except Exception as error:  # every error of the native library arrives as its own class
         return {"ok": False, "error": _first_line(error), "kind": type(error).__name__}
     seconds = round(time.monotonic() - started, 3)
+    if not context.exists():
+        return {"ok": False, "error": NOTHING_TAKEN, "kind": "NotOnProviderError"}
     return {"ok": True, "seconds": seconds, **_context_nodes(context)}
 
 

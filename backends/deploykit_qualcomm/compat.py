@@ -238,8 +238,13 @@ def _wheel_rows(backend: str, wheels: Iterable[Wheel]) -> Iterator[CompatRow]:
         }
         name, carries = f"wheel {_WHEEL} {wheel.version}", f"carries QAIRT {wheel.build}{apis}"
         for pair in wheel.onnxruntime:
-            note = _joined(f"with onnxruntime {pair.version}", pair.note, carries)
+            reads = f"reads operator sets up to {pair.opset}, IR up to {pair.ir}"
+            note = _joined(f"with onnxruntime {pair.version}", pair.note, reads, carries)
             yield _plain(backend, name, note, tool=f"onnxruntime {pair.version}", status=pair.status, **common)
+        if wheel.reads is not None:
+            note = f"its ONNX Runtime reads operator sets up to {wheel.reads.opset}, IR up to {wheel.reads.ir}"
+            own = {"source": wheel.reads.source, "confidence": wheel.reads.confidence}
+            yield _plain(backend, name, note, tool=f"onnxruntime {wheel.version}", **{**common, **own})
         for host in wheel.host:
             code = "ARM64" if host.machine == "aarch64" else host.machine
             seen = f"seen: {', '.join(host.observed)}" if host.observed else "not run"

@@ -32,6 +32,7 @@ __all__ = [
     "WheelFile",
     "WheelHost",
     "WheelPair",
+    "WheelReads",
 ]
 
 
@@ -168,11 +169,23 @@ class CompatRuleFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WheelPair:
-    """Whether one wheel was seen to work in one ONNX Runtime."""
+    """Whether one wheel was seen to work in one ONNX Runtime, which reads models up to ``opset`` and ``ir``."""
 
     version: str
     status: Status
+    opset: int
+    ir: int
     note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WheelReads:
+    """The newest operator set and IR version that the ONNX Runtime inside a wheel reads."""
+
+    opset: int
+    ir: int
+    source: tuple[str, ...]
+    confidence: Confidence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,9 +209,10 @@ class Wheel:
 
     ``loadable`` is False where ONNX Runtime is inside the Python module only; then ``asked_by`` is the wheel whose
     provider asks this backend, where that was seen to work. ``onnxruntime`` are the versions a plugin was tried with,
-    ``onnxruntime_api`` the number of the C API of a wheel that brings its own. ``refuses`` are forms that are written
-    for other releases and that this one does not take or computes wrong, ``lacks`` operators and forms that it does not
-    have, ``absent`` ONNX operators that it does not know.
+    ``onnxruntime_api`` the number of the C API of a wheel that brings its own, and ``reads`` what that one reads.
+    ``refuses`` are forms that are written for other releases and that this provider does not take or changes without a
+    word, ``lacks`` operators and forms that it does not have, ``absent`` ONNX operators that it does not
+    know.
     """
 
     version: str
@@ -212,7 +226,9 @@ class Wheel:
     loadable: bool = True
     asked_by: str = ""
     onnxruntime_api: int = 0
-    refuses: tuple[Literal["symmetric-int16", "block-weights", "centred-softmax"], ...] = ()
+    refuses: tuple[
+        Literal["symmetric-int16", "block-weights", "per-block", "centred-softmax", "float16-of-float"], ...
+    ] = ()
     lacks: tuple[
         Literal[
             "allowzero",
@@ -229,8 +245,17 @@ class Wheel:
         ...,
     ] = ()
     absent: tuple[str, ...] = ()
+    reads: WheelReads | None = None
     onnxruntime: tuple[WheelPair, ...] = ()
     host: tuple[WheelHost, ...] = ()
+
+    @property
+    def newest_read(self) -> tuple[int, int] | None:
+        """The newest operator set and IR version that an ONNX Runtime with this wheel reads; None where unknown."""
+        if self.reads is not None:
+            return self.reads.opset, self.reads.ir
+        limits = [(pair.opset, pair.ir) for pair in self.onnxruntime if pair.status is Status.SUPPORTED]
+        return max(limits, default=None)
 
     def runs_on(self, place: str) -> WheelHost | None:
         """The build of the compiler that can be executed at ``place``, such as ``wine-x86-64``."""

@@ -85,7 +85,9 @@ def _answer_text(found: Answer, words: Iterable[str]) -> str:
         near = f"; did you mean {', '.join(found.near)}?" if found.near else ""
         return f"unknown: no row about {' '.join(words)!r}{near}"
     lines = [_rows_text(found.rows)]
-    lines.extend(f"{family} {release} answers for {found.requested}" for family, release in found.answered_by.items())
+    shown = {row.family for row in found.rows}
+    answering = [(family, release) for family, release in found.answered_by.items() if family in shown]
+    lines.extend(f"{family} {release} answers for {found.requested}" for family, release in answering)
     return "\n".join(lines)
 
 
@@ -115,8 +117,9 @@ def _remarks(row: CompatRow) -> list[str]:
 
 def _overview(found: Answer) -> str:
     """All features by name, without the thousand rows."""
-    names = Counter(row.feature for row in found.rows if not row.feature.startswith(("flag ", "key ", "release ")))
-    kinds = Counter(row.feature.split(" ", 1)[0] for row in found.rows if row.feature.startswith(("flag ", "key ")))
+    counted = ("flag ", "key ", "op ")
+    names = {row.feature for row in found.rows if not row.feature.startswith((*counted, "release "))}
+    kinds = Counter(row.feature.split(" ", 1)[0] for row in found.rows if row.feature.startswith(counted))
     lines = [*sorted(names), "", ", ".join(f"{count} rows about a {kind}" for kind, count in kinds.items())]
     return "\n".join([*lines, "'deploykit compat NAME' answers for one of them, a flag, a key or a device"])
 

@@ -96,9 +96,12 @@ def _compilers(backend: AnyBackend) -> Iterator[str]:
     if not isinstance(backend, SettlesClaims):
         return
     for device in backend.devices():
-        compiler = backend.compiler(device)
-        if bool(compiler.missing) == bool(compiler.name and compiler.release):
-            yield f"compiler for {device.id}: a name and a release are needed, or why there is none"
+        compilers = backend.compilers(device, "")
+        if not compilers:
+            yield f"compilers for {device.id}: none, and not why"
+        for compiler in compilers:
+            if bool(compiler.missing) == bool(compiler.name and compiler.release):
+                yield f"compiler for {device.id}: a name and a release are needed, or why there is none"
 
 
 def _import(backend_id: str) -> Iterator[str]:

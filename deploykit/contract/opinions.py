@@ -42,7 +42,8 @@ class Compiler:
 class Opinion:
     """The answer about one finding, which ``code`` and ``subject`` name.
 
-    ``scope`` is what was compiled for it ("2 operators", "the model"), "" where nothing was.
+    ``scope`` is what was compiled for it ("2 operators", "the model"), "" where nothing was. ``by`` is whose it is
+    where several were asked, None for the compiler of all.
     """
 
     code: str
@@ -50,6 +51,7 @@ class Opinion:
     state: OpinionState
     why: str
     scope: str = ""
+    by: Compiler | None = None
 
     @classmethod
     def on(cls, finding: Finding, state: OpinionState, why: str, scope: str = "") -> Opinion:
@@ -64,12 +66,13 @@ class Opinion:
             "state": str(self.state),
             "why": self.why,
             "scope": self.scope,
+            **({} if self.by is None else {"by": self.by.name}),
         }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opinions:
-    """Every opinion on one situation, whose they are, and for which SDK they do not speak.
+    """Every opinion on one situation, whose they are (``compiler``: the nearest), and for which SDK they do not speak.
 
     ``unasked`` is the SDK of the package where the compiler is another release's, else "". Where ``compiler`` is
     missing nothing was asked, and the opinions say for what there would have been a question.
@@ -101,18 +104,19 @@ class Opinions:
     def _settled(self, finding: Finding, opinion: Opinion) -> Finding:
         if not finding.blocks or finding.claim is None or _EVIDENCE in finding.evidence or self.compiler.missing:
             return finding
+        by = opinion.by or self.compiler
         evidence: Mapping[str, Any] = {**finding.evidence, _EVIDENCE: opinion.to_json()}
         if opinion.state is OpinionState.OPEN:
             return replace(finding, evidence=evidence)
         if opinion.state is OpinionState.CONFIRMED:
-            claim = replace(finding.claim, confidence=Confidence.OBSERVED, seen_with=self.compiler.release)
-            message = f"{finding.message} (confirmed by {self.compiler.name})"
+            claim = replace(finding.claim, confidence=Confidence.OBSERVED, seen_with=by.release)
+            message = f"{finding.message} (confirmed by {by.name})"
             return replace(finding, message=message, evidence=evidence, claim=claim)
         limit = f"; {self.unasked} itself was not asked" if self.unasked else ""
         return replace(
             finding,
             severity=Severity.WARNING if self.unasked else Severity.INFO,
-            message=f"{finding.message}: refuted by {self.compiler.name}{limit}",
+            message=f"{finding.message}: refuted by {by.name}{limit}",
             hint=finding.hint if self.unasked else "",
             evidence=evidence,
         )

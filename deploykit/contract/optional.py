@@ -72,13 +72,26 @@ class SettlesClaims(Protocol):
 
     id: str
 
-    def compiler(self, device: Device) -> Compiler:
-        """Which compiler would answer for a device on this machine, or why none can."""
+    def compilers(self, device: Device, sdk: str) -> Sequence[Compiler]:
+        """Who would answer on this machine for a device, that of the release nearest to ``sdk`` first ("": the newest).
+
+        There is at least one; the only one says what is missing where nobody can.
+        """
 
     def settle(
-        self, situation: Situation, findings: Sequence[Finding], *, kept: Kept, seconds: float, progress: Progress
+        self,
+        situation: Situation,
+        findings: Sequence[Finding],
+        *,
+        compiler: Compiler,
+        kept: Kept,
+        seconds: float,
+        progress: Progress,
     ) -> Sequence[Opinion]:
-        """An opinion on each finding, in their order, within about so many seconds; what is not reached stays open."""
+        """One of those compilers on each finding, in their order, within about so many seconds.
+
+        What is not reached stays open.
+        """
 
 
 @runtime_checkable

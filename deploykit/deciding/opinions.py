@@ -5,7 +5,9 @@ It asks only what a compiler can answer, and judges no answer: the backend that 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from packaging.version import InvalidVersion, Version
 
@@ -37,15 +39,41 @@ def second_opinions(
     if not situation.request.second_opinion:
         off = Compiler(missing="switched off", instead="leave --no-second-opinion out to have it asked")
         return _unasked(claims, off)
-    compiler = giver.compiler(device)
-    if compiler.missing:
-        return _unasked(claims, compiler)
-    asked = [finding for finding in claims if _is_open(finding.claim, compiler, own=giver.id == backend.id)]
+    compilers = giver.compilers(device, "" if situation.target.sdk is None else situation.target.sdk.version)
+    usable = [compiler for compiler in compilers if not compiler.missing]
+    if not usable:
+        return _unasked(claims, compilers[0])
+    own = giver.id == backend.id
+    asked = [finding for finding in claims if any(_is_open(finding.claim, one, own=own) for one in usable)]
     if not asked:
         return None
-    tell(f"asking {compiler.name} about what is not sure")
-    opinions = giver.settle(situation, asked, kept=kept, seconds=SECONDS, progress=tell)
-    return Opinions(compiler=compiler, opinions=tuple(opinions), unasked=_other_sdk(situation, compiler))
+    found = _asked(giver, usable, situation, asked, kept, tell)
+    return Opinions(compiler=usable[0], opinions=found, unasked=_other_sdk(situation, usable[0]))
+
+
+def _asked(
+    giver: SettlesClaims,
+    compilers: Sequence[Compiler],
+    situation: Situation,
+    asked: Sequence[Finding],
+    kept: Kept,
+    tell: Progress,
+) -> tuple[Opinion, ...]:
+    """Each finding to the nearest compiler, to the next what that one left open: of two answers the nearer counts."""
+    started, by = time.monotonic(), dict[int, Opinion]()
+    left = list(range(len(asked)))
+    for compiler in compilers:
+        rest = SECONDS - (time.monotonic() - started) if by else SECONDS
+        if not left or (by and rest <= 0):
+            break
+        tell(f"asking {compiler.name} about what is not sure")
+        findings = [asked[place] for place in left]
+        told = giver.settle(situation, findings, compiler=compiler, kept=kept, seconds=rest, progress=tell)
+        for place, opinion in zip(left, told, strict=True):
+            if place not in by or opinion.state is not OpinionState.OPEN:
+                by[place] = replace(opinion, by=compiler) if len(compilers) > 1 else opinion
+        left = [place for place in left if by[place].state is OpinionState.OPEN]
+    return tuple(by[place] for place in range(len(asked)))
 
 
 def _unasked(claims: Sequence[Finding], compiler: Compiler) -> Opinions:

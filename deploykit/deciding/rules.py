@@ -319,8 +319,10 @@ def check_opinions(chosen: Chosen) -> Iterator[Found]:
         told = f"no compiler was asked about {_about(asked)}: {compiler.missing}"
         yield Found(kind=SubjectKind.MODEL, name=_name(chosen), message=told, hint=compiler.instead)
         return
+    speakers = dict.fromkeys((compiler.name, *(one.by.name for one in asked if one.by is not None)))
+    told = "; ".join(_outcomes(asked, name) for name in speakers if _outcomes(asked, name)) if len(speakers) > 1 else ""
     states = [(state, opinions.of_state(state)) for state in OpinionState]
-    told = "; ".join(f"{state} {_about(group)}" for state, group in states if group)
+    told = told or "; ".join(f"{state} {_about(group)}" for state, group in states if group)
     yield Found(
         kind=SubjectKind.MODEL,
         name=_name(chosen),
@@ -353,6 +355,13 @@ def check_wider_end(chosen: Chosen) -> Iterator[Found]:
         f"{won.verdict.described}; as given {before.described}, on {chosen.samples.described_for_humans}",
         evidence={**won.end.to_json(), "tensors": list(won.widened)},
     )
+
+
+def _outcomes(opinions: Iterable[Opinion], name: str) -> str:
+    """What one of several compilers said, "" where nothing is its own."""
+    own = [one for one in opinions if one.by is not None and one.by.name == name]
+    states = [(state, [one for one in own if one.state is state]) for state in OpinionState]
+    return ", ".join(f"{state} {_about(group)} by {name}" for state, group in states if group)
 
 
 def _about(opinions: Iterable[Opinion]) -> str:

@@ -22,7 +22,7 @@ from deploykit.system.specs import Stage, ToolchainSpec
 
 __all__ = ["Environment", "ToolchainState", "environment_of", "is_locked", "locked", "toolchains_root"]
 
-_LATER = frozenset({"inputs", "lock", "lock_python", "else_index"})
+_LATER = frozenset({"inputs", "lock", "lock_python", "else_index", "hashes"})
 """Fields that stages did not have at first: without a value they leave the marker of an earlier installation valid."""
 
 

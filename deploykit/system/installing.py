@@ -139,7 +139,13 @@ def _pip_install(environment: Environment, stage: Stage, title: str, show: Calla
         tried = environment.run([*pip, *wanted, *stage.packages], timeout=_STAGE_TIMEOUT, log=log, on_line=show)
         if not tried.ok:
             show(f"{stage.prefer_index} did not deliver; the usual index follows and may bring a larger build")
-    arguments = [*pip, "--constraint", str(constraints), *stage.packages]
+    wanted = ["--constraint", str(constraints), *stage.packages]
+    if stage.hashes:
+        exact = environment.path / "exact.txt"
+        exact.write_text(" ".join([*stage.packages, *(f"--hash=sha256:{value}" for value in stage.hashes)]), "utf-8")
+        # Hashes are asked of everything or of nothing: what the package depends on is another stage.
+        wanted = ["--no-deps", "--require-hashes", "--only-binary=:all:", "--requirement", str(exact)]
+    arguments = [*pip, *wanted]
     done = environment.run(arguments, timeout=_STAGE_TIMEOUT, log=log, on_line=show)
     _expect_success(done, environment, title)
 

@@ -17,6 +17,7 @@ from deploykit.findings import Confidence
 __all__ = ["Need", "Stage", "ToolchainSpec", "select"]
 
 _SAFE_NAME = re.compile(r"[a-z0-9][a-z0-9.-]*")
+_SAFE_HASHES = frozenset("0123456789abcdef")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +29,8 @@ class Stage:
     backend's own files, for the Python of ``lock_python``: with it nothing else is installed, and ``else_index`` is
     asked for what the usual index does not have. In ``run``, ``{root}`` stands for the environment's folder,
     ``{files}`` for the folder of the backend's own files, and the name of a need for the program found. ``inputs`` are
-    paths in that folder: where one of them changes, the stage runs again.
+    paths in that folder: where one of them changes, the stage runs again. ``hashes`` are the SHA-256 of every file that
+    the one package of the stage may come as; it is then fetched without what it depends on.
     """
 
     id: str
@@ -40,6 +42,11 @@ class Stage:
     run: tuple[str, ...] = ()
     inputs: tuple[str, ...] = ()
     note: str = ""
+    hashes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.hashes and (len(self.packages) != 1 or not _SAFE_HASHES.issuperset("".join(self.hashes))):
+            raise ValueError(f"stage {self.id}: hashes are lower-case hexadecimal and belong to exactly one package")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,11 +105,15 @@ class ToolchainSpec:
 
 
 def select(specs: Iterable[ToolchainSpec], wanted: str) -> ToolchainSpec:
-    """The newest known version that fulfils ``NAME``, ``NAME-VERSION`` or ``NAME==VERSION`` (any pip condition)."""
+    """The newest known version that fulfils ``NAME``, ``NAME-VERSION`` or ``NAME==VERSION`` (any pip condition).
+
+    ``NAME-VERSION`` may leave out the last numbers: ``x-2.48`` is 2.48.40.
+    """
     known = tuple(specs)
-    for spec in known:
-        if wanted == f"{spec.name}-{spec.version}":
-            return spec
+    exact = [spec for spec in known if wanted == f"{spec.name}-{spec.version}"]
+    series = exact or [spec for spec in known if f"{spec.name}-{spec.version}".startswith(f"{wanted}.")]
+    if series:
+        return max(series, key=lambda spec: Version(spec.version))
     try:
         requirement = Requirement(wanted)
     except InvalidRequirement:

@@ -81,6 +81,6 @@ def test_a_row_may_make_a_claim_surer_but_only_a_rule_makes_one(
 def test_a_third_partys_compiler_has_a_name_or_there_is_a_reason(compiler: Compiler, problems: int) -> None:
     device = SimpleNamespace(id="d")
     backend: Any = SimpleNamespace(
-        id="b", devices=lambda: (device,), compiler=lambda of: compiler, settle=lambda *given, **more: ()
+        id="b", devices=lambda: (device,), compilers=lambda of, sdk: (compiler,), settle=lambda *given, **more: ()
     )
     assert len(list(conformance._compilers(backend))) == problems

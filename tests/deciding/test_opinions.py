@@ -28,8 +28,8 @@ class Giver:
     missing: str = ""
     asked: list[str] = field(default_factory=list)
 
-    def compiler(self, device: Any) -> Compiler:
-        return Compiler(name=f"the compiler for {device.id}", release="2.51.0", missing=self.missing)
+    def compilers(self, device: Any, sdk: str) -> Sequence[Compiler]:
+        return [Compiler(name=f"the compiler for {device.id}", release="2.51.0", missing=self.missing)]
 
     def settle(self, situation: Any, findings: Sequence[Finding], **given: Any) -> Sequence[Opinion]:
         assert given["seconds"] == opinions.SECONDS
@@ -116,3 +116,35 @@ def test_the_sdk_that_was_not_asked_is_named(monkeypatch: pytest.MonkeyPatch) ->
     same = ask(Giver(), [finding("n")], monkeypatch, backend="ort-qnn")
     assert older is not None and "2.33" in older.unasked
     assert same is not None and same.unasked == ""
+
+
+@dataclass
+class Two(Giver):
+    """A backend with the compilers of two releases, of which the nearer leaves open what is not named ``sure``."""
+
+    def compilers(self, device: Any, sdk: str) -> Sequence[Compiler]:
+        return [Compiler(name=f"QAIRT {release}", release=release) for release in ("2.36.1", "2.51.0")]
+
+    def settle(self, situation: Any, findings: Sequence[Finding], **given: Any) -> Sequence[Opinion]:
+        release = given["compiler"].release
+        self.asked += [f"{release} {finding.subject.name}" for finding in findings]
+        states = {"2.36.1": OpinionState.CONFIRMED, "2.51.0": OpinionState.REFUTED}
+        return [
+            Opinion.on(
+                one, states[release] if release == "2.51.0" or one.subject.name == "sure" else OpinionState.OPEN, ""
+            )
+            for one in findings
+        ]
+
+
+def test_the_nearest_compiler_is_asked_first_and_the_next_only_what_it_left_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    giver, claims = Two(), [finding("sure", seen_with="2.42"), finding("unsure", seen_with="2.42")]
+    made = ask(giver, claims, monkeypatch, sdk="2.33")
+    assert made is not None
+    assert giver.asked == ["2.36.1 sure", "2.36.1 unsure", "2.51.0 unsure"]
+    sure, unsure = made.applied(claims)
+    assert sure.blocks and sure.message == "sure (confirmed by QAIRT 2.36.1)"
+    assert sure.claim is not None and sure.claim.seen_with == "2.36.1"
+    assert not unsure.blocks and "refuted by QAIRT 2.51.0" in unsure.message

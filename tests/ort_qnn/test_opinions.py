@@ -22,6 +22,7 @@ from deploykit.findings import Confidence, Finding, Severity, Subject, SubjectKi
 from deploykit.findings.rules import Registry
 from deploykit_ort_qnn import opinions, trials
 from deploykit_ort_qnn.compiler import CompileJob, CompileOutcome, RefusedNode, compile_model
+from deploykit_qualcomm.devices import qualcomm_device
 
 pytest.importorskip("onnxruntime_qnn")
 
@@ -240,3 +241,23 @@ def test_rows_that_were_measured_with_this_release_are_not_asked(tmp_path: Path,
         (found,) = of_code(deploykit.plan(path, target="sm8650", backend="ort-qnn"), "QNN204")
         assert found.blocks and bool(compiled) == asked
         assert found.claim is not None and found.claim.confidence is Confidence.OBSERVED
+
+
+@pytest.mark.parametrize(
+    ("sdk", "releases"),
+    [
+        ("2.33.0", ["2.36.1", "2.51.0"]),
+        ("2.36.1", ["2.36.1"]),
+        ("2.41", ["2.36.1", "2.51.0"]),
+        ("2.42.0", ["2.48.40", "2.51.0"]),
+        ("2.50.0", ["2.51.0"]),
+        ("", ["2.51.0"]),
+    ],
+)
+def test_the_nearest_release_that_runs_speaks_first(
+    sdk: str, releases: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With toolchains of 2.36.1 and 2.48.40 beside the wheel of 2.51."""
+    monkeypatch.setattr(opinions, "toolchain_host", lambda wheel: wheel if wheel.sdk in ("2.36.1", "2.48.40") else None)
+    found = opinions.compilers_for(qualcomm_device("sm8650"), sdk)
+    assert [compiler.release for compiler in found] == releases

@@ -222,9 +222,13 @@ def test_the_finalization_mode_is_offered_and_recorded(tmp_path: Path) -> None:
     assert record["compile"]["finalization_mode"] == "3" and record["numbers"]["outputs"]
 
 
-def test_another_wheel_is_not_compiled_for(tmp_path: Path) -> None:
+def test_another_wheel_is_not_compiled_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEPLOYKIT_TOOLCHAINS", str(tmp_path / "none"))
     packaged = make_package(request("mlp/w8a8.qdq.onnx", sdk="2.5.0"), tmp_path / "p")
-    assert packaged.executed == () and "ORT141" in codes(packaged)
+    (finding,) = [finding for finding in packaged.findings if finding.code == "ORT141"]
+    assert packaged.executed == () and finding.hint == "deploykit toolchain install htp-2.49.40"
+    script = (tmp_path / "p/scripts/compile.py").read_text("utf-8")
+    assert "toolchains/htp-2.49.40/venv/bin/python" in script
     assert packaged.plan.sdk["version"] == "2.5.0" and packaged.plan.sdk["qairt"] == "2.49.40"
 
 

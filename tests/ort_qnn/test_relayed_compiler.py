@@ -44,7 +44,7 @@ def host() -> ToolchainHost:
     if environment_of(spec).state(with_size=False).state != "ready":
         install(spec, print)
     found = toolchain_host(wheel_for("2.22"))
-    assert found is not None
+    assert isinstance(found, ToolchainHost)
     return found
 
 

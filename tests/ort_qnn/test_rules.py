@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -213,6 +213,7 @@ PACKAGE = PackageScope(provider_options={"soc_model": "43"}, soc_model=43, conte
 WHEEL = wheel_for("2.7.0")
 INSTALLED = {"wheel": "2.7.0", "qairt": "2.51.0", "onnxruntime": "1.31.1"}
 OLD_WHEEL = wheel_for("2.36")
+old_draft = partial(replace, wheel=OLD_WHEEL)
 UNDER_WINE = {"wheel": "1.22.2", "qairt": "2.36.1", "onnxruntime": "1.22.2"}
 GOOD_TYPES = types(graph(("uint16", "uint16", "int8")), made("QUInt16"))
 
@@ -247,10 +248,7 @@ CASES: dict[str, tuple[Case, Case]] = {
     "ORT009": (lambda: step("widen-log"), lambda: step("fold-batchnorm")),
     "ORT010": (lambda: prepared(refusals=("n: no",)), draft),
     "ORT011": (lambda: with_operator("Erf"), lambda: with_operator("Tanh")),
-    "ORT012": (
-        lambda: draft(chosen=Chosen(compile={}, run={}, entries={}, unchecked=("vtcm_mb",))),
-        draft,
-    ),
+    "ORT012": (lambda: draft(chosen=Chosen(compile={}, run={}, entries={}, unchecked=("vtcm_mb",))), draft),
     "ORT013": (lambda: lossy_step("lpbq"), lambda: step("lpbq")),
     "ORT014": (lambda: float_draft("Erf"), lambda: float_draft("Tanh")),
     "ORT015": (lambda: gated_draft("x", "gate"), lambda: gated_draft("gate", "x")),
@@ -262,6 +260,9 @@ CASES: dict[str, tuple[Case, Case]] = {
     "ORT031": (lambda: window_draft(9), lambda: window_draft(8)),
     "ORT032": (lambda: pointed_draft(5), lambda: pointed_draft(4)),
     "ORT150": (lambda: replace(with_operator("GRU"), wheel=OLD_WHEEL), lambda: with_operator("GRU")),
+    "ORT160": (lambda: old_draft(float_draft("Tanh", opset=23)), lambda: old_draft(float_draft("Tanh", opset=22))),
+    "ORT161": (lambda: old_draft(draft("mlp/model.onnx")), lambda: draft("mlp/model.onnx")),
+    "ORT162": (lambda: old_draft(prepared(intended={"t": "float16"})), lambda: prepared(intended={"t": "float16"})),
     "ORT101": (lambda: types(graph(("uint16", "float32", "int8"))), lambda: GOOD_TYPES),
     "ORT102": (lambda: converted("uint8", asked_for=False), lambda: converted("uint8", asked_for=True)),
     "ORT103": (lambda: types(graph(("float16", "float16", "int8"), encoding="per-block")), lambda: GOOD_TYPES),

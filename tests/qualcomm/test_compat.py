@@ -107,14 +107,15 @@ def test_float_fallback() -> None:
         ("bf16", "2.33", "NNNNN?"),
         ("bf16", "2.44", "NNNNNS"),
         ("bq", "2.33", "??????"),
-        ("bq", "2.47", "NSSSSS"),
+        ("bq", "2.47", "NSSBSS"),
+        ("bq", "2.48", "NSSSSS"),
         ("htp-arch", "2.33", "SSSS??"),
         ("htp-arch", "2.47", "SSSSSS"),
     ],
 )
 @pytest.mark.parametrize("backend", ["qnn-htp", "ort-qnn"])
 def test_precisions_per_architecture(feature: str, sdk: str, expected: str, backend: str) -> None:
-    letters = {"supported": "S", "unsupported": "N", "unknown": "?"}
+    letters = {"supported": "S", "unsupported": "N", "unknown": "?", "broken": "B"}
     archs = ("v68", "v69", "v73", "v75", "v79", "v81")
     found = "".join(letters[status(feature, sdk, arch=arch, backend=backend)] for arch in archs)
     assert found == expected

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from deploykit.contract.probes import Surroundings
+from deploykit.tables.capabilities import Status
 from deploykit_qualcomm.compat import compat_rows
-from deploykit_qualcomm.hosts import WINE, carrier, compilable, host_toolchain, probe_hosts
+from deploykit_qualcomm.hosts import LINUX, WINE, carrier, compilable, host_toolchain, probe_hosts
 from deploykit_qualcomm.tables import tables
 from deploykit_qualcomm.toolchains import qualcomm_toolchains
 
@@ -36,6 +37,12 @@ def test_a_toolchain_installs_the_wheel_that_carries_its_release() -> None:
     assert specs
     for spec in specs:
         (wheel,) = [wheel for wheel in tables().wheels if wheel.sdk == spec.version]
+        assert spec.licence
+        if wheel.runs_on(LINUX) is not None:
+            assert spec.stages[0].packages == (f"onnxruntime-qnn=={wheel.version}",) and spec.stages[0].hashes
+            pairs = {f"onnxruntime=={pair.version}" for pair in wheel.onnxruntime if pair.status is Status.SUPPORTED}
+            assert spec.stages[1].packages[0] in pairs
+            continue
         host = wheel.runs_on(WINE)
         assert host is not None and host.sha256
         asking = {wheel.version: wheel for wheel in tables().wheels}[wheel.asked_by or wheel.version]
@@ -46,7 +53,7 @@ def test_a_toolchain_installs_the_wheel_that_carries_its_release() -> None:
         core = spec.environment.get("DEPLOYKIT_QNN_CORE", "")
         assert core == (asking.qnn_api.split(".")[1] if wheel.asked_by else "")
         assert all(Path(spec.files, name).is_file() for stage in spec.stages for name in stage.inputs)
-        assert spec.licence and spec.needs
+        assert spec.needs
 
 
 @pytest.mark.parametrize(
@@ -67,7 +74,8 @@ def test_a_build_id_names_its_wheel(build: str, wheel: str | None) -> None:
 
 def test_a_row_per_host_holds_at_its_release_only() -> None:
     rows = [row for row in compat_rows("ort-qnn") if row.feature == "wheel onnxruntime-qnn 1.22.0"]
-    (row,) = rows
+    reads, row = rows
+    assert reads.tool == "onnxruntime 1.22.0" and "operator sets up to 22, IR up to 10" in reads.note
     assert (row.tool, row.since, row.until) == ("windows aarch64", "2.33.2", "2.33.2")
     assert "2.33.2.250410134701" in row.note and "Windows on ARM" in row.note
 

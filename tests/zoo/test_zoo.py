@@ -34,6 +34,8 @@ def run_all(archive: Path, folder: Path) -> list[Row]:
     command = [sys.executable, "-m", "zoo", str(archive), str(folder)]
     environment = {
         **os.environ,
+        # No compiler of another release is asked for an opinion: the table is that of the installed one.
+        "DEPLOYKIT_TOOLCHAINS": str(folder / "toolchains"),
         "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, sys.path)]),
     }
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

@@ -50,9 +50,11 @@ def check_absent(scope: EnvironmentScope) -> Iterator[Found]:
 
 
 def _way(planned: Wheel) -> str:
-    """How to compile here for a wheel that is not for Linux, "" for the rule's own words."""
+    """How to compile here by a toolchain, "" for the rule's own words."""
     spec = host_toolchain(planned.sdk)
-    return "" if spec is None else f"deploykit toolchain install {spec.name}-{spec.version} (needs Wine)"
+    if spec is None:
+        return ""
+    return f"deploykit toolchain install {spec.name}-{spec.version}{' (needs Wine)' if spec.needs else ''}"
 
 
 @RULES.rule(

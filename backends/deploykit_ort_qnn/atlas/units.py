@@ -1,0 +1,181 @@
+"""A form in a type: float16, or with Q/DQ pairs around everything; and many of them side by side in one model.
+
+The pairs are the plain ones: no repair of the preparation is made, since what an operator is like without it is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from deploykit.encodings.values import Affine, Encoding, EncodingSet
+from deploykit.graph.arrays import constant_values
+from deploykit.graph.graph_copy import GraphCopy
+from deploykit.graph.ops import Trait, has, settings
+from deploykit.numerics.sessions import Session
+from deploykit.quantization.insert_qdq import insert_qdq
+from deploykit.quantization.new_grids import GridKind, affine_for_range
+from deploykit_ort_qnn.atlas.forms import Form
+from deploykit_ort_qnn.atlas.sketch import Numbers, Sketch
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, NodeProto
+
+__all__ = ["TYPES", "Kind", "Unit", "joined", "unit"]
+
+Kind = Literal["fp16", "w8a8", "w8a16"]
+TYPES: tuple[Kind, ...] = ("fp16", "w8a8", "w8a16")
+
+_ACTIVATION = {
+    "w8a8": GridKind(bits=8, signed=False),
+    "w8a16": GridKind(bits=16, signed=False),
+}
+_SCALE = GridKind(bits=8, signed=False)
+_CHANNEL_AXIS = {"Conv": 0, "ConvTranspose": 1}
+_LAYERS = ("Conv", "ConvTranspose", "MatMul", "Gemm")
+_FROM_ZERO_TO_ONE = ("Sigmoid", "Softmax", "HardSigmoid")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """One graph. Every name in it begins with ``prefix``; ``samples`` are its inputs, twice."""
+
+    form: Form
+    kind: Kind
+    prefix: str
+    model: ModelProto
+    samples: tuple[Mapping[str, Numbers], ...]
+
+
+def unit(form: Form, kind: Kind, number: int) -> Unit:
+    """The graph of one form in one type."""
+    prefix = f"u{number}/"
+    sketch = Sketch(form.id, prefix, form.opset)
+    model = sketch.model(form.draw(sketch))
+    if kind == "fp16":
+        model = _in_float16(model, prefix)
+    else:
+        grids = dict(_grids(model, sketch.samples, _ACTIVATION[kind]))
+        entries = {name: Encoding(name=name, value=grid) for name, grid in grids.items()}
+        encodings = EncodingSet(version="2.0.0", entries=entries)
+        model = insert_qdq(model, encodings, bias="int32").model
+    return Unit(form=form, kind=kind, prefix=prefix, model=model, samples=sketch.samples)
+
+
+def _in_float16(model: ModelProto, prefix: str) -> ModelProto:
+    """The same graph in float16, between conversions: that a float graph is compiled in float16 is not so everywhere.
+
+    QAIRT 2.36.1 compiles it in float32 (observed: weights of four bytes in the binary, 140 dB against the CPU).
+    """
+    from onnx import TensorProto, helper, numpy_helper
+
+    graph = model.graph
+    for tensor in graph.initializer:
+        if tensor.data_type == TensorProto.FLOAT:
+            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float16), tensor.name))
+    renamed, first, last = dict[str, str](), [], []
+    for value in graph.input:
+        if value.type.tensor_type.elem_type == TensorProto.FLOAT:
+            renamed[value.name] = f"{value.name}_half"
+            first.append(_cast(value.name, renamed[value.name], TensorProto.FLOAT16))
+    for value in graph.output:
+        if value.type.tensor_type.elem_type == TensorProto.FLOAT:
+            renamed[value.name] = f"{value.name}_half"
+            last.append(_cast(renamed[value.name], value.name, TensorProto.FLOAT))
+    for node in graph.node:
+        for names in (node.input, node.output):
+            for position, name in enumerate(names):
+                names[position] = renamed.get(name, name)
+    nodes = [*first, *graph.node, *last]
+    made = helper.make_graph(nodes, f"{prefix}float16", graph.input, graph.output, graph.initializer)
+    return helper.make_model(made, opset_imports=model.opset_import, ir_version=model.ir_version)
+
+
+def _cast(source: str, target: str, kind: int) -> NodeProto:
+    from onnx import helper
+
+    return helper.make_node("Cast", [source], [target], name=f"{target}:Cast", to=kind)
+
+
+def _grids(model: ModelProto, samples: Sequence[Mapping[str, Numbers]], kind: GridKind) -> Iterator[tuple[str, Affine]]:
+    """Every float tensor's grid, in the order of the graph: what moves values keeps theirs."""
+    graph = GraphCopy(model)
+    values = _values(model, samples)
+    found: dict[str, Affine] = {}
+    for value in graph.model.graph.input:
+        if values[value.name].dtype == np.float32:
+            found[value.name] = _around(values[value.name], kind)
+    for node in graph.nodes:
+        found |= _weights(graph, node, kind)
+        for name in filter(None, node.output):
+            if name in values and values[name].dtype == np.float32:
+                moved = found.get(node.input[0]) if has(node, Trait.CARRIES_GRID) else None
+                found[name] = moved or _result(node, values[name], kind)
+    yield from found.items()
+
+
+def _values(model: ModelProto, samples: Sequence[Mapping[str, Numbers]]) -> dict[str, Numbers]:
+    names = [name for node in model.graph.node for name in node.output if name]
+    session = Session(model, capture=names)
+    runs = [{**sample, **session.run(sample)} for sample in samples]
+    return {name: np.concatenate([np.ravel(run[name]) for run in runs]) for name in runs[0]}
+
+
+def _around(values: Numbers, kind: GridKind) -> Affine:
+    return affine_for_range(float(values.min()), float(values.max()), kind)
+
+
+def _result(node: NodeProto, values: Numbers, kind: GridKind) -> Affine:
+    if node.op_type in _FROM_ZERO_TO_ONE:
+        return affine_for_range(0.0, 1.0, kind)
+    return _around(values, kind)
+
+
+def _weights(graph: GraphCopy, node: NodeProto, kind: GridKind) -> dict[str, Affine]:
+    """Grids of what is stored: weights per channel, scales in 8 bits, all else like activations; none for biases."""
+    found = {}
+    for position, name in enumerate(node.input):
+        if name not in graph.stored or position in settings(node):
+            continue
+        values = constant_values(graph.stored[name])
+        if values.dtype != np.float32:
+            continue
+        if node.op_type in _LAYERS and position == 1:
+            found[name] = _per_channel(node, values)
+        elif node.op_type in _LAYERS or (node.op_type == "LayerNormalization" and position == 2):
+            continue  # its scale follows from the other two
+        else:
+            found[name] = _around(values, _SCALE if node.op_type.endswith("Normalization") else kind)
+    return found
+
+
+def _per_channel(node: NodeProto, values: Numbers) -> Affine:
+    turned = any(setting.name == "transB" and setting.i for setting in node.attribute)
+    axis = _CHANNEL_AXIS.get(node.op_type, 0 if turned else values.ndim - 1)
+    rows = np.moveaxis(values, axis, 0).reshape(values.shape[axis], -1)
+    scale = np.abs(rows).max(axis=1).astype(np.float64) / 127
+    return Affine(bits=8, signed=True, scale=scale, zero_point=np.zeros_like(scale), symmetric=True, axis=axis)
+
+
+def joined(units: Iterable[Unit]) -> ModelProto:
+    """All graphs side by side in one model: nothing in one touches another."""
+    from onnx import ModelProto, helper
+
+    chosen = list(units)
+    whole = ModelProto()
+    whole.CopyFrom(chosen[0].model)
+    for one in chosen[1:]:
+        whole.graph.node.extend(one.model.graph.node)
+        whole.graph.initializer.extend(one.model.graph.initializer)
+        whole.graph.input.extend(one.model.graph.input)
+        whole.graph.output.extend(one.model.graph.output)
+    highest: dict[str, int] = {}
+    for one in chosen:
+        for entry in one.model.opset_import:
+            highest[entry.domain] = max(highest.get(entry.domain, 0), entry.version)
+    del whole.opset_import[:]
+    whole.opset_import.extend(helper.make_opsetid(domain, version) for domain, version in sorted(highest.items()))
+    return whole
