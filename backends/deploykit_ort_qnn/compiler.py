@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from deploykit.errors import InputError, ToolError, UsageError
+from deploykit.system import workspaces
 from deploykit.system.processes import Completed
 from deploykit_ort_qnn.dlc import with_check_sums
 from deploykit_ort_qnn.hosts import Host
@@ -235,8 +236,8 @@ def read_context(path: Path, timeout: float = 120.0) -> dict[str, Any]:
     request = {"action": "context", "path": str(path.resolve())}
     for _ in range(2):
         parts = ["starting the process"]
-        with tempfile.TemporaryDirectory() as folder:
-            done, answer, _ = HERE.work(request, Path(folder), Path(folder), timeout, parts.append)
+        with workspaces.scratch() as folder:
+            done, answer, _ = HERE.work(request, folder, folder, timeout, parts.append)
         if answer is not None:
             return answer
         if done.timed_out:
@@ -334,6 +335,8 @@ def _refused(log: tuple[str, ...]) -> tuple[RefusedNode, ...]:
 def _death(done: Completed, timeout: float, who: str = "the compiler's process") -> str:
     if done.timed_out:
         return f"not finished after {timeout:g} s, the time limit"
+    if done.grown:
+        return f"{who} took more memory than a model of this size may take ({done.peak_rss_mb or 0:,.0f} MiB)"
     if done.returncode < 0:
         return f"{who} died of {signal.Signals(-done.returncode).name}"
     return f"{who} ended with status {done.returncode}"

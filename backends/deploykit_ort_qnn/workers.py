@@ -23,6 +23,8 @@ Work = tuple[Completed, dict[str, Any] | None, tuple[str, ...]]
 _PROGRESS = "deploykit-progress: "
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _LOG_LINES = 200
+_LEAST_MEMORY = 640 << 20
+_MEMORY_PER_BYTE = 1024
 
 _ABROAD = """
 import runpy, sys, types
@@ -69,7 +71,14 @@ class Worker:
                 del log[: max(0, len(log) - _LOG_LINES)]
 
         files = (str(question.resolve()), str(answer.resolve()))
-        done = run((*self._program(), *files), cwd=root, env=self.environment, timeout=timeout, on_line=hear)
+        done = run(
+            (*self._program(), *files),
+            cwd=root,
+            env=self.environment,
+            timeout=timeout,
+            on_line=hear,
+            memory=_memory(request, root),
+        )
         if not answer.exists():
             if any("ModuleNotFoundError" in line or "ImportError" in line for line in log):
                 raise ToolError(
@@ -84,6 +93,17 @@ class Worker:
         if self.abroad:
             return (self.python, "-c", _ABROAD, str(Path(__file__).resolve().parent))
         return (self.python, "-m", "deploykit_ort_qnn.worker")
+
+
+def _memory(request: Mapping[str, Any], root: Path) -> int | None:
+    """Bytes that the worker may take: a graph of a kilobyte can have constants of any size, which the runtime computes.
+
+    A thousand times its size is more than the compiler takes of a real model; external data lies beside the model.
+    """
+    if "model" not in request:
+        return None
+    folder = (root / str(request["model"])).parent
+    return _LEAST_MEMORY + _MEMORY_PER_BYTE * sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
 
 
 HERE = Worker(python=sys.executable)
