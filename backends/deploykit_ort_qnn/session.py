@@ -6,11 +6,12 @@ Only ``add_provider_for_devices`` puts a model on the provider: ``providers=[…
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import onnxruntime as ort
 
-__all__ = ["EP_NAME", "NotOnProviderError", "cpu_session", "npu_session"]
+__all__ = ["EP_NAME", "NotOnProviderError", "cpu_session", "ir_library", "npu_session"]
 
 EP_NAME = "QNNExecutionProvider"
 
@@ -38,6 +39,13 @@ def npu_session(
     if not providers or providers[0] != EP_NAME:
         raise NotOnProviderError(f"the session's providers are {', '.join(providers) or 'none'}")
     return session
+
+
+def ir_library() -> str:
+    """The backend inside the wheel that writes a graph down instead of compiling it."""
+    import onnxruntime_qnn as qnn
+
+    return str(Path(qnn.LIB_DIR_FULL_PATH) / "libQnnIr.so")
 
 
 def cpu_session(model: str, *, optimization: str = "none", log_level: int = 3) -> Any:

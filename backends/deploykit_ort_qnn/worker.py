@@ -18,7 +18,7 @@ import numpy as np
 import onnx
 
 from deploykit_ort_qnn.context_reader import ContextReadError, read_context_binary
-from deploykit_ort_qnn.session import NotOnProviderError, cpu_session, npu_session
+from deploykit_ort_qnn.session import NotOnProviderError, cpu_session, ir_library, npu_session
 
 __all__ = ["PROGRESS", "main"]
 
@@ -54,10 +54,7 @@ def _context_nodes(context: Path) -> dict[str, Any]:
 
 def write_dlc(request: Mapping[str, Any]) -> dict[str, Any]:
     """Open the model with the IR backend at work, which writes its file into a folder while the model is compiled."""
-    import onnxruntime_qnn as qnn
-
-    library = str(Path(qnn.LIB_DIR_FULL_PATH) / "libQnnIr.so")
-    options = {"dump_qnn_ir_dlc": "1", "dump_qnn_ir_dlc_dir": request["folder"], "qnn_ir_backend_path": library}
+    options = {"dump_qnn_ir_dlc": "1", "dump_qnn_ir_dlc_dir": request["folder"], "qnn_ir_backend_path": ir_library()}
     entries = {"session.disable_cpu_ep_fallback": "1", **request["entries"]}
     _say(f"writing {request['model']} as DLC")
     try:

@@ -63,7 +63,8 @@ def test_commands_work_without_what_windows_lacks(words: list[str], tmp_path: Pa
     cnn = ROOT / "tests/data/aimet/cnn"
     places = {"MODEL": str(cnn / "model.onnx"), "ENCODINGS": str(cnn / "w8a8.v1.0.0.encodings")}
     done = run_without(COMMAND, *(places.get(word, word) for word in words), folder=tmp_path)
-    assert done.returncode == 0, done.stderr[-2000:]
+    # The doctor answers 1 where something on this machine is not right, which is no matter of the system.
+    assert done.returncode in ((0, 1) if words[0] == "doctor" else (0,)), done.stderr[-2000:]
     assert done.stdout.startswith("{" if "--json" in words else "Usage")
 
 
