@@ -167,7 +167,6 @@ LATE_ELSEWHERE = {
     ("deploykit.deciding.quantizing.child", "PIL"): "only a job with images needs it",
     ("deploykit_ort_qnn.context_reader", "onnxruntime_qnn"): "an extra of the installation",
     ("deploykit_ort_qnn.session", "onnxruntime_qnn"): "an extra of the installation",
-    ("deploykit_ort_qnn.worker", "onnxruntime_qnn"): "an extra of the installation",
 }
 """Whose import of what is late, and why."""
 
