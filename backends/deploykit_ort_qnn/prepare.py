@@ -14,6 +14,7 @@ from deploykit.contract.kept import Kept, Same
 from deploykit.deciding.sampling import samples_of
 from deploykit.errors import DeploykitError, InputError, UnknownTargetError, UsageError
 from deploykit.findings import Finding
+from deploykit.graph.weights import load_weights
 from deploykit_ort_qnn.provider_keys import Chosen, choose_options, has_option
 from deploykit_qualcomm.archs import capability, has
 from deploykit_qualcomm.carriers import Carried, forms_of
@@ -201,7 +202,6 @@ def _evidence(model: ModelProto, situation: Situation, kept: Kept) -> Evidence:
 def whole_model(situation: Situation) -> ModelProto:
     """The model with its weights; InputError when it is too large for one file."""
     from onnx import ModelProto
-    from onnx.external_data_helper import load_external_data_for_model
 
     given = situation.model
     if situation.facts.weight_bytes > _MOST_BYTES:
@@ -211,7 +211,5 @@ def whole_model(situation: Situation) -> ModelProto:
             next="split the model",
         )
     model = ModelProto()
-    model.CopyFrom(given.proto)
-    if given.external:
-        load_external_data_for_model(model, str(given.path.parent))
+    model.CopyFrom(load_weights(given))
     return model

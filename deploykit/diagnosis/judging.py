@@ -13,8 +13,8 @@ from deploykit.diagnosis.names import MappedName, Names
 from deploykit.diagnosis.sightings import ErrorLine, Hit, Sighting, Sightings, collect
 from deploykit.diagnosis.text import CONTEXT_LINES
 from deploykit.diagnosis.verdict import Cause, CodeSeen, Diagnosis, FollowUp
-from deploykit.errors import InputError
 from deploykit.findings import Severity
+from deploykit.system.files import open_regular
 
 __all__ = ["diagnose", "diagnose_log"]
 
@@ -98,11 +98,8 @@ def _unfinished(seen: Sightings) -> tuple[str, ...]:
 
 def diagnose_log(log: Path, catalog: Catalog, names: Names | None = None, *, tools: Iterable[str] = ()) -> Diagnosis:
     """``diagnose`` for a file; raises InputError when it cannot be read."""
-    try:
-        with log.open("rb") as stream:
-            return diagnose(stream, catalog, names, tools=tools)
-    except OSError as error:
-        raise InputError(f"{log}: cannot be read", why=error.strerror or str(error)) from None
+    with open_regular(log) as stream:
+        return diagnose(stream, catalog, names, tools=tools)
 
 
 def _wanted(marks: Iterable[ToolMark]) -> tuple[str, ...]:

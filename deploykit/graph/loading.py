@@ -5,7 +5,6 @@ External data is located and measured but never opened here, and what is given i
 
 from __future__ import annotations
 
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +18,7 @@ from deploykit.graph.ops import is_standard
 from deploykit.graph.structure import check_structure
 from deploykit.graph.tensors import check_inline, constant_tensor, is_external, stored_tensors
 from deploykit.graph.wire import ExcessError, WireError, scan
+from deploykit.system.files import read_regular, regular_size
 
 if TYPE_CHECKING:
     from onnx import ModelProto, TensorProto
@@ -68,21 +68,12 @@ _EXPORT = "export the model again; onnx.checker.check_model says whether it is w
 
 
 def _read(path: Path) -> bytes:
-    try:
-        status = path.stat()
-        if stat.S_ISDIR(status.st_mode):
-            raise InputError(f"{path}: is a folder, not an ONNX file", next="name the .onnx file inside it")
-        if not stat.S_ISREG(status.st_mode):
-            raise InputError(f"{path}: is not a regular file")
-        if not status.st_size:
-            raise InputError(f"{path}: the file is empty", next="export or copy the model again")
-        if status.st_size >= _PROTOBUF_LIMIT:
-            raise _too_large(path, status.st_size)
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file", next="check the path of the model") from None
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read", why=getattr(error, "strerror", None) or str(error)) from None
+    size = regular_size(path)
+    if not size:
+        raise InputError(f"{path}: the file is empty", next="export or copy the model again")
+    if size >= _PROTOBUF_LIMIT:
+        raise _too_large(path, size)
+    return read_regular(path, size=size)
 
 
 def _too_large(path: Path, size: int) -> InputError:

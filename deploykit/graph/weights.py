@@ -6,13 +6,15 @@ External data is mapped, not copied, where numpy has the element type. Nothing e
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deploykit.errors import InputError, UsageError
 from deploykit.graph.external import Claim, ExternalFile, claim_of
-from deploykit.graph.tensors import StoredTensor, is_external
+from deploykit.graph.tensors import StoredTensor, is_external, stored_tensors
+from deploykit.system.files import open_regular, regular_size
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -46,13 +48,13 @@ def iter_weights(model: Model) -> Iterator[tuple[str, npt.NDArray[Any]]]:
 def _read_external(model: Model, name: str, tensor: TensorProto) -> npt.NDArray[Any]:
     file = _file_of(model, tensor)
     try:
-        claim = claim_of(model.path, StoredTensor(f"tensor {name!r}", tensor), file.path.stat().st_size)
-        return _map(file.path, tensor, claim)
-    except OSError as error:
+        size = regular_size(file.path)
+    except InputError as error:
         raise InputError(
             f"{model.path}: tensor {name!r}: its external data {file.location!r} cannot be read",
-            why=error.strerror or str(error),
+            why=error.why or error.what,
         ) from None
+    return _map(file.path, tensor, claim_of(model.path, StoredTensor(f"tensor {name!r}", tensor), size))
 
 
 def _map(path: Path, tensor: TensorProto, claim: Claim) -> npt.NDArray[Any]:
@@ -60,9 +62,9 @@ def _map(path: Path, tensor: TensorProto, claim: Claim) -> npt.NDArray[Any]:
     from onnx import numpy_helper
 
     native = _NATIVE.get(tensor.data_type)
-    if native is not None and claim.length:
-        return np.memmap(path, dtype=native, mode="r", offset=claim.offset, shape=tuple(tensor.dims))
-    with path.open("rb") as opened:
+    with open_regular(path) as opened:
+        if native is not None and claim.length:
+            return np.memmap(opened, dtype=native, mode="r", offset=claim.offset, shape=tuple(tensor.dims))
         opened.seek(claim.offset)
         return numpy_helper.to_array(_inline(tensor, opened.read(claim.length)))
 
@@ -93,12 +95,26 @@ def load_weights(model: Model) -> ModelProto:
     if not model.external:
         return model.proto
     from onnx import ModelProto
-    from onnx.external_data_helper import load_external_data_for_model
 
     whole = ModelProto()
     whole.CopyFrom(model.proto)
-    load_external_data_for_model(whole, str(model.path.parent))
+    files = {file.location: file.path for file in model.external}
+    for stored in stored_tensors(whole):
+        if is_external(stored.proto):
+            _take_in(model.path, stored, files)
     return whole
+
+
+def _take_in(path: Path, stored: StoredTensor, files: Mapping[str, Path]) -> None:
+    """Read what a tensor claims of its file into the tensor."""
+    tensor = stored.proto
+    location = next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
+    with open_regular(files[location]) as opened:
+        claim = claim_of(path, stored, os.fstat(opened.fileno()).st_size)
+        opened.seek(claim.offset)
+        tensor.raw_data = opened.read(claim.length)
+    tensor.ClearField("external_data")
+    tensor.data_location = tensor.DEFAULT
 
 
 def load_small_weights(model: Model, *, limit: int = 1 << 20) -> ModelProto:

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import onnx
 from onnx import ModelProto
-from onnx.external_data_helper import load_external_data_for_model
 
 from deploykit.encodings.writing import write_encodings
 from deploykit.errors import InputError, PackageError, UsageError
 from deploykit.graph import load_model
 from deploykit.graph.collect import collect_facts
+from deploykit.graph.weights import load_weights
 from deploykit.quantization.extract_qdq import extract_qdq
 from deploykit.quantization.insert_qdq import insert_qdq
 from deploykit.quantization.placed_encodings import read_placed
@@ -103,9 +103,7 @@ def extract_encodings(
 
 def _whole(given: Model) -> ModelProto:
     model = ModelProto()
-    model.CopyFrom(given.proto)
-    if given.external:
-        load_external_data_for_model(model, str(given.path.parent))
+    model.CopyFrom(load_weights(given))
     return model
 
 

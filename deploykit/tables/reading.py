@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from deploykit.errors import InputError
+from deploykit.system.files import read_regular
 from deploykit.tables.plaintoml import parse_plain
 
 __all__ = ["parse_json", "parse_rows", "read_bytes", "read_json", "read_toml", "structure"]
@@ -29,16 +30,7 @@ _Converter: TypeAlias = Callable[[Any], Any]
 
 def read_bytes(path: Path, *, limit: int | None = None) -> bytes:
     """The bytes of one regular file, or an InputError that names it."""
-    try:
-        if limit is not None and path.stat().st_size > limit:
-            raise InputError(f"{path}: {path.stat().st_size} bytes, more than the {limit} that are read")
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
-    except IsADirectoryError:
-        raise InputError(f"{path}: is a folder, not a file") from None
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read", why=error.strerror or str(error)) from None
+    return read_regular(path, limit=limit)
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -56,8 +48,10 @@ def _parse_toml(text: str, path: Path) -> dict[str, Any]:
 
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # TOMLDecodeError, and whole numbers of more digits than Python converts
         raise InputError(f"{path}: not TOML", why=str(error)) from None
+    except RecursionError:
+        raise InputError(f"{path}: nested too deeply to be a real file") from None
 
 
 def read_json(path: Path, *, limit: int | None = None) -> Any:

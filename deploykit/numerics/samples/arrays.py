@@ -6,14 +6,17 @@ A header is checked against the bytes that are really there before anything is d
 from __future__ import annotations
 
 import math
+import os
 import zipfile
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 from deploykit.errors import InputError
+from deploykit.system.files import open_regular
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,33 +27,41 @@ __all__ = ["ARRAY_SUFFIXES", "ArrayHeader", "read_arrays", "read_headers"]
 ARRAY_SUFFIXES = (".npy", ".npz")
 _LARGEST = 4 << 30
 """Bytes that the arrays of one .npz may have unpacked: they are held in memory while its samples are read."""
+_SMALL = 256 << 20
+_DENSEST = 20
+"""How many times larger than the file its arrays may be, above ``_SMALL``: real data packs three times at the most."""
+_LONGEST_HEADER = 1 << 16
 _MAPPED = 16 << 20
 _ZIP = b"PK"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrayHeader:
-    """What a file says about one array before it is read; ``size`` is in bytes, unpacked."""
+    """What a file says about one array before it is read; ``size`` is in bytes, ``start`` where they begin."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     size: int
+    start: int = 0
+    column_major: bool = False
 
 
 def read_headers(path: Path) -> dict[str, ArrayHeader]:
     """Shape and type of every array of a .npy (named ``""``) or .npz file, without reading their values.
 
     Raises InputError for a file that is neither, that holds Python objects, whose headers state another size than
-    there is, or whose arrays would unpack to more than 4 GiB.
+    there is, or whose arrays would unpack to more than 4 GiB or to a great many times its size.
     """
-    with _reporting(path), path.open("rb") as stream:
+    with _reporting(path), open_regular(path) as stream:
+        packed = os.fstat(stream.fileno()).st_size
         if not _is_zip(stream):
-            return {"": _header(path, stream, path.stat().st_size)}
+            return {"": _header(path, stream, packed)}
         with zipfile.ZipFile(stream) as archive:
             found = {name: _member_header(path, archive, info) for name, info in _members(path, archive)}
     total = sum(header.size for header in found.values())
-    if total > _LARGEST:
-        why = f"its arrays unpack to {total / 2**30:.1f} GiB; at most {_LARGEST >> 30} are read from one file"
+    most = min(_LARGEST, max(_SMALL, _DENSEST * packed))
+    if total > most:
+        why = f"its arrays unpack to {total >> 20:,} MiB; at most {most >> 20:,} are read from a file of its size"
         raise InputError(f"{path}: too large", why=why, next="save one file per sample")
     return found
 
@@ -64,10 +75,10 @@ def read_arrays(path: Path, names: Collection[str] | None = None) -> dict[str, n
 
     headers = read_headers(path)
     wanted = [name for name in headers if names is None or name in names]
-    with _reporting(path), path.open("rb") as stream:
+    with _reporting(path), open_regular(path) as stream:
         if not _is_zip(stream):
             if headers[""].size > _MAPPED:
-                return {"": np.load(path, mmap_mode="r", allow_pickle=False)}
+                return {"": _mapped(stream, headers[""])}
             return {"": np.lib.format.read_array(stream, allow_pickle=False)}
         with zipfile.ZipFile(stream) as archive:
             return {name: _member(archive, f"{name}.npy") for name in wanted}
@@ -124,15 +135,24 @@ def _header(path: Path, stream: IO[bytes], length: int) -> ArrayHeader:
     """The header at the start of a stream of ``length`` bytes in all, compared with what is left behind it."""
     from numpy.lib import format as npy
 
-    version = npy.read_magic(stream)
+    head = BytesIO(stream.read(_LONGEST_HEADER))
+    version = npy.read_magic(head)
     read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-    shape, _, dtype = read(stream)
+    shape, column_major, dtype = read(head)
     if dtype.hasobject:
         why = "such files can run code when they are read, and are not"
         raise InputError(f"{path}: holds Python objects, not numbers", why=why, next="save plain arrays of numbers")
     size = math.prod(shape) * dtype.itemsize
-    there = length - stream.tell()
+    there = length - head.tell()
     if any(dim < 0 for dim in shape) or size != there:
         why = f"an array of shape {list(shape)} and type {dtype} has {size:,} bytes, there are {there:,}"
         raise InputError(f"{path}: cut off or damaged", why=why)
-    return ArrayHeader(shape=shape, dtype=dtype, size=size)
+    return ArrayHeader(shape=shape, dtype=dtype, size=size, start=head.tell(), column_major=column_major)
+
+
+def _mapped(stream: IO[bytes], header: ArrayHeader) -> npt.NDArray[np.generic]:
+    """The array that follows its header in an open .npy file, read from disk where it is looked at."""
+    import numpy as np
+
+    order: Literal["F", "C"] = "F" if header.column_major else "C"
+    return np.memmap(stream, dtype=header.dtype, mode="r", offset=header.start, shape=header.shape, order=order)

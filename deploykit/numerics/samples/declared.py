@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeAlias
 from deploykit.errors import InputError, UsageError
 from deploykit.numerics.samples.inputs import InputSpec
 from deploykit.numerics.samples.stored import places_in
+from deploykit.system.files import open_regular
 
 __all__ = ["Declaration", "parse_declarations"]
 
@@ -151,7 +152,7 @@ def _file(spec: InputSpec, path: Path) -> Declaration:
     if not places:
         raise InputError(f"{path}: holds no sample for the input {spec}")
     digest = hashlib.sha256()
-    with path.open("rb") as stream:
+    with open_regular(path) as stream:
         while block := stream.read(1 << 20):
             digest.update(block)
     return Declaration(name=spec.name, kind="file", file=path, sha256=digest.hexdigest())

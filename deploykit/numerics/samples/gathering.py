@@ -5,6 +5,7 @@ Each input has its own source, the best there is for it; nothing is said about w
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +43,9 @@ MOST = 8
 
 _ARBITRARY_SETS = 4
 _READ = 1 << 16
+_LARGEST = 64 << 20
+"""Bytes of one sample that is made up, of which there are several at once: five images in 4K, or the caches of a small
+language model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,6 +239,7 @@ def _makers(
 ) -> dict[str, _Maker]:
     if not inputs:
         return {}
+    _check_size(inputs)
     read = _constants(model)
     domains = input_domains(facts, read)
     makers = {}
@@ -246,6 +251,16 @@ def _makers(
         domain = domains.get(spec.name)
         makers[spec.name] = _derived(spec, found, domain, seed) or _arbitrary(spec, domain, seed)
     return makers
+
+
+def _check_size(inputs: tuple[InputSpec, ...]) -> None:
+    size = sum(math.prod(spec.made_shape) * spec.numpy_type.itemsize for spec in inputs)
+    if size > _LARGEST:
+        raise InputError(
+            f"one sample of this model takes {size / 2**20:,.0f} MiB",
+            why=f"samples of at most {_LARGEST >> 20} MiB are made here",
+            next="give calibration data, if that is what the model really reads",
+        )
 
 
 def _constants(model: ModelProto) -> ReadConstant:

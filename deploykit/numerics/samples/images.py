@@ -9,11 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deploykit.errors import InputError
+from deploykit.system.files import read_regular
 
 __all__ = ["IMAGE_SUFFIXES", "ImageInfo", "inspect_image"]
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp")
 _PNG = b"\x89PNG\r\n\x1a\n"
+_LARGEST = 1 << 30
+_MOST_PIXELS = 1 << 28
+"""Above it a decoder would need gigabytes; the largest cameras have half as many."""
 _FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 
 
@@ -32,10 +36,7 @@ def inspect_image(path: Path) -> ImageInfo:
     PNG: every chunk's checksum and the end chunk (PNG specification, section 5). JPEG: the frame header and the end
     marker (ITU T.81, annex B). BMP: the file size its header states.
     """
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read", why=error.strerror or str(error)) from None
+    data = read_regular(path, limit=_LARGEST)
     try:
         if data.startswith(_PNG):
             return _png(data)
@@ -104,4 +105,6 @@ def _bmp(data: bytes) -> ImageInfo:
 def _info(kind: str, width: int, height: int) -> ImageInfo:
     if width <= 0 or height <= 0:
         raise ValueError("the size in the header is not positive")
+    if width * height > _MOST_PIXELS:
+        raise ValueError(f"{width} x {height} pixels are more than are decoded")
     return ImageInfo(format=kind, width=width, height=height)

@@ -9,17 +9,20 @@ import csv
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from io import StringIO
 from pathlib import Path
 
 from deploykit.errors import InputError, UsageError
 from deploykit.numerics.samples.arrays import ARRAY_SUFFIXES
 from deploykit.numerics.samples.images import IMAGE_SUFFIXES
 from deploykit.numerics.samples.recipe import RECIPE_FILE, ImageRecipe, read_recipe
+from deploykit.tables.reading import read_bytes
 
 __all__ = ["Calibration", "load_calibration"]
 
 _READER = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 LABELS_FILE = "labels.csv"
+_LARGEST_TABLE = 64 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +63,7 @@ def load_calibration(source: Path) -> Calibration:
 
 def _folder(folder: Path) -> Calibration:
     found = sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
+    _refuse_strays(folder, found)
     images = [path for path in found if path.suffix.lower() in IMAGE_SUFFIXES]
     arrays = [path for path in found if path.suffix in ARRAY_SUFFIXES]
     if images and arrays:
@@ -78,13 +82,32 @@ def _folder(folder: Path) -> Calibration:
     )
 
 
+def _refuse_strays(folder: Path, found: Iterable[Path]) -> None:
+    """A link out of the folder would put some other file of this machine into the package."""
+    home = folder.resolve()
+    for path in found:
+        if not path.resolve().is_relative_to(home):
+            raise InputError(
+                f"{path}: leaves the calibration folder through a symbolic link",
+                why="what lies elsewhere on this machine is not taken into a package",
+                next="replace the link by the file, or name the folder that it leads to",
+            )
+
+
 def _labels(folder: Path, files: Iterable[Path]) -> dict[Path, str]:
     """Labels out of ``labels.csv`` (file name, class), else one class per sub-folder where there are several."""
     table = folder / LABELS_FILE
     if table.is_file():
-        with table.open(encoding="utf-8", newline="") as stream:
-            given = {row[0].strip(): row[1].strip() for row in csv.reader(stream) if len(row) >= 2}
+        given = _label_rows(table)
         known = {path: given.get(path.relative_to(folder).as_posix()) for path in files}
         return {path: label for path, label in known.items() if label is not None}
     folders = {path: path.parent.relative_to(folder).as_posix() for path in files}
     return folders if len(set(folders.values())) > 1 and "." not in folders.values() else {}
+
+
+def _label_rows(table: Path) -> dict[str, str]:
+    try:
+        text = read_bytes(table, limit=_LARGEST_TABLE).decode("utf-8-sig")
+        return {row[0].strip(): row[1].strip() for row in csv.reader(StringIO(text, newline="")) if len(row) >= 2}
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{table}: not a table of labels", why=str(error)) from None

@@ -17,6 +17,7 @@ from deploykit.numerics.samples.images import inspect_image
 from deploykit.numerics.samples.inputs import InputSpec
 from deploykit.numerics.samples.sources import Calibration
 from deploykit.numerics.samples.stored import samples_of
+from deploykit.system.files import read_regular
 
 __all__ = ["Survey", "survey", "survey_of_random_data"]
 
@@ -80,7 +81,7 @@ def _images(calibration: Calibration, inputs: tuple[InputSpec, ...]) -> Survey:
             unusable.append((path.name, error.why or error.what))
             continue
         usable.append(path)
-        digests[path.name] = hashlib.sha256(path.read_bytes()).hexdigest()
+        digests[path.name] = hashlib.sha256(read_regular(path)).hexdigest()
     return Survey(
         kind="images",
         origin=calibration.origin,

@@ -1,0 +1,86 @@
+"""Opens files that somebody else wrote: regular files only, of the size they are said to have. It reads no format.
+
+A pipe, a device or a folder under the name of a file is refused before it is opened, so that nothing waits on it or
+reads it without end; a file that grows while it is read ends at the size it had when it was opened.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO
+
+from deploykit.errors import InputError
+
+__all__ = ["open_regular", "read_regular", "regular_size"]
+
+# Without waiting for the other end of a pipe, should the name have become one since it was looked at.
+_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0)
+
+
+def open_regular(path: Path, *, size: int | None = None, limit: int | None = None) -> BinaryIO:
+    """A regular file, opened for reading. Raises InputError for anything else.
+
+    ``size`` is what it must have in bytes, ``limit`` the most it may have.
+    """
+    try:
+        # Opening a device can already do something, so the name is asked first and the open file once more.
+        _check(path, path.stat(), size, limit)
+        descriptor = os.open(path, _FLAGS)
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    except ValueError as error:  # a name with a NUL in it
+        raise InputError(f"{str(path)!r}: no file name", why=str(error)) from None
+    try:
+        _check(path, os.fstat(descriptor), size, limit)
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def read_regular(path: Path, *, size: int | None = None, limit: int | None = None) -> bytes:
+    """The bytes of one regular file, as many as it had when it was opened; see ``open_regular``."""
+    with open_regular(path, size=size, limit=limit) as stream:
+        try:
+            return stream.read(os.fstat(stream.fileno()).st_size)
+        except OSError as error:
+            raise _unreadable(path, error) from None
+
+
+def regular_size(path: Path) -> int:
+    """The size in bytes of a regular file, which is not opened; InputError for anything else."""
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    _check(path, status, None, None)
+    return status.st_size
+
+
+def _check(path: Path, status: os.stat_result, size: int | None, limit: int | None) -> None:
+    if stat.S_ISDIR(status.st_mode):
+        raise InputError(f"{path}: is a folder, not a file")
+    if not stat.S_ISREG(status.st_mode):
+        raise InputError(f"{path}: is not a regular file", why=f"it is {_kind(status.st_mode)}")
+    if size is not None and status.st_size != size:
+        raise InputError(f"{path}: has {status.st_size:,} bytes, not {size:,}")
+    if limit is not None and status.st_size > limit:
+        raise InputError(f"{path}: has {status.st_size:,} bytes, more than the {limit:,} that are read")
+
+
+def _kind(mode: int) -> str:
+    kinds = (
+        (stat.S_ISFIFO, "a pipe"),
+        (stat.S_ISSOCK, "a socket"),
+        (stat.S_ISCHR, "a device"),
+        (stat.S_ISBLK, "a disk"),
+    )
+    return next((name for is_one, name in kinds if is_one(mode)), "of a kind that is not read")
+
+
+def _unreadable(path: Path, error: OSError) -> InputError:
+    if isinstance(error, FileNotFoundError):
+        return InputError(f"{path}: no such file")
+    return InputError(f"{path}: cannot be read", why=error.strerror or str(error))
