@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from deploykit.graph import load_model
 from deploykit.graph.facts import GraphFacts, NodeFact
 from deploykit.graph.pairs import QUANTIZERS, integer_type
+from deploykit.system.files import regular_size
 
 if TYPE_CHECKING:
     from deploykit.graph import Model
@@ -82,10 +83,12 @@ def inspect_quantized(
 def _refusal(path: Path) -> str:
     import onnxruntime as ort
 
+    from deploykit.graph.running import CpuSession
+
     options = ort.SessionOptions()
     options.log_severity_level = 4
     try:
-        ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        CpuSession(str(path), options, size=regular_size(path))
     except Exception as error:
         return str(error).splitlines()[0] if str(error) else type(error).__name__
     return ""

@@ -132,9 +132,19 @@ class _Proof:
         self.evidence = evidence or (lambda _model: Evidence())
         self._model = model
         self._outputs = outputs
+        self._problem: InputError | None = None
 
     def before(self) -> Sequence[Feed]:
-        """The outputs of the model as it stands."""
+        """The outputs of the model as it stands; the InputError of one that does not run, which is not tried again."""
+        if self._problem is not None:
+            raise self._problem
+        try:
+            return self._run()
+        except InputError as error:
+            self._problem = error
+            raise
+
+    def _run(self) -> Sequence[Feed]:
         if self._outputs is None:
             if opset_of(self._model) < _LEAST_OPSET:
                 self._outputs = reference_outputs(self._model, self.feeds)
@@ -145,7 +155,7 @@ class _Proof:
 
     def accept(self, model: ModelProto, outputs: Sequence[Feed] | None) -> None:
         """Go on from a changed model."""
-        self._model, self._outputs = model, outputs
+        self._model, self._outputs, self._problem = model, outputs, None
 
 
 def _step(state: Rewriting, transform: Transform, proof: _Proof) -> Rewriting:

@@ -24,6 +24,8 @@ __all__ = ["MOST_DIMS", "explosive_nodes"]
 MOST_DIMS = 1024
 """Dimensions of one shape beyond which a node is left out of shape inference."""
 
+_MOST_ELEMENTS = 1 << 62
+
 _SHAPE_OPERAND = {"Reshape": 1, "Expand": 1, "ConstantOfShape": 0, "Col2Im": 1}
 _SAME_COUNT = {"Abs", "Cast", "CastLike", "Ceil", "Clip", "CumSum", "Flatten", "Floor", "Identity", "Neg", "Not"}
 _SAME_COUNT |= {"Reshape", "Round", "ScatterElements", "ScatterND", "Sign", "Slice", "Split", "Sqrt", "Squeeze"}
@@ -102,7 +104,7 @@ def _count(node: NodeProto, inputs: list[_Bound]) -> float:
         case "Size":
             return 1
         case "Concat":
-            return sum(counts)
+            return _capped(sum(counts))
         case "Gather" if len(inputs) == 2 and inputs[0].rank <= 1:
             return counts[1]
         case "ConstantOfShape" if inputs:
@@ -111,16 +113,21 @@ def _count(node: NodeProto, inputs: list[_Bound]) -> float:
             return counts[0]
         case op if op in _PAIRWISE:
             flat = all(bound.rank <= 1 for bound in inputs)
-            return max(counts) if flat else math.prod(max(count, 1) for count in counts)
+            return max(counts) if flat else _capped(math.prod(max(count, 1) for count in counts))
         case _:
             return math.inf
+
+
+def _capped(count: float) -> float:
+    """Beyond every real size a number of elements is unknown: whole numbers that grow without end take time as well."""
+    return count if count < _MOST_ELEMENTS else math.inf
 
 
 def _volume(shape: _Bound) -> float:
     """The elements of a tensor whose shape has these bounds."""
     if math.inf in (shape.count, shape.value) or shape.count > MOST_DIMS:
         return math.inf
-    return min(math.prod([shape.value] * int(shape.count)), math.inf)
+    return math.prod([float(shape.value)] * int(shape.count))
 
 
 def _value(node: NodeProto, inputs: list[_Bound]) -> float:
@@ -176,7 +183,7 @@ def _declared(item: ValueInfoProto) -> _Bound:
         return _NOTHING
     dims = item.type.tensor_type.shape.dim
     known = [dim.dim_value for dim in dims if dim.HasField("dim_value")]
-    count = math.prod(known) if len(known) == len(dims) else 0
+    count = _capped(math.prod(known)) if len(known) == len(dims) <= MOST_DIMS else 0
     return _Bound(rank=len(dims), count=count)
 
 

@@ -15,7 +15,10 @@ import numpy.typing as npt
 import onnxruntime as ort
 
 from deploykit.errors import InputError, UsageError
+from deploykit.graph import load_model
+from deploykit.graph.running import CpuSession
 from deploykit.numerics.samples.arrays import read_arrays
+from deploykit.system.files import regular_size
 
 __all__ = ["OutputSet", "Outputs", "read_outputs", "read_pair", "run_models"]
 
@@ -85,19 +88,19 @@ def _run_on(path: Path, inputs: OutputSet) -> OutputSet:
     return OutputSet(label=str(path), samples={name: make(read) for name, read in inputs.samples.items()})
 
 
-def _open(path: Path) -> Any:
-    if not path.is_file():
-        raise InputError(f"{path}: no such file")
+def _open(path: Path) -> CpuSession:
+    model = load_model(path)
+    size = regular_size(path) + sum(file.size for file in model.external)
     options = ort.SessionOptions()
     options.log_severity_level = 4
     try:
-        return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        return CpuSession(str(path), options, size=size)
     except Exception as error:
         raise InputError(f"{path}: does not load in ONNX Runtime", why=_first_line(error)) from None
 
 
-def _run(path: Path, session: Any, given: Outputs) -> Outputs:
-    inputs = {item.name: item.type for item in session.get_inputs()}
+def _run(path: Path, session: CpuSession, given: Outputs) -> Outputs:
+    inputs = {item.name: item.type for item in session.inputs()}
     feed = {next(iter(inputs)): given[""]} if set(given) == {""} and len(inputs) == 1 else dict(given)
     missing = sorted(inputs.keys() - feed.keys())
     if missing:
@@ -110,7 +113,7 @@ def _run(path: Path, session: Any, given: Outputs) -> Outputs:
         values = session.run(None, {name: _typed(feed[name], kind) for name, kind in inputs.items()})
     except Exception as error:
         raise InputError(f"{path}: does not run on this data", why=_first_line(error)) from None
-    return dict(zip((item.name for item in session.get_outputs()), values, strict=True))
+    return dict(zip((item.name for item in session.outputs()), values, strict=True))
 
 
 def _typed(value: npt.NDArray[Any], kind: str) -> npt.NDArray[Any]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy.typing as npt
@@ -13,6 +11,8 @@ import onnxruntime as ort
 from onnx import ModelProto, ValueInfoProto
 
 from deploykit.errors import InputError
+from deploykit.graph.running import CpuSession
+from deploykit.system.workspaces import scratch
 
 __all__ = ["Feed", "Session", "check_feed"]
 
@@ -33,8 +33,8 @@ class Session:
     def __init__(self, model: ModelProto, *, capture: Iterable[str] = (), optimize: bool = False) -> None:
         self.outputs: tuple[str, ...] = tuple(o.name for o in model.graph.output)
         self._session = _open(_with_outputs(model, capture), optimize)
-        self._wanted = [o.name for o in self._session.get_outputs()]
-        self.inputs = frozenset(i.name for i in self._session.get_inputs())
+        self._wanted = [o.name for o in self._session.outputs()]
+        self.inputs = frozenset(i.name for i in self._session.inputs())
 
     def run(self, feed: Feed) -> dict[str, npt.NDArray[Any]]:
         """All outputs and captured tensors by name. Raises InputError when an input is missing or does not fit."""
@@ -64,15 +64,15 @@ def _with_outputs(model: ModelProto, capture: Iterable[str]) -> ModelProto:
     return copy
 
 
-def _open(model: ModelProto, optimize: bool) -> Any:
+def _open(model: ModelProto, optimize: bool) -> CpuSession:
     weights = sum(len(t.raw_data) for t in model.graph.initializer)
     options = _options(len(model.graph.node), weights)
     if not optimize:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     try:
         if weights < _PROTOBUF_LIMIT:
-            return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-        return _open_large(model, options)
+            return CpuSession(model.SerializeToString(), options)
+        return _open_large(model, options, weights)
     except Exception as error:
         name = model.graph.name
         raise InputError(f"{name}: the model does not load in ONNX Runtime", why=_first_line(error)) from None
@@ -90,11 +90,11 @@ def _options(nodes: int, weight_bytes: int) -> Any:
     return options
 
 
-def _open_large(model: ModelProto, options: Any) -> Any:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "model.onnx"
+def _open_large(model: ModelProto, options: Any, size: int) -> CpuSession:
+    with scratch() as folder:
+        path = folder / "model.onnx"
         onnx.save(model, path, save_as_external_data=True, location="weights.bin")
-        return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        return CpuSession(str(path), options, size=size)
 
 
 def _first_line(error: Exception) -> str:

@@ -13,6 +13,7 @@ from onnx import numpy_helper
 from deploykit.errors import InputError
 from deploykit.graph.graph_copy import GraphCopy
 from deploykit.graph.nodes import captured_names, label
+from deploykit.graph.running import CpuSession
 from deploykit.quantization.cutting import part_of
 from deploykit.quantization.entries import keep_entries
 from deploykit.rewrites.contract import MatchResult, Refusal, Rewritten, Site, Transform
@@ -78,8 +79,7 @@ def _compute(graph: GraphCopy, positions: tuple[int, ...], names: tuple[str, ...
     options.log_severity_level = 4
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     try:
-        session = ort.InferenceSession(part.SerializeToString(), options, providers=["CPUExecutionProvider"])
-        values = session.run(list(names), {})
+        values = CpuSession(part.SerializeToString(), options).run(names, {})
     except Exception as error:
         why = str(error).splitlines()[0]
         raise InputError(f"{graph.model.graph.name}: its constants cannot be computed", why=why) from None

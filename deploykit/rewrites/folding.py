@@ -17,6 +17,7 @@ from onnx import ModelProto, numpy_helper
 from deploykit.graph.element_types import BITS
 from deploykit.graph.graph_copy import GraphCopy
 from deploykit.graph.nodes import attribute, captured_names
+from deploykit.graph.running import CpuSession
 from deploykit.graph.shape_inference import Shape, infer
 from deploykit.graph.tensors import byte_size, is_external
 
@@ -151,9 +152,8 @@ def _run(
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = ort.InferenceSession(part.SerializeToString(), options, providers=["CPUExecutionProvider"])
     names = [item.name for item in part.graph.output]
-    return dict(zip(names, session.run(names, {}), strict=True))
+    return dict(zip(names, CpuSession(part.SerializeToString(), options).run(names, {}), strict=True))
 
 
 def _part(graph: GraphCopy, nodes: Sequence[NodeProto], known: Mapping[str, npt.NDArray[Any]]) -> ModelProto:

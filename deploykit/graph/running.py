@@ -1,0 +1,82 @@
+"""Opens and runs ONNX Runtime sessions on the CPU, within memory and time; the only place where a graph is executed.
+
+A graph of a few nodes can ask for any amount of both. What a session may take grows with the model and what it is fed,
+so that a real model never meets the bounds, and a bomb of a kilobyte ends after seconds with an ordinary error.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import onnxruntime as ort
+
+from deploykit.system.limits import limited_memory
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+__all__ = ["CpuSession"]
+
+_LEAST_MEMORY = 640 << 20
+_MEMORY_PER_BYTE = 256
+"""Bytes that may be taken for each byte of the model and of what it is fed: a convolution's results are much larger
+than its weights, and the runtime takes twice what it needs as it grows."""
+_LEAST_SECONDS = 3.0
+_SECONDS_PER_BYTE = 5e-6
+"""Seconds of computing time per byte of the model: 5 s for 1 MB."""
+_LOOK_SECONDS = 0.25
+
+
+class CpuSession:
+    """One opened model: ``source`` is its bytes or its path, ``size`` the bytes of all its files where it is a path.
+
+    Both opening and running raise whatever the runtime raises; beyond the bounds that is an error too.
+    """
+
+    def __init__(self, source: bytes | str, options: ort.SessionOptions, *, size: int | None = None) -> None:
+        self.size = len(source) if size is None else size
+        with limited_memory(_LEAST_MEMORY + _MEMORY_PER_BYTE * self.size):
+            self._session = ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+
+    def inputs(self) -> list[Any]:
+        """Name, type and shape of each input, as the runtime has them."""
+        return list(self._session.get_inputs())
+
+    def outputs(self) -> list[Any]:
+        """Name, type and shape of each output, as the runtime has them."""
+        return list(self._session.get_outputs())
+
+    def run(self, names: Sequence[str] | None, feed: Mapping[str, npt.NDArray[Any]]) -> list[Any]:
+        """The values of these outputs, all where None are named."""
+        fed = sum(int(value.nbytes) for value in feed.values())
+        settings = ort.RunOptions()
+        with (
+            limited_memory(_LEAST_MEMORY + _MEMORY_PER_BYTE * (self.size + fed)),
+            _Watch(settings, _LEAST_SECONDS + _SECONDS_PER_BYTE * (self.size + fed)),
+        ):
+            return list(self._session.run(None if names is None else list(names), dict(feed), settings))
+
+
+class _Watch:
+    """Ends a run that has taken too much computing time; a machine that is busy with others does not count."""
+
+    def __init__(self, settings: ort.RunOptions, seconds: float) -> None:
+        self._settings, self._seconds = settings, seconds
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def __enter__(self) -> None:
+        self._started = time.process_time()
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        while not self._done.wait(_LOOK_SECONDS):
+            if time.process_time() - self._started > self._seconds:
+                self._settings.terminate = True
