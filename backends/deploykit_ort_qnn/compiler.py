@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from deploykit.errors import InputError, ToolError, UsageError
+from deploykit.system import workspaces
 from deploykit.system.processes import Completed, run
 from deploykit_ort_qnn.dlc import with_check_sums
 from deploykit_ort_qnn.hosts import Host, Work
@@ -45,6 +46,8 @@ Status = Literal["compiled", "refused", "failed", "crashed", "timed-out"]
 _PROGRESS = "deploykit-progress: "
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _LOG_LINES = 200
+_LEAST_MEMORY = 640 << 20
+_MEMORY_PER_BYTE = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,8 +236,8 @@ def read_context(path: Path, timeout: float = 120.0) -> dict[str, Any]:
     request = {"action": "context", "path": str(path.resolve())}
     for _ in range(2):
         parts = ["starting the process"]
-        with tempfile.TemporaryDirectory() as folder:
-            done, answer, _ = _work(request, Path(folder), Path(folder), timeout, parts.append)
+        with workspaces.scratch() as folder:
+            done, answer, _ = _work(request, folder, folder, timeout, parts.append)
         if answer is not None:
             return answer
         if done.timed_out:
@@ -297,7 +300,7 @@ def _work(request: Mapping[str, Any], root: Path, scratch: Path, timeout: float,
             del log[: max(0, len(log) - _LOG_LINES)]
 
     argv = (sys.executable, "-m", "deploykit_ort_qnn.worker", str(question.resolve()), str(answer.resolve()))
-    done = run(argv, cwd=root, timeout=timeout, on_line=hear)
+    done = run(argv, cwd=root, timeout=timeout, on_line=hear, memory=_memory(request, root))
     if not answer.exists():
         if any("ModuleNotFoundError" in line or "ImportError" in line for line in log):
             raise ToolError(
@@ -307,6 +310,17 @@ def _work(request: Mapping[str, Any], root: Path, scratch: Path, timeout: float,
             )
         return done, None, tuple(log)
     return done, json.loads(answer.read_text(encoding="utf-8")), tuple(log)
+
+
+def _memory(request: Mapping[str, Any], root: Path) -> int | None:
+    """Bytes that the worker may take: a graph of a kilobyte can have constants of any size, which the runtime computes.
+
+    A thousand times its size is more than the compiler takes of a real model; external data lies beside the model.
+    """
+    if "model" not in request:
+        return None
+    folder = (root / str(request["model"])).parent
+    return _LEAST_MEMORY + _MEMORY_PER_BYTE * sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
 
 
 def _collect_traces(root: Path, scratch: Path) -> None:
@@ -374,6 +388,8 @@ def _refused(log: tuple[str, ...]) -> tuple[RefusedNode, ...]:
 def _death(done: Completed, timeout: float, who: str = "the compiler's process") -> str:
     if done.timed_out:
         return f"not finished after {timeout:g} s, the time limit"
+    if done.grown:
+        return f"{who} took more memory than a model of this size may take ({done.peak_rss_mb or 0:,.0f} MiB)"
     if done.returncode < 0:
         return f"{who} died of {signal.Signals(-done.returncode).name}"
     return f"{who} ended with status {done.returncode}"

@@ -5,7 +5,6 @@ The loading rules are the tables' and come with their confidence; nothing is loa
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 from deploykit.errors import InputError
 from deploykit.graph import load_model
 from deploykit.graph.nodes import attribute
+from deploykit.system.workspaces import scratch
 from deploykit_ort_qnn.compiler import read_context
 from deploykit_qualcomm.archs import arch_of
 from deploykit_qualcomm.devices import qualcomm_devices
@@ -74,10 +74,10 @@ def inspect_context(path: Path) -> ContextInfo:
     if not path.is_file():
         raise InputError(f"{path}: no such file")
     onnx_side: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory() as folder:
+    with scratch() as folder:
         binary = path
         if path.suffix == ".onnx":
-            onnx_side, binary = _context_model(path, Path(folder))
+            onnx_side, binary = _context_model(path, folder)
         answer = read_context(binary)
     if not answer["ok"]:
         raise InputError(f"{path}: not readable as a context binary", why=answer["error"])

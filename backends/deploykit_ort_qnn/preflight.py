@@ -5,14 +5,13 @@ Its QAIRT is the one inside the wheel and not the user's SDK, which every answer
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from onnx import ModelProto
 
 from deploykit.contract.backend import Progress
+from deploykit.system.workspaces import scratch
 from deploykit.tables.devices import Device
 from deploykit_ort_qnn.compiler import CompileJob, compile_model, installed_wheel
 from deploykit_ort_qnn.evidence import precision_scope
@@ -33,8 +32,8 @@ def preflight(model: bytes, device: Device, progress: Progress) -> Mapping[str, 
     given = ModelProto.FromString(model)
     quantized = any(node.op_type == "DequantizeLinear" for node in given.graph.node)
     prepared = provider_model(given, None, int16_matmul=has("matmul_16bit", device)) if quantized else None
-    with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder)
+    with scratch() as folder:
+        root = folder
         compiled = given if prepared is None else prepared.model
         (root / "model.onnx").write_bytes(compiled.SerializeToString())
         job = CompileJob(root=root, model="model.onnx", context="context.onnx", options={"soc_model": str(soc)})

@@ -5,15 +5,14 @@ It cuts nothing and concludes nothing; what was not finished in time is asked ag
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from deploykit.contract.backend import Progress
 from deploykit.system.remembered import Remembered, key_of
+from deploykit.system.workspaces import scratch
 from deploykit_ort_qnn.compiler import CompileJob, CompileOutcome, compile_model, installed_wheel
 
 if TYPE_CHECKING:
@@ -90,10 +89,10 @@ class Trials:
         return answer
 
     def _compiled(self, model: ModelProto) -> CompileOutcome:
-        with tempfile.TemporaryDirectory() as folder:
-            (Path(folder) / "model.onnx").write_bytes(model.SerializeToString())
+        with scratch() as folder:
+            (folder / "model.onnx").write_bytes(model.SerializeToString())
             job = CompileJob(
-                root=Path(folder),
+                root=folder,
                 model="model.onnx",
                 context="context.onnx",
                 options=self.options,

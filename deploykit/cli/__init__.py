@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
+from io import TextIOWrapper
 
 import click
 
@@ -96,4 +97,8 @@ def cli() -> None:
 
 def main() -> None:
     """The entry point ``deploykit``."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            # A terminal or a pipe that lacks a letter gets its number: that is no reason to fail.
+            stream.reconfigure(errors="backslashreplace")
     sys.exit(run(cli))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,8 @@ from deploykit import api
 from deploykit.cli.frame import Command
 from deploykit.cli.output import emit, progress
 from deploykit.cli.plan import plan_text
-from deploykit.packages.writing import MANIFEST, list_files
+from deploykit.packages.manifests import MANIFEST, list_files
+from deploykit.system.workspaces import scratch
 
 if TYPE_CHECKING:
     from deploykit.deciding.pipeline import Packaged
@@ -28,9 +28,9 @@ def command(out: Path | None) -> int:
     """Package an embedded detector with mixed float16 encodings for a phone locked to an old SDK."""
     from deploykit.contract.demo_model import write_demo
 
-    with tempfile.TemporaryDirectory() as scratch, progress() as tell:
-        model, encodings = write_demo(Path(scratch))
-        folder = out or Path(scratch) / "package"
+    with scratch() as place, progress() as tell:
+        model, encodings = write_demo(place)
+        folder = out or place / "package"
         packaged = api.package(model, target=_TARGET, sdk=_SDK, encodings=encodings, out=folder, progress=tell)
         tree = _tree(packaged)
     emit({**packaged.to_json(), "tree": tree}, lambda: _text(packaged, tree, out))

@@ -15,9 +15,14 @@ from typing import Any
 
 import click
 
-from deploykit.errors import DeploykitError
+from deploykit.cli.endings import Ended, ended_by_signals
+from deploykit.errors import DeploykitError, UsageError
 
 __all__ = ["Command", "Group", "Settings", "run", "settings"]
+
+
+_ENV = "DEPLOYKIT"
+"""What the environment variables of all options begin with."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -122,7 +127,9 @@ def run(command: click.Command, args: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit status; no exception gets out but SystemExit-free interrupts."""
     arguments = list(sys.argv[1:] if args is None else args)
     try:
-        result = command.main(arguments, prog_name="deploykit", standalone_mode=False, auto_envvar_prefix="DEPLOYKIT")
+        _check_text(arguments)
+        with ended_by_signals():
+            result = command.main(arguments, prog_name="deploykit", standalone_mode=False, auto_envvar_prefix=_ENV)
         sys.stdout.flush()
     except click.exceptions.Exit as exit_:
         return exit_.exit_code
@@ -136,6 +143,9 @@ def run(command: click.Command, args: Sequence[str] | None = None) -> int:
     except click.Abort:
         click.echo("interrupted", err=True)
         return 130
+    except Ended as ended:
+        click.echo(f"ended by {ended}", err=True)
+        return ended.exit_status
     except BrokenPipeError:
         # The reader left (`| head`): what was wanted has been read. Keep the interpreter from flushing into the void.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -144,9 +154,21 @@ def run(command: click.Command, args: Sequence[str] | None = None) -> int:
         click.echo(f"{click.style('error:', fg='red', bold=True)} {error}", err=True)
         _show_json_error(arguments, what=error.what, why=error.why, next_=error.next, status=error.exit_status)
         return error.exit_status
+    except MemoryError:
+        click.echo(f"{click.style('error:', fg='red', bold=True)} this takes more memory than there is", err=True)
+        _show_json_error(arguments, what="this takes more memory than there is", why="", next_="", status=3)
+        return 3
     except Exception as error:
         return _show_defect(arguments, error)
     return result if isinstance(result, int) else 0
+
+
+def _check_text(arguments: Sequence[str]) -> None:
+    """Refuse names that are no text: they could be written into no manifest and no JSON."""
+    for argument in arguments:
+        if not argument.isascii() and any("\ud800" <= letter <= "\udfff" for letter in argument):
+            shown = argument.encode("utf-8", "backslashreplace").decode()
+            raise UsageError(f"{shown}: is not UTF-8", next="rename the file")
 
 
 def _show_defect(arguments: Sequence[str], error: Exception) -> int:

@@ -31,9 +31,13 @@ def emit(value: Mapping[str, Any] | Callable[[], Mapping[str, Any]], text: str |
     """Print ``value`` as JSON when --json was given, else the text; of two functions only the wanted one is called."""
     if settings().json:
         made = value() if callable(value) else value
-        click.echo(json.dumps({"schema": 1, **made}, indent=1, ensure_ascii=False, allow_nan=False))
+        click.echo(json.dumps({"schema": 1, **made}, indent=1, ensure_ascii=not _is_utf8(), allow_nan=False))
     else:
         click.echo((text if isinstance(text, str) else text()).rstrip("\n"))
+
+
+def _is_utf8() -> bool:
+    return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
 
 
 def table(rows: Iterable[Sequence[object]], *, header: Sequence[str]) -> str:

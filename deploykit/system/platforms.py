@@ -20,7 +20,7 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
     import msvcrt
 
-__all__ = ["end_tree", "hold", "on_disk", "python_of", "reap", "shell_script", "sites_of"]
+__all__ = ["end_group", "end_tree", "has_groups", "hold", "on_disk", "python_of", "reap", "shell_script", "sites_of"]
 
 _LOCKED_BYTES = 1
 
@@ -46,6 +46,17 @@ def end_tree(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(OSError):
         subprocess.run(words, check=False, capture_output=True, stdin=subprocess.DEVNULL)
     process.kill()
+
+
+def has_groups() -> bool:
+    """Whether programs can be started as a group and ended as one."""
+    return hasattr(os, "killpg")
+
+
+def end_group(group: int, *, at_once: bool = True) -> None:
+    """End all programs of a group, or ask them to end; a group that is gone is no trouble."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, signal.SIGKILL if at_once else signal.SIGTERM)
 
 
 @contextlib.contextmanager
