@@ -36,4 +36,5 @@ def _text(report: BuildReport) -> str:
     lines += report.said if settings().verbosity < 0 else ()
     verdict = {0: "built", 1: "not built: the precision would have changed"}.get(report.exit_status, "not built")
     lines.append(f"{verdict}; done: {', '.join(report.done) or 'nothing'}; log: {report.log}")
+    lines.append(f"digest: {report.digest}")
     return "\n".join(lines)

@@ -5,6 +5,7 @@ The script is the package's; this module adds nothing to what it does.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +16,13 @@ from deploykit.diagnosis import Names, diagnose
 from deploykit.errors import PackageError
 from deploykit.graph import load_model
 from deploykit.graph.collect import collect_facts
+from deploykit.packages.manifests import BUILD_FOLDERS, MANIFEST
 from deploykit.packages.verifying import verify_integrity
 from deploykit.packages.writing import record_build
+from deploykit.system.files import open_regular
 from deploykit.system.platforms import shell_script
 from deploykit.system.processes import run
+from deploykit.system.workspaces import abandoned, holding
 
 if TYPE_CHECKING:
     from deploykit.diagnosis import Diagnosis
@@ -37,6 +41,7 @@ class BuildReport:
     """How a build ended: the script's exit status, the steps that are done, and what its logs say on failure.
 
     ``said`` are the script's own last words where it ended before any tool wrote a log; there is no diagnosis then.
+    ``digest`` is that of the manifest with what the build made, for ``deploykit verify --expect-digest``.
     """
 
     package: Path
@@ -45,6 +50,7 @@ class BuildReport:
     log: Path
     diagnosis: Diagnosis | None
     said: tuple[str, ...] = ()
+    digest: str = ""
 
     @property
     def exit_status(self) -> int:
@@ -61,34 +67,67 @@ class BuildReport:
             "status": self.status,
             "done": list(self.done),
             "log": str(self.log),
+            "digest": self.digest,
             "diagnosis": None if self.diagnosis is None else self.diagnosis.to_json(),
             "said": list(self.said),
         }
 
 
 def build_package(package: Path, *, on_line: Callable[[str], None] | None = None) -> BuildReport:
-    """Run ``scripts/build.sh`` of a package; raises PackageError when the package has none or is not as recorded."""
+    """Run ``scripts/build.sh`` of a package; raises PackageError when the package has none or is not as recorded.
+
+    What the script skips as done before is what an earlier build left and the manifest vouches for, stamps included:
+    a file under artifacts/ or logs/ that the manifest does not know is named, and nothing is run.
+    """
+    with holding(package) as alone:
+        if not alone:
+            raise PackageError(f"{package}: is being built by another process", next="wait for it")
+        _clear_leftovers(package)
+        _check_recorded(package)
+        return _build(package, on_line)
+
+
+def _clear_leftovers(package: Path) -> None:
+    for left in abandoned(package / BUILD_FOLDERS[1], MANIFEST):
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def _check_recorded(package: Path) -> None:
     bad = [check for check in verify_integrity(package) if not check.ok]
     if bad:
         raise PackageError(
             f"{package}: is not as it was made",
             why="; ".join(f"{check.id}: {check.detail}" for check in bad),
-            next="make the package again; a script you edited can be run by hand",
+            next="make the package again, or remove what was added; a script you edited can be run by hand",
         )
     if not (package / SCRIPT).is_file():
         raise PackageError(
             f"{package}: has no {SCRIPT}", why="nothing of this package is built by a vendor's tool here"
         )
+
+
+def _build(package: Path, on_line: Callable[[str], None] | None) -> BuildReport:
     log = package / _LOG
     log.parent.mkdir(exist_ok=True)
     log.unlink(missing_ok=True)
     older = {path: path.stat().st_mtime_ns for path in log.parent.glob("*.log")}
-    completed = run(shell_script(package, SCRIPT.removesuffix(".sh")), cwd=package, log=log, on_line=on_line)
-    done = _done(package)
-    record_build(package, done)
+    try:
+        completed = run(shell_script(package, SCRIPT.removesuffix(".sh")), cwd=package, log=log, on_line=on_line)
+    finally:
+        # However it ends: what is not recorded is not gone on from.
+        done = _done(package)
+        digest = str(record_build(package, done)["digest"])
     diagnosis = None if completed.ok else _diagnosis(package, log, older)
     said = () if completed.ok or diagnosis is not None else _last_lines(log)
-    return BuildReport(package=package, status=completed.returncode, done=done, log=log, diagnosis=diagnosis, said=said)
+    return BuildReport(
+        package=package,
+        status=completed.returncode,
+        done=done,
+        log=log,
+        diagnosis=diagnosis,
+        said=said,
+        digest=digest,
+    )
 
 
 def _done(package: Path) -> tuple[str, ...]:
@@ -106,7 +145,7 @@ def _diagnosis(package: Path, whole: Path, older: Mapping[Path, int]) -> Diagnos
 
 
 def _diagnose(log: Path, package: Path) -> Diagnosis:
-    with log.open("rb") as stream:
+    with open_regular(log) as stream:
         return diagnose(stream, catalog_of(load_backends()), _names(package))
 
 

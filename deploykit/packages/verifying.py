@@ -5,19 +5,22 @@ It reads and never repairs; starting programs is left to ``deploykit build``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from stat import S_ISGID, S_ISUID
 from typing import Any
 
-from deploykit.contract.backend import Check
+from deploykit.contract.backend import Check, Verification
 from deploykit.contract.plugins import load_backend
 from deploykit.contract.status import Status, status_from_json
-from deploykit.errors import DeploykitError, PackageError
+from deploykit.errors import DeploykitError, InputError, PackageError
 from deploykit.findings import Finding, exit_status
 from deploykit.graph import load_model
+from deploykit.packages.manifests import BUILD_FOLDERS, hash_file, list_files, read_manifest
 from deploykit.packages.rejudging import Rejudged, rejudge
-from deploykit.packages.writing import BUILD_FOLDERS, hash_file, list_files, read_manifest
+from deploykit.packages.signatures import check_signature
 
 __all__ = ["VerifyReport", "verify_integrity", "verify_package"]
 
@@ -69,22 +72,36 @@ class VerifyReport:
         }
 
 
-_INTEGRITY = ("files-present", "files-unchanged", "files-no-extra", "files-regular")
+_INTEGRITY = (
+    "files-present",
+    "files-unchanged",
+    "files-no-extra",
+    "files-regular",
+    "files-modes",
+    "digest-expected",
+    "signature",
+)
 
 
-def verify_package(package: Path, *, numerics: bool = False) -> VerifyReport:
+def verify_package(
+    package: Path, *, numerics: bool = False, expect_digest: str | None = None, allowed_signers: Path | None = None
+) -> VerifyReport:
     """Judge one package folder; raises PackageError when it has no readable manifest.
 
     ``numerics`` simulates every packaged model with its encodings as well, on the recorded samples, and judges it anew.
+    ``expect_digest`` is the digest that its manifest must have; ``allowed_signers`` names who may have signed it. With
+    either, files of a build that the manifest does not know are no longer passed over.
     """
     manifest = read_manifest(package)
-    files = _integrity(package, manifest["files"])
+    files = (
+        *_vouched(package, manifest, expect_digest, allowed_signers),
+        *_integrity(package, manifest["files"], strict=expect_digest is not None or allowed_signers is not None),
+    )
     recorded = manifest.get("status")
     status = status_from_json(recorded if isinstance(recorded, Mapping) else {})
     if any(not check.ok for check in files):
         return VerifyReport(package=package, checks=files, status=status.damaged())
-    backend = load_backend(str(manifest.get("backend")))
-    judged = backend.verify(package, manifest)
+    judged = _of_adapter(package, manifest)
     again = rejudge(package) if numerics else Rejudged()
     return VerifyReport(
         package=package,
@@ -101,43 +118,86 @@ def verify_package(package: Path, *, numerics: bool = False) -> VerifyReport:
     )
 
 
+def _of_adapter(package: Path, manifest: Mapping[str, Any]) -> Verification:
+    """What the adapter finds; a package whose files it cannot make sense of is damaged, however well it is sealed."""
+    backend = load_backend(str(manifest.get("backend")))
+    try:
+        return backend.verify(package, manifest)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
+        raise PackageError(
+            f"{package}: its files are not what {manifest.get('backend')} writes",
+            why=f"reading them ended with {type(error).__name__}: {error}",
+            next="make the package again",
+        ) from error
+
+
+def _vouched(package: Path, manifest: Mapping[str, Any], digest: str | None, signers: Path | None) -> Iterator[Check]:
+    """Whether it is the package that somebody else vouches for."""
+    if digest is not None:
+        found = manifest["digest"]
+        same = found.removeprefix("sha256:") == digest.strip().lower().removeprefix("sha256:")
+        yield Check(id="digest-expected", ok=same, detail=found if same else f"it is {found}, not {digest}")
+    if signers is not None:
+        yield check_signature(package, signers)
+
+
 def verify_integrity(package: Path) -> tuple[Check, ...]:
-    """Only the files: each one there, regular, unchanged, and none beside them."""
-    return _integrity(package, read_manifest(package)["files"])
+    """Only the files: each one there, regular, unchanged, and none beside them, those of a build included."""
+    return _integrity(package, read_manifest(package)["files"], strict=True)
 
 
-def _integrity(package: Path, files: Mapping[str, Any]) -> tuple[Check, ...]:
-    found = set(list_files(package))
+def _integrity(package: Path, files: Mapping[str, Any], *, strict: bool) -> tuple[Check, ...]:
+    found = set(list_files(package, with_empty=True))
     # A link could point anywhere, so what it names is never hashed.
-    links = sorted(path for path in found if (package / path).is_symlink())
+    links = sorted(path for path in found if not path.endswith("/") and (package / path).is_symlink())
     missing = sorted(files.keys() - found)
-    changed = sorted(p for p in files.keys() & found - set(links) if _differs(package / p, files[p]))
-    extra = sorted(path for path in found - files.keys() if not path.startswith(BUILD_FOLDERS))
-    unrecorded = [path for path in found - files.keys() if path.startswith(BUILD_FOLDERS)]
+    present = sorted(files.keys() & found - set(links))
+    changed = [path for path in present if _differs(package / path, files[path])]
+    odd = [path for path in present if _has_odd_mode(package / path, files[path])]
+    beside = sorted(found - files.keys() - _CLEARED)
+    unrecorded = [path for path in beside if f"{path}/".startswith(BUILD_FOLDERS) and not path.endswith("/")]
+    extra = [path for path in beside if not path.startswith(BUILD_FOLDERS)]
     return (
         _check("files-present", missing, f"{len(files)} files of the manifest are there", "missing"),
         _check("files-regular", links, "no links", "symbolic links"),
         _check("files-unchanged", changed, "every file has its recorded SHA-256", "changed"),
-        _check("files-no-extra", extra, "no file beside the recorded ones", "not in the manifest"),
+        _check("files-modes", odd, "no file can run that was not made to", "can run, or with the rights of another"),
+        _check(
+            "files-no-extra",
+            [*extra, *unrecorded] if strict else extra,
+            "no file beside the recorded ones",
+            "not in the manifest",
+        ),
         Check(
             id="build-outputs",
             ok=True,
-            detail=f"{len(unrecorded)} files under artifacts/ and logs/ are not in the manifest"
+            detail=f"not recorded, so nothing vouches for them: {', '.join(unrecorded)}"
             if unrecorded
             else "no unrecorded build output",
         ),
     )
 
 
-def _differs(path: Path, record: Any) -> bool:
+_CLEARED = frozenset(BUILD_FOLDERS)
+"""Folders that a package may have without anything in them."""
+
+
+def _differs(path: Path, record: Mapping[str, Any]) -> bool:
     try:
-        size, digest = hash_file(path)
-    except OSError as error:
-        raise PackageError(f"{path}: cannot be read", why=error.strerror or str(error)) from None
-    return not isinstance(record, dict) or (size, digest) != (record.get("bytes"), record.get("sha256"))
+        return hash_file(path, size=record["bytes"]) != (record["bytes"], record["sha256"])
+    except InputError:
+        return True
 
 
-def _check(identifier: str, bad: list[str], good: str, word: str) -> Check:
+def _has_odd_mode(path: Path, record: Mapping[str, Any]) -> bool:
+    """True for a file that became executable, or that runs with the rights of its owner or group."""
+    if os.name == "nt":
+        return False
+    mode = path.lstat().st_mode
+    return bool(mode & (S_ISUID | S_ISGID)) or bool(mode & 0o111 and not record.get("executable", False))
+
+
+def _check(identifier: str, bad: Sequence[str], good: str, word: str) -> Check:
     return Check(id=identifier, ok=not bad, detail=f"{word}: {', '.join(bad)}" if bad else good)
 
 

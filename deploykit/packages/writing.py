@@ -1,24 +1,35 @@
-"""Writes packages: to a temporary sibling, hashed while written, renamed into place. It decides nothing.
+"""Writes packages: to a private folder beside the place, hashed while written, put there in one step; decides nothing.
 
-Nothing half written ever stands under the wanted name: a failure removes the sibling, an existing folder is kept
-unless ``force`` was given, and even then it is replaced only by a finished package.
+Nothing half written ever stands under the wanted name: a failure removes the private folder, an existing folder is kept
+unless ``force`` was given, and even then only a package that deploykit wrote is replaced, by a finished one.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
-import shutil
-import tempfile
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
 from deploykit.contract.backend import BytesFile, CopiedFile, JsonFile, PackageFile, TextFile
 from deploykit.errors import DefectError, DeploykitError, PackageError
+from deploykit.packages.manifests import (
+    BUILD_FOLDERS,
+    MANIFEST,
+    FileRecord,
+    digest_of,
+    hash_file,
+    json_text,
+    list_files,
+    read_manifest,
+    sealed_text,
+)
+from deploykit.packages.replacing import FRESH, OLD, check_place, tidy
+from deploykit.system.files import open_regular
+from deploykit.system.publishing import exchange, put_in_place
+from deploykit.system.workspaces import workspace
 
 __all__ = [
     "BUILD_FOLDERS",
@@ -32,71 +43,16 @@ __all__ = [
     "record_build",
 ]
 
-MANIFEST = "manifest.json"
-BUILD_FOLDERS = ("artifacts/", "logs/")
-"""Where a build leaves files; the manifest learns of them from ``record_build`` only."""
 _CHUNK = 1 << 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileRecord:
-    """One file of a package: its path, size in bytes, SHA-256, and whether it was ``generated`` or ``executed``."""
-
-    path: str
-    bytes: int
-    sha256: str
-    origin: str
-
-    def to_json(self) -> dict[str, Any]:
-        """The entry of the manifest."""
-        return {"bytes": self.bytes, "sha256": self.sha256, "origin": self.origin}
-
-
-def json_text(value: Any) -> str:
-    """JSON as deploykit writes it everywhere: one space of indent, the given key order, UTF-8, no NaN."""
-    return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def hash_file(path: Path) -> tuple[int, str]:
-    """Size and SHA-256 of a file, read in chunks."""
-    with path.open("rb") as stream:
-        return _drain(stream, None)
-
-
-def _drain(stream: BinaryIO, sink: BinaryIO | None) -> tuple[int, str]:
+def _drain(stream: BinaryIO, sink: BinaryIO) -> tuple[int, str]:
     digest, size = hashlib.sha256(), 0
     while chunk := stream.read(_CHUNK):
         digest.update(chunk)
         size += len(chunk)
-        if sink is not None:
-            sink.write(chunk)
+        sink.write(chunk)
     return size, digest.hexdigest()
-
-
-def list_files(package: Path) -> tuple[str, ...]:
-    """Every file of a package by its POSIX path, sorted; the manifest is left out, links are listed, not followed."""
-    found = []
-    for folder, folders, names in os.walk(package, followlinks=False):
-        relative = Path(folder).relative_to(package)
-        linked = [name for name in folders if (Path(folder) / name).is_symlink()]
-        found += [(relative / name).as_posix() for name in (*names, *linked)]
-    return tuple(sorted(path for path in found if path != MANIFEST))
-
-
-def read_manifest(package: Path) -> dict[str, Any]:
-    """The manifest of a package folder; raises PackageError when the folder is none or the manifest is damaged."""
-    path = package / MANIFEST
-    if not package.is_dir():
-        raise PackageError(f"{package}: no such package folder")
-    try:
-        manifest = json.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
-        raise PackageError(f"{package}: has no {MANIFEST}", why="it is not a deploykit package") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise PackageError(f"{path}: cannot be read", why=str(error), next="make the package again") from None
-    if not isinstance(manifest, dict) or manifest.get("schema") != 1 or not isinstance(manifest.get("files"), dict):
-        raise PackageError(f"{path}: is not a manifest of schema 1", next="make the package again")
-    return manifest
 
 
 class PackageWriter:
@@ -105,33 +61,51 @@ class PackageWriter:
     Use as a context manager; leaving it without ``seal`` and ``publish`` removes everything that was written.
     """
 
-    def __init__(self, out: Path, *, force: bool = False) -> None:
+    def __init__(self, out: Path, *, force: bool = False, tell: Callable[[str], None] | None = None) -> None:
         self.out = out
         self.force = force
         self.records: dict[str, FileRecord] = {}
-        self._folder: Path | None = None
+        self.digest = ""
+        self._tell = tell or (lambda _line: None)
+        self._work: Path | None = None
+        self._seen = ""
+        self._held = ExitStack()
 
     @property
     def folder(self) -> Path:
         """Where the package grows until it is published."""
-        if self._folder is None:
+        return self._workspace / FRESH
+
+    @property
+    def _workspace(self) -> Path:
+        if self._work is None:
             raise DefectError("the package writer is used outside its context")
-        return self._folder
+        return self._work
 
     def __enter__(self) -> PackageWriter:
-        _refuse_existing(self.out, force=self.force)
         try:
             self.out.parent.mkdir(parents=True, exist_ok=True)
-            self._folder = Path(tempfile.mkdtemp(prefix=f".{self.out.name}.", dir=self.out.parent))
-            self._folder.chmod(0o755)
+            restored = tidy(self.out, self._tell)
+            self._seen = self._check_place(restored)
+            self._work = self._held.enter_context(workspace(self.out.parent, self.out.name))
+            self.folder.mkdir(mode=0o755)
+            self.folder.chmod(0o755)
         except OSError as error:
             raise _unwritable(self.out, error) from None
         return self
 
+    def _check_place(self, restored: bool) -> str:
+        try:
+            return check_place(self.out, force=self.force)
+        except PackageError as error:
+            if not restored:
+                raise
+            why = "an earlier run died while it replaced this package, which was put back"
+            raise PackageError(error.what, why=why, next=error.next) from None
+
     def __exit__(self, *exc_info: object) -> None:
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = None
+        self._held.close()
+        self._work = None
 
     def add(self, files: Iterable[PackageFile]) -> None:
         """Write files; two files of one path are a defect."""
@@ -148,14 +122,17 @@ class PackageWriter:
         path.parent.mkdir(parents=True, exist_ok=True)
         match file:
             case CopiedFile(source=source):
-                with source.open("rb") as stream, path.open("wb") as sink:
+                with open_regular(source) as stream, path.open("wb") as sink:
                     size, digest = _drain(stream, sink)
             case TextFile() | JsonFile() | BytesFile():
                 data = _content(file)
                 path.write_bytes(data)
                 size, digest = len(data), hashlib.sha256(data).hexdigest()
-        path.chmod(0o755 if isinstance(file, TextFile) and file.executable else 0o644)
-        self.records[file.path] = FileRecord(path=file.path, bytes=size, sha256=digest, origin="generated")
+        executable = isinstance(file, TextFile) and file.executable
+        path.chmod(0o755 if executable else 0o644)
+        self.records[file.path] = FileRecord(
+            path=file.path, bytes=size, sha256=digest, origin="generated", executable=executable
+        )
 
     def _place(self, path: str) -> Path:
         pure = PurePosixPath(path)
@@ -174,21 +151,50 @@ class PackageWriter:
     def seal(self, manifest: Mapping[str, Any]) -> None:
         """Write the manifest, with every file recorded so far; nothing may be added afterwards."""
         files = {path: self.records[path].to_json() for path in sorted(self.records)}
+        whole = {**manifest, "files": files}
         try:
-            (self.folder / MANIFEST).write_text(json_text({**manifest, "files": files}), "utf-8")
+            (self.folder / MANIFEST).write_bytes(sealed_text(whole).encode())
         except OSError as error:
             raise _unwritable(self.out, error) from None
+        self.digest = digest_of(whole)
 
     def publish(self) -> Path:
-        """Move the sealed package into place; returns the manifest's path."""
+        """Put the sealed package in its place; returns the manifest's path.
+
+        Raises PackageError where something came to stand there since the writer was made; that is kept.
+        """
         if not (self.folder / MANIFEST).is_file():
             raise DefectError("a package is published before it was sealed")
         try:
-            _replace(self.folder, self.out)
+            self._put()
         except OSError as error:
+            if os.path.lexists(self.out):
+                raise _taken(self.out) from None
             raise _unwritable(self.out, error) from None
-        self._folder = None
         return self.out / MANIFEST
+
+    def _put(self) -> None:
+        if not self._seen:
+            put_in_place(self.folder, self.out)
+            return
+        self._expect_seen(self.out)
+        old = self._workspace / OLD
+        exchange(self.folder, self.out, old)
+        try:
+            self._expect_seen(old)
+        except PackageError:
+            # Somebody wrote to it in the moment before: it goes back, the new one is given up.
+            exchange(old, self.out, self.folder)
+            raise
+
+    def _expect_seen(self, place: Path) -> None:
+        """The package at ``place`` is the one that stood there when this writer was made, or PackageError."""
+        try:
+            now = check_place(place, force=True)
+        except PackageError as error:
+            raise PackageError(f"{self.out}: was changed while the package was made", why=error.why) from None
+        if now != self._seen:
+            raise _taken(self.out)
 
 
 def _content(file: TextFile | JsonFile | BytesFile) -> bytes:
@@ -201,36 +207,12 @@ def _content(file: TextFile | JsonFile | BytesFile) -> bytes:
             return data
 
 
-def _refuse_existing(out: Path, *, force: bool) -> None:
-    if out.is_symlink() or (out.exists() and not out.is_dir()):
-        raise PackageError(f"{out}: exists and is not a folder", next="name a folder that does not exist yet")
-    if not out.exists() or not any(out.iterdir()):
-        return
-    if not force:
-        raise PackageError(f"{out}: exists and was kept", next="name another folder, or replace it with --force")
-    if not (out / MANIFEST).is_file():
-        raise PackageError(
-            f"{out}: is not empty and not a package",
-            why=f"--force replaces packages only, and this folder has no {MANIFEST}",
-            next="name another folder",
-        )
-
-
-def _replace(folder: Path, out: Path) -> None:
-    """Move ``folder`` to ``out``; what stood there is set aside first and removed last."""
-    if not out.exists():
-        folder.rename(out)
-        return
-    aside = Path(tempfile.mkdtemp(prefix=f".{out.name}.old.", dir=out.parent))
-    aside.rmdir()
-    out.rename(aside)
-    try:
-        folder.rename(out)
-    except OSError:
-        aside.rename(out)
-        raise
-    with suppress(OSError):
-        shutil.rmtree(aside)
+def _taken(out: Path) -> PackageError:
+    return PackageError(
+        f"{out}: something else came to stand there while the package was made",
+        why="it was kept, and the new package was given up",
+        next="give each run a folder of its own",
+    )
 
 
 def _unwritable(path: Path, error: OSError) -> PackageError:
@@ -254,10 +236,11 @@ def record_build(package: Path, executed: Iterable[str]) -> dict[str, Any]:
         "generated": [step for step in manifest.get("generated", ()) if step not in done],
         "files": dict(sorted(files.items())),
     }
-    fresh = package / f".{MANIFEST}.new"
     try:
-        fresh.write_text(json_text(manifest), "utf-8")
-        fresh.replace(package / MANIFEST)
+        (package / BUILD_FOLDERS[1]).mkdir(exist_ok=True)
+        with workspace(package / BUILD_FOLDERS[1], MANIFEST) as place:
+            (place / MANIFEST).write_bytes(sealed_text(manifest).encode())
+            (place / MANIFEST).replace(package / MANIFEST)
     except OSError as error:
         raise _unwritable(package / MANIFEST, error) from None
-    return manifest
+    return read_manifest(package)

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from deploykit.contract.backend import BytesFile, CopiedFile, JsonFile, PackageFile, TextFile
-from deploykit.errors import DefectError, PackageError
+from deploykit.errors import DefectError, InputError, PackageError
 from deploykit.packages.writing import MANIFEST, PackageWriter, list_files, read_manifest, record_build
 
 
 def write(out: Path, *files: PackageFile, force: bool = False) -> Path:
     with PackageWriter(out, force=force) as writer:
         writer.add(files)
-        writer.seal({"schema": 1})
+        writer.seal({"schema": 1, "deploykit": "0.1.0"})
         return writer.publish()
 
 
@@ -46,7 +46,7 @@ def test_a_copied_file_is_hashed_while_copied(tmp_path: Path) -> None:
 
 
 def test_a_failure_leaves_nothing_behind(tmp_path: Path) -> None:
-    with pytest.raises(PackageError):
+    with pytest.raises(InputError, match="no such file"):
         write(tmp_path / "out", FILES[0], CopiedFile(path="model/m.onnx", source=tmp_path / "absent"))
     assert list(tmp_path.iterdir()) == []
 

@@ -63,12 +63,20 @@ check_tool() {
 }
 
 fingerprint() {
-  # The command, then the contents of its inputs; a missing input counts as absent.
+  # The command, the tool itself, then the contents of its inputs; a missing input counts as absent.
   printf '%s\0' "$@"
+  sha256sum < "$SDK/bin/$HOST/$1"
   local input
   for input in "${STEP_INPUTS[@]}"; do
     if [ -f "$input" ]; then sha256sum < "$input"; else printf 'absent %s\n' "$input"; fi
   done
+}
+
+contents() {
+  # One hash over all files of some outputs, names and contents; nothing where an output is missing.
+  local output
+  for output in "$@"; do [ -e "$output" ] || return 0; done
+  find "$@" -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum
 }
 
 run_step() {
@@ -76,10 +84,9 @@ run_step() {
   local name="$1" tool="$2" print output status=0
   shift 2
   print="$(fingerprint "$tool" "$@" | sha256sum)"
-  if [ -f "$STAMPS/$name" ] && [ "$(cat -- "$STAMPS/$name")" = "$print" ]; then
-    local whole=yes
-    for output in "${STEP_OUTPUTS[@]}"; do [ -e "$output" ] || whole=no; done
-    if [ "$whole" = yes ]; then say "[$name] done before, kept"; return; fi
+  if [ -f "$STAMPS/$name" ] && [ "$(cat -- "$STAMPS/$name")" = "$print$(contents "${STEP_OUTPUTS[@]}")" ]; then
+    say "[$name] done before, kept"
+    return
   fi
   say "[$name] $tool"
   rm -f -- "$STAMPS/$name"
@@ -96,7 +103,7 @@ run_step() {
   done
   gate_"${name//-/_}"
   CURRENT_OUTPUTS=()
-  printf '%s' "$print" > "$STAMPS/$name"
+  printf '%s' "$print$(contents "${STEP_OUTPUTS[@]}")" > "$STAMPS/$name"
 }
 
 find_sdk

@@ -14,10 +14,15 @@ mkdir -p "$STAMPS" logs
 
 say() { printf '%s\n' "$*" >&2; }
 
+contents() { # one hash over what a step reads and what it left: the package's own files, and the artifacts
+  find . -path ./logs -prune -o -path "./$STAMPS" -prune -o -type f ! -name 'manifest.json*' -print0 \
+    | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum
+}
+
 step() { # NAME COMMAND…: run once, log to logs/NAME.log, stamp when it worked
   local name=$1 status=0
   shift
-  if [ -e "$STAMPS/$name" ]; then
+  if [ -e "$STAMPS/$name" ] && [ "$(cat -- "$STAMPS/$name")" = "$(contents)" ]; then
     say "$name: done before"
     return 0
   fi
@@ -28,7 +33,7 @@ step() { # NAME COMMAND…: run once, log to logs/NAME.log, stamp when it worked
     say "  next: deploykit diagnose logs/$name.log"
     exit 5
   fi
-  touch "$STAMPS/$name"
+  contents > "$STAMPS/$name"
 }
 
 step compile "$PYTHON" scripts/compile.py

@@ -1,0 +1,215 @@
+"""The manifest of a package: its records, its digest, and reading it as a stranger's file. It judges no other file.
+
+The digest is the SHA-256 of the manifest as deploykit writes it, without the digest itself. The bytes of the file must
+be exactly what deploykit writes for what they say, so no bit of them can change unseen; and whoever kept the digest can
+tell a package that was changed and sealed again from the one that was made.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from deploykit.errors import DeploykitError, InputError, PackageError
+from deploykit.system.files import open_regular, read_regular
+
+__all__ = [
+    "BUILD_FOLDERS",
+    "MANIFEST",
+    "SIGNATURE",
+    "FileRecord",
+    "digest_of",
+    "hash_file",
+    "json_text",
+    "list_files",
+    "parse_manifest",
+    "read_manifest",
+    "sealed_text",
+]
+
+MANIFEST = "manifest.json"
+SIGNATURE = "manifest.json.sig"
+"""Where ``ssh-keygen -Y sign`` leaves the signature of the manifest; it is no file of the package."""
+BUILD_FOLDERS = ("artifacts/", "logs/")
+"""Where a build leaves files; the manifest learns of them from ``record_build`` only."""
+_LARGEST = 256 << 20
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileRecord:
+    """One file of a package: its path, size in bytes, SHA-256, and whether it was ``generated`` or ``executed``."""
+
+    path: str
+    bytes: int
+    sha256: str
+    origin: str
+    executable: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """The entry of the manifest."""
+        run = {"executable": True} if self.executable else {}
+        return {"bytes": self.bytes, "sha256": self.sha256, "origin": self.origin, **run}
+
+
+def json_text(value: Any) -> str:
+    """JSON as deploykit writes it everywhere: one space of indent, the given key order, UTF-8, no NaN."""
+    return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def digest_of(manifest: Mapping[str, Any]) -> str:
+    """``sha256:`` and the digest of a manifest; its own ``digest`` is left out."""
+    rest = {key: value for key, value in manifest.items() if key != "digest"}
+    return "sha256:" + hashlib.sha256(json_text(rest).encode()).hexdigest()
+
+
+def sealed_text(manifest: Mapping[str, Any]) -> str:
+    """The text of a manifest file: what is given, and its digest last."""
+    rest = {key: value for key, value in manifest.items() if key != "digest"}
+    return json_text({**rest, "digest": digest_of(rest)})
+
+
+def hash_file(path: Path, *, size: int | None = None) -> tuple[int, str]:
+    """Size and SHA-256 of a regular file of at most ``size`` bytes, read in chunks; raises InputError."""
+    digest, read = hashlib.sha256(), 0
+    with open_regular(path, limit=size) as stream:
+        left = os.fstat(stream.fileno()).st_size
+        try:
+            while chunk := stream.read(min(_CHUNK, left - read)):
+                digest.update(chunk)
+                read += len(chunk)
+        except OSError as error:
+            raise InputError(f"{path}: cannot be read", why=error.strerror or str(error)) from None
+    return read, digest.hexdigest()
+
+
+def list_files(package: Path, *, with_empty: bool = False) -> tuple[str, ...]:
+    """Every file of a package by its POSIX path, sorted; links are listed, not followed.
+
+    The manifest and its signature are left out. ``with_empty`` lists empty folders as well, with a slash at the end.
+    """
+    return tuple(sorted(path for path in _walk(package, with_empty) if path not in (MANIFEST, SIGNATURE)))
+
+
+def _walk(package: Path, with_empty: bool) -> Iterator[str]:
+    for folder, folders, names in os.walk(package, followlinks=False):
+        relative = Path(folder).relative_to(package)
+        linked = [name for name in folders if (Path(folder) / name).is_symlink()]
+        yield from ((relative / name).as_posix() for name in (*names, *linked))
+        if with_empty and not folders and not names and relative.parts:
+            yield f"{relative.as_posix()}/"
+
+
+def read_manifest(package: Path) -> dict[str, Any]:
+    """The manifest of a package folder; raises PackageError when the folder is none or the manifest is damaged."""
+    if not package.is_dir():
+        raise PackageError(f"{package}: no such package folder")
+    path = package / MANIFEST
+    if not os.path.lexists(path):
+        raise PackageError(f"{package}: has no {MANIFEST}", why="it is not a deploykit package")
+    try:
+        data = read_regular(path, limit=_LARGEST)
+    except DeploykitError as error:
+        raise PackageError(error.what, why=error.why, next=_AGAIN) from None
+    return parse_manifest(data, where=str(path))
+
+
+_AGAIN = "make the package again"
+
+
+def parse_manifest(data: bytes, *, where: str) -> dict[str, Any]:
+    """The manifest in these bytes; PackageError unless they are one of schema 1, unchanged since it was sealed."""
+    try:
+        manifest = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise PackageError(f"{where}: cannot be read", why=str(error), next=_AGAIN) from None
+    if not isinstance(manifest, dict) or manifest.get("schema") != 1 or not isinstance(manifest.get("files"), dict):
+        raise PackageError(f"{where}: is not a manifest of schema 1", next=_AGAIN)
+    _check_seal(manifest, data, where)
+    problem = next(_problems(manifest), "")
+    if problem:
+        raise PackageError(f"{where}: {problem}", why="deploykit writes no such manifest", next=_AGAIN)
+    return manifest
+
+
+def _check_seal(manifest: Mapping[str, Any], data: bytes, where: str) -> None:
+    try:
+        whole = sealed_text(manifest).encode() == data
+    except (ValueError, RecursionError):
+        whole = False
+    if not whole:
+        raise PackageError(f"{where}: was changed", why="its digest is not that of its content", next=_AGAIN)
+
+
+def _problems(manifest: Mapping[str, Any]) -> Iterator[str]:
+    """What is not of the shape that is read later, by its dotted path."""
+    for key, kind in _SHAPES.items():
+        value = manifest.get(key)
+        if value is not None and not isinstance(value, kind):
+            yield f"{key} is {_named(value)}"
+    for key in ("sdk", "target", "backend"):
+        if key in manifest and manifest[key] is None:
+            yield f"{key} is null"
+    for key in ("executed", "generated", "float_tensors"):
+        if not _texts(manifest.get(key, [])):
+            yield f"{key} is not a list of texts"
+    yield from (f"steps[{index}] is no step" for index, step in enumerate(_rows(manifest)) if not _is_step(step))
+    yield from _problems_of_precision(manifest.get("precision", {}))
+    yield from (f"files.{path} is no record" for path, row in manifest["files"].items() if not _is_record(path, row))
+
+
+_SHAPES: Mapping[str, type] = {
+    "deploykit": str,
+    "backend": str,
+    "target": dict,
+    "sdk": dict,
+    "route": dict,
+    "inputs": list,
+    "steps": list,
+    "precision": dict,
+    "executed": list,
+    "generated": list,
+    "float_tensors": list,
+    "record": dict,
+    "status": dict,
+    "findings": list,
+}
+
+
+def _named(value: Any) -> str:
+    return "null" if value is None else f"of type {type(value).__name__}"
+
+
+def _rows(manifest: Mapping[str, Any]) -> list[Any]:
+    rows = manifest.get("steps", [])
+    return rows if isinstance(rows, list) else []
+
+
+def _is_step(step: Any) -> bool:
+    if not isinstance(step, dict) or not all(isinstance(step.get(key), str) for key in ("id", "tool")):
+        return False
+    return all(_texts(step.get(key)) for key in ("argv", "inputs", "outputs")) and bool(step["argv"])
+
+
+def _problems_of_precision(precision: Any) -> Iterator[str]:
+    for key, types in precision.items() if isinstance(precision, dict) else ():
+        if not isinstance(types, dict) or not _texts(list(types.values())):
+            yield f"precision.{key} is not a table of texts"
+
+
+def _texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
+def _is_record(path: str, row: Any) -> bool:
+    pure = PurePosixPath(path)
+    inside = bool(pure.parts) and not pure.is_absolute() and ".." not in pure.parts and pure.as_posix() == path
+    if not inside or path == MANIFEST or not isinstance(row, dict):
+        return False
+    sized = type(row.get("bytes")) is int and row["bytes"] >= 0
+    return sized and isinstance(row.get("sha256"), str) and isinstance(row.get("executable", False), bool)
