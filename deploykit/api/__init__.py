@@ -76,6 +76,7 @@ def package(
     options: ConfigKeys = (),
     force: bool = False,
     templates: AnyPath | None = None,
+    sbom: bool = False,
     progress: Progress | None = None,
     **backend_options: OptionGiven,
 ) -> Packaged:
@@ -109,7 +110,7 @@ def package(
         samples=samples,
         options=options,
     )
-    return make_package(request, Path(out), force=force, templates=_path(templates), progress=progress)
+    return make_package(request, Path(out), force=force, templates=_path(templates), sbom=sbom, progress=progress)
 
 
 def plan(
@@ -249,11 +250,22 @@ def quantize(
     return run(request, Path(out), force=force, timeout=time_limit, progress=progress)
 
 
-def verify(package: AnyPath, *, numerics: bool = False) -> VerifyReport:
-    """Judge a package on disk, its simulated ``numerics`` included if wanted; PackageError when the folder is none."""
+def verify(
+    package: AnyPath,
+    *,
+    numerics: bool = False,
+    expect_digest: str | None = None,
+    allowed_signers: AnyPath | None = None,
+) -> VerifyReport:
+    """Judge a package on disk, its simulated ``numerics`` included if wanted; PackageError when the folder is none.
+
+    ``expect_digest`` is the digest that was printed when it was made or built; ``allowed_signers`` a file that names
+    who may have signed it, in the format of ssh-keygen.
+    """
     from deploykit.deciding.pipeline import verify as judge
 
-    return judge(Path(package), numerics=numerics)
+    signers = _path(allowed_signers)
+    return judge(Path(package), numerics=numerics, expect_digest=expect_digest, allowed_signers=signers)
 
 
 def build(package: AnyPath, *, on_line: Progress | None = None) -> BuildReport:

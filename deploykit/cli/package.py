@@ -19,8 +19,9 @@ __all__ = ["command"]
 @click.command(cls=TargetsCommand)
 @click.option("-o", "--out", type=click.Path(path_type=Path), required=True, metavar="DIR", help="The package folder.")
 @click.option("--templates", type=click.Path(path_type=Path), metavar="DIR", help="Own templates; they win.")
-@click.option("--force", is_flag=True, help="Replace a package that stands there.")
-def command(targets: tuple[str, ...], out: Path, templates: Path | None, force: bool, **given: Any) -> int:
+@click.option("--force", is_flag=True, help="Replace a package that stands there, as it was made.")
+@click.option("--sbom", is_flag=True, help="Add a bill of materials, sbom.cdx.json (CycloneDX).")
+def command(targets: tuple[str, ...], out: Path, templates: Path | None, force: bool, sbom: bool, **given: Any) -> int:
     """Package MODEL for one target, or for each of several: the main job.
 
     \b
@@ -30,7 +31,7 @@ def command(targets: tuple[str, ...], out: Path, templates: Path | None, force: 
 
     requests = [request_from(target=target, **given) for target in dict.fromkeys(targets)]
     with progress() as tell:
-        made = make_packages(requests, out, force=force, templates=templates, progress=tell)
+        made = make_packages(requests, out, force=force, templates=templates, sbom=sbom, progress=tell)
     if len(made) == 1:
         emit(made[0].to_json(), lambda: _text(made[0]))
     else:
@@ -55,5 +56,6 @@ def _text(packaged: Packaged) -> str:
         f"executed   {', '.join(packaged.executed) or 'nothing'}",
         f"generated  {', '.join(packaged.generated) or 'nothing'}",
         f"package    {packaged.package} (open report.html)",
+        f"digest     {packaged.digest}",
     ]
     return "\n".join(lines)

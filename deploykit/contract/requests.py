@@ -83,7 +83,7 @@ CORE_OPTIONS = (
 """What every backend understands, by the keywords of the Python API."""
 
 RESERVED_NAMES = frozenset(spec.name for spec in CORE_OPTIONS) | {
-    *("model", "target", "targets", "out", "force", "templates", "progress", "input", "option", "help", "json"),
+    *("model", "target", "targets", "out", "force", "templates", "sbom", "progress", "input", "option", "help", "json"),
     *("verbose", "quiet", "no_color", "format", "baseline", "write_baseline", "severity"),
 }
 """Names that no backend's option may have, because a command or a function of the API has them already."""

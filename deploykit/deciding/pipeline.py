@@ -11,6 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+import onnx
+
 from deploykit.contract.backend import (
     Aids,
     Backend,
@@ -31,12 +33,14 @@ from deploykit.deciding.decision import Decision, decide
 from deploykit.deciding.quantizing.step import quantized_situation
 from deploykit.deciding.reading import read_situation, read_situations
 from deploykit.deciding.sampling import samples_of
-from deploykit.errors import DefectError
+from deploykit.errors import DefectError, InputError, PackageError
 from deploykit.findings import Finding, exit_status, sort_findings
 from deploykit.numerics.samples.recording import RECORDED_FILE, record
+from deploykit.packages.manifests import hash_file
 from deploykit.packages.pages import render_readme, render_report
+from deploykit.packages.sbom import SBOM, sbom_text
 from deploykit.packages.verifying import VerifyReport, verify_package
-from deploykit.packages.writing import PackageWriter, hash_file, read_manifest
+from deploykit.packages.writing import PackageWriter
 
 __all__ = ["Packaged", "check", "make_package", "make_packages", "make_plan", "verify"]
 
@@ -49,11 +53,15 @@ D = TypeVar("D")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packaged:
-    """The outcome of the main job. ``package`` is None when the answer was no and nothing was written."""
+    """The outcome of the main job. ``package`` is None when the answer was no and nothing was written.
+
+    ``digest`` is what ``deploykit verify --expect-digest`` takes.
+    """
 
     plan: Plan[Any]
     package: Path | None
     manifest: Path | None
+    digest: str = ""
     executed: tuple[str, ...] = ()
     generated: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
@@ -75,6 +83,7 @@ class Packaged:
             "findings": [finding.to_json() for finding in sort_findings(self.findings)],
             "package": None if self.package is None else str(self.package),
             "manifest": None if self.manifest is None else str(self.manifest),
+            "digest": self.digest or None,
             "executed": list(self.executed),
             "generated": list(self.generated),
             "status": self.status.to_json(),
@@ -94,10 +103,16 @@ def check(request: Request) -> tuple[Finding, ...]:
 
 
 def make_package(
-    request: Request, out: Path, *, force: bool = False, templates: Path | None = None, progress: Progress | None = None
+    request: Request,
+    out: Path,
+    *,
+    force: bool = False,
+    templates: Path | None = None,
+    sbom: bool = False,
+    progress: Progress | None = None,
 ) -> Packaged:
     """Check, plan, render, write and verify one package; nothing is written when an error is not handled."""
-    return make_packages([request], out, force=force, templates=templates, progress=progress)[0]
+    return make_packages([request], out, force=force, templates=templates, sbom=sbom, progress=progress)[0]
 
 
 def make_packages(
@@ -106,6 +121,7 @@ def make_packages(
     *,
     force: bool = False,
     templates: Path | None = None,
+    sbom: bool = False,
     progress: Progress | None = None,
 ) -> tuple[Packaged, ...]:
     """One package for each request; the requests differ in their target only.
@@ -120,7 +136,7 @@ def make_packages(
         where = out if len(requests) == 1 else out / name
         say = tell if len(requests) == 1 else _prefixed(name, tell)
         given = quantized_situation(backend, given, say)
-        made.append(_package(backend, given, where, kept, force=force, templates=templates, tell=say))
+        made.append(_package(backend, given, where, kept, force=force, templates=templates, sbom=sbom, tell=say))
     return tuple(made)
 
 
@@ -136,6 +152,7 @@ def _package(
     *,
     force: bool,
     templates: Path | None,
+    sbom: bool,
     tell: Progress,
     avoided: tuple[Finding, ...] = (),
 ) -> Packaged:
@@ -144,7 +161,7 @@ def _package(
     plan = decision.plan
     if not plan.feasible:
         return Packaged(plan=plan, package=None, manifest=None, findings=plan.findings)
-    with PackageWriter(out, force=force) as writer:
+    with PackageWriter(out, force=force, tell=tell) as writer:
         tell("rendering")
         writer.add(backend.render(decision.prepared, plan, templates))
         execution = _execute(backend, writer, decision, kept, tell)
@@ -153,7 +170,9 @@ def _package(
             gone = tuple(finding.with_handled(execution.instead.how) for finding in failed)
             gone += execution.instead.findings
             changed = replace(given, request=execution.instead.request)
-            again = _package(backend, changed, out, kept, force=force, templates=templates, tell=tell, avoided=gone)
+            again = _package(
+                backend, changed, out, kept, force=force, templates=templates, sbom=sbom, tell=tell, avoided=gone
+            )
             if again.package is not None:
                 return again
         writer.record_outputs()
@@ -162,13 +181,16 @@ def _package(
         recorded = _record_samples(writer, decision)
         writer.add(_documents(plan, decision.situation, execution, status, findings, templates))
         tell("verifying")
-        writer.seal({**_manifest(plan, given, execution, status, findings), "samples": recorded})
-        _assert_sound(verify_package(writer.folder))
+        manifest_rows = {**_manifest(plan, given, execution, status, findings), "samples": recorded}
+        writer.add([TextFile(path=SBOM, text=sbom_text(manifest_rows))] if sbom else [])
+        writer.seal(manifest_rows)
+        _assert_sound(writer.folder, given.request.model)
         manifest = writer.publish()
     return Packaged(
         plan=plan,
         package=out,
         manifest=manifest,
+        digest=writer.digest,
         executed=_executed(given, execution),
         generated=_generated(plan, execution),
         findings=findings,
@@ -200,13 +222,28 @@ def _record_samples(writer: PackageWriter, decision: Decision[P, D]) -> Mapping[
     return recording.to_json()
 
 
-def _assert_sound(report: VerifyReport) -> None:
+def _assert_sound(package: Path, model: Path) -> None:
+    """DefectError where the package does not verify, or InputError where the model was not valid to begin with."""
+    try:
+        report = verify_package(package)
+    except PackageError as error:
+        raise DefectError(f"the package that was just written cannot be read: {error.why or error.what}") from error
     bad = [check for check in report.checks if not check.ok]
     if bad:
+        _refuse_invalid(model)
         raise DefectError(
             "the package that was just written does not verify: "
             + "; ".join(f"{check.id}: {check.detail}" for check in bad)
         )
+
+
+def _refuse_invalid(model: Path) -> None:
+    """Readers differ in what they let pass; what is written of a model that breaks ONNX's rules breaks them too."""
+    try:
+        onnx.checker.check_model(str(model))
+    except (onnx.checker.ValidationError, ValueError, RuntimeError) as error:
+        why = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise InputError(f"{model}: not a valid ONNX model", why=why, next="export the model again") from None
 
 
 def _generated(plan: Plan[Any], execution: Execution) -> tuple[str, ...]:
@@ -293,10 +330,11 @@ def _inputs(situation: Situation) -> list[dict[str, Any]]:
     return described
 
 
-def verify(package: Path, *, numerics: bool = False) -> VerifyReport:
+def verify(
+    package: Path, *, numerics: bool = False, expect_digest: str | None = None, allowed_signers: Path | None = None
+) -> VerifyReport:
     """Judge a package on disk: integrity, then what the adapter knows about it, then the numbers if asked for."""
-    read_manifest(package)
-    return verify_package(package, numerics=numerics)
+    return verify_package(package, numerics=numerics, expect_digest=expect_digest, allowed_signers=allowed_signers)
 
 
 def _silent(line: str) -> None:

@@ -12,21 +12,27 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import ChoiceLoader, Environment, FileSystemLoader, PackageLoader, StrictUndefined, TemplateError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from deploykit.errors import DefectError, UsageError
 
-__all__ = ["render", "shell_comment", "shell_words"]
+__all__ = ["markdown_text", "render", "shell_comment", "shell_words"]
 
 
 def render(template: str, values: dict[str, Any], *, templates: Path | None = None) -> str:
     """The text of one template. ``templates`` is a folder of the user's whose files win over the built-in ones.
 
+    All templates run in Jinja's sandbox: they see the values they are given, and no Python behind them.
+
     Filters: ``sh`` quotes one shell word, ``words`` a whole argv, ``comment`` makes text safe in a shell comment,
-    ``py`` gives a Python literal. An undefined name in a built-in template is a defect.
+    ``md`` in Markdown, ``py`` gives a Python literal. An undefined name in a built-in template is a defect.
     """
     try:
-        return _environment(templates).get_template(template).render(values)
-    except TemplateError as error:
+        environment = _environment(templates)
+        if ".html" in template:
+            environment = environment.overlay(finalize=_visible)
+        return environment.get_template(template).render(values)
+    except (TemplateError, ArithmeticError, LookupError, TypeError, ValueError, RecursionError) as error:
         if templates is not None and (templates / template).exists():
             raise UsageError(f"{templates / template}: the template fails", why=str(error)) from None
         raise DefectError(f"template {template}: {error}") from error
@@ -39,7 +45,7 @@ def _environment(templates: Path | None) -> Environment:
         if not templates.is_dir():
             raise UsageError(f"{templates}: no such template folder")
         loaders.insert(0, FileSystemLoader(templates))
-    environment = Environment(
+    environment = ImmutableSandboxedEnvironment(
         loader=ChoiceLoader(loaders),
         undefined=StrictUndefined,
         autoescape=lambda name: name is not None and ".html" in name,
@@ -51,6 +57,7 @@ def _environment(templates: Path | None) -> Environment:
         "sh": shlex.quote,
         "words": shell_words,
         "comment": shell_comment,
+        "md": markdown_text,
         "py": repr,
         "json": lambda value: json.dumps(value, ensure_ascii=False),
     }
@@ -65,3 +72,17 @@ def shell_words(argv: tuple[str, ...] | list[str]) -> str:
 def shell_comment(text: str) -> str:
     """Text on one line without control characters, so that it cannot leave a comment."""
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
+
+
+def markdown_text(text: str) -> str:
+    """Text on one line that no viewer of Markdown takes for HTML."""
+    return shell_comment(text).replace("&", "&amp;").replace("<", "&lt;")
+
+
+def _visible(value: Any) -> Any:
+    """Text without control characters, but for the ends of lines; anything else as it is."""
+    if type(value) is not str:  # what is marked as HTML is the template's own
+        return value
+    return "".join(
+        letter if letter.isprintable() or letter in "\n\t" else "\N{REPLACEMENT CHARACTER}" for letter in value
+    )
