@@ -1,0 +1,67 @@
+"""Programs that are started end with whoever started them, however that ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+PARENT = """
+import sys
+from deploykit.system.processes import run
+run([sys.executable, "-c", sys.argv[1], sys.argv[2]], on_line=lambda line: print(line, flush=True))
+"""
+CHILD = """
+import os, subprocess, sys, time
+grandchild = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+print(os.getpid(), grandchild.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def alive(pid: int) -> bool:
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+
+
+def gone(pids: list[int], seconds: float = 20.0) -> bool:
+    until = time.monotonic() + seconds
+    while any(map(alive, pids)) and time.monotonic() < until:
+        time.sleep(0.05)
+    return not any(map(alive, pids))
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="asks /proc who is alive")
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_children_and_grandchildren_end_with_their_parent(how: signal.Signals) -> None:
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, CHILD, "x"], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    pids = [int(word) for word in parent.stdout.readline().split()]
+    assert all(map(alive, pids))
+    os.kill(parent.pid, how)
+    parent.wait(30)
+    parent.stdout.close()
+    assert gone(pids)
+
+
+def test_what_a_program_leaves_running_ends_with_it() -> None:
+    from deploykit.system.processes import run
+
+    code = "import subprocess; p = subprocess.Popen(['sleep', '600'], stdout=-3, stderr=-3); print(p.pid)"
+    done = run([sys.executable, "-c", code])
+    assert done.ok
+    assert gone([int(done.tail[0])])
+
+
+def test_a_program_reads_what_it_is_given() -> None:
+    from deploykit.system.processes import run
+
+    assert run(["cat"], given=b"one\ntwo\n").tail == ("one", "two")
+    assert run(["cat"]).tail == ()

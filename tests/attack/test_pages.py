@@ -1,0 +1,101 @@
+"""Names as weapons against whoever opens a page, templates as weapons against whoever uses them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import onnx
+import pytest
+
+from attacks.kinds import AIMET
+from attacks.victims import run_cli
+from deploykit.packages.rendering import markdown_text
+
+Command = tuple[str, ...]
+NAME = "<script>alert(1)</script>\u202e\x1b[31m`$(touch pwned)`"
+
+
+@pytest.fixture(scope="module")
+def armed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A package of a model whose every node and tensor has a weapon for a name."""
+    folder = tmp_path_factory.mktemp("armed")
+    model = onnx.load(AIMET / "cnn" / "model.onnx")
+    for node in model.graph.node:
+        node.name = f"{node.name}{NAME}"
+        for place, name in enumerate(node.output):
+            if name not in {item.name for item in model.graph.output}:
+                node.output[place] = f"{name}{NAME}"
+        for place, name in enumerate(node.input):
+            if any(name in other.output or f"{name}{NAME}" in other.output for other in model.graph.node):
+                node.input[place] = f"{name}{NAME}"
+    onnx.save(model, folder / "m.onnx")
+    target = ("--target", "sm8650", "--sdk", "2.33", "--precision", "fp16", "--no-compile")
+    ending = run_cli("package", folder / "m.onnx", *target, "-o", folder / "out", cwd=folder)
+    assert ending.status in (0, 1), ending.output
+    assert (folder / "out").is_dir(), ending.output
+    return folder
+
+
+def test_pages_hold_names_as_text(armed: Path) -> None:
+    for name in ("README.md", "report.html"):
+        text = (armed / "out" / name).read_text("utf-8")
+        assert "<script>alert" not in text
+        assert "\x1b" not in text
+        assert "\u202e" not in text
+    assert not list(armed.rglob("pwned"))
+
+
+def test_scripts_run_no_name(armed: Path) -> None:
+    """In real bash: every script is read, and the build goes as far as it can without an SDK."""
+    scripts = armed / "out" / "scripts"
+    for script in sorted(scripts.glob("*.sh")):
+        assert subprocess.run(["bash", "-n", script], check=False).returncode == 0
+    for script in sorted(scripts.glob("*.py")):
+        compile(script.read_text("utf-8"), script.name, "exec")
+    hidden = {name: value for name, value in os.environ.items() if not name.endswith("SDK_ROOT")}
+    done = subprocess.run(["bash", scripts / "build.sh"], cwd=armed, env=hidden, capture_output=True, check=False)
+    assert done.returncode == 5
+    assert not list(armed.rglob("pwned"))
+
+
+def test_markdown_takes_no_html() -> None:
+    assert markdown_text("<b>&amp;</b>\n# x") == "&lt;b>&amp;amp;&lt;/b>\N{REPLACEMENT CHARACTER}# x"
+
+
+ESCAPES = (
+    "{{ cycler.__init__.__globals__.os.popen('touch pwned').read() }}",
+    "{{ plan.__class__.__mro__[-1].__subclasses__() }}",
+    "{{ ''.__class__.__base__.__subclasses__() }}",
+    "{{ plan.steps.__class__.__init__.__globals__ }}",
+)
+
+
+@pytest.mark.parametrize("text", ESCAPES)
+def test_templates_do_not_leave_their_sandbox(text: str, cnn: Command, tmp_path: Path) -> None:
+    (tmp_path / "templates").mkdir()
+    (tmp_path / "templates" / "README.md.j2").write_text(text)
+    ending = run_cli(*cnn, tmp_path / "out", "--templates", tmp_path / "templates", cwd=tmp_path)
+    assert ending.status == 2, ending.output
+    assert "README.md.j2" in ending.output
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["templates"]
+
+
+def test_a_template_of_the_users_still_works(cnn: Command, tmp_path: Path) -> None:
+    (tmp_path / "templates").mkdir()
+    (tmp_path / "templates" / "README.md.j2").write_text("{{ model_name | upper }}: {{ plan.route.id }}\n")
+    ending = run_cli(*cnn, tmp_path / "out", "--templates", tmp_path / "templates", cwd=tmp_path)
+    assert ending.status == 0, ending.output
+    assert (tmp_path / "out" / "README.md").read_text().startswith("MODEL.ONNX: ")
+
+
+def test_a_link_out_of_the_calibration_folder_is_refused(cnn: Command, tmp_path: Path) -> None:
+    folder = tmp_path / "calibration"
+    folder.mkdir()
+    shutil.copy(AIMET / "cnn" / "w8a8.io.npz", tmp_path / "elsewhere.npz")
+    (folder / "sample.npz").symlink_to(tmp_path / "elsewhere.npz")
+    ending = run_cli(*cnn, tmp_path / "out", "--calibration", folder)
+    assert ending.status == 3, ending.output
+    assert "sample.npz" in ending.output

@@ -1,0 +1,163 @@
+"""The place of a package: what is replaced, what is kept, two runs at once, runs that die, disks that are full."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from attacks.victims import Ending, run_cli
+
+Command = tuple[str, ...]
+KILLS = 4
+"""Of each kind in one run of the tests; ``python tests/attack`` makes hundreds."""
+
+
+@pytest.fixture(scope="module")
+def made(cnn: Command, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ending]:
+    out = tmp_path_factory.mktemp("made") / "out"
+    return out, run_cli(*cnn, out)
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_force_keeps_a_folder_that_only_looks_like_a_package(cnn: Command, tmp_path: Path) -> None:
+    out = tmp_path / "w"
+    (out / "src").mkdir(parents=True)
+    (out / "src" / "thesis.tex").write_text("mine")
+    for manifest in (
+        "{}",
+        '{"schema": 1, "files": {}}',
+        '{"schema": 1, "deploykit": "0.1.0", "files": {}, "digest": "x"}',
+    ):
+        (out / "manifest.json").write_text(manifest)
+        ending = run_cli(*cnn, out, "--force")
+        assert ending.status == 6, ending.output
+        assert (out / "src" / "thesis.tex").read_text() == "mine"
+
+
+@pytest.mark.parametrize("change", ["a new file", "a changed file", "a signature", "a link"])
+def test_force_names_and_keeps_what_the_user_put_into_a_package(change: str, cnn: Command, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert run_cli(*cnn, out).status == 0
+    name = {"a new file": "notes.txt", "a changed file": "scripts/build.sh", "a signature": "manifest.json.sig"}.get(
+        change, "artifacts"
+    )
+    if change == "a link":
+        (out / name).symlink_to(tmp_path)
+    else:
+        (out / name).write_text("mine")
+    ending = run_cli(*cnn, out, "--force")
+    assert ending.status == 6, ending.output
+    assert name in ending.output
+    assert (out / name).is_symlink() or (out / name).read_text() == "mine"
+
+
+def test_force_replaces_a_package_as_it_was_made(cnn: Command, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert run_cli(*cnn, out).status == 0
+    assert run_cli(*cnn, out, "--force").status == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("more", [(), ("--force",)])
+def test_of_two_runs_at_one_place_one_is_told_no(more: Command, cnn: Command, tmp_path: Path) -> None:
+    """They are one and the same package here, so with --force both may say yes; another model makes the difference."""
+    out = tmp_path / "out"
+    other = tuple(word.replace("/cnn/", "/cnn_bnfold/") for word in cnn)
+    if more:
+        assert run_cli(*cnn, out).status == 0
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(lambda command: run_cli(*command, out, *more), (cnn, other))
+    statuses = sorted((first.status or 0, second.status or 0))
+    assert statuses in ([0, 6], [0, 0]) if more else statuses == [0, 6], first.output + second.output
+    assert run_cli("verify", out).status == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_file_that_comes_while_the_package_is_made_is_kept(cnn: Command, tmp_path: Path) -> None:
+    from deploykit.contract.backend import TextFile
+    from deploykit.errors import PackageError
+    from deploykit.packages.writing import PackageWriter
+
+    for force in (False, True):
+        out = tmp_path / f"out-{force}"
+        with pytest.raises(PackageError, match="something else came"), PackageWriter(out, force=force) as writer:
+            writer.add([TextFile(path="a", text="a")])
+            writer.seal({"schema": 1, "deploykit": "0.1.0"})
+            out.mkdir()
+            (out / "mine").write_text("mine")
+            writer.publish()
+        assert content(out) == {"mine": b"mine"}
+    assert len([*tmp_path.iterdir()]) == 2
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("then", ["kill", "term", "full"])
+@pytest.mark.parametrize("over", [False, True])
+def test_a_run_that_dies_leaves_the_old_package_or_none(
+    then: str, over: bool, cnn: Command, made: tuple[Path, Ending], tmp_path: Path, seed: int
+) -> None:
+    old, ending = made
+    more = ("--force",) if over else ()
+    chance = random.Random(f"{seed} {then} {over}")
+    # Most of a run's file events read tables; half of the tries go to the last hundred, where the package is written.
+    last = ending.events + (60 if over else 0)
+    for at in (*chance.sample(range(1, last), KILLS // 2), *chance.sample(range(last - 100, last), KILLS // 2)):
+        out = tmp_path / str(at)
+        if over:
+            assert run_cli(*cnn, out).status == 0
+        died = run_cli(*cnn, out, *more, at_event=at, then=then)
+        assert died.status in (-9, 143, 6, 5, 0), (at, died.output)
+        assert "Traceback" not in died.output, (at, died.output)
+        if out.exists():
+            assert content(out) == content(old), at
+        if then != "kill":
+            assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")], (at, died.output)
+        again = run_cli(*cnn, out, "--force")
+        assert again.status == 0, (at, again.output)
+        assert content(out) == content(old)
+        assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")], at
+
+
+def test_a_package_that_was_set_aside_is_put_back(cnn: Command, made: tuple[Path, Ending], tmp_path: Path) -> None:
+    """What a run leaves that dies between two renames, where the system cannot exchange two names in one step."""
+    shutil.copytree(made[0], tmp_path / ".out.deploykit-dead" / "old")
+    shutil.copytree(made[0], tmp_path / ".out.deploykit-dead" / "new")
+    ending = run_cli(*cnn, tmp_path / "out")
+    assert ending.status == 6, ending.output
+    assert "put back" in ending.output
+    assert content(tmp_path / "out") == content(made[0])
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_what_a_dead_run_holds_of_the_user_is_kept_and_named(
+    cnn: Command, made: tuple[Path, Ending], tmp_path: Path
+) -> None:
+    held = tmp_path / ".out.deploykit-dead" / "old"
+    shutil.copytree(made[0], held)
+    (held / "notes.txt").write_text("mine")
+    assert run_cli(*cnn, tmp_path / "out").status == 6
+    assert (tmp_path / "out" / "notes.txt").read_text() == "mine"
+    assert run_cli(*cnn, tmp_path / "out", "--force").status == 6
+    assert (tmp_path / "out" / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("in_one_step", [True, False])
+def test_two_folders_are_exchanged(in_one_step: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from deploykit.system import publishing
+
+    if not in_one_step:
+        monkeypatch.setattr(publishing, "_renameat2", lambda: None)
+    for name in ("fresh", "place"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "is").write_text(name)
+    publishing.exchange(tmp_path / "fresh", tmp_path / "place", tmp_path / "aside")
+    assert (tmp_path / "place" / "is").read_text() == "fresh"
+    assert (tmp_path / "aside" / "is").read_text() == "place"
+    assert not (tmp_path / "fresh").exists()

@@ -1,0 +1,231 @@
+"""A package in strange hands: every changed bit, planted artifacts, forged manifests, digests and signatures."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attacks.victims import run_cli
+from deploykit.errors import DeploykitError, PackageError
+from deploykit.packages.manifests import MANIFEST, digest_of, read_manifest, sealed_text
+from deploykit.packages.verifying import verify_package
+from deploykit.packages.writing import record_build
+
+Command = tuple[str, ...]
+FLIPS = 300
+
+
+@pytest.fixture(scope="module")
+def made(cnn: Command, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("made") / "out"
+    assert run_cli(*cnn, out).status == 0
+    return out
+
+
+@pytest.fixture
+def package(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "out"))
+
+
+def refuses(package: Path, digest: str) -> bool:
+    """Whether verification with the digest that was kept says no, in whatever way an answer may be given."""
+    try:
+        return not verify_package(package, expect_digest=digest).ok
+    except DeploykitError as error:
+        return error.exit_status == 6
+
+
+def test_every_bit_of_the_manifest_counts(package: Path) -> None:
+    """All of them, since none is passed over: the file must be what deploykit writes for what it says."""
+    from deploykit.packages.manifests import parse_manifest
+
+    data = bytearray((package / MANIFEST).read_bytes())
+    unseen = []
+    for position in range(min(len(data), 1500)):
+        for bit in range(8):
+            data[position] ^= 1 << bit
+            try:
+                parse_manifest(bytes(data), where="m")
+                unseen.append((position, bit))
+            except PackageError:
+                pass
+            data[position] ^= 1 << bit
+    assert unseen == []
+
+
+def test_a_changed_bit_anywhere_is_found(package: Path, seed: int) -> None:
+    digest = str(read_manifest(package)["digest"])
+    assert not refuses(package, digest)
+    chance = random.Random(seed)
+    files = sorted(path for path in package.rglob("*") if path.is_file())
+    for _ in range(FLIPS):
+        path = chance.choice(files)
+        before = path.read_bytes()
+        data = bytearray(before)
+        data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+        path.write_bytes(data)
+        assert refuses(package, digest), path
+        path.write_bytes(before)
+    assert not refuses(package, digest)
+
+
+def forge(package: Path, change: Callable[[dict[str, Any]], object]) -> str:
+    """Change the manifest and seal it again, as whoever knows how can; the digest that it had."""
+    manifest = read_manifest(package)
+    digest = str(manifest["digest"])
+    change(manifest)
+    (package / MANIFEST).write_text(sealed_text(manifest), "utf-8")
+    return digest
+
+
+def test_a_manifest_that_is_sealed_again_has_another_digest(package: Path) -> None:
+    (package / "scripts" / "build.sh").write_text("#!/bin/sh\necho mine\n")
+    size, digest = len(b"#!/bin/sh\necho mine\n"), "0" * 64
+    kept = forge(package, lambda m: m["files"]["scripts/build.sh"].update(bytes=size, sha256=digest))
+    assert run_cli("verify", package, "--expect-digest", kept).status == 6
+
+
+EDITS: dict[str, Callable[[dict[str, Any]], object]] = {
+    "no sdk": lambda m: m.update(sdk=None),
+    "an empty step": lambda m: m.update(steps=[{}]),
+    "steps that are a number": lambda m: m.update(steps=3),
+    "a step without words": lambda m: m["steps"][0].update(argv=[]),
+    "a step of numbers": lambda m: m["steps"][0].update(argv=[1, 2]),
+    "no target": lambda m: m.update(target=None),
+    "a target that is a list": lambda m: m.update(target=[]),
+    "no backend": lambda m: m.update(backend=None),
+    "another backend": lambda m: m.update(backend="vitis-ai"),
+    "an unknown backend": lambda m: m.update(backend="../../etc"),
+    "precision of numbers": lambda m: m.update(precision={"intended": {"a": 1}}),
+    "status of numbers": lambda m: m.update(status={"compiled": 1, "numbers": [1], "samples": 3}),
+    "a file above": lambda m: m["files"].update({"../x": {"bytes": 1, "sha256": "", "origin": ""}}),
+    "a file of the root": lambda m: m["files"].update({"/etc/passwd": {"bytes": 1, "sha256": "", "origin": ""}}),
+    "a record that is a text": lambda m: m["files"].update({"README.md": "x"}),
+    "a negative size": lambda m: m["files"]["README.md"].update(bytes=-1),
+    "executed numbers": lambda m: m.update(executed=[1]),
+    "findings that are a text": lambda m: m.update(findings="x"),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_an_edited_manifest_is_an_answer(edit: str, package: Path) -> None:
+    forge(package, EDITS[edit])
+    for command in ("verify", "build"):
+        ending = run_cli(command, package)
+        # What is not believed of the status is passed over: it says "not run" and "not judged" then.
+        assert ending.status in ((0, 5) if edit == "status of numbers" else (1, 3, 4, 5, 6)), ending.output
+        assert "Traceback" not in ending.output
+
+
+CONTENTS = ("null", "[]", "3", '{"provider_options": 3}', '{"types": 3, "stored": 1, "strict": []}', "{", "")
+
+
+@pytest.mark.parametrize("content", CONTENTS)
+def test_a_configuration_of_another_shape_is_an_answer(content: str, package: Path) -> None:
+    """With its hash brought up to date, so that the adapter has to read it."""
+    import hashlib
+
+    configs = sorted((package / "config").glob("*.json"))
+    for path in configs:
+        path.write_text(content)
+    digest = hashlib.sha256(content.encode()).hexdigest()
+    names = [f"config/{path.name}" for path in configs]
+    forge(package, lambda m: [m["files"][name].update(bytes=len(content), sha256=digest) for name in names])
+    ending = run_cli("verify", package)
+    assert ending.status in (1, 3, 6), ending.output
+    assert "Traceback" not in ending.output
+
+
+def test_planted_artifacts_are_named_and_not_built_upon(package: Path) -> None:
+    (package / "artifacts" / ".stamps").mkdir(parents=True)
+    (package / "artifacts" / ".stamps" / "convert").write_text("made by hand")
+    (package / "artifacts" / "model.bin").write_bytes(b"planted")
+    told = run_cli("verify", package)
+    assert told.status == 0, told.output
+    assert "artifacts/model.bin" in told.output
+    digest = str(read_manifest(package)["digest"])
+    assert run_cli("verify", package, "--expect-digest", digest).status == 6
+    built = run_cli("build", package)
+    assert built.status == 6, built.output
+    assert "artifacts/.stamps/convert" in built.output
+
+
+def test_what_a_build_recorded_is_vouched_for(package: Path) -> None:
+    (package / "artifacts").mkdir()
+    (package / "artifacts" / "model.bin").write_bytes(b"built")
+    digest = str(record_build(package, ["convert"])["digest"])
+    assert run_cli("verify", package, "--expect-digest", digest).status == 0
+    (package / "artifacts" / "model.bin").write_bytes(b"other")
+    assert run_cli("verify", package).status == 6
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o4644, 0o2644])
+def test_a_file_that_can_suddenly_run_is_named(mode: int, package: Path) -> None:
+    (package / "README.md").chmod(mode)
+    ending = run_cli("verify", package)
+    assert ending.status == 6
+    assert "files-modes" in ending.output
+
+
+def test_an_empty_folder_is_named(package: Path) -> None:
+    (package / "config" / "more").mkdir()
+    ending = run_cli("verify", package)
+    assert ending.status == 6
+    assert "config/more/" in ending.output
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Path:
+    if shutil.which("ssh-keygen") is None:
+        pytest.skip("ssh-keygen is not installed")
+    for name in ("ours", "other"):
+        argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", name, "-f", str(tmp_path / name)]
+        subprocess.run(argv, check=True)
+    key = (tmp_path / "ours.pub").read_text()
+    (tmp_path / "signers").write_text(f'release@example.org namespaces="deploykit" {key}')
+    return tmp_path
+
+
+def sign(package: Path, key: Path, namespace: str = "deploykit") -> None:
+    argv = ["ssh-keygen", "-q", "-Y", "sign", "-f", str(key), "-n", namespace, str(package / MANIFEST)]
+    subprocess.run(argv, check=True, capture_output=True)
+
+
+def test_a_signature_of_an_allowed_signer(package: Path, keys: Path) -> None:
+    signers = ("--allowed-signers", keys / "signers")
+    assert run_cli("verify", package, *signers).status == 6
+    sign(package, keys / "ours")
+    good = run_cli("verify", package, *signers)
+    assert good.status == 0, good.output
+    assert "signed by release@example.org" in good.output
+    (package / "artifacts").mkdir()
+    (package / "artifacts" / "x").write_text("planted")
+    assert run_cli("verify", package, *signers).status == 6
+
+
+def test_other_signatures_are_none(package: Path, keys: Path) -> None:
+    signers = ("--allowed-signers", keys / "signers")
+    sign(package, keys / "other")
+    assert run_cli("verify", package, *signers).status == 6
+    (package / "manifest.json.sig").unlink()
+    sign(package, keys / "ours", "git")
+    assert run_cli("verify", package, *signers).status == 6
+    (package / "manifest.json.sig").unlink()
+    sign(package, keys / "ours")
+    forge(package, lambda m: m.update(route={"id": "other"}))
+    assert run_cli("verify", package, *signers).status == 6
+
+
+def test_the_digest_is_told_in_json(package: Path) -> None:
+    ending = run_cli("verify", package, "--expect-digest", "sha256:0", "--json")
+    told = json.loads(ending.output[ending.output.index("{") :])
+    check = next(check for check in told["checks"] if check["id"] == "digest-expected")
+    assert not check["ok"]
+    assert digest_of(read_manifest(package)) in check["detail"]
