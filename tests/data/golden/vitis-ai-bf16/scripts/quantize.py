@@ -192,9 +192,23 @@ def configuration(recipe):
             raise ValueError(f"this Quark has no attribute {name!r}; it would ignore it without a word")
         if name == "subgraphs_to_exclude":
             value = [(list(starts), list(ends)) for starts, ends in value]
+        if name == "calibrate_method":
+            value = calibration_method(value)
         setattr(settings, name, value)
     settings.extra_options.update(recipe["extra_options"])
     return config
+
+
+def calibration_method(name):
+    """The member that a name such as `PowerOfTwoMethod.MinMSE` stands for; a plain text would be ignored."""
+    import quark.onnx
+
+    kind, _, member = name.partition(".")
+    if kind == "CalibrationMethod":
+        from onnxruntime.quantization import CalibrationMethod
+
+        return CalibrationMethod[member]
+    return getattr(quark.onnx, kind)[member]
 
 
 def quantize(recipe, result):
