@@ -73,6 +73,8 @@ class _Aimet:
             raise UsageError(f"--option lpbq=true with {asked.precision}", why="LPBQ holds 4-bit weights", next="w4a16")
         if given["adaround"] and given["seq_mse"]:
             raise UsageError("adaround and seq_mse at once", why="both choose the weights' integers", next="take one")
+        if given["seq_mse"] and given["scheme"] != "min_max":
+            raise UsageError("seq_mse without scheme=min_max", why="AIMET searches from that one only", next="min_max")
         version = given["encoding_version"] or encodings_version(asked.target, lpbq=bool(given["lpbq"]))
         return QuantizerJob(
             script=Path(__file__).with_name("aimet_job.py"),

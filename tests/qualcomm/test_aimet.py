@@ -59,6 +59,7 @@ def test_encodings_are_written_in_a_form_that_a_converter_reads() -> None:
     [
         ("w8a16", {"lpbq": True}, "LPBQ holds 4-bit weights"),
         ("w8a8", {"adaround": True, "seq_mse": True}, "both choose"),
+        ("w8a8", {"scheme": "tf_enhanced", "seq_mse": True}, "from that one only"),
     ],
 )
 def test_options_that_exclude_each_other_are_refused(precision: str, options: dict[str, Any], what: str) -> None:

@@ -64,12 +64,7 @@ def test_package_takes_aimet_by_itself_and_adds_int32_biases(tmp_path: Path) -> 
         sdk="2.33",
         precision="w8a8",
         calibration=tmp_path / "x.npy",
-        options=[
-            ("aimet.cle", "true"),
-            ("aimet.scheme", "tf_enhanced"),
-            ("aimet.seq_mse", "true"),
-            ("aimet.candidates", "5"),
-        ],
+        options=[("aimet.cle", "true"), ("aimet.scheme", "tf_enhanced")],
         out=tmp_path / "out",
     )
     assert made.package is not None
