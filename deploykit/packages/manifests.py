@@ -193,7 +193,7 @@ def _rows(manifest: Mapping[str, Any]) -> list[Any]:
 def _is_step(step: Any) -> bool:
     if not isinstance(step, dict) or not all(isinstance(step.get(key), str) for key in ("id", "tool")):
         return False
-    return all(_texts(step.get(key)) for key in ("argv", "inputs", "outputs")) and bool(step["argv"])
+    return all(_texts(step.get(key)) for key in ("argv", "inputs", "outputs"))
 
 
 def _problems_of_precision(precision: Any) -> Iterator[str]:

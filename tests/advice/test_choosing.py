@@ -240,7 +240,24 @@ def guesses_in_force(bench: Any) -> None:
     assert found.blocks and "second_opinion" not in found.evidence
 
 
+def on_scenes(*left_alone: str) -> Way:
+    """A detector with 8-bit encodings, planned with the scenes it was calibrated on."""
+
+    def make(bench: Any) -> Any:
+        from deploykit.deciding.pipeline import make_plan
+
+        made, data = bench.module("deciding/test_wider_end.py"), bench.folder / "scenes"
+        data.mkdir()
+        for index, feed in enumerate(made.scenes(made.COUNT)):
+            np.save(data / f"{index:02}.npy", feed["images"])
+        return make_plan(made.request(bench.folder, data, no_rewrite=left_alone)).findings
+
+    return make
+
+
 WAYS: dict[str, Way] = {
+    "DK250 --calibration": on_scenes(),
+    "DK251 --no-rewrite": on_scenes("end-in-int16"),
     "DK201 --calibration": on_own_data,
     "DK201 --no-rewrite": rewrites_left_out,
     "DK201 not asked for": not_asked_for,

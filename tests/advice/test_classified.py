@@ -14,6 +14,7 @@ import pytest
 from deploykit.cli import COMMANDS, cli
 from deploykit.contract.plugins import load_backend
 from deploykit.deciding.rules import CORE_REGISTRIES
+from deploykit.deciding.ways import WIDER_END
 from deploykit.findings import Finding
 from deploykit.queries.rule_pages import all_rules
 from deploykit.rewrites.contract import transform_names
@@ -96,8 +97,8 @@ def test_options_commands_and_rewrites_that_are_named_exist(code: str, bench: An
         assert named <= options_of(code), text
         commands = re.findall(r"(?:^|')deploykit ([a-z]+)", text)
         assert set(commands) <= set(COMMANDS), text
-        rewrites = re.findall(r"-rewrite ([a-z-]+)(?: or ([a-z]+-[a-z-]+))?", text)
-        assert {name for pair in rewrites for name in pair if name} <= set(transform_names()), text
+        rewrites = re.findall(r"-rewrite ([a-z][a-z0-9-]*)(?: or ([a-z]+-[a-z0-9-]+))?", text)
+        assert {name for pair in rewrites for name in pair if name} <= {*transform_names(), WIDER_END}, text
 
 
 def test_what_names_an_option_or_a_command_is_followed(lines: Lines) -> None:

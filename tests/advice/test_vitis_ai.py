@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 DRAFTS, QUANTIZED = "vitis_ai/test_draft_rules.py", "vitis_ai/test_quantized.py"
+POST = "/post/Slice,/post/Slice_1,/post/Sigmoid:/post/Concat_1"
 Way = Callable[[Any], Any]
 
 
@@ -151,6 +152,28 @@ def options(**values: str) -> Way:
     return make
 
 
+def in_float(**request: Any) -> Way:
+    """What stays in float is what was named, and nothing else."""
+
+    def make(bench: Any) -> None:
+        made = bench.module(DRAFTS).draft("fp32.onnx", **request)
+        assert bool(made.exclusions) == ("exclude_nothing" not in request)
+
+    return make
+
+
+def in_bf16(bench: Any) -> None:
+    """The target has the wider format, and nothing is left to be remedied there."""
+    made = bench.module(DRAFTS).draft("fp32.onnx", precision="bf16")
+    assert "bf16" in made.offered and not made.exclusions
+
+
+def located(bench: Any) -> None:
+    """Two runs that part at one operator: the command names it."""
+    files = [str(bench.quark / name) for name in ("fp32.onnx", "vint8.onnx")]
+    assert bench.run("locate", *files, status=1)["first"]["node"]
+
+
 WAYS: dict[str, Way] = {
     "VAI101 deploykit targets": listed_devices,
     "VAI102 a format it has": offered("VAI102"),
@@ -158,9 +181,8 @@ WAYS: dict[str, Way] = {
     "VAI105 --calibration": calibrated,
     "VAI106 deploykit encodings apply": applied,
     "VAI108 start left out": start_left_out,
-    "VAI109 --exclude-subgraph": draft(
-        "fp32.onnx", precision="mixed", exclude_subgraph=("/post/Slice,/post/Slice_1,/post/Sigmoid:/post/Concat_1",)
-    ),
+    "VAI109 vint8": draft("fp32.onnx", precision="vint8"),
+    "VAI109 --exclude-subgraph": draft("fp32.onnx", precision="mixed", exclude_subgraph=(POST,)),
     "VAI109 deploykit evaluate": proposed,
     "VAI110 mixed": draft(precision="mixed", exclude_node=("conv",)),
     "VAI114 float model": draft("fp32.onnx", precision="bf16"),
@@ -176,6 +198,11 @@ WAYS: dict[str, Way] = {
     "VAI127 in float": draft(("Clip",), precision="mixed", exclude_node=("n0",)),
     "VAI128 proposal": proposal,
     "VAI209 opset 17": lambda bench: replace(bench.module(QUANTIZED).VINT8, last_opset=17),
+    "VAI280 --exclude-nothing": in_float(precision="vint8", exclude_nothing=True),
+    "VAI280 --exclude-subgraph": in_float(precision="vint8", exclude_subgraph=(POST,)),
+    "VAI281 deploykit locate": located,
+    "VAI281 bf16": in_bf16,
+    "VAI282 --exclude-node": draft("fp32.onnx", precision="mixed", exclude_node=("/post/Sigmoid",)),
     "VAI301 deploykit toolchain": toolchain,
     "VAI401 diagnose": explained,
     "VAI402 options": options(keep_outputs="true", logging_level="info"),

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from deploykit.cli import cli
 from deploykit.errors import InputError, ToolError
 from deploykit.system.processes import Completed, run
-from deploykit_ort_qnn import compiler
+from deploykit_ort_qnn import workers
 from deploykit_ort_qnn.compiler import CompileJob, compile_model
 from deploykit_ort_qnn.inspection import inspect_context
 
@@ -82,7 +82,7 @@ class Deaths:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, times: int, *, timed_out: bool = False) -> None:
         self.left, self.started, self.timed_out = times, 0, timed_out
-        monkeypatch.setattr(compiler, "run", self.run)
+        monkeypatch.setattr(workers, "run", self.run)
 
     def run(self, argv: Any, *, on_line: Any, **given: Any) -> Completed:
         self.started += 1
@@ -130,7 +130,7 @@ def test_a_library_that_really_dies_says_in_which_part(compiled: Path, monkeypat
     def die(argv: Any, **given: Any) -> Completed:
         return run((argv[0], "-c", dying, *argv[3:]), **given)
 
-    monkeypatch.setattr(compiler, "run", die)
+    monkeypatch.setattr(workers, "run", die)
     with pytest.raises(ToolError) as caught:
         inspect_context(compiled / "beside_qnn.bin")
     assert "died of SIGSEGV while reading the description that the library gave" in str(caught.value.why)

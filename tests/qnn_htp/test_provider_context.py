@@ -20,6 +20,7 @@ from deploykit.contract.plans import Plan
 from deploykit.deciding.pipeline import Packaged
 from deploykit.errors import UsageError
 from deploykit.graph import load_model
+from deploykit.packages.manifests import sealed_text
 from deploykit.system import environment_of
 from deploykit_qualcomm.hosts import host_toolchain
 
@@ -239,7 +240,7 @@ def test_a_binary_that_the_runtime_does_not_load_fails_verification(aimet: Path,
     path = made.package / "manifest.json"
     manifest = json.loads(path.read_text("utf-8"))
     manifest["sdk"]["version"] = "2.44"
-    path.write_text(json.dumps(manifest), "utf-8")
+    path.write_text(sealed_text(manifest), "utf-8")
     failed = {check.id: check.detail for check in deploykit.verify(made.package).checks if not check.ok}
     assert set(failed) == {"context-loads"} and "is newer than the runtime" in failed["context-loads"]
 

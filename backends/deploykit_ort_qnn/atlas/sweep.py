@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 
 from deploykit.errors import ToolError
 from deploykit.numerics.quality import sqnr_db
@@ -132,8 +133,6 @@ def _decibels(wanted: Any, got: Any) -> float:
 
 def _left_over(context: Path, outcome: CompileOutcome) -> dict[str, set[str]]:
     """By the prefix of a unit, what is said of its nodes that stayed outside of the compiled graph."""
-    import onnx
-
     graph = onnx.load(context, load_external_data=False).graph
     whys = {node.name: node.why for node in outcome.refused}
     # A stored value may be shared by units that have the same one.

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.graph.arrays import constant_values
@@ -20,9 +21,6 @@ from deploykit.quantization.insert_qdq import insert_qdq
 from deploykit.quantization.new_grids import GridKind, affine_for_range
 from deploykit_ort_qnn.atlas.forms import Form
 from deploykit_ort_qnn.atlas.sketch import Numbers, Sketch
-
-if TYPE_CHECKING:
-    from onnx import ModelProto, NodeProto
 
 __all__ = ["TYPES", "Kind", "Unit", "joined", "unit"]
 
@@ -70,8 +68,6 @@ def _in_float16(model: ModelProto, prefix: str) -> ModelProto:
 
     QAIRT 2.36.1 compiles it in float32 (observed: weights of four bytes in the binary, 140 dB against the CPU).
     """
-    from onnx import TensorProto, helper, numpy_helper
-
     graph = model.graph
     for tensor in graph.initializer:
         if tensor.data_type == TensorProto.FLOAT:
@@ -95,8 +91,6 @@ def _in_float16(model: ModelProto, prefix: str) -> ModelProto:
 
 
 def _cast(source: str, target: str, kind: int) -> NodeProto:
-    from onnx import helper
-
     return helper.make_node("Cast", [source], [target], name=f"{target}:Cast", to=kind)
 
 
@@ -162,8 +156,6 @@ def _per_channel(node: NodeProto, values: Numbers) -> Affine:
 
 def joined(units: Iterable[Unit]) -> ModelProto:
     """All graphs side by side in one model: nothing in one touches another."""
-    from onnx import ModelProto, helper
-
     chosen = list(units)
     whole = ModelProto()
     whole.CopyFrom(chosen[0].model)

@@ -23,34 +23,34 @@ import tempfile
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent.parent
-MODEL = "model/model.onnx"
-CONTEXT = "artifacts/model_ctx.onnx"
-OPTIONS = "config/compile_options.json"
+MODEL = 'model/model.onnx'
+CONTEXT = 'artifacts/model_ctx.onnx'
+OPTIONS = 'config/compile_options.json'
 REPORT, LOG = "artifacts/compile_report.json", "logs/provider.log"
-WHEEL, QAIRT = "1.22.0", "2.33.2"
+WHEEL, QAIRT = '1.22.0', '2.33.2'
 HTP = "QNNExecutionProvider"
 # What the provider is asked for beside the binary: the graph that it hands to the compiler, with the type of every tensor.
 SHOWN = {"dump_json_qnn_graph": "1"}
 CODES = {
-    8: "int8",
-    22: "int16",
-    50: "int32",
-    100: "int64",
-    264: "uint8",
-    278: "uint16",
-    306: "uint32",
-    356: "uint64",
-    534: "float16",
-    562: "float32",
-    1288: "bool",
-    772: "int4",
-    776: "int8",
-    790: "int16",
-    818: "int32",
-    1028: "uint4",
-    1032: "uint8",
-    1046: "uint16",
-    1074: "uint32",
+    8: 'int8',
+    22: 'int16',
+    50: 'int32',
+    100: 'int64',
+    264: 'uint8',
+    278: 'uint16',
+    306: 'uint32',
+    356: 'uint64',
+    534: 'float16',
+    562: 'float32',
+    1288: 'bool',
+    772: 'int4',
+    776: 'int8',
+    790: 'int16',
+    818: 'int32',
+    1028: 'uint4',
+    1032: 'uint8',
+    1046: 'uint16',
+    1074: 'uint32',
 }
 NODE = re.compile(r"\{ name: (.*?), type: (\w+) \}")
 ANSWER = re.compile(r"failed for node `([^`]+)` of type `(\w+)` with error code (\d+)")
@@ -158,9 +158,7 @@ def types(paths):
     found = {}
     for path in paths:
         tensors = json.loads(path.read_text(encoding="utf-8"))["graph"]["tensors"]
-        found.update(
-            {name: CODES.get(tensor["data_type"], hex(tensor["data_type"])) for name, tensor in tensors.items()}
-        )
+        found.update({name: CODES.get(tensor["data_type"], hex(tensor["data_type"])) for name, tensor in tensors.items()})
     return dict(sorted(found.items()))
 
 
@@ -168,16 +166,12 @@ def publish(folder):
     """Move what was made into artifacts/, the context model last: it never points to a binary that is not there."""
     target = Path(CONTEXT).parent
     target.mkdir(parents=True, exist_ok=True)
-    graphs = sorted(
-        path for path in folder.glob("*.json") if path.name != "request.json" and "_tensor_log" not in path.name
-    )
+    graphs = sorted(path for path in folder.glob("*.json") if path.name != "request.json" and "_tensor_log" not in path.name)
     for old in target.glob("qnn_graph_*.json"):
         old.unlink()
     graphs = [path.replace(target / ("qnn_graph_%d.json" % number)) for number, path in enumerate(graphs)]
     stem = Path(CONTEXT).stem
-    made = sorted(
-        (path for path in folder.iterdir() if path.name.startswith(stem)), key=lambda path: path.suffix == ".onnx"
-    )
+    made = sorted((path for path in folder.iterdir() if path.name.startswith(stem)), key=lambda path: path.suffix == ".onnx")
     return [path.replace(target / path.name) for path in made], graphs
 
 

@@ -15,10 +15,10 @@ import sys
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent.parent
-CONTEXT = "artifacts/model_ctx.onnx"
-OPTIONS = "config/run_options.json"
+CONTEXT = 'artifacts/model_ctx.onnx'
+OPTIONS = 'config/run_options.json'
 # The part of the model that stays on the host, "" when there is none.
-TAIL = ""
+TAIL = ''
 HTP = "QNNExecutionProvider"
 
 
@@ -53,12 +53,7 @@ def inputs_for(wanted, given):
     """Of the arrays given those that are wanted; a missing one is random, the same every time."""
     import numpy as np
 
-    kinds = {
-        "tensor(float)": "float32",
-        "tensor(float16)": "float16",
-        "tensor(int64)": "int64",
-        "tensor(int32)": "int32",
-    }
+    kinds = {"tensor(float)": "float32", "tensor(float16)": "float16", "tensor(int64)": "int64", "tensor(int32)": "int32"}
     random = np.random.default_rng(0)
     feed = {}
     for value in wanted:
