@@ -80,8 +80,8 @@ _FLOAT32 = (
     sources=[_FLOAT32],
 )
 def check_float_model(draft: Draft) -> Iterator[Found]:
-    """A float source, for a wheel whose row says so."""
-    if draft.source == "float" and "float16-of-float" in forms_of(draft.wheel).refuses:
+    """A float source, for a wheel whose own row says so: it was seen with that release alone."""
+    if draft.source == "float" and "float16-of-float" in draft.wheel.refuses:
         message = f"onnxruntime-qnn {draft.wheel.version} would compile it in float32"
         yield Found(kind=SubjectKind.MODEL, name=draft.situation.model.path.name, message=message)
 
@@ -98,7 +98,7 @@ def check_float_model(draft: Draft) -> Iterator[Found]:
 )
 def check_float_parts(draft: Draft) -> Iterator[Found]:
     """Tensors of a quantized model whose intended type is float16."""
-    if draft.prepared is None or "float16-of-float" not in forms_of(draft.wheel).refuses:
+    if draft.prepared is None or "float16-of-float" not in draft.wheel.refuses:
         return
     tensors = sorted(name for name, kind in draft.prepared.intended.items() if kind == "float16")
     if tensors:
