@@ -73,7 +73,7 @@ def _in_float(node: FloatNode) -> str:
     "warning",
     what="A 16-bit tensor is narrowed to 8 bits on its way into a node, without a message.",
     why="The second operand of a MatMul of two activations is taken as a weight; attention loses accuracy by it.",
-    fix="Take HTP v73 or later, where deploykit uses symmetric int16 there.",
+    fix="Take HTP v73 or later with QAIRT 2.47 or later, where deploykit uses symmetric int16 there.",
     sources=[_LAB],
 )
 def check_narrowed(scope: PrecisionScope) -> Iterator[Found]:
