@@ -1,6 +1,6 @@
 """A sensitivity analysis beside one whole run per tensor, at 1,000 operators, in one run; prints ratios, not seconds.
 
-Run it by hand: ``python tests/numerics/benchmark_sensitivity.py``. ``test_sensitivity_speed`` holds the ratio.
+Run it by hand: ``python tests/numerics/benchmark_sensitivity.py``; no test times anything.
 """
 
 from __future__ import annotations
