@@ -103,6 +103,8 @@ class Situation:
     """The parts in the order in which they run, when ``model`` is to be cut."""
     quantized: QuantizedModel | None = None
     """How the encodings came to be, where they were made here and not given."""
+    ladder: Mapping[str, Any] | None = None
+    """The candidates that the precision was chosen from, in the published shape; None where it was not chosen here."""
     opinions: Opinions | None = None
     """What a compiler said of findings about this situation, None where there was nothing to ask."""
 

@@ -287,11 +287,18 @@ def _manifest(
         "float_tensors": sorted(situation.encodings.floats) if situation.encodings is not None else [],
         "executed": list(_executed(situation, execution)),
         "generated": list(_generated(plan, execution)),
-        "quantization": None if situation.quantized is None else dict(situation.quantized.record),
+        "quantization": _quantization(situation),
         "record": dict(execution.record),
         "status": status.to_json(),
         "findings": [finding.to_json() for finding in findings],
     }
+
+
+def _quantization(situation: Situation) -> dict[str, Any] | None:
+    """The quantizer's account, and the ladder where one was walked: also where it led to float16 and no encodings."""
+    made = {} if situation.quantized is None else dict(situation.quantized.record)
+    walked = {} if situation.ladder is None else {"ladder": dict(situation.ladder)}
+    return {**made, **walked} or None
 
 
 def _executed(situation: Situation, execution: Execution) -> tuple[str, ...]:

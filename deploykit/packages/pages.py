@@ -16,6 +16,7 @@ from deploykit.contract.plans import Plan
 from deploykit.contract.status import Status
 from deploykit.encodings.values import Affine
 from deploykit.findings import Finding, group_findings, headline
+from deploykit.packages.ladder_section import ladder_section
 from deploykit.packages.rendering import render
 from deploykit.quantization.coverage import collect_coverage
 
@@ -67,7 +68,7 @@ def render_report(
     findings: tuple[Finding, ...],
     templates: Path | None,
 ) -> str:
-    """One HTML page without any outside reference: findings, coverage, precision, ranges, steps, configurations."""
+    """One HTML page without any outside reference: findings, ladder, coverage, precision, ranges, steps, configs."""
     values = {
         "plan": plan,
         "facts": situation.facts,
@@ -78,6 +79,7 @@ def render_report(
         "headline": headline(findings),
         "open": group_findings(findings)[0],
         "handled": group_findings(findings)[1],
+        "ladder": None if situation.ladder is None else ladder_section(situation.ladder),
         "coverage": _coverage(situation),
         "types": _type_bars(plan),
         "strip": _strip(plan, situation),

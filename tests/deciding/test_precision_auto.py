@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from functools import partial
+from html import unescape
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,6 +49,48 @@ def test_a_goal_that_nothing_reaches_is_said(rows: Path, tmp_path: Path) -> None
     with pytest.raises(UsageError, match="not understood"):
         asked(goal="good")
     assert not out.exists()
+
+
+def _packaged(rows: Path, out: Path, **asked: Any) -> tuple[dict[str, Any], str]:
+    """The manifest and the report of the network of the fixtures, packaged from its float form."""
+    made = deploykit.package(MLP, target="sm8650", sdk="2.37", calibration=rows, out=out, quantizer="ort", **asked)
+    assert made.package is not None
+    return json.loads((out / "manifest.json").read_text()), unescape((out / "report.html").read_text("utf-8"))
+
+
+def test_the_report_of_a_package_tells_the_ladder_of_its_manifest(rows: Path, tmp_path: Path) -> None:
+    manifest, report = _packaged(rows, tmp_path / "out", precision="auto", goal="sqnr>=45")
+    ladder = manifest["quantization"]["ladder"]
+    story = report.split("How the precision was chosen")[1].split("<h2>")[0]
+    steps = [step["candidate"] for step in ladder["steps"]]
+    assert steps
+    for row in (*ladder["candidates"], *steps):
+        shown = next(line for line in story.splitlines() if f"<td>{row['precision']}<td>" in line)
+        assert f"{row['sqnr_db']:.1f} dB" in shown
+        assert f"{row['cost']['weight_bytes']:,} bytes" in shown
+        assert f"{row['cost']['activation_bytes']:,} bytes" in shown
+        assert f"{row['cost']['bit_operations']:.3g}" in shown
+        assert ('class="chosen"' in shown) == (row["precision"] == ladder["chosen"])
+    told = [ladder["goal"], ladder["why"], *(item["says"] for item in ladder["conclusions"])]
+    told += [name for step in ladder["steps"] for name in step["raised"]["best"]["layers"]]
+    assert [words for words in told if words not in story] == []
+    assert story.count("<circle") == len(ladder["candidates"]) + len(steps)
+    assert story.count('class="bar s-quality"') == 1 + story.count("<circle")
+
+
+def test_the_ladder_is_kept_where_it_ends_in_float16(rows: Path, tmp_path: Path) -> None:
+    manifest, report = _packaged(rows, tmp_path / "out", precision="auto", goal="sqnr>=63.9")
+    assert list(manifest["quantization"]) == ["ladder"]
+    assert manifest["quantization"]["ladder"]["chosen"] == "fp16"
+    assert "quantize" not in manifest["executed"]
+    assert '<tr class="chosen"><td>fp16<td>reaches' in report
+
+
+def test_where_a_precision_was_asked_for_there_is_no_ladder(rows: Path, tmp_path: Path) -> None:
+    manifest, report = _packaged(rows, tmp_path / "out", precision="w8a16")
+    assert "ladder" not in manifest["quantization"]
+    assert "How the precision was chosen" not in report
+    assert "s-quality" not in report
 
 
 @pytest.mark.heavy

@@ -79,7 +79,7 @@ def _in_float16(given: Situation, best: Best) -> Situation:
             why="; ".join(item.says for item in best.ladder.advice.conclusions) if best.ladder.advice else "",
             next="see what costs it with 'deploykit sensitivity', or ask for less with --goal",
         )
-    return replace(given, request=replace(given.request, precision="fp16"))
+    return replace(given, request=replace(given.request, precision="fp16"), ladder=best.ladder.to_json())
 
 
 def _applies(backend: AnyBackend, given: Situation) -> bool:
@@ -140,7 +140,8 @@ def _reread(given: Situation, request: Request, made: Made, ladder: Ladder | Non
         quantized=QuantizedModel(
             model=given.request.model,
             calibration=request.calibration,
-            record={**made.to_json(), **({} if ladder is None else {"ladder": ladder.to_json()})},
+            record=made.to_json(),
             findings=made.findings,
         ),
+        ladder=None if ladder is None else ladder.to_json(),
     )

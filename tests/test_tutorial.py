@@ -1,0 +1,61 @@
+"""The tutorial's commands are run as a reader runs them, and what it says of their answers is so."""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+import shlex
+from pathlib import Path
+
+import pytest
+
+from deploykit.cli import cli
+from deploykit.cli.frame import run
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "tutorial-quantize.md").read_text("utf-8")
+SCRIPT = "make_detector.py"
+
+
+def _blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+
+
+def _run(line: str) -> int:
+    """The exit status of a command of the page, within this process."""
+    words = shlex.split(line, comments=True)
+    if words == ["python", SCRIPT]:
+        runpy.run_path(SCRIPT)
+        return 0
+    assert words[0] == "deploykit"
+    return run(cli, words[1:])
+
+
+def test_every_command_of_the_tutorial_ends_as_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (script,) = _blocks("python")
+    Path(SCRIPT).write_text(script, "utf-8")
+    lines = "".join(_blocks("sh")).splitlines()
+    assert {line.split()[1] for line in lines} >= {"package", "quantize", "sensitivity", "mix", "ladder", "verify"}
+    for line in lines:
+        assert _run(line) == (1 if line.endswith("# status 1") else 0), line
+    told = {name: json.loads(Path(name, "manifest.json").read_text()) for name in ("first", "second", "best")}
+    rights = {name: manifest["status"]["right"] for name, manifest in told.items()}
+    assert rights == {"first": "no", "second": "yes", "best": "yes"}
+    ladder = told["best"]["quantization"]["ladder"]
+    reached = {row["precision"]: row["sqnr_db"] for row in ladder["candidates"]}
+    assert reached["w16a16"] - reached["w8a8"] < 1
+    assert ladder["steps"][-1]["raised"]["best"]["to"] == "float16"
+    assert "<td>w8a8<td>reaches<td" in Path("ladder.html").read_text("utf-8")
+    assert "How the precision was chosen" in Path("best", "report.html").read_text("utf-8")
+
+
+def test_the_readme_leads_to_the_tutorial() -> None:
+    assert "](docs/tutorial-quantize.md)" in (ROOT / "README.md").read_text("utf-8")
+
+
+def test_every_page_the_tutorial_links_to_exists() -> None:
+    links = [link for link in re.findall(r"\]\(([^)#]+)", PAGE) if "://" not in link]
+    assert links
+    assert [link for link in links if not (ROOT / "docs" / link).exists()] == []
