@@ -34,7 +34,10 @@ def find_precision(
     parts = find_remedy(environment, package, details, measured, progress)
     best = parts.verdict or measured.verdict
     rungs = [Rung(words=draft.precision, outcome=_said(measured.verdict), chosen=parts.instead is None)]
-    rungs += [Rung(words=f"{trial.words} in float", outcome=trial.after, chosen=trial.kept) for trial in parts.trials]
+    rungs += [
+        Rung(words=f"{draft.precision} with {trial.words} in float", outcome=trial.after, chosen=trial.kept)
+        for trial in parts.trials
+    ]
     won: tuple[Request, Measured] | None = None
     for name in draft.ladder[1:]:
         if best is None or needs_none(draft, best):

@@ -164,6 +164,8 @@ def test_auto_takes_a_part_in_float_before_a_wider_format(monkeypatch: pytest.Mo
     assert rungs(made) == [("wrong", False), ("right", True)]
     assert made.instead is not None
     assert made.instead.request.precision == "vint8"
+    assert made.choice is not None
+    assert made.choice.rungs[1].words.startswith("vint8 with ")
     assert "/post/Concat_1" in made.instead.request.adapter_options["exclude_node"]
     assert codes(made.instead.findings) == ["VAI280", "VAI283"]
 
