@@ -9,13 +9,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from deploykit.contract.backend import Situation
+from deploykit.contract.backend import Request, Situation
+from deploykit.errors import UsageError
 from deploykit.graph.facts import GraphFacts
+from deploykit.numerics.goals import Goal, parse_goal
 from deploykit_vitis_ai.config_keys import ChosenOptions, parse_options
 from deploykit_vitis_ai.exclusions import Exclusions, resolve_exclusions
 from deploykit_vitis_ai.float_parts import FloatPart, float_parts
 from deploykit_vitis_ai.products import Product, product_of
-from deploykit_vitis_ai.routes import AS_IS, RouteRow, meant_by, quark_formats, route_row
+from deploykit_vitis_ai.routes import AS_IS, RouteRow, ladder, meant_by, quark_formats, route_row
 from deploykit_vitis_ai.tables import Fp16Way, Release, fp16_ways
 from deploykit_vitis_ai.targets import release_of
 
@@ -24,6 +26,7 @@ __all__ = ["Draft", "make_draft", "wanted_toolchain"]
 
 DEFAULT_TOOLCHAIN = "quark==0.13"
 MIXED = "mixed"
+AUTO = "auto"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +35,8 @@ class Draft:
 
     ``precision`` is a format of ``data/routes.toml``, ``as-is`` for a model that is quantized already, or "" when
     none was given and none can be chosen. ``source`` is float32, float16 or qdq. ``found`` is the part that stays in
-    float because it was to be found, and is among the exclusions then.
+    float because it was to be found, and is among the exclusions then. ``ladder`` are the formats to choose among by
+    measuring, cheapest first, where that was asked for; ``goal`` is what the chosen one must reach.
     """
 
     situation: Situation
@@ -46,6 +50,8 @@ class Draft:
     toolchain: str
     random_data: bool
     found: FloatPart | None = None
+    ladder: tuple[str, ...] = ()
+    goal: Goal | None = None
 
     @property
     def facts(self) -> GraphFacts:
@@ -103,6 +109,7 @@ def make_draft(situation: Situation) -> Draft:
     if found is not None:
         exclusions = resolve_exclusions(situation.facts, found.names, ())
     offered = device.fact("precisions") or ()
+    rungs = ladder(offered) if _is_auto(request) else ()
     release = release_of(situation.target)
     options = parse_options(request.options, product=product.id, device_class=str(device.fact("device_class") or ""))
     return Draft(
@@ -110,14 +117,31 @@ def make_draft(situation: Situation) -> Draft:
         product=product,
         release=release,
         asked=request.precision or "",
-        precision=_precision(request.precision or "", offered, source, exclusions),
+        precision=_precision((rungs or (request.precision or "",))[0], offered, source, exclusions),
         source=source,
         exclusions=exclusions,
         options=options,
         toolchain=_toolchain(options, release),
         random_data=bool(given.get("random_data")),
         found=found,
+        ladder=rungs,
+        goal=_goal(request) if rungs else None,
     )
+
+
+def _is_auto(request: Request) -> bool:
+    return (request.precision or "").lower() == AUTO
+
+
+def _goal(request: Request) -> Goal | None:
+    goal = parse_goal(request.goal) if request.goal else None
+    if goal is not None and goal.needs_metric:
+        raise UsageError(
+            f"--goal {goal}: asks about a measure",
+            why="formats are chosen by what the quantized model computes on the calibration samples",
+            next="give --goal sqnr>=30, or leave it out: then the first format whose outputs are right is taken",
+        )
+    return goal
 
 
 def _found(situation: Situation) -> FloatPart | None:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from deploykit.contract.backend import Aids, Execution
 from deploykit.contract.plans import Plan
-from deploykit.contract.status import Correctness, Right
 from deploykit.findings import Finding
 from deploykit.numerics.rules import RULES as COMPARISON_RULES
 from deploykit.numerics.rules import Judged
 from deploykit_vitis_ai.inspection import inspect_quantized
+from deploykit_vitis_ai.ladder import find_precision
 from deploykit_vitis_ai.measuring import Measured, measure
 from deploykit_vitis_ai.prepare import Prepared
 from deploykit_vitis_ai.remedy import Remedy, find_remedy
@@ -43,9 +43,11 @@ def execute(package: Path, details: Prepared, plan: Plan[None], aids: Aids) -> E
     if state != "ready":
         if draft.situation.request.compile:
             environment.require()
-        return Execution(findings=OUTCOME_RULES.run(Outcome(toolchain=draft.toolchain, state=state)))
+        outcome = Outcome(toolchain=draft.toolchain, state=state, untried=draft.precision if draft.ladder else "")
+        return Execution(findings=OUTCOME_RULES.run(outcome))
     measured = measure(environment, package, details.draft, progress)
-    remedy = find_remedy(environment, package, details, measured, progress)
+    find = find_precision if draft.ladder else find_remedy
+    remedy = find(environment, package, details, measured, progress)
     return _execution(package, details, measured, remedy)
 
 
@@ -58,6 +60,7 @@ def _execution(package: Path, details: Prepared, measured: Measured, remedy: Rem
         skipped=skipped,
         samples=run.result.get("samples"),
         trials=() if remedy.instead is not None else remedy.trials,
+        choice=None if remedy.instead is not None else remedy.choice,
     )
     return Execution(
         executed=("quantize",),
@@ -68,24 +71,8 @@ def _execution(package: Path, details: Prepared, measured: Measured, remedy: Rem
             *_model_findings(package / run.output, details),
             *_quality_findings(details, measured.comparison),
         ),
-        right=_right(measured),
+        right=measured.right,
         instead=remedy.instead,
-    )
-
-
-def _right(measured: Measured) -> Correctness | None:
-    """The judge's word on the quantized model, run in ONNX Runtime on calibration samples."""
-    verdict = measured.verdict
-    if verdict is None:
-        return None
-    state = {True: Right.YES, False: Right.NO, None: Right.NOT_JUDGED}[verdict.right]
-    return Correctness(
-        state=state,
-        label=measured.label,
-        count=measured.samples,
-        against="float",
-        why=verdict.reason,
-        numbers=tuple(number.to_json() for number in verdict.numbers),
     )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deploykit.contract.backend import Progress
+from deploykit.contract.status import Correctness, Right
 from deploykit.numerics.comparison import Comparison, compare
 from deploykit.numerics.output_judging import OutputJudge
 from deploykit.numerics.outputs import read_outputs
@@ -36,6 +37,20 @@ class Measured:
     verdict: Verdict | None = None
     samples: int = 0
     label: str = Label.GIVEN
+
+    @property
+    def right(self) -> Correctness | None:
+        """The judge's word on the quantized model, run in ONNX Runtime on calibration samples; None without any."""
+        if self.verdict is None:
+            return None
+        return Correctness(
+            state={True: Right.YES, False: Right.NO, None: Right.NOT_JUDGED}[self.verdict.right],
+            label=self.label,
+            count=self.samples,
+            against="float",
+            why=self.verdict.reason,
+            numbers=tuple(number.to_json() for number in self.verdict.numbers),
+        )
 
 
 def measure(

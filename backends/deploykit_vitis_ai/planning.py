@@ -10,7 +10,7 @@ from deploykit.errors import DefectError
 from deploykit_vitis_ai import configs
 from deploykit_vitis_ai.draft import Draft
 from deploykit_vitis_ai.prepare import Prepared
-from deploykit_vitis_ai.routes import AS_IS, route_row
+from deploykit_vitis_ai.routes import AS_IS, RouteRow, route_row
 from deploykit_vitis_ai.types import activation_types
 
 __all__ = ["make_plan"]
@@ -45,7 +45,16 @@ def _route(draft: Draft) -> Route:
     row = route_row(AS_IS if draft.source == "qdq" else draft.precision)
     if row is None:
         raise DefectError(f"no route for {draft.precision!r}")
-    return Route(id=_route_id(draft), why=row.why, confidence=row.confidence, sources=row.source)
+    return Route(id=_route_id(draft), why=_why(draft, row), confidence=row.confidence, sources=row.source)
+
+
+def _why(draft: Draft, row: RouteRow) -> str:
+    """Why this format; what follows it where packaging measures and chooses."""
+    if not draft.ladder:
+        return row.why
+    enough = "are right" if draft.goal is None else f"reach {draft.goal}"
+    order = ", then ".join((draft.precision, "the same with its post-processing in float", *draft.ladder[1:]))
+    return f"{row.why}; packaging measures and takes the first whose outputs {enough}: {order}"
 
 
 def _steps(draft: Draft) -> tuple[Step, ...]:

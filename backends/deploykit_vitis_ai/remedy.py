@@ -6,63 +6,80 @@ the user named are the user's business, and nothing is tried then.
 
 from __future__ import annotations
 
-import json
 import math
-import shutil
-import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deploykit.contract.backend import Instead, Progress, Request
-from deploykit.errors import ToolError
 from deploykit.graph.facts import GraphFacts
+from deploykit.numerics.goals import Reached
 from deploykit.numerics.verdicts import Verdict
-from deploykit_vitis_ai import configs
-from deploykit_vitis_ai.draft import Draft, make_draft
+from deploykit_vitis_ai.draft import Draft
 from deploykit_vitis_ai.float_parts import FloatPart, float_parts
-from deploykit_vitis_ai.measuring import Measured, measure
+from deploykit_vitis_ai.measuring import Measured
 from deploykit_vitis_ai.prepare import Prepared
 from deploykit_vitis_ai.rules.execution import RULES as OUTCOME_RULES
-from deploykit_vitis_ai.rules.execution import Outcome, Trial
+from deploykit_vitis_ai.rules.execution import Choice, Outcome, Trial
+from deploykit_vitis_ai.trials import tried
 
 if TYPE_CHECKING:
     from deploykit.system import Environment
 
-__all__ = ["Remedy", "find_remedy"]
+__all__ = ["Remedy", "find_remedy", "is_enough", "needs_none"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remedy:
-    """What was tried, and the request that is better than the one that was made; None where none is."""
+    """What was tried, and the request that is better than the one that was made; None where none is.
+
+    ``verdict`` is the one on what is proposed; ``choice`` is there where formats were tried as well.
+    """
 
     trials: tuple[Trial, ...] = ()
     instead: Instead | None = None
+    verdict: Verdict | None = None
+    choice: Choice | None = None
+
+
+def is_enough(draft: Draft, verdict: Verdict) -> bool:
+    """True for outputs that reach the goal, or are right where none was given."""
+    if draft.goal is None:
+        return verdict.right is True
+    return draft.goal.is_met(Reached(sqnr_db=verdict.overall_db)) is True
+
+
+def needs_none(draft: Draft, verdict: Verdict | None) -> bool:
+    """True where nothing is to be tried: the outputs are good enough, or nobody can say."""
+    return verdict is None or (draft.goal is None and verdict.right is None) or is_enough(draft, verdict)
 
 
 def find_remedy(
     environment: Environment, package: Path, details: Prepared, measured: Measured, progress: Progress
 ) -> Remedy:
-    """Try the parts, smallest first, until the outputs are right; the best one counts, if it is better at all."""
+    """Try the parts, smallest first, until the outputs are good enough; the best one counts, if it is better at all."""
     draft, given = details.draft, measured.verdict
-    if given is None or given.right is not False or not _may_choose(draft):
+    if given is None or needs_none(draft, given) or not _may_choose(draft):
         return Remedy()
     parts = [part for part in float_parts(draft.situation) if draft.found is None or part.names != draft.found.names]
     best, winner = given, None
     trials: list[tuple[FloatPart, Verdict]] = []
     for part in parts:
-        progress(f"the outputs are wrong: trying with {part.words} in float")
-        verdict = _tried(environment, package, details, _asking(draft, part), progress)
-        if verdict is None:
+        progress(f"the outputs are not good enough: trying with {part.words} in float")
+        made = tried(environment, package, details, _asking(draft, part), progress)
+        if made is None or made.verdict is None:
             continue
+        verdict = made.verdict
         trials.append((part, verdict))
-        if verdict.is_better_than(best):
+        if is_enough(draft, verdict) or verdict.is_better_than(best):
             best, winner = verdict, part
-        if best.right:
+        if is_enough(draft, best):
             break
     told = tuple(_trial(draft.facts, part, given, verdict, kept=part is winner) for part, verdict in trials)
-    return Remedy(trials=told, instead=None if winner is None else _instead(draft, winner, told))
+    if winner is None:
+        return Remedy(trials=told)
+    return Remedy(trials=told, instead=_instead(draft, winner, told), verdict=best)
 
 
 def _may_choose(draft: Draft) -> bool:
@@ -71,27 +88,12 @@ def _may_choose(draft: Draft) -> bool:
 
 
 def _asking(draft: Draft, part: FloatPart) -> Request:
-    """The request with this part named."""
+    """The request with this part named, and the format where it was to be chosen."""
     request = draft.situation.request
-    return replace(request, adapter_options={**request.adapter_options, "exclude_node": part.names})
-
-
-def _tried(
-    environment: Environment, package: Path, details: Prepared, request: Request, progress: Progress
-) -> Verdict | None:
-    """The verdict on a copy of the package with this request's recipe; None where the quantizer gave up."""
-    draft = make_draft(replace(details.draft.situation, request=request))
-    given = json.loads((package / configs.RECIPE).read_text("utf-8"))
-    recipe = configs.quantize_recipe(draft, given["calibration"], details.inputs)
-    with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder) / "package"
-        shutil.copytree(package, copy, ignore=shutil.ignore_patterns("artifacts", "logs"))
-        (copy / configs.RECIPE).write_text(json.dumps(recipe), "utf-8")
-        try:
-            return measure(environment, copy, draft, progress, trial=True).verdict
-        except ToolError as error:
-            progress(f"not tried: {error.what}")
-            return None
+    precision = draft.precision if draft.ladder else request.precision
+    return replace(
+        request, precision=precision, adapter_options={**request.adapter_options, "exclude_node": part.names}
+    )
 
 
 def _trial(facts: GraphFacts, part: FloatPart, before: Verdict, after: Verdict, *, kept: bool) -> Trial:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import cache
 from typing import Literal
 
 from deploykit.tables.records import dataclass
 from deploykit_vitis_ai.tables import Sourced, read_rows
 
-__all__ = ["AS_IS", "RouteRow", "meant_by", "quark_formats", "route_row", "routes"]
+__all__ = ["AS_IS", "RouteRow", "ladder", "meant_by", "quark_formats", "route_row", "routes"]
 
 AS_IS = "as-is"
 """The format of a model that is quantized already."""
@@ -19,7 +20,7 @@ class RouteRow(Sourced):
     """One format: who makes it, and what is stored then.
 
     ``activation`` is the stored type, "" for whatever the model has; ``zero_points`` are the ones that occur, empty
-    for any. ``whole_graph``: every operator is put on the grid.
+    for any. ``whole_graph``: every operator is put on the grid. ``rung`` orders what ``auto`` tries, 0 for none.
     """
 
     format: str
@@ -32,6 +33,7 @@ class RouteRow(Sourced):
     zero_points: tuple[int, ...] = ()
     power_of_two: bool = False
     whole_graph: bool = False
+    rung: int = 0
 
 
 @cache
@@ -53,3 +55,9 @@ def quark_formats() -> tuple[str, ...]:
 def meant_by(name: str) -> tuple[str, ...]:
     """The formats that a name can mean, best first; the name itself where it is a format, or nothing known."""
     return tuple(row.format for row in routes() if name in row.asked_as) or (name,)
+
+
+def ladder(offered: Collection[str]) -> tuple[str, ...]:
+    """The formats to try one after the other where nobody says which: those that a device has, cheapest first."""
+    rows = sorted((row for row in routes() if row.rung and row.format in offered), key=lambda row: row.rung)
+    return tuple(row.format for row in rows)

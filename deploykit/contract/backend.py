@@ -162,12 +162,14 @@ class Check:
 class Instead:
     """Another request for the same model, seen to get over what an execution failed at, and how in words.
 
-    ``findings`` are what there is to say about it in the package that it leads to.
+    ``findings`` are what there is to say about it in the package that it leads to. ``right`` is what a trial showed of
+    its numbers, for a package whose own execution judges none.
     """
 
     request: Request
     how: str
     findings: tuple[Finding, ...] = ()
+    right: Correctness | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

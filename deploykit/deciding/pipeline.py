@@ -28,7 +28,7 @@ from deploykit.contract.kept import Kept
 from deploykit.contract.optional import GivesSecondOpinion
 from deploykit.contract.plans import Plan, Step
 from deploykit.contract.plugins import load_backends
-from deploykit.contract.status import Status
+from deploykit.contract.status import Correctness, Status
 from deploykit.deciding.decision import Decision, decide
 from deploykit.deciding.quantizing.step import quantized_situation
 from deploykit.deciding.reading import read_situation, read_situations
@@ -155,8 +155,9 @@ def _package(
     sbom: bool,
     tell: Progress,
     avoided: tuple[Finding, ...] = (),
+    seen: Correctness | None = None,
 ) -> Packaged:
-    """One package; ``avoided`` is what an earlier try failed at, which this one gets over."""
+    """One package; ``avoided`` is what an earlier try failed at, which this one gets over; ``seen`` how right."""
     decision = decide(backend, given, kept, tell)
     plan = decision.plan
     if not plan.feasible:
@@ -165,19 +166,26 @@ def _package(
         tell("rendering")
         writer.add(backend.render(decision.prepared, plan, templates))
         execution = _execute(backend, writer, decision, kept, tell)
-        if execution.instead is not None and not avoided:
-            failed = tuple(finding for finding in execution.findings if finding.blocks)
-            gone = tuple(finding.with_handled(execution.instead.how) for finding in failed)
-            gone += execution.instead.findings
-            changed = replace(given, request=execution.instead.request)
+        other = execution.instead
+        if other is not None and not avoided:
+            gone = tuple(finding.with_handled(other.how) for finding in execution.findings if finding.blocks)
             again = _package(
-                backend, changed, out, kept, force=force, templates=templates, sbom=sbom, tell=tell, avoided=gone
+                backend,
+                replace(given, request=other.request),
+                out,
+                kept,
+                force=force,
+                templates=templates,
+                sbom=sbom,
+                tell=tell,
+                avoided=(*gone, *other.findings),
+                seen=other.right,
             )
             if again.package is not None:
                 return again
         writer.record_outputs()
         findings = sort_findings((*plan.findings, *execution.findings, *avoided))
-        status = Status(compiled=execution.compiled, right=execution.right or decision.right)
+        status = Status(compiled=execution.compiled, right=execution.right or seen or decision.right)
         recorded = _record_samples(writer, decision)
         writer.add(_documents(plan, decision.situation, execution, status, findings, templates))
         tell("verifying")

@@ -168,6 +168,20 @@ def in_bf16(bench: Any) -> None:
     assert "bf16" in made.offered and not made.exclusions
 
 
+def in_one_format(bench: Any) -> None:
+    """A format that is named is taken, and nothing else is tried."""
+    assert bench.module(DRAFTS).draft("fp32.onnx", precision="auto").ladder == ("vint8", "bf16")
+    assert not bench.module(DRAFTS).draft("fp32.onnx", precision="vint8").ladder
+
+
+def with_goal(bench: Any) -> None:
+    """A goal is told beside what is tried."""
+    model = str(bench.quark / "fp32.onnx")
+    np.save(bench.folder / "images.npy", np.random.default_rng(0).random((200, 3, 64, 64), dtype=np.float32))
+    asked = ["plan", model, "--target", "vek385", "--precision", "auto", "--goal", "sqnr>=40", "--calibration"]
+    assert "reach sqnr >= 40 dB" in bench.run(*asked, str(bench.folder / "images.npy"))["route"]["why"]
+
+
 def located(bench: Any) -> None:
     """Two runs that part at one operator: the command names it."""
     files = [str(bench.quark / name) for name in ("fp32.onnx", "vint8.onnx")]
@@ -203,6 +217,8 @@ WAYS: dict[str, Way] = {
     "VAI281 deploykit locate": located,
     "VAI281 bf16": in_bf16,
     "VAI282 --exclude-node": draft("fp32.onnx", precision="mixed", exclude_node=("/post/Sigmoid",)),
+    "VAI283 --precision": in_one_format,
+    "VAI283 --goal": with_goal,
     "VAI301 deploykit toolchain": toolchain,
     "VAI401 diagnose": explained,
     "VAI402 options": options(keep_outputs="true", logging_level="info"),

@@ -18,7 +18,7 @@ from deploykit.graph.collect import collect_facts
 from deploykit.graph.facts import GraphFacts
 from deploykit_vitis_ai.inspection import Quantized, actual_types, inspect_quantized
 from deploykit_vitis_ai.rules.execution import RULES as OUTCOME_RULES
-from deploykit_vitis_ai.rules.execution import Outcome, Trial
+from deploykit_vitis_ai.rules.execution import Choice, Outcome, Rung, Trial
 from deploykit_vitis_ai.rules.quantized import RULES as QUANTIZED_RULES
 from deploykit_vitis_ai.rules.summary import RULES as SUMMARY_RULES
 from deploykit_vitis_ai.summary import CompileSummary, parse_summary
@@ -60,6 +60,16 @@ def tried(*, kept: bool) -> Outcome:
     return Outcome(toolchain="quark==0.13", state="ready", trials=(trial,))
 
 
+CHOSEN = Outcome(
+    toolchain="quark==0.13",
+    state="ready",
+    choice=Choice(
+        rungs=(Rung(words="vint8", outcome="wrong, 3.0 dB"), Rung(words="bf16", outcome="wrong, 9.0 dB", chosen=True)),
+        asked="are right",
+        reached=False,
+    ),
+)
+
 CASES: dict[str, tuple[Any, Any]] = {
     "VAI201": (replace(VINT8, refusal="Load model failed"), VINT8),
     "VAI202": (with_grid(scales=(0.3,)), VINT8),
@@ -73,6 +83,7 @@ CASES: dict[str, tuple[Any, Any]] = {
     "VAI210": (look("fp32", "vint8"), VINT8),
     "VAI280": (tried(kept=True), tried(kept=False)),
     "VAI281": (tried(kept=False), tried(kept=True)),
+    "VAI283": (CHOSEN, tried(kept=True)),
     "VAI301": (Outcome(toolchain="quark==0.13", state="absent"), Outcome(toolchain="quark==0.13", state="ready")),
     "VAI302": (
         Outcome(toolchain="quark==0.13", state="ready", skipped=(("a.jpg", "cannot be decoded"),), samples=3),
@@ -90,6 +101,11 @@ def test_each_rule_fires_and_stays_silent(code: str, as_expected: Callable[[str,
     triggering, clean = CASES[code]
     as_expected(code, RULES[code].run(triggering))
     assert not list(RULES[code].run(clean))
+
+
+def test_without_the_quantizer_a_format_that_was_to_be_chosen_is_said_to_be_untried() -> None:
+    (said,) = OUTCOME_RULES.run(Outcome(toolchain="quark==0.13", state="absent", untried="vint8"))
+    assert "vint8 is only the first that --precision auto tries" in said.message
 
 
 def pooled(factor: str, tmp_path: Path) -> Quantized:

@@ -99,6 +99,40 @@ def test_an_end_that_survives_integers_is_quantized_with_the_rest(make: Make) ->
     assert packaged.plan.route.id == "quark-vint8"
 
 
+def test_auto_finds_the_cheapest_format_that_keeps_the_detections(make: Make) -> None:
+    packaged = make("yolo", precision="auto")
+    found, every = kept("yolo", packaged)
+    assert every > 200
+    assert found >= 0.95 * every, f"{found} of {every}"
+    assert packaged.exit_status == 0
+    assert packaged.status.right.state is Right.YES
+    rungs = findings(packaged)["VAI283"].evidence["rungs"]
+    assert [rung["chosen"] for rung in rungs] == [False, True]
+    assert rungs[0]["outcome"].startswith("wrong")
+    assert rungs[1]["outcome"].startswith("right")
+    assert packaged.plan.route is not None
+    assert packaged.plan.route.id == "quark-mixed"
+
+
+def test_auto_measures_bfloat16_and_packages_it_with_what_was_seen(make: Make, tmp_path: Path) -> None:
+    """No integers are good enough for this goal; nothing runs in the package that the compiler gets."""
+    few = tmp_path / "few"
+    few.mkdir()
+    for index, feed in enumerate(scenes(4)):
+        np.save(few / f"{index}.npy", feed["images"])
+    whole = {"exclude_nothing": True}
+    packaged = make("yolo", precision="auto", goal="sqnr>=1000", calibration=few, adapter_options=whole)
+    rungs = findings(packaged)["VAI283"].evidence["rungs"]
+    assert [(rung["tried"], rung["chosen"]) for rung in rungs] == [("vint8", False), ("bf16", True)]
+    assert packaged.plan.route is not None
+    assert packaged.plan.route.id == "compiler-bf16"
+    assert packaged.status.right.state is Right.YES
+    assert packaged.status.right.count == 4
+    assert packaged.package is not None
+    assert verify(packaged.package).ok
+    assert "none of them reach sqnr >= 1000 dB" in findings(packaged)["VAI283"].message
+
+
 def test_mixed_without_a_word_about_what_stays_in_float_finds_it(make: Make) -> None:
     packaged = make("yolo", precision="mixed")
     found, every = kept("yolo", packaged)

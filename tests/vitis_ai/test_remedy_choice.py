@@ -1,4 +1,4 @@
-"""Which part is left in float, from given measurements: the first that is right, else the best, else none."""
+"""Which part is left in float, and which format is taken, from given measurements: the first right one, or the best."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from typing import Any
 import pytest
 
 from deploykit.contract.backend import Request, Situation
+from deploykit.contract.status import Right
 from deploykit.contract.targets import find_device
-from deploykit.errors import ToolError
+from deploykit.errors import ToolError, UsageError
 from deploykit.findings import Finding
 from deploykit.graph import load_model
 from deploykit.graph.collect import collect_facts
 from deploykit.numerics.thresholds import Against, Measure
 from deploykit.numerics.verdicts import Context, Verdict
-from deploykit_vitis_ai import backend, configs, remedy
+from deploykit_vitis_ai import backend, configs, trials
 from deploykit_vitis_ai.draft import make_draft
+from deploykit_vitis_ai.ladder import find_precision
 from deploykit_vitis_ai.measuring import Measured
 from deploykit_vitis_ai.prepare import Prepared
 from deploykit_vitis_ai.remedy import Remedy, find_remedy
@@ -47,29 +49,32 @@ def package(tmp_path: Path) -> Path:
 
 
 def chosen(
-    monkeypatch: pytest.MonkeyPatch, package: Path, given: Verdict | None, *trials: Verdict | None, **options: Any
+    monkeypatch: pytest.MonkeyPatch, package: Path, given: Verdict | None, *measurements: Verdict | None, **options: Any
 ) -> tuple[Remedy, list[str]]:
     """What is found when the trials measure these, one after the other; and the nodes of each trial's recipe."""
-    left: Iterator[Verdict | None] = iter(trials)
+    left: Iterator[Verdict | None] = iter(measurements)
     recipes: list[str] = []
 
     def measure(_environment: object, copy: Path, *_rest: object, **_named: object) -> Measured:
-        recipes.append(json.loads((copy / configs.RECIPE).read_text())["attributes"]["nodes_to_exclude"])
+        recipe = json.loads((copy / configs.RECIPE).read_text())
+        recipes.append(recipe["attributes"].get("nodes_to_exclude", recipe["precision"]))
         judged = next(left)
         if judged is None:
             raise ToolError("the quantizer gave up")
         return measured(judged)
 
-    monkeypatch.setattr(remedy, "measure", measure)
-    precision = options.pop("precision", "vint8")
+    monkeypatch.setattr(trials, "measure", measure)
+    precision, goal = options.pop("precision", "vint8"), options.pop("goal", None)
+    name = options.pop("target", "vek385")
     request = Request(
-        model=MODEL, target="vek385", precision=precision, calibration=Path("data"), adapter_options=options
+        model=MODEL, target=name, precision=precision, goal=goal, calibration=Path("data"), adapter_options=options
     )
     model = load_model(MODEL)
-    target = resolve(find_device(backend.devices(), "vek385"), None)
+    target = resolve(find_device(backend.devices(), name), None)
     situation = Situation(request=request, model=model, facts=collect_facts(model), encodings=None, target=target)
     details = Prepared(draft=make_draft(situation))
-    return find_remedy(None, package, details, measured(given), lambda line: None), recipes  # type: ignore[arg-type]
+    find = find_precision if precision == "auto" else find_remedy
+    return find(None, package, details, measured(given), lambda line: None), recipes  # type: ignore[arg-type]
 
 
 def codes(found: tuple[Finding, ...]) -> list[str]:
@@ -131,3 +136,101 @@ def test_mixed_goes_on_from_what_it_found(monkeypatch: pytest.MonkeyPatch, packa
     assert len(recipes) == 1
     assert "/head/box/Conv" in recipes[0]
     assert made.instead is not None
+
+
+def auto(
+    monkeypatch: pytest.MonkeyPatch, package: Path, given: Verdict | None, *measurements: Verdict | None, **options: Any
+) -> tuple[Remedy, list[str]]:
+    return chosen(monkeypatch, package, given, *measurements, precision="auto", **options)
+
+
+def rungs(made: Remedy) -> list[tuple[str, bool]]:
+    assert made.choice is not None
+    return [(rung.outcome.split(",")[0], rung.chosen) for rung in made.choice.rungs]
+
+
+def test_auto_stays_with_the_cheapest_format_where_it_is_right(monkeypatch: pytest.MonkeyPatch, package: Path) -> None:
+    made, recipes = auto(monkeypatch, package, verdict(0.0))
+    assert recipes == []
+    assert made.instead is None
+    assert rungs(made) == [("right", True)]
+    assert made.choice is not None
+    assert made.choice.reached
+
+
+def test_auto_takes_a_part_in_float_before_a_wider_format(monkeypatch: pytest.MonkeyPatch, package: Path) -> None:
+    made, recipes = auto(monkeypatch, package, verdict(0.9), verdict(0.0))
+    assert len(recipes) == 1
+    assert rungs(made) == [("wrong", False), ("right", True)]
+    assert made.instead is not None
+    assert made.instead.request.precision == "vint8"
+    assert made.choice is not None
+    assert made.choice.rungs[1].words.startswith("vint8 with ")
+    assert "/post/Concat_1" in made.instead.request.adapter_options["exclude_node"]
+    assert codes(made.instead.findings) == ["VAI280", "VAI283"]
+
+
+def test_auto_goes_on_to_the_wider_format_and_keeps_what_was_measured_of_it(
+    monkeypatch: pytest.MonkeyPatch, package: Path
+) -> None:
+    made, recipes = auto(monkeypatch, package, verdict(0.9), verdict(0.4), verdict(0.9), verdict(0.01))
+    assert recipes[2:] == ["bf16"]
+    assert rungs(made) == [("wrong", False), ("wrong", False), ("wrong", False), ("right", True)]
+    assert made.instead is not None
+    assert made.instead.request.precision == "bf16"
+    assert made.instead.right is not None
+    assert made.instead.right.state is Right.YES
+    assert codes(made.instead.findings) == ["VAI283"]
+
+
+def test_auto_takes_the_best_where_none_is_right_and_says_so(monkeypatch: pytest.MonkeyPatch, package: Path) -> None:
+    made, _ = auto(monkeypatch, package, verdict(0.9), verdict(0.3), verdict(0.4), verdict(0.5))
+    assert rungs(made) == [("wrong", False), ("wrong", True), ("wrong", False), ("wrong", False)]
+    assert made.instead is not None
+    assert made.instead.request.precision == "vint8"
+    (said,) = [finding for finding in made.instead.findings if finding.code == "VAI283"]
+    assert "none of them are right" in said.message
+
+
+def test_auto_goes_on_where_the_quantizer_gives_up(monkeypatch: pytest.MonkeyPatch, package: Path) -> None:
+    made, _ = auto(monkeypatch, package, verdict(0.9), None, None, verdict(0.0))
+    assert rungs(made) == [("wrong", False), ("right", True)]
+
+
+def test_auto_without_anything_to_judge_tries_nothing(monkeypatch: pytest.MonkeyPatch, package: Path) -> None:
+    made, recipes = auto(monkeypatch, package, None)
+    assert (recipes, rungs(made)) == ([], [("not judged", True)])
+    assert made.choice is not None
+    assert made.choice.reached is None
+
+
+def test_auto_with_a_goal_goes_on_until_it_is_reached(monkeypatch: pytest.MonkeyPatch, package: Path) -> None:
+    low, high = verdict(0.0, db=20.0), verdict(0.0, db=31.0)
+    made, recipes = auto(monkeypatch, package, low, low, low, high, goal="sqnr>=30")
+    assert recipes[-1] == "bf16"
+    assert made.instead is not None
+    assert made.instead.request.precision == "bf16"
+
+
+def test_auto_with_a_part_that_was_named_tries_formats_that_can_leave_it_in_float(
+    monkeypatch: pytest.MonkeyPatch, package: Path
+) -> None:
+    made, recipes = auto(monkeypatch, package, verdict(0.9), exclude_node=("/post/Sub",))
+    assert recipes == []
+    assert made.choice is not None
+    assert [rung.outcome for rung in made.choice.rungs][1:] == ["not possible (VAI110)"]
+
+
+def test_auto_tries_every_format_that_a_device_has_cheapest_first(
+    monkeypatch: pytest.MonkeyPatch, package: Path
+) -> None:
+    wrong = verdict(0.9)
+    made, recipes = auto(monkeypatch, package, wrong, wrong, wrong, wrong, verdict(0.0), target="strix")
+    assert recipes[2:] == ["a8w8", "a16w8"]
+    assert made.instead is not None
+    assert made.instead.request.precision == "a16w8"
+
+
+def test_a_goal_that_asks_about_a_measure_is_refused(monkeypatch: pytest.MonkeyPatch, package: Path) -> None:
+    with pytest.raises(UsageError, match="asks about a measure"):
+        auto(monkeypatch, package, verdict(0.0), goal="drop<=1%")

@@ -1,4 +1,4 @@
-"""Rules about how the quantizer's run went, and what was left in float because of it. VAI301 and on, VAI280, VAI281."""
+"""Rules about how the quantizer's run went, and what was chosen because of it. VAI280 to VAI283, VAI301 and on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from deploykit.findings import SubjectKind
 from deploykit.findings.rules import Found, Registry
 
-__all__ = ["RULES", "Outcome", "Trial"]
+__all__ = ["RULES", "Choice", "Outcome", "Rung", "Trial"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,14 +28,40 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Rung:
+    """A format, or a part of the model in float, that was tried on the way to a precision; its outputs in words."""
+
+    words: str
+    outcome: str
+    chosen: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """How a precision was chosen: what was tried, in order, what was asked of it in words, and whether that is so.
+
+    ``reached`` is None where it could not be judged.
+    """
+
+    rungs: tuple[Rung, ...]
+    asked: str
+    reached: bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How the execution went: the toolchain's state, and calibration files that the quantizer's script skipped."""
+    """How the execution went: the toolchain's state, and calibration files that the quantizer's script skipped.
+
+    ``untried`` is the format in a package whose format was to be chosen by measuring, when that was not possible.
+    """
 
     toolchain: str
     state: str
     skipped: tuple[tuple[str, str], ...] = ()
     samples: int | None = None
     trials: tuple[Trial, ...] = ()
+    choice: Choice | None = None
+    untried: str = ""
 
 
 RULES: Registry[Outcome] = Registry("execution")
@@ -53,10 +79,11 @@ RULES: Registry[Outcome] = Registry("execution")
 def check_installed(outcome: Outcome) -> Iterator[Found]:
     """A toolchain that is not ready."""
     if outcome.state != "ready":
+        unsure = f"; {outcome.untried} is only the first that --precision auto tries" if outcome.untried else ""
         yield Found(
             kind=SubjectKind.ENVIRONMENT,
             name=outcome.toolchain,
-            message=f"{outcome.toolchain} is {outcome.state}: scripts/quantize.py was generated and not run",
+            message=f"{outcome.toolchain} is {outcome.state}: scripts/quantize.py was generated and not run{unsure}",
             hint=f"deploykit toolchain install {outcome.toolchain}",
         )
 
@@ -112,6 +139,32 @@ def check_in_vain(outcome: Outcome) -> Iterator[Found]:
     for trial in outcome.trials:
         if not trial.kept:
             yield _tried(trial, f"{trial.words}, tried in float: {trial.after}; quantized {trial.before}: undone")
+
+
+@RULES.rule(
+    "VAI283",
+    "precision-chosen",
+    "info",
+    what="The number format was chosen by measuring: the cheapest one whose outputs are good enough.",
+    why="Integers are the fastest here, and which of them a model survives is seen on its outputs only. Quark makes "
+    "each; of bf16 it makes an imitation for the CPU, since the compiler does the rounding.",
+    fix="Nothing to do. Ask for one format with --precision, or for another quality with --goal.",
+    sources=["deploykit: Quark, run for each format; the models run on the calibration samples"],
+)
+def check_chosen(outcome: Outcome) -> Iterator[Found]:
+    """Everything that was tried, with its measurement; what was chosen, and whether it is good enough."""
+    if outcome.choice is None:
+        return
+    rungs = outcome.choice.rungs
+    chosen = next(rung.words for rung in rungs if rung.chosen)
+    end = {True: "", False: f"; the best, none of them {outcome.choice.asked}", None: "; not judged"}
+    tried = "; ".join(f"{rung.words}: {rung.outcome}" for rung in rungs)
+    yield Found(
+        kind=SubjectKind.CONFIG_KEY,
+        name="precision",
+        message=f"chosen: {chosen}{end[outcome.choice.reached]}. Tried: {tried}",
+        evidence={"rungs": [{"tried": r.words, "outcome": r.outcome, "chosen": r.chosen} for r in rungs]},
+    )
 
 
 def _cost(trial: Trial) -> str:

@@ -1,0 +1,104 @@
+"""``--precision auto``: the device's formats, cheapest first, each made and measured until the outputs are good enough.
+
+The first one was made already, and parts of it may stay in float; what is found is another request for the same model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from deploykit.contract.backend import Instead, Progress, Request
+from deploykit.numerics.verdicts import Verdict
+from deploykit_vitis_ai.draft import Draft, make_draft
+from deploykit_vitis_ai.measuring import Measured
+from deploykit_vitis_ai.prepare import Prepared
+from deploykit_vitis_ai.remedy import Remedy, find_remedy, is_enough, needs_none
+from deploykit_vitis_ai.rules.execution import RULES as OUTCOME_RULES
+from deploykit_vitis_ai.rules.execution import Choice, Outcome, Rung
+from deploykit_vitis_ai.rules.registries import DRAFT_REGISTRIES
+from deploykit_vitis_ai.trials import tried
+
+if TYPE_CHECKING:
+    from deploykit.system import Environment
+
+__all__ = ["find_precision"]
+
+
+def find_precision(
+    environment: Environment, package: Path, details: Prepared, measured: Measured, progress: Progress
+) -> Remedy:
+    """Climb from what was made: parts of it in float, then wider formats. The first good enough wins, else the best."""
+    draft = details.draft
+    parts = find_remedy(environment, package, details, measured, progress)
+    best = parts.verdict or measured.verdict
+    rungs = [Rung(words=draft.precision, outcome=_said(measured.verdict), chosen=parts.instead is None)]
+    rungs += [
+        Rung(words=f"{draft.precision} with {trial.words} in float", outcome=trial.after, chosen=trial.kept)
+        for trial in parts.trials
+    ]
+    won: tuple[Request, Measured] | None = None
+    for name in draft.ladder[1:]:
+        if best is None or needs_none(draft, best):
+            break
+        request = _asking(draft, name)
+        refused = _refused(details, request)
+        if refused:
+            rungs.append(Rung(words=name, outcome=f"not possible ({', '.join(refused)})"))
+            continue
+        progress(f"the outputs are not good enough: trying {name}")
+        made = tried(environment, package, details, request, progress)
+        rungs.append(Rung(words=name, outcome="not made" if made is None else _said(made.verdict)))
+        if made is not None and made.verdict is not None and _wins(draft, made.verdict, best):
+            best, won = made.verdict, (request, made)
+            rungs = [replace(rung, chosen=rung is rungs[-1]) for rung in rungs]
+    choice = Choice(
+        rungs=tuple(rungs),
+        asked="are right" if draft.goal is None else f"reach {draft.goal}",
+        reached=_reached(draft, best),
+    )
+    return _told(draft, parts, won, choice)
+
+
+def _wins(draft: Draft, verdict: Verdict, best: Verdict) -> bool:
+    return is_enough(draft, verdict) or verdict.is_better_than(best)
+
+
+def _reached(draft: Draft, verdict: Verdict | None) -> bool | None:
+    """None where nobody can say."""
+    if verdict is None or (needs_none(draft, verdict) and not is_enough(draft, verdict)):
+        return None
+    return is_enough(draft, verdict)
+
+
+def _said(verdict: Verdict | None) -> str:
+    return "not judged" if verdict is None else verdict.described
+
+
+def _asking(draft: Draft, name: str) -> Request:
+    """The request for a format. What was tried in float on the way is over, so all of it is quantized."""
+    request = draft.situation.request
+    whole = {} if draft.exclusions else {"exclude_nothing": True}
+    return replace(request, precision=name, adapter_options={**request.adapter_options, **whole})
+
+
+def _refused(details: Prepared, request: Request) -> tuple[str, ...]:
+    """The codes of what forbids a request, known before anything runs."""
+    draft = make_draft(replace(details.draft.situation, request=request))
+    found = (finding for registry in DRAFT_REGISTRIES for finding in registry.run(draft))
+    return tuple(dict.fromkeys(finding.code for finding in found if finding.blocks))
+
+
+def _told(draft: Draft, parts: Remedy, won: tuple[Request, Measured] | None, choice: Choice) -> Remedy:
+    """The winner with the whole story; a format that won makes the parts that were tried a part of that."""
+    said = OUTCOME_RULES.run(Outcome(toolchain=draft.toolchain, state="ready", choice=choice))
+    if won is not None:
+        request, made = won
+        instead = Instead(
+            request=request, how=f"{request.precision} instead: {_said(made.verdict)}", findings=said, right=made.right
+        )
+        return Remedy(instead=instead, verdict=made.verdict, choice=choice)
+    if parts.instead is None:
+        return replace(parts, choice=choice)
+    return replace(parts, instead=replace(parts.instead, findings=(*parts.instead.findings, *said)), choice=choice)
