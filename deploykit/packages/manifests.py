@@ -158,7 +158,8 @@ def _problems(manifest: Mapping[str, Any]) -> Iterator[str]:
     for key in ("executed", "generated", "float_tensors"):
         if not _texts(manifest.get(key, [])):
             yield f"{key} is not a list of texts"
-    yield from (f"steps[{index}] is no step" for index, step in enumerate(_rows(manifest)) if not _is_step(step))
+    steps = enumerate(_rows(manifest))
+    yield from (f"steps[{index}] is no step" for index, step in steps if not _is_step(step, manifest))
     yield from _problems_of_precision(manifest.get("precision", {}))
     yield from (f"files.{path} is no record" for path, row in manifest["files"].items() if not _is_record(path, row))
 
@@ -190,10 +191,13 @@ def _rows(manifest: Mapping[str, Any]) -> list[Any]:
     return rows if isinstance(rows, list) else []
 
 
-def _is_step(step: Any) -> bool:
+def _is_step(step: Any, manifest: Mapping[str, Any]) -> bool:
+    """A step without a command is one that deploykit itself executed."""
     if not isinstance(step, dict) or not all(isinstance(step.get(key), str) for key in ("id", "tool")):
         return False
-    return all(_texts(step.get(key)) for key in ("argv", "inputs", "outputs"))
+    executed = manifest.get("executed")
+    has_command = bool(step.get("argv")) or (isinstance(executed, list) and step["id"] in executed)
+    return has_command and all(_texts(step.get(key)) for key in ("argv", "inputs", "outputs"))
 
 
 def _problems_of_precision(precision: Any) -> Iterator[str]:

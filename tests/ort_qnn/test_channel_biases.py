@@ -63,7 +63,10 @@ def entries(axis: int, *, x: bool = True, scales: int = 4) -> EncodingSet:
 
 
 def run(model: Any, x: Any) -> Any:
-    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    """As the graph says: the optimizer of ONNX Runtime 1.32 computes a Gemm between pairs less exactly."""
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     return session.run(None, {"x": x})[0]
 
 
