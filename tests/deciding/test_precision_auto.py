@@ -113,3 +113,9 @@ def test_the_detector_of_the_2_33_user_is_packaged_at_seventy_decibels(tmp_path:
     record = json.loads((made.package / "manifest.json").read_text())["quantization"]
     assert record["numbers"]["sqnr_db"] >= 70
     assert record["ladder"]["chosen"].endswith("in float16")
+
+
+def test_without_samples_the_way_out_is_said() -> None:
+    with pytest.raises(UsageError, match="nothing to measure the candidates on") as caught:
+        deploykit.check(AIMET / "cnn" / "model.onnx", target="sm8650", sdk="2.33", precision="auto")
+    assert "--calibration" in caught.value.next

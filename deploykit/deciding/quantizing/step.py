@@ -97,7 +97,13 @@ def _applies(backend: AnyBackend, given: Situation) -> bool:
 
 
 def _refuse_unused(backend: AnyBackend, request: Request) -> None:
-    """A quantizer that was named and will not run is said, not left out of account."""
+    """A quantizer that was named and will not run is said, not left out of account; so are candidates without data."""
+    if request.precision == AUTO and request.calibration is None and isinstance(backend, HasQuantizers):
+        raise UsageError(
+            f"--precision {AUTO}: nothing to measure the candidates on",
+            why="each precision is made and judged on your samples",
+            next="give --calibration DIR|FILE.npz, or name a precision",
+        )
     asked = request.quantizer
     own = backend.quantizer if isinstance(backend, QuantizesWhilePackaging) else NONE
     if asked in (None, NONE, own):
