@@ -36,6 +36,7 @@ COMMANDS = {
     "options": "What package, plan and check take, and whose option it is.",
     "doctor": "What this machine can do: SDKs, wheels, compilers, devices.",
     "toolchain": "Isolated, pinned environments for the vendors' quantizers.",
+    "init": "A deploykit.toml for a folder of models.",
     "matrix": "Many models times many targets, from one deploykit.toml.",
     "demo": "The main job on an embedded example, no argument needed.",
 }

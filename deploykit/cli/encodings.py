@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from deploykit.cli.encodings_qdq import apply, extract
-from deploykit.cli.files import write_files
 from deploykit.cli.frame import Group
 from deploykit.cli.output import emit, findings_text, table
 from deploykit.errors import UsageError
 from deploykit.findings import exit_status, summarize
+from deploykit.system.whole_files import write_files
 
 if TYPE_CHECKING:
     from deploykit.encodings.conversion import Conversion

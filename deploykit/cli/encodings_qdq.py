@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from deploykit.cli.files import write_files
 from deploykit.cli.frame import Command
 from deploykit.cli.output import emit
+from deploykit.system.whole_files import write_files
 
 if TYPE_CHECKING:
     from deploykit.quantization.qdq_files import Applied, Removed

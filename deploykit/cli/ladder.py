@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from deploykit import api
-from deploykit.cli.files import write_files
 from deploykit.cli.frame import Command
 from deploykit.cli.output import emit, findings_text, progress, table
+from deploykit.system.whole_files import write_files
 
 if TYPE_CHECKING:
     from deploykit.deciding.ladder import Ladder, Rung, Step

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from deploykit import api
-from deploykit.cli.files import write_files
 from deploykit.cli.frame import Command
 from deploykit.cli.output import emit, progress, table
+from deploykit.system.whole_files import write_files
 
 if TYPE_CHECKING:
     from deploykit.numerics.sensitivity import LayerLoss, Loss, Sensitivity, TensorLoss

@@ -5,7 +5,7 @@ It joins the stages and decides nothing itself; what a device or an SDK can do i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ import onnx
 
 from deploykit.contract.backend import (
     Aids,
+    AnyBackend,
     Backend,
     BytesFile,
     Execution,
@@ -31,7 +32,7 @@ from deploykit.contract.plugins import load_backends
 from deploykit.contract.status import Correctness, Status
 from deploykit.deciding.decision import Decision, decide
 from deploykit.deciding.quantizing.step import quantized_situation
-from deploykit.deciding.reading import read_situation, read_situations
+from deploykit.deciding.reading import read_situation, read_situations, resolve_target
 from deploykit.deciding.sampling import samples_of
 from deploykit.errors import DefectError, InputError, PackageError
 from deploykit.findings import Finding, exit_status, sort_findings
@@ -42,7 +43,7 @@ from deploykit.packages.sbom import SBOM, sbom_text
 from deploykit.packages.verifying import VerifyReport, verify_package
 from deploykit.packages.writing import PackageWriter
 
-__all__ = ["Packaged", "check", "make_package", "make_packages", "make_plan", "verify"]
+__all__ = ["Packaged", "check", "each_package", "make_package", "make_packages", "make_plan", "verify"]
 
 QUANTIZE = "quantize"
 """The step that makes encodings out of a float model, before anything is planned."""
@@ -129,15 +130,44 @@ def make_packages(
     A single one goes to ``out``, several go to folders below it, named after the devices.
     """
     tell: Progress = progress or _silent
-    tell("reading the model and its encodings")
-    made, kept = [], Kept()
-    for backend, given in read_situations(requests):
-        name = given.target.device.id
-        where = out if len(requests) == 1 else out / name
-        say = tell if len(requests) == 1 else _prefixed(name, tell)
-        given = quantized_situation(backend, given, say)
-        made.append(_package(backend, given, where, kept, force=force, templates=templates, sbom=sbom, tell=say))
-    return tuple(made)
+    several = len(requests) > 1
+    names = [resolve_target(request)[1].device.id for request in requests] if several else []
+    made = each_package(
+        requests,
+        [out / name for name in names] if several else [out],
+        force=force,
+        templates=templates,
+        sbom=sbom,
+        progress=[_prefixed(name, tell) for name in names] if several else [tell],
+    )
+    return tuple(make() for make in made)
+
+
+def each_package(
+    requests: Sequence[Request],
+    outs: Sequence[Path],
+    *,
+    force: bool = False,
+    templates: Path | None = None,
+    sbom: bool = False,
+    progress: Sequence[Progress],
+) -> Iterator[Callable[[], Packaged]]:
+    """What makes the package of each request when it is called, in order; model and prepared work are shared.
+
+    The requests differ in their target, backend and SDK only. Raises as ``make_package`` does for what they share.
+    """
+    kept = Kept()
+    for tell in progress[:1]:
+        tell("reading the model and its encodings")
+    for (backend, given), out, tell in zip(read_situations(requests), outs, progress, strict=True):
+
+        def make(
+            backend: AnyBackend = backend, given: Situation = given, out: Path = out, tell: Progress = tell
+        ) -> Packaged:
+            quantized = quantized_situation(backend, given, tell)
+            return _package(backend, quantized, out, kept, force=force, templates=templates, sbom=sbom, tell=tell)
+
+        yield make
 
 
 def _prefixed(name: str, tell: Progress) -> Progress:

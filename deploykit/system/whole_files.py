@@ -1,4 +1,4 @@
-"""Writes result files for commands: all or none of them, each at once, nothing replaced unasked."""
+"""Writes result files: all or none of them, each at once, nothing replaced unasked. It knows no format."""
 
 from __future__ import annotations
 

@@ -1,0 +1,138 @@
+"""``deploykit matrix``: many models times many targets, from one deploykit.toml."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from deploykit import api
+from deploykit.cli.frame import Command, settings
+from deploykit.cli.output import emit, progress, table
+from deploykit.errors import UsageError
+
+if TYPE_CHECKING:
+    from deploykit.fleet.comparing import Difference
+    from deploykit.fleet.results import CellResult, Results
+
+__all__ = ["command"]
+
+_PATH = click.Path(path_type=Path)
+_COLORS = {"yes": "green", "not judged": "yellow", "no": "red", "failed": "red"}
+
+
+@click.command("matrix", cls=Command)
+@click.argument("file", type=_PATH, default=Path("deploykit.toml"))
+@click.option("-o", "--out", type=_PATH, default=Path("matrix"), metavar="DIR", help="The result folder.")
+@click.option("--only", multiple=True, metavar="PATTERN", help="Cells, models or targets, * allowed; repeatable.")
+@click.option("--dry-run", is_flag=True, help="Only list the cells.")
+@click.option("--fail-fast", is_flag=True, help="Begin nothing new after a cell that is no or failed.")
+@click.option("--fresh", is_flag=True, help="Make every cell anew, also what has a result with the same inputs.")
+@click.option("--processes", type=click.IntRange(min=1), metavar="N", help="At a time. Default: one per processor.")
+@click.option(
+    "--time-limit", type=click.FloatRange(min=1), default=3600, metavar="SECONDS", help="Per cell. Default: 3600."
+)
+@click.option("--executor", default="local", metavar="WHERE", help="local, or dask://HOST:PORT (extra 'dask').")
+@click.option(
+    "--emit",
+    "engine",
+    type=click.Choice(["github-actions", "gitlab", "snakemake"]),
+    help="Print the same matrix for that engine, and run nothing.",
+)
+@click.option("--diff", "old", type=_PATH, metavar="OLD", help="Compare the result folder with an older one.")
+def command(
+    file: Path, out: Path, only: tuple[str, ...], dry_run: bool, engine: str | None, old: Path | None, **how: Any
+) -> int:
+    """Package every model of FILE for every target, with what they share made once, and one page for all.
+
+    What has a result with the same inputs is not made again, so a run that was broken off goes on. Exit status 1 where
+    a cell is a no or failed.
+
+    \b
+    deploykit matrix deploykit.toml -o results
+    deploykit matrix --only 'yolo/*' --fail-fast
+    deploykit matrix --diff last-week -o results
+    """
+    if sum((dry_run, engine is not None, old is not None)) > 1:
+        raise UsageError("--dry-run, --emit and --diff exclude each other")
+    if dry_run:
+        return _dry_run(file, only)
+    if engine is not None:
+        click.echo(api.matrix_emit(engine, file, only=only), nl=False)
+        return 0
+    if old is not None:
+        difference = api.matrix_diff(old, out)
+        emit(difference.to_json(), lambda: _difference(difference))
+        return difference.exit_status
+    with progress() as tell:
+        results = api.matrix(file, out=out, only=only, progress=_news(tell), on_result=_row_shower(), **how)
+    emit(results.to_json(), lambda: _text(results, out))
+    return results.exit_status
+
+
+def _dry_run(file: Path, only: tuple[str, ...]) -> int:
+    from deploykit.fleet.running import select
+
+    cells = select(file, only=only).cells
+    rows = [(cell.id, cell.request.model.name, cell.request.target, cell.request.backend or "-") for cell in cells]
+    header = ("cell", "model", "device", "backend")
+    emit({"cells": [cell.to_json() for cell in cells]}, lambda: f"{table(rows, header=header)}\n{len(cells)} cells")
+    return 0
+
+
+def _news(tell: Callable[[str], None]) -> Callable[[str, str], None]:
+    return lambda cell, line: tell(f"{cell}: {line}")
+
+
+def _row_shower() -> Callable[[CellResult], None]:
+    """Shows each result on stderr when it is there: a row that stays above the line of progress."""
+    if settings().json or settings().verbosity < 0:
+        return lambda _result: None
+    clear = "\r\x1b[2K" if sys.stderr.isatty() else ""
+
+    def show(result: CellResult) -> None:
+        click.echo(f"{clear}{_word(result)}  {result.cell}  {_short(result.why)}".rstrip(), err=True)
+
+    return show
+
+
+def _word(result: CellResult) -> str:
+    return click.style(f"{result.verdict!s:<10}", fg=_COLORS[str(result.verdict)])
+
+
+def _short(text: str, most: int = 110) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
+def _text(results: Results, out: Path) -> str:
+    from deploykit.fleet.page import size_text
+
+    rows = [
+        (
+            cell.cell,
+            str(cell.verdict),
+            cell.compiled or "-",
+            "-" if cell.worst_db is None else f"{cell.worst_db:.1f} dB",
+            size_text(cell.bytes) if cell.bytes else "-",
+            "kept" if cell.cell in results.kept else f"{cell.seconds:.1f} s",
+        )
+        for cell in results.cells
+    ]
+    counts = ", ".join(f"{count} {word}" for word, count in results.counts.items() if count)
+    not_run = f", {len(results.not_run)} not run" if results.not_run else ""
+    shown = table(rows, header=("cell", "right", "compiled", "worst", "size", "time"))
+    return f"{shown}\n\n{counts}{not_run}\nresults    {out} (open matrix.html)"
+
+
+def _difference(difference: Difference) -> str:
+    lines = [
+        f"{click.style('worse' if change.worse else 'other', fg='red' if change.worse else 'yellow')}  {change.cell}: "
+        f"{'; '.join(change.what)}"
+        for change in difference.changes
+    ]
+    lines += [f"gone   {cell}" for cell in difference.gone] + [f"new    {cell}" for cell in difference.new]
+    return "\n".join([*lines, f"{difference.same} cells as before"])

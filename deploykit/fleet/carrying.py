@@ -1,0 +1,50 @@
+"""The folder of one cell as an archive, between machines: packed there, checked and put in its place here."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from pathlib import Path
+
+from deploykit.errors import InputError
+from deploykit.fleet.results import CELLS, PACKAGE, CellResult, read_result
+from deploykit.fleet.work import write_result
+from deploykit.packages.replacing import FRESH, OLD, check_place
+from deploykit.system.publishing import exchange, put_in_place
+from deploykit.system.workspaces import workspace
+
+__all__ = ["packed", "unpack"]
+
+
+def packed(folder: Path, cell: str) -> bytes:
+    """The result and the package of one cell; names in the archive are relative to its folder."""
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as archive:
+        archive.add(folder / CELLS / cell, arcname=".")
+    return stream.getvalue()
+
+
+def unpack(data: bytes, folder: Path, cell: str) -> CellResult:
+    """Put what ``packed`` made in its place in a result folder; InputError for anything else, PackageError where it
+    cannot replace what stands there."""
+    place = folder / CELLS / cell / PACKAGE
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with workspace(place.parent, PACKAGE) as room:
+        unpacked = room / CELLS / cell
+        unpacked.mkdir(parents=True)
+        try:
+            with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+                archive.extractall(unpacked, filter="data")  # no links out, no devices, nothing above the folder
+        except (tarfile.TarError, OSError, EOFError) as error:
+            raise InputError(f"{cell}: what the worker sent is damaged", why=str(error)) from None
+        result = read_result(room, cell)
+        if result is None or result.cell != cell:
+            raise InputError(f"{cell}: what the worker sent holds no result of it")
+        if (unpacked / PACKAGE).is_dir():
+            fresh = (unpacked / PACKAGE).rename(room / FRESH)
+            if check_place(place, force=True):
+                exchange(fresh, place, room / OLD)
+            else:
+                put_in_place(fresh, place)
+    write_result(folder, result)
+    return result

@@ -1,0 +1,228 @@
+"""Cells: one model for one target each, expanded from ``deploykit.toml``, with the request and the key of their inputs.
+
+It packages nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deploykit.contract.plugins import all_options
+from deploykit.contract.requests import make_request
+from deploykit.errors import InputError, UsageError
+from deploykit.fleet.description import Described, Excluded, Included, ModelRow, Shared, TargetRow
+
+if TYPE_CHECKING:
+    from deploykit.contract.backend import Request
+
+__all__ = ["Cell", "cells_of", "chosen_cells", "moved", "request_from_json", "request_to_json"]
+
+_PATHS = ("encodings", "float_tensors", "calibration")
+_REPLACED = ("inputs", "rewrite", "no_rewrite")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One package to be made. ``id`` is a path of two parts, model and target, and the folder of its results."""
+
+    id: str
+    model: str
+    target: str
+    request: Request
+
+    def to_json(self) -> dict[str, Any]:
+        """What a process that makes it is told."""
+        return {"id": self.id, "request": request_to_json(self.request)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """Where a cell stands: its two names, the device and what is packaged for it."""
+
+    model: str
+    target: str
+    device: str
+    backend: str | None
+    sdk: str | None
+    suffix: str = ""
+
+    @property
+    def id(self) -> str:
+        return f"{self.model}/{self.target}{self.suffix}"
+
+
+def cells_of(described: Described, folder: Path) -> tuple[Cell, ...]:
+    """Every cell of the file that lies in ``folder``, model by model. UsageError where nothing is left."""
+    made = [
+        _cell(place, described, folder)
+        for place in _places(described)
+        if not any(_is_excluded(place, rule) for rule in described.matrix.exclude)
+    ]
+    for more in described.matrix.include:
+        device = described.targets[more.target].device
+        place = _Place(
+            model=more.model,
+            target=more.target,
+            device=device,
+            backend=more.backend,
+            sdk=more.sdk,
+            suffix=f"-{more.name}",
+        )
+        made.append(_cell(place, described, folder, more))
+    if not made:
+        raise UsageError("the file leaves no model for any target", next="look at matrix.exclude")
+    _check_unique(made)
+    order = {name: position for position, name in enumerate(described.models)}
+    return tuple(sorted(made, key=lambda cell: order[cell.model]))
+
+
+def chosen_cells(cells: Iterable[Cell], only: Iterable[str]) -> tuple[Cell, ...]:
+    """The cells whose id matches one of the patterns, a model or a target alone included; all without patterns."""
+    known, patterns = tuple(cells), tuple(only)
+    found = tuple(cell for cell in known if not patterns or any(_is_meant(cell, pattern) for pattern in patterns))
+    if not found:
+        raise UsageError(f"--only {' --only '.join(patterns)}: no cell is called so", why=f"there are {_listed(known)}")
+    return found
+
+
+def _is_meant(cell: Cell, pattern: str) -> bool:
+    return any(fnmatchcase(name, pattern) for name in (cell.id, cell.model, cell.target))
+
+
+def _listed(cells: Iterable[Cell]) -> str:
+    names = [cell.id for cell in cells]
+    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+
+
+def _places(described: Described) -> Iterator[_Place]:
+    for model in described.matrix.models or tuple(described.models):
+        for target in described.matrix.targets or tuple(described.targets):
+            row = described.targets[target]
+            for backend in row.backends or (None,):
+                for sdk in row.sdks or (None,):
+                    suffix = f"-{backend}" if len(row.backends) > 1 else ""
+                    suffix += f"-{sdk}" if len(row.sdks) > 1 else ""
+                    yield _Place(model=model, target=target, device=row.device, backend=backend, sdk=sdk, suffix=suffix)
+
+
+def _is_excluded(place: _Place, rule: Excluded) -> bool:
+    return (
+        fnmatchcase(place.model, rule.model)
+        and fnmatchcase(place.target, rule.target)
+        and fnmatchcase(place.backend or "", rule.backend)
+        and fnmatchcase(place.sdk or "", rule.sdk)
+    )
+
+
+def _check_unique(cells: Iterable[Cell]) -> None:
+    seen: set[str] = set()
+    for cell in cells:
+        if cell.id.casefold() in seen:  # some disks do not tell letters apart
+            raise InputError(f"two cells are called {cell.id}", next="give matrix.include entries names of their own")
+        seen.add(cell.id.casefold())
+
+
+def _cell(place: _Place, described: Described, folder: Path, more: Included | None = None) -> Cell:
+    model, target = described.models[place.model], described.targets[place.target]
+    merged = _merged((described.defaults, model, target, *([] if more is None else [more])))
+    try:
+        request = make_request(
+            folder / model.path,
+            place.device,
+            own=_own(merged.own, folder),
+            backend=place.backend,
+            sdk=place.sdk,
+            options={key: _scalar(key, value) for key, value in merged.options.items()},
+            **_core(merged, folder),
+        )
+    except UsageError as error:
+        raise UsageError(f"{place.id}: {error.what}", why=error.why, next=error.next) from None
+    return Cell(id=place.id, model=place.model, target=place.target, request=request)
+
+
+def _merged(rows: Iterable[Shared | ModelRow | TargetRow | Included]) -> Shared:
+    """The nearest word wins; keys of ``options`` and ``own`` are taken one by one."""
+    merged = Shared()
+    for row in rows:
+        named = {item.name: getattr(row, item.name) for item in fields(Shared)}
+        both: dict[str, Any] = {name: {**getattr(merged, name), **named.pop(name)} for name in ("options", "own")}
+        merged = replace(merged, **both, **{name: value for name, value in named.items() if value is not None})
+    return merged
+
+
+def _core(merged: Shared, folder: Path) -> dict[str, Any]:
+    """The options of the core that are set; what an empty text is set to is not set."""
+    given = {item.name: getattr(merged, item.name) for item in fields(Shared) if item.name not in ("options", "own")}
+    given = {name: value for name, value in given.items() if value not in (None, "")}
+    for name in _PATHS:
+        if name in given:
+            given[name] = folder / given[name]
+    if "inputs" in given:
+        given["inputs"] = tuple(_placed_input(text, folder) for text in given["inputs"])
+    return given
+
+
+def _own(given: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """The options of backends, paths among them relative to the file."""
+    paths = {spec.name for spec in all_options() if spec.kind == "path"}
+    return {
+        name: folder / value if name in paths and isinstance(value, str) else value for name, value in given.items()
+    }
+
+
+def _placed_input(text: str, folder: Path) -> str:
+    """``NAME=FILE.npy`` is relative to the file that says it, as every path in it."""
+    return _moved_input(text, lambda path: folder / path)
+
+
+def _scalar(key: str, value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str | int | float):
+        return str(value)
+    raise UsageError(f"options.{key}: one value is expected, not {type(value).__name__}")
+
+
+def moved(request: Request, place: Callable[[Path], Path]) -> Request:
+    """The same request with every path that it names put through ``place``."""
+    paths: dict[str, Any] = {name: place(value) for name in _PATHS if (value := getattr(request, name)) is not None}
+    own = {name: place(value) if isinstance(value, Path) else value for name, value in request.adapter_options.items()}
+    inputs = tuple(_moved_input(text, place) for text in request.inputs)
+    return replace(request, model=place(request.model), inputs=inputs, adapter_options=own, **paths)
+
+
+def _moved_input(text: str, place: Callable[[Path], Path]) -> str:
+    name, separator, value = text.partition("=")
+    return f"{name}={place(Path(value))}" if separator and value.endswith((".npy", ".npz")) else text
+
+
+def request_to_json(request: Request) -> dict[str, Any]:
+    """Every field of a request that is set, as JSON has it."""
+    made = {item.name: _plain(getattr(request, item.name)) for item in fields(request)}
+    return {name: value for name, value in made.items() if value is not None}
+
+
+def request_from_json(value: Mapping[str, Any]) -> Request:
+    """The request that ``request_to_json`` wrote."""
+    from deploykit.contract.backend import Request
+
+    given = dict(value)
+    for name in ("model", *_PATHS):
+        if name in given:
+            given[name] = Path(given[name])
+    for name in _REPLACED:
+        given[name] = tuple(given[name])
+    given["options"] = tuple((key, text) for key, text in given["options"])
+    return Request(**given)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value

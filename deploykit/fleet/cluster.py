@@ -1,0 +1,232 @@
+"""Runs cells on other machines through Dask's scheduler: inputs sent once to each worker, packages sent back.
+
+Scheduling, retries and moving data are Dask's; a worker makes its cells as this machine would, in processes of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from os.path import commonpath
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deploykit.errors import DeploykitError, ToolError, UsageError
+from deploykit.fleet.carrying import packed, unpack
+from deploykit.fleet.cells import Cell, moved, request_from_json
+from deploykit.fleet.keys import input_files, tool_versions
+from deploykit.fleet.pool import Batch, Tell, run_batch
+from deploykit.fleet.results import CellResult, error_result
+from deploykit.fleet.work import write_result
+from deploykit.packages.manifests import hash_file
+from deploykit.system.files import read_regular
+from deploykit.system.workspaces import scratch
+
+if TYPE_CHECKING:
+    from distributed import Client, Future
+
+__all__ = ["make_on_worker", "run_on_cluster"]
+
+_TOPIC = "deploykit-news"
+_RETRIES = 2
+"""How often a batch whose worker died is begun again elsewhere."""
+_MOST_SENT = 1 << 30
+"""Bytes of one input beyond which it is not sent through the scheduler's network."""
+_ROOM = 1 << 30
+_PER_BYTE = 6
+"""Memory that a worker is asked for: this much, and that many times the bytes of the inputs."""
+_CONNECT_SECONDS = 20
+
+
+def run_on_cluster(
+    address: str, batches: Sequence[Batch], folder: Path, *, limit: float, fail_fast: bool, tell: Tell
+) -> Iterator[CellResult]:
+    """Make batches on the workers of a scheduler; every cell has a result, which lies in ``folder``.
+
+    Raises UsageError without ``distributed``, ToolError where no scheduler answers or no worker has the same versions.
+    """
+    if not batches:
+        return
+    with _client(address) as client:
+        from distributed import as_completed
+
+        workers = _alike(client, tell)
+        client.subscribe_topic(_TOPIC, lambda event: tell(*event[1]))
+        sent: dict[str, Future[bytes]] = {}
+        waiting: dict[Any, Batch] = {}
+        for batch in batches:
+            try:
+                waiting[_submit(client, batch, workers, sent, limit, fail_fast)] = batch
+            except DeploykitError as error:
+                yield from _failed(batch, error, folder)
+        for future in as_completed(list(waiting), raise_errors=False):
+            bad = False
+            for result in _received(future, waiting[future], folder):
+                bad = bad or result.exit_status != 0
+                yield result
+            if bad and fail_fast:
+                client.cancel(list(waiting))
+                return
+
+
+@contextlib.contextmanager
+def _client(address: str) -> Iterator[Client]:
+    try:
+        from distributed import Client
+    except ImportError:
+        raise UsageError(
+            "--executor dask://…: 'distributed' is not installed", next="pip install 'deploykit[dask]'"
+        ) from None
+    try:
+        client = Client(address, timeout=_CONNECT_SECONDS, set_as_default=False)
+    except (OSError, ValueError, TimeoutError) as error:
+        raise ToolError(f"dask://{address}: no scheduler answers there", why=str(error)) from None
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def _alike(client: Client, tell: Tell) -> dict[str, int]:
+    """The workers with the versions of this machine, each with its memory in bytes, 0 for no limit."""
+    mine = tool_versions()
+    known = client.run(tool_versions, on_error="return")
+    limits = {name: int(facts["memory_limit"] or 0) for name, facts in client.scheduler_info(-1)["workers"].items()}
+    others = {name: versions for name, versions in known.items() if versions != mine}
+    for name, versions in others.items():
+        tell(name, f"not used: {_difference(mine, versions)}")
+    alike = {name: limits.get(name, 0) for name in known if name not in others}
+    if not alike:
+        told = "; ".join(f"{name}: {_difference(mine, versions)}" for name, versions in [*others.items()][:3])
+        raise ToolError(
+            "no worker of the cluster can be used",
+            why=told or "there are none",
+            next="install the same versions on the workers as here",
+        )
+    return alike
+
+
+def _difference(mine: Mapping[str, str], theirs: object) -> str:
+    if not isinstance(theirs, Mapping):
+        return str(theirs)
+    return ", ".join(
+        f"{name} {theirs.get(name) or 'missing'} instead of {wanted or 'none'}"
+        for name, wanted in mine.items()
+        if theirs.get(name) != wanted
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Inputs:
+    """The files of a batch below their common folder: ``names`` as placed on a worker, ``digests`` of the same."""
+
+    names: tuple[str, ...]
+    digests: tuple[str, ...]
+
+
+def _submit(
+    client: Client,
+    batch: Batch,
+    workers: Mapping[str, int],
+    sent: dict[str, Future[bytes]],
+    limit: float,
+    fail_fast: bool,
+) -> Future[Any]:
+    """One task for a batch, for the workers that have the memory; its inputs become futures once."""
+    paths = sorted({path.absolute() for cell, _ in batch for path in input_files(cell.request)})
+    root = Path(commonpath([path.parent for path in paths]))
+    sizes = [path.stat().st_size for path in paths]
+    fitting = _fitting(workers, _ROOM + _PER_BYTE * sum(sizes), sizes)
+    inputs = _Inputs(
+        names=tuple(path.relative_to(root).as_posix() for path in paths),
+        digests=tuple(hash_file(path)[1] for path in paths),
+    )
+    for path, digest in zip(paths, inputs.digests, strict=True):
+        if digest not in sent:
+            sent[digest] = client.scatter(read_regular(path), hash=False, workers=fitting, direct=False)
+    told = [{"key": key, **_placed(cell, root).to_json()} for cell, key in batch]
+    return client.submit(
+        make_on_worker,
+        told,
+        inputs,
+        [sent[digest] for digest in inputs.digests],
+        limit,
+        fail_fast,
+        workers=fitting,
+        allow_other_workers=False,
+        retries=_RETRIES,
+        pure=False,
+    )
+
+
+def _fitting(workers: Mapping[str, int], needed: int, sizes: Sequence[int]) -> list[str]:
+    if max(sizes) > _MOST_SENT:
+        raise UsageError(
+            f"an input has {max(sizes):,} bytes, more than the {_MOST_SENT:,} that are sent to workers",
+            next="run this model here, or put it on a shared disk and use --emit snakemake",
+        )
+    found = [name for name, memory in workers.items() if not memory or memory >= needed]
+    if not found:
+        raise ToolError(
+            "no worker has the memory for it",
+            why=f"it may take {needed / 2**30:.1f} GiB; the largest has {max(workers.values()) / 2**30:.1f} GiB",
+            next="start workers with more memory (--memory-limit), or run it here",
+        )
+    return found
+
+
+def _placed(cell: Cell, root: Path) -> Cell:
+    """The cell with paths below ``root`` made relative, as a worker places them."""
+    return replace(cell, request=moved(cell.request, lambda path: path.absolute().relative_to(root)))
+
+
+def make_on_worker(
+    told: Sequence[Mapping[str, Any]], inputs: _Inputs, contents: Sequence[bytes], limit: float, fail_fast: bool
+) -> list[tuple[str, bytes]]:
+    """On a worker: place the inputs, make the cells, and return the folder of each as an archive."""
+    with scratch() as folder:
+        root = folder / "inputs"
+        for name, content in zip(inputs.names, contents, strict=True):
+            path = root / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        batch = tuple((_cell(cell, root), str(cell["key"])) for cell in told)
+        made = [result.cell for result in run_batch(batch, folder, limit=limit, fail_fast=fail_fast, tell=_tell)]
+        return [(cell, packed(folder, cell)) for cell in made]
+
+
+def _cell(told: Mapping[str, Any], root: Path) -> Cell:
+    request = moved(request_from_json(told["request"]), lambda path: root / path)
+    model, _, target = str(told["id"]).partition("/")
+    return Cell(id=str(told["id"]), model=model, target=target, request=request)
+
+
+def _tell(cell: str, line: str) -> None:
+    from distributed import get_worker
+
+    get_worker().log_event(_TOPIC, (cell, line))
+
+
+def _received(future: Future[Any], batch: Batch, folder: Path) -> Iterator[CellResult]:
+    """The results of a batch that ended, put in their places; one for every cell, however it ended."""
+    try:
+        made = dict(future.result())
+    except Exception as error:  # what a worker raises, KilledWorker among it, is the answer for the batch
+        told = ToolError("the cluster did not make it", why=f"{type(error).__name__}: {str(error)[:300]}")
+        yield from _failed(batch, told, folder)
+        return
+    for cell, key in batch:
+        if cell.id not in made:
+            continue
+        try:
+            yield unpack(made[cell.id], folder, cell.id)
+        except DeploykitError as error:
+            yield from _failed(((cell, key),), error, folder)
+
+
+def _failed(batch: Batch, error: DeploykitError, folder: Path) -> Iterator[CellResult]:
+    for cell, key in batch:
+        result = error_result(cell.id, key, error)
+        write_result(folder, result)
+        yield result

@@ -1,0 +1,153 @@
+"""``deploykit.toml`` as values: models, targets, what is packaged for what. It reads the file and expands nothing.
+
+Paths in the file are relative to the file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from deploykit.errors import InputError
+from deploykit.tables.reading import read_toml, structure
+from deploykit.tables.schemas import schema_of
+
+__all__ = [
+    "FILE_NAME",
+    "Described",
+    "Excluded",
+    "Included",
+    "Matrix",
+    "ModelRow",
+    "Shared",
+    "TargetRow",
+    "read_file",
+    "schema",
+]
+
+FILE_NAME = "deploykit.toml"
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+"""What becomes a folder and a word on a command line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """What ``deploykit package`` takes, for all, for one model, for one target or for one cell; the nearest wins.
+
+    ``options`` are documented configuration keys, ``own`` the options of a backend by their names; of both only what
+    is named here is set, the rest stays as the less near one says.
+    """
+
+    encodings: str | None = None
+    float_tensors: str | None = None
+    precision: str | None = None
+    calibration: str | None = None
+    quantizer: str | None = None
+    goal: str | None = None
+    inputs: tuple[str, ...] | None = None
+    mixed: Literal["auto", "fallback", "segments", "refuse"] | None = None
+    rewrite: tuple[str, ...] | None = None
+    no_rewrite: tuple[str, ...] | None = None
+    compile: bool | None = None
+    second_opinion: bool | None = None
+    samples: bool | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    own: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRow(Shared):
+    """One model: an ONNX file, and what goes with it."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetRow(Shared):
+    """One device, under each of ``backends`` and ``sdks``; none named: the device's first, the newest."""
+
+    device: str
+    backends: tuple[str, ...] = ()
+    sdks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Excluded:
+    """Cells that are left out; each word may hold ``*``."""
+
+    model: str = "*"
+    target: str = "*"
+    backend: str = "*"
+    sdk: str = "*"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Included(Shared):
+    """One cell more, with options of its own; ``name`` is the last part of its id."""
+
+    model: str
+    target: str
+    name: str
+    backend: str | None = None
+    sdk: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matrix:
+    """Which models meet which targets; empty: all."""
+
+    models: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ()
+    exclude: tuple[Excluded, ...] = ()
+    include: tuple[Included, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Described:
+    """The whole file of a fleet: models, targets, and what is packaged for what."""
+
+    models: Mapping[str, ModelRow]
+    targets: Mapping[str, TargetRow]
+    defaults: Shared = field(default_factory=Shared)
+    matrix: Matrix = field(default_factory=Matrix)
+
+
+def read_file(path: Path) -> Described:
+    """The file, checked: InputError names the place of what is unknown, missing, or no name for a folder."""
+    described = structure(Described, read_toml(path), where=f"{path}:")
+    for kind, rows in (("models", described.models), ("targets", described.targets)):
+        if not rows:
+            raise InputError(f"{path}: {kind}: names none", next=f"add a table [{kind}.NAME]")
+        for name in rows:
+            _check_name(path, f"{kind}.{name}", name)
+    for position, cell in enumerate(described.matrix.include):
+        _check_name(path, f"matrix.include[{position}].name", cell.name)
+        _check_known(path, f"matrix.include[{position}]", {"model": cell.model, "target": cell.target}, described)
+    for kind, names in (("model", described.matrix.models), ("target", described.matrix.targets)):
+        for name in names:
+            _check_known(path, f"matrix.{kind}s", {kind: name}, described)
+    return described
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema of the file, for editors."""
+    return schema_of(Described)
+
+
+def _check_name(path: Path, where: str, name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise InputError(
+            f"{path}: {where}: {name!r} cannot be the name of a folder",
+            next="use letters, digits, dots, dashes and underscores, beginning with a letter or digit",
+        )
+
+
+def _check_known(path: Path, where: str, named: Mapping[str, str], described: Described) -> None:
+    for kind, name in named.items():
+        known: Mapping[str, object] = described.models if kind == "model" else described.targets
+        if name not in known:
+            raise InputError(f"{path}: {where}: no {kind} is called {name!r}", why=f"there are {', '.join(known)}")

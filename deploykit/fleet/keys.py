@@ -1,0 +1,113 @@
+"""What a cell's result depends on, as one key: the request, the bytes of every input, the versions that read them.
+
+A result with the same key need not be made again. It reads files and writes none.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from hashlib import sha256
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from deploykit.errors import InputError
+from deploykit.fleet.cells import Cell, request_to_json
+from deploykit.packages.manifests import hash_file
+from deploykit.system.files import regular_size
+
+if TYPE_CHECKING:
+    from deploykit.contract.backend import Request
+
+__all__ = ["Keys", "input_files", "tool_versions"]
+
+_TOOLS = ("deploykit", "onnx", "onnxruntime", "onnxruntime-qnn", "numpy")
+"""The distributions whose version may change a verdict; those of toolchains are named by their specs."""
+_MOST_FILES = 100_000
+
+
+class Keys:
+    """Makes keys; each file is hashed once, however many cells it belongs to."""
+
+    def __init__(self) -> None:
+        self._digests: dict[Path, str] = {}
+        self._tools = tool_versions()
+
+    def key(self, cell: Cell) -> str:
+        """The key of one cell; InputError where an input cannot be read. Where files lie is no part of it."""
+        request = request_to_json(cell.request)
+        files = {role: [self._digest(path) for path in paths] for role, paths in _by_role(cell.request)}
+        facts = {
+            "request": {name: value for name, value in request.items() if name not in files and name != "inputs"},
+            "inputs": [text for text in cell.request.inputs if _file_of(text) is None],
+            "names": {role: [path.name for path in paths] for role, paths in _by_role(cell.request)},
+            "files": files,
+            "tools": self._tools,
+        }
+        return sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+    def _digest(self, path: Path) -> str:
+        if path not in self._digests:
+            self._digests[path] = hash_file(path)[1]
+        return self._digests[path]
+
+
+def input_files(request: Request) -> Iterator[Path]:
+    """Every file that a request names or reads, external data and the files of folders included."""
+    for _, paths in _by_role(request):
+        yield from paths
+
+
+def tool_versions() -> dict[str, str]:
+    """The versions of what a verdict rests on, as installed here; "" for what is not."""
+    return {name: _version(name) for name in _TOOLS}
+
+
+def _by_role(request: Request) -> Iterator[tuple[str, tuple[Path, ...]]]:
+    from deploykit.graph import load_model
+
+    regular_size(request.model)
+    yield "model", (request.model,)
+    yield "external-data", tuple(external.path for external in load_model(request.model).external)
+    for role, path in (
+        ("encodings", request.encodings),
+        ("float_tensors", request.float_tensors),
+        ("calibration", request.calibration),
+    ):
+        if path is not None:
+            yield role, tuple(_files_at(path))
+    for name, value in request.adapter_options.items():
+        if isinstance(value, Path):
+            yield name, tuple(_files_at(value))
+    yield "input", tuple(found for text in request.inputs if (found := _file_of(text)) is not None)
+
+
+def _file_of(declared: str) -> Path | None:
+    """The file of an ``--input NAME=FILE.npy``; None where a value is declared."""
+    _, _, value = declared.partition("=")
+    return Path(value) if value.endswith((".npy", ".npz")) else None
+
+
+def _files_at(path: Path) -> Iterator[Path]:
+    """A file, or those of a folder in the order of their names."""
+    if not path.is_dir():
+        regular_size(path)
+        yield path
+        return
+    count = 0
+    for folder, folders, names in os.walk(path):
+        folders.sort()
+        for name in sorted(names):
+            count += 1
+            if count > _MOST_FILES:
+                raise InputError(f"{path}: holds more than {_MOST_FILES:,} files")
+            yield Path(folder, name)
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""

@@ -1,0 +1,216 @@
+"""What came of each cell, as it lies in the result folder: read, written, and summed up. It makes no package.
+
+``cells/MODEL/TARGET/result.json`` is one result, ``package/`` beside it the package; ``matrix.json`` holds all.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from deploykit.errors import DeploykitError, InputError
+from deploykit.packages.manifests import MANIFEST, digest_of
+from deploykit.system.files import read_regular
+
+__all__ = [
+    "CELLS",
+    "PACKAGE",
+    "RESULT",
+    "CellResult",
+    "Results",
+    "Verdict",
+    "error_result",
+    "finished",
+    "pages_of",
+    "read_result",
+    "read_results",
+]
+
+CELLS = "cells"
+RESULT = "result.json"
+PACKAGE = "package"
+_LARGEST = 64 << 20
+
+
+class Verdict(StrEnum):
+    """The word of one cell: what ``package`` answers, and ``FAILED`` where it gave no answer."""
+
+    YES = "yes"
+    NO = "no"
+    NOT_JUDGED = "not judged"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellResult:
+    """One cell's answer. ``outcome`` is what ``package --json`` prints; ``error`` what it says where it ends in one.
+
+    ``seconds`` is wall time, ``processor_seconds`` that of the process and its children; ``bytes`` the package's size.
+    """
+
+    cell: str
+    key: str
+    exit_status: int
+    seconds: float = 0.0
+    processor_seconds: float = 0.0
+    bytes: int = 0
+    outcome: Mapping[str, Any] = field(default_factory=dict)
+    error: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def verdict(self) -> Verdict:
+        """``YES`` only where the numbers were judged and hold."""
+        if self.error or self.exit_status not in (0, 1):
+            return Verdict.FAILED
+        if self.exit_status == 1:
+            return Verdict.NO
+        right = self.outcome.get("status", {}).get("right")
+        return Verdict.YES if right == "yes" else Verdict.NOT_JUDGED
+
+    @property
+    def compiled(self) -> str:
+        """``yes``, ``refused``, ``not run``, or nothing where there is no answer."""
+        return str(self.outcome.get("status", {}).get("compiled", ""))
+
+    @property
+    def worst_db(self) -> float | None:
+        """The smallest of the judged numbers that are decibels; None where there is none."""
+        numbers = self.outcome.get("status", {}).get("numbers", [])
+        known = [
+            row["value"] for row in numbers if row.get("unit") == "dB" and isinstance(row.get("value"), int | float)
+        ]
+        return min(known, default=None)
+
+    @property
+    def why(self) -> str:
+        """One line on what stands in the way, or what it could not be judged for."""
+        if self.error:
+            return str(self.error.get("what", ""))
+        status = self.outcome.get("status", {})
+        open_errors = [
+            f"{row['code']}: {row['message']}"
+            for row in self.outcome.get("findings", [])
+            if row.get("severity") == "error" and not row.get("handled")
+        ]
+        return str(next(iter(open_errors), "") or status.get("compiled_why") or status.get("right_why") or "")
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape."""
+        return {
+            "schema": 1,
+            "cell": self.cell,
+            "key": self.key,
+            "verdict": str(self.verdict),
+            "exit_status": self.exit_status,
+            "seconds": round(self.seconds, 3),
+            "processor_seconds": round(self.processor_seconds, 3),
+            "bytes": self.bytes,
+            "outcome": dict(self.outcome) or None,
+            "error": dict(self.error) or None,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Results:
+    """All cells of one run in the order of the file. ``kept`` are those that an earlier run had made."""
+
+    models: tuple[str, ...]
+    targets: tuple[str, ...]
+    cells: tuple[CellResult, ...]
+    kept: frozenset[str] = frozenset()
+    not_run: tuple[str, ...] = ()
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many cells have which verdict."""
+        found = Counter(str(cell.verdict) for cell in self.cells)
+        return {str(verdict): found[str(verdict)] for verdict in Verdict}
+
+    @property
+    def exit_status(self) -> int:
+        """1 where a cell is a no, failed, or did not run."""
+        bad = any(cell.verdict in (Verdict.NO, Verdict.FAILED) for cell in self.cells)
+        return int(bad or bool(self.not_run))
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape of ``matrix --json`` and ``matrix.json``."""
+        return {
+            "models": list(self.models),
+            "targets": list(self.targets),
+            "summary": {**self.counts, "not run": len(self.not_run)},
+            "cells": [{**cell.to_json(), "kept": cell.cell in self.kept} for cell in self.cells],
+            "not_run": list(self.not_run),
+        }
+
+
+def error_result(cell: str, key: str, error: DeploykitError, *, seconds: float = 0.0) -> CellResult:
+    """The result of a cell that gave no answer."""
+    said = {"what": error.what, "why": error.why, "next": error.next}
+    return CellResult(cell=cell, key=key, exit_status=error.exit_status, seconds=seconds, error=said)
+
+
+def read_result(folder: Path, cell: str) -> CellResult | None:
+    """The result of one cell in a result folder; None where none is, or none that can be read."""
+    try:
+        value = json.loads(read_regular(folder / CELLS / cell / RESULT, limit=_LARGEST))
+        return _result(value)
+    except (InputError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+def finished(folder: Path, cell: str, key: str) -> CellResult | None:
+    """The answer that is there already: of the same inputs, with the package still as it was sealed; else None."""
+    result = read_result(folder, cell)
+    if result is None or (result.cell, result.key) != (cell, key) or result.verdict is Verdict.FAILED:
+        return None
+    if not result.outcome.get("package"):
+        return result
+    try:
+        manifest = json.loads(read_regular(folder / CELLS / cell / PACKAGE / MANIFEST, limit=1 << 30))
+        return result if digest_of(manifest) == result.outcome.get("digest") else None
+    except (InputError, ValueError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+def read_results(path: Path) -> Results:
+    """``matrix.json`` of a result folder, or the file itself. InputError where it is none."""
+    file = path / "matrix.json" if path.is_dir() else path
+    try:
+        value = json.loads(read_regular(file, limit=1 << 30))
+        return Results(
+            models=tuple(map(str, value["models"])),
+            targets=tuple(map(str, value["targets"])),
+            cells=tuple(_result(row) for row in value["cells"]),
+            kept=frozenset(str(row["cell"]) for row in value["cells"] if row.get("kept")),
+            not_run=tuple(map(str, value["not_run"])),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise InputError(
+            f"{file}: not the results of 'deploykit matrix'", next="name its result folder, or the matrix.json in it"
+        ) from None
+
+
+def _result(value: Mapping[str, Any]) -> CellResult:
+    outcome, error = value["outcome"] or {}, value["error"] or {}
+    return CellResult(
+        cell=str(value["cell"]),
+        key=str(value["key"]),
+        exit_status=int(value["exit_status"]),
+        seconds=float(value["seconds"]),
+        processor_seconds=float(value["processor_seconds"]),
+        bytes=int(value["bytes"]),
+        outcome=outcome,
+        error={str(name): str(text) for name, text in error.items()},
+    )
+
+
+def pages_of(results: Sequence[CellResult]) -> tuple[str, ...]:
+    """Where the report of each cell lies, relative to the result folder; "" where no package was written."""
+    return tuple(
+        f"{CELLS}/{cell.cell}/{PACKAGE}/report.html" if cell.outcome.get("package") else "" for cell in results
+    )

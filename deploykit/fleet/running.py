@@ -1,0 +1,143 @@
+"""One run of a fleet: which cells are to be made, whoever makes them, and what is written when it ends.
+
+What has a result with the same key is not made again, so a run that was broken off goes on where it was.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from deploykit.errors import DeploykitError, PackageError, UsageError
+from deploykit.fleet.cells import Cell, cells_of, chosen_cells
+from deploykit.fleet.description import read_file
+from deploykit.fleet.junit import junit_text
+from deploykit.fleet.keys import Keys
+from deploykit.fleet.page import render_matrix
+from deploykit.fleet.pool import Batch, Tell, batches_of, default_processes, run_batches
+from deploykit.fleet.results import CELLS, RESULT, CellResult, Results, error_result, finished
+from deploykit.fleet.work import write_result
+from deploykit.system.whole_files import write_files
+
+__all__ = ["DEFAULT_LIMIT", "Executor", "Selected", "run_matrix", "select"]
+
+DEFAULT_LIMIT = 3600.0
+"""Seconds that one cell may take."""
+
+Executor: TypeAlias = Callable[[Sequence[Batch], Path, Tell], Iterator[CellResult]]
+"""Makes batches of cells below a folder and gives each result when it is there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selected:
+    """The cells of a file that a run is about."""
+
+    file: Path
+    cells: tuple[Cell, ...]
+
+
+def select(file: Path, *, only: Iterable[str] = ()) -> Selected:
+    """Read the file and choose its cells."""
+    described = read_file(file)
+    return Selected(file=file, cells=chosen_cells(cells_of(described, file.parent), only))
+
+
+def run_matrix(
+    selected: Selected,
+    out: Path,
+    *,
+    executor: str = "local",
+    processes: int | None = None,
+    time_limit: float = DEFAULT_LIMIT,
+    fail_fast: bool = False,
+    fresh: bool = False,
+    tell: Tell = lambda _cell, _line: None,
+    done: Callable[[CellResult], None] = lambda _result: None,
+) -> Results:
+    """Make every cell that has no result yet and write ``matrix.json``, ``matrix.html`` and ``junit.xml``.
+
+    ``fresh`` makes all anew. ``done`` is called with each result when it is there, kept ones first. Raises UsageError
+    for an executor that is none, PackageError where the folder cannot be used.
+    """
+    run = _executor(executor, processes, time_limit, fail_fast)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PackageError(f"{out}: cannot be made", why=error.strerror or str(error)) from None
+    made: dict[str, CellResult] = {}
+    kept, broken, wanted = _sorted(selected.cells, out, fresh)
+    for result in (*kept, *broken):
+        made[result.cell] = result
+        done(result)
+    try:
+        if not (fail_fast and broken):
+            for result in run(batches_of(wanted), out, tell):
+                made[result.cell] = result
+                done(result)
+    finally:
+        results = _results(selected.cells, made, frozenset(result.cell for result in kept))
+        _write(results, selected.file.name, out)
+    return results
+
+
+def _executor(name: str, processes: int | None, limit: float, fail_fast: bool) -> Executor:
+    if name == "local":
+        count = processes or default_processes()
+        return lambda batches, folder, tell: run_batches(
+            batches, folder, processes=count, limit=limit, fail_fast=fail_fast, tell=tell
+        )
+    if name.startswith("dask://"):
+        from deploykit.fleet.cluster import run_on_cluster
+
+        address = name.removeprefix("dask://")
+        return lambda batches, folder, tell: run_on_cluster(
+            address, batches, folder, limit=limit, fail_fast=fail_fast, tell=tell
+        )
+    raise UsageError(f"--executor {name}: no such executor", next="local, or dask://HOST:PORT")
+
+
+def _sorted(
+    cells: Iterable[Cell], out: Path, fresh: bool
+) -> tuple[list[CellResult], list[CellResult], list[tuple[Cell, str]]]:
+    """The results that are there already, those of cells whose inputs cannot be read, and what is to be made."""
+    keys = Keys()
+    kept, broken, wanted = [], [], []
+    for cell in cells:
+        try:
+            key = keys.key(cell)
+        except DeploykitError as error:
+            result = error_result(cell.id, "", error)
+            write_result(out, result)
+            broken.append(result)
+            continue
+        if fresh:
+            (out / CELLS / cell.id / RESULT).unlink(missing_ok=True)
+        known = finished(out, cell.id, key)
+        if known is not None:
+            kept.append(known)
+        else:
+            wanted.append((cell, key))
+    return kept, broken, wanted
+
+
+def _results(cells: Sequence[Cell], made: dict[str, CellResult], kept: frozenset[str]) -> Results:
+    return Results(
+        models=tuple(dict.fromkeys(cell.model for cell in cells)),
+        targets=tuple(dict.fromkeys(cell.id.partition("/")[2] for cell in cells)),
+        cells=tuple(made[cell.id] for cell in cells if cell.id in made),
+        kept=kept,
+        not_run=tuple(cell.id for cell in cells if cell.id not in made),
+    )
+
+
+def _write(results: Results, name: str, out: Path) -> None:
+    text = json.dumps({"schema": 1, **results.to_json()}, indent=1) + "\n"
+    files = {
+        out / "matrix.json": text,
+        out / "matrix.html": render_matrix(results, name),
+        out / "junit.xml": junit_text(results, name),
+    }
+    write_files(files, force=True)
