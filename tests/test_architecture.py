@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "architecture.md"
 START, END = "<!-- drawn from the imports -->\n", "<!-- end of the drawing -->\n"
 ADAPTERS = ("deploykit_qualcomm", "deploykit_qnn_htp", "deploykit_ort_qnn", "deploykit_vitis_ai")
-MOST_ROOMS = 16
+MOST_ROOMS = 17
 
 
 def rooms() -> list[str]:
@@ -157,6 +157,7 @@ LATE_ELSEWHERE = {
     ("deploykit.contract.plugins", "deploykit.contract.known_errors"): "a query asks for no known error",
     ("deploykit.contract.requests", "deploykit.contract.backend"): "help of a command makes no request",
     ("deploykit.contract.targets", "difflib"): "only an unknown name pays for it",
+    ("deploykit.fleet.cluster", "distributed"): "an extra of the installation",
     ("deploykit.packages.sbom", "cyclonedx.model"): "an extra of the installation",
     ("deploykit.packages.sbom", "cyclonedx.model.bom"): "an extra of the installation",
     ("deploykit.packages.sbom", "cyclonedx.model.component"): "an extra of the installation",

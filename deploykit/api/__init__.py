@@ -10,7 +10,7 @@ from os import PathLike
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias
 
-from deploykit.api.fleets import init, matrix, matrix_diff, matrix_emit
+from deploykit.api.fleets import init, matrix
 from deploykit.api.measures import advise, evaluate, ladder, locate, lpbq, mix, sensitivity, simulate
 from deploykit.contract.options import ConfigKeys, OptionGiven
 from deploykit.contract.requests import make_request
@@ -40,8 +40,6 @@ __all__ = [
     "locate",
     "lpbq",
     "matrix",
-    "matrix_diff",
-    "matrix_emit",
     "mix",
     "package",
     "plan",

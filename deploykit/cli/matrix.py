@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from deploykit import api
+from deploykit.api import fleets
 from deploykit.cli.frame import Command, settings
 from deploykit.cli.output import emit, progress, table
 from deploykit.errors import UsageError
@@ -61,14 +61,14 @@ def command(
     if dry_run:
         return _dry_run(file, only)
     if engine is not None:
-        click.echo(api.matrix_emit(engine, file, only=only), nl=False)
+        click.echo(fleets.matrix_emit(engine, file, only=only), nl=False)
         return 0
     if old is not None:
-        difference = api.matrix_diff(old, out)
+        difference = fleets.matrix_diff(old, out)
         emit(difference.to_json(), lambda: _difference(difference))
         return difference.exit_status
     with progress() as tell:
-        results = api.matrix(file, out=out, only=only, progress=_news(tell), on_result=_row_shower(), **how)
+        results = fleets.matrix(file, out=out, only=only, progress=_news(tell), on_result=_row_shower(), **how)
     emit(results.to_json(), lambda: _text(results, out))
     return results.exit_status
 

@@ -9,15 +9,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from deploykit.contract.backend import Request
 from deploykit.contract.plugins import all_options
 from deploykit.contract.requests import make_request
 from deploykit.errors import InputError, UsageError
 from deploykit.fleet.description import Described, Excluded, Included, ModelRow, Shared, TargetRow
-
-if TYPE_CHECKING:
-    from deploykit.contract.backend import Request
 
 __all__ = ["Cell", "cells_of", "chosen_cells", "moved", "request_from_json", "request_to_json"]
 
@@ -208,8 +206,6 @@ def request_to_json(request: Request) -> dict[str, Any]:
 
 def request_from_json(value: Mapping[str, Any]) -> Request:
     """The request that ``request_to_json`` wrote."""
-    from deploykit.contract.backend import Request
-
     given = dict(value)
     for name in ("model", *_PATHS):
         if name in given:

@@ -49,8 +49,6 @@ def run_on_cluster(
     if not batches:
         return
     with _client(address) as client:
-        from distributed import as_completed
-
         workers = _alike(client, tell)
         client.subscribe_topic(_TOPIC, lambda event: tell(*event[1]))
         sent: dict[str, Future[bytes]] = {}
@@ -60,7 +58,7 @@ def run_on_cluster(
                 waiting[_submit(client, batch, workers, sent, limit, fail_fast)] = batch
             except DeploykitError as error:
                 yield from _failed(batch, error, folder)
-        for future in as_completed(list(waiting), raise_errors=False):
+        for future in _distributed().as_completed(list(waiting), loop=client.loop, raise_errors=False):
             bad = False
             for result in _received(future, waiting[future], folder):
                 bad = bad or result.exit_status != 0
@@ -73,19 +71,23 @@ def run_on_cluster(
 @contextlib.contextmanager
 def _client(address: str) -> Iterator[Client]:
     try:
-        from distributed import Client
-    except ImportError:
-        raise UsageError(
-            "--executor dask://…: 'distributed' is not installed", next="pip install 'deploykit[dask]'"
-        ) from None
-    try:
-        client = Client(address, timeout=_CONNECT_SECONDS, set_as_default=False)
+        client = _distributed().Client(address, timeout=_CONNECT_SECONDS, set_as_default=False)
     except (OSError, ValueError, TimeoutError) as error:
         raise ToolError(f"dask://{address}: no scheduler answers there", why=str(error)) from None
     try:
         yield client
     finally:
         client.close()
+
+
+def _distributed() -> Any:
+    try:
+        import distributed
+    except ImportError:
+        raise UsageError(
+            "--executor dask://…: 'distributed' is not installed", next="pip install 'deploykit[dask]'"
+        ) from None
+    return distributed
 
 
 def _alike(client: Client, tell: Tell) -> dict[str, int]:
@@ -203,9 +205,7 @@ def _cell(told: Mapping[str, Any], root: Path) -> Cell:
 
 
 def _tell(cell: str, line: str) -> None:
-    from distributed import get_worker
-
-    get_worker().log_event(_TOPIC, (cell, line))
+    _distributed().get_worker().log_event(_TOPIC, (cell, line))
 
 
 def _received(future: Future[Any], batch: Batch, folder: Path) -> Iterator[CellResult]:

@@ -6,11 +6,11 @@ Text only: nothing is started here.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from deploykit.errors import UsageError
+from deploykit.fleet.keys import input_files
 from deploykit.fleet.running import Selected
 from deploykit.packages.rendering import render
 
@@ -46,8 +46,7 @@ def _values(selected: Selected) -> dict[str, Any]:
     file = selected.file.as_posix()
     return {
         "file": file,
-        "file_json": json.dumps(file),
         "version": version("deploykit"),
         "cells": [cell.id for cell in selected.cells],
-        "cells_json": json.dumps([cell.id for cell in selected.cells], indent=1),
+        "inputs": {cell.id: [path.as_posix() for path in input_files(cell.request)] for cell in selected.cells},
     }

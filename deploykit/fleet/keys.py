@@ -11,15 +11,13 @@ from collections.abc import Iterator
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from deploykit.contract.backend import Request
 from deploykit.errors import InputError
 from deploykit.fleet.cells import Cell, request_to_json
+from deploykit.graph import load_model
 from deploykit.packages.manifests import hash_file
 from deploykit.system.files import regular_size
-
-if TYPE_CHECKING:
-    from deploykit.contract.backend import Request
 
 __all__ = ["Keys", "input_files", "tool_versions"]
 
@@ -66,8 +64,6 @@ def tool_versions() -> dict[str, str]:
 
 
 def _by_role(request: Request) -> Iterator[tuple[str, tuple[Path, ...]]]:
-    from deploykit.graph import load_model
-
     regular_size(request.model)
     yield "model", (request.model,)
     yield "external-data", tuple(external.path for external in load_model(request.model).external)

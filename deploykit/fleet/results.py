@@ -79,12 +79,10 @@ class CellResult:
 
     @property
     def worst_db(self) -> float | None:
-        """The smallest of the judged numbers that are decibels; None where there is none."""
+        """The signal-to-noise ratio of the worst output, over all samples; None where none was judged by it."""
         numbers = self.outcome.get("status", {}).get("numbers", [])
-        known = [
-            row["value"] for row in numbers if row.get("unit") == "dB" and isinstance(row.get("value"), int | float)
-        ]
-        return min(known, default=None)
+        values = [row.get("value") for row in numbers if row.get("measure") == "sqnr"]
+        return min((value for value in values if isinstance(value, int | float)), default=None)
 
     @property
     def why(self) -> str:

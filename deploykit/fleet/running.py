@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from deploykit.errors import DeploykitError, PackageError, UsageError
 from deploykit.fleet.cells import Cell, cells_of, chosen_cells
+from deploykit.fleet.cluster import run_on_cluster
 from deploykit.fleet.description import read_file
 from deploykit.fleet.junit import junit_text
 from deploykit.fleet.keys import Keys
@@ -90,8 +91,6 @@ def _executor(name: str, processes: int | None, limit: float, fail_fast: bool) -
             batches, folder, processes=count, limit=limit, fail_fast=fail_fast, tell=tell
         )
     if name.startswith("dask://"):
-        from deploykit.fleet.cluster import run_on_cluster
-
         address = name.removeprefix("dask://")
         return lambda batches, folder, tell: run_on_cluster(
             address, batches, folder, limit=limit, fail_fast=fail_fast, tell=tell

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from deploykit.errors import DeploykitError, InputError
+from deploykit.graph import load_model
+from deploykit.graph.collect import collect_facts
 
 __all__ = ["Found", "Scouted", "scout", "toml_text"]
 
@@ -113,9 +115,6 @@ def _names(paths: Sequence[Path], folder: Path) -> Iterator[str]:
 
 def _about(path: Path) -> str:
     """What the model takes, on one line."""
-    from deploykit.graph import load_model
-    from deploykit.graph.collect import collect_facts
-
     facts = collect_facts(load_model(path))
     shown = [f"{name} {_shape(facts.tensors[name].shape)}" for name in list(facts.inputs)[:4]]
     return "".join(letter if letter.isprintable() else "?" for letter in ", ".join(shown))

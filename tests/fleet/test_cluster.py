@@ -1,0 +1,115 @@
+"""The fleet on a real Dask cluster of worker processes on this machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploykit import api
+from deploykit.errors import InputError, ToolError
+from deploykit.fleet.carrying import packed, unpack
+from deploykit.fleet.results import Results, Verdict
+
+distributed = pytest.importorskip("distributed")
+
+
+def digests(results: Results) -> dict[str, Any]:
+    return {cell.cell: cell.outcome.get("digest") for cell in results.cells}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """Two workers of one thread each, and a third that has too little memory for any model."""
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, processes=True, memory_limit="4GiB", dashboard_address="127.0.0.1:0"
+    ) as made:
+        yield made
+
+
+@pytest.mark.heavy
+def test_a_killed_worker_and_one_with_too_little_memory_cost_nothing(cluster: Any, fleet: Path, tmp_path: Path) -> None:
+    address = str(cluster.scheduler_address).removeprefix("tcp://")
+    with distributed.Client(cluster.scheduler_address, set_as_default=False) as client:
+        pids = client.run(os.getpid)
+        argv = [sys.executable, "-m", "distributed.cli.dask_worker", str(cluster.scheduler_address), "--nthreads", "1"]
+        small = subprocess.Popen([*argv, "--memory-limit", "200MiB", "--no-dashboard"], stderr=subprocess.DEVNULL)
+        client.wait_for_workers(3, timeout=120)
+        (little,) = {name for name in client.scheduler_info(-1)["workers"] if name not in pids}
+        victim = min(pids.values())
+        begun = threading.Event()
+        killed: list[int] = []
+
+        def kill_one() -> None:
+            begun.wait(300)
+            time.sleep(1)
+            os.kill(victim, signal.SIGKILL)
+            killed.append(victim)
+
+        killer = threading.Thread(target=kill_one)
+        killer.start()
+        used: set[str] = set()
+
+        def tell(cell: str, line: str) -> None:
+            used.add(f"{cell} {line}")
+            if line == "started":
+                begun.set()
+
+        results = api.matrix(fleet, out=tmp_path / "there", executor=f"dask://{address}", progress=tell)
+        killer.join()
+        ran_on_little = client.run(_cells_made, workers=[little])
+        small.terminate()
+        small.wait(60)
+    assert killed == [victim]
+    assert {cell.verdict for cell in results.cells} == {Verdict.YES}
+    assert ran_on_little == {little: 0}
+    here = api.matrix(fleet, out=tmp_path / "here", processes=1)
+    assert digests(results) == digests(here)
+    for cell in results.cells:
+        assert api.verify(tmp_path / "there" / "cells" / cell.cell / "package").ok
+    assert [path.name for path in (tmp_path / "there" / "cells" / "cnn").iterdir() if "deploykit-" in path.name] == []
+
+
+def _cells_made(dask_worker: Any) -> int:
+    """How many tasks of ours a worker has done; Dask gives the worker to an argument of this name."""
+    return sum("make_on_worker" in str(key) for key in dask_worker.state.tasks)
+
+
+@pytest.mark.heavy
+def test_a_model_that_no_worker_has_the_memory_for_is_said(fleet: Path, tmp_path: Path) -> None:
+    with distributed.LocalCluster(
+        n_workers=1, threads_per_worker=1, processes=True, memory_limit="300MiB", dashboard_address="127.0.0.1:0"
+    ) as small:
+        address = str(small.scheduler_address).removeprefix("tcp://")
+        results = api.matrix(fleet, out=tmp_path / "out", executor=f"dask://{address}")
+    assert {cell.verdict for cell in results.cells} == {Verdict.FAILED}
+    assert "no worker has the memory" in results.cells[0].why
+
+
+@pytest.mark.heavy
+def test_no_scheduler_is_said(fleet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deploykit.fleet.cluster._CONNECT_SECONDS", 1)
+    with pytest.raises(ToolError) as caught:
+        api.matrix(fleet, out=tmp_path / "out", executor="dask://127.0.0.1:9")
+    assert "no scheduler answers" in caught.value.what
+
+
+def test_what_a_worker_sends_is_checked(fleet: Path, tmp_path: Path) -> None:
+    first = api.matrix(fleet, out=tmp_path / "a", only="cnn/phone", processes=1)
+    data = packed(tmp_path / "a", "cnn/phone")
+    unpack(data, tmp_path / "b", "cnn/phone")
+    assert api.verify(tmp_path / "b" / "cells" / "cnn" / "phone" / "package").ok
+    assert unpack(data, tmp_path / "b", "cnn/phone").outcome["digest"] == first.cells[0].outcome["digest"]
+    with pytest.raises(InputError):
+        unpack(data, tmp_path / "c", "cnn/old")
+    with pytest.raises(InputError):
+        unpack(data[: len(data) // 2], tmp_path / "c", "cnn/phone")
+    assert not (tmp_path / "c" / "cells" / "cnn" / "old" / "package").exists()

@@ -1,0 +1,76 @@
+"""What is emitted is put to the engine's own schema; the Snakefile to Snakemake itself (heavy)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from deploykit import api
+from deploykit.api import fleets
+from deploykit.errors import UsageError
+from deploykit.fleet.results import read_results
+from deploykit.fleet.running import Selected
+
+
+@pytest.mark.parametrize(
+    ("engine", "schema"), [("github-actions", "vendor.github-workflows"), ("gitlab", "vendor.gitlab-ci")]
+)
+def test_the_engine_takes_it(fleet: Path, tmp_path: Path, engine: str, schema: str) -> None:
+    path = tmp_path / "emitted.yml"
+    path.write_text(fleets.matrix_emit(engine, fleet), "utf-8")
+    argv = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, str(path)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert "mlp/old" in path.read_text("utf-8")
+
+
+def test_every_cell_is_a_job_and_a_strange_name_stays_a_name(fleet: Path) -> None:
+    text = fleet.read_text("utf-8").replace("models.cnn", 'models."on"')  # a word that YAML takes for true
+    fleet.write_text(text, "utf-8")
+    lines = [line.strip() for line in fleets.matrix_emit("github-actions", fleet).splitlines()]
+    assert [line for line in lines if line.startswith('- "')] == [
+        '- "on/phone"',
+        '- "on/old"',
+        '- "mlp/phone"',
+        '- "mlp/old"',
+    ]
+
+
+def test_more_cells_than_an_engine_takes_are_refused(fleet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from deploykit.fleet.emitting import emit
+    from deploykit.fleet.running import select
+
+    selected = select(fleet)
+    many = Selected(file=selected.file, cells=selected.cells * 100)
+    with pytest.raises(UsageError) as caught:
+        emit("github-actions", many)
+    assert "400 cells are more than the 256 jobs" in caught.value.what
+    with pytest.raises(UsageError):
+        emit("jenkins", selected)
+
+
+@pytest.mark.heavy
+def test_snakemake_runs_the_emitted_file_and_the_results_are_the_same(fleet: Path, tmp_path: Path) -> None:
+    place = tmp_path / "snakemake"
+    subprocess.run([sys.executable, "-m", "venv", str(place)], check=True)
+    subprocess.run([place / "bin" / "pip", "install", "-q", "snakemake>=9,<10"], check=True)
+    (tmp_path / "Snakefile").write_text(fleets.matrix_emit("snakemake", fleet), "utf-8")
+    argv = [str(place / "bin" / "snakemake"), "--cores", "2", "--config", "out=elsewhere"]
+    argv.append(f"deploykit={sys.executable} -m deploykit")
+    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False, env={**os.environ})
+    assert done.returncode == 0, done.stderr[-2000:]
+
+    here = api.matrix(fleet, out=tmp_path / "here", processes=1)
+    there = read_results(tmp_path / "elsewhere")
+    assert [(cell.cell, cell.outcome["digest"]) for cell in there.cells] == [
+        (cell.cell, cell.outcome["digest"]) for cell in here.cells
+    ]
+    assert there.kept == {cell.cell for cell in there.cells}  # the last job made none anew
+    again = subprocess.run([*argv, "--dry-run"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "Nothing to be done" in again.stdout + again.stderr
+    assert json.loads((tmp_path / "elsewhere" / "matrix.json").read_text("utf-8"))["summary"]["yes"] == 4

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from deploykit import api
+from deploykit.cli import cli
+from deploykit.cli.frame import run
+from deploykit.errors import UsageError
+from deploykit.fleet.pool import batches_of, run_batch
+from deploykit.fleet.results import Results, Verdict, read_result, read_results
+from deploykit.fleet.running import select
+
+
+def verdicts(results: Results) -> dict[str, Verdict]:
+    return {cell.cell: cell.verdict for cell in results.cells}
+
+
+def test_a_fleet_is_packaged_and_what_is_the_same_is_kept(fleet: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    first = api.matrix(fleet, out=out, processes=1)
+    assert set(verdicts(first)) == {"cnn/phone", "cnn/old", "mlp/phone", "mlp/old"}
+    assert set(verdicts(first).values()) == {Verdict.YES}
+    assert first.kept == frozenset()
+    for cell in first.cells:
+        package = out / "cells" / cell.cell / "package"
+        assert api.verify(package, expect_digest=str(cell.outcome["digest"])).ok
+        assert cell.bytes > 1000
+        assert cell.processor_seconds > 0
+
+    # One that is damaged and one whose input changed are made again, the others are not.
+    (out / "cells" / "cnn" / "old" / "package" / "manifest.json").write_text("{}", "utf-8")
+    fleet.write_text(fleet.read_text("utf-8") + '\n[targets.old.options]\nvtcm_mb = "4"\n', "utf-8")
+    second = api.matrix(fleet, out=out, processes=1, only="phone")
+    assert second.kept == {"cnn/phone", "mlp/phone"}
+    third = api.matrix(fleet, out=out, processes=1)
+    assert third.kept == {"cnn/phone", "mlp/phone"}
+    assert verdicts(third)["cnn/old"] is Verdict.FAILED  # what stands there is no package of ours: it is not replaced
+    assert "not everything in it was written by deploykit" in third.cells[1].why
+    assert third.exit_status == 1
+
+    written = read_results(out)
+    assert verdicts(written) == verdicts(third)
+    suites = ElementTree.parse(out / "junit.xml").getroot()
+    assert [(suite.get("name"), suite.get("errors")) for suite in suites] == [("cnn", "1"), ("mlp", "0")]
+    page = (out / "matrix.html").read_text("utf-8")
+    assert 'href="cells/cnn/phone/package/report.html"' in page
+
+
+def test_a_broken_model_and_an_unknown_device_cost_their_own_cells_only(fleet: Path, tmp_path: Path) -> None:
+    (fleet.parent / "broken.onnx").write_bytes(b"\xff" * 100)
+    text = fleet.read_text("utf-8")
+    text += '[models.broken]\npath = "broken.onnx"\n[models.gone]\npath = "gone.onnx"\n'
+    text += '[targets.moon]\ndevice = "moonbase-9"\n[[matrix.exclude]]\nmodel = "mlp"\n'
+    fleet.write_text(text, "utf-8")
+    results = api.matrix(fleet, out=tmp_path / "out", processes=2, only=["cnn", "*/phone"])
+    found = verdicts(results)
+    assert found == {
+        "cnn/phone": Verdict.YES,
+        "cnn/old": Verdict.YES,
+        "cnn/moon": Verdict.FAILED,
+        "broken/phone": Verdict.FAILED,
+        "gone/phone": Verdict.FAILED,
+    }
+    errors = {cell.cell: cell.exit_status for cell in results.cells if cell.error}
+    assert errors == {"cnn/moon": 4, "broken/phone": 3, "gone/phone": 3}
+    assert results.exit_status == 1
+
+
+def test_a_process_that_dies_costs_the_cell_it_was_at(
+    fleet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in = tmp_path / "python"
+    stand_in.write_text(
+        f"""#!{sys.executable}
+import json, os, sys
+cells = json.load(sys.stdin)
+if cells[0]["id"] == "cnn/phone":
+    print(json.dumps({{"cell": cells[0]["id"], "state": "started"}}), flush=True)
+    print("about to break", flush=True)
+    os.abort()
+import subprocess
+sys.exit(subprocess.run([{sys.executable!r}, *sys.argv[1:]], input=json.dumps(cells).encode()).returncode)
+""",
+        "utf-8",
+    )
+    stand_in.chmod(0o755)
+    monkeypatch.setattr("deploykit.fleet.pool.sys.executable", str(stand_in))
+    (batch,) = batches_of((cell, "key") for cell in select(fleet, only=["cnn"]).cells)
+    made = list(run_batch(batch, tmp_path / "out", limit=100, tell=lambda _cell, _line: None))
+    assert [result.verdict for result in made] == [Verdict.FAILED, Verdict.YES]
+    assert "signal 6" in made[0].why
+    assert "about to break" in made[0].error["why"]
+    kept = read_result(tmp_path / "out", "cnn/phone")
+    assert kept is not None
+    assert kept.error == made[0].error
+
+
+def test_a_cell_that_takes_too_long_is_ended(fleet: Path, tmp_path: Path) -> None:
+    (batch,) = batches_of((cell, "key") for cell in select(fleet, only=["cnn"]).cells)
+    made = list(run_batch(batch, tmp_path / "out", limit=0.001, tell=lambda _cell, _line: None))
+    assert [result.verdict for result in made] == [Verdict.FAILED] * 2
+    assert all("took longer than 0.001 seconds" in result.why for result in made)
+
+
+def test_fail_fast_begins_nothing_new(fleet: Path, tmp_path: Path) -> None:
+    text = fleet.read_text("utf-8").replace('device = "sm8650"', 'device = "moonbase-9"')
+    fleet.write_text(text, "utf-8")
+    results = api.matrix(fleet, out=tmp_path / "out", processes=1, fail_fast=True)
+    assert verdicts(results) == {"cnn/phone": Verdict.FAILED}
+    assert set(results.not_run) == {"cnn/old", "mlp/phone", "mlp/old"}
+    assert results.exit_status == 1
+
+
+def test_only_what_differs_in_its_target_shares_a_process(fleet: Path) -> None:
+    cells = select(fleet).cells
+    assert [len(batch) for batch in batches_of((cell, "") for cell in cells)] == [2, 2]
+
+
+def test_commands_say_what_they_did(fleet: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = str(tmp_path / "out")
+    assert run(cli, ["matrix", str(fleet), "-o", out, "--only", "cnn/phone", "--processes", "1"]) == 0
+    shown = capsys.readouterr()
+    assert "cnn/phone  yes" in shown.out
+    assert "cnn/phone" in shown.err
+    assert run(cli, ["matrix", str(fleet), "--dry-run", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["cells"]) == 4
+    assert run(cli, ["matrix", str(fleet), "--diff", out, "-o", out]) == 0
+    assert "1 cells as before" in capsys.readouterr().out
+    assert run(cli, ["matrix", str(fleet), "--dry-run", "--emit", "gitlab"]) == 2
+    assert run(cli, ["matrix", str(tmp_path / "none.toml")]) == 3
+    assert run(cli, ["matrix", str(fleet), "--diff", str(tmp_path)]) == 3
+
+
+def test_an_executor_that_is_none_is_refused(fleet: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError):
+        api.matrix(fleet, out=tmp_path / "out", executor="cloud")
+
+
+def test_what_lies_elsewhere_is_no_result(tmp_path: Path) -> None:
+    place = tmp_path / "cells" / "a" / "b"
+    place.mkdir(parents=True)
+    assert read_result(tmp_path, "a/b") is None
+    for text in ("", "[]", "{}", '{"outcome": 3, "error": null}', "[" * 100_000):
+        (place / "result.json").write_text(text, "utf-8")
+        assert read_result(tmp_path, "a/b") is None
+    (place / "result.json").unlink()
+    os.mkfifo(place / "result.json")
+    assert read_result(tmp_path, "a/b") is None
