@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from os.path import commonpath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,18 +49,30 @@ def run_on_cluster(
     if not batches:
         return
     with _client(address) as client:
-        workers = _alike(client, tell)
         client.subscribe_topic(_TOPIC, lambda event: tell(*event[1]))
-        sent: dict[str, Future[bytes]] = {}
-        waiting: dict[Any, Batch] = {}
-        for batch in batches:
+        cluster = _Cluster(client=client, limit=limit, fail_fast=fail_fast, tell=tell)
+        ended = _distributed().as_completed(loop=client.loop, raise_errors=False)
+        waiting: dict[Any, tuple[Batch, int]] = {}
+
+        def begin(batch: Batch, tries: int) -> Iterator[CellResult]:
+            """Send a batch; where it cannot be sent that is its result."""
             try:
-                waiting[_submit(client, batch, workers, sent, limit, fail_fast)] = batch
+                waiting[future := cluster.submit(batch)] = (batch, tries)
+                ended.add(future)
             except DeploykitError as error:
                 yield from _failed(batch, error, folder)
-        for future in _distributed().as_completed(list(waiting), loop=client.loop, raise_errors=False):
+
+        for batch in batches:
+            yield from begin(batch, 1)
+        for future in ended:
+            batch, tries = waiting.pop(future)
             bad = False
-            for result in _received(future, waiting[future], folder):
+            made = _made(future)
+            if isinstance(made, ToolError):
+                results = begin(batch, tries + 1) if tries <= _RETRIES else _failed(batch, made, folder)
+            else:
+                results = _received(made, batch, folder)
+            for result in results:
                 bad = bad or result.exit_status != 0
                 yield result
             if bad and fail_fast:
@@ -127,39 +139,41 @@ class _Inputs:
     digests: tuple[str, ...]
 
 
-def _submit(
-    client: Client,
-    batch: Batch,
-    workers: Mapping[str, int],
-    sent: dict[str, Future[bytes]],
-    limit: float,
-    fail_fast: bool,
-) -> Future[Any]:
-    """One task for a batch, for the workers that have the memory; its inputs become futures once."""
-    paths = sorted({path.absolute() for cell, _ in batch for path in input_files(cell.request)})
-    root = Path(commonpath([path.parent for path in paths]))
-    sizes = [path.stat().st_size for path in paths]
-    fitting = _fitting(workers, _ROOM + _PER_BYTE * sum(sizes), sizes)
-    inputs = _Inputs(
-        names=tuple(path.relative_to(root).as_posix() for path in paths),
-        digests=tuple(hash_file(path)[1] for path in paths),
-    )
-    for path, digest in zip(paths, inputs.digests, strict=True):
-        if digest not in sent:
-            sent[digest] = client.scatter(read_regular(path), hash=False, workers=fitting, direct=False)
-    told = [{"key": key, **_placed(cell, root).to_json()} for cell, key in batch]
-    return client.submit(
-        make_on_worker,
-        told,
-        inputs,
-        [sent[digest] for digest in inputs.digests],
-        limit,
-        fail_fast,
-        workers=fitting,
-        allow_other_workers=False,
-        retries=_RETRIES,
-        pure=False,
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cluster:
+    """Turns batches into tasks; ``sent`` are the inputs that lie on the workers already, by their digests."""
+
+    client: Client
+    limit: float
+    fail_fast: bool
+    tell: Tell
+    sent: dict[str, Future[bytes]] = field(default_factory=dict)
+
+    def submit(self, batch: Batch) -> Future[Any]:
+        """One task for a batch, for the workers that are there now and have the memory."""
+        paths = sorted({path.absolute() for cell, _ in batch for path in input_files(cell.request)})
+        root = Path(commonpath([path.parent for path in paths]))
+        sizes = [path.stat().st_size for path in paths]
+        fitting = _fitting(_alike(self.client, self.tell), _ROOM + _PER_BYTE * sum(sizes), sizes)
+        inputs = _Inputs(
+            names=tuple(path.relative_to(root).as_posix() for path in paths),
+            digests=tuple(hash_file(path)[1] for path in paths),
+        )
+        for path, digest in zip(paths, inputs.digests, strict=True):
+            if digest not in self.sent or self.sent[digest].status != "finished":  # lost with the workers that held it
+                data = read_regular(path)
+                self.sent[digest] = self.client.scatter(data, hash=False, workers=fitting, broadcast=True, direct=False)
+        return self.client.submit(
+            make_on_worker,
+            [{"key": key, **_placed(cell, root).to_json()} for cell, key in batch],
+            inputs,
+            [self.sent[digest] for digest in inputs.digests],
+            self.limit,
+            self.fail_fast,
+            workers=fitting,
+            allow_other_workers=False,
+            pure=False,
+        )
 
 
 def _fitting(workers: Mapping[str, int], needed: int, sizes: Sequence[int]) -> list[str]:
@@ -208,14 +222,16 @@ def _tell(cell: str, line: str) -> None:
     _distributed().get_worker().log_event(_TOPIC, (cell, line))
 
 
-def _received(future: Future[Any], batch: Batch, folder: Path) -> Iterator[CellResult]:
-    """The results of a batch that ended, put in their places; one for every cell, however it ended."""
+def _made(future: Future[Any]) -> Mapping[str, bytes] | ToolError:
+    """What a batch left; the error where its worker died, or the inputs that died with it, among other things."""
     try:
-        made = dict(future.result())
-    except Exception as error:  # what a worker raises, KilledWorker among it, is the answer for the batch
-        told = ToolError("the cluster did not make it", why=f"{type(error).__name__}: {str(error)[:300]}")
-        yield from _failed(batch, told, folder)
-        return
+        return dict(future.result())
+    except Exception as error:
+        return ToolError("the cluster did not make it", why=f"{type(error).__name__}: {str(error)[:300]}")
+
+
+def _received(made: Mapping[str, bytes], batch: Batch, folder: Path) -> Iterator[CellResult]:
+    """The results of a batch that ended, put in their places."""
     for cell, key in batch:
         if cell.id not in made:
             continue

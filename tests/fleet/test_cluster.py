@@ -69,6 +69,7 @@ def test_a_killed_worker_and_one_with_too_little_memory_cost_nothing(cluster: An
         small.terminate()
         small.wait(60)
     assert killed == [victim]
+    assert {cell.cell: cell.error for cell in results.cells} == {cell: {} for cell in digests(results)}
     assert {cell.verdict for cell in results.cells} == {Verdict.YES}
     assert ran_on_little == {little: 0}
     here = api.matrix(fleet, out=tmp_path / "here", processes=1)
