@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -12,6 +13,7 @@ from deploykit.findings import Confidence, Severity
 from deploykit.tables.reading import read_toml, structure
 
 __all__ = [
+    "GAP",
     "Catalog",
     "CatalogFile",
     "CodeMeaning",
@@ -19,20 +21,27 @@ __all__ = [
     "KnownError",
     "Observation",
     "ToolMark",
+    "general_errors",
     "load_catalog",
     "merge_catalogs",
     "search_errors",
 ]
 
+_GENERAL = Path(__file__).parent / "data" / "known_errors"
+
 Root = Literal["cause", "symptom", "follow-up"]
+
+GAP = "…"
+"""Stands in a fragment for whatever a line has between two pieces: numbers, paths, names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownError:
     """One known failure of a vendor's tool.
 
-    ``match`` holds literal fragments, without line breaks: one is enough (``any``) or every one must occur (``all``),
-    within ``within`` lines of the first where that is given. An empty ``match`` is a failure without a message: it can
+    ``match`` holds fragments without line breaks, found in any case, ``GAP`` standing for whatever a line has between
+    two pieces: one is enough (``any``) or every one must occur (``all``), within ``within`` lines of the first where
+    that is given; not on a line that holds one of ``unless``. An empty ``match`` is a failure without a message: it can
     be looked up, never found; ``symptom`` says how it shows. ``weak`` fragments are too general to stand alone: they
     count only in a log that carries a mark of one of ``tools``. ``root`` orders a cascade: a ``cause`` explains later
     ``symptom`` (general wording) and ``follow-up`` lines. ``codes`` are decimal. ``way_out`` is a command, with words
@@ -47,6 +56,7 @@ class KnownError:
     match: tuple[str, ...] = ()
     match_mode: Literal["any", "all"] = "any"
     within: int | None = None
+    unless: tuple[str, ...] = ()
     weak: bool = False
     root: Root = "cause"
     stage: str = ""
@@ -64,7 +74,7 @@ class KnownError:
     def __post_init__(self) -> None:
         if not self.match and not self.symptom:
             raise ValueError("neither match nor symptom")
-        if any(len(fragment) < 4 or "\n" in fragment for fragment in self.match):
+        if any(max(map(len, fragment.split(GAP))) < 4 or "\n" in fragment for fragment in self.match):
             raise ValueError("a fragment is shorter than four characters or has a line break")
         if self.weak and not self.tools:
             raise ValueError("weak fragments need tools whose marks corroborate them")
@@ -235,6 +245,12 @@ def merge_catalogs(catalogs: Iterable[Catalog]) -> Catalog:
         observations=tuple({row.id: row for catalog in given for row in catalog.observations}.values()),
         explain=tuple(dict.fromkeys(reader for catalog in given for reader in catalog.explain)),
     )
+
+
+@cache
+def general_errors() -> Catalog:
+    """What is known of failures that belong to no vendor: ONNX Runtime, linkers, Python, the machine itself."""
+    return load_catalog(sorted(_GENERAL.glob("*.toml")))
 
 
 def search_errors(catalog: Catalog, words: str) -> tuple[KnownError, ...]:

@@ -129,7 +129,8 @@ def device_named(name: str, backend: AnyBackend | None = None) -> Device:
 
 
 def catalog_of(backends: Iterable[object]) -> Catalog:
-    """What the backends that know any failures of their tools know together."""
-    from deploykit.contract.known_errors import merge_catalogs
+    """What is known of failures in general, and what the backends that know their tools' failures know together."""
+    from deploykit.contract.known_errors import general_errors, merge_catalogs
 
-    return merge_catalogs(backend.known_errors() for backend in backends if isinstance(backend, HasKnownErrors))
+    known = (backend.known_errors() for backend in backends if isinstance(backend, HasKnownErrors))
+    return merge_catalogs([general_errors(), *known])

@@ -30,7 +30,7 @@ class Spot:
 
 
 class FragmentSearch:
-    """Searches windows for fragments of at least four bytes.
+    """Searches windows for folded fragments of at least four bytes.
 
     Every window is first reduced to the set of its four-byte grams (hashed to 16 bits); only a fragment whose grams
     all occur is looked for with ``bytes.count``. The work per byte does not grow with the number of fragments.
@@ -38,24 +38,27 @@ class FragmentSearch:
 
     def __init__(self, fragments: Iterable[bytes]) -> None:
         self._fragments = sorted(set(fragments))
-        grams = [_hash(np.frombuffer(fragment, np.uint8)) for fragment in self._fragments]
-        self._grams: npt.NDArray[np.uint16] = np.concatenate(grams) if grams else np.zeros(0, np.uint16)
-        self._starts = np.cumsum([0, *(len(gram) for gram in grams[:-1])]) if grams else np.zeros(0, np.int64)
+        lengths = np.array([len(fragment) for fragment in self._fragments], np.int64)
+        ends = np.cumsum(lengths)
+        every = _hash(np.frombuffer(b"".join(self._fragments), np.uint8))
+        across = (ends[:-1, None] - np.arange(1, _GRAM)[None, :]).ravel()  # grams that reach into the next fragment
+        self._grams: npt.NDArray[np.uint16] = np.delete(every, across)
+        self._starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths - _GRAM + 1)[:-1]])
 
     def spots(self, window: Window, *, wanted: dict[bytes, int]) -> Iterator[Spot]:
         """The fragments that start in the window's new region.
 
         ``wanted`` says how many positions of a fragment to list; a negative number leaves the fragment out.
         """
-        for index in self._candidates(window.data):
+        for index in self._candidates(window.folded):
             fragment = self._fragments[index]
             room = wanted.get(fragment, 0)
             if room < 0:
                 continue
             stop = window.stop + len(fragment) - 1
-            count = window.data.count(fragment, window.start, stop)
+            count = window.folded.count(fragment, window.start, stop)
             if count:
-                positions = tuple(_positions(window.data, fragment, window.start, stop, room))
+                positions = tuple(_positions(window.folded, fragment, window.start, stop, room))
                 yield Spot(fragment=fragment, count=count, positions=positions)
 
     def _candidates(self, data: bytes) -> list[int]:

@@ -10,6 +10,7 @@ from itertools import islice
 from typing import IO
 
 from deploykit.contract.known_errors import Catalog, FinishMark, KnownError, Observation, ToolMark
+from deploykit.diagnosis.fragments import Fragment, fold, fragment_of, line_around
 from deploykit.diagnosis.search import FragmentSearch, Spot
 from deploykit.diagnosis.text import CONTEXT_LINES, Window, windows
 from deploykit.diagnosis.trouble import DOUBTS, FAILURES, LEVELS, Trouble, trouble_of
@@ -23,7 +24,6 @@ _MOST_DOUBTS = 300
 _MOST_HARMLESS = 10_000
 _MOST_NUMBERS = 50
 _TAIL_LINES = 12
-_ENDS_IN_NUMBER = re.compile(rb"(?:0x[0-9a-fA-F]+|\d+)$")
 _VARIABLE = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 
@@ -118,31 +118,32 @@ class _Collector:
 
     def __init__(self, catalog: Catalog) -> None:
         self.seen = Sightings()
-        self._errors: dict[bytes, list[KnownError]] = {}
+        self._errors: dict[bytes, list[tuple[KnownError, Fragment]]] = {}
         self._tools: dict[bytes, list[ToolMark]] = {}
         self._finishes: dict[bytes, list[FinishMark]] = {}
         self._observations: dict[bytes, list[Observation]] = {}
         for error in catalog.errors:
             for text in error.match:
-                self._errors.setdefault(text.encode(), []).append(error)
+                fragment = fragment_of(text)
+                self._errors.setdefault(fragment.anchor, []).append((error, fragment))
         for tool in catalog.tools:
-            for mark in tool.marks:
-                self._tools.setdefault(mark.encode(), []).append(tool)
+            for text in tool.marks:
+                self._tools.setdefault(fold(text.encode()), []).append(tool)
         for finish in catalog.finishes:
-            for mark in finish.marks:
-                self._finishes.setdefault(mark.encode(), []).append(finish)
+            for text in finish.marks:
+                self._finishes.setdefault(fold(text.encode()), []).append(finish)
         for observation in catalog.observations:
-            self._observations.setdefault(observation.fragment.encode(), []).append(observation)
-        self._failures = {mark.encode() for mark in FAILURES}
-        self._marks = self._failures | {mark.encode() for mark in DOUBTS}
+            self._observations.setdefault(fold(observation.fragment.encode()), []).append(observation)
+        self._failures = {fold(mark.encode()) for mark in FAILURES}
+        self._marks = self._failures | {fold(mark.encode()) for mark in DOUBTS}
         self._room = dict.fromkeys(self._errors, _MOST_HITS)
         # What is looked at anew in every window has as much room in each.
         self._always = self._marks | self._observations.keys() | self._finishes.keys()
-        for fragment in self._always:
-            most = _MOST_DOUBTS if fragment in self._marks - self._failures else _MOST_ERROR_LINES
-            self._room[fragment] = max(self._room.get(fragment, 0), most)
-        for fragment in self._tools:
-            self._room.setdefault(fragment, 1)
+        for mark in self._always:
+            most = _MOST_DOUBTS if mark in self._marks - self._failures else _MOST_ERROR_LINES
+            self._room[mark] = max(self._room.get(mark, 0), most)
+        for mark in self._tools:
+            self._room.setdefault(mark, 1)
         self._lines_of: dict[str, set[int]] = {}
         self._harmless: set[str] = set()
         self._search = FragmentSearch(self._room)
@@ -156,8 +157,8 @@ class _Collector:
         self._take_levels(window)
         starts = sorted(position for spot in spots if spot.fragment in self._errors for position in spot.positions)
         for spot in spots:
-            for error in self._errors.get(spot.fragment, ()):
-                self._take_error(error, spot, window, starts)
+            for error, fragment in self._errors.get(spot.fragment, ()):
+                self._take_error(error, fragment, spot, window, starts)
         ended = window.data[window.stop - 1 : window.stop] == b"\n"
         self.seen.lines = window.line_at(window.stop) - ended
         self.seen.size += window.stop - window.start
@@ -224,16 +225,19 @@ class _Collector:
         if line < known.line:
             known.line, known.text = line, text
 
-    def _take_error(self, error: KnownError, spot: Spot, window: Window, starts: list[int]) -> None:
-        sighting = self.seen.errors.setdefault(error.id, Sighting(error=error))
-        text = spot.fragment.decode()
-        sighting.counts[text] = sighting.counts.get(text, 0) + spot.count
-        if error.match_mode == "all" and text != error.match[0]:
+    def _take_error(self, error: KnownError, fragment: Fragment, spot: Spot, window: Window, starts: list[int]) -> None:
+        positions = [position for position in spot.positions if fragment.stands_at(window.folded, position)]
+        count = len(positions) + (spot.count - len(spot.positions) if fragment.is_literal else 0)
+        if not count:
             return
-        for position in spot.positions:
+        sighting = self.seen.errors.setdefault(error.id, Sighting(error=error))
+        sighting.counts[fragment.text] = sighting.counts.get(fragment.text, 0) + count
+        if error.match_mode == "all" and fragment.text != error.match[0]:
+            return
+        for position in positions:
             if len(sighting.hits) >= _MOST_HITS:
                 return
-            if _stands_alone(window.data, position, spot.fragment) and _has_all(error, window, position):
+            if _has_all(error, window, position) and not _is_let_go(error, window, position):
                 hit = Hit(
                     line=window.line_at(position),
                     text=window.text_at(position),
@@ -242,20 +246,18 @@ class _Collector:
                 sighting.hits.setdefault(hit.line, hit)
 
 
-def _stands_alone(data: bytes, position: int, fragment: bytes) -> bool:
-    """False when a number at the end or the start of the fragment is only a part of a longer one in the log."""
-    end = position + len(fragment)
-    cut_after = _ENDS_IN_NUMBER.search(fragment) is not None and data[end : end + 1].isalnum()
-    cut_before = fragment[:1].isdigit() and position > 0 and data[position - 1 : position].isalnum()
-    return not (cut_after or cut_before)
-
-
 def _has_all(error: KnownError, window: Window, position: int) -> bool:
     if error.within is None:
         return True
     reach = min(error.within, CONTEXT_LINES)
-    text = "\n".join(window.lines_around(position, before=reach, after=reach))
-    return all(fragment in text for fragment in error.match)
+    text = fold("\n".join(window.lines_around(position, before=reach, after=reach)).encode())
+    return all(fragment_of(fragment).pattern.search(text) for fragment in error.match)
+
+
+def _is_let_go(error: KnownError, window: Window, position: int) -> bool:
+    """Whether the line says by another word that it means something else."""
+    begin, end = line_around(window.folded, position)
+    return any(fragment_of(text).pattern.search(window.folded, begin, end) for text in error.unless)
 
 
 def _lines_until_next(window: Window, position: int, starts: list[int]) -> Iterator[str]:

@@ -10,6 +10,8 @@ from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
+from deploykit.diagnosis.fragments import fold
+
 if TYPE_CHECKING:
     import numpy.typing as npt
 
@@ -30,10 +32,11 @@ class Window:
     """A piece of the log: ``data[start:stop]`` is new, the rest is context.
 
     ``line`` is the number of the line at ``start``, from 1, counted in newline characters as editors do; ``breaks``
-    are the positions of all of them.
+    are the positions of all of them. ``folded`` is the data without its case.
     """
 
     data: bytes
+    folded: bytes
     start: int
     stop: int
     line: int
@@ -88,7 +91,7 @@ def windows(stream: IO[bytes]) -> Iterator[Window]:
 
 def _window(data: bytes, start: int, stop: int, line: int) -> Window:
     breaks = np.flatnonzero(np.frombuffer(data, np.uint8) == _NEWLINE)
-    return Window(data=data, start=start, stop=stop, line=line, breaks=breaks)
+    return Window(data=data, folded=fold(data), start=start, stop=stop, line=line, breaks=breaks)
 
 
 def _back(data: bytes, position: int, lines: int) -> int:

@@ -9,17 +9,26 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+import deploykit.contract.known_errors
 import deploykit_qualcomm
 import deploykit_vitis_ai
-from deploykit.contract.known_errors import Catalog, CatalogFile, load_catalog, merge_catalogs, search_errors
+from deploykit.contract.known_errors import (
+    Catalog,
+    CatalogFile,
+    general_errors,
+    load_catalog,
+    merge_catalogs,
+    search_errors,
+)
 from deploykit.contract.optional import HasKnownErrors
 from deploykit.contract.plugins import catalog_of
 from deploykit.errors import InputError
 from deploykit.tables.schemas import schema_of
 
 QUALCOMM = Path(deploykit_qualcomm.__file__).parent / "data" / "known_errors"
-VITIS = Path(deploykit_vitis_ai.__file__).parent / "data" / "known_errors.toml"
-FILES = [*sorted(QUALCOMM.glob("*.toml")), VITIS]
+VITIS = Path(deploykit_vitis_ai.__file__).parent / "data" / "known_errors"
+GENERAL = Path(deploykit.contract.known_errors.__file__).parent / "data" / "known_errors"
+FILES = [path for folder in (GENERAL, QUALCOMM, VITIS) for path in sorted(folder.glob("*.toml"))]
 
 ROW = """
 [[error]]
@@ -82,7 +91,7 @@ def test_backends_are_asked_only_when_they_know_something(tmp_path: Path) -> Non
             return catalog
 
     assert isinstance(Knows(), HasKnownErrors)
-    assert catalog_of([Knows(), object(), Knows()]).errors == catalog.errors
+    assert catalog_of([Knows(), object(), Knows()]).errors == (*general_errors().errors, *catalog.errors)
 
 
 def test_merging_keeps_shared_rows_once(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def test_codes_are_read_in_both_spellings() -> None:
     [
         ("[ ERROR ] validation of mul ended, error code 0xc26", "validate-3110"),
         ("[ ERROR ] validation of mul ended, error: 3110", "validate-3110"),
-        ("FATAL device creation, err: 0x36b1", "dev-14001"),
+        ("FATAL device creation, err: 0x36b1", "transport-14001"),
     ],
 )
 def test_a_code_alone_is_a_possibility(line: str, row: str) -> None:

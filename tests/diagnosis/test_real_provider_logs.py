@@ -10,6 +10,7 @@ from pathlib import Path
 import onnx
 import pytest
 
+from deploykit.contract.plugins import catalog_of, load_backends
 from deploykit.diagnosis import Names, diagnose
 from deploykit_qualcomm.known_errors import known_errors
 
@@ -70,6 +71,13 @@ def test_the_provider_really_refuses_what_the_lint_rule_refuses(tmp_path: Path) 
     assert b"Unsupported nodes" not in log_of(tmp_path, "Relu (b)", options)
 
 
+def test_a_run_that_went_well_shows_no_failure(tmp_path: Path) -> None:
+    """Thousands of lines at severity 0, many of which hold a word that a failure has too."""
+    log = log_of(tmp_path, "Relu (b)", '{"backend_type": "htp", "soc_model": "43"}', severity=0)
+    assert len(log.splitlines()) > 1000
+    assert [cause.error.id for cause in diagnose(io.BytesIO(log), catalog_of(load_backends())).errors] == []
+
+
 def test_an_existing_context_is_known(tmp_path: Path) -> None:
     (tmp_path / "c.onnx").write_bytes(b"")
     entries = '{"ep.context_enable": "1", "ep.context_file_path": "c.onnx"}'
@@ -82,7 +90,7 @@ def test_an_axis_that_does_not_fit_is_the_cause_of_everything_else(tmp_path: Pat
     options = '{"backend_type": "htp", "soc_model": "43"}'
     log = log_of(tmp_path, "Softmax (b)", options, shape="1,2621440", severity=0)
     diagnosis = diagnose(io.BytesIO(log), known_errors())
-    assert [cause.error.id for cause in diagnosis.causes] == ["not-tiled-for-tcm"]
+    assert [cause.error.id for cause in diagnosis.errors] == ["not-tiled-for-tcm"]
     assert {follow.error.id for follow in diagnosis.causes[0].follow_ups} >= {"prepare-12-13-17", "finalize-1002"}
     assert diagnosis.understood
 
