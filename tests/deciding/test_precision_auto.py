@@ -65,7 +65,7 @@ def test_the_report_of_a_package_tells_the_ladder_of_its_manifest(rows: Path, tm
     steps = [step["candidate"] for step in ladder["steps"]]
     assert steps
     for row in (*ladder["candidates"], *steps):
-        shown = next(line for line in story.splitlines() if f"<td>{row['precision']}<td>" in line)
+        shown = next(line for line in story.splitlines() if f"<td>{row['precision']} <span" in line)
         assert f"{row['sqnr_db']:.1f} dB" in shown
         assert f"{row['cost']['weight_bytes']:,} bytes" in shown
         assert f"{row['cost']['activation_bytes']:,} bytes" in shown
@@ -74,16 +74,38 @@ def test_the_report_of_a_package_tells_the_ladder_of_its_manifest(rows: Path, tm
     told = [ladder["goal"], ladder["why"], *(item["says"] for item in ladder["conclusions"])]
     told += [name for step in ladder["steps"] for name in step["raised"]["best"]["layers"]]
     assert [words for words in told if words not in story] == []
-    assert story.count("<circle") == len(ladder["candidates"]) + len(steps)
-    assert story.count('class="bar s-quality"') == 1 + story.count("<circle")
+    trials = [trial for step in ladder["steps"] for trial in step["raised"]["trials"]]
+    candidates = len(ladder["candidates"]) + len(steps)
+    assert story.count("<circle") == candidates + len(trials)
+    assert story.count('class="bar s-quality"') == 1 + candidates
+    assert story.count('class="joins"') >= 1
+    assert "<dt>Executed here</dt><dd>quantize" in report
 
 
-def test_the_ladder_is_kept_where_it_ends_in_float16(rows: Path, tmp_path: Path) -> None:
-    manifest, report = _packaged(rows, tmp_path / "out", precision="auto", goal="sqnr>=63.9")
+@pytest.fixture
+def scenes(tmp_path: Path) -> Path:
+    """The samples of the fixtures' detector."""
+    with np.load(AIMET / "detr" / "w8a8.io.npz") as stored:
+        names = {key.removeprefix("input."): stored[key] for key in stored.files if key.startswith("input.")}
+        np.savez(tmp_path / "scenes.npz", **names)
+    return tmp_path / "scenes.npz"
+
+
+def test_the_ladder_is_kept_where_it_ends_in_float16(scenes: Path, tmp_path: Path) -> None:
+    """A detector whose scores share a grid with pixels: every integer candidate loses more detections than asked."""
+    out = tmp_path / "out"
+    deploykit.package(DETR, target="sm8650", sdk="2.33", calibration=scenes, out=out, quantizer="ort", precision="auto")
+    manifest, report = json.loads((out / "manifest.json").read_text()), (out / "report.html").read_text("utf-8")
     assert list(manifest["quantization"]) == ["ladder"]
-    assert manifest["quantization"]["ladder"]["chosen"] == "fp16"
+    ladder = manifest["quantization"]["ladder"]
+    assert (ladder["goal"], ladder["chosen"]) == ("right", "fp16")
+    rows = {row["precision"]: row for row in ladder["candidates"]}
+    assert rows["fp16"]["sqnr_db"] >= 70
+    assert rows["fp16"]["detections"]["at_least"] >= 0.95 > rows["w8a16"]["detections"]["share"]
+    assert rows["w8a16"]["right"] is True
+    assert rows["w8a8"]["on_npu"] < 1
     assert "quantize" not in manifest["executed"]
-    assert '<tr class="chosen"><td>fp16<td>reaches' in report
+    assert '<tr class="chosen"><td>fp16 <span class="soft">(casts)</span><td>reaches' in report
 
 
 def test_where_a_precision_was_asked_for_there_is_no_ladder(rows: Path, tmp_path: Path) -> None:
@@ -94,16 +116,13 @@ def test_where_a_precision_was_asked_for_there_is_no_ladder(rows: Path, tmp_path
 
 
 @pytest.mark.heavy
-def test_the_detector_of_the_2_33_user_is_packaged_at_seventy_decibels(tmp_path: Path) -> None:
+def test_the_detector_of_the_2_33_user_is_packaged_at_seventy_decibels(scenes: Path, tmp_path: Path) -> None:
     """qualcomm/aimet#4102: a detector with decoding inside, on 2.33, from the float model and samples alone."""
-    with np.load(AIMET / "detr" / "w8a8.io.npz") as stored:
-        names = {key.removeprefix("input."): stored[key] for key in stored.files if key.startswith("input.")}
-        np.savez(tmp_path / "data.npz", **names)
     made = deploykit.package(
         DETR,
         target="sm8650",
         sdk="2.33",
-        calibration=tmp_path / "data.npz",
+        calibration=scenes,
         out=tmp_path / "package",
         precision="auto",
         quantizer="ort",
