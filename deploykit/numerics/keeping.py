@@ -23,6 +23,9 @@ OVERLAP = 0.5
 _MOSTLY = 0.5
 """Share of all rows: objects fill less of what a detector looks at."""
 
+_FLAT = 0.02
+"""Share of boxes without an area that a detector may have at the borders of its images."""
+
 _MOST = 2048
 """Detections of one sample that are counted, the best ones."""
 
@@ -37,16 +40,20 @@ class _Used:
     classes: npt.NDArray[np.int64]
 
 
-def count_kept(pairs: Sequence[tuple[Detections, Detections]]) -> KeptCount:
+def count_kept(pairs: Sequence[tuple[Detections, Detections]]) -> KeptCount | None:
     """Count over samples, each as the reference's detections and the candidate's.
 
-    Boxes are corners where all counted boxes of the reference could be, else centres and sizes. Taken for corners by
-    mistake boxes are distorted alike on both sides and overlap less: the count is too small then, never too large.
+    None where boxes of the reference have no area, read either way: then their form is not known, and no model would
+    keep its own. Boxes are corners where all counted boxes of the reference could be, else centres and sizes. Taken for
+    corners by mistake they are distorted alike on both sides and overlap less: the count is then too small.
     """
     score = WORKING_SCORES[0]
     nothing = _background([one for one, _ in pairs], score)
     found = [(_used(one, score, nothing), _used(two, score, nothing)) for one, two in pairs]
     are_corners = all((one.boxes[:, :2] <= one.boxes[:, 2:]).all() for one, _ in found)
+    areas = np.concatenate([_areas(_corners(one.boxes, are_corners)) for one, _ in found] or [np.zeros(0)])
+    if (areas <= 0).sum() > _FLAT * areas.size:
+        return None
     return KeptCount(
         wanted=tuple(one.classes.size for one, _ in found),
         made=tuple(two.classes.size for _, two in found),

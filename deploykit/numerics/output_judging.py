@@ -183,7 +183,8 @@ def _least_kept(groups: Sequence[DetectionSet], both: Sequence[tuple[Values, Val
     for group in groups:
         read = [(read_detections(group, one), read_detections(group, two)) for one, two in both]
         known = [(one, two) for one, two in read if one is not None and two is not None]
-        counts += [count_kept(known)] if known and len(known) == len(read) else []
+        count = count_kept(known) if known and len(known) == len(read) else None
+        counts += [] if count is None else [count]
     return min(counts, key=lambda count: count.surely, default=None)
 
 

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 import deploykit
 from deploykit.errors import ToolError, UsageError
+from deploykit.numerics.sessions import Session
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 MLP, DETR = AIMET / "mlp" / "model.onnx", AIMET / "detr" / "model.onnx"
@@ -113,6 +115,38 @@ def test_where_a_precision_was_asked_for_there_is_no_ladder(rows: Path, tmp_path
     assert "ladder" not in manifest["quantization"]
     assert "How the precision was chosen" not in report
     assert "s-quality" not in report
+
+
+def test_the_users_measure_decides_on_the_references_of_the_samples_that_are_measured(
+    rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """References tell each sample's own outputs: at any other place nothing would come near one."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(
+        "import numpy as np\n"
+        "def closeness(outputs, references):\n"
+        "    pairs = [(a[name], b[name]) for a, b in zip(outputs, references) for name in a]\n"
+        "    return 1.0 - max(float(np.abs(one - two).max()) for one, two in pairs)\n"
+    )
+    session = Session(onnx.load(MLP))
+    with np.load(rows) as stored:
+        made = [session.run({"hidden_states": row}) for row in stored["hidden_states"]]
+    truth: dict[str, Any] = {name: np.stack([row[name] for row in made]) for name in made[0]}
+    np.savez(tmp_path / "truth.npz", **truth)
+    asked = partial(deploykit.quantize, MLP, target="sm8650", calibration=rows, quantizer="ort", precision="auto")
+    done = asked(out=tmp_path / "out", metric="mine:closeness", references=tmp_path / "truth.npz", goal="metric>=0.9")
+    ladder = done.record["ladder"]
+    reached = {row["precision"]: row["metric"] for row in ladder["candidates"]}
+    assert reached["w8a8"] < reached["w8a16"] < reached["w16a16"] <= 1.0
+    assert reached["w8a8"] > 0.5
+    assert ladder["goal"] == "metric >= 0.9"
+
+
+def test_a_goal_without_anything_to_choose_is_refused() -> None:
+    with pytest.raises(UsageError, match="--goal: nothing is chosen by it"):
+        deploykit.check(MLP, target="sm8650", precision="w8a8", goal="sqnr>=30")
+    with pytest.raises(UsageError, match="--metric-command: nothing is chosen by it"):
+        deploykit.check(MLP, target="sm8650", metric_command="score {outputs}")
 
 
 @pytest.mark.heavy
