@@ -69,6 +69,9 @@ def package(
     calibration: AnyPath | None = None,
     quantizer: str | None = None,
     goal: str | None = None,
+    metric: str | None = None,
+    metric_command: str | None = None,
+    references: AnyPath | None = None,
     inputs: str | Iterable[str] = (),
     mixed: Mixed = "auto",
     rewrite: str | Iterable[str] = (),
@@ -83,13 +86,9 @@ def package(
     progress: Progress | None = None,
     **backend_options: OptionGiven,
 ) -> Packaged:
-    """Check, plan, render, write and verify one package.
+    """Check, plan, render, write and verify one package; DeploykitError for what makes no sense.
 
-    ``options`` are documented configuration keys with their values; ``inputs`` are texts as after ``--input``;
-    ``backend_options`` are those of the backend that packages: ``deploykit options`` lists them.
-    Raises DeploykitError for files, names and values that make no sense; a "no" about the model is a result whose
-    ``package`` is None.
-    """
+    A "no" about the model is a result whose ``package`` is None. Options are named as on the command line."""
     from deploykit.deciding.pipeline import make_package
 
     request = make_request(
@@ -104,6 +103,9 @@ def package(
         calibration=calibration,
         quantizer=quantizer,
         goal=goal,
+        metric=metric,
+        metric_command=metric_command,
+        references=references,
         inputs=inputs,
         mixed=mixed,
         rewrite=rewrite,
@@ -128,6 +130,9 @@ def plan(
     calibration: AnyPath | None = None,
     quantizer: str | None = None,
     goal: str | None = None,
+    metric: str | None = None,
+    metric_command: str | None = None,
+    references: AnyPath | None = None,
     inputs: str | Iterable[str] = (),
     mixed: Mixed = "auto",
     rewrite: str | Iterable[str] = (),
@@ -154,6 +159,9 @@ def plan(
         calibration=calibration,
         quantizer=quantizer,
         goal=goal,
+        metric=metric,
+        metric_command=metric_command,
+        references=references,
         inputs=inputs,
         mixed=mixed,
         rewrite=rewrite,
@@ -178,6 +186,9 @@ def check(
     calibration: AnyPath | None = None,
     quantizer: str | None = None,
     goal: str | None = None,
+    metric: str | None = None,
+    metric_command: str | None = None,
+    references: AnyPath | None = None,
     inputs: str | Iterable[str] = (),
     mixed: Mixed = "auto",
     rewrite: str | Iterable[str] = (),
@@ -203,6 +214,9 @@ def check(
         calibration=calibration,
         quantizer=quantizer,
         goal=goal,
+        metric=metric,
+        metric_command=metric_command,
+        references=references,
         inputs=inputs,
         mixed=mixed,
         rewrite=rewrite,
@@ -224,6 +238,9 @@ def quantize(
     precision: str | None = None,
     quantizer: str | None = None,
     goal: str | None = None,
+    metric: str | None = None,
+    metric_command: str | None = None,
+    references: AnyPath | None = None,
     sdk: str | None = None,
     backend: str | None = None,
     options: ConfigKeys = (),
@@ -248,6 +265,9 @@ def quantize(
         calibration=calibration,
         quantizer=quantizer,
         goal=goal,
+        metric=metric,
+        metric_command=metric_command,
+        references=references,
         options=options,
     )
     return run(request, Path(out), force=force, timeout=time_limit, progress=progress)

@@ -173,7 +173,7 @@ def advise(
 def ladder(
     model: AnyPath,
     *,
-    goal: str = "sqnr>=30",
+    goal: str | None = None,
     data: AnyPath | None = None,
     samples: int | None = None,
     target: str | None = None,
@@ -187,15 +187,16 @@ def ladder(
     """Measure fp16, w16a16, w8a16, w4a16 and w8a8 of a float model on the simulation, conclude, take the next step.
 
     Ranges come from one half of the samples, numbers from the other. With a ``target`` only types that it mixes with
-    integers are raised to. ``metric`` and ``metric_command`` are the user's own measure (docs/metrics.md).
+    integers are raised to. ``metric`` and ``metric_command`` are the user's own measure (docs/metrics.md). Without a
+    ``goal`` of a measure 1 % may be lost, else outputs must be right (docs/quantize.md).
     """
     from deploykit.deciding.simulated_ladder import simulated_ladder
-    from deploykit.numerics.goals import parse_goal
     from deploykit.numerics.metrics import user_metric
 
     return simulated_ladder(
         Path(model),
-        goal=parse_goal(goal, lower_is_better=lower_is_better),
+        goal=goal,
+        lower_is_better=lower_is_better,
         data=_path(data),
         samples=samples,
         target=target,

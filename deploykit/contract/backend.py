@@ -69,8 +69,12 @@ class Request:
     precision: str | None = None
     calibration: Path | None = None
     quantizer: str | None = None
-    goal: str | None = None
     """Who makes the encodings of a float model; "none" leaves it to the target's own tools."""
+    goal: str | None = None
+    """What a precision that is chosen here must reach; the next three say by which measure, where it is the user's."""
+    metric: str | None = None
+    metric_command: str | None = None
+    references: Path | None = None
     mixed: str = "auto"
     rewrite: tuple[str, ...] = ()
     no_rewrite: tuple[str, ...] = ()

@@ -44,7 +44,28 @@ CORE_OPTIONS = (
         help="Who quantizes a float model: aimet, ort …; none: the target's own tools. Default: the best installed.",
     ),
     OptionSpec(
-        name="goal", kind="text", metavar="GOAL", help="What --precision auto must reach, like sqnr>=30 (the default)."
+        name="goal",
+        kind="text",
+        metavar="GOAL",
+        help="What --precision auto must reach: right (the default), kept>=95%, sqnr>=30, drop<=1% …",
+    ),
+    OptionSpec(
+        name="metric",
+        kind="text",
+        metavar="MODULE:FUNCTION",
+        help="With --precision auto: your own measure (docs/metrics.md).",
+    ),
+    OptionSpec(
+        name="metric_command",
+        kind="text",
+        metavar="COMMAND",
+        help="The same as a program; {outputs} and {references}.",
+    ),
+    OptionSpec(
+        name="references",
+        kind="path",
+        metavar="FILE|DIR",
+        help="For the measure, instead of the float outputs; one for each sample of --calibration.",
     ),
     OptionSpec(
         name="inputs",
@@ -126,10 +147,23 @@ def checked_request(request: Request, backend: AnyBackend) -> Request:
     Raises UsageError for a name that the backend does not have, a value that is not right, or a way to mix precisions
     where the backend has none.
     """
+    _refuse_aimless(request)
     if request.mixed in ("fallback", "segments") and not isinstance(backend, MixesPrecision):
         asked = f"--mixed {request.mixed}"
         raise UsageError(f"{asked}: not for {backend.id}", why="it does not mix precisions", next="leave it out")
     return replace(request, adapter_options=own_options(backend, request.adapter_options))
+
+
+def _refuse_aimless(request: Request) -> None:
+    """What a choice of precision must reach, where none is to be made, is a misunderstanding."""
+    asked = {"goal": request.goal, "metric": request.metric, "metric-command": request.metric_command}
+    named = [name for name, value in asked.items() if value is not None]
+    if named and request.precision != "auto":
+        raise UsageError(
+            f"--{named[0]}: nothing is chosen by it",
+            why="it says what the precision that is chosen must reach, and none is to be chosen",
+            next="give --precision auto, or leave it out",
+        )
 
 
 def own_options(backend: AnyBackend, given: Mapping[str, OptionGiven]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from deploykit.encodings.values import EncodingSet
@@ -23,7 +23,9 @@ __all__ = ["Ladder", "Rung", "Step", "walk"]
 class Rung:
     """One candidate. ``made_by`` says who made its encodings; ``missing`` why it was not measured, else "".
 
-    ``runs_here`` is False for what the target cannot run: measured to tell causes apart, and never chosen.
+    ``runs_here`` is False for what the target cannot run: measured to tell causes apart, and never chosen; so is what
+    packaging refuses, for the reason ``refused``. ``way`` is what packaging changes and was measured with; "" for
+    nothing. ``on_npu`` is the share of nodes on the accelerator, NaN where nothing was asked about that.
     """
 
     precision: str
@@ -34,18 +36,28 @@ class Rung:
     missing: str = ""
     runs_here: bool = True
     encodings: EncodingSet | None = None
+    way: str = ""
+    refused: str = ""
+    on_npu: float = math.nan
+
+    @property
+    def may_win(self) -> bool:
+        """True for what the target runs and packaging takes."""
+        return self.runs_here and not self.refused
 
     def to_json(self) -> dict[str, Any]:
         """The published shape; what was not measured is None."""
         return {
             "precision": self.precision,
-            "sqnr_db": _finite(self.reached.sqnr_db),
-            "metric": _finite(self.reached.metric),
+            **self.reached.to_json(),
             "cost": None if self.cost is None else self.cost.to_json(),
             "borders": self.borders,
             "made_by": self.made_by,
             "missing": self.missing,
             "runs_here": self.runs_here,
+            "way": self.way,
+            "refused": self.refused,
+            "on_npu": _finite(self.on_npu),
         }
 
 
@@ -85,11 +97,19 @@ class Ladder:
         """The published shape."""
         return {
             "goal": str(self.goal),
-            "candidates": [{**rung.to_json(), "meets_goal": self.meets(rung)} for rung in self.rungs],
+            "candidates": [self._told(rung) for rung in self.rungs],
             "conclusions": [] if self.advice is None else [item.to_json() for item in self.advice.conclusions],
-            "steps": [step.to_json() for step in self.steps],
+            "steps": [{**step.to_json(), "candidate": self._told(step.rung)} for step in self.steps],
             "chosen": None if self.chosen is None else self.chosen.precision,
             "why": self.why,
+        }
+
+    def _told(self, rung: Rung) -> dict[str, Any]:
+        met = self.meets(rung)
+        return {
+            **rung.to_json(),
+            "meets_goal": met,
+            "open": "" if met is not None else self.goal.why_open(rung.reached),
         }
 
 
@@ -100,18 +120,24 @@ def walk(
     measure: Callable[[str], Rung],
     mix: Callable[[Rung, WideType], Raised] | None = None,
     wides: Sequence[WideType] = (),
+    confirm: Callable[[Rung], Rung] = lambda rung: rung,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Ladder:
     """Measure every candidate, conclude, raise the layers that the conclusion points at, choose.
 
-    ``mix`` raises the fewest layers of a measured candidate to one of the ``wides`` that the target mixes.
+    ``mix`` raises the fewest layers of a measured candidate to one of the ``wides`` that the target mixes; ``confirm``
+    measures what came out as a candidate of its own.
     """
     rungs = []
     for name in names:
         tell(f"measuring {name}")
         rungs.append(measure(name))
     advice = _advice(rungs, goal)
-    steps = [] if mix is None or advice is None else _steps(rungs, goal, mix, wides, tell)
+    steps = (
+        []
+        if mix is None or advice is None
+        else [replace(step, rung=confirm(step.rung)) for step in _steps(rungs, goal, mix, wides, tell)]
+    )
     known = (*rungs, *(step.rung for step in steps))
     chosen = _cheapest(known, goal)
     return Ladder(
@@ -120,7 +146,9 @@ def walk(
 
 
 def _advice(rungs: Sequence[Rung], goal: Goal) -> Advice | None:
-    measured = {rung.precision: rung.reached for rung in rungs if goal.is_met(rung.reached) is not None}
+    # What leaves a part to the host is another model: its numbers tell nothing about the bits.
+    whole = [rung for rung in rungs if not rung.on_npu < 1]
+    measured = {rung.precision: rung.reached for rung in whole if goal.is_met(rung.reached) is not None}
     if goal.needs_metric and measured:
         reference = next(iter(measured.values())).reference
         measured = {"fp32": Reached(metric=reference, reference=reference), **measured}
@@ -164,24 +192,29 @@ def _mixed(base: Rung, raised: Raised) -> Rung:
         borders=raised.best.borders,
         made_by=base.made_by,
         encodings=raised.encodings,
+        way=base.way,
     )
 
 
 def _cheapest(rungs: Sequence[Rung], goal: Goal) -> Rung | None:
-    good = [rung for rung in rungs if rung.runs_here and goal.is_met(rung.reached)]
+    good = [rung for rung in rungs if rung.may_win and goal.is_met(rung.reached)]
     return min(good, key=_price, default=None)
 
 
-def _price(rung: Rung) -> tuple[float, float]:
+def _price(rung: Rung) -> tuple[bool, float, float]:
+    """What leaves work to the host comes last, whatever it saves: somebody has to write and to run that part."""
+    on_host = rung.on_npu < 1
     if rung.cost is None:
-        return math.inf, math.inf
-    return rung.cost.bit_operations, rung.cost.weight_bytes + rung.cost.activation_bytes
+        return on_host, math.inf, math.inf
+    return on_host, rung.cost.bit_operations, rung.cost.weight_bytes + rung.cost.activation_bytes
 
 
 def _why(chosen: Rung | None, rungs: Sequence[Rung], goal: Goal) -> str:
     if chosen is not None:
-        return f"the fewest bit operations of all that reach {goal}"
+        where = "" if chosen.on_npu < 1 or not any(rung.on_npu < 1 for rung in rungs) else " without work for the host"
+        return f"the fewest bit operations of all that reach {goal}{where}"
     measured = [rung for rung in rungs if goal.is_met(rung.reached) is not None]
     if not measured:
-        return "nothing could be measured"
+        open_for = dict.fromkeys(goal.why_open(rung.reached) for rung in rungs if not rung.missing)
+        return "; ".join(filter(None, open_for)) or "nothing could be measured"
     return f"no candidate that runs on the target reaches {goal}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 from deploykit.contract.backend import Request
 from deploykit.contract.optional import MixesPrecision
@@ -16,18 +16,15 @@ from deploykit.deciding.reading import resolve_target
 from deploykit.encodings.conversion import convert
 from deploykit.errors import UsageError
 from deploykit.numerics.costs import CostModel
-from deploykit.numerics.goals import Goal, Reached
+from deploykit.numerics.goals import Goal
 from deploykit.numerics.metrics import UserMetric
 from deploykit.numerics.min_max import min_max_encodings, precision_of
-from deploykit.numerics.output_losses import OutputLosses
 from deploykit.numerics.partial_runs import PartialRuns
 from deploykit.numerics.raising import Raised, Raiser, Trial, WideType
+from deploykit.numerics.reaching import Reaching
 from deploykit.numerics.sensitivity import Sensitivity
 from deploykit.numerics.sensitivity_analysis import Budget, QuestionOfFiles, analyze, read_question
 from deploykit.quantization.placement import layouts
-
-if TYPE_CHECKING:
-    from deploykit.graph.facts import GraphFacts
 
 __all__ = ["Mixed", "mix_files", "wide_types"]
 
@@ -117,30 +114,17 @@ def _raiser(
 ) -> Raiser:
     assert given.encodings is not None
     feeds = given.samples.varied[: found.used]
-    losses = OutputLosses(given.facts)
-    exact = PartialRuns(given.model, feeds, wanted=losses.shown)
-    losses.hold(exact.reference)
-    outputs = list(given.facts.outputs)
-    reference = [{name: values[name] for name in outputs} for values in exact.reference]
-    base = metric.measure(reference, reference) if metric is not None else float("nan")
-
-    def measure(runs: Sequence[Any]) -> Reached:
-        shown = [{name: values[name] for name in outputs} for values in runs]
-        value = metric.measure(shown, reference) if metric is not None else float("nan")
-        return Reached(sqnr_db=losses.loss(runs).db, metric=value, reference=base)
-
+    reaching = Reaching(given.facts, label=given.samples.label, metric=metric)
+    exact = PartialRuns(given.model, feeds, wanted=reaching.shown)
+    reaching.hold(feeds, exact.reference)
     return Raiser(
         given.model,
         given.facts,
         given.encodings,
         [row.layer for row in found.worst_layers],
         feeds,
-        shown=_made(given.facts, losses.shown),
-        measure=measure,
+        shown=reaching.shown,
+        measure=reaching.reached,
         costs=CostModel(exact, given.facts),
         tell=tell,
     )
-
-
-def _made(facts: GraphFacts, names: Sequence[str]) -> tuple[str, ...]:
-    return tuple(name for name in names if facts.producer_of(name) is not None)

@@ -299,6 +299,7 @@ def _documents(
 ) -> Iterable[PackageFile]:
     model_name = situation.request.model.name
     generated = _generated(plan, execution)
+    execution = replace(execution, executed=_executed(situation, execution))
     yield TextFile(
         path="README.md", text=render_readme(plan, model_name, execution, generated, status, findings, templates)
     )

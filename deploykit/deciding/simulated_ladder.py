@@ -5,7 +5,6 @@ For conclusions before anything is installed; who packages lets a quantizer make
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,12 +22,12 @@ from deploykit.graph.weights import load_weights
 from deploykit.numerics.costs import CostModel
 from deploykit.numerics.data_fit import data_fit
 from deploykit.numerics.data_rules import RULES as DATA_RULES
-from deploykit.numerics.goals import Goal, Reached
+from deploykit.numerics.goals import Goal, goal_for
 from deploykit.numerics.metrics import UserMetric
 from deploykit.numerics.min_max import min_max_encodings, precision_of
-from deploykit.numerics.output_losses import OutputLosses
 from deploykit.numerics.partial_runs import PartialRuns
 from deploykit.numerics.raising import Raised, Raiser, WideType
+from deploykit.numerics.reaching import Reaching
 from deploykit.numerics.samples.gathering import Samples, gather
 from deploykit.numerics.samples.labels import Label
 from deploykit.numerics.samples.sources import load_calibration
@@ -77,7 +76,8 @@ class SimulatedLadder:
 def simulated_ladder(
     model: Path,
     *,
-    goal: Goal,
+    goal: str | None = None,
+    lower_is_better: bool = False,
     data: Path | None = None,
     samples: int | None = None,
     target: str | None = None,
@@ -85,7 +85,7 @@ def simulated_ladder(
     metric: UserMetric | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> SimulatedLadder:
-    """Raises InputError for a model that is quantized already."""
+    """Raises InputError for a model that is quantized already; without a ``goal`` what is usual is asked."""
     read = load_model(model)
     facts = collect_facts(read)
     if facts.is_qdq:
@@ -93,9 +93,10 @@ def simulated_ladder(
     proto = load_weights(read)
     made = gather(proto, facts, calibration=data, most=samples or MOST)
     wides = wide_types(target, sdk, model)
-    measurer = _Measurer(proto, facts, made, metric, goal, tell, has_float="float16" in wides)
+    wanted = goal_for(goal, has_metric=metric is not None, may_judge=made.may_judge, lower_is_better=lower_is_better)
+    measurer = _Measurer(proto, facts, made, metric, wanted, tell, has_float="float16" in wides)
     findings = measurer.about_data(data)
-    ladder = walk(CANDIDATES, goal, measure=measurer.rung, mix=measurer.mix, wides=wides, tell=tell)
+    ladder = walk(CANDIDATES, wanted, measure=measurer.rung, mix=measurer.mix, wides=wides, tell=tell)
     return SimulatedLadder(
         ladder=ladder,
         samples=made,
@@ -121,12 +122,13 @@ class _Measurer:
         has_float: bool,
     ) -> None:
         self._model, self._facts, self._samples = model, facts, samples
-        self._metric, self._goal, self._tell, self._has_float = metric, goal, tell, has_float
+        self._goal, self._tell, self._has_float = goal, tell, has_float
         feeds = samples.varied
         self.seen: Sequence[Feed] = feeds[::2] if len(feeds) > 1 else feeds
         self.judged: Sequence[Feed] = feeds[1::2] if len(feeds) > 1 else self.seen
-        self._losses = OutputLosses(facts)
-        self._shown = tuple(name for name in self._losses.shown if facts.producer_of(name) is not None)
+        if metric is not None and self.judged is not self.seen:
+            metric = metric.of_some(range(1, len(feeds), 2), len(feeds))
+        self._reaching = Reaching(facts, label=samples.label, metric=metric)
 
     @cached_property
     def _ranges(self) -> PartialRuns:
@@ -134,18 +136,13 @@ class _Measurer:
 
     @cached_property
     def _exact(self) -> PartialRuns:
-        runs = PartialRuns(self._model, self.judged, wanted=self._losses.shown)
-        self._losses.hold(runs.reference)
+        runs = PartialRuns(self._model, self.judged, wanted=self._reaching.shown)
+        self._reaching.hold(self.judged, runs.reference)
         return runs
 
     @cached_property
     def _costs(self) -> CostModel:
         return CostModel(self._exact, self._facts)
-
-    @cached_property
-    def _reference(self) -> tuple[list[dict[str, Any]], float]:
-        rows = [{name: values[name] for name in self._facts.outputs} for values in self._exact.reference]
-        return rows, self._metric.measure(rows, rows) if self._metric is not None else math.nan
 
     def about_data(self, data: Path | None) -> tuple[Finding, ...]:
         """What there is to say about the data that the ranges come from; nothing about data that is made."""
@@ -161,27 +158,20 @@ class _Measurer:
         runs_here = name != "w16a16" and (name != "fp16" or self._has_float)
         try:
             encodings = min_max_encodings(self._ranges, self._facts, precision_of(name))
-            simulator = Simulator(self._model, encodings, capture=self._shown)
-            reached = self._measure([simulator.run(feed) for feed in self.judged])
+            cost = self._costs.cost({entry.name: entry.value for entry in encodings})
+            simulator = Simulator(self._model, encodings, capture=self._reaching.shown)
+            reached = self._reaching.reached([simulator.run(feed) for feed in self.judged])
         except DeploykitError as error:
             return Rung(precision=name, missing=error.why or error.what, runs_here=runs_here)
         return Rung(
             precision=name,
             reached=reached,
-            cost=self._costs.cost({entry.name: entry.value for entry in encodings}),
+            cost=cost,
             borders=len(find_borders(self._facts, encodings.floats)) if name != "fp16" else 0,
             made_by=made_by,
             runs_here=runs_here,
             encodings=encodings,
         )
-
-    def _measure(self, runs: Sequence[Any]) -> Reached:
-        exact, base = self._reference
-        db = self._losses.loss(runs).db
-        if self._metric is None:
-            return Reached(sqnr_db=db)
-        shown = [{name: values[name] for name in self._facts.outputs} for values in runs]
-        return Reached(sqnr_db=db, metric=self._metric.measure(shown, exact), reference=base)
 
     def mix(self, base: Rung, wide: WideType) -> Raised:
         """The fewest layers of a candidate in a wider type."""
@@ -193,8 +183,8 @@ class _Measurer:
             base.encodings,
             [row.layer for row in found.worst_layers],
             self.judged,
-            shown=self._shown,
-            measure=self._measure,
+            shown=self._reaching.shown,
+            measure=self._reaching.reached,
             costs=self._costs,
             tell=self._tell,
         )

@@ -41,12 +41,16 @@ _MOST_ROWS = 2048
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Detections:
-    """Rows of one sample: boxes (n, 4), scores (n,) in 0..1, labels (n,) and how clear each label is (n,)."""
+    """Rows of one sample: boxes (n, 4), scores (n,) in 0..1, labels (n,) and how clear each label is (n,).
+
+    ``classes`` is how many each row has scores for, 1 where labels are given.
+    """
 
     boxes: _Doubles
     scores: _Doubles
     labels: npt.NDArray[np.int64]
     margins: _Doubles
+    classes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +93,13 @@ def read_detections(group: DetectionSet, values: Values) -> Detections | None:
         if given is None or given.shape[0] != count:
             return None
         labels, margins = np.rint(np.nan_to_num(given[:, 0])), np.ones(count)
-    return Detections(boxes=np.nan_to_num(boxes), scores=ranked[:, -1], labels=labels.astype(np.int64), margins=margins)
+    return Detections(
+        boxes=np.nan_to_num(boxes),
+        scores=ranked[:, -1],
+        labels=labels.astype(np.int64),
+        margins=margins,
+        classes=table.shape[1],
+    )
 
 
 def _columns(piece: Piece, array: Numbers, width: int) -> _Doubles | None:

@@ -12,9 +12,9 @@ import shlex
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from deploykit.errors import InputError, ToolError, UsageError
 from deploykit.system.processes import Completed, run
@@ -30,6 +30,7 @@ DEADLINE = 600.0
 _CHILD = Path(__file__).with_name("metric_child.py")
 _FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _PLACES = ("{outputs}", "{references}")
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +38,8 @@ class UserMetric:
     """A measure; ``argv`` still holds the places of its files. ``references`` are what the user gave, if anything.
 
     Of a folder its files are handed over as paths, in the order of their names; of a .npz file one sample per place of
-    the first axis. Without them the float model's outputs are the references.
+    the first axis. Without them the float model's outputs are the references. ``places`` are those of the samples that
+    are measured among the ``count`` samples that the references are for; None for all.
     """
 
     name: str
@@ -45,6 +47,12 @@ class UserMetric:
     is_function: bool
     references: Path | None = None
     deadline: float = DEADLINE
+    places: tuple[int, ...] | None = None
+    count: int = 0
+
+    def of_some(self, places: Sequence[int], count: int) -> UserMetric:
+        """The same measure of some of ``count`` samples: of the references those at the same places are taken."""
+        return replace(self, places=tuple(places), count=count)
 
     def measure(
         self, outputs: Sequence[Mapping[str, npt.NDArray[Any]]], reference: Sequence[Mapping[str, npt.NDArray[Any]]]
@@ -65,28 +73,42 @@ class UserMetric:
             return self._number(folder, done)
 
     def _place(self, folder: Path) -> str:
-        """Where a command finds the references: the user's own folder or file, else the float model's outputs."""
-        return str(folder / "references" if self.references is None else self.references.resolve())
+        """Where a command finds the references: the user's own folder or file, else what was written for it."""
+        if self.references is None or self.places is not None:
+            return str(next(folder.glob("references*")))
+        return str(self.references.resolve())
 
     def _write_references(self, folder: Path, reference: Sequence[Mapping[str, npt.NDArray[Any]]]) -> None:
         if self.references is None:
             _write(folder / "references", reference)
-            return
-        if not self.is_function:
-            return
-        given: Sequence[Any]
-        if self.references.is_dir():
-            given = sorted(path.resolve() for path in self.references.iterdir() if path.is_file())
-            (folder / "references.json").write_text(json.dumps([str(path) for path in given]), "utf-8")
-        else:
-            given = _read_samples(self.references)
-            _write(folder / "references", given)
-        if len(given) != len(reference):
+        elif self.references.is_dir():
+            files = sorted(path.resolve() for path in self.references.iterdir() if path.is_file())
+            self._hand_files(folder, self._taken(files, len(reference)))
+        elif self.is_function:
+            _write(folder / "references", self._taken(_read_samples(self.references), len(reference)))
+        elif self.places is not None:
+            rows = self._taken(_read_samples(self.references), len(reference))
+            _write_stacked(folder / f"references{self.references.suffix}", rows)
+
+    def _hand_files(self, folder: Path, files: Sequence[Path]) -> None:
+        """A function is given paths; a command the user's folder, or one with the files that are measured."""
+        if self.is_function:
+            (folder / "references.json").write_text(json.dumps([str(path) for path in files]), "utf-8")
+        elif self.places is not None:
+            (folder / "references").mkdir()
+            for path in files:
+                (folder / "references" / path.name).symlink_to(path)
+
+    def _taken(self, given: Sequence[_T], measured: int) -> Sequence[_T]:
+        """Those of the samples that are measured; a command that reads all of them itself may have any number."""
+        wanted = measured if self.places is None else self.count
+        if len(given) != wanted and (self.is_function or self.places is not None):
             raise InputError(
-                f"{self.references}: holds {len(given)} references for {len(reference)} samples",
+                f"{self.references}: holds {len(given)} references for {wanted} samples",
                 why="they are matched by their order",
                 next="give as many as the data has, and no --samples",
             )
+        return given if self.places is None else [given[place] for place in self.places]
 
     def _check(self, done: Completed) -> None:
         if done.timed_out:
@@ -165,6 +187,18 @@ def _write(folder: Path, samples: Sequence[Mapping[str, npt.NDArray[Any]]]) -> N
     for number, values in enumerate(samples):
         arrays: dict[str, Any] = {f"v{place}": values[name] for place, name in enumerate(names)}
         np.savez(folder / f"{number:06}.npz", **arrays)
+
+
+def _write_stacked(path: Path, rows: Sequence[Mapping[str, npt.NDArray[Any]]]) -> None:
+    """As ``_read_samples`` reads it."""
+    import numpy as np
+
+    stacked = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+    if path.suffix == ".npz":
+        arrays: dict[str, Any] = stacked
+        np.savez(path, **arrays)
+    else:
+        np.save(path, stacked[""])
 
 
 def _read_samples(path: Path) -> list[dict[str, npt.NDArray[Any]]]:

@@ -17,6 +17,9 @@ from deploykit.graph.facts import GraphFacts
 from deploykit.numerics.alignment import Aligned, Pairs, align, match_chosen, match_contents, row_numbers
 from deploykit.numerics.detection_judging import Sides, judge_detections
 from deploykit.numerics.detection_sets import DetectionSet, detection_sets
+from deploykit.numerics.detections import read_detections
+from deploykit.numerics.keeping import count_kept
+from deploykit.numerics.kept_counts import KeptCount
 from deploykit.numerics.kinds import OutputKind, Piece, pieces_of
 from deploykit.numerics.measuring import (
     Pair,
@@ -109,6 +112,7 @@ class OutputJudge:
             overall_db=overall_db([pair for name in known for pair in _pairs(matched[name])]),
             sqnr_db=totals,
             lost=max((item.lost for pairs in matched.values() for item in pairs), default=0.0),
+            detections=_least_kept(as_detections, both),
         )
 
     def _numbers(
@@ -171,6 +175,17 @@ class OutputJudge:
         first = next(np.asarray(values, np.float64)[bad] for bad, values in seen if bad.any())
         what = "NaN" if np.isnan(first).any() else "infinity"
         yield Oddity(output=name, operator=maker.label if maker else name, what=what, count=count)
+
+
+def _least_kept(groups: Sequence[DetectionSet], both: Sequence[tuple[Values, Values]]) -> KeptCount | None:
+    """The strict count of the set of detections that keeps least; None without any, and where shapes do not fit."""
+    counts = []
+    for group in groups:
+        read = [(read_detections(group, one), read_detections(group, two)) for one, two in both]
+        known = [(one, two) for one, two in read if one is not None and two is not None]
+        count = count_kept(known) if known and len(known) == len(read) else None
+        counts += [] if count is None else [count]
+    return min(counts, key=lambda count: count.surely, default=None)
 
 
 def _unexpected(one: Numbers, two: Numbers) -> npt.NDArray[np.bool_]:

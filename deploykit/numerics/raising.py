@@ -52,12 +52,11 @@ class Trial:
 
     def to_json(self) -> dict[str, Any]:
         """The published shape; what was not measured is None."""
-        found = {"sqnr_db": self.reached.sqnr_db, "metric": self.reached.metric}
         return {
             "to": self.wide,
             "layers": list(self.layers),
             "tensors": list(self.tensors),
-            **{name: value if math.isfinite(value) else None for name, value in found.items()},
+            **self.reached.to_json(),
             "meets_goal": self.met,
             "cost": self.cost.to_json(),
             "borders": self.borders,
@@ -112,18 +111,20 @@ class Raiser:
         self._known: dict[tuple[str, int], Trial] = {}
 
     def smallest(self, wide: WideType, goal: Goal) -> Raised:
-        """Bisection over the order: as if more layers were never worse, and checked at the end that was chosen."""
+        """Bisection over the order, as if more layers were never worse; the cheapest of all that were tried counts.
+
+        Where none reaches the goal it is the best.
+        """
         none = self.trial(wide, 0, goal)
         every = self.trial(wide, len(self._order), goal)
-        best = none if none.met else every
         if every.met and not none.met:
             low, high = 0, len(self._order)
             while high - low > 1:
                 middle = (low + high) // 2
                 low, high = (low, middle) if self.trial(wide, middle, goal).met else (middle, high)
-            best = self.trial(wide, high, goal)
-        elif not best.met:
-            best = max(self._trials(wide), key=lambda trial: _order(trial.reached.sqnr_db))
+        known = self._trials(wide)
+        met = [trial for trial in known if trial.met]
+        best = min(met, key=_price) if met else max(known, key=lambda trial: _order(goal.quality(trial.reached)))
         return Raised(goal=str(goal), best=best, encodings=self.encodings(best), trials=self._trials(wide))
 
     def front(self, wides: Iterable[WideType], goal: Goal, *, most: int = 12) -> tuple[Trial, ...]:
@@ -132,7 +133,7 @@ class Raiser:
             count = len(self._order)
             for place in sorted({round(count * (step / (most - 1)) ** 2) for step in range(most)}):
                 self.trial(wide, place, goal)
-        return pareto(tuple(self._known.values()))
+        return pareto(tuple(self._known.values()), goal)
 
     def trial(self, wide: WideType, count: int, goal: Goal) -> Trial:
         """Measure the first ``count`` layers; asked again it is known."""
@@ -214,17 +215,21 @@ class Raiser:
         return ()
 
 
-def pareto(trials: Sequence[Trial]) -> tuple[Trial, ...]:
-    """Those that nothing beats in bit operations and signal to noise at once, the cheapest first."""
+def pareto(trials: Sequence[Trial], goal: Goal) -> tuple[Trial, ...]:
+    """Those that nothing beats in bit operations and in what the goal asks about at once, the cheapest first."""
+
+    def quality(trial: Trial) -> float:
+        return _order(goal.quality(trial.reached))
+
     kept: list[Trial] = []
-    for trial in sorted(trials, key=lambda t: (t.cost.bit_operations, t.cost.activation_bytes, -_order(_quality(t)))):
-        if not kept or _order(_quality(trial)) > _order(_quality(kept[-1])):
+    for trial in sorted(trials, key=lambda t: (*_price(t)[:2], -quality(t))):
+        if not kept or quality(trial) > quality(kept[-1]):
             kept.append(trial)
     return tuple(kept)
 
 
-def _quality(trial: Trial) -> float:
-    return trial.reached.sqnr_db
+def _price(trial: Trial) -> tuple[int, int, int]:
+    return trial.cost.bit_operations, trial.cost.activation_bytes, trial.count
 
 
 def _order(value: float) -> float:

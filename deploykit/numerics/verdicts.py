@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from deploykit.errors import InputError
+from deploykit.numerics.kept_counts import KeptCount
 from deploykit.numerics.thresholds import Against, Limit, Measure, Thresholds, limit_for
 
 __all__ = ["NOT_JUDGED", "Context", "JudgedNumber", "Oddity", "Verdict"]
@@ -131,7 +132,8 @@ class Verdict:
     """``right`` is None when it was not judged, and then ``reason`` says why.
 
     ``overall_db`` and ``sqnr_db`` are signal to noise over all outputs and per output, rows matched; ``lost`` is the
-    largest share of rows without a partner in any output.
+    largest share of rows without a partner in any output. ``detections`` are counted strictly, beside the numbers: no
+    near miss is forgiven, and nothing is asked of them here.
     """
 
     right: bool | None
@@ -141,6 +143,7 @@ class Verdict:
     overall_db: float = math.inf
     sqnr_db: Mapping[str, float] = field(default_factory=dict)
     lost: float = 0.0
+    detections: KeptCount | None = None
 
     @property
     def failures(self) -> tuple[JudgedNumber, ...]:

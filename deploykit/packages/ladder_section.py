@@ -12,34 +12,61 @@ from dataclasses import dataclass
 from typing import Any
 
 from deploykit.numerics.goals import parse_goal
-from deploykit.packages.charts import Bar, Place, places
+from deploykit.packages.ladder_charts import Scatter, bars, scatter
 
 __all__ = ["Candidate", "LadderSection", "ladder_section"]
+
+_JUDGED = {True: "right", False: "wrong", None: "not judged"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """One row. ``sqnr_db`` is NaN where nothing was measured, infinite where nothing differs or nothing is left."""
+    """One row. ``sqnr_db`` is NaN where nothing was measured, infinite where nothing differs or nothing is left.
+
+    ``detections`` are as published, None without any. ``on_npu`` is NaN where nothing was asked about that.
+    """
 
     precision: str
     meets_goal: bool | None
     is_chosen: bool
     sqnr_db: float
     metric: float | None
+    right: bool | None
+    reason: str
+    detections: Mapping[str, float] | None
     cost: Mapping[str, float] | None
     borders: int
     made_by: str
     missing: str
     runs_here: bool
+    way: str
+    refused: str
+    on_npu: float
+    open: str
 
     @property
     def verdict(self) -> str:
         """What becomes of the goal, in words."""
         if self.missing or self.meets_goal is None:
-            return "not measured"
+            return "not measured" if not self.open else f"cannot be told: {self.open}"
         if not self.meets_goal:
             return "misses"
-        return "reaches" if self.runs_here else "reaches, but does not run here"
+        if self.refused:
+            return f"reaches, but is refused: {self.refused}"
+        if not self.runs_here:
+            return "reaches, but does not run here"
+        return "reaches, with work for the host" if self.on_npu < 1 else "reaches"
+
+    @property
+    def judged(self) -> str:
+        """The output judge's word."""
+        return _JUDGED[self.right]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What there is to add: why it was judged wrong, and what packaging changes."""
+        wrong = (f"wrong, as {self.reason}",) if self.right is False and self.reason else ()
+        return (*wrong, *((f"as packaged: {self.way}",) if self.way else ()))
 
     @property
     def decibels(self) -> str:
@@ -50,54 +77,98 @@ class Candidate:
             return f"{self.sqnr_db:.1f} dB"
         return "no difference" if self.sqnr_db > 0 else "nothing left"
 
+    @property
+    def kept(self) -> str:
+        """The detections that are kept, in words."""
+        if self.detections is None:
+            return "–"
+        return (
+            f"{self.detections['share']:.1%} of {self.detections['wanted']}, at least {self.detections['at_least']:.1%}"
+        )
+
+    @property
+    def npu(self) -> str:
+        """The share of nodes on the accelerator, in words."""
+        return "–" if math.isnan(self.on_npu) else f"{self.on_npu:.0%}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LadderSection:
-    """What the template shows; ``conclusions`` and ``steps`` are as published."""
+    """What the template shows; ``conclusions`` and ``steps`` are as published. ``quality`` is what the charts show."""
 
     goal: str
+    in_words: str
     chosen: str
     why: str
     rows: tuple[Candidate, ...]
     conclusions: Sequence[Mapping[str, Any]]
     steps: Sequence[Mapping[str, Any]]
-    bars: tuple[Bar, ...]
-    points: tuple[tuple[Place, str], ...]
+    quality: str
+    bars: Sequence[Any]
+    scatter: Scatter
 
     @property
     def has_metric(self) -> bool:
         """True where a measure of the user's was taken of any candidate."""
         return any(row.metric is not None for row in self.rows)
 
+    @property
+    def has_detections(self) -> bool:
+        """True where detections were counted."""
+        return any(row.detections is not None for row in self.rows)
+
+    @property
+    def as_packaged(self) -> bool:
+        """True where candidates were measured as they would be packaged, and not as their encodings are."""
+        return any(not math.isnan(row.on_npu) for row in self.rows)
+
+    @property
+    def winner(self) -> Candidate | None:
+        """The row that was chosen."""
+        return next((row for row in self.rows if row.is_chosen), None)
+
 
 def ladder_section(ladder: Mapping[str, Any]) -> LadderSection:
     """The section about a ladder in its published shape."""
-    raised = [{**step["candidate"], "meets_goal": step["raised"]["best"]["meets_goal"]} for step in ladder["steps"]]
-    rows = tuple(_candidate(row, ladder) for row in (*ladder["candidates"], *raised))
+    steps = ladder["steps"]
+    rows = tuple(_candidate(row, ladder) for row in (*ladder["candidates"], *(step["candidate"] for step in steps)))
+    trials = [trial for step in steps for trial in step["raised"]["trials"]]
+    goal = parse_goal(ladder["goal"])
+    points = scatter(goal, rows, trials)
     return LadderSection(
         goal=ladder["goal"],
+        in_words=goal.in_words,
         chosen=ladder["chosen"] or "nothing",
         why=ladder["why"],
         rows=rows,
         conclusions=ladder["conclusions"],
-        steps=ladder["steps"],
-        bars=_bars(rows, ladder["goal"]),
-        points=_points(rows),
+        steps=steps,
+        quality=points.quality,
+        bars=bars(goal, rows),
+        scatter=points,
     )
 
 
 def _candidate(row: Mapping[str, Any], ladder: Mapping[str, Any]) -> Candidate:
+    known = row["detections"] is not None and row["detections"]["wanted"] > 0
     return Candidate(
         precision=row["precision"],
         meets_goal=row["meets_goal"],
         is_chosen=row["precision"] == ladder["chosen"],
         sqnr_db=_sqnr(row, ladder["goal"]),
         metric=row["metric"],
+        right=row["right"],
+        reason=row["reason"],
+        detections=row["detections"] if known else None,
         cost=row["cost"],
         borders=row["borders"],
         made_by=row["made_by"],
         missing=row["missing"],
         runs_here=row["runs_here"],
+        way=row["way"],
+        refused=row["refused"],
+        on_npu=math.nan if row["on_npu"] is None else row["on_npu"],
+        open=row["open"],
     )
 
 
@@ -108,39 +179,3 @@ def _sqnr(row: Mapping[str, Any], goal: str) -> float:
     if row["meets_goal"] is None or parse_goal(goal).needs_metric:
         return math.nan
     return math.inf if row["meets_goal"] else -math.inf
-
-
-def _bars(rows: Sequence[Candidate], goal: str) -> tuple[Bar, ...]:
-    """Per candidate quality and cost, each on a scale from nothing to the largest; the goal is a bar of its own."""
-    known = [row for row in rows if row.cost is not None]
-    wanted = parse_goal(goal)
-    floor = math.nan if wanted.needs_metric else wanted.bound
-    highest = max((db for db in (floor, *(row.sqnr_db for row in known)) if math.isfinite(db)), default=1.0)
-    dearest = max((row.cost["bit_operations"] for row in known if row.cost is not None), default=0.0)
-    asked = () if math.isnan(floor) else (_bar("the goal", {"quality": (floor, highest, f"{floor:g} dB")}),)
-    return (*asked, *(_bar(row.precision, _series(row, highest, dearest)) for row in known))
-
-
-def _series(row: Candidate, highest: float, dearest: float) -> dict[str, tuple[float, float, str]]:
-    bits = 0.0 if row.cost is None else row.cost["bit_operations"]
-    cost = {"cost": (bits, dearest, f"{bits:.3g}")}
-    return cost if math.isnan(row.sqnr_db) else {"quality": (row.sqnr_db, highest, row.decibels), **cost}
-
-
-def _bar(label: str, series: Mapping[str, tuple[float, float, str]]) -> Bar:
-    return Bar(
-        label=label,
-        lengths={name: _share(value, most) for name, (value, most, _) in series.items()},
-        words={name: words for name, (_, _, words) in series.items()},
-    )
-
-
-def _share(value: float, most: float) -> float:
-    return round(100 * min(max(value / most, 0.0), 1.0), 2) if most > 0 else 0.0
-
-
-def _points(rows: Sequence[Candidate]) -> tuple[tuple[Place, str], ...]:
-    known = [(row, row.cost["bit_operations"]) for row in rows if row.cost is not None]
-    spots = places([(bits, row.sqnr_db, f"{row.precision}: {row.decibels}") for row, bits in known])
-    kinds = ["chosen" if row.is_chosen else "front" if row.meets_goal else "other" for row, _ in known]
-    return tuple(zip(spots, kinds, strict=True))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from deploykit.errors import UsageError
@@ -98,11 +98,7 @@ class _Table:
         self.reference = next((name for name in ("fp32", "fp16") if name in values), "") if goal.needs_metric else ""
         base = values[self.reference].metric if self.reference else math.nan
         self._values = {
-            name: Reached(
-                sqnr_db=found.sqnr_db,
-                metric=found.metric,
-                reference=base if math.isnan(found.reference) else found.reference,
-            )
+            name: replace(found, reference=base) if math.isnan(found.reference) else found
             for name, found in values.items()
         }
         judged = {name: goal.is_met(self._values[name]) for name in self.order if name != self.reference}
@@ -124,7 +120,7 @@ class _Table:
     def evidence(self, *names: str) -> tuple[str, ...]:
         """What was measured of some precisions, in words."""
         known = [name for name in names if name in self._values]
-        return tuple(f"{name}: {self.shown(name):.6g}{self._verdict(name)}" for name in known)
+        return tuple(f"{name}: {self.goal.evidence(self._values[name])}{self._verdict(name)}" for name in known)
 
     def _verdict(self, name: str) -> str:
         if name == self.reference:

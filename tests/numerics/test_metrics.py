@@ -178,3 +178,43 @@ def test_the_example_of_speech(here: Path) -> None:
     assert speech.word_error_rate([logits("hel_lo world")], files) == pytest.approx(1 / 3)
     assert speech.word_error_rate([logits("hel_lo smal_ new world")], files) == pytest.approx(2 / 3)
     assert speech.word_error_rate([logits("_")], files) == 1.0
+
+
+def _labelled(folder: Path) -> tuple[Path, Path]:
+    """Five references that name their place: a folder of files, and a .npz."""
+    files = folder / "labels"
+    files.mkdir()
+    for place in range(5):
+        (files / f"{place}.txt").write_text(str(place))
+    np.savez(folder / "labels.npz", y=np.arange(5.0))
+    return files, folder / "labels.npz"
+
+
+def test_some_samples_are_measured_by_the_references_at_their_places(here: Path) -> None:
+    """The number says which references came: those of the second and the fourth sample, in this order."""
+    files, stored = _labelled(here)
+    (here / "mine.py").write_text(
+        "def paths(outputs, references):\n"
+        "    return float('.'.join(path.read_text() for path in references))\n"
+        "def arrays(outputs, references):\n"
+        "    return float('.'.join(str(int(row['y'])) for row in references))\n"
+    )
+    for function, references in (("mine:paths", files), ("mine:arrays", stored)):
+        assert asked(function, references=references).of_some((1, 3), 5).measure(OUTPUTS, FLOAT) == 1.3
+    script = (
+        "import pathlib, sys, numpy\n"
+        "place = pathlib.Path(sys.argv[1])\n"
+        "rows = sorted(place.iterdir()) if place.is_dir() else numpy.load(place)['y'].astype(int)\n"
+        "print('.'.join(row.read_text() if place.is_dir() else str(row) for row in rows))\n"
+    )
+    (here / "score.py").write_text(script)
+    command = f"{sys.executable} score.py {{references}} {{outputs}}"
+    for references in (files, stored):
+        assert asked(None, command, references=references).of_some((1, 3), 5).measure(OUTPUTS, FLOAT) == 1.3
+
+
+def test_references_for_another_number_of_samples_are_refused(here: Path) -> None:
+    files, _ = _labelled(here)
+    (here / "mine.py").write_text("def one(outputs, references):\n    return 1.0\n")
+    with pytest.raises(InputError, match="5 references for 6 samples"):
+        asked("mine:one", references=files).of_some((1, 3), 6).measure(OUTPUTS, FLOAT)

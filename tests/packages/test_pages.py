@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 
@@ -17,14 +18,23 @@ from deploykit.cli.frame import run
 from deploykit.contract.demo_model import write_demo
 
 CHROMIUM = next(filter(None, map(shutil.which, ["chromium", "chromium-browser", "google-chrome"])), None)
+MLP = Path(__file__).parents[1] / "data" / "aimet" / "mlp" / "model.onnx"
 HOSTILE = "<img src=x onerror=document.body.dataset.owned=1>"
 PROBE = """
 <script>
 const all = query => [...document.querySelectorAll(query)];
-const drawn = element => element.getBoundingClientRect().width > 0 && element.getBoundingClientRect().height > 0;
+const sized = box => box.width > 0 && box.height > 0;
+const drawn = element => element.checkVisibility() && sized(element.getBoundingClientRect());
+const atFirst = () => all(".finding").filter(drawn).length;
+const unfolded = () => {
+  all("details").forEach(folded => folded.open = true);
+  return all(".finding, .finding li").filter(drawn).length;
+};
 setTimeout(() => document.title = JSON.stringify({
   heading: all("h1")[0].textContent,
-  findings: all(".finding").filter(drawn).length,
+  atFirst: atFirst(),
+  findings: unfolded(),
+  points: all("circle").filter(drawn).length,
   operators: all(".strip i").filter(drawn).length,
   ranges: all(".axis i").filter(drawn).length,
   images: all("img, iframe, object, link, script[src]").length,
@@ -63,11 +73,28 @@ def test_the_report_in_a_browser(page: tuple[Path, dict[str, Any]], width: int, 
     seen, complaints = look_at(probed, width, tmp_path / "profile")
     assert complaints == []
     assert seen["heading"] == "detector.onnx for SM8650"
+    open_rules = {(one["code"], one["severity"]) for one in manifest["findings"] if one["handled"] is None}
+    assert seen["atFirst"] == len(open_rules), "what is handled is folded away"
     assert seen["findings"] == len(manifest["findings"])
     assert seen["operators"] > 5
     assert seen["ranges"] > 5
     assert seen["hostile"] > 0
     assert (seen["images"], seen["owned"], seen["overflow"]) == (0, "", 0)
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+def test_the_story_of_a_ladder_in_a_browser(tmp_path: Path) -> None:
+    rows = np.random.default_rng(5).normal(size=(6, 1, 8, 64)).astype(np.float32)
+    np.savez(tmp_path / "rows.npz", hidden_states=rows)
+    asked = ["ladder", str(MLP), "--data", str(tmp_path / "rows.npz"), "--goal", "sqnr>=45", "--quiet"]
+    assert run(cli, [*asked, "--report", str(tmp_path / "page.html")]) == 0
+    text = (tmp_path / "page.html").read_text("utf-8")
+    (tmp_path / "probed.html").write_text(text + PROBE)
+    for width in (500, 1280):
+        seen, complaints = look_at(tmp_path / "probed.html", width, tmp_path / "profile")
+        assert complaints == []
+        assert seen["points"] == text.count("<circle") > 5
+        assert (seen["images"], seen["overflow"]) == (0, 0)
 
 
 def look_at(page: Path, width: int, profile: Path) -> tuple[dict[str, Any], list[str]]:

@@ -85,7 +85,7 @@ def quantize(
 
     if request.precision != AUTO:
         return _written(make(request.precision), out, force=force)
-    best = make_best(request, backend, target, goal=request.goal, make=make, progress=tell)
+    best = make_best(request, backend, target, make=make, progress=tell)
     if best.made is None:
         raise _nothing_to_write(best.ladder)
     return _written(best.made, out, force=force, ladder=best.ladder)

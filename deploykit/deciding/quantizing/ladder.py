@@ -1,6 +1,7 @@
 """``--precision auto``: every precision that a quantizer has for a target, made, measured, explained; the best is kept.
 
-The walk is ``deploykit.deciding.ladder``; here a candidate is what the quantizer leaves, on samples it did not see.
+The walk is ``deploykit.deciding.ladder``; here a candidate is what packaging makes of what the quantizer leaves, on
+samples that it did not see.
 """
 
 from __future__ import annotations
@@ -8,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from deploykit.deciding.ladder import Ladder, Rung, walk
 from deploykit.deciding.mixing_layers import wide_types
 from deploykit.deciding.quantizing.choosing import pick
+from deploykit.deciding.quantizing.delivering import deliver, refused_by
 from deploykit.deciding.quantizing.making import Made
 from deploykit.deciding.quantizing.numbers import measure as measure_numbers
 from deploykit.deciding.quantizing.samples import read_held_out
@@ -23,11 +25,12 @@ from deploykit.graph import load_model
 from deploykit.graph.collect import collect_facts
 from deploykit.graph.weights import load_weights
 from deploykit.numerics.costs import CostModel
-from deploykit.numerics.goals import Reached, parse_goal
+from deploykit.numerics.goals import Goal, Reached, goal_for
+from deploykit.numerics.metrics import UserMetric, user_metric
 from deploykit.numerics.min_max import min_max_encodings, precision_of
-from deploykit.numerics.output_losses import OutputLosses
 from deploykit.numerics.partial_runs import PartialRuns
 from deploykit.numerics.raising import Raised, Raiser, WideType
+from deploykit.numerics.reaching import Reaching
 from deploykit.numerics.samples.gathering import InputSource, Samples
 from deploykit.numerics.samples.labels import Label
 from deploykit.numerics.sensitivity_analysis import analyze
@@ -39,18 +42,19 @@ from deploykit.quantization.placement import layouts
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from deploykit.contract.backend import AnyBackend, Progress, Request
+    from deploykit.contract.backend import AnyBackend, Progress, Request, Situation
     from deploykit.contract.targets import Target
     from deploykit.graph.facts import GraphFacts
     from deploykit.numerics.sessions import Feed
 
-__all__ = ["AUTO", "GOAL", "Best", "MakeOne", "make_best"]
+__all__ = ["AUTO", "Best", "MakeOne", "Packaging", "make_best"]
 
 AUTO = "auto"
-GOAL = "sqnr>=30"
-"""What is asked for where nobody says a goal."""
 
 _ORDER = ("w16a16", "w8a16", "w4a16", "w8a8")
+
+_MOST_TRIED = 8
+"""Numbers of layers, spread over the order of their sensitivity, that are tried besides those of the bisection."""
 
 
 class MakeOne(Protocol):
@@ -58,6 +62,14 @@ class MakeOne(Protocol):
 
     def __call__(self, precision: str) -> Made:
         """Raises ToolError where the quantizer fails."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Packaging:
+    """How what was made would be packaged: the float model's situation, and one with what a quantizer made."""
+
+    given: Situation
+    situate: Callable[[Made], Situation]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -69,20 +81,31 @@ class Best:
 
 
 def make_best(
-    request: Request, backend: AnyBackend, target: Target, *, goal: str | None, make: MakeOne, progress: Progress
+    request: Request,
+    backend: AnyBackend,
+    target: Target,
+    *,
+    make: MakeOne,
+    progress: Progress,
+    packaging: Packaging | None = None,
 ) -> Best:
-    """Make each precision that the quantizer has for the target, walk the ladder, keep the chosen one."""
+    """Make each precision that the quantizer has for the target, walk the ladder, keep the chosen one.
+
+    With ``packaging`` a candidate is what would be packaged, and one that would be refused is not chosen.
+    """
+    metric = user_metric(request.metric, request.metric_command, references=request.references)
+    goal = goal_for(request.goal, has_metric=metric is not None)
     wides = wide_types(request.target, request.sdk, request.model)
     known = pick(backend, target, request.quantizer, None).quantizer.precisions(target)
     names = [name for name in _ORDER if name in known]
-    candidates = _Candidates(make, has_float="float16" in wides)
-    wanted = parse_goal(goal or GOAL)
+    candidates = _Candidates(make, goal, backend, packaging, metric=metric, has_float="float16" in wides, tell=progress)
     ladder = walk(
         [*names[:1], "fp16", *names[1:]] if names else ["fp16"],
-        wanted,
+        goal,
         measure=candidates.rung,
-        mix=lambda base, wide: candidates.mix(base, wide, ladder_goal=str(goal or GOAL), tell=progress),
+        mix=candidates.mix,
         wides=wides,
+        confirm=candidates.confirmed,
         tell=progress,
     )
     return Best(ladder=ladder, made=candidates.chosen(ladder))
@@ -90,29 +113,42 @@ def make_best(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Opened:
-    """What a quantizer left, opened: its float model (rewritten, mostly), the encodings on it, the float run."""
+    """What a quantizer left, opened: its float model (rewritten, mostly), the encodings on it, the float run.
+
+    ``start`` are the entries to go on from: as packaging would change them, where it leaves the graph as it is.
+    """
 
     made: Made
     model: ModelProto
     facts: GraphFacts
     encodings: EncodingSet
     exact: PartialRuns
-    losses: OutputLosses
+    reaching: Reaching
+    costs: CostModel
+    start: EncodingSet
 
-    @property
-    def shown(self) -> tuple[str, ...]:
-        return tuple(name for name in self.losses.shown if self.facts.producer_of(name) is not None)
-
-    def reached(self, runs: Sequence[Any]) -> Reached:
-        return Reached(sqnr_db=self.losses.loss(runs).db)
+    def simulated(self, encodings: EncodingSet) -> Reached:
+        """What entries on this model reach as they are."""
+        simulator = Simulator(self.model, encodings, capture=self.reaching.shown)
+        return self.reaching.reached([simulator.run(feed) for feed in self.exact.feeds])
 
 
 class _Candidates:
     """Makes candidates and keeps what was made, so that the chosen one need not be made again."""
 
-    def __init__(self, make: MakeOne, *, has_float: bool) -> None:
-        self._make = make
-        self._has_float = has_float
+    def __init__(
+        self,
+        make: MakeOne,
+        goal: Goal,
+        backend: AnyBackend,
+        packaging: Packaging | None,
+        *,
+        metric: UserMetric | None,
+        has_float: bool,
+        tell: Progress,
+    ) -> None:
+        self._make, self._goal, self._backend, self._packaging = make, goal, backend, packaging
+        self._metric, self._has_float, self._tell = metric, has_float, tell
         self._opened: dict[str, _Opened] = {}
 
     def rung(self, name: str) -> Rung:
@@ -120,19 +156,33 @@ class _Candidates:
         if name == "fp16":
             return self._float16()
         try:
-            opened = _open(self._make(name))
+            opened = _open(self._make(name), self._metric)
         except ToolError as error:
             return Rung(precision=name, missing=error.what)
-        self._opened[name] = opened
-        values = {entry.name: entry.value for entry in opened.encodings}
-        return Rung(
-            precision=name,
-            reached=_reached(opened, opened.encodings),
-            cost=CostModel(opened.exact, opened.facts).cost(values),
-            borders=len(find_borders(opened.facts, opened.encodings.floats)),
-            made_by=opened.made.picked.quantizer.id,
-            runs_here=name != "w16a16",
-            encodings=opened.encodings,
+        rung = Rung(precision=name, made_by=opened.made.picked.quantizer.id, runs_here=name != "w16a16")
+        rung, start = self._measured(rung, opened, opened.made, opened.encodings)
+        self._opened[name] = replace(opened, start=start)
+        return rung
+
+    def _measured(self, rung: Rung, opened: _Opened, made: Made, encodings: EncodingSet) -> tuple[Rung, EncodingSet]:
+        """A candidate with its numbers, as it would be packaged where that is asked; and the entries to go on from."""
+        if self._packaging is None:
+            return self._counted(rung, opened, opened.simulated(encodings), encodings), encodings
+        self._tell(f"deciding how {rung.precision} would be packaged")
+        situation = self._packaging.situate(made)
+        found = deliver(self._backend, situation, opened.reaching.shown, plans=rung.runs_here, tell=lambda _: None)
+        reached = opened.reaching.reached([found.run(feed) for feed in opened.exact.feeds])
+        start = found.encodings or encodings
+        rung = replace(rung, way=found.way, refused=found.refused, on_npu=found.on_npu)
+        return replace(self._counted(rung, opened, reached, start), borders=found.borders), start
+
+    def _counted(self, rung: Rung, opened: _Opened, reached: Reached, encodings: EncodingSet) -> Rung:
+        return replace(
+            rung,
+            reached=reached,
+            cost=opened.costs.cost({entry.name: entry.value for entry in encodings}),
+            borders=len(find_borders(opened.facts, encodings.floats)),
+            encodings=encodings,
         )
 
     def _float16(self) -> Rung:
@@ -141,32 +191,40 @@ class _Candidates:
         if opened is None:
             return Rung(precision="fp16", missing="no quantizer left a model to measure on", runs_here=self._has_float)
         halves = min_max_encodings(opened.exact, opened.facts, precision_of("fp16"))
-        return Rung(
-            precision="fp16",
-            reached=_reached(opened, halves),
-            cost=CostModel(opened.exact, opened.facts).cost({entry.name: entry.value for entry in halves}),
-            made_by="casts",
-            runs_here=self._has_float,
-        )
+        rung = Rung(precision="fp16", made_by="casts", runs_here=self._has_float)
+        if self._packaging is not None and self._has_float:
+            given = self._packaging.given
+            asked = replace(given, request=replace(given.request, precision="fp16"))
+            rung = replace(rung, refused=refused_by(self._backend, asked, lambda _: None), on_npu=1.0)
+        rung = self._counted(rung, opened, opened.simulated(halves), halves)
+        return replace(rung, borders=0, encodings=None)
 
-    def mix(self, base: Rung, wide: WideType, *, ladder_goal: str, tell: Callable[[str], None]) -> Raised:
-        """The fewest layers of what a quantizer made in a wider type."""
+    def mix(self, base: Rung, wide: WideType) -> Raised:
+        """The fewest layers of what a quantizer made in a wider type, and a few other numbers of them."""
         opened = self._opened[base.precision]
         source = InputSource(label=Label.GIVEN, why="the calibration data")
         samples = Samples(feeds=tuple(opened.exact.feeds), of_inputs=dict.fromkeys(opened.exact.graph.inputs, source))
-        found = analyze(opened.model, opened.facts, samples, encodings=opened.encodings, tell=tell)
+        found = analyze(opened.model, opened.facts, samples, encodings=opened.start, tell=self._tell)
         raiser = Raiser(
             opened.model,
             opened.facts,
-            opened.encodings,
+            opened.start,
             [row.layer for row in found.worst_layers],
             opened.exact.feeds,
-            shown=opened.shown,
-            measure=opened.reached,
-            costs=CostModel(opened.exact, opened.facts),
-            tell=tell,
+            shown=opened.reaching.shown,
+            measure=opened.reaching.reached,
+            costs=opened.costs,
+            tell=self._tell,
         )
-        return raiser.smallest(wide, parse_goal(ladder_goal))
+        raiser.front([wide], self._goal, most=_MOST_TRIED)
+        return raiser.smallest(wide, self._goal)
+
+    def confirmed(self, rung: Rung) -> Rung:
+        """A candidate with raised layers, measured as it would be packaged."""
+        assert rung.encodings is not None
+        opened = self._opened_for(rung)
+        made = _with_encodings(opened, rung.encodings, rung.precision)
+        return replace(self._measured(rung, opened, made, rung.encodings)[0], encodings=rung.encodings)
 
     def chosen(self, ladder: Ladder) -> Made | None:
         """What the quantizer made, with raised layers where these were chosen."""
@@ -175,25 +233,32 @@ class _Candidates:
             return None
         if rung.precision in self._opened:
             return self._opened[rung.precision].made
-        opened = next(found for name, found in self._opened.items() if rung.precision.startswith(f"{name} with"))
         assert rung.encodings is not None
-        return _with_encodings(opened, rung.encodings, rung.precision)
+        return _with_encodings(self._opened_for(rung), rung.encodings, rung.precision)
+
+    def _opened_for(self, rung: Rung) -> _Opened:
+        return next(found for name, found in self._opened.items() if rung.precision.startswith(f"{name} with"))
 
 
-def _open(made: Made) -> _Opened:
+def _open(made: Made, metric: UserMetric | None) -> _Opened:
     read = load_model(made.ran.model)
     facts, model = collect_facts(read), load_weights(read)
-    losses = OutputLosses(facts)
+    places, count = made.division.judged_at
+    reaching = Reaching(facts, metric=None if metric is None else metric.of_some(places, count))
     feeds: Sequence[Feed] = read_held_out(made.ran.folder)
-    exact = PartialRuns(model, feeds, wanted=losses.shown)
-    losses.hold(exact.reference)
+    exact = PartialRuns(model, feeds, wanted=reaching.shown)
+    reaching.hold(feeds, exact.reference)
     encodings = read_placed(made.ran.encodings, facts)
-    return _Opened(made=made, model=model, facts=facts, encodings=encodings, exact=exact, losses=losses)
-
-
-def _reached(opened: _Opened, encodings: EncodingSet) -> Reached:
-    simulator = Simulator(opened.model, encodings, capture=opened.shown)
-    return opened.reached([simulator.run(feed) for feed in opened.exact.feeds])
+    return _Opened(
+        made=made,
+        model=model,
+        facts=facts,
+        encodings=encodings,
+        exact=exact,
+        reaching=reaching,
+        costs=CostModel(exact, facts),
+        start=encodings,
+    )
 
 
 def _with_encodings(opened: _Opened, encodings: EncodingSet, precision: str) -> Made:

@@ -50,6 +50,12 @@ class Division:
         """What is judged on: held out, or else a few of the seen ones."""
         return self.held_out or tuple(self.seen[i] for i in spread(len(self.seen), MOST_HELD_OUT))
 
+    @property
+    def judged_at(self) -> tuple[tuple[int, ...], int]:
+        """Where those that are judged on stood in the data, and how many there were: for labels in the same order."""
+        count = len(self.seen) + len(self.held_out)
+        return tuple(sorted(_held_out(count)) if self.held_out else spread(count, MOST_HELD_OUT)), count
+
     def to_json(self) -> dict[str, Any]:
         """How many there are of what, and the hash of each file; no path of this machine."""
         return {

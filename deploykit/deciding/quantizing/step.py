@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from deploykit.contract.optional import HasQuantizers, QuantizesWhilePackaging
 from deploykit.contract.quantizers import QuantizedModel, bits_of
 from deploykit.deciding.ladder import Ladder
 from deploykit.deciding.quantizing.choosing import quantizers_for
-from deploykit.deciding.quantizing.ladder import AUTO, Best, make_best
+from deploykit.deciding.quantizing.ladder import AUTO, Best, Packaging, make_best
 from deploykit.deciding.quantizing.making import Made, make_encodings
 from deploykit.errors import UsageError
 from deploykit.graph import load_model
@@ -60,11 +61,19 @@ def quantized_situation(backend: AnyBackend, given: Situation, tell: Progress) -
     if request.precision != AUTO:
         made = make(request.precision)
     else:
-        best = make_best(request, backend, given.target, goal=request.goal, make=make, progress=tell)
+        packaging = Packaging(given=given, situate=partial(_situated, given, replace(request, precision=None), own))
+        best = make_best(request, backend, given.target, make=make, progress=tell, packaging=packaging)
         if best.made is None:
             return _in_float16(given, best)
         made, ladder = best.made, best.ladder
         request = replace(request, precision=None)
+    return _situated(given, request, own, made, ladder)
+
+
+def _situated(
+    given: Situation, request: Request, own: tuple[tuple[str, str], ...], made: Made, ladder: Ladder | None = None
+) -> Situation:
+    """The situation with what was made in place of the float model; options of the quantizer are used up."""
     model, encodings = _named(made, request.model.name)
     rest = tuple(pair for pair in request.options if pair not in own)
     changed = replace(request, model=model, encodings=encodings, options=rest)
