@@ -19,7 +19,7 @@ from deploykit.fleet.description import Described, Excluded, Included, ModelRow,
 
 __all__ = ["Cell", "cells_of", "chosen_cells", "moved", "request_from_json", "request_to_json"]
 
-_PATHS = ("encodings", "float_tensors", "calibration")
+_PATHS = ("encodings", "float_tensors", "calibration", "references")
 _REPLACED = ("inputs", "rewrite", "no_rewrite")
 
 

@@ -48,6 +48,9 @@ class Shared:
     calibration: str | None = None
     quantizer: str | None = None
     goal: str | None = None
+    metric: str | None = None
+    metric_command: str | None = None
+    references: str | None = None
     inputs: tuple[str, ...] | None = None
     mixed: Literal["auto", "fallback", "segments", "refuse"] | None = None
     rewrite: tuple[str, ...] | None = None

@@ -71,6 +71,7 @@ def _by_role(request: Request) -> Iterator[tuple[str, tuple[Path, ...]]]:
         ("encodings", request.encodings),
         ("float_tensors", request.float_tensors),
         ("calibration", request.calibration),
+        ("references", request.references),
     ):
         if path is not None:
             yield role, tuple(_files_at(path))
