@@ -228,6 +228,7 @@ def _wheel_rows(backend: str, wheels: Iterable[Wheel]) -> Iterator[CompatRow]:
     """
     for wheel in wheels:
         apis = f", QNN API {wheel.qnn_api}, HTP API {wheel.htp_api}" if wheel.qnn_api else ""
+        apis += f", writes context blobs {wheel.blob}" if wheel.blob else ""
         common: dict[str, Any] = {
             "source": wheel.source,
             "confidence": wheel.confidence,

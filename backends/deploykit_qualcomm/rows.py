@@ -210,6 +210,7 @@ class Wheel:
     ``loadable`` is False where ONNX Runtime is inside the Python module only; then ``asked_by`` is the wheel whose
     provider asks this backend, where that was seen to work. ``onnxruntime`` are the versions a plugin was tried with,
     ``onnxruntime_api`` the number of the C API of a wheel that brings its own, and ``reads`` what that one reads.
+    ``blob`` is the version of the context blobs it writes.
     ``refuses`` are forms that are written for other releases and that this provider does not take or changes without a
     word, ``lacks`` operators and forms that it does not have, ``absent`` ONNX operators that it does not
     know.
@@ -223,6 +224,7 @@ class Wheel:
     confidence: Confidence
     qnn_api: str = ""
     htp_api: str = ""
+    blob: str = ""
     loadable: bool = True
     asked_by: str = ""
     onnxruntime_api: int = 0

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 import click
 
 from deploykit.cli.frame import Command
+from deploykit.cli.inspect import emit_binary
 from deploykit.cli.output import emit, table
 from deploykit.errors import UsageError
 from deploykit.queries.asking import Comparison, ask, ask_binary, compare
+from deploykit.queries.binaries import report_binary
 from deploykit.queries.capability_answers import Answer
 from deploykit.tables.capabilities import CompatRow
 
@@ -34,6 +36,8 @@ _HEADER = ("feature", "backend", "tool", "arch", "sdk", "status", "confidence")
 @click.option("--diff", nargs=2, metavar="A B", default=None, help="What changes from release A to release B.")
 @click.option("--built-with", metavar="VERSION", default="", help="A binary made by this release …")
 @click.option("--built-for", metavar="ARCH", default="", help="… for this architecture: does it load on --sdk?")
+@click.option("--binary", type=click.Path(path_type=Path), help="Who built this binary, and what loads it.")
+@click.option("--runtime", metavar="VERSION", default="", help="With --binary: does it load on this release?")
 @click.option(
     "--model", type=click.Path(path_type=Path), help="The lowest SDK under which nothing stops this model on --target."
 )
@@ -48,13 +52,19 @@ def command(
     diff: tuple[str, str] | None,
     built_with: str,
     built_for: str,
+    binary: Path | None,
+    runtime: str,
     model: Path | None,
     encodings: Path | None,
-) -> None:
+) -> int:
     """Rows about FEATURE: a feature, flag, configuration key, provider option, wheel or device, in one or more words.
 
     An unknown feature is answered with no rows; "unknown" in a row means that sources leave it open.
     """
+    if binary is not None:
+        return emit_binary(report_binary(binary, backend=backend or None, runtime=runtime or sdk, target=target))
+    if runtime:
+        raise UsageError("--runtime goes with --binary", next="give the binary, or --sdk for the state of a feature")
     if model is not None:
         _emit_search(_search(model, encodings, target, backend))
     elif built_with or built_for:
@@ -65,6 +75,7 @@ def command(
         found = ask(feature, sdk=sdk, target=target, arch=arch, tool=tool, backend=backend)
         narrowed = bool(feature or tool)
         emit(found.to_json, lambda: _answer_text(found, feature) if narrowed else _overview(found))
+    return 0
 
 
 def _search(model: Path, encodings: Path | None, target: str, backend: str) -> SdkSearch:

@@ -230,6 +230,15 @@ def test_will_a_context_binary_load(built: str, built_for: str, runtime: str, ar
     assert architecture.arch == arch
 
 
+@pytest.mark.parametrize(
+    ("built", "runtime", "status"),
+    [("2.33.2", "2.33", "unknown"), ("2.33.0", "2.33", "supported"), ("2.33.2", "2.33.2.250410", "supported")],
+)
+def test_a_series_may_be_older_than_the_binary(built: str, runtime: str, status: str) -> None:
+    release, _ = judge_loading(built, "v73", runtime, "v73")
+    assert release.status == status
+
+
 def test_the_blob_version_is_named_where_it_decides() -> None:
     release, _ = judge_loading("2.49.40", "v73", "2.42.0", "v73")
     assert "4.0.4" in release.why
