@@ -31,7 +31,7 @@ from deploykit_qualcomm.rows import (
 
 __all__ = ["SCHEMAS", "schema_texts", "write_schemas"]
 
-_FILLED = ("since",)
+_FILLED = ("since", "extent")
 
 SCHEMAS: dict[str, tuple[str, dict[str, Any]]] = {
     "device": ("devices/*.toml", schema_of(Device)),

@@ -13,6 +13,7 @@ from deploykit.cli.frame import Command
 from deploykit.cli.inspect import emit_binary
 from deploykit.cli.output import emit, table
 from deploykit.errors import UsageError
+from deploykit.findings import Confidence
 from deploykit.queries.asking import Comparison, ask, ask_binary, compare
 from deploykit.queries.binaries import report_binary
 from deploykit.queries.capability_answers import Answer
@@ -97,8 +98,12 @@ def _answer_text(found: Answer, words: Iterable[str]) -> str:
         return f"unknown: no row about {' '.join(words)!r}{near}"
     lines = [_rows_text(found.rows)]
     shown = {row.family for row in found.rows}
-    answering = [(family, release) for family, release in found.answered_by.items() if family in shown]
-    lines.extend(f"{family} {release} answers for {found.requested}" for family, release in answering)
+    for family, release in found.answered_by.items():
+        if family in shown:
+            inferred = any(
+                row.family == family and row.ran and row.confidence is Confidence.INFERRED for row in found.rows
+            )
+            lines.append(f"{family} {release} answers for {found.requested}{', by inference' if inferred else ''}")
     return "\n".join(lines)
 
 
@@ -159,11 +164,10 @@ def _state(row: CompatRow | None) -> str:
 
 def _emit_search(found: SdkSearch) -> None:
     def text() -> str:
-        rows = [
-            (trial.sdk, "ok" if trial.ok else "no", " ".join(trial.to_json()["blocking"])) for trial in found.trials
-        ]
-        closing = f"lowest: {found.lowest}" if found.lowest else "no release takes it"
-        return f"{table(rows, header=('sdk', '', 'what stops it'))}\n{closing} ({found.backend}, {found.target})"
+        rows = [(trial.sdk, trial.state, " ".join((*trial.blocking, *trial.open))) for trial in found.trials]
+        known = "no release is known to take it" if any(trial.open for trial in found.trials) else "no release takes it"
+        closing = f"lowest: {found.lowest}" if found.lowest else known
+        return f"{table(rows, header=('sdk', '', 'what stops it, or is not known'))}\n{closing} ({found.backend}, {found.target})"
 
     emit(found.to_json, text)
     if found.lowest is None:

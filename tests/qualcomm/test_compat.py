@@ -77,6 +77,10 @@ def test_encodings_per_tool_and_sdk(feature: str, tool: str, sdk: str) -> None:
 
 def test_the_contradiction_about_quantizer_v2_is_shown_on_both_sides() -> None:
     found = {row.since: row for row in ask("quantizer-v2", tool=LEGACY) if row.feature == "quantizer-v2"}
+    # The argument lists end with 2.50: what is said beyond is an inference, and says so.
+    assert str(found["2.37.0"].confidence) == "reported"
+    newest = found.pop("2.51.0")
+    assert str(newest.confidence) == "inferred" and "2.25 to 2.50" in newest.note
     assert {since: str(row.status) for since, row in found.items()} == {
         "2.29.0": "unsupported",
         "2.34.0": "unknown",
@@ -90,7 +94,7 @@ def test_the_contradiction_about_quantizer_v2_is_shown_on_both_sides() -> None:
 def test_float_fallback() -> None:
     at_2_33 = {row.tool: row for row in ask("float-fallback", "2.33") if row.feature == "float-fallback"}
     assert str(at_2_33[LEGACY].status) == "supported"
-    assert str(at_2_33[LEGACY].confidence) == "inferred"
+    assert str(at_2_33[LEGACY].confidence) == "reported" and "2026-06-08" in at_2_33[LEGACY].note
     assert "--input_list" in at_2_33[LEGACY].note
     assert status("float-fallback", "2.48", tool=QUANTIZER) == "broken"
     assert status("float-fallback-with-input-list", "2.33", tool=LEGACY) == "unsupported"
