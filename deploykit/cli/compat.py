@@ -100,11 +100,14 @@ def _answer_text(found: Answer, words: Iterable[str]) -> str:
     shown = {row.family for row in found.rows}
     for family, release in found.answered_by.items():
         if family in shown:
-            inferred = any(
-                row.family == family and row.ran and row.confidence is Confidence.INFERRED for row in found.rows
-            )
+            inferred = any(row.family == family and _is_lent(row) for row in found.rows)
             lines.append(f"{family} {release} answers for {found.requested}{', by inference' if inferred else ''}")
     return "\n".join(lines)
+
+
+def _is_lent(row: CompatRow) -> bool:
+    """True when another release was executed than the one that the row is about."""
+    return bool(row.ran) and row.confidence is Confidence.INFERRED
 
 
 def _rows_text(rows: Iterable[CompatRow]) -> str:
@@ -167,7 +170,8 @@ def _emit_search(found: SdkSearch) -> None:
         rows = [(trial.sdk, trial.state, " ".join((*trial.blocking, *trial.open))) for trial in found.trials]
         known = "no release is known to take it" if any(trial.open for trial in found.trials) else "no release takes it"
         closing = f"lowest: {found.lowest}" if found.lowest else known
-        return f"{table(rows, header=('sdk', '', 'what stops it, or is not known'))}\n{closing} ({found.backend}, {found.target})"
+        shown = table(rows, header=("sdk", "", "what stops it, or is not known"))
+        return f"{shown}\n{closing} ({found.backend}, {found.target})"
 
     emit(found.to_json, text)
     if found.lowest is None:
