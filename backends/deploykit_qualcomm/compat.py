@@ -187,6 +187,7 @@ def _rule_rows(backend: str, shelf: Tables) -> Iterator[CompatRow]:
             rule.source,
             confidence=rule.confidence,
             contradicts=rule.contradicts,
+            words=rule.words,
         )
 
 

@@ -149,7 +149,7 @@ class MissingEncodingFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompatRule:
-    """One statement about files and libraries of different releases."""
+    """One statement about files and libraries of different releases; ``words`` are other names that find it."""
 
     topic: str
     text: str
@@ -157,6 +157,7 @@ class CompatRule:
     confidence: Confidence
     confidence_note: str = ""
     contradicts: str = ""
+    words: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

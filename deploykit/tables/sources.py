@@ -33,12 +33,20 @@ class SourceFile:
     """``sources.toml``: the short names that rows use, written out.
 
     ``extent`` holds, for a short name or the beginning of a source, the releases that it speaks of: one, or the first
-    and the last. A source without one is not bound to releases, or nobody knows to which.
+    and the last. A source without one is not bound to releases, or nobody knows to which. ``verified`` holds by the
+    same names the day ("2026-09-30") on which a source was last compared with its rows, under ``rest`` for all others;
+    words behind the date say why it need not be compared again.
     """
 
     schema: int
     sources: Mapping[str, str]
     extent: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    verified: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def dates(self) -> Mapping[str, str]:
+        """When sources were compared with their rows, by what they begin with; under "" for every other one."""
+        return {"" if name == "rest" else self.sources.get(name, name): when for name, when in self.verified.items()}
 
     @property
     def extents(self) -> Mapping[str, Extent]:

@@ -272,3 +272,22 @@ def test_what_changes_for_a_v75_device_from_2_33_to_2_37() -> None:
     assert states["encodings-2.0.0", LEGACY] == ("unsupported", "supported")
     assert states["key graphs[].fp16_relaxed_precision", "htp-config-inner"] == ("supported", "supported")
     assert ("flag --float_bitwidth", CONVERTER) not in states
+
+
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [
+        ("IrQuantizerV2", "--use_quantize_v2"),
+        ("QNN_HTP_GRAPH_CONFIG_OPTION_PRECISION", "fp16_relaxed_precision"),
+        ("BW_FLOAT_BLOCK", "fp16"),
+        ("QNN_QUANTIZATION_ENCODING_BLOCKWISE_EXPANSION", "LPBQ"),
+        ("convert_bq_to_lpbq", "enable_block_quant_weight_optimization"),
+        ("q::linearclip", "5-D"),
+        ("UFIXED_POINT_8", "SFIXED_POINT_8"),
+        ("memory_alloc_limit", "3670016"),
+    ],
+)
+def test_names_of_the_threads_are_answered(word: str, told: str) -> None:
+    """Names of qualcomm/aimet#4102, #4090, #4086, of the provider's pull request 307, and of the compiler's log."""
+    rows = ask(word)
+    assert rows and told in rows[0].note

@@ -206,10 +206,21 @@ def test_folders_load_in_order_of_id() -> None:
         ("qualcomm-snapdragon-8gen3", "sm8650"),
         ("qualcomm-qcs8550-proxy", "qcs8550"),
         ("qualcomm-snapdragon-x-elite", "sc8380xp"),
+        ("qualcomm-snapdragon-x-plus-8-core", "sc8340xp"),
+        ("qualcomm-snapdragon-8-elite-for-galaxy", "sm8750"),
+        ("qualcomm-snapdragon-8-elite-gen5", "sm8850"),
+        ("qualcomm-snapdragon-7gen4", "sm7750"),
+        ("qualcomm-qcs6490", "qcs6490"),
+        ("Samsung Galaxy S24 Ultra", "sm8650"),
+        ("Dragonwing IQ-9075 EVK", "qcs9075"),
+        ("Snapdragon X2 Elite CRD", "sc8480xp"),
+        ("SA8295P ADP", "sa8295"),
+        ("Surface Pro 9 5G", "sc8280x"),
+        ("Surface Laptop 7", "sc8380xp"),
     ],
 )
 def test_the_names_of_ai_hub_are_known(name: str, device: str) -> None:
-    """Chipset names of qualcomm/ai-hub-models, devices_and_chipsets.yaml."""
+    """Chipsets and devices of qualcomm/ai-hub-models, devices_and_chipsets.yaml, and machines with Windows."""
     assert of_chip(name).id == device
 
 
