@@ -24,6 +24,8 @@ __all__ = [
     "KeyLayout",
     "MissingEncoding",
     "MissingEncodingFile",
+    "OpChange",
+    "OpHistoryFile",
     "QnnApiFile",
     "SdkFile",
     "Series",
@@ -166,6 +168,26 @@ class CompatRuleFile:
 
     schema: int
     rule: tuple[CompatRule, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpChange:
+    """What the documents say one release brought for one operator; ``onnx`` are the operators lowered to it."""
+
+    op: str
+    onnx: tuple[str, ...]
+    since: str
+    text: str
+    source: tuple[str, ...]
+    confidence: Confidence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpHistoryFile:
+    """``op_history.toml``."""
+
+    schema: int
+    op: tuple[OpChange, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,8 @@ from deploykit_qualcomm.rows import (
     KeyFile,
     MissingEncoding,
     MissingEncodingFile,
+    OpChange,
+    OpHistoryFile,
     QnnApiFile,
     SdkFile,
     Series,
@@ -106,6 +108,12 @@ class Tables:
     def compat_rules(self) -> tuple[CompatRule, ...]:
         """Statements about files and libraries of different releases."""
         return self._read(CompatRuleFile, "compat_rules.toml").rule
+
+    @cached_property
+    def op_history(self) -> tuple[OpChange, ...]:
+        """What documents say releases brought for operators; none where a folder has no such file."""
+        there = (self.data / "op_history.toml").is_file()
+        return self._read(OpHistoryFile, "op_history.toml").op if there else ()
 
     @cached_property
     def wheels(self) -> tuple[Wheel, ...]:

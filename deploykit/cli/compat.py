@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,7 +29,13 @@ _HEADER = ("feature", "backend", "tool", "arch", "sdk", "status", "confidence")
 
 @click.command(cls=Command, context_settings={"ignore_unknown_options": True})
 @click.argument("feature", nargs=-1)
-@click.option("--sdk", metavar="VERSION", default="", help="Only the state at this release: 2.33, 2.33.0, a build.")
+@click.option(
+    "--sdk",
+    "sdks",
+    metavar="VERSION",
+    multiple=True,
+    help="Only the state at this release: 2.33, 2.33.0, a build. Twice: one after the other.",
+)
 @click.option("--target", metavar="DEVICE", default="", help="Only what concerns this device, and its own facts.")
 @click.option("--arch", metavar="ARCH", default="", help="Only what concerns this architecture.")
 @click.option("--tool", metavar="TOOL", default="", help="Only the rows of this tool.")
@@ -45,7 +51,7 @@ _HEADER = ("feature", "backend", "tool", "arch", "sdk", "status", "confidence")
 @click.option("--encodings", type=click.Path(path_type=Path), help="The encodings that go with --model.")
 def command(
     feature: tuple[str, ...],
-    sdk: str,
+    sdks: tuple[str, ...],
     target: str,
     arch: str,
     tool: str,
@@ -62,6 +68,9 @@ def command(
 
     An unknown feature is answered with no rows; "unknown" in a row means that sources leave it open.
     """
+    sdk = sdks[0] if sdks else ""
+    if len(sdks) > 1 and (binary or model or built_with or built_for or diff):
+        raise UsageError("more than one --sdk goes with a feature", next="ask for one release at a time")
     if binary is not None:
         return emit_binary(report_binary(binary, backend=backend or None, runtime=runtime or sdk, target=target))
     if runtime:
@@ -73,10 +82,21 @@ def command(
     elif diff is not None:
         _emit_comparison(compare(*diff, feature, target=target, arch=arch, tool=tool, backend=backend))
     else:
-        found = ask(feature, sdk=sdk, target=target, arch=arch, tool=tool, backend=backend)
-        narrowed = bool(feature or tool)
-        emit(found.to_json, lambda: _answer_text(found, feature) if narrowed else _overview(found))
+        asked = [ask(feature, sdk=one, target=target, arch=arch, tool=tool, backend=backend) for one in sdks or ("",)]
+        _emit_states(asked, feature, narrowed=bool(feature or tool))
     return 0
+
+
+def _emit_states(asked: Sequence[Answer], words: tuple[str, ...], *, narrowed: bool) -> None:
+    """One answer as it is, several one below the other; as JSON a list of them."""
+
+    def text() -> str:
+        return "\n\n".join(_answer_text(found, words) if narrowed else _overview(found) for found in asked)
+
+    if len(asked) == 1:
+        emit(asked[0].to_json, text)
+    else:
+        emit({"answers": [found.to_json() for found in asked]}, text)
 
 
 def _search(model: Path, encodings: Path | None, target: str, backend: str) -> SdkSearch:

@@ -113,7 +113,7 @@ def test_float_fallback() -> None:
         ("bq", "2.33", "??????"),
         ("bq", "2.47", "NSSBSS"),
         ("bq", "2.48", "NSSSSS"),
-        ("htp-arch", "2.33", "SSSS??"),
+        ("htp-arch", "2.33", "SSSSS?"),
         ("htp-arch", "2.47", "SSSSSS"),
     ],
 )
