@@ -229,3 +229,11 @@ def test_the_names_of_ai_hub_are_known(name: str, device: str) -> None:
 )
 def test_the_number_of_a_chip_is_a_key(words: str, device: str) -> None:
     assert [found.id for found in search_devices(qualcomm_devices(), words)] == [device]
+
+
+@pytest.mark.parametrize("chip", ["sm7635", "sm8735", "sm7475", "sar2230p"])
+def test_chips_without_float16_on_an_architecture_that_has_it(chip: str) -> None:
+    """The compiler of 2.51 answers 'The SocModel doesn't support FP16' for them, in every architecture."""
+    device = of_chip(chip)
+    assert lacks("fp16", device) and "fp16" not in device.fact("precisions")
+    assert has("fp16", of_chip("sm8650")) and "fp16" in of_chip("sm8650").fact("precisions")
