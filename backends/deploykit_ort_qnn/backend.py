@@ -57,6 +57,12 @@ class OrtQnn(QualcommBackend):
         yield from option_rows()
         yield from operator_rows()
 
+    def source_dates(self) -> Mapping[str, str]:
+        """When the shared tables were compared with their sources."""
+        from deploykit_qualcomm.tables import tables
+
+        return tables().source_file.dates
+
     def resolve(self, device: Device, sdk: str | None) -> Target:
         """The device under the QAIRT that the wanted wheel carries; ``sdk`` is a wheel's or a QAIRT's version."""
         from deploykit_ort_qnn.targets import resolve

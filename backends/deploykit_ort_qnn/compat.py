@@ -25,6 +25,7 @@ def option_rows() -> Iterator[CompatRow]:
         absent = f"; in no wheel up to {option.not_in}" if option.not_in else ""
         first = f"; from wheel {option.since} on" if option.since else f"; first seen in {table.checked_with}{absent}"
         managed = "; deploykit sets it" if option.managed else ""
+        managed += f"; not beside {', '.join(option.excludes)}" if option.excludes else ""
         note = f"{option.type}, when {_when(option.phase)}; {option.note}{values}{limits}{managed}{first}"
         yield _row(f"provider-option {option.name}", note, option, since=_inside(option.since))
         if before := _before(option.since):
@@ -36,10 +37,10 @@ def option_rows() -> Iterator[CompatRow]:
     for refused in table.refused:
         yield _row(
             f"provider-option {refused.name}",
-            f"{refused.why}; use {refused.instead}",
+            f"{refused.why}; use {refused.instead}" if refused.instead else refused.why,
             refused,
             status=Status.UNSUPPORTED,
-            renamed_to=f"provider-option {refused.instead}",
+            renamed_to=f"provider-option {refused.instead}" if refused.instead else "",
         )
 
 

@@ -1,13 +1,14 @@
 """Reads a context binary's metadata through the vendor's system library, with ctypes only, inside a worker process.
 
-The structure layouts were found by experiment with onnxruntime-qnn 2.3.0, 2.4.0 and 2.7.0: info version 3, graph
-version 3. A wrong offset is a crash and not an exception, so any other version is refused and the caller is a child
-process. Nothing is written and nothing is judged here.
+The structure layouts were found by experiment with binaries of fifteen releases, 2.22.0 to 2.51.0: version 1 up to
+2.27, version 3 from 2.28.2 on, of the whole and of its graphs alike. A wrong offset is a crash and not an exception, so
+any other version is refused and the caller is a child process. Nothing is written and nothing is judged here.
 """
 
 from __future__ import annotations
 
 import ctypes
+import re
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -38,9 +39,10 @@ TYPES = {
 }
 """The library's type codes; "fixed" is an integer grid with scale and offset."""
 
-_INFO_VERSION = 3
-_GRAPH_VERSION = 3
 _TENSOR_BYTES = 144
+_GRAPH_BYTES = 88
+"""From one graph's description to the next one's, seen with the library of 2.51 on binaries of two graphs."""
+_USES = ("inputs_outputs", "op_data", "constants", "ddr_tensors", "shared_weights")
 _MOST = 4096
 """No real binary has more graphs or tensors; a larger count means that the layout is another one."""
 
@@ -77,7 +79,14 @@ def read_context_binary(path: Path, say: Callable[[str], None]) -> dict[str, Any
     if status or not info.value:
         raise ContextReadError(f"not a context binary that this library reads (status {status:#x})")
     say("reading the description that the library gave")
-    return _info(info.value)
+    found = {**_info(info.value), "alloc_limit_mb": _setting(blob, b"memory_alloc_limit")}
+    return found if found["arch"] is not None else {**found, "arch": _setting(blob, b"min_arch")}
+
+
+def _setting(blob: bytes, name: bytes) -> int | None:
+    """A number among the compiler's settings, which stand in every binary as text; None where they disagree."""
+    values = set(re.findall(rb";%s=([0-9]{1,6});" % name, blob))
+    return int(values.pop()) if len(values) == 1 else None
 
 
 def _functions() -> tuple[Any, Any]:
@@ -95,35 +104,97 @@ def _functions() -> tuple[Any, Any]:
 
 def _info(address: int) -> dict[str, Any]:
     (version,) = _read(address, "I")
-    if version != _INFO_VERSION:
-        raise ContextReadError(f"unknown layout: info version {version}, known is {_INFO_VERSION}")
     base = address + 8
-    (build,) = _read(base + 8, "Q")
+    if version == 3:
+        return _newer(base)
+    if version == 1:
+        return _older(base)
+    raise ContextReadError(f"unknown layout: info version {version}, known are 1 and 3")
+
+
+def _newer(base: int) -> dict[str, Any]:
+    """Version 3: it names the chip, its architecture and what every graph needs."""
     count, _, graphs = _read(base + 88, "IIQ")
-    (soc_model,) = _read(base + 128, "I")
-    if not 1 <= count <= _MOST:
-        raise ContextReadError(f"unknown layout: {count} graphs")
+    hardware_bytes, _, hardware = _read(base + 112, "IIQ")
+    arch = _read(hardware, "II") if hardware and hardware_bytes >= 8 else (0, 0)
     return {
-        "build": _text(build),
-        "core_api": list(_read(base + 16, "3I")),
-        "backend_api": list(_read(base + 28, "3I")),
+        **_maker(base),
         "blob_version": list(_read(base + 48, "3I")),
         "blob_bytes": _read(base + 64, "Q")[0],
-        "soc_model": soc_model,
-        "graph_count": count,
-        # Only the first graph's address is certain: the distance between two was never observed.
-        "graphs": [_graph(graphs)],
+        "soc_model": _read(base + 128, "I")[0],
+        "arch": arch[1] if arch[0] == 1 else None,
+        "graph_count": _checked(count),
+        "graphs": [_graph(graphs + _GRAPH_BYTES * index, 3) for index in range(count)],
     }
 
 
-def _graph(address: int) -> dict[str, Any]:
+def _older(base: int) -> dict[str, Any]:
+    """Version 1: no chip, and the spill buffer of one graph as all that it says about memory."""
+    count, _, graphs = _read(base + 112, "IIQ")
+    hardware_bytes, _, hardware = _read(base + 72, "IIQ")
+    found = [_graph(graphs + _GRAPH_BYTES * index, 1) for index in range(_checked(count))]
+    if hardware and hardware_bytes >= 24:
+        version, _, index, _, spill = _read(hardware, "IIIIQ")
+        if version == 1 and index < count:
+            found[index]["memory"]["spill_fill"] = spill
+    return {
+        **_maker(base),
+        "blob_version": list(_read(base + 60, "3I")),
+        "blob_bytes": _read(base + 88, "I")[0],
+        "soc_model": None,
+        "arch": None,
+        "graph_count": count,
+        "graphs": found,
+    }
+
+
+def _maker(base: int) -> dict[str, Any]:
+    return {
+        "build": _text(_read(base + 8, "Q")[0]),
+        "core_api": list(_read(base + 16, "3I")),
+        "backend_api": list(_read(base + 28, "3I")),
+    }
+
+
+def _checked(count: int) -> int:
+    if not 1 <= count <= _MOST:
+        raise ContextReadError(f"unknown layout: {count} graphs")
+    return count
+
+
+def _graph(address: int, expected: int) -> dict[str, Any]:
     version, _, name, n_in, _, ins, n_out, _, outs = _read(address, "IIQIIQIIQ")
-    if version != _GRAPH_VERSION or n_in > _MOST or n_out > _MOST:
-        raise ContextReadError(f"unknown layout: graph version {version}, known is {_GRAPH_VERSION}")
+    if version != expected or n_in > _MOST or n_out > _MOST:
+        raise ContextReadError(f"unknown layout: graph version {version}, known is {expected}")
+    needs: dict[str, Any] = {"vtcm_bytes": None, "optimization": None, "hvx_threads": None, "memory": {}}
+    if version == 3:
+        size, _, blob = _read(address + 64, "IIQ")
+        needs = _needs(blob, size) if blob else needs
     return {
         "name": _text(name),
         "inputs": [_tensor(ins + _TENSOR_BYTES * i) for i in range(n_in)],
         "outputs": [_tensor(outs + _TENSOR_BYTES * i) for i in range(n_out)],
+        **needs,
+    }
+
+
+def _needs(blob: int, size: int) -> dict[str, Any]:
+    """What one graph needs, all in bytes: VTCM (0 where the compiler recorded none) and memory by its use.
+
+    The first 40 bytes are in every binary of version 3, the rest came with blob version 3.3.
+    """
+    memory: dict[str, int] = {}
+    version, _, spill, vtcm, optimization, _, threads = _read(blob, "IIQIIQQ") if size >= 40 else (0,) * 7
+    if version != 1:
+        return {"vtcm_bytes": None, "optimization": None, "hvx_threads": None, "memory": memory}
+    memory["spill_fill"] = spill
+    if size >= 112 and _read(blob + 40, "I")[0] == 2:
+        memory.update(zip(_USES, _read(blob + 72, "5Q"), strict=True))
+    return {
+        "vtcm_bytes": vtcm or None,
+        "optimization": optimization or None,
+        "hvx_threads": threads or None,
+        "memory": memory,
     }
 
 

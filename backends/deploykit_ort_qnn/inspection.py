@@ -14,6 +14,7 @@ from deploykit.graph import load_model
 from deploykit.graph.nodes import attribute
 from deploykit.system.workspaces import scratch
 from deploykit_ort_qnn.compiler import read_context
+from deploykit_ort_qnn.graph_memory import judged
 from deploykit_qualcomm.archs import arch_of
 from deploykit_qualcomm.devices import qualcomm_devices
 from deploykit_qualcomm.hosts import carrier
@@ -23,12 +24,15 @@ __all__ = ["ContextInfo", "inspect_context"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextInfo:
-    """A binary's own words: who built it, for which chip, with which graphs. ``arch`` and ``devices`` are
-    what the tables know of that chip; ``onnx`` is the ONNX side's metadata."""
+    """A binary's own words: who built it, for which chip, with which graphs.
+
+    ``soc_model`` is None where a binary does not name its chip (those of 2.27 and before). ``arch`` is the binary's own
+    word where it has one, else the tables'; ``devices`` are those of that chip; ``onnx`` is the ONNX side's metadata.
+    """
 
     path: Path
     build: str
-    soc_model: int
+    soc_model: int | None
     core_api: str
     backend_api: str
     blob_version: str
@@ -83,6 +87,7 @@ def inspect_context(path: Path) -> ContextInfo:
         raise InputError(f"{path}: not readable as a context binary", why=answer["error"])
     context = answer["context"]
     arch, devices = _chips(context["soc_model"])
+    arch = arch if context["arch"] is None else f"v{context['arch']}"
     return ContextInfo(
         path=path,
         build=context["build"],
@@ -91,15 +96,17 @@ def inspect_context(path: Path) -> ContextInfo:
         backend_api=_dotted(context["backend_api"]),
         blob_version=_dotted(context["blob_version"]),
         graph_count=context["graph_count"],
-        graphs=tuple(context["graphs"]),
+        graphs=tuple(judged(graph, arch, context["alloc_limit_mb"]) for graph in context["graphs"]),
         arch=arch,
         devices=devices,
         onnx=onnx_side,
     )
 
 
-def _chips(soc_model: int) -> tuple[str, tuple[str, ...]]:
+def _chips(soc_model: int | None) -> tuple[str, tuple[str, ...]]:
     """The architecture and the devices of that chip number, as far as the tables know."""
+    if soc_model is None:
+        return "", ()
     found = [device for device in qualcomm_devices() if device.fact("soc_model") == soc_model]
     archs = {arch for device in found if (arch := arch_of(device))}
     return (archs.pop() if len(archs) == 1 else ""), tuple(device.id for device in found)

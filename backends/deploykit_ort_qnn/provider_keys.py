@@ -39,6 +39,7 @@ class Option:
     """One provider option: ``since`` the first opened wheel that has it, ``not_in`` the last one looked at in vain.
 
     Between ``not_in`` and the checked wheel, which has every option, nothing is known.
+    ``excludes`` are options that must not be on beside it.
     ``set_for`` are operators for which it is set to 1 where the user says nothing, since results are better with it.
     """
 
@@ -54,6 +55,7 @@ class Option:
     range: tuple[int, ...] = ()
     managed: bool = False
     set_for: tuple[str, ...] = ()
+    excludes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +72,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusedOption:
-    """A name that circulates and that no wheel has, with the right one."""
+    """A name that circulates and that no wheel has, with the right one ("" where there is none)."""
 
     name: str
     instead: str
@@ -138,8 +140,17 @@ def choose_options(pairs: Iterable[tuple[str, str]], wheel: str, operators: Coll
             run[name] = checked
         if not row.since and Version(wheel) < Version(table.checked_with):
             unchecked.append(name)
+    _refuse_pairs(table, {**compiled, **run})
     compiled = {**_set_by_itself(table, wheel, operators), **compiled}
     return Chosen(compile=compiled, run=run, entries=entries, unchecked=tuple(unchecked))
+
+
+def _refuse_pairs(table: OptionTable, chosen: Mapping[str, str]) -> None:
+    """UsageError for two options of which the provider takes one only."""
+    for row in table.option:
+        for other in row.excludes:
+            if chosen.get(row.name) == "1" and chosen.get(other) == "1":
+                raise UsageError(f"--option {row.name} and {other} exclude each other", why=row.note)
 
 
 def _set_by_itself(table: OptionTable, wheel: str, operators: Collection[str]) -> dict[str, str]:
@@ -184,7 +195,8 @@ def _row(table: OptionTable, name: str, wheel: str) -> Option:
 def _unknown(table: OptionTable, name: str) -> UsageError:
     for refused in table.refused:
         if refused.name == name:
-            return UsageError(f"--option {name}: {refused.why}", next=f"the option is called {refused.instead}")
+            right = f"the option is called {refused.instead}" if refused.instead else ""
+            return UsageError(f"--option {name}: {refused.why}", next=right)
     near = nearest_names(name, [row.name for row in table.option])
     return UsageError(
         f"--option {name}: the provider has no such option",

@@ -11,6 +11,7 @@ from deploykit.findings import Confidence
 from deploykit.tables.capabilities import Status
 from deploykit_qnn_htp.lending import carried_for
 from deploykit_qnn_htp.routes import Intent, RouteRow, load_routes, preference
+from deploykit_qualcomm.archs import lacks
 from deploykit_qualcomm.carriers import Fit
 
 __all__ = ["mixed_support"]
@@ -19,8 +20,8 @@ __all__ = ["mixed_support"]
 def mixed_support(target: Target, options: Mapping[str, Any]) -> MixedSupport:
     """The kinds of ways for one target; the SDK mixes safely where its preferred route is more than inferred."""
     arch, sdk = str(target.device.fact("arch") or ""), target.sdk
-    if sdk is None or sdk.status("fp16", arch=arch) is Status.UNSUPPORTED:
-        why = f"{arch} has no float16"
+    if sdk is None or lacks("fp16", target.device) or sdk.status("fp16", arch=arch) is Status.UNSUPPORTED:
+        why = f"{target.device.name if 'fp16' in target.device.facts else arch} has no float16"
         return MixedSupport(kinds=frozenset({"integer"}), without={"fallback": why, "segments": why})
     lent, *others = (row for row in load_routes().route if row.lent)
     if options.get("route") in (lent.id, *(row.id for row in others)):

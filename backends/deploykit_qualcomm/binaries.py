@@ -83,6 +83,9 @@ def binary_rows(backend: str, built_with: str, built_for: str, runtime: str, arc
 
 def _by_release(built: Version, runtime: Version) -> Loading:
     if _comparable(built, runtime) <= _comparable(runtime, built):
+        if _comparable(built, runtime) == runtime and any(built.release[len(runtime.release) : 3]):
+            why = f"{runtime} may be an older build than {built}: name it with all its numbers"
+            return Loading(part="release", status=Status.UNKNOWN, why=why)
         return _release(Status.SUPPORTED, f"a binary of {built} is not newer than the runtime {runtime}")
     written, read = _blob_written(built), _blob_read(runtime)
     why = f"{built} is newer than the runtime {runtime}"
@@ -105,7 +108,9 @@ def _blob_read(runtime: Version) -> str | None:
 def _blobs() -> list[tuple[Version, str]]:
     shelf = tables()
     files = (shelf.file(version) for version in shelf.versions)
-    return [(Version(f.version), str(f.facts["context_blob"].value)) for f in files if "context_blob" in f.facts]
+    told = {f.version: str(f.facts["context_blob"].value) for f in files if "context_blob" in f.facts}
+    told.update({wheel.sdk: wheel.blob for wheel in shelf.wheels if wheel.blob})
+    return sorted((Version(version), blob) for version, blob in told.items())
 
 
 def _release(status: Status, why: str) -> Loading:

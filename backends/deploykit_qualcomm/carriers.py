@@ -87,9 +87,11 @@ def obeys(wheel: Wheel) -> bool:
 def carrier_for(runtime: str) -> Wheel | None:
     """The newest wheel whose binaries that release loads, None where every wheel is newer.
 
-    Raises UnknownTargetError for what is no version.
+    A series as typed (2.33) means any build of it, so that a wheel of the series (2.33.2) serves it. Raises
+    UnknownTargetError for what is no version.
     """
-    loads = (wheel for wheel in tables().wheels if judge_loading(wheel.sdk, "", runtime, "")[0].status == "supported")
+    verdicts = ((wheel, judge_loading(wheel.sdk, "", runtime, "")[0].status) for wheel in tables().wheels)
+    loads = (wheel for wheel, status in verdicts if status is not Status.UNSUPPORTED)
     return max(loads, key=lambda wheel: tables().wheels.index(wheel), default=None)
 
 

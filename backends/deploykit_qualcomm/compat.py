@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, TypeVar
 
+from deploykit.findings import Confidence
 from deploykit.tables.capabilities import CompatRow, ConfigKey, Feature, Flag, SdkTable, Status, release_range
 from deploykit.tables.devices import Fact
 from deploykit_qualcomm.rows import Wheel
@@ -36,6 +37,7 @@ def compat_rows(backend: str, *, source: Tables | None = None) -> Iterator[Compa
         yield from _key_rows(backend, found)
         yield from _missing_encoding_rows(backend, shelf)
     yield from _rule_rows(backend, shelf)
+    yield from _op_rows(backend, shelf)
     yield from _release_rows(backend, shelf)
 
 
@@ -187,7 +189,22 @@ def _rule_rows(backend: str, shelf: Tables) -> Iterator[CompatRow]:
             rule.source,
             confidence=rule.confidence,
             contradicts=rule.contradicts,
+            words=rule.words,
         )
+
+
+def _op_rows(backend: str, shelf: Tables) -> Iterator[CompatRow]:
+    """What documents say of operators, beside what was built and run; before a change, that it is not there yet."""
+    for change in shelf.op_history:
+        name = f"op {change.onnx[0]}, in the documents: {change.text}"
+        common: dict[str, Any] = {"confidence": change.confidence, "words": (change.op, *change.onnx)}
+        note = f"{change.op}: the history names it with {change.since}; what older releases do is not said there"
+        yield _plain(backend, name, note, change.source, since=change.since, **common)
+        first = shelf.with_rows[0]
+        before = shelf.versions[shelf.versions.index(change.since) - 1]
+        common["confidence"] = Confidence.INFERRED
+        unsaid = {"since": first, "until": before, "status": Status.UNKNOWN}
+        yield _plain(backend, name, note, change.source, **unsaid, **common)
 
 
 def _release_rows(backend: str, shelf: Tables) -> Iterator[CompatRow]:
@@ -228,6 +245,7 @@ def _wheel_rows(backend: str, wheels: Iterable[Wheel]) -> Iterator[CompatRow]:
     """
     for wheel in wheels:
         apis = f", QNN API {wheel.qnn_api}, HTP API {wheel.htp_api}" if wheel.qnn_api else ""
+        apis += f", writes context blobs {wheel.blob}" if wheel.blob else ""
         common: dict[str, Any] = {
             "source": wheel.source,
             "confidence": wheel.confidence,

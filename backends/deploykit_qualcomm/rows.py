@@ -24,6 +24,8 @@ __all__ = [
     "KeyLayout",
     "MissingEncoding",
     "MissingEncodingFile",
+    "OpChange",
+    "OpHistoryFile",
     "QnnApiFile",
     "SdkFile",
     "Series",
@@ -149,7 +151,7 @@ class MissingEncodingFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompatRule:
-    """One statement about files and libraries of different releases."""
+    """One statement about files and libraries of different releases; ``words`` are other names that find it."""
 
     topic: str
     text: str
@@ -157,6 +159,7 @@ class CompatRule:
     confidence: Confidence
     confidence_note: str = ""
     contradicts: str = ""
+    words: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +168,26 @@ class CompatRuleFile:
 
     schema: int
     rule: tuple[CompatRule, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpChange:
+    """What the documents say one release brought for one operator; ``onnx`` are the operators lowered to it."""
+
+    op: str
+    onnx: tuple[str, ...]
+    since: str
+    text: str
+    source: tuple[str, ...]
+    confidence: Confidence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpHistoryFile:
+    """``op_history.toml``."""
+
+    schema: int
+    op: tuple[OpChange, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,6 +233,7 @@ class Wheel:
     ``loadable`` is False where ONNX Runtime is inside the Python module only; then ``asked_by`` is the wheel whose
     provider asks this backend, where that was seen to work. ``onnxruntime`` are the versions a plugin was tried with,
     ``onnxruntime_api`` the number of the C API of a wheel that brings its own, and ``reads`` what that one reads.
+    ``blob`` is the version of the context blobs it writes.
     ``refuses`` are forms that are written for other releases and that this provider does not take or changes without a
     word, ``lacks`` operators and forms that it does not have, ``absent`` ONNX operators that it does not
     know.
@@ -223,6 +247,7 @@ class Wheel:
     confidence: Confidence
     qnn_api: str = ""
     htp_api: str = ""
+    blob: str = ""
     loadable: bool = True
     asked_by: str = ""
     onnxruntime_api: int = 0

@@ -22,6 +22,7 @@ from deploykit_qualcomm.rows import (
     FeatureFile,
     KeyFile,
     MissingEncodingFile,
+    OpHistoryFile,
     QnnApiFile,
     SdkFile,
     Series,
@@ -31,7 +32,7 @@ from deploykit_qualcomm.rows import (
 
 __all__ = ["SCHEMAS", "schema_texts", "write_schemas"]
 
-_FILLED = ("since",)
+_FILLED = ("since", "extent")
 
 SCHEMAS: dict[str, tuple[str, dict[str, Any]]] = {
     "device": ("devices/*.toml", schema_of(Device)),
@@ -43,6 +44,7 @@ SCHEMAS: dict[str, tuple[str, dict[str, Any]]] = {
     "qualcomm-compat-rules": ("compat_rules.toml", schema_of(CompatRuleFile)),
     "qualcomm-wheels": ("wheels.toml", schema_of(WheelFile)),
     "qualcomm-qnn-api": ("qnn_api.toml", schema_of(QnnApiFile)),
+    "qualcomm-op-history": ("op_history.toml", schema_of(OpHistoryFile)),
     "qualcomm-archs": ("archs.toml", schema_of(ArchFile)),
     "qualcomm-series": ("series.toml", schema_of(Series)),
     "qualcomm-sources": ("sources.toml", schema_of(SourceFile)),

@@ -18,7 +18,8 @@ from deploykit.errors import InputError
 from deploykit.findings import Confidence
 from deploykit.tables.capabilities import ConfigKey, Feature, Flag, SdkTable, Status
 from deploykit.tables.reading import read_toml, structure
-from deploykit.tables.sources import read_sources, write_out
+from deploykit.tables.sources import Extent, SourceFile, extent_of, read_source_file, write_out
+from deploykit_qualcomm.extents import judged_features
 from deploykit_qualcomm.rows import (
     ArchFile,
     CompatRule,
@@ -27,6 +28,8 @@ from deploykit_qualcomm.rows import (
     KeyFile,
     MissingEncoding,
     MissingEncodingFile,
+    OpChange,
+    OpHistoryFile,
     QnnApiFile,
     SdkFile,
     Series,
@@ -52,6 +55,7 @@ class Tables:
         self.data = data
         self._files: dict[str, SdkFile] = {}
         self._tables: dict[str, SdkTable] = {}
+        self._stated: dict[str, dict[Any, Feature]] = {}
 
     @cached_property
     def versions(self) -> tuple[str, ...]:
@@ -106,6 +110,12 @@ class Tables:
         return self._read(CompatRuleFile, "compat_rules.toml").rule
 
     @cached_property
+    def op_history(self) -> tuple[OpChange, ...]:
+        """What documents say releases brought for operators; none where a folder has no such file."""
+        there = (self.data / "op_history.toml").is_file()
+        return self._read(OpHistoryFile, "op_history.toml").op if there else ()
+
+    @cached_property
     def wheels(self) -> tuple[Wheel, ...]:
         """The onnxruntime-qnn wheels, oldest first."""
         return self._read(WheelFile, "wheels.toml").wheel
@@ -138,9 +148,9 @@ class Tables:
         return made
 
     @cached_property
-    def sources(self) -> Mapping[str, str]:
-        """What the short names of sources stand for."""
-        return read_sources(self.data / "sources.toml")
+    def source_file(self) -> SourceFile:
+        """What the short names of sources stand for, and the releases that they speak of."""
+        return read_source_file(self.data / "sources.toml")
 
     def further(self, kind: type[T], name: str) -> T:
         """A file of the folder that no release changes, its sources written out."""
@@ -151,7 +161,8 @@ class Tables:
         if fill_tool:
             _fill_tool(raw, name)
         _fill_since(raw, name, since)
-        write_out(raw, self.sources)
+        write_out(raw, self.source_file.sources)
+        _fill_extent(raw, name, self.source_file.extents)
         return structure(kind, raw, where=f"{name}:")
 
     def _lineage(self, version: str) -> Iterator[str]:
@@ -177,6 +188,9 @@ class Tables:
         _replace_rows(flags, file.flag, _flag_key, f"{name}: flag")
         _replace_rows(features, file.feature, _feature_key, f"{name}: feature")
         _replace_rows(keys, file.key, _config_key, f"{name}: key")
+        self._stated[version] = features
+        parent = self._tables[file.extends].features if file.extends in self._tables else ()
+        judged = judged_features(features, {_feature_key(row): row for row in parent}, version)
         return SdkTable(
             sdk=file.sdk,
             version=version,
@@ -185,7 +199,7 @@ class Tables:
             source=file.source,
             confidence=file.confidence,
             flags=tuple(flags.values()),
-            features=tuple(features.values()),
+            features=tuple(judged.values()),
             config_keys=tuple(keys.values()),
             changes=file.change,
             carrier=file.carrier,
@@ -200,7 +214,7 @@ class Tables:
         parent = self._tables[file.extends]
         flags = {_flag_key(row): row for row in parent.flags}
         self._raise_confidence(flags, file)
-        features = {_feature_key(row): row for row in parent.features}
+        features = dict(self._stated[file.extends])
         return flags, features, {_config_key(row): row for row in parent.config_keys}
 
     def _base(self, version: str) -> tuple[dict[Any, Flag], dict[Any, Feature], dict[Any, ConfigKey]]:
@@ -272,6 +286,17 @@ def _fill_since(raw: dict[str, Any], name: str, since: str) -> None:
                 raise InputError(f"{name}: {section}[{index}].since: unknown key", why="the loader fills it")
             if isinstance(row, dict):
                 row["since"] = since
+
+
+def _fill_extent(raw: dict[str, Any], name: str, extents: Mapping[str, Extent]) -> None:
+    """``extent`` follows from the sources; written by hand it could contradict them."""
+    rows = raw.get("feature", ())
+    for index, row in enumerate(rows if isinstance(rows, list) else ()):
+        if isinstance(row, dict) and "extent" in row:
+            raise InputError(f"{name}: feature[{index}].extent: unknown key", why="the loader fills it")
+        sources = row.get("source") if isinstance(row, dict) else None
+        if isinstance(sources, list) and (found := extent_of(map(str, sources), extents)) is not None:
+            row["extent"] = list(found)
 
 
 def _lowered(row: Flag, read_at: str) -> Flag:

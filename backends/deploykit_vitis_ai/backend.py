@@ -59,6 +59,12 @@ class VitisAiBackend:
 
         return compat_rows()
 
+    def source_dates(self) -> Mapping[str, str]:
+        """When the tables were compared with their sources."""
+        from deploykit_vitis_ai.tables import source_dates
+
+        return source_dates()
+
     def toolchains(self) -> tuple[ToolchainSpec, ...]:
         """The environments for AMD Quark, one per release that was tried."""
         from deploykit.contract.toolchains import load_toolchains

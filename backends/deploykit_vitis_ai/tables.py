@@ -14,7 +14,7 @@ from deploykit.tables.capabilities import Change
 from deploykit.tables.devices import Device, load_device_of_id, load_devices
 from deploykit.tables.reading import parse_rows, read_toml, structure
 from deploykit.tables.records import dataclass
-from deploykit.tables.sources import read_sources, write_out
+from deploykit.tables.sources import read_source_file, read_sources, write_out
 
 __all__ = [
     "DATA",
@@ -51,6 +51,7 @@ __all__ = [
     "read_rows",
     "read_table",
     "releases",
+    "source_dates",
     "sources",
     "vaiml_keys",
 ]
@@ -242,6 +243,11 @@ R = TypeVar("R", bound=Sourced)
 def sources() -> Mapping[str, str]:
     """What the short source names of the other files stand for."""
     return read_sources(DATA / "sources.toml")
+
+
+def source_dates() -> Mapping[str, str]:
+    """When the sources were last compared with the rows."""
+    return read_source_file(DATA / "sources.toml").dates
 
 
 @cache

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from deploykit.cli.frame import Command
+from deploykit.cli.inspect import emit_binary
 from deploykit.cli.output import emit, table
 from deploykit.errors import UsageError
+from deploykit.findings import Confidence
 from deploykit.queries.asking import Comparison, ask, ask_binary, compare
+from deploykit.queries.binaries import report_binary
 from deploykit.queries.capability_answers import Answer
 from deploykit.tables.capabilities import CompatRow
 
@@ -26,7 +29,13 @@ _HEADER = ("feature", "backend", "tool", "arch", "sdk", "status", "confidence")
 
 @click.command(cls=Command, context_settings={"ignore_unknown_options": True})
 @click.argument("feature", nargs=-1)
-@click.option("--sdk", metavar="VERSION", default="", help="Only the state at this release: 2.33, 2.33.0, a build.")
+@click.option(
+    "--sdk",
+    "sdks",
+    metavar="VERSION",
+    multiple=True,
+    help="Only the state at this release: 2.33, 2.33.0, a build. Twice: one after the other.",
+)
 @click.option("--target", metavar="DEVICE", default="", help="Only what concerns this device, and its own facts.")
 @click.option("--arch", metavar="ARCH", default="", help="Only what concerns this architecture.")
 @click.option("--tool", metavar="TOOL", default="", help="Only the rows of this tool.")
@@ -34,13 +43,15 @@ _HEADER = ("feature", "backend", "tool", "arch", "sdk", "status", "confidence")
 @click.option("--diff", nargs=2, metavar="A B", default=None, help="What changes from release A to release B.")
 @click.option("--built-with", metavar="VERSION", default="", help="A binary made by this release …")
 @click.option("--built-for", metavar="ARCH", default="", help="… for this architecture: does it load on --sdk?")
+@click.option("--binary", type=click.Path(path_type=Path), help="Who built this binary, and what loads it.")
+@click.option("--runtime", metavar="VERSION", default="", help="With --binary: does it load on this release?")
 @click.option(
     "--model", type=click.Path(path_type=Path), help="The lowest SDK under which nothing stops this model on --target."
 )
 @click.option("--encodings", type=click.Path(path_type=Path), help="The encodings that go with --model.")
 def command(
     feature: tuple[str, ...],
-    sdk: str,
+    sdks: tuple[str, ...],
     target: str,
     arch: str,
     tool: str,
@@ -48,13 +59,22 @@ def command(
     diff: tuple[str, str] | None,
     built_with: str,
     built_for: str,
+    binary: Path | None,
+    runtime: str,
     model: Path | None,
     encodings: Path | None,
-) -> None:
+) -> int:
     """Rows about FEATURE: a feature, flag, configuration key, provider option, wheel or device, in one or more words.
 
     An unknown feature is answered with no rows; "unknown" in a row means that sources leave it open.
     """
+    sdk = sdks[0] if sdks else ""
+    if len(sdks) > 1 and (binary or model or built_with or built_for or diff):
+        raise UsageError("more than one --sdk goes with a feature", next="ask for one release at a time")
+    if binary is not None:
+        return emit_binary(report_binary(binary, backend=backend or None, runtime=runtime or sdk, target=target))
+    if runtime:
+        raise UsageError("--runtime goes with --binary", next="give the binary, or --sdk for the state of a feature")
     if model is not None:
         _emit_search(_search(model, encodings, target, backend))
     elif built_with or built_for:
@@ -62,9 +82,21 @@ def command(
     elif diff is not None:
         _emit_comparison(compare(*diff, feature, target=target, arch=arch, tool=tool, backend=backend))
     else:
-        found = ask(feature, sdk=sdk, target=target, arch=arch, tool=tool, backend=backend)
-        narrowed = bool(feature or tool)
-        emit(found.to_json, lambda: _answer_text(found, feature) if narrowed else _overview(found))
+        asked = [ask(feature, sdk=one, target=target, arch=arch, tool=tool, backend=backend) for one in sdks or ("",)]
+        _emit_states(asked, feature, narrowed=bool(feature or tool))
+    return 0
+
+
+def _emit_states(asked: Sequence[Answer], words: tuple[str, ...], *, narrowed: bool) -> None:
+    """One answer as it is, several one below the other; as JSON a list of them."""
+
+    def text() -> str:
+        return "\n\n".join(_answer_text(found, words) if narrowed else _overview(found) for found in asked)
+
+    if len(asked) == 1:
+        emit(asked[0].to_json, text)
+    else:
+        emit({"answers": [found.to_json() for found in asked]}, text)
 
 
 def _search(model: Path, encodings: Path | None, target: str, backend: str) -> SdkSearch:
@@ -86,9 +118,16 @@ def _answer_text(found: Answer, words: Iterable[str]) -> str:
         return f"unknown: no row about {' '.join(words)!r}{near}"
     lines = [_rows_text(found.rows)]
     shown = {row.family for row in found.rows}
-    answering = [(family, release) for family, release in found.answered_by.items() if family in shown]
-    lines.extend(f"{family} {release} answers for {found.requested}" for family, release in answering)
+    for family, release in found.answered_by.items():
+        if family in shown:
+            inferred = any(row.family == family and _is_lent(row) for row in found.rows)
+            lines.append(f"{family} {release} answers for {found.requested}{', by inference' if inferred else ''}")
     return "\n".join(lines)
+
+
+def _is_lent(row: CompatRow) -> bool:
+    """True when another release was executed than the one that the row is about."""
+    return bool(row.ran) and row.confidence is Confidence.INFERRED
 
 
 def _rows_text(rows: Iterable[CompatRow]) -> str:
@@ -148,11 +187,11 @@ def _state(row: CompatRow | None) -> str:
 
 def _emit_search(found: SdkSearch) -> None:
     def text() -> str:
-        rows = [
-            (trial.sdk, "ok" if trial.ok else "no", " ".join(trial.to_json()["blocking"])) for trial in found.trials
-        ]
-        closing = f"lowest: {found.lowest}" if found.lowest else "no release takes it"
-        return f"{table(rows, header=('sdk', '', 'what stops it'))}\n{closing} ({found.backend}, {found.target})"
+        rows = [(trial.sdk, trial.state, " ".join((*trial.blocking, *trial.open))) for trial in found.trials]
+        known = "no release is known to take it" if any(trial.open for trial in found.trials) else "no release takes it"
+        closing = f"lowest: {found.lowest}" if found.lowest else known
+        shown = table(rows, header=("sdk", "", "what stops it, or is not known"))
+        return f"{shown}\n{closing} ({found.backend}, {found.target})"
 
     emit(found.to_json, text)
     if found.lowest is None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AnswersBinaries",
+    "DatesSources",
     "FindsDevices",
     "GivesSecondOpinion",
     "HasKnownErrors",
@@ -153,6 +154,14 @@ class AnswersBinaries(Protocol):
 
     def binary_rows(self, built_with: str, built_for: str, runtime: str, arch: str) -> Iterable[CompatRow]:
         """Will a binary made by one release for one architecture load on another release and architecture?"""
+
+
+@runtime_checkable
+class DatesSources(Protocol):
+    """A backend that knows when its tables were compared with their sources."""
+
+    def source_dates(self) -> Mapping[str, str]:
+        """By the beginning of a source the day it was compared ("2026-09-30"), under "" that of every other one."""
 
 
 @runtime_checkable

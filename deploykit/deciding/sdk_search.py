@@ -17,9 +17,11 @@ from deploykit.deciding.decision import plan_as_given
 from deploykit.deciding.reading import read_situation
 from deploykit.errors import UnknownTargetError, UsageError
 from deploykit.findings import Finding
-from deploykit.tables.capabilities import CompatRow
+from deploykit.tables.capabilities import CompatRow, Status
 
 __all__ = ["SdkSearch", "SdkTrial", "lowest_sdk"]
+
+_YES = str(Status.SUPPORTED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,14 +32,39 @@ class SdkTrial:
     findings: tuple[Finding, ...]
 
     @property
+    def blocking(self) -> tuple[str, ...]:
+        """The codes of what stands in the way."""
+        return tuple(sorted({finding.code for finding in self.findings if finding.blocks}))
+
+    @property
+    def open(self) -> tuple[str, ...]:
+        """The codes of what the tables do not answer with yes for this release, and what stops nothing by itself.
+
+        A rule that asked a table says the answer in its evidence, as ``status``.
+        """
+        asked = (finding for finding in self.findings if not finding.blocks and finding.handled is None)
+        doubtful = {finding.code for finding in asked if finding.evidence.get("status", _YES) != _YES}
+        return tuple(sorted(doubtful))
+
+    @property
     def ok(self) -> bool:
-        """True when nothing blocks."""
-        return not any(finding.blocks for finding in self.findings)
+        """True when nothing blocks and nothing that the plan rests on is open."""
+        return not self.blocking and not self.open
+
+    @property
+    def state(self) -> str:
+        """``no``, ``unknown`` or ``ok``."""
+        return "no" if self.blocking else "unknown" if self.open else "ok"
 
     def to_json(self) -> dict[str, Any]:
         """The published shape."""
-        blocking = sorted({finding.code for finding in self.findings if finding.blocks})
-        return {"sdk": self.sdk, "ok": self.ok, "blocking": blocking}
+        return {
+            "sdk": self.sdk,
+            "ok": self.ok,
+            "state": self.state,
+            "blocking": list(self.blocking),
+            "open": list(self.open),
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +77,7 @@ class SdkSearch:
 
     @property
     def lowest(self) -> str | None:
-        """The lowest release under which nothing blocks, or None."""
+        """The lowest release under which nothing blocks and nothing is open, or None."""
         return next((trial.sdk for trial in self.trials if trial.ok), None)
 
     def to_json(self) -> dict[str, Any]:

@@ -108,6 +108,7 @@ def answer(rows: Iterable[CompatRow], query: Query) -> Answer:
         wanted = _at(wanted, answered_by)
     found = search(wanted, query.words)
     near = () if found else _near(wanted, query.words)
+    answered_by.update({row.family: row.ran for row in found if row.ran and row.family in answered_by})
     shown = tuple(_stamped(row, answered_by) for row in found)
     return Answer(rows=shown, requested=query.sdk, answered_by=answered_by, near=near)
 

@@ -66,7 +66,11 @@ class Flag:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feature:
-    """One capability, for one tool and architecture where it depends on them ("" means it does not)."""
+    """One capability, for one tool and architecture where it depends on them ("" means it does not).
+
+    ``extent`` is filled by the loader: the first and the last release that the sources speak of; empty when they are
+    not bound to releases. Beyond it the loader lowers the confidence to ``inferred``.
+    """
 
     feature: str
     status: Status
@@ -77,6 +81,7 @@ class Feature:
     note: str = ""
     confidence_note: str = ""
     contradicts: str = ""
+    extent: tuple[str, ...] = ()
     since: str = ""
 
 
@@ -125,7 +130,7 @@ class CompatRow:
     it does not depend on releases. ``sdk`` is a release or, beside a ``since``, best the ``release_range``: an answer
     that lists ranges makes any other row anew. ``family`` names what the releases are releases of. ``lifecycle`` is a
     word such as ``deprecated`` or "". ``words`` are other spellings that find the row, ``renamed_to`` the ``feature``
-    of the row to use instead.
+    of the row to use instead. ``ran`` is the release that was really executed, where it speaks for others by inference.
     """
 
     feature: str
@@ -144,6 +149,7 @@ class CompatRow:
     lifecycle: str = ""
     renamed_to: str = ""
     words: tuple[str, ...] = ()
+    ran: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """The published shape (docs/json.md)."""

@@ -1,4 +1,4 @@
-"""Short names of sources: rows of data files use them, one table of a folder says what each stands for.
+"""Short names of sources: rows of data files use them, one table of a folder says what each stands for, and of when.
 
 They are written out before a document becomes rows, so that no row is ever seen with a short name.
 """
@@ -6,33 +6,77 @@ They are written out before a document becomes rows, so that no row is ever seen
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias
+
+from packaging.version import Version
 
 from deploykit.tables.reading import read_toml, structure
 from deploykit.tables.records import dataclass
 
-__all__ = ["NO_SOURCES", "SourceFile", "read_sources", "write_out"]
+__all__ = ["NO_SOURCES", "Extent", "SourceFile", "extent_of", "read_source_file", "read_sources", "write_out"]
 
 NO_SOURCES: Mapping[str, str] = MappingProxyType({})
 """For a folder whose rows name every source in full."""
+
+Extent: TypeAlias = tuple[str, str]
+"""The first and the last release that a source speaks of; "" for the last when it says "from this one on"."""
 
 _SHORT = re.compile(r"\w+(?=$|[ :(])")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFile:
-    """``sources.toml``: the short names that rows use, written out."""
+    """``sources.toml``: the short names that rows use, written out.
+
+    ``extent`` holds, for a short name or the beginning of a source, the releases that it speaks of: one, or the first
+    and the last. A source without one is not bound to releases, or nobody knows to which. ``verified`` holds by the
+    same names the day ("2026-09-30") on which a source was last compared with its rows, under ``rest`` for all others;
+    words behind the date say why it need not be compared again.
+    """
 
     schema: int
     sources: Mapping[str, str]
+    extent: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    verified: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def dates(self) -> Mapping[str, str]:
+        """When sources were compared with their rows, by what they begin with; under "" for every other one."""
+        return {"" if name == "rest" else self.sources.get(name, name): when for name, when in self.verified.items()}
+
+    @property
+    def extents(self) -> Mapping[str, Extent]:
+        """The extents by what a source begins with when it is written out."""
+        return {self.sources.get(name, name): (given[0], given[-1]) for name, given in self.extent.items()}
+
+
+def read_source_file(path: Path) -> SourceFile:
+    """The short names of one folder, and the releases that their sources speak of."""
+    return structure(SourceFile, read_toml(path), where=f"{path.name}:")
+
+
+def extent_of(sources: Iterable[str], extents: Mapping[str, Extent]) -> Extent | None:
+    """The releases of which sources, written out, speak together; None when one of them is not bound to releases."""
+    found = []
+    for source in sources:
+        begins = [start for start in extents if source.startswith(start)]
+        if not begins:
+            return None
+        found.append(extents[max(begins, key=len)])
+    if not found:
+        return None
+    first = min((one[0] for one in found), key=Version)
+    last = "" if any(not one[1] for one in found) else max((one[1] for one in found), key=Version)
+    return first, last
 
 
 def read_sources(path: Path) -> Mapping[str, str]:
     """What the short names of one folder stand for."""
-    return structure(SourceFile, read_toml(path), where=f"{path.name}:").sources
+    return read_source_file(path).sources
 
 
 def write_out(document: Any, sources: Mapping[str, str]) -> None:

@@ -99,3 +99,18 @@ def test_wheels_and_quark_are_in_the_same_query(call: Any) -> None:
 
 def test_a_model_needs_a_target(call: Any, tmp_path: Any) -> None:
     call("--model", str(tmp_path / "m.onnx"), status=2)
+
+
+def test_documents_stand_beside_what_was_run_for_two_releases(call: Any) -> None:
+    text = call("op", "LSTM", "--backend", "ort-qnn", "--sdk", "2.36.1", "--sdk", "2.47")
+    before, after = text.split("\n\n")
+    assert "in the documents" in before and "unknown" in before and "not finalized" in before
+    assert "in the documents" in after and "documented" in after and "taken and right" in after
+    value = json.loads(call("op", "LSTM", "--sdk", "2.36.1", "--sdk", "2.47", "--json"))
+    assert [answer["sdk"]["requested"] for answer in value["answers"]] == ["2.36.1", "2.47"]
+    assert call("--built-with", "2.47", "--sdk", "2.33", "--sdk", "2.36", status=2) == ""
+
+
+def test_a_release_that_was_not_run_names_the_one_that_was(call: Any) -> None:
+    assert "kernels of QAIRT 2.36.1 answers for 2.33, by inference" in call("op", "MatMul", "--sdk", "2.33")
+    assert call("op", "MatMul", "--sdk", "2.36.1").rstrip().endswith("kernels of QAIRT 2.36.1 answers for 2.36.1")

@@ -3,6 +3,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import onnx
+import onnx.parser
 import pytest
 
 from deploykit.cli import cli
@@ -34,6 +36,20 @@ def test_what_stops_a_release_is_said() -> None:
     found = lowest_sdk(request(target="sc7280x", encodings="w8a8.v0.6.1.encodings"))
     assert found.lowest is None
     assert all("QNN010" in trial.to_json()["blocking"] for trial in found.trials)
+
+
+def test_what_the_tables_leave_open_is_not_ok(tmp_path: Path) -> None:
+    """GridSample: a user could not finalize it with 2.29, nothing is known up to 2.32, 2.33 converts it."""
+    text = "g (float[1,4,8,8] x, float[1,8,8,2] p) => (float[1,4,8,8] y) { y = GridSample (x, p) }"
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 16]> {text}')
+    onnx.save(model, tmp_path / "grid.onnx")
+    found = lowest_sdk(Request(model=tmp_path / "grid.onnx", target="sm8650", backend="qnn-htp"))
+    trials = {trial.sdk: trial for trial in found.trials}
+    for release in ("2.29.0", "2.31.0"):
+        assert trials[release].state == "unknown" and "QNN212" in trials[release].open
+        assert not trials[release].ok and trials[release].to_json()["ok"] is False
+    assert "QNN212" not in trials["2.36"].open
+    assert found.lowest not in ("2.29.0", "2.30", "2.31.0", "2.32.6")
 
 
 def test_another_backend_starts_where_its_wheels_start() -> None:

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 import deploykit
-from deploykit.errors import UnknownTargetError
+from deploykit.errors import UnknownTargetError, UsageError
 from deploykit.queries.machine import examine
 from deploykit.tables.capabilities import Status
 from deploykit_ort_qnn import backend
 from deploykit_ort_qnn.prepare import wheel_for
-from deploykit_ort_qnn.provider_keys import load_options
+from deploykit_ort_qnn.provider_keys import choose_options, load_options
 from deploykit_qualcomm.devices import qualcomm_device
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
@@ -27,6 +27,20 @@ def test_every_option_is_a_row_and_the_name_that_never_was_too() -> None:
     never = rows["provider-option convert_bq_to_lpbq"]
     assert never.status is Status.UNSUPPORTED
     assert never.renamed_to == "provider-option enable_block_quant_weight_optimization"
+
+
+def test_what_the_newest_wheels_brought() -> None:
+    """Options that exclude each other, and one that a merged pull request has and no wheel."""
+    both = [("enable_htp_prepare_and_load", "1"), ("enable_htp_prepare_only", "1")]
+    with pytest.raises(UsageError, match="exclude each other"):
+        choose_options(both, "2.7.0")
+    assert choose_options([both[0], ("enable_htp_prepare_only", "0")], "2.7.0").compile
+    with pytest.raises(UsageError, match=r"not in onnxruntime-qnn 2\.6\.0"):
+        choose_options(both[:1], "2.6.0")
+    with pytest.raises(UsageError, match=r"no released wheel up to 2\.7\.0"):
+        choose_options([("enable_htp_matmul_lut", "0")], "2.7.0")
+    names = {option.name for option in load_options().option}
+    assert all(other in names for option in load_options().option for other in option.excludes)
 
 
 def test_option_names_are_unique_and_sourced() -> None:

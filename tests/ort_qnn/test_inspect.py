@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import shutil
 import signal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
 import pytest
 from click.testing import CliRunner
+from onnx import TensorProto, helper, numpy_helper
 
 from deploykit.cli import cli
-from deploykit.errors import InputError, ToolError
+from deploykit.errors import InputError, ToolError, UnknownTargetError, UsageError
+from deploykit.queries.binaries import BinaryReport
 from deploykit.system.processes import Completed, run
 from deploykit_ort_qnn import workers
 from deploykit_ort_qnn.compiler import CompileJob, compile_model
+from deploykit_ort_qnn.graph_memory import judged
 from deploykit_ort_qnn.inspection import inspect_context
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
+CONTEXTS = Path(__file__).parents[1] / "data" / "contexts"
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +65,82 @@ def test_whether_it_loads_is_answered_with_a_confidence(compiled: Path) -> None:
     assert status == 0 and info["loads"][0]["status"] == "supported" and info["loads"][0]["confidence"]
     status, info = call("inspect", str(compiled / "beside.onnx"), "--sdk", "2.48.40", "--target", "sm8650")
     assert status == 1 and info["loads"][0]["status"] == "unsupported"
+
+
+@pytest.fixture(scope="module")
+def two_graphs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A network whose middle node the provider leaves to the CPU: one binary of two graphs, for 2 MB of VTCM."""
+    root = tmp_path_factory.mktemp("two")
+    rng = np.random.default_rng(0)
+    weights = [
+        numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32), name)
+        for name, shape in (("first_w", (16, 3, 3, 3)), ("last_w", (8, 16, 3, 3)))
+    ]
+    nodes = [
+        helper.make_node("Conv", ["x", "first_w"], ["a"], pads=[1, 1, 1, 1]),
+        helper.make_node("Asinh", ["a"], ["b"]),
+        helper.make_node("Conv", ["b", "last_w"], ["y"], pads=[1, 1, 1, 1]),
+    ]
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, c, 32, 32]) for n, c in (("x", 3), ("y", 8)))
+    graph = helper.make_graph(nodes, "two", [x], [y], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, root / "model.onnx")
+    options = {"soc_model": "36", "vtcm_mb": "2"}
+    job = CompileJob(root=root, model="model.onnx", context="two.onnx", options=options, allow_cpu=True)
+    assert compile_model(job).ok
+    return root / "two_qnn.bin"
+
+
+def test_every_graph_is_read_with_what_it_needs(two_graphs: Path) -> None:
+    _, info = call("inspect", str(two_graphs))
+    first, last = info["graphs"]
+    assert first["name"] != last["name"]
+    assert [t["shape"][1] for t in first["inputs"]] == [3] and last["outputs"][0]["shape"][1] == 8
+    for graph, weights in ((first, 16 * 3 * 9), (last, 8 * 16 * 9)):
+        assert graph["vtcm_bytes"] == 2 << 20
+        assert graph["memory"]["constants"] >= weights
+        counted = graph["memory"]["constants"] + graph["memory"]["op_data"] + graph["memory"]["shared_weights"]
+        # v69: the binary itself records what one graph may need.
+        assert graph["fits"]["counted_bytes"] == counted and graph["fits"]["limit_bytes"] == 2048 << 20
+        assert graph["fits"]["ok"] and graph["fits"]["parts"] == 1
+
+
+def test_a_graph_above_the_limit_names_the_parts_and_fails() -> None:
+    memory = {"spill_fill": 1 << 40, "constants": 5 << 30, "op_data": 1 << 20, "shared_weights": 0}
+    graph = judged({"name": "g", "memory": memory}, "v69", None)
+    assert graph["fits"]["limit_bytes"] == 2 << 30 and graph["fits"]["parts"] == 3 and not graph["fits"]["ok"]
+    assert judged({"name": "g", "memory": memory}, "v69", 8192)["fits"]["ok"], "the binary's own record outranks"
+    assert judged({"name": "g", "memory": memory}, "", None)["fits"]["ok"] is None
+    assert judged({"name": "g", "memory": {"spill_fill": 0}}, "v69", None)["fits"] is None
+    info = {"graphs": [graph]}
+    assert BinaryReport(info=info, loads=(), runtimes=()).refused
+
+
+@pytest.mark.parametrize(
+    ("release", "blob", "soc_model", "arch"), [("2.25.0", "3.2.0", None, "v73"), ("2.37.1", "3.3.3", 60, "v73")]
+)
+def test_binaries_of_older_releases(tmp_path: Path, release: str, blob: str, soc_model: int | None, arch: str) -> None:
+    """Before 2.28 the description has another layout and no chip; the settings inside still name the architecture."""
+    binary = tmp_path / "c.bin"
+    binary.write_bytes(gzip.decompress((CONTEXTS / f"cnn_bnfold-{release}.bin.gz").read_bytes()))
+    status, info = call("compat", "--binary", str(binary), "--runtime", "2.36.1", "--target", "sm8650")
+    assert (info["release"], info["blob_version"]) == (release, blob)
+    assert (info["soc_model"], info["arch"]) == (soc_model, arch)
+    (graph,) = info["graphs"]
+    assert [(t["name"], t["shape"]) for t in graph["inputs"]] == [("input", [1, 3, 16, 16])]
+    assert status == int(release == "2.37.1")
+    loading = [runtime["release"] for runtime in info["runtimes"] if runtime["status"] == "supported"]
+    assert loading[0] == release and "2.51.0" in loading
+
+
+def test_a_package_names_the_release_inside(compiled: Path) -> None:
+    binary = str(compiled / "beside_qnn.bin")
+    assert call("compat", "--binary", binary, "--runtime", "onnxruntime-qnn 2.7.0")[0] == 0
+    assert call("compat", "--binary", binary, "--runtime", "onnxruntime-qnn 2.5.0")[0] == 1
+    with pytest.raises(UnknownTargetError, match="onnxruntime-qnn 9"):
+        call("compat", "--binary", binary, "--runtime", "onnxruntime-qnn 9")
+    with pytest.raises(UsageError, match="goes with --binary"):
+        call("compat", "--runtime", "2.33")
 
 
 def test_what_is_no_context_is_an_input_error(compiled: Path, tmp_path: Path) -> None:

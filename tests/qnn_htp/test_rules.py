@@ -17,6 +17,7 @@ from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.findings import Finding
 from deploykit.tables.capabilities import Feature, Status
 from deploykit_qnn_htp.draft import Candidate, Draft, draft_of, float16_plan
+from deploykit_qnn_htp.mixing import mixed_support
 from deploykit_qnn_htp.routes import Intent, route_row
 from deploykit_qnn_htp.rules.prepared import RULES as DRAFT_RULES
 from deploykit_qnn_htp.rules.routes import RULES as ROUTE_RULES
@@ -202,3 +203,11 @@ def test_every_sdk_has_a_preference_for_every_intent() -> None:
         for intent in Intent:
             for name in preference(intent, table.parsed).order:
                 assert intent in route_row(name).intents
+
+
+def test_a_chip_without_float16_says_so_for_itself() -> None:
+    """v73 has it, SM7635 has not; the SDK's row is about the architecture."""
+    (finding,) = [found for found in DRAFT_RULES.run(mixed(device="sm7635")) if found.code == "QNN122"]
+    assert "SM7635 cannot run" in finding.message and "onnxruntime-qnn 2.7.0" in " ".join(finding.sources)
+    assert mixed_support(mixed(device="sm7635").situation.target, {}).kinds == {"integer"}
+    assert "fallback" in mixed_support(mixed(device="sm8550").situation.target, {}).kinds

@@ -77,6 +77,10 @@ def test_encodings_per_tool_and_sdk(feature: str, tool: str, sdk: str) -> None:
 
 def test_the_contradiction_about_quantizer_v2_is_shown_on_both_sides() -> None:
     found = {row.since: row for row in ask("quantizer-v2", tool=LEGACY) if row.feature == "quantizer-v2"}
+    # The argument lists end with 2.50: what is said beyond is an inference, and says so.
+    assert str(found["2.37.0"].confidence) == "reported"
+    newest = found.pop("2.51.0")
+    assert str(newest.confidence) == "inferred" and "2.25 to 2.50" in newest.note
     assert {since: str(row.status) for since, row in found.items()} == {
         "2.29.0": "unsupported",
         "2.34.0": "unknown",
@@ -90,7 +94,7 @@ def test_the_contradiction_about_quantizer_v2_is_shown_on_both_sides() -> None:
 def test_float_fallback() -> None:
     at_2_33 = {row.tool: row for row in ask("float-fallback", "2.33") if row.feature == "float-fallback"}
     assert str(at_2_33[LEGACY].status) == "supported"
-    assert str(at_2_33[LEGACY].confidence) == "inferred"
+    assert str(at_2_33[LEGACY].confidence) == "reported" and "2026-06-08" in at_2_33[LEGACY].note
     assert "--input_list" in at_2_33[LEGACY].note
     assert status("float-fallback", "2.48", tool=QUANTIZER) == "broken"
     assert status("float-fallback-with-input-list", "2.33", tool=LEGACY) == "unsupported"
@@ -109,7 +113,7 @@ def test_float_fallback() -> None:
         ("bq", "2.33", "??????"),
         ("bq", "2.47", "NSSBSS"),
         ("bq", "2.48", "NSSSSS"),
-        ("htp-arch", "2.33", "SSSS??"),
+        ("htp-arch", "2.33", "SSSSS?"),
         ("htp-arch", "2.47", "SSSSSS"),
     ],
 )
@@ -230,6 +234,15 @@ def test_will_a_context_binary_load(built: str, built_for: str, runtime: str, ar
     assert architecture.arch == arch
 
 
+@pytest.mark.parametrize(
+    ("built", "runtime", "status"),
+    [("2.33.2", "2.33", "unknown"), ("2.33.0", "2.33", "supported"), ("2.33.2", "2.33.2.250410", "supported")],
+)
+def test_a_series_may_be_older_than_the_binary(built: str, runtime: str, status: str) -> None:
+    release, _ = judge_loading(built, "v73", runtime, "v73")
+    assert release.status == status
+
+
 def test_the_blob_version_is_named_where_it_decides() -> None:
     release, _ = judge_loading("2.49.40", "v73", "2.42.0", "v73")
     assert "4.0.4" in release.why
@@ -259,3 +272,22 @@ def test_what_changes_for_a_v75_device_from_2_33_to_2_37() -> None:
     assert states["encodings-2.0.0", LEGACY] == ("unsupported", "supported")
     assert states["key graphs[].fp16_relaxed_precision", "htp-config-inner"] == ("supported", "supported")
     assert ("flag --float_bitwidth", CONVERTER) not in states
+
+
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [
+        ("IrQuantizerV2", "--use_quantize_v2"),
+        ("QNN_HTP_GRAPH_CONFIG_OPTION_PRECISION", "fp16_relaxed_precision"),
+        ("BW_FLOAT_BLOCK", "fp16"),
+        ("QNN_QUANTIZATION_ENCODING_BLOCKWISE_EXPANSION", "LPBQ"),
+        ("convert_bq_to_lpbq", "enable_block_quant_weight_optimization"),
+        ("q::linearclip", "5-D"),
+        ("UFIXED_POINT_8", "SFIXED_POINT_8"),
+        ("memory_alloc_limit", "3670016"),
+    ],
+)
+def test_names_of_the_threads_are_answered(word: str, told: str) -> None:
+    """Names of qualcomm/aimet#4102, #4090, #4086, of the provider's pull request 307, and of the compiler's log."""
+    rows = ask(word)
+    assert rows and told in rows[0].note

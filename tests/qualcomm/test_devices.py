@@ -206,10 +206,21 @@ def test_folders_load_in_order_of_id() -> None:
         ("qualcomm-snapdragon-8gen3", "sm8650"),
         ("qualcomm-qcs8550-proxy", "qcs8550"),
         ("qualcomm-snapdragon-x-elite", "sc8380xp"),
+        ("qualcomm-snapdragon-x-plus-8-core", "sc8340xp"),
+        ("qualcomm-snapdragon-8-elite-for-galaxy", "sm8750"),
+        ("qualcomm-snapdragon-8-elite-gen5", "sm8850"),
+        ("qualcomm-snapdragon-7gen4", "sm7750"),
+        ("qualcomm-qcs6490", "qcs6490"),
+        ("Samsung Galaxy S24 Ultra", "sm8650"),
+        ("Dragonwing IQ-9075 EVK", "qcs9075"),
+        ("Snapdragon X2 Elite CRD", "sc8480xp"),
+        ("SA8295P ADP", "sa8295"),
+        ("Surface Pro 9 5G", "sc8280x"),
+        ("Surface Laptop 7", "sc8380xp"),
     ],
 )
 def test_the_names_of_ai_hub_are_known(name: str, device: str) -> None:
-    """Chipset names of qualcomm/ai-hub-models, devices_and_chipsets.yaml."""
+    """Chipsets and devices of qualcomm/ai-hub-models, devices_and_chipsets.yaml, and machines with Windows."""
     assert of_chip(name).id == device
 
 
@@ -218,3 +229,11 @@ def test_the_names_of_ai_hub_are_known(name: str, device: str) -> None:
 )
 def test_the_number_of_a_chip_is_a_key(words: str, device: str) -> None:
     assert [found.id for found in search_devices(qualcomm_devices(), words)] == [device]
+
+
+@pytest.mark.parametrize("chip", ["sm7635", "sm8735", "sm7475", "sar2230p"])
+def test_chips_without_float16_on_an_architecture_that_has_it(chip: str) -> None:
+    """The compiler of 2.51 answers 'The SocModel doesn't support FP16' for them, in every architecture."""
+    device = of_chip(chip)
+    assert lacks("fp16", device) and "fp16" not in device.fact("precisions")
+    assert has("fp16", of_chip("sm8650")) and "fp16" in of_chip("sm8650").fact("precisions")

@@ -45,7 +45,7 @@ HEADS = """g (float[1,%d,16,8] q, float[1,%d,8,16] k) => (float[1,%d,16,16] y) {
   product = MatMul (q, k)  y = Softmax (product) }"""
 
 CASES: dict[str, tuple[Case, Case]] = {
-    "QNN200": ({"graph": SHUFFLE}, one("Relu (x)", "1,2,2,2,2")),
+    "QNN200": (one("Relu (x)", "1,2,2,2,2,2"), one("Relu (x)", "1,2,2,2,2")),
     "QNN204": (one("Softmax (x)", "1,2097153"), one("Softmax (x)", "1,2097152")),
     "QNN205": (
         {"graph": "g (int64[4] x) => (int64[4] y) { y = Abs (x) }"},
@@ -230,7 +230,24 @@ def test_what_a_later_release_takes_is_no_warning(lint: Lint) -> None:
 
 def test_grid_sample_is_as_good_as_the_release(lint: Lint) -> None:
     case = {"graph": "g (float[1,4,8,8] x, float[1,8,8,2] p) => (float[1,4,8,8] y) { y = GridSample (x, p) }"}
-    assert "QNN212" in lint({**case, "sdk": "2.33"})
+    assert "broken on 2.29.0" in lint({**case, "sdk": "2.29"})["QNN212"][0].message
+    assert "unknown on 2.31.0" in lint({**case, "sdk": "2.31"})["QNN212"][0].message
+    for sdk in ("2.33", "2.36", "2.51"):
+        assert "QNN212" not in lint({**case, "sdk": sdk})
+
+
+def test_grid_samples_of_an_unknown_release_are_one_finding(lint: Lint) -> None:
+    chain = (
+        "g (float[1,4,8,8] x, float[1,8,8,2] p) => (float[1,4,8,8] y) { a = GridSample (x, p) y = GridSample (a, p) }"
+    )
+    (found,) = lint({"graph": chain, "sdk": "2.31"})["QNN212"]
+    assert "2 nodes" in found.message
+
+
+def test_a_rank_that_is_only_passed_through_is_a_warning(lint: Lint) -> None:
+    """A windowed ViT compiles in fp16 on 2.41 (qualcomm/aimet#4086); the compiler of 2.36.1 refuses such a chain."""
+    assert str(lint({"graph": SHUFFLE, "sdk": "2.41"})["QNN200"][0].severity) == "warning"
+    assert str(lint({"graph": SHUFFLE, "sdk": "2.36"})["QNN200"][0].severity) == "error"
 
 
 def test_a_reduction_has_the_type_of_its_result_where_the_file_leaves_out_what_it_reduces(lint: Lint) -> None:

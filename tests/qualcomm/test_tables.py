@@ -179,7 +179,7 @@ BROKEN: dict[str, tuple[str, str, str, str]] = {
         "[[feature]]\nfeatures =",
         "feature[0].features: unknown",
     ),
-    "bad confidence": ("sdks/2.33.0.toml", 'confidence = "inferred"', 'confidence = "sure"', "feature[0].confidence:"),
+    "bad confidence": ("sdks/2.38.0.toml", 'confidence = "inferred"', 'confidence = "sure"', "feature[0].confidence:"),
     "bad status": ("sdks/2.34.0.toml", 'status = "unknown"', 'status = "maybe"', "flag[0].status:"),
     "missing source": ("sdks/2.41.toml", 'note = "all runs', 'notes = "all runs', "feature[0].notes: unknown key"),
     "dangling extends": ("sdks/2.33.0.toml", 'extends = "2.32.6"', 'extends = "2.32.7"', "extends: there is no"),
@@ -188,6 +188,7 @@ BROKEN: dict[str, tuple[str, str, str, str]] = {
     "empty extends": ("sdks/2.30.toml", 'extends = "2.29.0"', 'extends = "2.28"', "extends: 2.28 has no rows"),
     "other version": ("sdks/2.33.0.toml", 'version = "2.33.0"', 'version = "2.33.1"', "version: '2.33.1' differs"),
     "not TOML": ("sdks/2.33.0.toml", "schema = 1", "schema = = 1", "not TOML"),
+    "extent by hand": ("sdks/2.33.0.toml", "[[feature]]\n", '[[feature]]\nextent = ["2.33"]\n', "feature[0].extent:"),
     "since by hand": ("sdks/2.33.0.toml", "[[feature]]\n", '[[feature]]\nsince = "2.30"\n', "feature[0].since:"),
 }
 

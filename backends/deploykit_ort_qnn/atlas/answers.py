@@ -105,6 +105,7 @@ def _rows(op: str, span: _Span, cells: Sequence[Cell]) -> Iterator[CompatRow]:
             source=(f"{len(cells)} small graphs for soc_model 57 (HTP v75) on the compiler of QAIRT {span.ran}",),
             confidence=Confidence.OBSERVED if span.observed else Confidence.INFERRED,
             family=FAMILY,
+            ran=span.ran,
         )
 
 

@@ -35,9 +35,10 @@ def _sources(row: Feature | None) -> tuple[str, ...]:
     what="Encodings that leave float tensors out, together with a calibration list.",
     why="With --input_list quantizer V1 calibrates every tensor without an encoding and makes it UFIXED_POINT_8: the "
     "layers that were meant to stay float16 are downgraded to 8 bit without a word.",
-    fix="convert without an input list: deploykit's float-fallback route does",
+    fix="convert with --float_fallback and without an input list, as deploykit's float-fallback route does: on 2.33 a "
+    "user's run of that got through, with the post-processing cut off",
     sources=(
-        "qualcomm/aimet#4102",
+        "qualcomm/aimet#4102 (strategy 1, and the comment of 2026-06-08)",
         "QNN SDK documentation 80-63442-2 Rev BL (2025-06-11, about QAIRT 2.35): wording of the options",
     ),
 )
@@ -62,10 +63,12 @@ def check_silent_downgrade(candidate: Candidate) -> Iterator[Found]:
     "explicit-float-entries",
     "error",
     what="Encodings with explicit float16 entries for a converter whose quantizer V1 cannot take them.",
-    why="qnn-onnx-converter 2.33 stops in mixed_precision_processing with setQInfo, quantizable flag 0, when a "
-    "constant stands next to a tensor that was forced to float.",
-    fix="use the omit form of the same intent, or qairt-converter",
-    sources=("qualcomm/aimet#4102",),
+    why="With --input_list qnn-onnx-converter 2.33 stops in mixed_precision_processing with setQInfo, quantizable "
+    "flag 0, when a constant stands next to a tensor that was forced to float. With --float_fallback and no list it "
+    "does not, says a comment of 2026-06-08, whose author had cut the post-processing off.",
+    fix="convert with --float_fallback and without an input list, in the omit form of the same intent, or use "
+    "qairt-converter",
+    sources=("qualcomm/aimet#4102 (strategy 2, and the comment of 2026-06-08)",),
 )
 def check_explicit_floats(candidate: Candidate) -> Iterator[Found]:
     """Strategy 2 of qualcomm/aimet#4102."""
@@ -88,7 +91,7 @@ def check_explicit_floats(candidate: Candidate) -> Iterator[Found]:
         if route.float_fallback
         else None,
         sources=_sources(row),
-        evidence={"tensors": names},
+        evidence={"tensors": names, "status": str(status)},
     )
 
 
@@ -195,6 +198,7 @@ def check_quantizer_v2(candidate: Candidate) -> Iterator[Found]:
         message=f"quantizer V2 is {'unknown' if row is None else row.status} in {candidate.draft.sdk.version}"
         + (f": {row.note}" if row is not None and row.note else ""),
         sources=_sources(row),
+        evidence={"status": "unknown" if row is None else str(row.status)},
     )
 
 
@@ -325,6 +329,7 @@ def check_version_proven(candidate: Candidate) -> Iterator[Found]:
             message=f"whether {candidate.route.tool} of {candidate.draft.sdk.version} reads encodings {version} is "
             "not established",
             sources=_sources(row),
+            evidence={"status": str(Status.UNKNOWN)},
         )
 
 

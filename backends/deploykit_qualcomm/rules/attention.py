@@ -24,6 +24,7 @@ _PASSING = frozenset(
     {"Reshape", "Transpose", "Split", "Slice", "Squeeze", "Unsqueeze", "Gather", "Mul", "Div", "Add", "Identity"}
     | {"Cast", "Concat", "QuantizeLinear", "DequantizeLinear"}
 )
+_COMPILERS = {"qnn-htp": "qnn-context-binary-generator", "ort-qnn": "onnxruntime-qnn"}
 _REACH = 64
 _MOST_WORK = 250_000
 _SMALL = 12
@@ -78,8 +79,10 @@ def _enters_attention(facts: GraphFacts, name: str) -> bool:
 
 
 def _row(situation: Situation) -> Feature | None:
+    """The word of the table about the tool that compiles for this backend: the report is about one, not about both."""
     sdk = situation.target.sdk
-    row = None if sdk is None else sdk.feature("vit-3d-linear", arch=arch(situation))
+    tool = _COMPILERS.get(situation.target.backend, "")
+    row = None if sdk is None else sdk.feature("vit-3d-linear", tool=tool, arch=arch(situation))
     return row if row is not None and row.arch else None
 
 

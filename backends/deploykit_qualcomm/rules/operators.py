@@ -257,22 +257,27 @@ def _coordinates(situation: Situation, attributes: Mapping[str, Any]) -> Any:
     "grid-sample",
     "warning",
     what="GridSample, or a mode of it that is not taken.",
-    why="Releases around 2.20 to 2.29 fail to finalize it (q::flat_from_vtcm); 2.42 on v73 takes it in fp16. Linear "
-    "and nearest exist, cubic does not.",
+    why="A user of releases 2.20 to 2.29 could not finalize it (q::flat_from_vtcm); 2.33 converts it, 2.36.1 and later "
+    "compile it. Linear and nearest exist, cubic does not.",
     fix="check it on the target first; export another mode than cubic, or rewrite it as Gather where it fails",
     sources=(*constraint("gridsample").source, "qualcomm/aimet#4102 (RT-DETRv2 on 2.33)"),
 )
 def check_grid_sample(situation: Situation) -> Iterator[Found]:
-    """What the release's table says decides the words, the mode alone is decisive."""
+    """The mode of each node, and once for all of them what the release's table says."""
     sdk = situation.target.sdk
     row = None if sdk is None else sdk.feature("gridsample", arch=arch(situation))
     status = Status.UNKNOWN if row is None else row.status
+    others = []
     for node in nodes(situation, "GridSample"):
         if node.attributes.get("mode", "linear") in ("cubic", "bicubic"):
             yield at_node(node, "the cubic mode is not taken")
-        elif status is not Status.SUPPORTED:
-            version = "" if sdk is None else f" on {sdk.version}"
-            yield at_node(node, f"{status}{version}", sources=() if row is None else row.source)
+        else:
+            others.append(node)
+    if others and status is not Status.SUPPORTED:
+        version = "" if sdk is None else f" on {sdk.version}"
+        count = f"{len(others)} nodes, " if len(others) > 1 else ""
+        sources = () if row is None else row.source
+        yield at_node(others[0], f"{count}{status}{version}", sources=sources, status=str(status))
 
 
 @RULES.rule(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from packaging.version import Version
 
 from deploykit.contract.backend import Situation
-from deploykit.findings import SubjectKind
+from deploykit.findings import Severity, SubjectKind
 from deploykit.findings.rules import Found, Registry
 from deploykit.graph.facts import NodeFact
 from deploykit_qualcomm.rules.constraints import claim_of, constraint, constraints
@@ -16,6 +16,8 @@ from deploykit_qualcomm.rules.views import at_node, bits_of, byte_count, listed,
 __all__ = ["RULES"]
 
 _MAX_RANK = 5
+_MOVES = frozenset({"Reshape", "Transpose", "QuantizeLinear", "DequantizeLinear"})
+_REFUSES_MOVES = (2, 36)
 # One unsigned process domain on SM8750: 3.652 GB were refused, about 3.62 GB loaded.
 _DOMAIN_BYTES = 3_500_000_000
 
@@ -27,22 +29,36 @@ RULES: Registry[Situation] = Registry("situation")
     "rank-above-5",
     "error",
     what="A tensor with more than five dimensions.",
-    why="HTP tensors have at most five; the converter or the provider refuses the node.",
+    why="HTP tensors have at most five; the converter or the provider refuses the node. Reshapes and transposes alone "
+    "are merged by some releases, and then it is a warning: a windowed ViT compiles in fp16 on 2.41, small graphs on "
+    "2.51; the compiler of 2.36.1 refuses them, and a user of 2.42 had to squeeze his.",
     fix="merge dimensions around the operation: Reshape, Transpose and Reshape of rank 6 are often a SpaceToDepth, "
     "DepthToSpace or two steps of rank 5",
-    sources=constraint("rank-max-5").source,
+    sources=(*constraint("rank-max-5").source, "qualcomm/aimet#4086 (fp16 on 2.41)"),
     claim=claim_of(constraint("rank-max-5")),
 )
 def check_rank(situation: Situation) -> Iterator[Found]:
-    """Any tensor at all, constants included."""
+    """Any tensor at all, constants included; an error where something works on it or the release refuses to move it."""
     names = sorted(fact.name for fact in situation.facts.tensors.values() if (fact.rank or 0) > _MAX_RANK)
     if names:
+        moved = _only_moved(situation, set(names))
+        told = ", all between reshapes and transposes, which some releases merge" if moved else ""
         yield Found(
             kind=SubjectKind.TENSOR,
             name=names[0],
-            message=f"{len(names)} tensors have more than {_MAX_RANK} dimensions: {listed(names)}",
-            evidence={"tensors": names},
+            message=f"{len(names)} tensors have more than {_MAX_RANK} dimensions: {listed(names)}{told}",
+            severity=Severity.WARNING if moved else None,
+            evidence={"tensors": names, "only_moved": moved},
         )
+
+
+def _only_moved(situation: Situation, names: set[str]) -> bool:
+    """True when nothing but reshapes, transposes and the pairs around them touches these tensors."""
+    sdk = situation.target.sdk
+    if sdk is not None and sdk.parsed.release[:2] == _REFUSES_MOVES:
+        return False
+    touching = [node for node in situation.facts.nodes if names.intersection((*node.inputs, *node.outputs))]
+    return bool(touching) and all(node.op_type in _MOVES for node in touching)
 
 
 @RULES.rule(

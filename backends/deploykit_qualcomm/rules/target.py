@@ -162,7 +162,8 @@ def check_arch_unproven(target: Target) -> Iterator[Found]:
     row = target.sdk.feature("htp-arch", arch=arch)
     if row is None or row.status is not Status.SUPPORTED:
         note = "" if row is None else f": {row.note}"
-        yield _target(target, f"nothing shows that QAIRT {target.sdk.version} knows {arch}{note}")
+        found = _target(target, f"nothing shows that QAIRT {target.sdk.version} knows {arch}{note}")
+        yield replace(found, evidence={"status": str(Status.UNKNOWN if row is None else row.status)})
 
 
 @RULES.rule(
