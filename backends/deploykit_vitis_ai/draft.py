@@ -135,6 +135,12 @@ def _is_auto(request: Request) -> bool:
 
 def _goal(request: Request) -> Goal | None:
     goal = parse_goal(request.goal) if request.goal else None
+    if request.metric or request.metric_command:
+        raise UsageError(
+            "--metric: not for this target",
+            why="formats are chosen by what the quantized model computes on the calibration samples",
+            next="give --goal kept>=95% or sqnr>=30, or leave it out",
+        )
     if goal is not None and goal.needs_metric:
         raise UsageError(
             f"--goal {goal}: asks about a measure",

@@ -47,7 +47,7 @@ def is_enough(draft: Draft, verdict: Verdict) -> bool:
     """True for outputs that reach the goal, or are right where none was given."""
     if draft.goal is None:
         return verdict.right is True
-    return draft.goal.is_met(Reached(sqnr_db=verdict.overall_db)) is True
+    return draft.goal.is_met(Reached.of(verdict)) is True
 
 
 def needs_none(draft: Draft, verdict: Verdict | None) -> bool:
