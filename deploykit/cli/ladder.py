@@ -65,7 +65,9 @@ def _samples(found: SimulatedLadder) -> str:
 def _text(found: SimulatedLadder) -> str:
     ladder = found.ladder
     every = (*ladder.rungs, *(step.rung for step in ladder.steps))
-    head = table([_row(ladder, rung) for rung in every], header=("SQNR", "metric", str(ladder.goal), "candidate"))
+    head = table(
+        [_row(ladder, rung) for rung in every], header=("SQNR", "metric", "kept", str(ladder.goal), "candidate")
+    )
     parts = [f"on {_samples(found)}", head]
     parts += [findings_text(found.findings)] if found.findings else []
     parts += map(_conclusion, ladder.advice.conclusions if ladder.advice is not None else ())
@@ -86,7 +88,7 @@ def _step(step: Step) -> str:
     return f"taken: {step.why}\n  raised to {best.wide}: {', '.join(best.layers) or 'nothing'}"
 
 
-def _row(ladder: Ladder, rung: Rung) -> tuple[str, str, str, str]:
+def _row(ladder: Ladder, rung: Rung) -> tuple[str, ...]:
     met = ladder.meets(rung)
     metric = "-" if math.isnan(rung.reached.metric) else f"{rung.reached.metric:.6g}"
     db = rung.reached.sqnr_db
@@ -95,4 +97,7 @@ def _row(ladder: Ladder, rung: Rung) -> tuple[str, str, str, str]:
     )
     words = "not measured" if met is None else "yes" if met else "no"
     name = rung.precision if rung.runs_here else f"{rung.precision} (to compare with; not chosen)"
-    return shown, metric, words, f"{name}: {rung.missing}" if rung.missing else name
+    count = rung.reached.counted
+    kept = "-" if count is None else f"{count.share:.1%} of {sum(count.wanted)}, at least {count.surely:.1%}"
+    why = rung.missing or ("" if met is not None else ladder.goal.why_open(rung.reached))
+    return shown, metric, kept, words, f"{name}: {why}" if why else name

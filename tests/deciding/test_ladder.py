@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,11 @@ MIXED = Cost(weight_bytes=1, activation_bytes=1, bit_operations=90)
 
 
 def _walked(
-    numbers: dict[str, float], *, repaired: float = 33.0, wides: tuple[WideType, ...] = ("float16", "int16")
+    numbers: dict[str, float],
+    *,
+    repaired: float = 33.0,
+    wides: tuple[WideType, ...] = ("float16", "int16"),
+    confirm: Reached | None = None,
 ) -> Ladder:
     """A walk over candidates of these decibels; raising layers gives ``repaired``."""
     goal = parse_goal("sqnr>=30")
@@ -53,7 +58,10 @@ def _walked(
         )
         return Raised(goal="", best=trial, encodings=EncodingSet(version="1.0.0", entries={}), trials=(trial,))
 
-    return walk(list(numbers), goal, measure=measure, mix=mix, wides=wides)
+    def confirmed(rung: Rung) -> Rung:
+        return rung if confirm is None else replace(rung, reached=confirm)
+
+    return walk(list(numbers), goal, measure=measure, mix=mix, wides=wides, confirm=confirmed)
 
 
 def _says(ladder: Ladder) -> str:
@@ -145,6 +153,44 @@ def test_the_users_measure_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert fp16.reached.reference == 1.0
     assert found.ladder.meets(fp16) is True
     assert found.ladder.meets(w4a16) is False
+
+
+def test_what_leaves_work_to_the_host_wins_last_and_tells_nothing_about_bits() -> None:
+    """Its end runs in float on the host, so that it is better than wider integers: no contradiction, another model."""
+    goal = parse_goal("sqnr>=30")
+    costs = {"fp16": 256, "w16a16": 256, "w8a16": 128, "w8a8": 64}
+    numbers = {"fp16": 60.0, "w16a16": 10.0, "w8a16": 10.0, "w8a8": 50.0}
+
+    def measure(name: str) -> Rung:
+        return Rung(
+            precision=name,
+            reached=Reached(sqnr_db=numbers[name]),
+            cost=Cost(weight_bytes=0, activation_bytes=0, bit_operations=costs[name]),
+            on_npu=0.5 if name == "w8a8" else 1.0,
+        )
+
+    found = walk(list(costs), goal, measure=measure)
+    assert found.chosen is not None
+    assert found.chosen.precision == "fp16"
+    assert "without work for the host" in found.why
+    assert "only fp16" in _says(found)
+    alone = walk(["w8a8"], goal, measure=measure)
+    assert alone.chosen is not None
+    assert alone.chosen.precision == "w8a8"
+
+
+def test_what_packaging_refuses_is_never_chosen() -> None:
+    refused = Rung(precision="w8a8", reached=Reached(sqnr_db=50), refused="QNN001 no")
+    found = walk(["w8a8"], parse_goal("sqnr>=30"), measure=lambda name: refused)
+    assert found.chosen is None
+
+
+def test_what_came_out_of_a_step_is_measured_again() -> None:
+    """The layers reach the goal, and as it would be packaged they do not: then it is not taken."""
+    again = _walked({"fp16": 60, "w16a16": 10, "w8a16": 10, "w8a8": 5}, confirm=Reached(sqnr_db=20))
+    assert [step.raised.met for step in again.steps] == [True]
+    assert again.chosen is not None
+    assert again.chosen.precision == "fp16"
 
 
 def test_a_quantized_model_has_no_ladder(tmp_path: Path) -> None:
