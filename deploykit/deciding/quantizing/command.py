@@ -100,7 +100,7 @@ def _nothing_to_write(ladder: Ladder) -> ToolError:
 
 def _written(made: Made, out: Path, *, force: bool, ladder: Ladder | None = None) -> Quantization:
     files = {"model": "model.onnx", "encodings": "model.encodings"}
-    record, findings = made.to_json(), sort_findings(made.findings)
+    record, findings = made.to_json(), sort_findings((*made.findings, *made.about_data()))
     record |= {} if ladder is None else {"ladder": ladder.to_json()}
 
     def fill(folder: Path) -> None:

@@ -9,12 +9,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from deploykit.contract.quantizers import QuantizerAsked
+from deploykit.deciding.data_findings import about_samples
 from deploykit.deciding.quantizing.choosing import Picked, options_of, pick
 from deploykit.deciding.quantizing.numbers import Numbers, measure
 from deploykit.deciding.quantizing.rules import RULES, Quantized
 from deploykit.deciding.quantizing.running import Ran, run_quantizer
-from deploykit.deciding.quantizing.samples import Division, divide, read_held_out
+from deploykit.deciding.quantizing.samples import Division, divide, read_decoded, read_held_out
 from deploykit.errors import InputError, UsageError
+from deploykit.graph.collect import collect_facts
+from deploykit.numerics.range_growth import MOST
 from deploykit.packages.writing import hash_file
 
 if TYPE_CHECKING:
@@ -42,10 +45,18 @@ class Made:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """What the rules say."""
+        """What the rules say of what was made; ``about_data`` says the same of what it was made from."""
         return RULES.run(
             Quantized(model=self.model.path.name, precision=self.precision, picked=self.picked, numbers=self.numbers)
         )
+
+    def about_data(self) -> tuple[Finding, ...]:
+        """What there is to say of the samples, as the quantizer was given them and against the model as given."""
+        feeds = read_decoded(self.ran.folder, MOST)
+        facts = collect_facts(self.model)
+        available = len(self.division.seen) + len(self.division.held_out)
+        data = self.division.calibration
+        return about_samples(self.model, facts, data, feeds, available=available, gives_ranges=True)
 
     def to_json(self) -> dict[str, Any]:
         """What ran, on what, with which versions, how long, and what came out; no path of this machine."""

@@ -156,7 +156,7 @@ def _reread(given: Situation, request: Request, made: Made, ladder: Ladder | Non
             model=given.request.model,
             calibration=request.calibration,
             record=made.to_json(),
-            findings=made.findings,
+            findings=(*made.findings, *made.about_data()),
         ),
         ladder=None if ladder is None else ladder.to_json(),
     )
