@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deploykit.contract.options import OptionSpec
-from deploykit.contract.quantizers import Quantizer, QuantizerAsked, QuantizerJob, bits_of
+from deploykit.contract.quantizers import Quantizer, QuantizerAsked, QuantizerJob, WeightMethod, bits_of
 from deploykit.errors import UsageError
 from deploykit.tables.capabilities import Status
 
@@ -49,6 +49,11 @@ _OPTIONS = (
     OptionSpec(name="encoding_version", kind="choice", choices=_VERSIONS, help="Default: the one that the SDK reads."),
 )
 
+_WEIGHT_METHODS = (
+    WeightMethod(name="SeqMSE", options={"seq_mse": "true"}),
+    WeightMethod(name="AdaRound", options={"adaround": "true", "iterations": "2000"}),
+)
+
 
 class _Aimet:
     id = "aimet"
@@ -63,6 +68,11 @@ class _Aimet:
     def options(self) -> tuple[OptionSpec, ...]:
         """Schemes, and what improves weights."""
         return _OPTIONS
+
+    def weight_methods(self, precision: str) -> tuple[WeightMethod, ...]:
+        """In the order of AIMET's quantization workflow."""
+        widths = bits_of(precision)
+        return _WEIGHT_METHODS if widths is not None and widths[0] < 16 else ()
 
     def plan(self, asked: QuantizerAsked) -> QuantizerJob:
         """The arguments of QuantSim, and what is done before and after."""
