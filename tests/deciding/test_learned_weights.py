@@ -141,6 +141,14 @@ def test_it_is_tried_where_weights_are_the_cause_and_nowhere_else(numbers: dict[
     assert [name for name in further if "+" in name] == ([f"{base}+SeqMSE"] if base else [])
 
 
+def test_four_bits_are_worth_one_method_where_eight_are_good() -> None:
+    numbers = {"fp16": 60.0, "w8a16": 40.0, "w4a16": 12.0, "w8a8": 10.0, "w4a16+SeqMSE": 20.0, "w4a16+AdaRound": 31.0}
+    found, further = walked(numbers, BOTH, raised_db=33.0)
+    assert [name for name in further if "+" in name] == ["w4a16+SeqMSE"]
+    assert found.advice is not None
+    assert "QAT" not in " ".join(item.next for item in found.advice.conclusions)
+
+
 def test_where_it_is_not_installed_the_command_is_told() -> None:
     found, further = walked(WEIGHTS, Learning(missing="x is not installed", install="deploykit toolchain install x"))
     assert not [name for name in further if "+" in name]
