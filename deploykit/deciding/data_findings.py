@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,8 +16,8 @@ from deploykit.contract.kept import Kept, Same
 from deploykit.deciding.sampling import declarations
 from deploykit.errors import InputError
 from deploykit.findings import Finding, sort_findings
-from deploykit.graph.weights import load_weights
-from deploykit.numerics.data_fit import data_fit
+from deploykit.graph.weights import load_small_weights, load_weights
+from deploykit.numerics.data_fit import LOOKED_AT, DataFit, data_fit, takes_pictures
 from deploykit.numerics.data_rules import RULES as FIT_RULES
 from deploykit.numerics.range_growth import MOST, RangeGrowth, range_growth
 from deploykit.numerics.samples.gathering import Samples, gather
@@ -55,19 +56,18 @@ def _of_situation(given: Situation, source: Path) -> tuple[Finding, ...]:
         return ()
     model, facts = given.model, given.facts
     gives_ranges = given.encodings is None and not facts.is_qdq and given.request.precision not in _FLOATS
-    samples: Samples | None = None
-    if calibration.kind == "arrays":
-        samples = _read(given, source)
+    samples = _read(given, source, MOST if gives_ranges else LOOKED_AT) if calibration.kind == "arrays" else None
     feeds = () if samples is None else samples.feeds
     count = 0 if samples is None else samples.available
     return about_samples(model, facts, calibration, feeds, available=count, gives_ranges=gives_ranges)
 
 
-def _read(given: Situation, source: Path) -> Samples | None:
+def _read(given: Situation, source: Path, most: int) -> Samples | None:
     """The samples; None where an input would have to be made up, and where they do not fit, which the survey says."""
     try:
         declared = declarations(given.request, given.facts)
-        samples = gather(load_weights(given.model), given.facts, calibration=source, declared=declared, most=MOST)
+        model = load_small_weights(given.model)
+        samples = gather(model, given.facts, calibration=source, declared=declared, most=most)
     except InputError:
         return None
     return samples if samples.label in (Label.GIVEN, Label.DECLARED) else None
@@ -87,23 +87,27 @@ def about_samples(
     With ``gives_ranges`` the data is what a quantizer takes its ranges from: then it is also asked whether there is
     enough of it, and whether its classes are alike in number.
     """
-    weights = load_weights(model) if feeds else None
-    growth = None
-    if weights is not None and gives_ranges and available == len(feeds):
-        growth = _growth(weights, facts, feeds)
+    settled = gives_ranges and 0 < available == len(feeds)
+    growth = _growth(load_weights(model), facts, feeds) if settled else None  # of some of many nothing is known
     labels = Counter(calibration.labels.values()) if gives_ranges else {}
-    found: list[Finding] = []
-    if weights is not None or labels:
-        try:
+    fit = DataFit(origin=calibration.origin, growth=growth, labels=labels)
+    if feeds:
+        weights = load_weights(model) if takes_pictures(facts) else load_small_weights(model)
+        with suppress(InputError):  # the first layers do not run here: whoever runs the model says so
             fit = data_fit(weights, facts, feeds, origin=calibration.origin, growth=growth, labels=labels)
-        except InputError:  # the first layers do not run here: nothing is known, and whoever runs the model says so
-            fit = data_fit(None, facts, (), origin=calibration.origin, growth=growth, labels=labels)
-        found += FIT_RULES.run(fit)
+    found = list(FIT_RULES.run(fit))
     if gives_ranges:
-        seen = GUIDELINES.run(survey(calibration, input_specs(facts)))
         said = {_CLASSES} if growth is None else {_CLASSES, _FEW}
-        found += [finding for finding in seen if finding.code not in said]
+        found += [finding for finding in _guidelines(calibration, facts) if finding.code not in said]
     return sort_findings(found)
+
+
+def _guidelines(calibration: Calibration, facts: GraphFacts) -> tuple[Finding, ...]:
+    try:
+        inputs = input_specs(facts)
+    except InputError:  # an input without a rank is told by whoever wants one
+        return ()
+    return GUIDELINES.run(survey(calibration, inputs))
 
 
 def _growth(model: ModelProto, facts: GraphFacts, feeds: Sequence[Feed]) -> RangeGrowth | None:

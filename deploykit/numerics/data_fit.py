@@ -23,7 +23,7 @@ from deploykit.numerics.range_growth import RangeGrowth
 from deploykit.numerics.samples.stored import spread
 from deploykit.numerics.sessions import Feed, Session
 
-__all__ = ["DataFit", "FirstLayer", "Preparation", "data_fit"]
+__all__ = ["LOOKED_AT", "DataFit", "FirstLayer", "Preparation", "data_fit", "takes_pictures"]
 
 _IMAGENET = (np.asarray([0.485, 0.456, 0.406]), np.asarray([0.229, 0.224, 0.225]))
 """Mean and deviation of colours in 0..1, by which most published vision models were trained (torchvision)."""
@@ -31,7 +31,7 @@ _IMAGENET = (np.asarray([0.485, 0.456, 0.406]), np.asarray([0.229, 0.224, 0.225]
 _STEPS = 8
 """Nodes between an input and what is looked for behind it."""
 
-_LOOKED_AT = 8
+LOOKED_AT = 8
 """Samples that the first layers are run on; spread over what is given."""
 
 
@@ -87,7 +87,7 @@ class DataFit:
 
 
 def data_fit(
-    model: ModelProto | None,
+    model: ModelProto,
     facts: GraphFacts,
     feeds: Sequence[Feed],
     *,
@@ -95,15 +95,15 @@ def data_fit(
     growth: RangeGrowth | None = None,
     labels: Mapping[str, int] | None = None,
 ) -> DataFit:
-    """About the first float input of a float model, on a few of the samples; without them about growth and labels.
+    """About the first float input of a float model, on a few of the samples; of another the labels and the growth.
 
-    ``model`` has its weights loaded. Raises InputError where its first layers do not run on the samples.
+    The weights of a model that takes pictures are loaded. Raises InputError where its first layers do not run on them.
     """
-    name = next((spec for spec in facts.inputs if facts.tensors[spec].is_float), "")
+    name = _float_input(facts)
     counted = dict(labels or {})
-    if not name or not feeds or model is None:
+    if not name:
         return DataFit(origin=origin, growth=growth, labels=counted)
-    some = [feeds[at] for at in spread(len(feeds), _LOOKED_AT)]
+    some = [feeds[at] for at in spread(len(feeds), LOOKED_AT)]
     values = [np.asarray(feed[name], np.float64) for feed in some]
     graph = GraphPieces(model, facts.outputs)
     preparation = _preparation(facts, graph, some, name)
@@ -120,6 +120,17 @@ def data_fit(
         growth=growth,
         labels=counted,
     )
+
+
+def takes_pictures(facts: GraphFacts) -> bool:
+    """True where the first float input looks like a picture, whose first layers then tell how it was prepared."""
+    name = _float_input(facts)
+    return bool(name) and _colours(facts, name) > 0
+
+
+def _float_input(facts: GraphFacts) -> str:
+    """The first one; "" where there is none."""
+    return next((name for name in facts.inputs if facts.tensors[name].is_float), "")
 
 
 def _colours(facts: GraphFacts, name: str) -> int:
