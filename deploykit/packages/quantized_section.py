@@ -35,7 +35,7 @@ def quantized_section(record: Mapping[str, Any]) -> QuantizedSection:
         ("precision", record["precision"]),
         ("options", _options(record["options"])),
         ("samples", f"{calibration['seen']} to calibrate, {samples['count']} {judged} to judge"),
-        ("took", f"{sum(record['seconds'].values()):.0f} s"),
+        ("took", _duration(sum(record["seconds"].values()))),
         ("signal to noise, of what was written", _decibels(numbers["sqnr_db"])),
         ("in the quantizer's own simulation", _own(own)),
     )
@@ -48,6 +48,10 @@ def quantized_section(record: Mapping[str, Any]) -> QuantizedSection:
             for row in numbers["outputs"]
         ),
     )
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
 
 
 def _options(options: Mapping[str, Any]) -> str:

@@ -49,6 +49,7 @@ def test_a_quantizer_without_a_simulation_and_samples_that_were_seen_are_said() 
     told = shown(numbers=numbers, toolchain="", quantizer="ort", versions={}, options={})
     assert told["made by"] == "ort"
     assert told["options"] == "none"
+    assert shown(seconds={"calibrate": 0.21})["took"] == "0.2 s"
     assert told["samples"] == "8 to calibrate, 3 of the same to judge"
     assert told["in the quantizer's own simulation"] == "it has none"
 
