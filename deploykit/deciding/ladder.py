@@ -134,8 +134,8 @@ def walk(
     """Measure every candidate, conclude, raise the layers that the conclusion points at, choose.
 
     ``mix`` raises the fewest layers of a measured candidate to one of the ``wides`` that the target mixes; ``confirm``
-    measures what came out as a candidate of its own. Where weights are the cause, ``learning`` says who can learn better
-    ones; layers are raised of what came out.
+    measures what came out as a candidate of its own. Where weights are the cause, ``learning`` says who can learn
+    better ones; layers are raised of what came out.
     """
     rungs = []
     for name in names:
@@ -145,7 +145,7 @@ def walk(
     steps: list[Step | LearnedStep] = []
     bases = list(rungs)
     if learning is not None and advice is not None:
-        learned, further = learn_weights(rungs, goal, learning, measure, tell)
+        learned, further = learn_weights(_whole(rungs), goal, learning, measure, tell)
         advice = replace(advice, conclusions=(*advice.conclusions, *further))
         if learned is not None:
             steps.append(learned)
@@ -160,10 +160,13 @@ def walk(
     )
 
 
+def _whole(rungs: Sequence[Rung]) -> list[Rung]:
+    """Without those that leave a part to the host: they are other models, whose numbers tell nothing about the bits."""
+    return [rung for rung in rungs if not rung.on_npu < 1]
+
+
 def _advice(rungs: Sequence[Rung], goal: Goal) -> Advice | None:
-    # What leaves a part to the host is another model: its numbers tell nothing about the bits.
-    whole = [rung for rung in rungs if not rung.on_npu < 1]
-    measured = {rung.precision: rung.reached for rung in whole if goal.is_met(rung.reached) is not None}
+    measured = {rung.precision: rung.reached for rung in _whole(rungs) if goal.is_met(rung.reached) is not None}
     if goal.needs_metric and measured:
         reference = next(iter(measured.values())).reference
         measured = {"fp32": Reached(metric=reference, reference=reference), **measured}

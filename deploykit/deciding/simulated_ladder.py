@@ -145,7 +145,6 @@ class _Measurer:
     def _costs(self) -> CostModel:
         return CostModel(self._exact, self._facts)
 
-
     def rung(self, name: str) -> Rung:
         """One candidate; what cannot be simulated says why."""
         made_by = "ranges of the data (deploykit)"
