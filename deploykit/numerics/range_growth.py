@@ -5,7 +5,7 @@ It measures; whether more samples are wanted is said by ``data_rules``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -32,7 +32,10 @@ _Spans: TypeAlias = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeGrowth:
-    """``unseen`` is the share of ``tensors`` whose range one half of the ``samples`` does not show to nine tenths."""
+    """``unseen`` is the share of ``tensors`` whose range one half of the ``samples`` does not show to nine tenths.
+
+    It is the mean of several halves.
+    """
 
     samples: int
     tensors: int
@@ -40,7 +43,7 @@ class RangeGrowth:
 
 
 def range_growth(model: ModelProto, facts: GraphFacts, feeds: Sequence[Feed]) -> RangeGrowth | None:
-    """Every second sample against all of them, over the computed float tensors; None of fewer than ``LEAST``.
+    """Halves of the samples against all of them, over the computed float tensors; None of fewer than ``LEAST``.
 
     Only the two ends of each range leave a run, so memory is that of one. Raises InputError for a sample that does not
     fit the model.
@@ -56,8 +59,16 @@ def range_growth(model: ModelProto, facts: GraphFacts, feeds: Sequence[Feed]) ->
     spans = spans[:, np.isfinite(spans).all(axis=(0, 2))]
     if not spans.size:
         return None
-    missed = _widths(spans[::2]) < _COVERED * _widths(spans)
-    return RangeGrowth(samples=len(rows), tensors=spans.shape[1], unseen=float(missed.mean()))
+    wanted = _COVERED * _widths(spans)
+    missed = [float((_widths(spans[half]) < wanted).mean()) for half in _halves(len(rows))]
+    return RangeGrowth(samples=len(rows), tensors=spans.shape[1], unseen=sum(missed) / len(missed))
+
+
+def _halves(count: int) -> Iterator[list[int]]:
+    """Both halves of several ways to part the samples, so that their order says little: by each bit of the place."""
+    for bit in range((count - 1).bit_length() - 1):
+        for side in (0, 1):
+            yield [place for place in range(count) if place >> bit & 1 == side]
 
 
 def _widths(spans: _Spans) -> _Spans:
