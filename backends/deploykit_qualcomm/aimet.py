@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from deploykit.contract.options import OptionSpec
-from deploykit.contract.quantizers import Quantizer, QuantizerAsked, QuantizerJob, bits_of
+from deploykit.contract.options import OptionSpec, OptionValue
+from deploykit.contract.quantizers import Quantizer, QuantizerAsked, QuantizerJob, WeightMethod, bits_of
 from deploykit.errors import UsageError
 from deploykit.tables.capabilities import Status
 
@@ -46,7 +47,27 @@ _OPTIONS = (
     OptionSpec(name="iterations", kind="integer", low=1, default=10000, help="Steps of adaround per layer."),
     OptionSpec(name="lpbq", kind="flag", help="4-bit weights in blocks (LPBQ); with w4a16 and w4a8."),
     OptionSpec(name="block_size", kind="integer", low=1, default=64, help="Elements of an LPBQ block."),
+    OptionSpec(
+        name="lite_mp",
+        kind="number",
+        low=0,
+        high=100,
+        help="LiteMP: that many percent of the layers, the worst by QuantAnalyzer, in a wider type.",
+    ),
+    OptionSpec(
+        name="lite_mp_to", kind="choice", choices=("int16", "float16"), default="int16", help="The type of lite_mp."
+    ),
+    OptionSpec(
+        name="amp",
+        kind="number",
+        help="AMP: activations in 16 bits, the fewest with which AIMET's simulation keeps so many decibels.",
+    ),
     OptionSpec(name="encoding_version", kind="choice", choices=_VERSIONS, help="Default: the one that the SDK reads."),
+)
+
+_WEIGHT_METHODS = (
+    WeightMethod(name="SeqMSE", options={"seq_mse": "true"}),
+    WeightMethod(name="AdaRound", options={"adaround": "true", "iterations": "2000"}),
 )
 
 
@@ -64,6 +85,11 @@ class _Aimet:
         """Schemes, and what improves weights."""
         return _OPTIONS
 
+    def weight_methods(self, precision: str) -> tuple[WeightMethod, ...]:
+        """In the order of AIMET's quantization workflow."""
+        widths = bits_of(precision)
+        return _WEIGHT_METHODS if widths is not None and widths[0] < 16 else ()
+
     def plan(self, asked: QuantizerAsked) -> QuantizerJob:
         """The arguments of QuantSim, and what is done before and after."""
         widths = bits_of(asked.precision)
@@ -75,6 +101,7 @@ class _Aimet:
             raise UsageError("adaround and seq_mse at once", why="both choose the weights' integers", next="take one")
         if given["seq_mse"] and given["scheme"] != "min_max":
             raise UsageError("seq_mse without scheme=min_max", why="AIMET searches from that one only", next="min_max")
+        mixed = _mixed(given, asked.precision, widths)
         version = given["encoding_version"] or encodings_version(asked.target, lpbq=bool(given["lpbq"]))
         return QuantizerJob(
             script=Path(__file__).with_name("aimet_job.py"),
@@ -90,8 +117,27 @@ class _Aimet:
                 "seq_mse": {"num_candidates": given["candidates"]} if given["seq_mse"] else None,
                 "adaround": {"num_iterations": given["iterations"]} if given["adaround"] else None,
                 "lpbq": {"block_size": given["block_size"], "operators": _LPBQ_OPERATORS} if given["lpbq"] else None,
+                **mixed,
             },
         )
+
+
+def _mixed(given: Mapping[str, OptionValue], precision: str, widths: tuple[int, int]) -> dict[str, Any]:
+    """What the two ways to mix precisions are told; UsageError where there is nothing to raise, or both are asked."""
+    lite, amp = given["lite_mp"], given["amp"]
+    if lite is not None and amp is not None:
+        raise UsageError("lite_mp and amp at once", why="both choose which layers are raised", next="take one")
+    to_int16 = amp is not None or (lite is not None and given["lite_mp_to"] == "int16")
+    if to_int16 and widths[1] > 8:
+        raise UsageError(
+            f"{'amp' if amp is not None else 'lite_mp'} with {precision}",
+            why="activations have 16 bits already",
+            next="w8a8, or lite_mp_to=float16",
+        )
+    return {
+        "lite_mp": None if lite is None else {"percent": lite, "to": given["lite_mp_to"]},
+        "amp": None if amp is None else {"decibels": amp},
+    }
 
 
 AIMET: Quantizer = _Aimet()

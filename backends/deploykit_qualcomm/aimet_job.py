@@ -1,6 +1,6 @@
 """The script of AIMET's job: runs in AIMET's own environment, beside the core's ``child.py``; nothing of deploykit.
 
-Fold, equalize, simulate, calibrate, improve weights, export: as ``settings`` of ``job.json`` say.
+Fold, equalize, simulate, calibrate, improve weights, mix precisions, export: as ``settings`` of ``job.json`` say.
 """
 
 from __future__ import annotations
@@ -19,12 +19,17 @@ import onnxruntime  # noqa: E402
 from aimet_onnx import QuantizationSimModel, apply_adaround, apply_seq_mse  # noqa: E402
 from aimet_onnx.batch_norm_fold import fold_all_batch_norms_to_weight  # noqa: E402
 from aimet_onnx.cross_layer_equalization import equalize_model  # noqa: E402
+from aimet_onnx.lite_mp import flip_layers_to_higher_precision  # noqa: E402
+from aimet_onnx.mixed_precision import analyze_mixed_precision_sensitivity, apply_amp  # noqa: E402
+from aimet_onnx.quant_analyzer import analyze_per_layer_sensitivity  # noqa: E402
 from aimet_onnx.quantsim import set_lpbq_for_params  # noqa: E402
 from aimet_onnx.utils import duplicate_shared_initializers  # noqa: E402
 
 __all__ = ["main"]
 
 _LARGE = 1_900_000_000
+_SCORED = 4
+"""Samples that each of the many runs of a sensitivity analysis is scored on."""
 
 
 def prepared(job: child.Job) -> Any:
@@ -78,6 +83,63 @@ def improve(job: child.Job, sim: Any) -> None:
         job.stage_done("adaround")
 
 
+class Score:
+    """Signal to noise in decibels of a session's outputs against the float model's, more is better.
+
+    Each output counts with its own signal, so that a small one is not drowned by a large one.
+    """
+
+    def __init__(self, job: child.Job, stage: str) -> None:
+        self._feeds = job.calibration.named("")[:_SCORED]
+        session = onnxruntime.InferenceSession(str(job.model), providers=["CPUExecutionProvider"])
+        self._wanted = [session.run(None, feed) for feed in self._feeds]
+        self._stage, self._done = stage, 0
+
+    def __call__(self, session: Any) -> float:
+        self._done += 1
+        child.tell(self._stage, self._done)
+        made = [session.run(None, feed) for feed in self._feeds]
+        return min(self._decibels(at, made) for at in range(len(self._wanted[0])))
+
+    def _decibels(self, at: int, made: Any) -> float:
+        rows = zip(self._wanted, made, strict=True)
+        pairs = [(np.asarray(want[at], np.float64), np.asarray(got[at], np.float64)) for want, got in rows]
+        signal = sum(float((want**2).sum()) for want, _ in pairs)
+        noise = sum(float(((want - got) ** 2).sum()) for want, got in pairs)
+        return 10 * float(np.log10(max(signal, 1e-30) / max(noise, signal * 1e-15, 1e-30)))
+
+
+def mix(job: child.Job, sim: Any) -> None:
+    """Some layers in a wider type: a share of them by QuantAnalyzer (LiteMP), or the fewest for a number (AMP)."""
+    lite, amp = job.settings["lite_mp"], job.settings["amp"]
+    if lite is None and amp is None:
+        return
+    score = Score(job, "analyzing layers" if lite is not None else "searching mixed precisions")
+    before = {name: _type_of(quantizer) for name, quantizer in sim.qc_quantize_op_dict.items()}
+    if lite is not None:
+        scores = analyze_per_layer_sensitivity(sim, score)
+        wide = "float16" if lite["to"] == "float16" else (job.settings["param_type"], "int16")
+        flip_layers_to_higher_precision(sim, scores, lite["percent"], wide)
+        job.result["sensitivity"] = {str(layer): float(score) for layer, score in scores.items()}
+        job.stage_done("lite_mp")
+    else:
+        kinds = [(job.settings["param_type"], "int8"), (job.settings["param_type"], "int16")]
+        found = analyze_mixed_precision_sensitivity(sim, kinds, score, job.calibration)
+        apply_amp(sim, found, lambda session: score(session) >= amp["decibels"])
+        job.stage_done("amp")
+    raised = [name for name, quantizer in sim.qc_quantize_op_dict.items() if before[name] != _type_of(quantizer)]
+    sim.compute_encodings(job.calibration)
+    reached = score(sim.session)
+    asked = f", of {amp['decibels']:g} asked for" if amp is not None else ""
+    job.result["notes"].append(f"{len(raised)} tensors in a wider type: {', '.join(raised[:20])}")
+    job.result["notes"].append(f"{reached:.1f} dB of the worst output{asked}, on {_SCORED} calibration samples")
+    job.stage_done("calibrate again")
+
+
+def _type_of(quantizer: Any) -> tuple[Any, int]:
+    return quantizer.data_type, quantizer.bitwidth
+
+
 def export(job: child.Job, sim: Any) -> None:
     """The model without quantizers, in one file where it fits, and its encodings with int32 biases."""
     child.tell("exporting")
@@ -108,6 +170,7 @@ def work(job: child.Job) -> None:
     improve(job, sim)
     sim.compute_encodings(job.calibration)
     job.stage_done("calibrate")
+    mix(job, sim)
     export(job, sim)
     job.save_simulated(names, lambda feed: sim.session.run(None, feed))
     job.stage_done("simulate")

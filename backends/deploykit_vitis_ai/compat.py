@@ -23,6 +23,7 @@ def compat_rows() -> Iterator[CompatRow]:
     yield from _provider_options()
     yield from _vaiml()
     yield from _env_vars()
+    yield from _files()
     yield from _formats()
     yield from _releases()
 
@@ -139,6 +140,11 @@ def _env_vars() -> Iterator[CompatRow]:
         arch = _products(variable.products)
         note = "without effect" if variable.status == "dead" else "environment variable"
         yield _row(f"env {variable.name}", variable, tool="environment", note=note, status=variable.status, arch=arch)
+
+
+def _files() -> Iterator[CompatRow]:
+    for file in tables.tool_files():
+        yield _row(f"file {file.name}", file, tool=file.tool, note=file.effect, words=file.words)
 
 
 def _formats() -> Iterator[CompatRow]:

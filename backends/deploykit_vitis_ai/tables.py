@@ -32,6 +32,7 @@ __all__ = [
     "QuarkRelease",
     "Release",
     "Sourced",
+    "ToolFile",
     "VaimlKey",
     "constraints",
     "device_of_id",
@@ -53,6 +54,7 @@ __all__ = [
     "releases",
     "source_dates",
     "sources",
+    "tool_files",
     "vaiml_keys",
 ]
 
@@ -153,6 +155,16 @@ class EnvVar(Sourced):
     name: str
     products: tuple[str, ...]
     status: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolFile(Sourced):
+    """One file that a tool writes or reads, with words that are found in it."""
+
+    name: str
+    tool: str
+    effect: str
+    words: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -318,6 +330,12 @@ def provider_options() -> tuple[ProviderOption, ...]:
 def env_vars() -> tuple[EnvVar, ...]:
     """The environment variables, dead ones included."""
     return read_rows(EnvVar, "env_vars.toml", "variable")
+
+
+@cache
+def tool_files() -> tuple[ToolFile, ...]:
+    """The files of the tools."""
+    return read_rows(ToolFile, "files.toml", "file")
 
 
 @cache

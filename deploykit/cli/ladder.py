@@ -15,6 +15,7 @@ from deploykit.system.whole_files import write_files
 
 if TYPE_CHECKING:
     from deploykit.deciding.ladder import Ladder, Rung, Step
+    from deploykit.deciding.learned_weights import LearnedStep
     from deploykit.deciding.simulated_ladder import SimulatedLadder
     from deploykit.queries.precision_advice import Conclusion
 
@@ -83,9 +84,8 @@ def _conclusion(item: Conclusion) -> str:
     return "\n".join([item.says, *(f"  because {line}" for line in item.because), f"  next: {item.next}"])
 
 
-def _step(step: Step) -> str:
-    best = step.raised.best
-    return f"taken: {step.why}\n  raised to {best.wide}: {', '.join(best.layers) or 'nothing'}"
+def _step(step: Step | LearnedStep) -> str:
+    return f"taken: {step.why}\n  {step.told}"
 
 
 def _row(ladder: Ladder, rung: Rung) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from deploykit.contract.options import OptionSpec, OptionValue
 
@@ -18,7 +18,15 @@ if TYPE_CHECKING:
     from deploykit.contract.targets import Target
     from deploykit.findings import Finding
 
-__all__ = ["QuantizedModel", "Quantizer", "QuantizerAsked", "QuantizerJob", "bits_of"]
+__all__ = [
+    "LearnsWeights",
+    "QuantizedModel",
+    "Quantizer",
+    "QuantizerAsked",
+    "QuantizerJob",
+    "WeightMethod",
+    "bits_of",
+]
 
 _WIDTHS = re.compile(r"w(\d+)a(\d+)")
 
@@ -68,6 +76,22 @@ class Quantizer(Protocol):
 
     def plan(self, asked: QuantizerAsked) -> QuantizerJob:
         """The job. Pure: opens nothing, runs nothing. Raises UsageError for options that exclude each other."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightMethod:
+    """A way to better weights at the same precision: its name, and the quantizer's options that ask for it."""
+
+    name: str
+    options: Mapping[str, str]
+
+
+@runtime_checkable
+class LearnsWeights(Protocol):
+    """A quantizer that can do more for weights than take their range; ``--precision auto`` then tries it."""
+
+    def weight_methods(self, precision: str) -> tuple[WeightMethod, ...]:
+        """What there is for a precision, the quickest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

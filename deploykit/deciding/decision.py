@@ -15,6 +15,7 @@ from deploykit.contract.optional import RatesFindings
 from deploykit.contract.plans import Plan
 from deploykit.contract.status import Correctness
 from deploykit.deciding.choice import Chosen, choose_way
+from deploykit.deciding.data_findings import data_findings
 from deploykit.deciding.opinions import second_opinions
 from deploykit.deciding.rules import RULES as CHOICE_RULES
 from deploykit.deciding.simplifying import simplify
@@ -67,7 +68,7 @@ def decide(backend: Backend[P, D], given: Situation, kept: Kept, tell: Progress)
         avoided = _avoided(_planned(backend, given, kept)[1].findings, plan.findings, chosen)
         avoided += _avoided(_core_findings(backend, given, kept), core, chosen) if start.steps else ()
         core = _rewritten(core, _core_findings(backend, chosen.situation, kept), chosen)
-    made = () if given.quantized is None else given.quantized.findings
+    made = data_findings(given, kept) if given.quantized is None else given.quantized.findings
     found = (*given.target.findings, *made, *core, *CHOICE_RULES.run(chosen), *plan.findings, *avoided)
     if chosen.situation.opinions is not None:
         found = chosen.situation.opinions.applied(found)

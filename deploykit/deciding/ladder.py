@@ -6,10 +6,11 @@ How a candidate is measured is handed in: on deploykit's simulation, or by whoev
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from deploykit.deciding.learned_weights import LearnedStep, Learning, learn_weights
 from deploykit.encodings.values import EncodingSet
 from deploykit.numerics.costs import Cost
 from deploykit.numerics.goals import Goal, Reached
@@ -73,6 +74,12 @@ class Step:
     raised: Raised
     rung: Rung
 
+    @property
+    def told(self) -> str:
+        """What was done, in one line."""
+        best = self.raised.best
+        return f"raised to {best.wide}: {', '.join(best.layers) or 'nothing'}"
+
     def to_json(self) -> dict[str, Any]:
         """The published shape."""
         return {"why": self.why, "raised": self.raised.to_json(), "candidate": self.rung.to_json()}
@@ -85,7 +92,7 @@ class Ladder:
     goal: Goal
     rungs: tuple[Rung, ...]
     advice: Advice | None
-    steps: tuple[Step, ...]
+    steps: tuple[Step | LearnedStep, ...]
     chosen: Rung | None
     why: str
 
@@ -121,23 +128,31 @@ def walk(
     mix: Callable[[Rung, WideType], Raised] | None = None,
     wides: Sequence[WideType] = (),
     confirm: Callable[[Rung], Rung] = lambda rung: rung,
+    learning: Learning | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Ladder:
     """Measure every candidate, conclude, raise the layers that the conclusion points at, choose.
 
     ``mix`` raises the fewest layers of a measured candidate to one of the ``wides`` that the target mixes; ``confirm``
-    measures what came out as a candidate of its own.
+    measures what came out as a candidate of its own. Where weights are the cause, ``learning`` says who can learn
+    better ones; layers are raised of what came out.
     """
     rungs = []
     for name in names:
         tell(f"measuring {name}")
         rungs.append(measure(name))
     advice = _advice(rungs, goal)
-    steps = (
-        []
-        if mix is None or advice is None
-        else [replace(step, rung=confirm(step.rung)) for step in _steps(rungs, goal, mix, wides, tell)]
-    )
+    steps: list[Step | LearnedStep] = []
+    bases = list(rungs)
+    if learning is not None and advice is not None:
+        learned, further = learn_weights(_whole(rungs), goal, learning, measure, tell)
+        advice = replace(advice, conclusions=(*advice.conclusions, *further))
+        if learned is not None:
+            steps.append(learned)
+            bases = [learned.rung if rung is learned.base and learned.is_better else rung for rung in rungs]
+    if mix is not None and advice is not None:
+        raised = _steps(dict(zip(names, bases, strict=True)), goal, mix, wides, tell)
+        steps += [replace(step, rung=confirm(step.rung)) for step in raised]
     known = (*rungs, *(step.rung for step in steps))
     chosen = _cheapest(known, goal)
     return Ladder(
@@ -145,10 +160,13 @@ def walk(
     )
 
 
+def _whole(rungs: Sequence[Rung]) -> list[Rung]:
+    """Without those that leave a part to the host: they are other models, whose numbers tell nothing about the bits."""
+    return [rung for rung in rungs if not rung.on_npu < 1]
+
+
 def _advice(rungs: Sequence[Rung], goal: Goal) -> Advice | None:
-    # What leaves a part to the host is another model: its numbers tell nothing about the bits.
-    whole = [rung for rung in rungs if not rung.on_npu < 1]
-    measured = {rung.precision: rung.reached for rung in whole if goal.is_met(rung.reached) is not None}
+    measured = {rung.precision: rung.reached for rung in _whole(rungs) if goal.is_met(rung.reached) is not None}
     if goal.needs_metric and measured:
         reference = next(iter(measured.values())).reference
         measured = {"fp32": Reached(metric=reference, reference=reference), **measured}
@@ -156,20 +174,20 @@ def _advice(rungs: Sequence[Rung], goal: Goal) -> Advice | None:
 
 
 def _steps(
-    rungs: Sequence[Rung],
+    by_name: Mapping[str, Rung],
     goal: Goal,
     mix: Callable[[Rung, WideType], Raised],
     wides: Sequence[WideType],
     tell: Callable[[str], None],
 ) -> list[Step]:
     """Lite mixed precision from the cheapest base that is poor, upwards to the type that was seen to be good."""
-    by_name = {rung.precision: rung for rung in rungs}
 
     def is_met(name: str) -> bool | None:
         return goal.is_met(by_name[name].reached) if name in by_name else None
 
     wanted: list[tuple[str, WideType, str]] = []
-    if is_met("w8a8") is False and is_met("w8a16"):
+    learned = "w8a16" in by_name and by_name["w8a16"].precision != "w8a16"  # by weights that w8a8 does not have
+    if is_met("w8a8") is False and is_met("w8a16") and not learned:
         wanted.append(("w8a8", "int16", "w8a8 poor, w8a16 good: the activations of some layers need 16 bits"))
     if is_met("w8a16") is False and is_met("fp16"):
         wanted.append(("w8a16", "float16", "w8a16 poor, fp16 good: some layers need float16"))

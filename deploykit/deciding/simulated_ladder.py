@@ -5,23 +5,21 @@ For conclusions before anything is installed; who packages lets a quantizer make
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from deploykit.deciding.data_findings import about_samples
 from deploykit.deciding.ladder import Ladder, Rung, walk
 from deploykit.deciding.mixing_layers import wide_types
 from deploykit.errors import DeploykitError, InputError
-from deploykit.findings import Finding, exit_status, sort_findings
+from deploykit.findings import Finding, exit_status
 from deploykit.graph import load_model
 from deploykit.graph.collect import collect_facts
 from deploykit.graph.weights import load_weights
 from deploykit.numerics.costs import CostModel
-from deploykit.numerics.data_fit import data_fit
-from deploykit.numerics.data_rules import RULES as DATA_RULES
 from deploykit.numerics.goals import Goal, goal_for
 from deploykit.numerics.metrics import UserMetric
 from deploykit.numerics.min_max import min_max_encodings, precision_of
@@ -95,7 +93,10 @@ def simulated_ladder(
     wides = wide_types(target, sdk, model)
     wanted = goal_for(goal, has_metric=metric is not None, may_judge=made.may_judge, lower_is_better=lower_is_better)
     measurer = _Measurer(proto, facts, made, metric, wanted, tell, has_float="float16" in wides)
-    findings = measurer.about_data(data)
+    findings: tuple[Finding, ...] = ()
+    if data is not None and made.label is Label.GIVEN:
+        about = load_calibration(data)
+        findings = about_samples(read, facts, about, made.feeds, available=made.available, gives_ranges=True)
     ladder = walk(CANDIDATES, wanted, measure=measurer.rung, mix=measurer.mix, wides=wides, tell=tell)
     return SimulatedLadder(
         ladder=ladder,
@@ -143,14 +144,6 @@ class _Measurer:
     @cached_property
     def _costs(self) -> CostModel:
         return CostModel(self._exact, self._facts)
-
-    def about_data(self, data: Path | None) -> tuple[Finding, ...]:
-        """What there is to say about the data that the ranges come from; nothing about data that is made."""
-        if data is None or self._samples.label is not Label.GIVEN:
-            return ()
-        labels = Counter(load_calibration(data).labels.values())
-        fit = data_fit(self._facts, self._ranges, origin=data.name, labels=labels)
-        return () if fit is None else sort_findings(DATA_RULES.run(fit))
 
     def rung(self, name: str) -> Rung:
         """One candidate; what cannot be simulated says why."""

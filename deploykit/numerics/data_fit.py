@@ -1,33 +1,38 @@
 """How calibration data fits a model: its scale against the first layers, its order of channels, what it leaves unseen.
 
 A BatchNormalization keeps the mean and the variance that it saw in training: what the data gives in its place tells
-whether the data was prepared as it was then. Nothing is judged here; the rules are in ``data_rules``.
+whether the data was prepared as it was then. Without one, the size of what the first convolution makes still tells
+bytes from small values. Nothing is judged here; the rules are in ``data_rules``.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from onnx import helper, numpy_helper
+from onnx import ModelProto, helper, numpy_helper
 
 from deploykit.graph.facts import GraphFacts, NodeFact
 from deploykit.graph.ops import Trait, has
 from deploykit.numerics.graph_pieces import GraphPieces
-from deploykit.numerics.partial_runs import PartialRuns
+from deploykit.numerics.range_growth import RangeGrowth
+from deploykit.numerics.samples.stored import spread
 from deploykit.numerics.sessions import Feed, Session
 
-__all__ = ["DataFit", "Preparation", "data_fit"]
+__all__ = ["LOOKED_AT", "DataFit", "FirstLayer", "Preparation", "data_fit", "takes_pictures"]
 
 _IMAGENET = (np.asarray([0.485, 0.456, 0.406]), np.asarray([0.229, 0.224, 0.225]))
 """Mean and deviation of colours in 0..1, by which most published vision models were trained (torchvision)."""
 
-_LEAST_SAMPLES = 4
-_COVERED = 0.9
+_STEPS = 8
+"""Nodes between an input and what is looked for behind it."""
+
+LOOKED_AT = 8
+"""Samples that the first layers are run on; spread over what is given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,35 +56,57 @@ class Preparation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FirstLayer:
+    """The first convolution behind a picture: the deviation of what it makes of the data, the median of its channels.
+
+    Networks are trained so that this is near 1, whatever the scale of their data: it is far off for data of another.
+    """
+
+    node: str
+    deviation: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DataFit:
     """What was seen. ``divides_by`` is what the model itself divides its input by, 0 for nothing.
 
-    ``unseen`` is the share of tensors whose range one half of the samples does not show to nine tenths.
+    ``growth`` is None where ranges do not come from this data, or only some of its samples were looked at.
     """
 
     origin: str
-    input: str
-    low: float
-    high: float
-    whole_numbers: bool
-    image_like: bool
+    input: str = ""
+    low: float = 0.0
+    high: float = 0.0
+    whole_numbers: bool = False
+    image_like: bool = False
     divides_by: float = 0.0
     preparation: Preparation | None = None
-    samples: int = 0
-    tensors: int = 0
-    unseen: float = 0.0
+    first_layer: FirstLayer | None = None
+    growth: RangeGrowth | None = None
     labels: Mapping[str, int] = field(default_factory=dict)
 
 
 def data_fit(
-    facts: GraphFacts, runs: PartialRuns, *, origin: str, labels: Mapping[str, int] | None = None
-) -> DataFit | None:
-    """About the first float input of a float run; None where the model has none."""
-    name = next((name for name in runs.graph.inputs if facts.tensors[name].is_float), None)
-    if name is None:
-        return None
-    values = [np.asarray(feed[name], np.float64) for feed in runs.feeds]
-    unseen, tensors = _unseen(runs)
+    model: ModelProto,
+    facts: GraphFacts,
+    feeds: Sequence[Feed],
+    *,
+    origin: str,
+    growth: RangeGrowth | None = None,
+    labels: Mapping[str, int] | None = None,
+) -> DataFit:
+    """About the first float input of a float model, on a few of the samples; of another the labels and the growth.
+
+    The weights of a model that takes pictures are loaded. Raises InputError where its first layers do not run on them.
+    """
+    name = _float_input(facts)
+    counted = dict(labels or {})
+    if not name:
+        return DataFit(origin=origin, growth=growth, labels=counted)
+    some = [feeds[at] for at in spread(len(feeds), LOOKED_AT)]
+    values = [np.asarray(feed[name], np.float64) for feed in some]
+    graph = GraphPieces(model, facts.outputs)
+    preparation = _preparation(facts, graph, some, name)
     return DataFit(
         origin=origin,
         input=name,
@@ -87,13 +114,23 @@ def data_fit(
         high=max(float(value.max()) for value in values),
         whole_numbers=all(bool((value == np.round(value)).all()) for value in values),
         image_like=_colours(facts, name) > 0,
-        divides_by=_divides_by(runs.graph, facts, name),
-        preparation=_preparation(facts, runs, name),
-        samples=len(values),
-        tensors=tensors,
-        unseen=unseen,
-        labels=labels or {},
+        divides_by=_divides_by(graph, facts, name),
+        preparation=preparation,
+        first_layer=None if preparation is not None else _first_layer(facts, graph, some, name),
+        growth=growth,
+        labels=counted,
     )
+
+
+def takes_pictures(facts: GraphFacts) -> bool:
+    """True where the first float input looks like a picture, whose first layers then tell how it was prepared."""
+    name = _float_input(facts)
+    return bool(name) and _colours(facts, name) > 0
+
+
+def _float_input(facts: GraphFacts) -> str:
+    """The first one; "" where there is none."""
+    return next((name for name in facts.inputs if facts.tensors[name].is_float), "")
 
 
 def _colours(facts: GraphFacts, name: str) -> int:
@@ -114,58 +151,62 @@ def _divides_by(graph: GraphPieces, facts: GraphFacts, name: str) -> float:
     return 0.0
 
 
-def _unseen(runs: PartialRuns) -> tuple[float, int]:
-    """Every second sample against all of them, over the computed float tensors."""
-    if len(runs.feeds) < _LEAST_SAMPLES:
-        return 0.0, 0
-    missed = total = 0
-    for number, piece in enumerate(runs.graph.pieces):
-        inner = runs.inner_values(number)
-        for name in runs.graph.made(piece):
-            spans = [_span(values[name]) for values in inner if values[name].dtype == np.float32 and values[name].size]
-            if len(spans) == len(inner):
-                total += 1
-                missed += not _covers(spans[::2], spans)
-    return (missed / total if total else 0.0), total
-
-
-def _span(values: npt.NDArray[Any]) -> tuple[float, float]:
-    finite = values[np.isfinite(values)]
-    return (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
-
-
-def _covers(some: Sequence[tuple[float, float]], every: Sequence[tuple[float, float]]) -> bool:
-    widths = [max(high for _, high in spans) - min(low for low, _ in spans) for spans in (some, every)]
-    return widths[0] >= _COVERED * widths[1]
-
-
-def _preparation(facts: GraphFacts, runs: PartialRuns, name: str) -> Preparation | None:
-    """What the first BatchNormalization behind the first convolution of a picture says."""
+def _preparation(facts: GraphFacts, graph: GraphPieces, feeds: Sequence[Feed], name: str) -> Preparation | None:
+    """What the first BatchNormalization behind the first convolution of a picture says; None of one never trained."""
     colours = _colours(facts, name)
     node = _first_norm(facts, name) if colours else None
-    if node is None or any(other not in runs.graph.stored for other in node.inputs[3:5]):
+    if node is None or any(other not in graph.stored for other in node.inputs[3:5]):
         return None
-    mean, variance = (numpy_helper.to_array(runs.graph.stored[other]).astype(np.float64) for other in node.inputs[3:5])
-    session = _head(runs, node.inputs[0])
-    given = [np.asarray(feed[name]) for feed in runs.feeds]
-    others = [{key: value for key, value in feed.items() if key in session.inputs} for feed in runs.feeds]
-
-    def distance(values: Sequence[npt.NDArray[Any]]) -> float:
-        feeds: list[Feed] = [{**rest, name: value} for rest, value in zip(others, values, strict=True)]
-        made = [np.moveaxis(session.run(feed)[node.inputs[0]], 1, 0).reshape(len(mean), -1) for feed in feeds]
-        return _distance(np.concatenate(made, axis=1).astype(np.float64), mean, variance)
-
+    mean, variance = (numpy_helper.to_array(graph.stored[other]).astype(np.float64) for other in node.inputs[3:5])
+    if not mean.any() and (variance == 1).all():
+        return None
+    run = _runner(graph, feeds, name, node.inputs[0])
+    given = [np.asarray(feed[name]) for feed in feeds]
     changes = _changes(given, colours)
     return Preparation(
         node=node.label,
-        as_given=distance(given),
-        changed={change: distance(values) for change, values in changes.items()},
+        as_given=_distance(run(given), mean, variance),
+        changed={change: _distance(run(values), mean, variance) for change, values in changes.items()},
     )
+
+
+def _first_layer(facts: GraphFacts, graph: GraphPieces, feeds: Sequence[Feed], name: str) -> FirstLayer | None:
+    """The first convolution of a picture, run on the data."""
+    node = _first_convolution(facts, name) if _colours(facts, name) else None
+    if node is None:
+        return None
+    made = _runner(graph, feeds, name, node.outputs[0])([np.asarray(feed[name]) for feed in feeds])
+    return FirstLayer(node=node.label, deviation=float(np.median(made.std(axis=1))))
+
+
+_Run = Callable[[Sequence[npt.NDArray[Any]]], npt.NDArray[np.float64]]
+
+
+def _runner(graph: GraphPieces, feeds: Sequence[Feed], name: str, output: str) -> _Run:
+    """Gives what one tensor holds for other values of one input, as channels times the rest."""
+    session = _head(graph, feeds[0], output)
+    others = [{key: value for key, value in feed.items() if key in session.inputs} for feed in feeds]
+
+    def run(values: Sequence[npt.NDArray[Any]]) -> npt.NDArray[np.float64]:
+        made = [session.run({**rest, name: v})[output] for rest, v in zip(others, values, strict=True)]
+        return np.concatenate([np.moveaxis(v, 1, 0).reshape(v.shape[1], -1) for v in made], axis=1).astype(np.float64)
+
+    return run
+
+
+def _first_convolution(facts: GraphFacts, name: str) -> NodeFact | None:
+    """The first convolution, looked for along single steps from the input."""
+    for _ in range(_STEPS):
+        readers = facts.consumers_of(name)
+        if len(readers) != 1 or has(readers[0], Trait.CONVOLVES):
+            return readers[0] if len(readers) == 1 else None
+        name = readers[0].outputs[0]
+    return None
 
 
 def _first_norm(facts: GraphFacts, name: str) -> NodeFact | None:
     """The BatchNormalization behind the first convolution, looked for along single steps from the input."""
-    for _ in range(8):
+    for _ in range(_STEPS):
         readers = facts.consumers_of(name)
         if len(readers) != 1:
             return None
@@ -176,15 +217,15 @@ def _first_norm(facts: GraphFacts, name: str) -> NodeFact | None:
     return None
 
 
-def _head(runs: PartialRuns, output: str) -> Session:
+def _head(graph: GraphPieces, feed: Feed, output: str) -> Session:
     """A session of the nodes in front of one tensor."""
-    graph, places, todo = runs.graph, set[int](), [output]
+    places, todo = set[int](), [output]
     while todo:
         maker = graph.makers.get(todo.pop())
         if maker is not None and maker not in places:
             places.add(maker)
             todo += graph.reads[maker]
-    types = {name: helper.np_dtype_to_tensor_dtype(np.asarray(runs.feeds[0][name]).dtype) for name in graph.inputs}
+    types = {name: helper.np_dtype_to_tensor_dtype(np.asarray(feed[name]).dtype) for name in graph.inputs}
     return Session(graph.model_of(sorted(places), [output], stored=graph.stored, types=types))
 
 

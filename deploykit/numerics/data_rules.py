@@ -1,7 +1,8 @@
-"""Rules about how calibration data fits a model, codes DK230 to DK239; data that fits gives no finding."""
+"""Rules about how calibration data fits a model, codes DK230 to DK235 and DK252; data that fits gives no finding."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,10 @@ _SOURCES = ["deploykit: measured on the calibration data and the float model"]
 _NEARLY_255 = (200.0, 300.0)
 _UNSEEN = 0.2
 _IMBALANCE = 3
+_BYTES = 100.0
+_FAR_OFF = 20.0
+"""Deviation of a first convolution's output: near 1 where its data is of the scale that it was trained on, and on
+bytes instead of normalised colours about sixty times that."""
 
 
 def _about(fit: DataFit, message: str, hint: str = "", **evidence: object) -> Found:
@@ -107,33 +112,67 @@ def _prepared(fit: DataFit, changes: tuple[str, ...]) -> Iterator[Found]:
 )
 def check_growth(fit: DataFit) -> Iterator[Found]:
     """Half of the samples against all."""
-    if fit.unseen > _UNSEEN:
-        wanted = max(2 * fit.samples, 100)
-        yield _about(
-            fit,
-            f"half of {fit.samples} samples misses more than a tenth of the range of {fit.unseen:.0%} of the tensors",
-            f"give about {wanted} samples",
-            samples=fit.samples,
-            tensors=fit.tensors,
-            share=fit.unseen,
-        )
+    growth = fit.growth
+    if growth is None or growth.unseen <= _UNSEEN:
+        return
+    message = (
+        f"half of {growth.samples} samples misses more than a tenth of the range of {growth.unseen:.0%} of the tensors"
+    )
+    hint = f"give about {max(2 * growth.samples, 100)} samples"
+    yield _about(fit, message, hint, samples=growth.samples, tensors=growth.tensors, share=growth.unseen)
 
 
 @RULES.rule(
     "DK235",
     "classes-unlike-often",
     "warning",
-    what="One class has more than three times the samples of another.",
+    what="One class has more than three times the samples of another, and more than an even draw gives by chance.",
     why="Percentile and energy-based ranges follow what is frequent; a class that is rare is clipped first.",
     fix="Take about the same number of samples of each class.",
     sources=["deploykit: counted in labels.csv, or by the folder of each sample"],
 )
 def check_classes(fit: DataFit) -> Iterator[Found]:
     """Labels that were given, counted."""
-    if len(fit.labels) < 2:
+    counts = fit.labels
+    if len(counts) < 2:
         return
-    rare, often = min(fit.labels, key=lambda k: fit.labels[k]), max(fit.labels, key=lambda k: fit.labels[k])
-    if fit.labels[often] > _IMBALANCE * fit.labels[rare]:
-        message = f"class {often!r} has {fit.labels[often]} samples, class {rare!r} has {fit.labels[rare]}"
-        hint = f"add {fit.labels[often] - fit.labels[rare]} samples of {rare!r}, or take fewer of {often!r}"
-        yield _about(fit, message, hint, counts=dict(fit.labels))
+    rare, often = min(counts, key=lambda k: counts[k]), max(counts, key=lambda k: counts[k])
+    if counts[often] > _IMBALANCE * counts[rare] and counts[often] > _by_chance(list(counts.values())):
+        message = f"class {often!r} has {counts[often]} samples, class {rare!r} has {counts[rare]}"
+        hint = f"add {counts[often] - counts[rare]} samples of {rare!r}, or take fewer of {often!r}"
+        yield _about(fit, message, hint, counts=dict(counts))
+
+
+def _by_chance(counts: list[int]) -> float:
+    """About what the most frequent of equally likely classes reaches: the mean, and sqrt(2 ln k) deviations above it.
+
+    A hundred pictures of a thousand classes hold one of some and three of others, and nothing is wrong with them.
+    """
+    mean = sum(counts) / len(counts)
+    return mean + math.sqrt(2 * mean * math.log(len(counts)))
+
+
+@RULES.rule(
+    "DK252",
+    "bytes-for-a-model-of-small-values",
+    "warning",
+    what="The data is whole numbers in 0..255, the model does not scale them, and its first convolution answers with"
+    " values far larger than such layers are trained to give.",
+    why="Exporters fold the BatchNormalization into that convolution, and the statistics of the training with it; what"
+    " is left is its size. Without the scaling of the training every range up to the first normalization is about 255"
+    " times too wide.",
+    fix="Scale the data as the training did (mostly to 0..1, then mean and deviation), and calibrate again. If the"
+    " model really was trained on bytes there is nothing to do.",
+    sources=_SOURCES,
+)
+def check_bytes(fit: DataFit) -> Iterator[Found]:
+    """Pictures as they come from the decoder, in front of folded statistics."""
+    layer = fit.first_layer
+    if layer is None or fit.divides_by or not fit.whole_numbers or fit.low < 0 or fit.high < _BYTES:
+        return
+    if layer.deviation > _FAR_OFF:
+        message = (
+            f"{fit.input} holds whole numbers in {fit.low:g}..{fit.high:g}, of which {layer.node} makes values of"
+            f" deviation {layer.deviation:.3g}; divided by 255 it would be {layer.deviation / 255:.3g}"
+        )
+        yield _about(fit, message, node=layer.node, deviation=layer.deviation, range=[fit.low, fit.high])

@@ -127,12 +127,16 @@ class LadderSection:
         """The row that was chosen."""
         return next((row for row in self.rows if row.is_chosen), None)
 
+    def words(self, row: Mapping[str, Any]) -> str:
+        """What a candidate in its published shape keeps of the signal."""
+        return "–" if row["sqnr_db"] is None else f"{row['sqnr_db']:.1f} dB"
+
 
 def ladder_section(ladder: Mapping[str, Any]) -> LadderSection:
     """The section about a ladder in its published shape."""
     steps = ladder["steps"]
     rows = tuple(_candidate(row, ladder) for row in (*ladder["candidates"], *(step["candidate"] for step in steps)))
-    trials = [trial for step in steps for trial in step["raised"]["trials"]]
+    trials = [trial for step in steps if step["raised"] is not None for trial in step["raised"]["trials"]]
     goal = parse_goal(ladder["goal"])
     points = scatter(goal, rows, trials)
     return LadderSection(

@@ -17,6 +17,7 @@ from deploykit.contract.status import Status
 from deploykit.encodings.values import Affine
 from deploykit.findings import Finding, group_findings, headline
 from deploykit.packages.ladder_section import ladder_section
+from deploykit.packages.quantized_section import quantized_section
 from deploykit.packages.rendering import render
 from deploykit.quantization.coverage import collect_coverage
 
@@ -80,6 +81,7 @@ def render_report(
         "open": group_findings(findings)[0],
         "handled": group_findings(findings)[1],
         "ladder": None if situation.ladder is None else ladder_section(situation.ladder),
+        "made": None if situation.quantized is None else quantized_section(situation.quantized.record),
         "coverage": _coverage(situation),
         "types": _type_bars(plan),
         "strip": _strip(plan, situation),

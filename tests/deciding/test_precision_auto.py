@@ -114,6 +114,9 @@ def test_where_a_precision_was_asked_for_there_is_no_ladder(rows: Path, tmp_path
     manifest, report = _packaged(rows, tmp_path / "out", precision="w8a16")
     assert "ladder" not in manifest["quantization"]
     assert "How the precision was chosen" not in report
+    made = report.split("Where the encodings come from")[1].split("<h2>")[0]
+    assert f"<dd>{manifest['quantization']['numbers']['sqnr_db']:.1f} dB</dd>" in made
+    assert "onnxruntime" in made
     assert "s-quality" not in report
 
 

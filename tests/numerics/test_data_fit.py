@@ -20,13 +20,15 @@ from deploykit.cli.frame import run
 from deploykit.findings import Finding
 from deploykit.graph.collect import collect_facts
 from deploykit.graph.loading import wrap_proto
-from deploykit.numerics.data_fit import DataFit, Preparation, data_fit
+from deploykit.numerics.data_fit import DataFit, FirstLayer, Preparation, data_fit
 from deploykit.numerics.data_rules import RULES as DATA_RULES
-from deploykit.numerics.partial_runs import PartialRuns
+from deploykit.numerics.range_growth import RangeGrowth, range_growth
 from deploykit.numerics.sessions import Session
 from sample_models.tiny_graphs import TinyGraph
 
-GOOD = DataFit(origin="frames", input="x", low=0.0, high=1.0, whole_numbers=False, image_like=True, samples=100)
+GOOD = DataFit(origin="frames", input="x", low=0.0, high=1.0, whole_numbers=False, image_like=True)
+
+BYTES = replace(GOOD, whole_numbers=True, high=255.0, first_layer=FirstLayer(node="c", deviation=1.5))
 
 
 def _prepared(change: str) -> DataFit:
@@ -38,8 +40,12 @@ CASES: dict[str, tuple[DataFit, DataFit]] = {
     "DK231": (_prepared("divided by 255"), GOOD),
     "DK232": (_prepared("channels in the other order"), GOOD),
     "DK233": (_prepared("normalised by mean and deviation"), GOOD),
-    "DK234": (replace(GOOD, unseen=0.21, tensors=50, samples=8), replace(GOOD, unseen=0.2, tensors=50)),
+    "DK234": (
+        replace(GOOD, growth=RangeGrowth(samples=8, tensors=50, unseen=0.21)),
+        replace(GOOD, growth=RangeGrowth(samples=8, tensors=50, unseen=0.2)),
+    ),
     "DK235": (replace(GOOD, labels={"cat": 7, "dog": 1}), replace(GOOD, labels={"cat": 3, "dog": 1})),
+    "DK252": (replace(BYTES, first_layer=FirstLayer(node="c", deviation=50.0)), BYTES),
 }
 
 
@@ -90,10 +96,8 @@ def _network(trained_on: Pictures, *, divides: bool = False) -> onnx.ModelProto:
 
 def _fit(model: onnx.ModelProto, pictures: Pictures) -> DataFit:
     facts = collect_facts(wrap_proto(model, path=Path("m.onnx")))
-    runs = PartialRuns(model, [{"x": picture[None]} for picture in pictures], wanted=["y"])
-    found = data_fit(facts, runs, origin="frames")
-    assert found is not None
-    return found
+    feeds = [{"x": picture[None]} for picture in pictures]
+    return data_fit(model, facts, feeds, origin="frames", growth=range_growth(model, facts, feeds))
 
 
 def _codes(model: onnx.ModelProto, pictures: Pictures) -> set[str]:
@@ -137,7 +141,8 @@ def test_few_samples_of_different_scenes_leave_ranges_open() -> None:
     dark[1::2] *= 0.2
     bright = dark[[1, 0, 3, 2]]
     found = _fit(_network(dark), bright)
-    assert found.unseen > 0.5
+    assert found.growth is not None
+    assert found.growth.unseen == 0.5, "of the two halves the dark one shows nothing of the bright one"
     assert "DK234" in _codes(_network(dark), bright)
     told = next(f for f in DATA_RULES.run(found) if f.code == "DK234")
     assert "about 100 samples" in told.hint
@@ -150,9 +155,8 @@ def test_other_inputs_are_left_alone() -> None:
     model = graph.model(graph.op("Relu", [x], "y"))
     facts = collect_facts(wrap_proto(model, path=Path("m.onnx")))
     feeds: list[dict[str, Any]] = [{"x": np.linspace(0, 255, 7, dtype=np.float32)[None]}]
-    found = data_fit(facts, PartialRuns(model, feeds, wanted=["y"]), origin="rows")
-    assert found is not None
-    assert (found.image_like, found.preparation, found.divides_by) == (False, None, 0.0)
+    found = data_fit(model, facts, feeds, origin="rows")
+    assert (found.image_like, found.preparation, found.first_layer, found.divides_by) == (False, None, None, 0.0)
     assert not list(DATA_RULES.run(found))
 
 
@@ -173,3 +177,17 @@ def test_the_ladder_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert "DK231" in page.read_text("utf-8")
     clean = deploykit.ladder(tmp_path / "model.onnx", samples=4)
     assert clean.findings == ()
+
+
+def test_the_order_of_samples_says_little() -> None:
+    """Sorted by brightness, every second sample shows what the others do; the first half does not."""
+    model = _network(PLAIN)
+    facts = collect_facts(wrap_proto(model, path=Path("m.onnx")))
+    feeds = [{"x": picture[None] * np.float32(0.5 + 0.5 * place / 16)} for place, picture in enumerate(PLAIN[:16])]
+    mixed = [feeds[at] for at in np.random.default_rng(4).permutation(16)]
+    found = [range_growth(model, facts, some) for some in (feeds, mixed)]
+    assert found[0] is not None
+    assert found[1] is not None
+    assert found[0].tensors == found[1].tensors
+    assert abs(found[0].unseen - found[1].unseen) < 0.2
+    assert range_growth(model, facts, feeds[:3]) is None

@@ -60,9 +60,19 @@ def test_encodings_are_written_in_a_form_that_a_converter_reads() -> None:
         ("w8a16", {"lpbq": True}, "LPBQ holds 4-bit weights"),
         ("w8a8", {"adaround": True, "seq_mse": True}, "both choose"),
         ("w8a8", {"scheme": "tf_enhanced", "seq_mse": True}, "from that one only"),
+        ("w8a8", {"lite_mp": 10.0, "amp": 40.0}, "both choose which layers"),
+        ("w8a16", {"lite_mp": 10.0}, "have 16 bits already"),
+        ("w8a16", {"amp": 40.0}, "have 16 bits already"),
     ],
 )
 def test_options_that_exclude_each_other_are_refused(precision: str, options: dict[str, Any], what: str) -> None:
     with pytest.raises(UsageError) as refused:
         AIMET.plan(asked(precision, **options))
     assert what in refused.value.why
+
+
+def test_layers_are_raised_to_what_is_asked_for() -> None:
+    assert AIMET.plan(asked("w8a8", lite_mp=10.0)).settings["lite_mp"] == {"percent": 10.0, "to": "int16"}
+    floats = AIMET.plan(asked("w8a16", lite_mp=5.0, lite_mp_to="float16")).settings
+    assert (floats["lite_mp"], floats["amp"]) == ({"percent": 5.0, "to": "float16"}, None)
+    assert AIMET.plan(asked("w8a8", amp=40.0)).settings["amp"] == {"decibels": 40.0}

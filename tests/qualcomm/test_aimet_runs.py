@@ -14,6 +14,9 @@ import pytest
 import deploykit
 from deploykit.cli import cli
 from deploykit.cli.frame import run
+from deploykit.contract.backend import Request
+from deploykit.deciding.quantizing.making import make_candidate
+from deploykit.deciding.reading import read_situation
 
 pytestmark = [pytest.mark.heavy, pytest.mark.xdist_group("aimet")]
 
@@ -95,3 +98,54 @@ def test_improved_weights_are_the_same_in_both_simulations(options: list[tuple[s
     )
     assert done.record["numbers"]["quantizers_own"]["exact"]
     assert done.record["numbers"]["sqnr_db"] > 10
+
+
+@pytest.mark.parametrize(
+    "options",
+    [[("lite_mp", "20"), ("lite_mp_to", "float16")], [("amp", "45")]],
+    ids=["lite", "automatic"],
+)
+def test_mixed_precision_is_the_same_in_both_simulations_and_legal(
+    options: list[tuple[str, str]], tmp_path: Path
+) -> None:
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(10, 1, 3, 16, 16)).astype(np.float32))
+    done = deploykit.quantize(
+        DATA / "aimet" / "cnn" / "model.onnx",
+        target="sm8650",
+        precision="w8a8",
+        quantizer="aimet",
+        calibration=tmp_path / "x.npy",
+        options=options,
+        out=tmp_path / "out",
+    )
+    assert done.record["numbers"]["quantizers_own"]["exact"]
+    raised = next(note for note in done.record["notes"] if "in a wider type" in note)
+    assert int(raised.split()[0]) > 0
+    model, encodings = tmp_path / "out" / "model.onnx", tmp_path / "out" / "model.encodings"
+    found = deploykit.check(model, target="sm8650", encodings=encodings)
+    assert not [finding.message for finding in found if finding.blocks]
+
+
+def test_a_candidate_with_better_weights_says_so(tmp_path: Path) -> None:
+    """What --precision auto tries where weights are the cause: the same precision, another option, its own name."""
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(10, 1, 8, 64)).astype(np.float32))
+    request = Request(
+        model=DATA / "aimet" / "mlp" / "model.onnx",
+        target="sm8650",
+        calibration=tmp_path / "x.npy",
+        quantizer="aimet",
+    )
+    backend, situation = read_situation(request)
+    made = make_candidate(
+        request,
+        backend,
+        situation.target,
+        situation.model,
+        situation.facts,
+        name="w4a16+SeqMSE",
+        progress=lambda _: None,
+    )
+    assert made.precision == "w4a16+SeqMSE"
+    assert made.options["seq_mse"] is True
+    assert "seq_mse" in made.ran.result["seconds"]
+    assert made.numbers.agreement_db == float("inf")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,13 +18,19 @@ def words(section: str) -> list[str]:
     return re.findall(r"`([^`]+)`", SECTIONS[section])
 
 
+def names(row: Any, word: str) -> bool:
+    """True where an answer speaks of the word, and not of a longer one that it is a part of (``mAP``: mapped)."""
+    told = " ".join((row.feature, *row.words, row.note, row.contradicts))
+    return re.search(rf"(?<!\w){re.escape(word)}(?!\w)", told, re.IGNORECASE) is not None
+
+
 @pytest.mark.parametrize("section", SECTIONS)
 def test_every_word_has_a_sourced_answer(section: str) -> None:
     assert words(section)
     for word in words(section):
         rows = deploykit.compat(word).rows
         known = [row for row in rows if row.source and row.confidence is not None and row.status != "unknown"]
-        assert known, word
+        assert any(names(row, word) for row in known), word
 
 
 def test_a_word_that_nobody_knows_is_not_answered() -> None:

@@ -16,7 +16,7 @@ from deploykit.deciding.ladder import Ladder
 from deploykit.deciding.ladder_page import render_ladder
 from deploykit.deciding.pipeline import make_package
 from deploykit.deciding.quantizing.ladder import AUTO, make_best
-from deploykit.deciding.quantizing.making import Made, make_encodings
+from deploykit.deciding.quantizing.making import Made, make_candidate, make_encodings
 from deploykit.deciding.quantizing.report import page, recipe_page
 from deploykit.deciding.reading import resolve_target
 from deploykit.errors import PackageError, ToolError, UsageError
@@ -70,21 +70,14 @@ def quantize(
     model = load_model(request.model)
     facts = collect_facts(model)
 
-    def make(precision: str | None) -> Made:
-        return make_encodings(
-            request,
-            backend,
-            target,
-            model,
-            facts,
-            precision=precision,
-            options=request.options,
-            progress=tell,
-            timeout=timeout,
-        )
-
+    asked: dict[str, Any] = {"options": request.options, "progress": tell, "timeout": timeout}
     if request.precision != AUTO:
-        return _written(make(request.precision), out, force=force)
+        made = make_encodings(request, backend, target, model, facts, precision=request.precision, **asked)
+        return _written(made, out, force=force)
+
+    def make(precision: str) -> Made:
+        return make_candidate(request, backend, target, model, facts, name=precision, **asked)
+
     best = make_best(request, backend, target, make=make, progress=tell)
     if best.made is None:
         raise _nothing_to_write(best.ladder)
@@ -100,7 +93,7 @@ def _nothing_to_write(ladder: Ladder) -> ToolError:
 
 def _written(made: Made, out: Path, *, force: bool, ladder: Ladder | None = None) -> Quantization:
     files = {"model": "model.onnx", "encodings": "model.encodings"}
-    record, findings = made.to_json(), sort_findings(made.findings)
+    record, findings = made.to_json(), sort_findings((*made.findings, *made.about_data()))
     record |= {} if ladder is None else {"ladder": ladder.to_json()}
 
     def fill(folder: Path) -> None:

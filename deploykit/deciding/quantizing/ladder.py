@@ -18,6 +18,7 @@ from deploykit.deciding.quantizing.delivering import deliver, refused_by
 from deploykit.deciding.quantizing.making import Made
 from deploykit.deciding.quantizing.numbers import measure as measure_numbers
 from deploykit.deciding.quantizing.samples import read_held_out
+from deploykit.deciding.quantizing.weight_methods import learning_with
 from deploykit.encodings.conversion import convert
 from deploykit.encodings.values import EncodingSet
 from deploykit.errors import ToolError
@@ -96,7 +97,8 @@ def make_best(
     metric = user_metric(request.metric, request.metric_command, references=request.references)
     goal = goal_for(request.goal, has_metric=metric is not None)
     wides = wide_types(request.target, request.sdk, request.model)
-    known = pick(backend, target, request.quantizer, None).quantizer.precisions(target)
+    picked = pick(backend, target, request.quantizer, None)
+    known = picked.quantizer.precisions(target)
     names = [name for name in _ORDER if name in known]
     candidates = _Candidates(make, goal, backend, packaging, metric=metric, has_float="float16" in wides, tell=progress)
     ladder = walk(
@@ -106,6 +108,7 @@ def make_best(
         mix=candidates.mix,
         wides=wides,
         confirm=candidates.confirmed,
+        learning=learning_with(picked, (key.rpartition(".")[2] for key, _ in request.options)),
         tell=progress,
     )
     return Best(ladder=ladder, made=candidates.chosen(ladder))

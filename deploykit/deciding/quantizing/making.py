@@ -5,16 +5,20 @@ It joins the stages: divide the samples, pick the quantizer, run its job, measur
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from deploykit.contract.quantizers import QuantizerAsked
+from deploykit.deciding.data_findings import about_samples
 from deploykit.deciding.quantizing.choosing import Picked, options_of, pick
 from deploykit.deciding.quantizing.numbers import Numbers, measure
 from deploykit.deciding.quantizing.rules import RULES, Quantized
 from deploykit.deciding.quantizing.running import Ran, run_quantizer
-from deploykit.deciding.quantizing.samples import Division, divide, read_held_out
-from deploykit.errors import InputError, UsageError
+from deploykit.deciding.quantizing.samples import Division, divide, read_decoded, read_held_out
+from deploykit.deciding.quantizing.weight_methods import SECONDS, asked_of
+from deploykit.errors import InputError, ToolError, UsageError
+from deploykit.graph.collect import collect_facts
+from deploykit.numerics.range_growth import MOST
 from deploykit.packages.writing import hash_file
 
 if TYPE_CHECKING:
@@ -24,7 +28,7 @@ if TYPE_CHECKING:
     from deploykit.graph import Model
     from deploykit.graph.facts import GraphFacts
 
-__all__ = ["Made", "make_encodings"]
+__all__ = ["Made", "make_candidate", "make_encodings"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -42,10 +46,18 @@ class Made:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """What the rules say."""
+        """What the rules say of what was made; ``about_data`` says the same of what it was made from."""
         return RULES.run(
             Quantized(model=self.model.path.name, precision=self.precision, picked=self.picked, numbers=self.numbers)
         )
+
+    def about_data(self) -> tuple[Finding, ...]:
+        """What there is to say of the samples, as the quantizer was given them and against the model as given."""
+        feeds = read_decoded(self.ran.folder, MOST)
+        facts = collect_facts(self.model)
+        available = len(self.division.seen) + len(self.division.held_out)
+        data = self.division.calibration
+        return about_samples(self.model, facts, data, feeds, available=available, gives_ranges=True)
 
     def to_json(self) -> dict[str, Any]:
         """What ran, on what, with which versions, how long, and what came out; no path of this machine."""
@@ -110,3 +122,41 @@ def make_encodings(
         model=model,
         target=target,
     )
+
+
+def make_candidate(
+    request: Request,
+    backend: AnyBackend,
+    target: Target,
+    model: Model,
+    facts: GraphFacts,
+    *,
+    name: str,
+    options: tuple[tuple[str, str], ...] = (),
+    progress: Progress,
+    timeout: float | None = None,
+) -> Made:
+    """As ``make_encodings`` for one candidate among several, ``w8a16`` or ``w8a16+METHOD``.
+
+    A method has a time limit of its own. Where the user's other options exclude it, that is a ToolError: the other
+    candidates go on.
+    """
+    precision, more = asked_of(pick(backend, target, request.quantizer, name.partition("+")[0]).quantizer, name)
+    limit = timeout if not more else min(SECONDS, timeout or SECONDS)
+    try:
+        made = make_encodings(
+            request,
+            backend,
+            target,
+            model,
+            facts,
+            precision=precision,
+            options=(*options, *more),
+            progress=progress,
+            timeout=limit,
+        )
+    except UsageError as error:
+        if not more:
+            raise
+        raise ToolError(error.what, why=error.why, next=error.next) from None
+    return replace(made, precision=name)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from deploykit.numerics.samples.sources import Calibration
     from deploykit.numerics.sessions import Feed
 
-__all__ = ["MOST_HELD_OUT", "Division", "divide", "read_held_out"]
+__all__ = ["MOST_HELD_OUT", "Division", "divide", "read_decoded", "read_held_out"]
 
 MOST_HELD_OUT = 8
 """Samples that are judged on; one in five at most is held out, none of fewer than five."""
@@ -147,8 +147,15 @@ def _write(folder: Path, places: Iterable[Any]) -> None:
 
 def read_held_out(folder: Path) -> list[Feed]:
     """The samples that were judged on, decoded."""
-    feeds: list[Feed] = []
-    for path in sorted((folder / "held_out").glob("*.npz")):
-        with np.load(path, allow_pickle=False) as arrays:
-            feeds.append({name: arrays[name] for name in arrays.files})
-    return feeds
+    return [_read(path) for path in sorted((folder / "held_out").glob("*.npz"))]
+
+
+def read_decoded(folder: Path, most: int) -> list[Feed]:
+    """At most ``most`` of all samples of a job, spread over those that were seen and those held out."""
+    files = [*sorted((folder / "samples").glob("*.npz")), *sorted((folder / "held_out").glob("*.npz"))]
+    return [_read(files[at]) for at in spread(len(files), most)]
+
+
+def _read(path: Path) -> Feed:
+    with np.load(path, allow_pickle=False) as arrays:
+        return {name: arrays[name] for name in arrays.files}

@@ -10,14 +10,14 @@ import shutil
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from deploykit.contract.optional import HasQuantizers, QuantizesWhilePackaging
 from deploykit.contract.quantizers import QuantizedModel, bits_of
 from deploykit.deciding.ladder import Ladder
 from deploykit.deciding.quantizing.choosing import quantizers_for
 from deploykit.deciding.quantizing.ladder import AUTO, Best, Packaging, make_best
-from deploykit.deciding.quantizing.making import Made, make_encodings
+from deploykit.deciding.quantizing.making import Made, make_candidate, make_encodings
 from deploykit.errors import UsageError
 from deploykit.graph import load_model
 from deploykit.graph.collect import collect_facts
@@ -44,23 +44,19 @@ def quantized_situation(backend: AnyBackend, given: Situation, tell: Progress) -
     ids = {one.id for one in quantizers_for(backend, given.target)}
     own = tuple((key, value) for key, value in request.options if key.partition(".")[0] in ids)
 
-    def make(precision: str) -> Made:
-        return make_encodings(
-            request,
-            backend,
-            given.target,
-            given.model,
-            given.facts,
-            precision=precision,
-            options=tuple((key.partition(".")[2], value) for key, value in own),
-            progress=tell,
-        )
-
-    assert request.precision is not None
+    asked: dict[str, Any] = {
+        "options": tuple((key.partition(".")[2], value) for key, value in own),
+        "progress": tell,
+    }
+    parts = (request, backend, given.target, given.model, given.facts)
     ladder: Ladder | None = None
     if request.precision != AUTO:
-        made = make(request.precision)
+        made = make_encodings(*parts, precision=request.precision, **asked)
     else:
+
+        def make(precision: str) -> Made:
+            return make_candidate(*parts, name=precision, **asked)
+
         packaging = Packaging(given=given, situate=partial(_situated, given, replace(request, precision=None), own))
         best = make_best(request, backend, given.target, make=make, progress=tell, packaging=packaging)
         if best.made is None:
@@ -156,7 +152,7 @@ def _reread(given: Situation, request: Request, made: Made, ladder: Ladder | Non
             model=given.request.model,
             calibration=request.calibration,
             record=made.to_json(),
-            findings=made.findings,
+            findings=(*made.findings, *made.about_data()),
         ),
         ladder=None if ladder is None else ladder.to_json(),
     )

@@ -31,8 +31,8 @@ class Survey:
     """What was seen. ``unusable`` are (file, why); ``identical`` are groups of equal samples by name.
 
     ``neighbours`` is the median correlation of samples that follow each other, None where it was not measured;
-    ``numbered_frames`` tells that the file names count frames without gaps. ``misfit`` is an image recipe whose result
-    does not fit the model.
+    ``numbered_frames`` tells that the file names count frames without gaps, and that nothing better was measured.
+    ``misfit`` is an image recipe whose result does not fit the model.
     """
 
     kind: str
@@ -135,7 +135,7 @@ def _arrays(calibration: Calibration, inputs: tuple[InputSpec, ...]) -> Survey:
         constant=tuple(notes.constant),
         not_finite=tuple(notes.not_finite),
         neighbours=median(notes.correlations) if notes.correlations else None,
-        numbered_frames=_counts_frames(calibration.files),
+        numbered_frames=not notes.correlations and _counts_frames(calibration.files),
         labels=Counter(calibration.labels.values()),
     )
 

@@ -102,9 +102,16 @@ def test_film_frames_are_noticed_by_value(tmp_path: Path) -> None:
     assert codes(tmp_path) == {"DK625"}
 
 
-def test_film_frames_are_noticed_by_name(tmp_path: Path) -> None:
-    save(tmp_path, 120, name="frame_{:05}")
+def test_frames_of_images_are_noticed_by_name(tmp_path: Path) -> None:
+    (tmp_path / "calibration.toml").write_text("schema = 1\nwidth = 4\nheight = 4\n")
+    for number in range(120):
+        (tmp_path / f"frame_{number:05}.png").write_bytes(png(4, 4 + number))
     assert codes(tmp_path) == {"DK625"}
+
+
+def test_what_arrays_hold_outweighs_how_they_are_called(tmp_path: Path) -> None:
+    save(tmp_path, 120, name="frame_{:05}")
+    assert codes(tmp_path) == set()
 
 
 def test_copies_constants_and_nan_are_named(tmp_path: Path) -> None:
