@@ -43,7 +43,8 @@ LEVELS = re.compile(
 
 _HARMLESS = re.compile(
     r"""\b(?:0|no|zero|without(?:\ any)?)\ (?:\w+\ )?(?:errors?|failures?|failed|exceptions?|mismatch(?:es)?)\b
-    |\b(?:errors?|failures?|failed|exceptions?|mismatch(?:es)?|err)\ ?(?:count\ ?)?[:=]\ ?0\b(?!x|\.\d)
+    |\b(?:critical[- ]warnings?|errors?|failures?|failed|exceptions?|mismatch(?:es)?|err)\ ?(?:count\ ?)?[:=]\ ?0\b
+        (?!x|\.\d)
     |\b(?:error|err|status|return|exit)[ _](?:code|status)?\ ?[:=]?\ ?(?:0x0+|0)\b(?!\.\d)
     |\b(?:mean|max|maximum|min|average|avg|l1|l2|rms|mse|abs|absolute|relative|quantization|quantisation
         |reconstruction|rounding|approximation|total|sum\ of|least|squared?|numerical)

@@ -103,8 +103,8 @@ def test_an_excerpt_of_another_backend_is_not_claimed(area: str, other: str) -> 
 
 
 def test_rows_without_a_message_are_found_by_words() -> None:
-    silent = [row for row in CATALOGS["vitis"].errors if not row.match]
-    assert len(silent) == 7
+    silent = [row for catalog in CATALOGS.values() for row in catalog.errors if not row.match]
+    assert len(silent) == 17
     assert all(row.symptom for row in silent)
 
 
