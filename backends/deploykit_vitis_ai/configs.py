@@ -33,6 +33,8 @@ RECIPE = "config/quantize.json"
 SESSION = "config/session.json"
 VALIDATION = "config/validation_only_bf16.json"
 CACHE = "artifacts/cache"
+HOLD_OUT = {"one_in": 5, "most": 8}
+"""How many calibration samples the quantizer does not see where they are to be measured on."""
 _PROTOBUF_ROOM = 1_900_000_000
 """Bytes of weights beyond which a model does not fit into one file."""
 _VINT8 = "VINT8"
@@ -75,7 +77,7 @@ def quantize_recipe(draft: Draft, calibration: Mapping[str, Any], inputs: tuple[
         "output": compiled_model(draft),
         "attributes": attributes | draft.options.attributes,
         "extra_options": extra | {"UseRandomData": draft.random_data} | draft.options.extra,
-        "calibration": {**calibration, "inputs": _inputs(draft, inputs)},
+        "calibration": _calibration(draft, calibration, inputs),
         "not_for_production": draft.random_data,
     }
     return recipe | _float16(draft, attributes=recipe["attributes"])
@@ -97,6 +99,11 @@ def _float16(draft: Draft, attributes: dict[str, Any]) -> dict[str, Any]:
         return {}
     stem = PurePosixPath(draft.situation.request.model.name).stem
     return {"float32_model": f"artifacts/{stem}_float32.onnx"}
+
+
+def _calibration(draft: Draft, entry: Mapping[str, Any], inputs: tuple[InputSpec, ...]) -> dict[str, Any]:
+    held = {"hold_out": HOLD_OUT} if draft.hold_out and entry["kind"] != "random" else {}
+    return {**entry, **held, "inputs": _inputs(draft, inputs)}
 
 
 def _inputs(draft: Draft, inputs: tuple[InputSpec, ...]) -> dict[str, Any]:
@@ -127,7 +134,7 @@ def validation_recipe(draft: Draft, inputs: tuple[InputSpec, ...], calibration: 
         "output": f"artifacts/{stem}_validation_only_bf16.onnx",
         "attributes": {},
         "extra_options": {"BF16QDQToCast": True, "UseRandomData": random},
-        "calibration": {**calibration, "inputs": _inputs(draft, inputs)},
+        "calibration": _calibration(draft, calibration, inputs),
         "not_for_production": True,
         "purpose": "validation only: shows BF16 rounding on a CPU; the compiler takes the float32 model",
     }

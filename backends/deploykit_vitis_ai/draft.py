@@ -36,7 +36,8 @@ class Draft:
     ``precision`` is a format of ``data/routes.toml``, ``as-is`` for a model that is quantized already, or "" when
     none was given and none can be chosen. ``source`` is float32, float16 or qdq. ``found`` is the part that stays in
     float because it was to be found, and is among the exclusions then. ``ladder`` are the formats to choose among by
-    measuring, cheapest first, where that was asked for; ``goal`` is what the chosen one must reach.
+    measuring, cheapest first, where that was asked for; ``goal`` is what the chosen one must reach. ``hold_out`` keeps
+    some samples from the quantizer, to measure on.
     """
 
     situation: Situation
@@ -52,6 +53,7 @@ class Draft:
     found: FloatPart | None = None
     ladder: tuple[str, ...] = ()
     goal: Goal | None = None
+    hold_out: bool = False
 
     @property
     def facts(self) -> GraphFacts:
@@ -126,6 +128,7 @@ def make_draft(situation: Situation) -> Draft:
         found=found,
         ladder=rungs,
         goal=_goal(request) if rungs else None,
+        hold_out=bool(rungs or given.get("hold_out")),
     )
 
 
