@@ -13,7 +13,7 @@ from deploykit.contract.backend import Request, Situation
 from deploykit.errors import UsageError
 from deploykit.graph.facts import GraphFacts
 from deploykit.numerics.goals import Goal, parse_goal
-from deploykit_vitis_ai.config_keys import ChosenOptions, parse_options
+from deploykit_vitis_ai.config_keys import ChosenOptions, check_quark_version, parse_options
 from deploykit_vitis_ai.exclusions import Exclusions, resolve_exclusions
 from deploykit_vitis_ai.float_parts import FloatPart, float_parts
 from deploykit_vitis_ai.products import Product, product_of
@@ -114,6 +114,8 @@ def make_draft(situation: Situation) -> Draft:
     rungs = ladder(offered) if _is_auto(request) else ()
     release = release_of(situation.target)
     options = parse_options(request.options, product=product.id, device_class=str(device.fact("device_class") or ""))
+    toolchain = _toolchain(options, release)
+    check_quark_version(options, toolchain.partition("==")[2])
     return Draft(
         situation=situation,
         product=product,
@@ -123,7 +125,7 @@ def make_draft(situation: Situation) -> Draft:
         source=source,
         exclusions=exclusions,
         options=options,
-        toolchain=_toolchain(options, release),
+        toolchain=toolchain,
         random_data=bool(given.get("random_data")),
         found=found,
         ladder=rungs,

@@ -45,7 +45,6 @@ __all__ = [
     "precisions",
     "presets",
     "provider_options",
-    "quark_names",
     "quark_options",
     "quark_releases",
     "read_rows",
@@ -276,18 +275,6 @@ def quark_options() -> tuple[QuarkOption, ...]:
 def metrics() -> tuple[Metric, ...]:
     """What Quark's evaluation prints."""
     return read_rows(Metric, "quark/metrics.toml", "metric")
-
-
-@cache
-def quark_names() -> Mapping[str, str]:
-    """Further option names that every tried release of Quark reads, with where they go (``extra``, ``attribute``)."""
-    table = read_toml(DATA / "quark" / "names.toml")
-    lists = structure(
-        Mapping[str, tuple[str, ...]],  # type: ignore[type-abstract]
-        {place: table[place] for place in ("attribute", "extra")},
-        where="quark/names.toml:",
-    )
-    return {name: place for place, names in lists.items() for name in names}
 
 
 @cache
