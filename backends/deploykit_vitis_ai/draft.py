@@ -27,6 +27,8 @@ __all__ = ["Draft", "make_draft", "wanted_toolchain"]
 DEFAULT_TOOLCHAIN = "quark==0.13"
 MIXED = "mixed"
 AUTO = "auto"
+PARTS = "subgraphs_to_include"
+"""The way from a float16 model to VINT8 that turns only what is quantized into float32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +39,7 @@ class Draft:
     none was given and none can be chosen. ``source`` is float32, float16 or qdq. ``found`` is the part that stays in
     float because it was to be found, and is among the exclusions then. ``ladder`` are the formats to choose among by
     measuring, cheapest first, where that was asked for; ``goal`` is what the chosen one must reach. ``hold_out`` keeps
-    some samples from the quantizer, to measure on.
+    some samples from the quantizer, to measure on. ``keep_float16``: what stays in float is not to become float32.
     """
 
     situation: Situation
@@ -54,6 +56,7 @@ class Draft:
     ladder: tuple[str, ...] = ()
     goal: Goal | None = None
     hold_out: bool = False
+    keep_float16: bool = False
 
     @property
     def facts(self) -> GraphFacts:
@@ -96,8 +99,9 @@ class Draft:
     def float16_way(self) -> Fp16Way | None:
         """How a float16 source becomes int8 with this Quark; None when no valid way was observed."""
         version = self.toolchain.partition("==")[2]
+        wanted = (PARTS,) if self.keep_float16 else ("shapeshifter", "convert_fp16_to_fp32")
         ways = [way for way in fp16_ways() if way.quark == version and way.valid]
-        return next((way for way in ways if way.way in ("shapeshifter", "convert_fp16_to_fp32")), None)
+        return next((way for way in ways if way.way in wanted), None)
 
 
 def make_draft(situation: Situation) -> Draft:
@@ -131,6 +135,7 @@ def make_draft(situation: Situation) -> Draft:
         ladder=rungs,
         goal=_goal(request) if rungs else None,
         hold_out=bool(rungs or given.get("hold_out")),
+        keep_float16=bool(given.get("keep_float16")),
     )
 
 

@@ -11,7 +11,7 @@ from deploykit_vitis_ai import configs
 from deploykit_vitis_ai.draft import Draft
 from deploykit_vitis_ai.prepare import Prepared
 from deploykit_vitis_ai.routes import AS_IS, RouteRow, route_row
-from deploykit_vitis_ai.types import activation_types
+from deploykit_vitis_ai.types import activation_types, in_float16
 
 __all__ = ["make_plan"]
 
@@ -116,4 +116,6 @@ def _precision(draft: Draft) -> Precision:
         return Precision()
     excluded = draft.exclusions.indices if draft.needs_quark else ()
     types = activation_types(draft.facts, excluded, row.activation)
+    if draft.keep_float16:
+        types = in_float16(draft.facts, excluded, types)
     return Precision(intended=types, expected=dict(types))

@@ -83,6 +83,7 @@ def find_remedy(
 
 
 def _may_choose(draft: Draft) -> bool:
+    """False where the user said what stays in float."""
     named = draft.exclusions and draft.found is None
     return not named and not draft.situation.request.adapter_options.get("exclude_nothing")
 

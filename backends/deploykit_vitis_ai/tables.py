@@ -223,6 +223,7 @@ class Release(Sourced):
 
     ``quark`` is what is known of the Quark that belongs to it, in words; ``toolchain`` is the environment that
     deploykit uses for it, empty where none is known to fit. ``established`` is False where nothing is known at all.
+    ``float16_warning`` is what the vendor says against float16 models with the Quark that it bundles.
     """
 
     schema: int
@@ -232,6 +233,7 @@ class Release(Sourced):
     established: bool = True
     quark: str = ""
     toolchain: str = ""
+    float16_warning: str = ""
     changes: tuple[Change, ...] = ()
 
 

@@ -53,6 +53,7 @@ class Outcome:
     """How the execution went: the toolchain's state, and calibration files that the quantizer's script skipped.
 
     ``untried`` is the format in a package whose format was to be chosen by measuring, when that was not possible.
+    ``room`` is what installing the toolchain takes, in words.
     """
 
     toolchain: str
@@ -62,6 +63,7 @@ class Outcome:
     trials: tuple[Trial, ...] = ()
     choice: Choice | None = None
     untried: str = ""
+    room: str = ""
 
 
 RULES: Registry[Outcome] = Registry("execution")
@@ -84,7 +86,7 @@ def check_installed(outcome: Outcome) -> Iterator[Found]:
             kind=SubjectKind.ENVIRONMENT,
             name=outcome.toolchain,
             message=f"{outcome.toolchain} is {outcome.state}: scripts/quantize.py was generated and not run{unsure}",
-            hint=f"deploykit toolchain install {outcome.toolchain}",
+            hint=f"deploykit toolchain install {outcome.toolchain}" + (f" ({outcome.room})" if outcome.room else ""),
         )
 
 
