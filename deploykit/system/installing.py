@@ -96,12 +96,16 @@ def find_python(spec: ToolchainSpec) -> str:
 
 
 def _make_venv(environment: Environment, progress: Callable[[str], None]) -> None:
-    if environment.python.exists():
+    """Make it unless it was made to its end: one that was interrupted has an interpreter, and no pip."""
+    made = environment.path / "stages" / "venv.done"
+    if environment.python.exists() and (made.exists() or any(map(environment.finished, environment.spec.stages))):
         return
     progress(f"{environment.spec.id}: making the environment")
     environment.path.mkdir(parents=True, exist_ok=True)
     argv = [find_python(environment.spec), "-m", "venv", "--clear", str(environment.path / "venv")]
     _expect_success(run(argv, log=environment.path / "install.log"), environment, "making the environment")
+    made.parent.mkdir(exist_ok=True)
+    made.touch()
 
 
 def _run_stage(environment: Environment, stage: Stage, title: str, progress: Callable[[str], None]) -> None:

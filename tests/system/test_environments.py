@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import re
 import sys
+import venv
 import zipfile
 from hashlib import sha256
 from pathlib import Path
@@ -120,6 +121,16 @@ def test_an_interrupted_installation_is_resumed_and_ends_ready(tiny: ToolchainSp
     assert remove(tiny) is True
     assert environment_of(tiny).state().state == "absent"
     assert remove(tiny) is False
+
+
+def test_one_that_was_interrupted_while_it_was_made_is_made_again(tiny: ToolchainSpec, tmp_path: Path) -> None:
+    """Its interpreter is there before pip is: the same command has to go on from that."""
+    (tmp_path / "allowed").touch()
+    place = environment_of(tiny)
+    venv.create(place.path / "venv", with_pip=False, symlinks=True)
+    assert place.python.exists()
+    assert place.state().state == "incomplete"
+    assert install(tiny, silent).state == "ready"
 
 
 def test_a_changed_pin_makes_the_stage_unfinished(tiny: ToolchainSpec, tmp_path: Path) -> None:

@@ -81,12 +81,14 @@ RULES: Registry[Outcome] = Registry("execution")
 def check_installed(outcome: Outcome) -> Iterator[Found]:
     """A toolchain that is not ready."""
     if outcome.state != "ready":
+        room = f"; installing it takes {outcome.room}" if outcome.room else ""
         unsure = f"; {outcome.untried} is only the first that --precision auto tries" if outcome.untried else ""
         yield Found(
             kind=SubjectKind.ENVIRONMENT,
             name=outcome.toolchain,
-            message=f"{outcome.toolchain} is {outcome.state}: scripts/quantize.py was generated and not run{unsure}",
-            hint=f"deploykit toolchain install {outcome.toolchain}" + (f" ({outcome.room})" if outcome.room else ""),
+            message=f"{outcome.toolchain} is {outcome.state}: scripts/quantize.py was generated and not run"
+            f"{unsure}{room}",
+            hint=f"deploykit toolchain install {outcome.toolchain}",
         )
 
 
