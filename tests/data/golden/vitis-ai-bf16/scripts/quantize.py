@@ -174,19 +174,31 @@ def held_out(count, rule):
 
 
 def to_float32(recipe):
-    """Turn a float16 model into float32 first, with Quark's Shapeshifter (Quark 0.12 and newer)."""
+    """Turn a float16 model into float32 first, with Quark's Shapeshifter (Quark 0.12 and newer), or some parts of it.
+
+    The Casts at the borders of parts are to stay as they are: they are added to what is excluded.
+    """
+    import onnx
     from quark.shapeshifter import shapeshifter
     from quark.shapeshifter.model_config import ONNXModelConfig
     from quark.shapeshifter.run_config import RunConfig
 
+    parts = recipe.get("float32_subgraphs")
+    settings = {"convert_fp16_to_fp32": True} | ({"subgraphs_to_include": parts} if parts else {})
     target = ROOT / recipe["float32_model"]
     target.parent.mkdir(parents=True, exist_ok=True)
     config = RunConfig(
         input_model_config=ONNXModelConfig(input_model_path=ROOT / recipe["source"]),
-        passes={"onnx_convert_fp16_to_fp32": {"convert_fp16_to_fp32": True}},
+        passes={"onnx_convert_fp16_to_fp32": settings},
         output_model_path=str(target),
     )
     shapeshifter(config)
+    if parts:
+        before, after = (
+            {node.name for node in onnx.load(path, load_external_data=False).graph.node if node.op_type == "Cast"}
+            for path in (ROOT / recipe["source"], target)
+        )
+        recipe["attributes"]["nodes_to_exclude"] += sorted(after - before)
     return target
 
 
@@ -204,7 +216,12 @@ def configuration(recipe):
         if name == "calibrate_method":
             value = calibration_method(value)
         setattr(settings, name, value)
-    settings.extra_options.update(recipe["extra_options"])
+    for name, value in recipe["extra_options"].items():
+        if name == "WeightCalibrateMethod":
+            value = calibration_method(value)
+        inside = settings.extra_options.get(name)
+        both = isinstance(value, dict) and isinstance(inside, dict)
+        settings.extra_options[name] = {**inside, **value} if both else value
     return config
 
 
