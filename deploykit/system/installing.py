@@ -20,18 +20,24 @@ __all__ = ["find_cxx", "find_python", "install", "remove"]
 _STAGE_TIMEOUT = 3600.0
 
 
-def install(spec: ToolchainSpec, progress: Callable[[str], None], *, anew: bool = False) -> ToolchainState:
+def install(
+    spec: ToolchainSpec,
+    progress: Callable[[str], None],
+    *,
+    anew: bool = False,
+    waiting: Callable[[str], None] | None = None,
+) -> ToolchainState:
     """Bring one environment to the state ready, going on where an earlier attempt stopped.
 
-    Where another process installs the same environment, that is told, and this one waits for it. Raises ToolError when
-    no fitting Python, C++ compiler or other program it needs is there, the disk is too full, or a stage fails; the log
-    is ``install.log`` beside it.
+    Where another process installs the same environment, ``waiting`` is told (``progress`` without it), and this one
+    waits for it. Raises ToolError when no fitting Python, C++ compiler or other program it needs is there, the disk is
+    too full, or a stage fails; the log is ``install.log`` beside it.
     """
     environment = environment_of(spec)
     _check_machine(spec, environment.path)
     if spec.licence:
         progress(f"{spec.id}: under {spec.licence}")
-    with locked(environment.path, spec, waiting=progress):
+    with locked(environment.path, spec, waiting=waiting or progress):
         if anew or (environment.path.exists() and not environment.python.exists()):
             _delete(environment.path)
         _make_venv(environment, progress)

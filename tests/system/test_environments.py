@@ -165,6 +165,20 @@ def test_the_second_of_two_processes_waits_and_finds_the_work_done(
     assert [line for line in news if "waiting" in line] == news[:1]
 
 
+def test_that_one_waits_is_said_in_a_log_too(
+    tiny: ToolchainSpec, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Progress is silent where nobody looks at a terminal; this is not progress."""
+    root.mkdir()
+    (tmp_path / "allowed").touch()
+    monkeypatch.setattr("deploykit.cli.toolchain.known_toolchains", lambda: (tiny,))
+    with (root / ".tiny-1.0.lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        monkeypatch.setattr("deploykit.system.locks.time.sleep", lambda _: fcntl.flock(held, fcntl.LOCK_UN))
+        assert run(cli, ["toolchain", "install", "tiny"]) == 0
+    assert "tiny==1.0: another process is installing or removing it; waiting" in capsys.readouterr().err
+
+
 def test_the_compiler_is_looked_for_before_anything_is_made(
     root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -239,7 +253,7 @@ def test_the_version_that_a_target_wants_is_installed(
     """Not the newest one, which its packages would not use."""
     installed: list[str] = []
 
-    def instead(spec: ToolchainSpec, progress: object, *, anew: bool) -> object:
+    def instead(spec: ToolchainSpec, progress: object, *, anew: bool, waiting: object) -> object:
         installed.append(spec.id)
         return environment_of(spec).state()
 
