@@ -12,7 +12,7 @@ from typing import Any
 from deploykit.contract.backend import Request, Situation
 from deploykit.errors import UsageError
 from deploykit.graph.facts import GraphFacts
-from deploykit.numerics.goals import Goal, parse_goal
+from deploykit.numerics.goals import GOAL, Goal, parse_goal
 from deploykit_vitis_ai.config_keys import ChosenOptions, check_quark_version, parse_options
 from deploykit_vitis_ai.exclusions import Exclusions, resolve_exclusions
 from deploykit_vitis_ai.float_parts import FloatPart, float_parts
@@ -38,8 +38,9 @@ class Draft:
     ``precision`` is a format of ``data/routes.toml``, ``as-is`` for a model that is quantized already, or "" when
     none was given and none can be chosen. ``source`` is float32, float16 or qdq. ``found`` is the part that stays in
     float because it was to be found, and is among the exclusions then. ``ladder`` are the formats to choose among by
-    measuring, cheapest first, where that was asked for; ``goal`` is what the chosen one must reach. ``hold_out`` keeps
-    some samples from the quantizer, to measure on. ``keep_float16``: what stays in float is not to become float32.
+    measuring, cheapest first, where that was asked for; ``goal`` is what the chosen one must reach, None without any.
+    ``hold_out`` keeps some samples from the quantizer, to measure on. ``keep_float16``: what stays in float is not to
+    become float32.
     """
 
     situation: Situation
@@ -143,13 +144,13 @@ def _is_auto(request: Request) -> bool:
     return (request.precision or "").lower() == AUTO
 
 
-def _goal(request: Request) -> Goal | None:
-    goal = parse_goal(request.goal) if request.goal else None
-    if goal is not None and goal.needs_metric:
+def _goal(request: Request) -> Goal:
+    goal = parse_goal(request.goal or GOAL)
+    if goal.needs_metric or request.metric or request.metric_command:
         raise UsageError(
-            f"--goal {goal}: asks about a measure",
-            why="formats are chosen by what the quantized model computes on the calibration samples",
-            next="give --goal sqnr>=30, or leave it out: then the first format whose outputs are right is taken",
+            f"--goal {goal}: asks about a measure" if goal.needs_metric else "--metric: not for this device's formats",
+            why="they are chosen by what the quantized model computes on the calibration samples",
+            next="give --goal kept>=95% or sqnr>=30, or leave it out: then the first whose outputs are right is taken",
         )
     return goal
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deploykit.contract.backend import Instead, Progress, Request
-from deploykit.numerics.detection_sets import detection_sets
+from deploykit.numerics.goals import GOAL
 from deploykit_vitis_ai.draft import Draft, make_draft
 from deploykit_vitis_ai.measuring import Measured
 from deploykit_vitis_ai.prepare import Prepared
-from deploykit_vitis_ai.quality import ASKED_KEPT, Quality
+from deploykit_vitis_ai.quality import Quality
 from deploykit_vitis_ai.remedy import Remedy, find_remedy, is_enough, needs_none
 from deploykit_vitis_ai.rules.execution import RULES as OUTCOME_RULES
 from deploykit_vitis_ai.rules.execution import Choice, Outcome, Rung
@@ -63,10 +63,8 @@ def find_precision(
 
 
 def _asked(draft: Draft) -> str:
-    if draft.goal is not None:
-        return f"reach {draft.goal}"
-    has_detections = bool(detection_sets(draft.facts))
-    return f"are right and keep {ASKED_KEPT:.0%} of the detections" if has_detections else "are right"
+    assert draft.goal is not None
+    return f"{'are' if draft.goal.name == GOAL else 'reach'} {draft.goal.in_words}"
 
 
 def _wins(draft: Draft, quality: Quality, best: Quality) -> bool:
@@ -75,9 +73,7 @@ def _wins(draft: Draft, quality: Quality, best: Quality) -> bool:
 
 def _reached(draft: Draft, quality: Quality | None) -> bool | None:
     """None where nobody can say."""
-    if quality is None or (needs_none(draft, quality) and not is_enough(draft, quality)):
-        return None
-    return is_enough(draft, quality)
+    return None if quality is None or draft.goal is None else quality.is_met(draft.goal)
 
 
 def _said(quality: Quality | None) -> str:
@@ -89,7 +85,7 @@ def _asking(draft: Draft, name: str) -> Request:
     request = draft.situation.request
     whole = {} if draft.exclusions else {"exclude_nothing": True}
     options = {**request.adapter_options, **whole, "hold_out": draft.hold_out}
-    return replace(request, precision=name, adapter_options=options)
+    return replace(request, precision=name, goal=None, adapter_options=options)
 
 
 def _refused(details: Prepared, request: Request) -> tuple[str, ...]:

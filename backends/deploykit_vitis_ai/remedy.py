@@ -43,16 +43,18 @@ class Remedy:
 
 
 def is_enough(draft: Draft, quality: Quality) -> bool:
-    """True for outputs that reach the goal. Without one they must be right, and more is asked of a format that was
-    left to be chosen: nearly all detections are there."""
-    if draft.goal is not None:
-        return quality.meets(draft.goal)
-    return quality.is_right and (quality.keeps_enough if draft.ladder else True)
+    """True for outputs that reach the goal; without a format to be chosen, for outputs that are right."""
+    return (quality.verdict.right if draft.goal is None else quality.is_met(draft.goal)) is True
 
 
 def needs_none(draft: Draft, quality: Quality | None) -> bool:
     """True where nothing is to be tried: the outputs are good enough, or nobody can say."""
-    return quality is None or (draft.goal is None and quality.verdict.right is None) or is_enough(draft, quality)
+    return quality is None or is_unknown(draft, quality) or is_enough(draft, quality)
+
+
+def is_unknown(draft: Draft, quality: Quality) -> bool:
+    """True where nobody can say: what the judge does not judge, unless signal to noise is all that is asked for."""
+    return quality.verdict.right is None and (draft.goal is None or draft.goal.asks_outputs)
 
 
 def find_remedy(
@@ -93,7 +95,7 @@ def _asking(draft: Draft, part: FloatPart) -> Request:
     request = draft.situation.request
     precision = draft.precision if draft.ladder else request.precision
     options = {**request.adapter_options, "exclude_node": part.names, "hold_out": draft.hold_out}
-    return replace(request, precision=precision, adapter_options=options)
+    return replace(request, precision=precision, goal=None, adapter_options=options)
 
 
 def _trial(facts: GraphFacts, part: FloatPart, before: Quality, after: Quality, *, kept: bool) -> Trial:

@@ -36,7 +36,7 @@ from deploykit.numerics.row_sets import RowSets
 from deploykit.numerics.thresholds import Against, Measure, Thresholds
 from deploykit.numerics.verdicts import NOT_JUDGED, Context, JudgedNumber, Oddity, Verdict
 
-__all__ = ["OutputJudge", "Values"]
+__all__ = ["OutputJudge"]
 
 Numbers: TypeAlias = npt.NDArray[Any]
 Values: TypeAlias = Mapping[str, Numbers]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -16,7 +17,7 @@ from deploykit.errors import ToolError, UsageError
 from deploykit.findings import Finding
 from deploykit.graph import load_model
 from deploykit.graph.collect import collect_facts
-from deploykit.numerics.kept_detections import Kept
+from deploykit.numerics.kept_counts import KeptCount
 from deploykit.numerics.thresholds import Against, Measure
 from deploykit.numerics.verdicts import Context, Verdict
 from deploykit_vitis_ai import backend, configs, trials
@@ -40,10 +41,14 @@ def verdict(lost: float, *, db: float = 40.0) -> Verdict:
 
 
 def quality(judged: Verdict, *kept: int) -> Quality:
-    """Of 100 detections on all samples, then on those held out."""
-    counts = [Kept(kept=count, every=100, score=0.25) for count in kept]
-    few = Quality(verdict=judged, samples=2, kept=counts[1]) if counts[1:] else None
-    return Quality(verdict=judged, samples=8, kept=counts[0] if counts else None, unseen=few)
+    """Of 1000 detections kept on all samples, then of 100 on those held out."""
+    sides = [counted(judged, count, of) for count, of in zip(kept, (1000, 100), strict=False)] or [judged]
+    few = Quality(verdict=sides[1], samples=2) if sides[1:] else None
+    return Quality(verdict=sides[0], samples=8, unseen=few)
+
+
+def counted(judged: Verdict, kept: int, of: int) -> Verdict:
+    return replace(judged, detections=KeptCount(wanted=(of,), made=(of,), kept=(kept,), score=0.25, overlap=0.5))
 
 
 def measured(judged: Verdict | Quality | None) -> Measured:
@@ -249,21 +254,21 @@ def test_a_goal_that_asks_about_a_measure_is_refused(monkeypatch: pytest.MonkeyP
 def test_auto_goes_on_from_what_is_right_and_loses_detections(monkeypatch: pytest.MonkeyPatch, package: Path) -> None:
     """The judge forgives scores that fall just below the working one; somebody who counts does not."""
     good = verdict(0.0)
-    steps = [quality(good, 96), quality(good, 90), quality(good, 97)]
-    made, recipes = auto(monkeypatch, package, quality(good, 80), *steps)
+    steps = [quality(good, 960), quality(good, 900), quality(good, 970)]
+    made, recipes = auto(monkeypatch, package, quality(good, 800), *steps)
     assert recipes[2:] == ["bf16"]
     assert made.choice is not None
     assert made.choice.reached
     assert [rung.chosen for rung in made.choice.rungs] == [False, False, False, True]
-    assert "97 of 100 detections at 0.25 kept" in made.choice.rungs[-1].outcome
+    assert "97.0% of 1000 detections kept" in made.choice.rungs[-1].outcome
 
 
 def test_auto_believes_the_samples_that_the_quantizer_did_not_see(
     monkeypatch: pytest.MonkeyPatch, package: Path
 ) -> None:
     good = verdict(0.0)
-    steps = [quality(good, 98, 93), quality(good, 98, 93), quality(good, 98, 96)]
-    made, recipes = auto(monkeypatch, package, quality(good, 98, 94), *steps)
+    steps = [quality(good, 980, 93), quality(good, 980, 93), quality(good, 980, 96)]
+    made, recipes = auto(monkeypatch, package, quality(good, 980, 94), *steps)
     assert recipes[2:] == ["bf16"]
     assert made.choice is not None
     assert made.choice.rungs[-1].chosen
@@ -271,12 +276,12 @@ def test_auto_believes_the_samples_that_the_quantizer_did_not_see(
 
 def test_auto_takes_what_keeps_most_where_nothing_keeps_enough(monkeypatch: pytest.MonkeyPatch, package: Path) -> None:
     good = verdict(0.0)
-    made, _ = auto(monkeypatch, package, *(quality(good, kept) for kept in (70, 80, 90, 85)))
+    made, _ = auto(monkeypatch, package, *(quality(good, kept) for kept in (700, 800, 900, 850)))
     assert made.choice is not None
     assert [rung.chosen for rung in made.choice.rungs] == [False, False, True, False]
     assert made.instead is not None
     (said,) = [finding for finding in made.instead.findings if finding.code == "VAI283"]
-    assert "none of them are right and keep 97% of the detections" in said.message
+    assert "none of them are right: the judge's limits, and 95% of the detections kept" in said.message
 
 
 def test_what_auto_found_is_made_again_without_the_samples_that_were_held_out(
@@ -294,4 +299,4 @@ def test_what_auto_found_is_made_again_without_the_samples_that_were_held_out(
 def test_a_format_that_was_asked_for_is_left_as_right_as_the_judge_wants(
     monkeypatch: pytest.MonkeyPatch, package: Path
 ) -> None:
-    assert chosen(monkeypatch, package, quality(verdict(0.0), 50)) == (Remedy(), [])
+    assert chosen(monkeypatch, package, quality(verdict(0.0), 500)) == (Remedy(), [])
