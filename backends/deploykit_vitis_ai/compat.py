@@ -84,7 +84,7 @@ _TYPES = {"bool": "true or false", "int": "a whole number", "float": "a number",
 
 def _quark_keys() -> Iterator[CompatRow]:
     """What is known of further keys, a row for all that have type, dictionary and readers in common."""
-    for alike, found in groupby(quark_settings.further_keys(), key=_alike):
+    for alike, found in groupby(sorted(quark_settings.further_keys(), key=_alike), key=_alike):
         keys = tuple(found)
         place, kind, readers = alike
         words = _TYPES.get(kind, "JSON" if kind == "json" else "an object of Python's: in quantize.py only")

@@ -38,13 +38,12 @@ _INTEGER = re.compile(r"[+-]?\d+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Group:
-    """Keys of one type in one place. ``quark`` are the versions that read them, () for all that were looked at."""
+    """Keys of one type in one place, each with the versions that read it, () for all that were looked at."""
 
     where: str
     type: str
-    names: tuple[str, ...]
+    names: Mapping[str, tuple[str, ...]]
     within: str = ""
-    quark: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,12 +101,12 @@ def further_keys() -> tuple[QuarkKey, ...]:
             name=f"{group.within}.{name}" if group.within else name,
             where=group.where,
             type=group.type,
-            quark=group.quark,
+            quark=quark,
             source=tuple(table["source"]),
             confidence=confidence,
         )
         for group in groups
-        for name in group.names
+        for name, quark in group.names.items()
     )
 
 
