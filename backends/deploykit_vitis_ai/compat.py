@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import groupby
 
 from deploykit.tables.capabilities import CompatRow, Status
-from deploykit_vitis_ai import tables
+from deploykit_vitis_ai import quark_settings, tables
 from deploykit_vitis_ai.products import product_of
 
 __all__ = ["compat_rows"]
@@ -16,6 +17,8 @@ _GONE = ("absent", "dead", "superseded")
 def compat_rows() -> Iterator[CompatRow]:
     """All rows, table by table."""
     yield from _quark_options()
+    yield from _quark_keys()
+    yield from _recipes()
     yield from _metrics()
     yield from _presets()
     yield from _quark_releases()
@@ -75,6 +78,37 @@ def _quark_options() -> Iterator[CompatRow]:
             status=option.status,
             words=(*option.values, *option.words),
         )
+
+
+_TYPES = {"bool": "true or false", "int": "a whole number", "float": "a number", "text": "text", "list": "a list"}
+
+
+def _quark_keys() -> Iterator[CompatRow]:
+    """What is known of further keys, a row for all that have type, dictionary and readers in common."""
+    for alike, found in groupby(sorted(quark_settings.further_keys(), key=_alike), key=_alike):
+        keys = tuple(found)
+        place, kind, readers = alike
+        words = _TYPES.get(kind, "JSON" if kind == "json" else "an object of Python's: in quantize.py only")
+        by = f"; read by {', '.join(readers)} alone" if readers else ""
+        names = tuple(key.name for key in keys)
+        yield _row(
+            " ".join(("quark options", place, kind, *readers)),
+            keys[0],
+            tool="quark",
+            note=f"--option {names[0]}=…, {words}{by}; what it does is in Quark's documentation: {', '.join(names)}",
+            words=(*names, *(name.rpartition(".")[2] for name in names)),
+        )
+
+
+def _alike(key: quark_settings.QuarkKey) -> tuple[str, str, tuple[str, ...]]:
+    return key.name.rpartition(".")[0] or key.where, key.type, key.quark
+
+
+def _recipes() -> Iterator[CompatRow]:
+    for recipe in quark_settings.quark_recipes().values():
+        sets = [*recipe.attributes, *(f"{name}.{key}" for name, inner in recipe.extra.items() for key in inner)]
+        note = f"{recipe.effect}; --option {recipe.name}=true sets {', '.join(sets)}"
+        yield _row(f"quark recipe {recipe.name}", recipe, tool="quark", note=note, words=recipe.words)
 
 
 def _metrics() -> Iterator[CompatRow]:

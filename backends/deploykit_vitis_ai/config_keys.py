@@ -6,24 +6,24 @@ Quark and the compiler take unknown names without a word; here an unknown name i
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from deploykit.contract.targets import nearest_names
 from deploykit.errors import UsageError
-from deploykit_vitis_ai.tables import (
-    DATA,
-    ProviderOption,
-    QuarkOption,
-    VaimlKey,
-    provider_options,
-    quark_names,
-    quark_options,
-    vaiml_keys,
+from deploykit_vitis_ai.quark_settings import (
+    key_names,
+    known_in,
+    quark_keys,
+    quark_recipes,
+    read_value,
+    renamed_keys,
+    spelled,
 )
+from deploykit_vitis_ai.tables import DATA, ProviderOption, VaimlKey, provider_options, quark_options, vaiml_keys
 
-__all__ = ["ChosenOptions", "parse_options"]
+__all__ = ["ChosenOptions", "check_quark_version", "parse_options"]
 
 _OWN = frozenset({"cache_dir", "cache_key", "config_file", "target"})
 _INTEGER = re.compile(r"[+-]?\d+")
@@ -34,7 +34,8 @@ _RANGE = re.compile(r"(\d+)-(\d+)(?: \((\w+)\))?")
 class ChosenOptions:
     """Typed values by name. ``quark`` is the version to quantize with, "" for the release's own.
 
-    ``renamed`` are (as typed, as used); ``beyond`` are (key, value, documented values).
+    ``extra`` holds Quark's dictionaries as such. ``renamed`` are (as typed, as used); ``beyond`` are (key, value,
+    documented values).
     """
 
     vaiml: dict[str, Any] = field(default_factory=dict)
@@ -43,6 +44,7 @@ class ChosenOptions:
     extra: dict[str, Any] = field(default_factory=dict)
     cpu_partition: bool = False
     quark: str = ""
+    named: list[str] = field(default_factory=list)
     renamed: list[tuple[str, str]] = field(default_factory=list)
     beyond: list[tuple[str, str, str]] = field(default_factory=list)
 
@@ -50,9 +52,38 @@ class ChosenOptions:
 def parse_options(pairs: Iterable[tuple[str, str]], *, product: str, device_class: str = "") -> ChosenOptions:
     """Sort and type the pairs; raises UsageError for an unknown, dead, foreign or ill-typed one."""
     chosen = ChosenOptions()
+    recipes = []
     for key, value in pairs:
-        _take(chosen, key, value, product, device_class)
+        recipe = quark_recipes().get(key.removeprefix("quark."))
+        if recipe is None:
+            _take(chosen, key, value, product, device_class)
+        elif _typed(key, "bool", value):
+            recipes.append(recipe)
+    for recipe in recipes:
+        chosen.attributes = {**recipe.attributes, **chosen.attributes}
+        chosen.extra = _beneath(recipe.extra, chosen.extra)
     return chosen
+
+
+def check_quark_version(chosen: ChosenOptions, version: str) -> None:
+    """Raise UsageError for a key that this version of Quark does not read: it would be ignored without a word."""
+    for name in chosen.named:
+        key = quark_keys()[name]
+        if not known_in(key, version):
+            raise UsageError(
+                f"--option {name}: Quark {version} does not read it",
+                why=f"{', '.join(key.quark)} do",
+                next="leave it out, or choose another version with --option quark=VERSION",
+            )
+
+
+def _beneath(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
+    """Both, dictionaries inside them merged; what is in ``upper`` wins."""
+    both = {**lower, **upper}
+    for name, value in lower.items():
+        if isinstance(value, Mapping) and isinstance(upper.get(name), Mapping):
+            both[name] = {**value, **upper[name]}
+    return both
 
 
 def _take(chosen: ChosenOptions, key: str, value: str, product: str, device_class: str) -> None:
@@ -69,17 +100,15 @@ def _take(chosen: ChosenOptions, key: str, value: str, product: str, device_clas
         _take_vaiml(chosen, row, key, value, product, device_class)
     elif (option := _provider_option(key)) is not None:
         _take_provider(chosen, option, value, product)
-    elif (quark := _quark_option(name)) is not None:
-        _take_quark(chosen, quark, name, value)
-    elif (place := quark_names().get(name)) is not None:
-        _store(chosen, place, name, _guess(value))
+    elif (known := spelled(name)) or any(row.name == name for row in quark_options()):
+        _take_quark(chosen, name, known or name, value)
     else:
         _refuse(key)
 
 
 def _refuse(key: str) -> None:
     known = [row.name for row in vaiml_keys()] + [row.name for row in provider_options()]
-    known += [row.name for row in quark_options()] + [*quark_names(), "cpu_partition", "quark"]
+    known += [*key_names(), "cpu_partition", "quark"]
     near = nearest_names(key.removeprefix("quark."), known)
     raise UsageError(
         f"--option {key}: not a known key of vaiml_config, of the provider or of Quark",
@@ -101,10 +130,6 @@ def _vaiml_key(name: str) -> VaimlKey | None:
 
 def _provider_option(name: str) -> ProviderOption | None:
     return next((row for row in provider_options() if row.name == name), None)
-
-
-def _quark_option(name: str) -> QuarkOption | None:
-    return next((row for row in quark_options() if row.name == name), None)
 
 
 def _take_vaiml(chosen: ChosenOptions, row: VaimlKey, key: str, value: str, product: str, device_class: str) -> None:
@@ -129,28 +154,27 @@ def _take_provider(chosen: ChosenOptions, row: ProviderOption, value: str, produ
     chosen.provider[row.name] = _typed(row.name, "bool", value) if row.type == "bool" else value
 
 
-def _take_quark(chosen: ChosenOptions, row: QuarkOption, name: str, value: str) -> None:
-    if row.renamed_to:
-        chosen.renamed.append((name, row.renamed_to))
-        row = next(known for known in quark_options() if known.name == row.renamed_to)
-    if row.vint8_mandatory and value.lower() != row.vint8_mandatory:
+def _take_quark(chosen: ChosenOptions, typed: str, name: str, value: str) -> None:
+    """``name`` is the key's own, ``typed`` what was written."""
+    if name in ("subgraphs_to_exclude", "nodes_to_exclude", "exclude"):
         raise UsageError(
-            f"--option {name}={value}: the compiler needs {row.name} {row.vint8_mandatory}", why=row.effect
-        )
-    if row.name in ("subgraphs_to_exclude", "nodes_to_exclude", "exclude"):
-        raise UsageError(
-            f"--option {name}: what stays in float is told with --exclude-node and --exclude-subgraph",
+            f"--option {typed}: what stays in float is told with --exclude-node and --exclude-subgraph",
             why="they are checked against the graph, which Quark does not do",
         )
-    if row.name == "UseRandomData":
-        raise UsageError(f"--option {name}: deploykit sets it", next="--random-data asks for random data")
-    if row.type == "enum" and value not in row.values:
-        raise UsageError(f"--option {name}={value}: not one that Quark has", next=f"one of {', '.join(row.values)}")
-    _store(chosen, row.where, row.name, _typed(name, row.type, value))
-
-
-def _store(chosen: ChosenOptions, where: str, name: str, value: Any) -> None:
-    (chosen.extra if where == "extra" else chosen.attributes)[name] = value
+    if name == "UseRandomData":
+        raise UsageError(f"--option {typed}: deploykit sets it", next="--random-data asks for random data")
+    row = next((row for row in quark_options() if row.name == name), None)
+    if row is not None and row.vint8_mandatory and value.lower() != row.vint8_mandatory:
+        raise UsageError(
+            f"--option {typed}={value}: the compiler needs {row.name} {row.vint8_mandatory}", why=row.effect
+        )
+    if typed in renamed_keys():
+        chosen.renamed.append((typed, name))
+    key = quark_keys()[name]
+    place, _, inner = name.rpartition(".")
+    settings = chosen.extra if key.where == "extra" else chosen.attributes
+    (settings.setdefault(place, {}) if place else settings)[inner] = read_value(key, value)
+    chosen.named.append(name)
 
 
 def _typed(key: str, kind: str, value: str) -> Any:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
+from deploykit.graph.facts import GraphFacts, NodeFact
 from deploykit.numerics.samples import Calibration, InputSpec
 from deploykit_vitis_ai.draft import Draft
 from deploykit_vitis_ai.products import product_of
@@ -33,6 +34,8 @@ RECIPE = "config/quantize.json"
 SESSION = "config/session.json"
 VALIDATION = "config/validation_only_bf16.json"
 CACHE = "artifacts/cache"
+HOLD_OUT = {"one_in": 5, "most": 8}
+"""How many calibration samples the quantizer does not see where they are to be measured on."""
 _PROTOBUF_ROOM = 1_900_000_000
 """Bytes of weights beyond which a model does not fit into one file."""
 _VINT8 = "VINT8"
@@ -75,7 +78,7 @@ def quantize_recipe(draft: Draft, calibration: Mapping[str, Any], inputs: tuple[
         "output": compiled_model(draft),
         "attributes": attributes | draft.options.attributes,
         "extra_options": extra | {"UseRandomData": draft.random_data} | draft.options.extra,
-        "calibration": {**calibration, "inputs": _inputs(draft, inputs)},
+        "calibration": _calibration(draft, calibration, inputs),
         "not_for_production": draft.random_data,
     }
     return recipe | _float16(draft, attributes=recipe["attributes"])
@@ -96,12 +99,38 @@ def _float16(draft: Draft, attributes: dict[str, Any]) -> dict[str, Any]:
         attributes["convert_fp16_to_fp32"] = True
         return {}
     stem = PurePosixPath(draft.situation.request.model.name).stem
-    return {"float32_model": f"artifacts/{stem}_float32.onnx"}
+    made = {"float32_model": f"artifacts/{stem}_float32.onnx"}
+    return made | {"float32_subgraphs": _float32_parts(draft)} if draft.keep_float16 else made
+
+
+def _float32_parts(draft: Draft) -> list[list[list[str]]]:
+    """What becomes float32, as pairs of starts and ends: all that leads to the last quantized nodes, where that is
+    the quantized part and nothing else; else node by node."""
+    facts, kept = draft.facts, draft.exclusions.indices
+    quantized = [node for node in facts.nodes if node.index not in kept]
+    ends = [
+        node
+        for node in quantized
+        if all(reader.index in kept for o in node.outputs for reader in facts.consumers_of(o))
+    ]
+    behind = {reader.index for index in kept for o in facts.nodes[index].outputs for reader in facts.consumers_of(o)}
+    if behind <= kept:
+        return [[[], [node.name for node in ends]]]
+    return [[[node.name], [node.name]] for node in quantized]
+
+
+def _readers(facts: GraphFacts, node: NodeFact) -> frozenset[int]:
+    return frozenset(reader.index for name in node.outputs for reader in facts.consumers_of(name))
+
+
+def _calibration(draft: Draft, entry: Mapping[str, Any], inputs: tuple[InputSpec, ...]) -> dict[str, Any]:
+    held = {"hold_out": HOLD_OUT} if draft.hold_out and entry["kind"] != "random" else {}
+    return {**entry, **held, "inputs": _inputs(draft, inputs)}
 
 
 def _inputs(draft: Draft, inputs: tuple[InputSpec, ...]) -> dict[str, Any]:
     """The inputs as the quantizer feeds them: a float16 source is fed float32 after its conversion."""
-    converted = draft.source == "float16" and draft.float16_way is not None
+    converted = draft.source == "float16" and draft.float16_way is not None and not draft.keep_float16
     return {
         spec.name: {
             "shape": list(spec.shape),
@@ -127,7 +156,7 @@ def validation_recipe(draft: Draft, inputs: tuple[InputSpec, ...], calibration: 
         "output": f"artifacts/{stem}_validation_only_bf16.onnx",
         "attributes": {},
         "extra_options": {"BF16QDQToCast": True, "UseRandomData": random},
-        "calibration": {**calibration, "inputs": _inputs(draft, inputs)},
+        "calibration": _calibration(draft, calibration, inputs),
         "not_for_production": True,
         "purpose": "validation only: shows BF16 rounding on a CPU; the compiler takes the float32 model",
     }
@@ -175,7 +204,8 @@ def _vaiml(draft: Draft) -> dict[str, Any]:
 
 def _conversions(draft: Draft) -> dict[str, Any]:
     """What the float parts become: the bf16 key is on by default, so it is switched off where it must not act."""
-    if draft.precision == "fp16" or draft.options.vaiml.get("enable_f32_to_f16_conversion") is True:
+    asked = draft.options.vaiml.get("enable_f32_to_f16_conversion") is True
+    if draft.precision == "fp16" or asked or draft.keep_float16:
         return {"enable_f32_to_bf16_conversion": False, "enable_f32_to_f16_conversion": True}
     return {"enable_f32_to_bf16_conversion": True} if draft.precision in ("bf16", "mixed") else {}
 

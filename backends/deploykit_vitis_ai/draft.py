@@ -12,8 +12,8 @@ from typing import Any
 from deploykit.contract.backend import Request, Situation
 from deploykit.errors import UsageError
 from deploykit.graph.facts import GraphFacts
-from deploykit.numerics.goals import Goal, parse_goal
-from deploykit_vitis_ai.config_keys import ChosenOptions, parse_options
+from deploykit.numerics.goals import GOAL, Goal, parse_goal
+from deploykit_vitis_ai.config_keys import ChosenOptions, check_quark_version, parse_options
 from deploykit_vitis_ai.exclusions import Exclusions, resolve_exclusions
 from deploykit_vitis_ai.float_parts import FloatPart, float_parts
 from deploykit_vitis_ai.products import Product, product_of
@@ -27,6 +27,8 @@ __all__ = ["Draft", "make_draft", "wanted_toolchain"]
 DEFAULT_TOOLCHAIN = "quark==0.13"
 MIXED = "mixed"
 AUTO = "auto"
+PARTS = "subgraphs_to_include"
+"""The way from a float16 model to VINT8 that turns only what is quantized into float32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +38,9 @@ class Draft:
     ``precision`` is a format of ``data/routes.toml``, ``as-is`` for a model that is quantized already, or "" when
     none was given and none can be chosen. ``source`` is float32, float16 or qdq. ``found`` is the part that stays in
     float because it was to be found, and is among the exclusions then. ``ladder`` are the formats to choose among by
-    measuring, cheapest first, where that was asked for; ``goal`` is what the chosen one must reach.
+    measuring, cheapest first, where that was asked for; ``goal`` is what the chosen one must reach, None without any.
+    ``hold_out`` keeps some samples from the quantizer, to measure on. ``keep_float16``: what stays in float is not to
+    become float32.
     """
 
     situation: Situation
@@ -52,6 +56,8 @@ class Draft:
     found: FloatPart | None = None
     ladder: tuple[str, ...] = ()
     goal: Goal | None = None
+    hold_out: bool = False
+    keep_float16: bool = False
 
     @property
     def facts(self) -> GraphFacts:
@@ -94,8 +100,9 @@ class Draft:
     def float16_way(self) -> Fp16Way | None:
         """How a float16 source becomes int8 with this Quark; None when no valid way was observed."""
         version = self.toolchain.partition("==")[2]
+        wanted = (PARTS,) if self.keep_float16 else ("shapeshifter", "convert_fp16_to_fp32")
         ways = [way for way in fp16_ways() if way.quark == version and way.valid]
-        return next((way for way in ways if way.way in ("shapeshifter", "convert_fp16_to_fp32")), None)
+        return next((way for way in ways if way.way in wanted), None)
 
 
 def make_draft(situation: Situation) -> Draft:
@@ -112,6 +119,8 @@ def make_draft(situation: Situation) -> Draft:
     rungs = ladder(offered) if _is_auto(request) else ()
     release = release_of(situation.target)
     options = parse_options(request.options, product=product.id, device_class=str(device.fact("device_class") or ""))
+    toolchain = _toolchain(options, release)
+    check_quark_version(options, toolchain.partition("==")[2])
     return Draft(
         situation=situation,
         product=product,
@@ -121,11 +130,13 @@ def make_draft(situation: Situation) -> Draft:
         source=source,
         exclusions=exclusions,
         options=options,
-        toolchain=_toolchain(options, release),
+        toolchain=toolchain,
         random_data=bool(given.get("random_data")),
         found=found,
         ladder=rungs,
         goal=_goal(request) if rungs else None,
+        hold_out=bool(rungs or given.get("hold_out")),
+        keep_float16=bool(given.get("keep_float16")),
     )
 
 
@@ -133,19 +144,13 @@ def _is_auto(request: Request) -> bool:
     return (request.precision or "").lower() == AUTO
 
 
-def _goal(request: Request) -> Goal | None:
-    goal = parse_goal(request.goal) if request.goal else None
-    if request.metric or request.metric_command:
+def _goal(request: Request) -> Goal:
+    goal = parse_goal(request.goal or GOAL)
+    if goal.needs_metric or request.metric or request.metric_command:
         raise UsageError(
-            "--metric: not for this target",
-            why="formats are chosen by what the quantized model computes on the calibration samples",
-            next="give --goal kept>=95% or sqnr>=30, or leave it out",
-        )
-    if goal is not None and goal.needs_metric:
-        raise UsageError(
-            f"--goal {goal}: asks about a measure",
-            why="formats are chosen by what the quantized model computes on the calibration samples",
-            next="give --goal sqnr>=30, or leave it out: then the first format whose outputs are right is taken",
+            f"--goal {goal}: asks about a measure" if goal.needs_metric else "--metric: not for this device's formats",
+            why="they are chosen by what the quantized model computes on the calibration samples",
+            next="give --goal kept>=95% or sqnr>=30, or leave it out: then the first whose outputs are right is taken",
         )
     return goal
 

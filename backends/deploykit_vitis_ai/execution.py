@@ -43,7 +43,12 @@ def execute(package: Path, details: Prepared, plan: Plan[None], aids: Aids) -> E
     if state != "ready":
         if draft.situation.request.compile:
             environment.require()
-        outcome = Outcome(toolchain=draft.toolchain, state=state, untried=draft.precision if draft.ladder else "")
+        outcome = Outcome(
+            toolchain=draft.toolchain,
+            state=state,
+            untried=draft.precision if draft.ladder else "",
+            room=f"{environment.spec.disk_mb / 1000:.1f} GB, about {environment.spec.minutes} minutes",
+        )
         return Execution(findings=OUTCOME_RULES.run(outcome))
     measured = measure(environment, package, details.draft, progress)
     find = find_precision if draft.ladder else find_remedy

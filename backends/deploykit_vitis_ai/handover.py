@@ -1,6 +1,7 @@
 """Keeps what a trial run of the quantizer made until the same run is asked for: a trial that won does not run twice.
 
-One place, one result; it is handed out once. Nothing is kept for readers, whose data may lie anywhere.
+One place, one result; it is handed out once, and to one process at a time. Nothing is kept for readers, whose data may
+lie anywhere.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from deploykit.system.workspaces import holding
+
 __all__ = ["keep", "take"]
 
 _FOLDER, _KEY = "handover", "key"
@@ -24,10 +27,12 @@ _DECIDING = ("model", "calibration")
 def keep(place: Path, package: Path, recipe: Mapping[str, Any], files: Mapping[str, Path]) -> None:
     """Copy a run's files or folders, by the name under which they are taken again; a full disk keeps nothing."""
     folder = place / _FOLDER
-    shutil.rmtree(folder, ignore_errors=True)
-    if recipe["calibration"]["kind"] == "reader":
-        return
-    with suppress(OSError):
+    with suppress(OSError), holding(place) as held:
+        if not held:
+            return
+        shutil.rmtree(folder, ignore_errors=True)
+        if recipe["calibration"]["kind"] == "reader":
+            return
         for name, path in files.items():
             _copy(path, folder / name)
         (folder / _KEY).write_text(_key(package, recipe), "utf-8")
@@ -36,9 +41,9 @@ def keep(place: Path, package: Path, recipe: Mapping[str, Any], files: Mapping[s
 def take(place: Path, package: Path, recipe: Mapping[str, Any], files: Mapping[str, Path]) -> bool:
     """Put the files where they are wanted, and forget them; False where another run, or one with less, was kept."""
     folder = place / _FOLDER
-    with suppress(OSError):
+    with suppress(OSError), holding(place) as held:
         known = (folder / _KEY).read_text("utf-8") == _key(package, recipe)
-        if known and all((folder / name).exists() for name in files):
+        if held and known and all((folder / name).exists() for name in files):
             for name, path in files.items():
                 _copy(folder / name, path)
             shutil.rmtree(folder, ignore_errors=True)

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deploykit.contract.backend import Instead, Progress, Request
-from deploykit.numerics.verdicts import Verdict
+from deploykit.numerics.goals import GOAL
 from deploykit_vitis_ai.draft import Draft, make_draft
 from deploykit_vitis_ai.measuring import Measured
 from deploykit_vitis_ai.prepare import Prepared
+from deploykit_vitis_ai.quality import Quality
 from deploykit_vitis_ai.remedy import Remedy, find_remedy, is_enough, needs_none
 from deploykit_vitis_ai.rules.execution import RULES as OUTCOME_RULES
 from deploykit_vitis_ai.rules.execution import Choice, Outcome, Rung
@@ -32,8 +33,8 @@ def find_precision(
     """Climb from what was made: parts of it in float, then wider formats. The first good enough wins, else the best."""
     draft = details.draft
     parts = find_remedy(environment, package, details, measured, progress)
-    best = parts.verdict or measured.verdict
-    rungs = [Rung(words=draft.precision, outcome=_said(measured.verdict), chosen=parts.instead is None)]
+    best = parts.quality or measured.quality
+    rungs = [Rung(words=draft.precision, outcome=_said(measured.quality), chosen=parts.instead is None)]
     rungs += [
         Rung(words=f"{draft.precision} with {trial.words} in float", outcome=trial.after, chosen=trial.kept)
         for trial in parts.trials
@@ -49,38 +50,42 @@ def find_precision(
             continue
         progress(f"the outputs are not good enough: trying {name}")
         made = tried(environment, package, details, request, progress)
-        rungs.append(Rung(words=name, outcome="not made" if made is None else _said(made.verdict)))
-        if made is not None and made.verdict is not None and _wins(draft, made.verdict, best):
-            best, won = made.verdict, (request, made)
+        rungs.append(Rung(words=name, outcome="not made" if made is None else _said(made.quality)))
+        if made is not None and made.quality is not None and _wins(draft, made.quality, best):
+            best, won = made.quality, (request, made)
             rungs = [replace(rung, chosen=rung is rungs[-1]) for rung in rungs]
     choice = Choice(
         rungs=tuple(rungs),
-        asked="are right" if draft.goal is None else f"reach {draft.goal}",
+        asked=_asked(draft),
         reached=_reached(draft, best),
     )
     return _told(draft, parts, won, choice)
 
 
-def _wins(draft: Draft, verdict: Verdict, best: Verdict) -> bool:
-    return is_enough(draft, verdict) or verdict.is_better_than(best)
+def _asked(draft: Draft) -> str:
+    assert draft.goal is not None
+    return f"{'are' if draft.goal.name == GOAL else 'reach'} {draft.goal.in_words}"
 
 
-def _reached(draft: Draft, verdict: Verdict | None) -> bool | None:
+def _wins(draft: Draft, quality: Quality, best: Quality) -> bool:
+    return is_enough(draft, quality) or quality.is_better_than(best)
+
+
+def _reached(draft: Draft, quality: Quality | None) -> bool | None:
     """None where nobody can say."""
-    if verdict is None or (needs_none(draft, verdict) and not is_enough(draft, verdict)):
-        return None
-    return is_enough(draft, verdict)
+    return None if quality is None or draft.goal is None else quality.is_met(draft.goal)
 
 
-def _said(verdict: Verdict | None) -> str:
-    return "not judged" if verdict is None else verdict.described
+def _said(quality: Quality | None) -> str:
+    return "not judged" if quality is None else quality.described
 
 
 def _asking(draft: Draft, name: str) -> Request:
     """The request for a format. What was tried in float on the way is over, so all of it is quantized."""
     request = draft.situation.request
     whole = {} if draft.exclusions else {"exclude_nothing": True}
-    return replace(request, precision=name, adapter_options={**request.adapter_options, **whole})
+    options = {**request.adapter_options, **whole, "hold_out": draft.hold_out}
+    return replace(request, precision=name, goal=None, adapter_options=options)
 
 
 def _refused(details: Prepared, request: Request) -> tuple[str, ...]:
@@ -96,9 +101,9 @@ def _told(draft: Draft, parts: Remedy, won: tuple[Request, Measured] | None, cho
     if won is not None:
         request, made = won
         instead = Instead(
-            request=request, how=f"{request.precision} instead: {_said(made.verdict)}", findings=said, right=made.right
+            request=request, how=f"{request.precision} instead: {_said(made.quality)}", findings=said, right=made.right
         )
-        return Remedy(instead=instead, verdict=made.verdict, choice=choice)
+        return Remedy(instead=instead, quality=made.quality, choice=choice)
     if parts.instead is None:
         return replace(parts, choice=choice)
     return replace(parts, instead=replace(parts.instead, findings=(*parts.instead.findings, *said)), choice=choice)

@@ -5,7 +5,6 @@ It decides nothing; ``execution`` and ``remedy`` do.
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,12 +12,12 @@ from typing import TYPE_CHECKING
 from deploykit.contract.backend import Progress
 from deploykit.contract.status import Correctness, Right
 from deploykit.numerics.comparison import Comparison, compare
-from deploykit.numerics.output_judging import OutputJudge
 from deploykit.numerics.outputs import read_outputs
 from deploykit.numerics.samples.labels import Label
-from deploykit.numerics.verdicts import Verdict
+from deploykit.system.workspaces import scratch
 from deploykit_vitis_ai import configs
 from deploykit_vitis_ai.draft import Draft
+from deploykit_vitis_ai.quality import Quality, judge_quality
 from deploykit_vitis_ai.runner import QuarkRun, run_quark
 
 if TYPE_CHECKING:
@@ -28,28 +27,31 @@ if TYPE_CHECKING:
 __all__ = ["Measured", "measure"]
 
 
+_HELD_OUT = "held_out_"
+"""What the names of samples begin with that the quantizer did not see (``scripts/quantize.py``)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
     """One run, and how its model compares; both None for a model that was calibrated with random data."""
 
     run: QuarkRun
     comparison: Comparison | None = None
-    verdict: Verdict | None = None
-    samples: int = 0
-    label: str = Label.GIVEN
+    quality: Quality | None = None
 
     @property
     def right(self) -> Correctness | None:
         """The judge's word on the quantized model, run in ONNX Runtime on calibration samples; None without any."""
-        if self.verdict is None:
+        if self.quality is None:
             return None
+        verdict = self.quality.verdict
         return Correctness(
-            state={True: Right.YES, False: Right.NO, None: Right.NOT_JUDGED}[self.verdict.right],
-            label=self.label,
-            count=self.samples,
+            state={True: Right.YES, False: Right.NO, None: Right.NOT_JUDGED}[verdict.right],
+            label=Label.GIVEN,
+            count=self.quality.samples,
             against="float",
-            why=self.verdict.reason,
-            numbers=tuple(number.to_json() for number in self.verdict.numbers),
+            why=verdict.reason,
+            numbers=tuple(number.to_json() for number in verdict.numbers),
         )
 
 
@@ -59,19 +61,16 @@ def measure(
     """Quantize inside a package folder as its recipe says. Raises ToolError where no model comes out."""
     if draft.random_data:
         return Measured(run=run_quark(environment, package, recipe=configs.RECIPE, progress=progress))
-    with tempfile.TemporaryDirectory() as folder:
-        outputs = Path(folder)
+    with scratch() as outputs:
         run = run_quark(environment, package, recipe=configs.RECIPE, compare=outputs, progress=progress, trial=trial)
         progress("comparing the quantized model with the float model")
         comparison = compare(read_outputs(outputs / "baseline"), read_outputs(outputs / "candidate"))
-        verdict, count = _judged(draft.facts, outputs)
-    return Measured(run=run, comparison=comparison, verdict=verdict, samples=count)
+        quality = _judged(draft.facts, outputs)
+    return Measured(run=run, comparison=comparison, quality=quality)
 
 
-def _judged(facts: GraphFacts, outputs: Path) -> tuple[Verdict, int]:
-    """The verdict, and on how many samples."""
+def _judged(facts: GraphFacts, outputs: Path) -> Quality:
     reference, candidate = (read_outputs(outputs / side).samples for side in ("baseline", "candidate"))
     names = sorted(reference.keys() & candidate.keys())
-    judge = OutputJudge(facts, label=Label.GIVEN)
-    verdict = judge.compare([reference[name]() for name in names], [candidate[name]() for name in names])
-    return verdict, len(names)
+    held_out = [place for place, name in enumerate(names) if name.startswith(_HELD_OUT)]
+    return judge_quality(facts, [reference[name]() for name in names], [candidate[name]() for name in names], held_out)

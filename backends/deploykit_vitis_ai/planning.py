@@ -7,11 +7,12 @@ from typing import Any
 
 from deploykit.contract.plans import Plan, Precision, Rejected, Route, Step
 from deploykit.errors import DefectError
+from deploykit.numerics.goals import GOAL
 from deploykit_vitis_ai import configs
 from deploykit_vitis_ai.draft import Draft
 from deploykit_vitis_ai.prepare import Prepared
 from deploykit_vitis_ai.routes import AS_IS, RouteRow, route_row
-from deploykit_vitis_ai.types import activation_types
+from deploykit_vitis_ai.types import activation_types, in_float16
 
 __all__ = ["make_plan"]
 
@@ -52,7 +53,7 @@ def _why(draft: Draft, row: RouteRow) -> str:
     """Why this format; what follows it where packaging measures and chooses."""
     if not draft.ladder:
         return row.why
-    enough = "are right" if draft.goal is None else f"reach {draft.goal}"
+    enough = f"reach {draft.goal}" if draft.goal is not None and draft.goal.name != GOAL else "are right"
     order = ", then ".join((draft.precision, "the same with its post-processing in float", *draft.ladder[1:]))
     return f"{row.why}; packaging measures and takes the first whose outputs {enough}: {order}"
 
@@ -116,4 +117,6 @@ def _precision(draft: Draft) -> Precision:
         return Precision()
     excluded = draft.exclusions.indices if draft.needs_quark else ()
     types = activation_types(draft.facts, excluded, row.activation)
+    if draft.keep_float16:
+        types = in_float16(draft.facts, excluded, types)
     return Precision(intended=types, expected=dict(types))

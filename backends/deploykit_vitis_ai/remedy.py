@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING
 
 from deploykit.contract.backend import Instead, Progress, Request
 from deploykit.graph.facts import GraphFacts
-from deploykit.numerics.goals import Reached
-from deploykit.numerics.verdicts import Verdict
 from deploykit_vitis_ai.draft import Draft
 from deploykit_vitis_ai.float_parts import FloatPart, float_parts
 from deploykit_vitis_ai.measuring import Measured
 from deploykit_vitis_ai.prepare import Prepared
+from deploykit_vitis_ai.quality import Quality
 from deploykit_vitis_ai.rules.execution import RULES as OUTCOME_RULES
 from deploykit_vitis_ai.rules.execution import Choice, Outcome, Trial
 from deploykit_vitis_ai.trials import tried
@@ -34,55 +33,59 @@ __all__ = ["Remedy", "find_remedy", "is_enough", "needs_none"]
 class Remedy:
     """What was tried, and the request that is better than the one that was made; None where none is.
 
-    ``verdict`` is the one on what is proposed; ``choice`` is there where formats were tried as well.
+    ``quality`` is that of what is proposed; ``choice`` is there where formats were tried as well.
     """
 
     trials: tuple[Trial, ...] = ()
     instead: Instead | None = None
-    verdict: Verdict | None = None
+    quality: Quality | None = None
     choice: Choice | None = None
 
 
-def is_enough(draft: Draft, verdict: Verdict) -> bool:
-    """True for outputs that reach the goal, or are right where none was given."""
-    if draft.goal is None:
-        return verdict.right is True
-    return draft.goal.is_met(Reached.of(verdict)) is True
+def is_enough(draft: Draft, quality: Quality) -> bool:
+    """True for outputs that reach the goal; without a format to be chosen, for outputs that are right."""
+    return (quality.verdict.right if draft.goal is None else quality.is_met(draft.goal)) is True
 
 
-def needs_none(draft: Draft, verdict: Verdict | None) -> bool:
+def needs_none(draft: Draft, quality: Quality | None) -> bool:
     """True where nothing is to be tried: the outputs are good enough, or nobody can say."""
-    return verdict is None or (draft.goal is None and verdict.right is None) or is_enough(draft, verdict)
+    return quality is None or is_unknown(draft, quality) or is_enough(draft, quality)
+
+
+def is_unknown(draft: Draft, quality: Quality) -> bool:
+    """True where nobody can say: what the judge does not judge, unless signal to noise is all that is asked for."""
+    return quality.verdict.right is None and (draft.goal is None or draft.goal.asks_outputs)
 
 
 def find_remedy(
     environment: Environment, package: Path, details: Prepared, measured: Measured, progress: Progress
 ) -> Remedy:
     """Try the parts, smallest first, until the outputs are good enough; the best one counts, if it is better at all."""
-    draft, given = details.draft, measured.verdict
+    draft, given = details.draft, measured.quality
     if given is None or needs_none(draft, given) or not _may_choose(draft):
         return Remedy()
     parts = [part for part in float_parts(draft.situation) if draft.found is None or part.names != draft.found.names]
     best, winner = given, None
-    trials: list[tuple[FloatPart, Verdict]] = []
+    trials: list[tuple[FloatPart, Quality]] = []
     for part in parts:
         progress(f"the outputs are not good enough: trying with {part.words} in float")
         made = tried(environment, package, details, _asking(draft, part), progress)
-        if made is None or made.verdict is None:
+        if made is None or made.quality is None:
             continue
-        verdict = made.verdict
-        trials.append((part, verdict))
-        if is_enough(draft, verdict) or verdict.is_better_than(best):
-            best, winner = verdict, part
+        quality = made.quality
+        trials.append((part, quality))
+        if is_enough(draft, quality) or quality.is_better_than(best):
+            best, winner = quality, part
         if is_enough(draft, best):
             break
-    told = tuple(_trial(draft.facts, part, given, verdict, kept=part is winner) for part, verdict in trials)
+    told = tuple(_trial(draft.facts, part, given, quality, kept=part is winner) for part, quality in trials)
     if winner is None:
         return Remedy(trials=told)
-    return Remedy(trials=told, instead=_instead(draft, winner, told), verdict=best)
+    return Remedy(trials=told, instead=_instead(draft, winner, told), quality=best)
 
 
 def _may_choose(draft: Draft) -> bool:
+    """False where the user said what stays in float."""
     named = draft.exclusions and draft.found is None
     return not named and not draft.situation.request.adapter_options.get("exclude_nothing")
 
@@ -91,12 +94,11 @@ def _asking(draft: Draft, part: FloatPart) -> Request:
     """The request with this part named, and the format where it was to be chosen."""
     request = draft.situation.request
     precision = draft.precision if draft.ladder else request.precision
-    return replace(
-        request, precision=precision, adapter_options={**request.adapter_options, "exclude_node": part.names}
-    )
+    options = {**request.adapter_options, "exclude_node": part.names, "hold_out": draft.hold_out}
+    return replace(request, precision=precision, goal=None, adapter_options=options)
 
 
-def _trial(facts: GraphFacts, part: FloatPart, before: Verdict, after: Verdict, *, kept: bool) -> Trial:
+def _trial(facts: GraphFacts, part: FloatPart, before: Quality, after: Quality, *, kept: bool) -> Trial:
     names = set(part.names)
     inside = [node.index for node in facts.nodes if node.name in names]
     return Trial(

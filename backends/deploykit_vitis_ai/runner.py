@@ -1,12 +1,14 @@
 """Runs Quark as a child process in its own environment and judges it by what it leaves, never by its exit status.
 
-Quark takes over the root logger, shares presets between calls, and can fail by logging only: so one process per run,
-a time limit, the log kept, and the result file and the model as the only evidence.
+Quark takes over the root logger, shares presets between calls, and can fail by logging only: so one process per run, a
+time limit, the log kept. Evidence is the result file, the model, and that nothing was logged as an error: Quark goes on
+where fine-tuning failed, and leaves a model without it.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +30,8 @@ TIMEOUT = 3600.0
 """Seconds after which a run is ended; fine-tuning a large net takes minutes, a hung compiler for ever."""
 
 RESULT = "logs/quantize.json"
+
+_ERROR = re.compile(r"\[QUARK-(?:ERROR|CRITICAL)\]:?\s*(.*)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,17 +77,26 @@ def run_quark(
     (package / RESULT).unlink(missing_ok=True)
     arguments = ["scripts/quantize.py", "--recipe", recipe, "--result", RESULT]
     arguments += ["--compare", str(compare)] if compare is not None else []
+    errors: list[str] = []
+
+    def follow(line: str) -> None:
+        errors.extend(_ERROR.findall(line))
+        if line.strip():
+            progress(f"{environment.spec.id}: {line}")
+
     progress(f"{environment.spec.id}: quantizing")
     done = environment.run(
         arguments,
         cwd=package,
         timeout=timeout,
         log=log,
-        on_line=lambda line: progress(f"{environment.spec.id}: {line}") if line.strip() else None,
+        on_line=follow,
     )
     result = _result(package)
     if done.timed_out or not result.get("ok") or not (package / str(wanted["output"])).is_file():
         raise _failure(environment, done, result, log)
+    if errors:
+        raise _failure(environment, done, {"error": errors[0], "logged": True}, log)
     if trial:
         handover.keep(environment.path, package, wanted, made)
     return QuarkRun(output=str(wanted["output"]), result=result, log=log, seconds=done.seconds)
@@ -107,7 +120,8 @@ def _result(package: Path) -> dict[str, Any]:
 
 
 def _failure(environment: Environment, done: Completed, result: Mapping[str, Any], log: Path) -> ToolError:
-    how = "took longer than its time limit and was ended" if done.timed_out else "made no model"
+    how = "made a model and logged an error" if result.get("logged") else "made no model"
+    how = "took longer than its time limit and was ended" if done.timed_out else how
     why, way_out = _known_cause(log)
     said = str(result.get("error", "")) or f"it ended with status {done.returncode} and left no result"
     return ToolError(

@@ -46,7 +46,6 @@ __all__ = [
     "precisions",
     "presets",
     "provider_options",
-    "quark_names",
     "quark_options",
     "quark_releases",
     "read_rows",
@@ -236,6 +235,7 @@ class Release(Sourced):
 
     ``quark`` is what is known of the Quark that belongs to it, in words; ``toolchain`` is the environment that
     deploykit uses for it, empty where none is known to fit. ``established`` is False where nothing is known at all.
+    ``float16_warning`` is what the vendor says against float16 models with the Quark that it bundles.
     """
 
     schema: int
@@ -245,6 +245,7 @@ class Release(Sourced):
     established: bool = True
     quark: str = ""
     toolchain: str = ""
+    float16_warning: str = ""
     changes: tuple[Change, ...] = ()
 
 
@@ -288,18 +289,6 @@ def quark_options() -> tuple[QuarkOption, ...]:
 def metrics() -> tuple[Metric, ...]:
     """What Quark's evaluation prints."""
     return read_rows(Metric, "quark/metrics.toml", "metric")
-
-
-@cache
-def quark_names() -> Mapping[str, str]:
-    """Further option names that every tried release of Quark reads, with where they go (``extra``, ``attribute``)."""
-    table = read_toml(DATA / "quark" / "names.toml")
-    lists = structure(
-        Mapping[str, tuple[str, ...]],  # type: ignore[type-abstract]
-        {place: table[place] for place in ("attribute", "extra")},
-        where="quark/names.toml:",
-    )
-    return {name: place for place, names in lists.items() for name in names}
 
 
 @cache

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 import shutil
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deploykit.contract.backend import Progress, Request
 from deploykit.errors import ToolError
+from deploykit.system.workspaces import scratch
 from deploykit_vitis_ai import configs
 from deploykit_vitis_ai.draft import Draft, make_draft
 from deploykit_vitis_ai.measuring import Measured, measure
@@ -31,8 +31,8 @@ def tried(
     """What the request's recipe makes of the package's data; None where the quantizer gave up."""
     draft = make_draft(replace(details.draft.situation, request=request))
     recipe = _recipe(draft, details, json.loads((package / configs.RECIPE).read_text("utf-8"))["calibration"])
-    with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder) / "package"
+    with scratch() as folder:
+        copy = folder / "package"
         shutil.copytree(package, copy, ignore=shutil.ignore_patterns("artifacts", "logs"))
         (copy / configs.RECIPE).write_text(json.dumps(recipe), "utf-8")
         try:

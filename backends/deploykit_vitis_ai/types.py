@@ -47,6 +47,17 @@ def activation_types(facts: GraphFacts, excluded: Collection[int], integer: str)
     return types
 
 
+def in_float16(facts: GraphFacts, excluded: Collection[int], types: Mapping[str, str]) -> Mapping[str, str]:
+    """The same where what is left out stays float16: a value at the border exists in both forms, and is left out."""
+    borders = {
+        name
+        for node in facts.nodes
+        for name in node.outputs
+        if any((reader.index in excluded) is not (node.index in excluded) for reader in facts.consumers_of(name))
+    }
+    return {name: "float16" if kind == "float32" else kind for name, kind in types.items() if name not in borders}
+
+
 def _makes_integers(
     facts: GraphFacts, node: NodeFact, excluded: Collection[int], types: Mapping[str, str], integer: str
 ) -> bool:

@@ -16,10 +16,11 @@ from deploykit.tables.reading import read_json
 from deploykit_vitis_ai import configs
 from deploykit_vitis_ai.inspection import Quantized, actual_types, inspect_quantized
 from deploykit_vitis_ai.products import product_of
+from deploykit_vitis_ai.quark_settings import known_in, quark_keys
 from deploykit_vitis_ai.rules.quantized import RULES as QUANTIZED_RULES
 from deploykit_vitis_ai.rules.summary import RULES as SUMMARY_RULES
 from deploykit_vitis_ai.summary import find_summary
-from deploykit_vitis_ai.tables import quark_names, quark_options
+from deploykit_vitis_ai.tables import quark_options
 
 __all__ = ["verify"]
 
@@ -79,8 +80,12 @@ def _script_checks(package: Path) -> Iterator[Check]:
 def _recipe_checks(package: Path, recipe: Mapping[str, Any]) -> list[Check]:
     options = {row.name: row for row in quark_options()}
     given = {**recipe["attributes"], **recipe["extra_options"]}
-    known = {name for name, row in options.items() if not row.renamed_to} | set(quark_names())
-    unknown = [f"{name}: Quark would ignore it" for name in given if name not in known]
+    version = str(recipe["quark"])
+    unknown = [
+        f"{name}: Quark would ignore it"
+        for name in _dotted(given)
+        if name not in quark_keys() or not known_in(quark_keys()[name], version)
+    ]
     mandatory = [
         f"{row.name} is not {row.vint8_mandatory}"
         for row in options.values()
@@ -94,6 +99,15 @@ def _recipe_checks(package: Path, recipe: Mapping[str, Any]) -> list[Check]:
         _check("quark-mandatory", mandatory, "the options that the compiler needs are set"),
         _check("calibration-files", lost, "every calibration file of the recipe is there"),
     ]
+
+
+def _dotted(given: Mapping[str, Any]) -> Iterator[str]:
+    """Every key that is set, with the dictionary that it lies in."""
+    for name, value in given.items():
+        if isinstance(value, dict) and name not in quark_keys():
+            yield from (f"{name}.{inner}" for inner in value)
+        else:
+            yield name
 
 
 def _quantized(package: Path, session: Mapping[str, Any], recipe: Mapping[str, Any] | None) -> Quantized | None:

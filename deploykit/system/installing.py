@@ -20,18 +20,24 @@ __all__ = ["find_cxx", "find_python", "install", "remove"]
 _STAGE_TIMEOUT = 3600.0
 
 
-def install(spec: ToolchainSpec, progress: Callable[[str], None], *, anew: bool = False) -> ToolchainState:
+def install(
+    spec: ToolchainSpec,
+    progress: Callable[[str], None],
+    *,
+    anew: bool = False,
+    waiting: Callable[[str], None] | None = None,
+) -> ToolchainState:
     """Bring one environment to the state ready, going on where an earlier attempt stopped.
 
-    Where another process installs the same environment, that is told, and this one waits for it. Raises ToolError when
-    no fitting Python, C++ compiler or other program it needs is there, the disk is too full, or a stage fails; the log
-    is ``install.log`` beside it.
+    Where another process installs the same environment, ``waiting`` is told (``progress`` without it), and this one
+    waits for it. Raises ToolError when no fitting Python, C++ compiler or other program it needs is there, the disk is
+    too full, or a stage fails; the log is ``install.log`` beside it.
     """
     environment = environment_of(spec)
     _check_machine(spec, environment.path)
     if spec.licence:
         progress(f"{spec.id}: under {spec.licence}")
-    with locked(environment.path, spec, waiting=progress):
+    with locked(environment.path, spec, waiting=waiting or progress):
         if anew or (environment.path.exists() and not environment.python.exists()):
             _delete(environment.path)
         _make_venv(environment, progress)
@@ -96,12 +102,16 @@ def find_python(spec: ToolchainSpec) -> str:
 
 
 def _make_venv(environment: Environment, progress: Callable[[str], None]) -> None:
-    if environment.python.exists():
+    """Make it unless it was made to its end: one that was interrupted has an interpreter, and no pip."""
+    made = environment.path / "stages" / "venv.done"
+    if environment.python.exists() and (made.exists() or any(map(environment.finished, environment.spec.stages))):
         return
     progress(f"{environment.spec.id}: making the environment")
     environment.path.mkdir(parents=True, exist_ok=True)
     argv = [find_python(environment.spec), "-m", "venv", "--clear", str(environment.path / "venv")]
     _expect_success(run(argv, log=environment.path / "install.log"), environment, "making the environment")
+    made.parent.mkdir(exist_ok=True)
+    made.touch()
 
 
 def _run_stage(environment: Environment, stage: Stage, title: str, progress: Callable[[str], None]) -> None:

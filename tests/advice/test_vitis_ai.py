@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto
 
 DRAFTS, QUANTIZED = "vitis_ai/test_draft_rules.py", "vitis_ai/test_quantized.py"
 POST = "/post/Slice,/post/Slice_1,/post/Sigmoid:/post/Concat_1"
@@ -152,6 +153,16 @@ def options(**values: str) -> Way:
     return make
 
 
+def in_float16(**request: Any) -> Way:
+    """A chain that is stored in float16."""
+
+    def draft_of_it(bench: Any) -> Any:
+        drafts = bench.module(DRAFTS)
+        return drafts.draft(drafts.chain("Relu", "Sigmoid", dtype=TensorProto.FLOAT16), **request)
+
+    return draft_of_it
+
+
 def in_float(**request: Any) -> Way:
     """What stays in float is what was named, and nothing else."""
 
@@ -219,6 +230,10 @@ WAYS: dict[str, Way] = {
     "VAI282 --exclude-node": draft("fp32.onnx", precision="mixed", exclude_node=("/post/Sigmoid",)),
     "VAI283 --precision": in_one_format,
     "VAI283 --goal": with_goal,
+    "VAI284 newer quark": in_float16(sdk="6.2", options=(("quark", "0.12.post1"),)),
+    "VAI285 parts in float16": in_float16(
+        precision="mixed", keep_float16=True, exclude_node=("n0",), options=(("quark", "0.12.post1"),)
+    ),
     "VAI301 deploykit toolchain": toolchain,
     "VAI401 diagnose": explained,
     "VAI402 options": options(keep_outputs="true", logging_level="info"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import re
 import sys
+import venv
 import zipfile
 from hashlib import sha256
 from pathlib import Path
@@ -122,6 +123,16 @@ def test_an_interrupted_installation_is_resumed_and_ends_ready(tiny: ToolchainSp
     assert remove(tiny) is False
 
 
+def test_one_that_was_interrupted_while_it_was_made_is_made_again(tiny: ToolchainSpec, tmp_path: Path) -> None:
+    """Its interpreter is there before pip is: the same command has to go on from that."""
+    (tmp_path / "allowed").touch()
+    place = environment_of(tiny)
+    venv.create(place.path / "venv", with_pip=False, symlinks=True)
+    assert place.python.exists()
+    assert place.state().state == "incomplete"
+    assert install(tiny, silent).state == "ready"
+
+
 def test_a_changed_pin_makes_the_stage_unfinished(tiny: ToolchainSpec, tmp_path: Path) -> None:
     (tmp_path / "allowed").touch()
     install(tiny, silent)
@@ -152,6 +163,20 @@ def test_the_second_of_two_processes_waits_and_finds_the_work_done(
         assert install(tiny, show).state == "ready"
     assert "another process" in news[0]
     assert [line for line in news if "waiting" in line] == news[:1]
+
+
+def test_that_one_waits_is_said_in_a_log_too(
+    tiny: ToolchainSpec, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Progress is silent where nobody looks at a terminal; this is not progress."""
+    root.mkdir()
+    (tmp_path / "allowed").touch()
+    monkeypatch.setattr("deploykit.cli.toolchain.known_toolchains", lambda: (tiny,))
+    with (root / ".tiny-1.0.lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        monkeypatch.setattr("deploykit.system.locks.time.sleep", lambda _: fcntl.flock(held, fcntl.LOCK_UN))
+        assert run(cli, ["toolchain", "install", "tiny"]) == 0
+    assert "tiny==1.0: another process is installing or removing it; waiting" in capsys.readouterr().err
 
 
 def test_the_compiler_is_looked_for_before_anything_is_made(
@@ -228,7 +253,7 @@ def test_the_version_that_a_target_wants_is_installed(
     """Not the newest one, which its packages would not use."""
     installed: list[str] = []
 
-    def instead(spec: ToolchainSpec, progress: object, *, anew: bool) -> object:
+    def instead(spec: ToolchainSpec, progress: object, *, anew: bool, waiting: object) -> object:
         installed.append(spec.id)
         return environment_of(spec).state()
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
@@ -17,7 +18,8 @@ from deploykit.errors import UnknownTargetError, UsageError
 from deploykit.findings import Finding, Severity
 from deploykit.graph import load_model, wrap_proto
 from deploykit.graph.collect import collect_facts
-from deploykit_vitis_ai import backend
+from deploykit.numerics.samples import input_specs
+from deploykit_vitis_ai import backend, configs
 from deploykit_vitis_ai.draft import Draft, make_draft
 from deploykit_vitis_ai.rules.registries import DRAFT_REGISTRIES
 from deploykit_vitis_ai.rules.target import RULES as TARGET_RULES
@@ -81,6 +83,7 @@ DRAFT_RULES = {rule.code: rule for registry in DRAFT_REGISTRIES for rule in regi
 QDQ = "vint8.onnx"
 AIMET = "../aimet/cnn/w8a8.qdq.onnx"
 YOLO = "fp32.onnx"
+HALF = chain("Relu", "Sigmoid", dtype=TensorProto.FLOAT16)
 NEWEST = max((r for r in releases() if r.name == "Vitis AI"), key=lambda r: r.version)
 UNKNOWN = next(r for r in releases() if not r.established)
 
@@ -104,6 +107,8 @@ CASES: dict[str, tuple[Any, Any]] = {
     "VAI111": (draft(options=(("fe_experiment", "a=1"),)), draft(options=(("fe_args", "a=1"),))),
     "VAI112": (draft(options=(("optimize_level", "4"),)), draft(options=(("optimize_level", "3"),))),
     "VAI113": (draft(chain("Relu", dtype=TensorProto.FLOAT16)), draft()),
+    "VAI284": (draft(HALF, sdk="6.2"), draft(HALF, sdk="6.3")),
+    "VAI285": (draft(HALF, keep_float16=True), draft(HALF, keep_float16=True, exclude_node=("n0",))),
     "VAI114": (draft(QDQ, precision="bf16"), draft(QDQ, precision=None)),
     "VAI115": (draft(sdk="6.1"), draft(sdk="6.2")),
     "VAI116": (
@@ -250,6 +255,51 @@ def test_float16_sources_take_the_way_that_was_observed(sdk: str, way: str) -> N
     (finding,) = DRAFT_RULES["VAI113"].run(found)
     assert finding.severity is Severity.ERROR
     assert finding.handled is not None
+
+
+@pytest.mark.parametrize(
+    ("request_", "told"),
+    [
+        ({"model": chain("Relu")}, "the model is float32"),
+        ({"model": HALF}, "nothing of it stays in float"),
+        ({"model": HALF, "exclude_node": ("n0",), "sdk": "6.2"}, "quark==0.11.2 turns whole models only"),
+        ({"model": HALF, "exclude_node": ("n0",), "precision": "bf16"}, "nothing of it stays in float"),
+    ],
+)
+def test_why_float16_cannot_be_kept(request_: dict[str, Any], told: str) -> None:
+    (finding,) = DRAFT_RULES["VAI285"].run(draft(**request_, keep_float16=True))
+    assert finding.blocks
+    assert told in finding.message
+
+
+def test_only_what_is_quantized_becomes_float32() -> None:
+    model = half(YOLO)
+    wanted = ("/post/Slice", "/post/Slice_1", "/post/Sigmoid")
+    end = draft(model, exclude_subgraph=(POST,), keep_float16=True)
+    recipe = configs.quantize_recipe(end, {"kind": "arrays", "files": []}, input_specs(end.facts))
+    (part,) = recipe["float32_subgraphs"]
+    kept = end.exclusions.indices
+    before = [end.facts.producer_of(name) for i in kept for name in end.facts.nodes[i].inputs]
+    assert set(part[1]) == {node.name for node in before if node is not None and node.index not in kept}
+    assert part[0] == []
+    assert set(wanted) <= set(recipe["attributes"]["nodes_to_exclude"])
+    assert recipe["calibration"]["inputs"]["images"]["dtype"] == "float16"
+    middle = draft(model, exclude_node=(end.facts.nodes[2].name,), keep_float16=True)
+    parts = configs.quantize_recipe(middle, {"kind": "arrays", "files": []}, input_specs(middle.facts))
+    names = {node.name for node in middle.facts.nodes if node.index not in middle.exclusions.indices}
+    assert {name for starts, ends in parts["float32_subgraphs"] for name in (*starts, *ends)} == names
+
+
+def half(name: str) -> ModelProto:
+    """A fixture in float16."""
+    model = onnx.load(DATA / name)
+    for tensor in model.graph.initializer:
+        if tensor.data_type == TensorProto.FLOAT:
+            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float16), tensor.name))
+    del model.graph.value_info[:]
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.elem_type = TensorProto.FLOAT16
+    return model
 
 
 def test_a_float16_source_for_the_compiler_is_refused() -> None:

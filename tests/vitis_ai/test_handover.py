@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 from pathlib import Path
 from typing import Any
 
@@ -57,3 +59,18 @@ def test_the_data_of_a_reader_is_not_known(tmp_path: Path, package: Path, made: 
     recipe = {**RECIPE, "calibration": {"kind": "reader"}}
     handover.keep(tmp_path, package, recipe, made)
     assert not handover.take(tmp_path, package, recipe, made)
+
+
+def test_nothing_is_taken_or_changed_while_another_process_is_at_it(
+    tmp_path: Path, package: Path, made: dict[str, Path]
+) -> None:
+    handover.keep(tmp_path, package, RECIPE, made)
+    wanted = {"model": tmp_path / "here" / "m.onnx", "compared": tmp_path / "there"}
+    handle = os.open(tmp_path, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        assert not handover.take(tmp_path, package, RECIPE, wanted)
+        handover.keep(tmp_path, package, {**RECIPE, "output": "other.onnx"}, made)
+    finally:
+        os.close(handle)
+    assert handover.take(tmp_path, package, RECIPE, wanted)

@@ -16,11 +16,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
+from deploykit.deciding.quantizing.samples import divide
 from deploykit.errors import InputError, UsageError
+from deploykit.graph import load_model
+from deploykit.graph.collect import collect_facts
 from deploykit.numerics.samples import InputSpec
 from deploykit.numerics.samples.stored import samples_of
 from deploykit.packages.rendering import render
+from deploykit_vitis_ai import configs
 from deploykit_vitis_ai.config_keys import parse_options
+
+DATA = Path(__file__).parents[1] / "data" / "quark"
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +74,36 @@ def test_the_script_splits_samples_as_deploykit_does(
     assert all(np.array_equal(a, b) and a.dtype == b.dtype for a, b in zip(mine, theirs, strict=True))
 
 
+@pytest.mark.parametrize("count", [1, 4, 5, 9, 10, 32, 40])
+def test_the_script_holds_out_the_samples_that_deploykit_would(script: ModuleType, count: int, tmp_path: Path) -> None:
+    facts = collect_facts(load_model(DATA / "fp32.onnx"))
+    np.save(tmp_path / "x.npy", np.zeros((count, 1, 3, 64, 64), np.float32))
+    divided = divide(tmp_path / "x.npy", facts)
+    assert script.held_out(count, configs.HOLD_OUT) == {place.index for place in divided.held_out}
+    assert script.held_out(count, None) == set()
+
+
+def test_what_is_held_out_is_measured_on_and_never_calibrated_with(script: ModuleType, tmp_path: Path) -> None:
+    (script.ROOT / "calibration").mkdir(exist_ok=True)
+    np.save(script.ROOT / "calibration" / "x.npy", np.arange(10, dtype=np.float32).reshape(10, 1))
+    inputs = {"x": {"shape": [1], "dtype": "float32"}}
+    entry = {"kind": "arrays", "files": ["calibration/x.npy"], "inputs": inputs, "hold_out": configs.HOLD_OUT}
+    result: dict[str, Any] = {}
+    reader = script.collect(entry, result)
+    assert result["samples"] == 10
+    assert result["held_out"] == 2
+    seen = [float(sample["x"][0]) for sample in iter(reader.get_next, None)]
+    assert [float(sample["x"][0]) for sample in reader.held_out] == [2.0, 8.0]
+    assert sorted([*seen, 2.0, 8.0]) == list(range(10))
+    identity = tmp_path / "identity.onnx"
+    value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "g", value[:1], value[1:])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), identity)
+    script.save_outputs(identity, identity, reader, tmp_path / "out", most=5)
+    names = sorted(path.stem for path in (tmp_path / "out" / "candidate").iterdir())
+    assert names == ["held_out_000", "held_out_001", "seen_000", "seen_001", "seen_002"]
+
+
 def test_a_sample_with_a_wrong_name_or_shape_is_refused(script: ModuleType) -> None:
     inputs = {"images": {"shape": [1, 3, None, 4], "dtype": "float32"}}
     good = script.checked({"images": np.zeros((1, 3, 9, 4))}, inputs)
@@ -80,7 +116,7 @@ def test_a_sample_with_a_wrong_name_or_shape_is_refused(script: ModuleType) -> N
 
 def test_a_users_reader_is_found_beside_the_data(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = script.ROOT / "calibration"
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     (folder / "my_reader.py").write_text(
         "class Reader:\n    def __init__(self): self.left = 3\n"
         "    def get_next(self):\n        self.left -= 1\n        return {'x': self.left} if self.left >= 0 else None\n"

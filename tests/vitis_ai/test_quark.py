@@ -27,15 +27,12 @@ from deploykit.packages.verifying import VerifyReport
 from deploykit.system import Environment
 from deploykit_vitis_ai.inspection import inspect_quantized
 from deploykit_vitis_ai.runner import quark_environment, run_quark
-from deploykit_vitis_ai.tables import quark_names, quark_options
 
 pytestmark = [pytest.mark.heavy, pytest.mark.xdist_group("quark")]
 
 DATA = Path(__file__).parents[1] / "data" / "quark"
 POST = "/post/Slice,/post/Slice_1,/post/Sigmoid:/post/Concat_1"
 DEFAULT, NEWEST = "quark==0.12.post1", "quark==0.13"
-
-GONE = ("absent", "dead", "superseded")
 
 Make = Callable[..., Packaged]
 
@@ -206,19 +203,39 @@ def test_the_bf16_validation_recipe_runs(make: Make, newest: Environment) -> Non
 def test_a_float16_source_goes_through_shapeshifter(
     make: Make, default: Environment, newest: Environment, tmp_path: Path, quark: str, way: str
 ) -> None:
-    model = onnx.load(DATA / "fp32.onnx")
-    for tensor in model.graph.initializer:
-        if tensor.data_type == TensorProto.FLOAT:
-            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float16), tensor.name))
-    for value in (*model.graph.input, *model.graph.output):
-        value.type.tensor_type.elem_type = TensorProto.FLOAT16
-    onnx.save(model, tmp_path / "half.onnx")
+    onnx.save(half(), tmp_path / "half.onnx")
     whole = {"exclude_nothing": True}
     packaged = make(tmp_path / "half.onnx", options=(("quark", quark),), adapter_options=whole)
     assert codes(packaged) == {"DK601"}
     assert packaged.package is not None
     assert way in json.loads((packaged.package / "config/quantize.json").read_text())
     assert is_sound(verify(packaged.package))
+
+
+def test_only_what_is_quantized_leaves_float16(make: Make, default: Environment, tmp_path: Path) -> None:
+    onnx.save(half(), tmp_path / "half.onnx")
+    kept = {"exclude_subgraph": (POST,), "keep_float16": True}
+    packaged = make(tmp_path / "half.onnx", precision="mixed", adapter_options=kept)
+    assert codes(packaged) == set()
+    assert packaged.package is not None
+    assert is_sound(verify(packaged.package))
+    (path,) = (packaged.package / "artifacts").glob("*_mixed.onnx")
+    facts = collect_facts(load_model(path))
+    assert {facts.tensors[name].dtype for name in (*facts.inputs, *facts.outputs)} == {"float16"}
+    types = {node.name: facts.tensors[node.outputs[0]].dtype for node in facts.nodes if node.name.startswith("/post/")}
+    assert set(types.values()) == {"float16"}
+    assert sum(node.op_type == "QuantizeLinear" for node in facts.nodes) > 5
+
+
+def half() -> onnx.ModelProto:
+    """The detector in float16."""
+    model = onnx.load(DATA / "fp32.onnx")
+    for tensor in model.graph.initializer:
+        if tensor.data_type == TensorProto.FLOAT:
+            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float16), tensor.name))
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.elem_type = TensorProto.FLOAT16
+    return model
 
 
 def png(pixels: np.ndarray) -> bytes:
@@ -357,26 +374,3 @@ def test_the_numbers_are_those_of_quarks_own_tool(newest: Environment, tmp_path:
     ]
     assert float(printed["Min cos similarity"]) == pytest.approx(min(cosine(a, b) for a, b in pairs), abs=1e-6)
     assert collect_facts(load_model(DATA / "fp32.onnx")).outputs == ("output0",)
-
-
-def test_every_option_of_the_tables_is_one_that_this_quark_has(default: Environment, tmp_path: Path) -> None:
-    """Attributes by the preset that Quark hands out, methods by the members of its enumerations."""
-    attributes = [row.name for row in quark_options() if row.where == "attribute" and row.status not in GONE]
-    attributes += [name for name, place in quark_names().items() if place == "attribute"]
-    (methods,) = [row.values for row in quark_options() if row.name == "calibrate_method"]
-    program = (
-        "import json, sys, quark.onnx\n"
-        "from onnxruntime.quantization import CalibrationMethod\n"
-        "told = json.load(open('asked.json'))\n"
-        "settings = quark.onnx.QConfig.get_default_config('VINT8').global_quant_config\n"
-        "def member(name):\n"
-        "    kind, _, one = name.partition('.')\n"
-        "    found = CalibrationMethod if kind == 'CalibrationMethod' else getattr(quark.onnx, kind, None)\n"
-        "    return found is not None and one in found.__members__\n"
-        "lost = [n for n in told['attributes'] if not hasattr(settings, n)]\n"
-        "lost += [n for n in told['methods'] if not member(n)]\n"
-        "json.dump(lost, open('lost.json', 'w'))\n"
-    )
-    (tmp_path / "asked.json").write_text(json.dumps({"attributes": attributes, "methods": methods}))
-    assert default.run(["-c", program], cwd=tmp_path, timeout=600).ok
-    assert json.loads((tmp_path / "lost.json").read_text()) == []

@@ -18,7 +18,8 @@ from deploykit.contract.status import Right
 from deploykit.deciding.pipeline import Packaged, make_package, verify
 from deploykit.findings import Severity
 from deploykit.numerics.sessions import Session
-from sample_models.finished_detectors import DETECTORS, count_kept, scenes
+from deploykit_vitis_ai.runner import quark_environment, run_quark
+from sample_models.finished_detectors import DETECTORS, count_kept, count_overlapping, scenes
 
 pytestmark = [pytest.mark.heavy, pytest.mark.xdist_group("quark")]
 
@@ -99,19 +100,28 @@ def test_an_end_that_survives_integers_is_quantized_with_the_rest(make: Make) ->
     assert packaged.plan.route.id == "quark-vint8"
 
 
-def test_auto_finds_the_cheapest_format_that_keeps_the_detections(make: Make) -> None:
+def test_auto_goes_on_to_the_format_that_keeps_nearly_all_detections(make: Make) -> None:
+    """In int8 the judge is content with the decoding in float, and every tenth detection falls below 0.25."""
     packaged = make("yolo", precision="auto")
-    found, every = kept("yolo", packaged)
-    assert every > 200
-    assert found >= 0.95 * every, f"{found} of {every}"
     assert packaged.exit_status == 0
     assert packaged.status.right.state is Right.YES
     rungs = findings(packaged)["VAI283"].evidence["rungs"]
-    assert [rung["chosen"] for rung in rungs] == [False, True]
-    assert rungs[0]["outcome"].startswith("wrong")
-    assert rungs[1]["outcome"].startswith("right")
+    assert [rung["chosen"] for rung in rungs] == [False, False, False, True]
+    assert [rung["outcome"].split(",")[0] for rung in rungs] == ["wrong", "right", "right", "right"]
     assert packaged.plan.route is not None
-    assert packaged.plan.route.id == "quark-mixed"
+    assert packaged.plan.route.id == "compiler-bf16"
+    assert packaged.package is not None
+    assert counted("yolo", packaged.package) >= 0.95
+
+
+def counted(name: str, package: Path) -> float:
+    """The share of detections that the package's imitation of bfloat16 keeps on scenes that nobody saw, by overlap."""
+    environment = quark_environment("quark==0.12.post1")
+    done = run_quark(environment, package, recipe="config/validation_only_bf16.json", progress=lambda line: None)
+    sides = [Session(made) for made in (DETECTORS[name](), onnx.load(package / done.output))]
+    kept, every = count_overlapping(*([side.run(feed) for feed in scenes(32, seed=1)] for side in sides))
+    assert every > 200
+    return kept / every
 
 
 def test_auto_measures_bfloat16_and_packages_it_with_what_was_seen(make: Make, tmp_path: Path) -> None:

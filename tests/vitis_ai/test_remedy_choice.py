@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -16,6 +17,7 @@ from deploykit.errors import ToolError, UsageError
 from deploykit.findings import Finding
 from deploykit.graph import load_model
 from deploykit.graph.collect import collect_facts
+from deploykit.numerics.kept_counts import KeptCount
 from deploykit.numerics.thresholds import Against, Measure
 from deploykit.numerics.verdicts import Context, Verdict
 from deploykit_vitis_ai import backend, configs, trials
@@ -23,11 +25,13 @@ from deploykit_vitis_ai.draft import make_draft
 from deploykit_vitis_ai.ladder import find_precision
 from deploykit_vitis_ai.measuring import Measured
 from deploykit_vitis_ai.prepare import Prepared
+from deploykit_vitis_ai.quality import Quality
 from deploykit_vitis_ai.remedy import Remedy, find_remedy
 from deploykit_vitis_ai.runner import QuarkRun
 from deploykit_vitis_ai.targets import resolve
 
 MODEL = Path(__file__).parents[1] / "data" / "quark" / "fp32.onnx"
+Seen: TypeAlias = Verdict | Quality | None
 CONTEXT = Context(label="given", count=8, against=Against.FLOAT, bits=0, thresholds=None)
 
 
@@ -36,9 +40,20 @@ def verdict(lost: float, *, db: float = 40.0) -> Verdict:
     return Verdict(right=lost <= 0.1, numbers=(number,), overall_db=db)
 
 
-def measured(judged: Verdict | None) -> Measured:
+def quality(judged: Verdict, *kept: int) -> Quality:
+    """Of 1000 detections kept on all samples, then of 100 on those held out."""
+    sides = [counted(judged, count, of) for count, of in zip(kept, (1000, 100), strict=False)] or [judged]
+    few = Quality(verdict=sides[1], samples=2) if sides[1:] else None
+    return Quality(verdict=sides[0], samples=8, unseen=few)
+
+
+def counted(judged: Verdict, kept: int, of: int) -> Verdict:
+    return replace(judged, detections=KeptCount(wanted=(of,), made=(of,), kept=(kept,), score=0.25, overlap=0.5))
+
+
+def measured(judged: Verdict | Quality | None) -> Measured:
     run = QuarkRun(output="artifacts/m.onnx", result={}, log=Path("log"), seconds=1.0)
-    return Measured(run=run, verdict=judged, samples=8)
+    return Measured(run=run, quality=quality(judged) if isinstance(judged, Verdict) else judged)
 
 
 @pytest.fixture
@@ -49,10 +64,10 @@ def package(tmp_path: Path) -> Path:
 
 
 def chosen(
-    monkeypatch: pytest.MonkeyPatch, package: Path, given: Verdict | None, *measurements: Verdict | None, **options: Any
+    monkeypatch: pytest.MonkeyPatch, package: Path, given: Seen, *measurements: Seen, **options: Any
 ) -> tuple[Remedy, list[str]]:
     """What is found when the trials measure these, one after the other; and the nodes of each trial's recipe."""
-    left: Iterator[Verdict | None] = iter(measurements)
+    left: Iterator[Seen] = iter(measurements)
     recipes: list[str] = []
 
     def measure(_environment: object, copy: Path, *_rest: object, **_named: object) -> Measured:
@@ -139,7 +154,7 @@ def test_mixed_goes_on_from_what_it_found(monkeypatch: pytest.MonkeyPatch, packa
 
 
 def auto(
-    monkeypatch: pytest.MonkeyPatch, package: Path, given: Verdict | None, *measurements: Verdict | None, **options: Any
+    monkeypatch: pytest.MonkeyPatch, package: Path, given: Seen, *measurements: Seen, **options: Any
 ) -> tuple[Remedy, list[str]]:
     return chosen(monkeypatch, package, given, *measurements, precision="auto", **options)
 
@@ -234,3 +249,54 @@ def test_auto_tries_every_format_that_a_device_has_cheapest_first(
 def test_a_goal_that_asks_about_a_measure_is_refused(monkeypatch: pytest.MonkeyPatch, package: Path) -> None:
     with pytest.raises(UsageError, match="asks about a measure"):
         auto(monkeypatch, package, verdict(0.0), goal="drop<=1%")
+
+
+def test_auto_goes_on_from_what_is_right_and_loses_detections(monkeypatch: pytest.MonkeyPatch, package: Path) -> None:
+    """The judge forgives scores that fall just below the working one; somebody who counts does not."""
+    good = verdict(0.0)
+    steps = [quality(good, 960), quality(good, 900), quality(good, 970)]
+    made, recipes = auto(monkeypatch, package, quality(good, 800), *steps)
+    assert recipes[2:] == ["bf16"]
+    assert made.choice is not None
+    assert made.choice.reached
+    assert [rung.chosen for rung in made.choice.rungs] == [False, False, False, True]
+    assert "97.0% of 1000 detections kept" in made.choice.rungs[-1].outcome
+
+
+def test_auto_believes_the_samples_that_the_quantizer_did_not_see(
+    monkeypatch: pytest.MonkeyPatch, package: Path
+) -> None:
+    good = verdict(0.0)
+    steps = [quality(good, 980, 93), quality(good, 980, 93), quality(good, 980, 96)]
+    made, recipes = auto(monkeypatch, package, quality(good, 980, 94), *steps)
+    assert recipes[2:] == ["bf16"]
+    assert made.choice is not None
+    assert made.choice.rungs[-1].chosen
+
+
+def test_auto_takes_what_keeps_most_where_nothing_keeps_enough(monkeypatch: pytest.MonkeyPatch, package: Path) -> None:
+    good = verdict(0.0)
+    made, _ = auto(monkeypatch, package, *(quality(good, kept) for kept in (700, 800, 900, 850)))
+    assert made.choice is not None
+    assert [rung.chosen for rung in made.choice.rungs] == [False, False, True, False]
+    assert made.instead is not None
+    (said,) = [finding for finding in made.instead.findings if finding.code == "VAI283"]
+    assert "none of them are right: the judge's limits, and 95% of the detections kept" in said.message
+
+
+def test_what_auto_found_is_made_again_without_the_samples_that_were_held_out(
+    monkeypatch: pytest.MonkeyPatch, package: Path
+) -> None:
+    """What is packaged is what was measured."""
+    made, _ = auto(monkeypatch, package, verdict(0.9), verdict(0.0))
+    assert made.instead is not None
+    assert made.instead.request.adapter_options["hold_out"] is True
+    plain, _ = chosen(monkeypatch, package, verdict(0.9), verdict(0.0))
+    assert plain.instead is not None
+    assert not plain.instead.request.adapter_options["hold_out"]
+
+
+def test_a_format_that_was_asked_for_is_left_as_right_as_the_judge_wants(
+    monkeypatch: pytest.MonkeyPatch, package: Path
+) -> None:
+    assert chosen(monkeypatch, package, quality(verdict(0.0), 500)) == (Remedy(), [])

@@ -93,6 +93,24 @@ def test_a_clean_return_without_a_model_is_a_failure(
     assert str(environment.path / "logs") in failed.value.next
 
 
+@pytest.mark.parametrize("level", ["ERROR", "CRITICAL"])
+def test_what_quark_logs_as_an_error_is_one_although_a_model_is_there(
+    environment: Environment, package: Path, level: str
+) -> None:
+    """Fine-tuning that fails is logged, and the model comes without it."""
+    body = f"""
+        print("2026-11-22 [QUARK-{level}]: Encountered an OSError: no space left")
+        leave({{'ok': True}})
+    """
+    with pytest.raises(ToolError, match="made a model and logged an error") as failed:
+        run(environment, package, body)
+    assert "no space left" in failed.value.why
+
+
+def test_a_warning_of_quarks_is_none(environment: Environment, package: Path) -> None:
+    assert run(environment, package, "print('[QUARK-WARNING]: slow'); leave({'ok': True})")
+
+
 def test_a_result_of_an_earlier_run_does_not_count(environment: Environment, package: Path) -> None:
     run(environment, package, "leave({'ok': True})")
     with pytest.raises(ToolError, match="made no model"):

@@ -53,6 +53,7 @@ class Outcome:
     """How the execution went: the toolchain's state, and calibration files that the quantizer's script skipped.
 
     ``untried`` is the format in a package whose format was to be chosen by measuring, when that was not possible.
+    ``room`` is what installing the toolchain takes, in words.
     """
 
     toolchain: str
@@ -62,6 +63,7 @@ class Outcome:
     trials: tuple[Trial, ...] = ()
     choice: Choice | None = None
     untried: str = ""
+    room: str = ""
 
 
 RULES: Registry[Outcome] = Registry("execution")
@@ -79,11 +81,13 @@ RULES: Registry[Outcome] = Registry("execution")
 def check_installed(outcome: Outcome) -> Iterator[Found]:
     """A toolchain that is not ready."""
     if outcome.state != "ready":
+        room = f"; installing it takes {outcome.room}" if outcome.room else ""
         unsure = f"; {outcome.untried} is only the first that --precision auto tries" if outcome.untried else ""
         yield Found(
             kind=SubjectKind.ENVIRONMENT,
             name=outcome.toolchain,
-            message=f"{outcome.toolchain} is {outcome.state}: scripts/quantize.py was generated and not run{unsure}",
+            message=f"{outcome.toolchain} is {outcome.state}: scripts/quantize.py was generated and not run"
+            f"{unsure}{room}",
             hint=f"deploykit toolchain install {outcome.toolchain}",
         )
 

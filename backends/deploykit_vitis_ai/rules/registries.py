@@ -6,11 +6,11 @@ from typing import Any
 
 from deploykit.findings.rules import Registry
 from deploykit_vitis_ai.draft import Draft
-from deploykit_vitis_ai.rules import execution, model, quantized, release, request, summary, target
+from deploykit_vitis_ai.rules import execution, float16, model, quantized, release, request, summary, target
 
 __all__ = ["DRAFT_REGISTRIES", "REGISTRIES"]
 
-DRAFT_REGISTRIES: tuple[Registry[Draft], ...] = (request.RULES, model.RULES, release.RULES)
+DRAFT_REGISTRIES: tuple[Registry[Draft], ...] = (request.RULES, float16.RULES, model.RULES, release.RULES)
 """The rules that judge a draft, before anything is decided."""
 
 REGISTRIES: tuple[Registry[Any], ...] = (

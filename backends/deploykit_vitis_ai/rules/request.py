@@ -283,32 +283,6 @@ def check_beyond(draft: Draft) -> Iterator[Found]:
 
 
 @RULES.rule(
-    "VAI113",
-    "float16-source",
-    "error",
-    what="The model is stored in float16.",
-    why="Quark's ways to take float16 models mostly give files that ONNX Runtime rejects, or nothing at all; the "
-    "compiler is documented for float32 models.",
-    fix="Export the model in float32.",
-    sources=[_LAB, _PAGE],
-)
-def check_float16(draft: Draft) -> Iterator[Found]:
-    """A float16 source, handled where a valid way was observed for this Quark."""
-    if draft.source != "float16":
-        return
-    way = draft.float16_way
-    handled = None
-    if draft.needs_quark and way is not None:
-        handled = f"quantize.py turns it into float32 first ({way.way} of {draft.toolchain})"
-    yield Found(
-        kind=SubjectKind.MODEL,
-        name=draft.facts.model_name,
-        message=f"float16 source for {draft.precision or 'no precision'}",
-        handled=handled,
-    )
-
-
-@RULES.rule(
     "VAI114",
     "foreign-qdq",
     "error",

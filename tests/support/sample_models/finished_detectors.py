@@ -162,6 +162,32 @@ def count_kept(reference: Sequence[Values], others: Sequence[Values]) -> tuple[i
     return kept, every
 
 
+def count_overlapping(reference: Sequence[Values], others: Sequence[Values]) -> tuple[int, int]:
+    """(kept, all) as by hand: one to one, of one class, over 0.25 on both sides, boxes that overlap by half or more."""
+    kept = every = 0
+    for one, two in zip(reference, others, strict=True):
+        (boxes, labels), (others_boxes, others_labels) = _detections(one), _detections(two)
+        free = set(range(len(others_boxes)))
+        for box, label in zip(boxes, labels, strict=True):
+            near = [(_overlap(box, others_boxes[j]), j) for j in free if others_labels[j] == label]
+            overlap, place = max(near, default=(0.0, -1))
+            if overlap >= 0.5:
+                free.remove(place)
+                kept += 1
+        every += len(boxes)
+    return kept, every
+
+
+def _overlap(one: Numbers, two: Numbers) -> float:
+    """Intersection over union of two boxes given by centre and size."""
+    width, height = (
+        min(one[i] + one[i + 2] / 2, two[i] + two[i + 2] / 2) - max(one[i] - one[i + 2] / 2, two[i] - two[i + 2] / 2)
+        for i in (0, 1)
+    )
+    both = max(width, 0.0) * max(height, 0.0)
+    return float(both / max(one[2] * one[3] + two[2] * two[3] - both, 1e-9))
+
+
 def _detections(outputs: Values) -> tuple[Numbers, Numbers]:
     """Boxes and classes of what one of the three gives, scores from 0.25 on."""
     if "labels" in outputs:

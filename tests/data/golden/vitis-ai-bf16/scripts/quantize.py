@@ -115,10 +115,11 @@ def checked(sample, inputs):
 
 
 class Reader:
-    """What Quark asks for: one sample after the other, then None; it can start again."""
+    """What Quark asks for: one sample after the other, then None; it can start again. It never sees `held_out`."""
 
-    def __init__(self, given):
+    def __init__(self, given, held_out=()):
         self.given = given
+        self.held_out = held_out
         self.rewind()
 
     def get_next(self):
@@ -158,26 +159,46 @@ def collect(calibration, result):
     result["samples"], result["skipped"] = len(given), skipped
     if not given:
         raise ValueError("not one usable calibration sample")
-    return Reader(given)
+    held = held_out(len(given), calibration.get("hold_out"))
+    result["held_out"] = len(held)
+    return Reader([s for i, s in enumerate(given) if i not in held], [given[i] for i in sorted(held)])
+
+
+def held_out(count, rule):
+    """Positions that are measured on and never calibrated with: spread over the data, none of too few samples."""
+    wanted = min(rule["most"], count // rule["one_in"]) if rule else 0
+    return {round((at + 0.5) * count / wanted) for at in range(wanted)} if wanted else set()
 
 
 # ---- Quark -------------------------------------------------------------------------------------------------------
 
 
 def to_float32(recipe):
-    """Turn a float16 model into float32 first, with Quark's Shapeshifter (Quark 0.12 and newer)."""
+    """Turn a float16 model into float32 first, with Quark's Shapeshifter (Quark 0.12 and newer), or some parts of it.
+
+    The Casts at the borders of parts are to stay as they are: they are added to what is excluded.
+    """
+    import onnx
     from quark.shapeshifter import shapeshifter
     from quark.shapeshifter.model_config import ONNXModelConfig
     from quark.shapeshifter.run_config import RunConfig
 
+    parts = recipe.get("float32_subgraphs")
+    settings = {"convert_fp16_to_fp32": True} | ({"subgraphs_to_include": parts} if parts else {})
     target = ROOT / recipe["float32_model"]
     target.parent.mkdir(parents=True, exist_ok=True)
     config = RunConfig(
         input_model_config=ONNXModelConfig(input_model_path=ROOT / recipe["source"]),
-        passes={"onnx_convert_fp16_to_fp32": {"convert_fp16_to_fp32": True}},
+        passes={"onnx_convert_fp16_to_fp32": settings},
         output_model_path=str(target),
     )
     shapeshifter(config)
+    if parts:
+        before, after = (
+            {node.name for node in onnx.load(path, load_external_data=False).graph.node if node.op_type == "Cast"}
+            for path in (ROOT / recipe["source"], target)
+        )
+        recipe["attributes"]["nodes_to_exclude"] += sorted(after - before)
     return target
 
 
@@ -195,7 +216,12 @@ def configuration(recipe):
         if name == "calibrate_method":
             value = calibration_method(value)
         setattr(settings, name, value)
-    settings.extra_options.update(recipe["extra_options"])
+    for name, value in recipe["extra_options"].items():
+        if name == "WeightCalibrateMethod":
+            value = calibration_method(value)
+        inside = settings.extra_options.get(name)
+        both = isinstance(value, dict) and isinstance(inside, dict)
+        settings.extra_options[name] = {**inside, **value} if both else value
     return config
 
 
@@ -266,17 +292,19 @@ def put_in_order(path):
 
 
 def save_outputs(source, output, reader, folder, most=32):
-    """Run both models on samples spread over the calibration data, one .npz of outputs per sample."""
+    """Run both models on what was held out and on samples spread over the rest, one .npz of outputs per sample."""
     import onnxruntime
 
-    picked = reader.given[:: max(1, len(reader.given) // most)][:most]
+    room = most - len(reader.held_out)
+    seen = reader.given[:: max(1, len(reader.given) // room)][:room]
+    picked = [(f"held_out_{i:03}", sample) for i, sample in enumerate(reader.held_out)]
+    picked += [(f"seen_{i:03}", sample) for i, sample in enumerate(seen)]
     for side, model in (("baseline", source), ("candidate", output)):
         session = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
         names = [item.name for item in session.get_outputs()]
         (folder / side).mkdir(parents=True, exist_ok=True)
-        for index, sample in enumerate(picked):
-            values = session.run(None, sample)
-            np.savez(folder / side / f"{index:03}.npz", **dict(zip(names, values)))
+        for name, sample in picked:
+            np.savez(folder / side / f"{name}.npz", **dict(zip(names, session.run(None, sample))))
 
 
 def main():
