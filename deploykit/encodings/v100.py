@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from deploykit.encodings import grids
+from deploykit.encodings.columns import OffsetGrid, is_plain, offset_grids
 from deploykit.encodings.fields import Fields
 from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Float, Lpbq, Value
 
@@ -32,10 +33,30 @@ _LARGEST_BLOCK = 1 << 31
 def parse_sections(document: dict[str, Any], where: str) -> Iterator[Encoding]:
     """The entries of both sections in the file's order; everything but per-tensor entries is unplaced."""
     for section in SECTIONS:
-        for index, item in enumerate(document[section]):
+        items, is_param = document[section], section == "param_encodings"
+        for index, (item, plain) in enumerate(zip(items, offset_grids([_plain(item) for item in items]), strict=True)):
+            if plain is not None:
+                yield Encoding(name=item["name"], value=plain, is_param=is_param)
+                continue
             name = Fields(item, f"{where}: {section}[{index}]").text("name")
             value = _parse_value(Fields(item, f"{where}: {name!r}"))
-            yield Encoding(name=name, value=value, is_param=section == "param_encodings")
+            yield Encoding(name=name, value=value, is_param=is_param)
+
+
+_PLAIN = frozenset(_INT_KEYS)
+
+
+def _plain(item: Any) -> OffsetGrid | None:
+    """An ordinary per-tensor grid, whose numbers are still to be checked; None for everything else."""
+    if type(item) is not dict or item.keys() != _PLAIN or item["enc_type"] != "PER_TENSOR" or item["dtype"] != "INT":
+        return None
+    bits, scale, offset, symmetric = item["bw"], item["scale"], item["offset"], item["is_sym"]
+    if type(scale) is not list or type(offset) is not list or len(scale) != 1 or len(offset) != 1:
+        return None
+    if type(bits) is not int or type(symmetric) is not bool or type(item["name"]) is not str:
+        return None
+    whole = 2 <= bits <= grids.WIDEST and is_plain(scale[0]) and is_plain(offset[0])
+    return OffsetGrid(bits, symmetric, scale[0], offset[0]) if whole else None
 
 
 def _parse_value(entry: Fields) -> Value:
