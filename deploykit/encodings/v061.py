@@ -144,13 +144,7 @@ def format_value(value: Value) -> list[dict[str, Any]] | None:
         return [{"bitwidth": 16, "dtype": "float"}] if value.dtype == "float16" else None
     if not isinstance(value, Affine) or (value.block_size is not None and not value.placed):
         return None
-    columns = zip(
-        value.scale.reshape(-1).tolist(),
-        grids.offset_of(value).reshape(-1).tolist(),
-        value.minimum.reshape(-1).tolist(),
-        value.maximum.reshape(-1).tolist(),
-        strict=True,
-    )
+    columns = _columns(value) if value.scale.ndim else (_single(value),)
     symmetric = str(grids.is_symmetric(value))
     return [
         {
@@ -164,3 +158,19 @@ def format_value(value: Value) -> list[dict[str, Any]] | None:
         }
         for scale, offset, low, high in columns
     ]
+
+
+def _single(value: Affine) -> tuple[float, float, float, float]:
+    """Scale, offset, lowest and highest value of a grid of one scale."""
+    scale, zero = value.scale.item(), value.zero_point.item()
+    return scale, grids.single_offset(value), (value.lowest - zero) * scale, (value.highest - zero) * scale
+
+
+def _columns(value: Affine) -> Iterator[tuple[float, float, float, float]]:
+    return zip(
+        value.scale.reshape(-1).tolist(),
+        grids.offset_of(value).reshape(-1).tolist(),
+        value.minimum.reshape(-1).tolist(),
+        value.maximum.reshape(-1).tolist(),
+        strict=True,
+    )

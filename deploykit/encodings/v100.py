@@ -152,18 +152,18 @@ def format_value(value: Value) -> dict[str, Any] | None:
 
 
 def _format_affine(value: Affine) -> dict[str, Any]:
-    offset = _flat(grids.offset_of(value), value)
-    shift = offset % 1
+    offset = _flat(grids.offset_of(value), value).tolist() if value.scale.ndim else [grids.single_offset(value)]
+    shift = [number % 1 for number in offset]
     fields: dict[str, Any] = {
         "bw": value.bits,
         "dtype": "INT",
         "enc_type": value.granularity.upper().replace("-", "_"),
         "is_sym": grids.is_symmetric(value),
-        "offset": (offset - shift).tolist(),
+        "offset": [number - part for number, part in zip(offset, shift, strict=True)],
         "scale": _flat(value.scale, value).tolist(),
     }
-    if shift.any():
-        fields["zero_point_shift"] = shift.tolist()
+    if any(shift):
+        fields["zero_point_shift"] = shift
     if value.block_size is not None:
         fields["block_size"] = value.block_size
     return fields

@@ -161,3 +161,24 @@ def test_what_says_no_key_twice_is_read_as_it_is(value: Any) -> None:
     for ascii_only in (True, False):
         text = json.dumps(value, ensure_ascii=ascii_only)
         assert parse_json(text.encode(), where="file") == value
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    bits=st.integers(2, 32),
+    signed=st.booleans(),
+    scale=st.floats(1e-300, 1e290),
+    zero=st.floats(-300, 300),
+    symmetric=st.sampled_from([True, False, None]),
+)
+def test_a_grid_of_one_scale_is_written_as_one_in_an_array(
+    bits: int, signed: bool, scale: float, zero: float, symmetric: bool | None
+) -> None:
+    common: dict[str, Any] = {"bits": bits, "signed": signed, "symmetric": symmetric}
+    single = Affine(scale=np.asarray(scale), zero_point=np.asarray(zero), **common)
+    several = Affine(scale=np.asarray([scale]), zero_point=np.asarray([zero]), axis=0, **common)
+    for module in (v061, v100):
+        one, other = module.format_value(single), module.format_value(several)
+        if module is v100:
+            assert (one.pop("enc_type"), other.pop("enc_type")) == ("PER_TENSOR", "PER_CHANNEL")
+        assert json.dumps(one) == json.dumps(other)
