@@ -128,7 +128,7 @@ def detector(bench: Bench) -> Iterator[Figure]:
 
 def provider(bench: Bench) -> Iterator[Figure]:
     """`package` on `ort-qnn` of the same detector"""
-    command = _detector(bench)[1]
+    command = (*_detector(bench)[1], "--no-cache")
     own, vendor = bench.shared(*command, *_ORT, "--target", "sm8650")
     of = f"{own:.1f} s of its own, {vendor:.1f} s in the vendor's compiler and emulator"
     yield Figure(what="CPU beside the vendor's share", value=(own + vendor) / vendor, limit=1.2, unit="x", of=of)
