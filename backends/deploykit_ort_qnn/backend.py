@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from deploykit.contract.targets import Target
     from deploykit.findings import Finding
     from deploykit.findings.rules import Registry
-    from deploykit.system import ToolchainSpec
+    from deploykit.system.specs import ToolchainSpec
     from deploykit.tables.capabilities import CompatRow
     from deploykit.tables.devices import Device
     from deploykit_ort_qnn.prepare import Draft as Prepared

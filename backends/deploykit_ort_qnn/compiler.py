@@ -11,6 +11,7 @@ import signal
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,9 +20,10 @@ from deploykit.system import workspaces
 from deploykit.system.processes import Completed
 from deploykit_ort_qnn.dlc import with_check_sums
 from deploykit_ort_qnn.hosts import Host
+from deploykit_ort_qnn.known_work import known_work
 from deploykit_ort_qnn.qnn_graph import QnnGraph, read_graph
 from deploykit_ort_qnn.schematic import Schematic, read_schematic
-from deploykit_ort_qnn.workers import HERE, Worker, installed_wheel
+from deploykit_ort_qnn.workers import HERE, Work, Worker, installed_wheel
 from deploykit_qualcomm.hosted import read_refusals
 
 __all__ = [
@@ -113,8 +115,14 @@ def compile_model(job: CompileJob, progress: Progress | None = None) -> CompileO
     try:
         request = _request(job, scratch)
         compile_ = HERE.work if job.host is None else job.host.compile
-        done, answer, log = compile_(request, job.root, scratch, job.timeout, progress)
-        _collect_traces(job.root, scratch)
+
+        def run() -> Work:
+            work = compile_(request, job.root, scratch, job.timeout, progress)
+            _collect_traces(job.root, scratch)
+            return work
+
+        model = (job.root / job.model).parent
+        done, answer, log = known_work("compiled", _asked(job), [model], scratch, run, host=job.host, tell=progress)
         outcome = _outcome(job, done, answer, log, scratch)
         if outcome.ok:
             outcome = _publish(outcome, scratch / "out", target, job.root)
@@ -214,7 +222,11 @@ def _execute(
             }
             for provider, model, options in runs
         ]
-        done, answer, log = worker.work({"action": "run-both", "runs": requests}, root, scratch, timeout, progress)
+        asked = {"runs": runs, "worker": [worker.python, dict(worker.environment), worker.abroad]}
+        about = [*((root / model).parent for _, model, _ in runs), inputs]
+        question = {"action": "run-both", "runs": requests}
+        work = partial(worker.work, question, root, scratch, timeout, progress)
+        done, answer, log = known_work("emulated", asked, about, scratch, work, tell=progress)
         if answer is None or not answer["ok"]:
             why = answer["error"] if answer else _death(done, timeout)
             where = answer["provider"] if answer else "/".join(provider for provider, _, _ in runs)
@@ -237,7 +249,8 @@ def read_context(path: Path, timeout: float = 120.0) -> dict[str, Any]:
     for _ in range(2):
         parts = ["starting the process"]
         with workspaces.scratch() as folder:
-            done, answer, _ = HERE.work(request, folder, folder, timeout, parts.append)
+            work = partial(HERE.work, request, folder, folder, timeout, parts.append)
+            done, answer, _ = known_work("contexts", {}, [path], folder, work)
         if answer is not None:
             return answer
         if done.timed_out:
@@ -268,6 +281,13 @@ def _request(job: CompileJob, scratch: Path) -> dict[str, Any]:
         "entries": dict(job.entries),
         "optimization": job.optimization,
     }
+
+
+def _asked(job: CompileJob) -> dict[str, Any]:
+    """The compilation without the paths of this machine."""
+    told = {"model": Path(job.model).name, "context": Path(job.context).name, "options": dict(job.options)}
+    how = {"embed": job.embed, "allow_cpu": job.allow_cpu, "trace": job.trace, "optimization": job.optimization}
+    return {**told, **how, "entries": dict(job.entries)}
 
 
 def _collect_traces(root: Path, scratch: Path) -> None:

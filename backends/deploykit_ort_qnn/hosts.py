@@ -12,7 +12,8 @@ from typing import Any, Protocol
 
 from packaging.requirements import Requirement
 
-from deploykit.system import ToolchainSpec, environment_of
+from deploykit.system.environments import environment_of
+from deploykit.system.specs import ToolchainSpec
 from deploykit_ort_qnn.workers import Work, Worker, installed_wheel
 from deploykit_qualcomm.hosted import ask_runner
 from deploykit_qualcomm.hosts import LINUX, host_toolchain

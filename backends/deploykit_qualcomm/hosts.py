@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from functools import cache
 
 from deploykit.contract.probes import CheckLine, Surroundings
-from deploykit.system import ToolchainSpec, environment_of
+from deploykit.system.environments import environment_of
+from deploykit.system.specs import ToolchainSpec
 from deploykit_qualcomm.rows import Wheel
 from deploykit_qualcomm.tables import tables
 from deploykit_qualcomm.toolchains import qualcomm_toolchains

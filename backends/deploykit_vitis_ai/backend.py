@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from deploykit.contract.plans import Plan
     from deploykit.contract.targets import Target
     from deploykit.findings.rules import Registry
-    from deploykit.system import ToolchainSpec
+    from deploykit.system.specs import ToolchainSpec
     from deploykit.tables.capabilities import CompatRow
     from deploykit.tables.devices import Device
     from deploykit_vitis_ai.prepare import Prepared

@@ -22,7 +22,7 @@ from deploykit_vitis_ai.rules.registries import DRAFT_REGISTRIES
 from deploykit_vitis_ai.trials import tried
 
 if TYPE_CHECKING:
-    from deploykit.system import Environment
+    from deploykit.system.environments import Environment
 
 __all__ = ["find_precision"]
 

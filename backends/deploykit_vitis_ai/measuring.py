@@ -22,7 +22,7 @@ from deploykit_vitis_ai.runner import QuarkRun, run_quark
 
 if TYPE_CHECKING:
     from deploykit.graph.facts import GraphFacts
-    from deploykit.system import Environment
+    from deploykit.system.environments import Environment
 
 __all__ = ["Measured", "measure"]
 

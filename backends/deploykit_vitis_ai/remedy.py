@@ -24,7 +24,7 @@ from deploykit_vitis_ai.rules.execution import Choice, Outcome, Trial
 from deploykit_vitis_ai.trials import tried
 
 if TYPE_CHECKING:
-    from deploykit.system import Environment
+    from deploykit.system.environments import Environment
 
 __all__ = ["Remedy", "find_remedy", "is_enough", "needs_none"]
 

@@ -17,8 +17,9 @@ from typing import Any
 from deploykit.contract.toolchains import load_toolchains
 from deploykit.diagnosis import diagnose
 from deploykit.errors import InputError, ToolError
-from deploykit.system import Environment, environment_of, select
+from deploykit.system.environments import Environment, environment_of
 from deploykit.system.processes import Completed
+from deploykit.system.specs import select
 from deploykit.tables.reading import read_json
 from deploykit_vitis_ai import handover
 from deploykit_vitis_ai.known_errors import known_errors

@@ -20,7 +20,7 @@ from deploykit_vitis_ai.measuring import Measured, measure
 from deploykit_vitis_ai.prepare import Prepared
 
 if TYPE_CHECKING:
-    from deploykit.system import Environment
+    from deploykit.system.environments import Environment
 
 __all__ = ["tried"]
 

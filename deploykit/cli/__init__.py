@@ -38,6 +38,7 @@ COMMANDS = {
     "doctor": "What this machine can do: SDKs, wheels, compilers, devices.",
     "toolchain": "Isolated, pinned environments for the vendors' quantizers.",
     "init": "A deploykit.toml for a folder of models.",
+    "cache": "What is kept between runs, its size, clearing it.",
     "matrix": "Many models times many targets, from one deploykit.toml.",
     "demo": "The main job on an embedded example, no argument needed.",
 }

@@ -13,7 +13,7 @@ from deploykit.contract.plugins import backend_ids, load_backend
 from deploykit.contract.probes import CheckLine
 from deploykit.errors import DeploykitError
 from deploykit.queries.machine import examine
-from deploykit.system import environment_of
+from deploykit.system.environments import environment_of
 
 __all__ = ["command"]
 

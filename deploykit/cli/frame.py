@@ -23,6 +23,7 @@ __all__ = ["Command", "Group", "Settings", "run", "settings"]
 
 _ENV = "DEPLOYKIT"
 """What the environment variables of all options begin with."""
+_NO_CACHE = f"{_ENV}_NO_CACHE"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -55,6 +56,14 @@ def _set_color(context: click.Context, _param: click.Parameter, value: bool) -> 
     if value:
         context.ensure_object(Settings).color = False
         context.color = False
+
+
+def _set_no_cache(context: click.Context, _param: click.Parameter, value: bool) -> None:
+    """For this call only: whoever keeps something between runs asks the variable, also in the processes started."""
+    before = os.environ.get(_NO_CACHE)
+    if value and before is None:
+        os.environ[_NO_CACHE] = "1"
+        context.call_on_close(lambda: os.environ.pop(_NO_CACHE, None))
 
 
 def _global_options() -> list[click.Parameter]:
@@ -90,6 +99,14 @@ def _global_options() -> list[click.Parameter]:
             callback=_set_color,
             envvar=["DEPLOYKIT_NO_COLOR", "NO_COLOR"],
             help="Plain text, no colours.",
+        ),
+        click.Option(
+            ["--no-cache"],
+            is_flag=True,
+            expose_value=False,
+            callback=_set_no_cache,
+            envvar=_NO_CACHE,
+            help="Take nothing from earlier runs, and keep nothing.",
         ),
     ]
 

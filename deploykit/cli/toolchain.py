@@ -12,15 +12,9 @@ from deploykit.cli.output import emit, progress, table
 from deploykit.contract.optional import HasToolchains, WantsToolchains
 from deploykit.contract.plugins import device_named, load_backend, load_backends
 from deploykit.errors import UsageError
-from deploykit.system import (
-    ToolchainSpec,
-    ToolchainState,
-    environment_of,
-    install,
-    remove,
-    select,
-    toolchains_root,
-)
+from deploykit.system.environments import ToolchainState, environment_of, toolchains_root
+from deploykit.system.installing import install, remove
+from deploykit.system.specs import ToolchainSpec, select
 
 __all__ = ["command", "known_toolchains"]
 

@@ -37,7 +37,6 @@ from deploykit.deciding.sampling import samples_of
 from deploykit.errors import DefectError, InputError, PackageError
 from deploykit.findings import Finding, exit_status, sort_findings
 from deploykit.numerics.samples.recording import RECORDED_FILE, record
-from deploykit.packages.manifests import hash_file
 from deploykit.packages.pages import render_readme, render_report
 from deploykit.packages.sbom import SBOM, sbom_text
 from deploykit.packages.verifying import VerifyReport, verify_package
@@ -219,10 +218,10 @@ def _package(
         recorded = _record_samples(writer, decision)
         writer.add(_documents(plan, decision.situation, execution, status, findings, templates))
         tell("verifying")
-        manifest_rows = {**_manifest(plan, given, execution, status, findings), "samples": recorded}
+        manifest_rows = {**_manifest(plan, given, execution, status, findings, writer), "samples": recorded}
         writer.add([TextFile(path=SBOM, text=sbom_text(manifest_rows))] if sbom else [])
         writer.seal(manifest_rows)
-        _assert_sound(writer.folder, given.request.model)
+        _assert_sound(writer, given.request.model)
         manifest = writer.publish()
     return Packaged(
         plan=plan,
@@ -260,10 +259,10 @@ def _record_samples(writer: PackageWriter, decision: Decision[P, D]) -> Mapping[
     return recording.to_json()
 
 
-def _assert_sound(package: Path, model: Path) -> None:
+def _assert_sound(writer: PackageWriter, model: Path) -> None:
     """DefectError where the package does not verify, or InputError where the model was not valid to begin with."""
     try:
-        report = verify_package(package)
+        report = verify_package(writer.folder, witnessed=writer.witnessed)
     except PackageError as error:
         raise DefectError(f"the package that was just written cannot be read: {error.why or error.what}") from error
     bad = [check for check in report.checks if not check.ok]
@@ -309,7 +308,12 @@ def _documents(
 
 
 def _manifest(
-    plan: Plan[Any], situation: Situation, execution: Execution, status: Status, findings: tuple[Finding, ...]
+    plan: Plan[Any],
+    situation: Situation,
+    execution: Execution,
+    status: Status,
+    findings: tuple[Finding, ...],
+    writer: PackageWriter,
 ) -> Mapping[str, Any]:
     from importlib.metadata import version
 
@@ -320,7 +324,7 @@ def _manifest(
         "target": dict(plan.target),
         "sdk": dict(plan.sdk),
         "route": None if plan.route is None else plan.route.to_json(),
-        "inputs": _inputs(situation),
+        "inputs": _inputs(situation, writer),
         "steps": [*_quantizing(situation), *(step.to_json() for step in plan.steps)],
         "precision": {"intended": dict(plan.precision.intended), "expected": dict(plan.precision.expected)},
         "float_tensors": sorted(situation.encodings.floats) if situation.encodings is not None else [],
@@ -361,7 +365,7 @@ def _quantizing(situation: Situation) -> tuple[dict[str, Any], ...]:
     return (step.to_json(),)
 
 
-def _inputs(situation: Situation) -> list[dict[str, Any]]:
+def _inputs(situation: Situation, writer: PackageWriter) -> list[dict[str, Any]]:
     """What the package was made from, by name and hash; no path of this machine."""
     request = situation.request
     rows = [] if situation.quantized is None else [("float-model", situation.quantized.model)]
@@ -371,7 +375,7 @@ def _inputs(situation: Situation) -> list[dict[str, Any]]:
     rows += [("float-tensors", request.float_tensors)] if request.float_tensors is not None else []
     described = []
     for role, path in rows:
-        size, digest = hash_file(path)
+        size, digest = writer.witnessed.hash(path)
         described.append({"role": role, "name": path.name, "bytes": size, "sha256": digest})
     return described
 

@@ -21,6 +21,7 @@ __all__ = [
     "normal_axis",
     "offset_of",
     "other_axis",
+    "single_offset",
     "split_dtype",
     "states_symmetry",
     "zero_point_of",
@@ -163,6 +164,11 @@ def zero_point_of(offset: Array, bits: int, *, signed: bool) -> Array:
 def offset_of(value: Affine) -> Array:
     """The offset that 0.6.1 and 1.0.0 write, of the shape of the zero point."""
     return np.asarray(-value.zero_point - (1 << (value.bits - 1) if value.signed else 0)) + 0.0
+
+
+def single_offset(value: Affine) -> float:
+    """``offset_of`` for a grid of one scale: Python's own numbers are ten times faster than arrays of one."""
+    return -value.zero_point.item() - (1 << (value.bits - 1) if value.signed else 0) + 0.0
 
 
 def states_symmetry(value: Affine) -> bool:

@@ -5,8 +5,10 @@ It needs no model. Values that only a graph can place stay unplaced; see ``deplo
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,14 +62,27 @@ def read_encodings(path: Path, *, shapes: Mapping[str, tuple[int, ...]] | None =
     if not data.strip():
         raise InputError(f"{path}: the file is empty", next="export the encodings again")
     _check_cost(data, path)
+    with _without_collecting():
+        try:
+            document = parse_json(data, where=str(path))
+        except InputError as error:
+            raise _located(error, data, str(path)) from None
+        except ValueError as error:
+            # Python refuses to convert integers of thousands of digits with a plain ValueError.
+            raise InputError(f"{path}: holds a number that cannot be read", why=str(error)) from None
+        return parse_encodings(document, where=str(path), shapes=shapes)
+
+
+@contextmanager
+def _without_collecting() -> Iterator[None]:
+    """Hundreds of thousands of values that all live on: looking for cycles among them takes as long as reading them."""
+    collects = gc.isenabled()
+    gc.disable()
     try:
-        document = parse_json(data, where=str(path))
-    except InputError as error:
-        raise _located(error, data, str(path)) from None
-    except ValueError as error:
-        # Python refuses to convert integers of thousands of digits with a plain ValueError.
-        raise InputError(f"{path}: holds a number that cannot be read", why=str(error)) from None
-    return parse_encodings(document, where=str(path), shapes=shapes)
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _check_cost(data: bytes, path: Path) -> None:
@@ -174,7 +189,8 @@ def _unique(entries: Iterable[Encoding], where: str) -> dict[str, Encoding]:
                 why="one of them would be used and the other silently dropped",
                 next="remove one of them, or export the encodings again",
             )
-        _check_name(entry.name, where)
+        if not entry.name.isascii() or not entry.name:
+            _check_name(entry.name, where)
         found[entry.name] = entry
     return found
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from deploykit.encodings import grids
+from deploykit.encodings.columns import OffsetGrid, is_plain, offset_grids
 from deploykit.encodings.fields import Fields, json_name, numbers
 from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Float, Value
 from deploykit.errors import InputError
@@ -26,9 +27,31 @@ _INT_KEYS = ("bitwidth", "dtype", "is_symmetric", "max", "min", "offset", "scale
 def parse_sections(document: dict[str, Any], where: str) -> Iterator[Encoding]:
     """The entries of both sections in the file's order, unplaced where a list has several items."""
     for section in SECTIONS:
-        for name, items in document[section].items():
-            value = _parse_value(items, f"{where}: {name!r}")
-            yield Encoding(name=name, value=value, is_param=section == "param_encodings")
+        entries, is_param = document[section], section == "param_encodings"
+        plain = offset_grids([_plain(items) for items in entries.values()])
+        for (name, items), value in zip(entries.items(), plain, strict=True):
+            found = _parse_value(items, f"{where}: {name!r}") if value is None else value
+            yield Encoding(name=name, value=found, is_param=is_param)
+
+
+_PLAIN = frozenset(_INT_KEYS)
+_FLAGS = {"True": True, "False": False}
+
+
+def _plain(items: Any) -> OffsetGrid | None:
+    """An ordinary per-tensor grid, whose numbers are still to be checked; None for everything else."""
+    if type(items) is not list or len(items) != 1 or type(items[0]) is not dict or items[0].keys() != _PLAIN:
+        return None
+    item = items[0]
+    bits, symmetric, scale, offset = item["bitwidth"], item["is_symmetric"], item["scale"], item["offset"]
+    low, high = item["min"], item["max"]
+    if item["dtype"] != "int" or type(bits) is not int or not 2 <= bits <= grids.WIDEST:
+        return None
+    if type(symmetric) is not str or symmetric not in _FLAGS or not (is_plain(scale) and is_plain(offset)):
+        return None
+    if not (is_plain(low) and is_plain(high)):
+        return None
+    return OffsetGrid(bits, _FLAGS[symmetric], scale, offset, low, high)
 
 
 def _parse_value(items: Any, where: str) -> Value:
@@ -121,13 +144,7 @@ def format_value(value: Value) -> list[dict[str, Any]] | None:
         return [{"bitwidth": 16, "dtype": "float"}] if value.dtype == "float16" else None
     if not isinstance(value, Affine) or (value.block_size is not None and not value.placed):
         return None
-    columns = zip(
-        value.scale.reshape(-1).tolist(),
-        grids.offset_of(value).reshape(-1).tolist(),
-        value.minimum.reshape(-1).tolist(),
-        value.maximum.reshape(-1).tolist(),
-        strict=True,
-    )
+    columns = _columns(value) if value.scale.ndim else (_single(value),)
     symmetric = str(grids.is_symmetric(value))
     return [
         {
@@ -141,3 +158,19 @@ def format_value(value: Value) -> list[dict[str, Any]] | None:
         }
         for scale, offset, low, high in columns
     ]
+
+
+def _single(value: Affine) -> tuple[float, float, float, float]:
+    """Scale, offset, lowest and highest value of a grid of one scale."""
+    scale, zero = value.scale.item(), value.zero_point.item()
+    return scale, grids.single_offset(value), (value.lowest - zero) * scale, (value.highest - zero) * scale
+
+
+def _columns(value: Affine) -> Iterator[tuple[float, float, float, float]]:
+    return zip(
+        value.scale.reshape(-1).tolist(),
+        grids.offset_of(value).reshape(-1).tolist(),
+        value.minimum.reshape(-1).tolist(),
+        value.maximum.reshape(-1).tolist(),
+        strict=True,
+    )

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from deploykit.encodings import grids
+from deploykit.encodings.columns import OffsetGrid, is_plain, offset_grids
 from deploykit.encodings.fields import Fields
 from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Float, Lpbq, Value
 
@@ -32,10 +33,30 @@ _LARGEST_BLOCK = 1 << 31
 def parse_sections(document: dict[str, Any], where: str) -> Iterator[Encoding]:
     """The entries of both sections in the file's order; everything but per-tensor entries is unplaced."""
     for section in SECTIONS:
-        for index, item in enumerate(document[section]):
+        items, is_param = document[section], section == "param_encodings"
+        for index, (item, plain) in enumerate(zip(items, offset_grids([_plain(item) for item in items]), strict=True)):
+            if plain is not None:
+                yield Encoding(name=item["name"], value=plain, is_param=is_param)
+                continue
             name = Fields(item, f"{where}: {section}[{index}]").text("name")
             value = _parse_value(Fields(item, f"{where}: {name!r}"))
-            yield Encoding(name=name, value=value, is_param=section == "param_encodings")
+            yield Encoding(name=name, value=value, is_param=is_param)
+
+
+_PLAIN = frozenset(_INT_KEYS)
+
+
+def _plain(item: Any) -> OffsetGrid | None:
+    """An ordinary per-tensor grid, whose numbers are still to be checked; None for everything else."""
+    if type(item) is not dict or item.keys() != _PLAIN or item["enc_type"] != "PER_TENSOR" or item["dtype"] != "INT":
+        return None
+    bits, scale, offset, symmetric = item["bw"], item["scale"], item["offset"], item["is_sym"]
+    if type(scale) is not list or type(offset) is not list or len(scale) != 1 or len(offset) != 1:
+        return None
+    if type(bits) is not int or type(symmetric) is not bool or type(item["name"]) is not str:
+        return None
+    whole = 2 <= bits <= grids.WIDEST and is_plain(scale[0]) and is_plain(offset[0])
+    return OffsetGrid(bits, symmetric, scale[0], offset[0]) if whole else None
 
 
 def _parse_value(entry: Fields) -> Value:
@@ -131,18 +152,18 @@ def format_value(value: Value) -> dict[str, Any] | None:
 
 
 def _format_affine(value: Affine) -> dict[str, Any]:
-    offset = _flat(grids.offset_of(value), value)
-    shift = offset % 1
+    offset = _flat(grids.offset_of(value), value).tolist() if value.scale.ndim else [grids.single_offset(value)]
+    shift = [number % 1 for number in offset]
     fields: dict[str, Any] = {
         "bw": value.bits,
         "dtype": "INT",
         "enc_type": value.granularity.upper().replace("-", "_"),
         "is_sym": grids.is_symmetric(value),
-        "offset": (offset - shift).tolist(),
+        "offset": [number - part for number, part in zip(offset, shift, strict=True)],
         "scale": _flat(value.scale, value).tolist(),
     }
-    if shift.any():
-        fields["zero_point_shift"] = shift.tolist()
+    if any(shift):
+        fields["zero_point_shift"] = shift
     if value.block_size is not None:
         fields["block_size"] = value.block_size
     return fields

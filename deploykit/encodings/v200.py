@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from deploykit.encodings import grids
+from deploykit.encodings.columns import ZeroPointGrid, is_plain, zero_point_grids
 from deploykit.encodings.fields import Fields, nested
 from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Float8, Lpbq, Value
 
@@ -29,9 +30,31 @@ _FAR = 64
 
 def parse_sections(document: dict[str, Any], where: str) -> Iterator[Encoding]:
     """The entries in the file's order; ``is_param`` is None, since the layout does not say."""
-    for index, item in enumerate(document["encodings"]):
+    items = document["encodings"]
+    for index, (item, plain) in enumerate(zip(items, zero_point_grids([_plain(item) for item in items]), strict=True)):
+        if plain is not None:
+            yield Encoding(name=item["name"], value=plain)
+            continue
         name = Fields(item, f"{where}: encodings[{index}]").text("name")
         yield Encoding(name=name, value=_parse_value(Fields(item, f"{where}: {name!r}"), document["version"]))
+
+
+_TYPES = {f"{word}int{bits}": (bits, word == "") for word in ("", "u") for bits in range(2, grids.WIDEST + 1)}
+_PLAIN = (
+    frozenset(("name", "output_dtype", "y_scale")),
+    frozenset(("name", "output_dtype", "y_scale", "y_zero_point")),
+)
+
+
+def _plain(item: Any) -> ZeroPointGrid | None:
+    """An ordinary per-tensor grid, whose numbers are still to be checked; None for everything else."""
+    if type(item) is not dict or item.keys() not in _PLAIN:
+        return None
+    name, dtype, scale, zero_point = item["name"], item["output_dtype"], item["y_scale"], item.get("y_zero_point", 0)
+    if type(name) is not str or type(dtype) is not str or not is_plain(scale) or not is_plain(zero_point):
+        return None
+    grid = _TYPES.get(dtype)
+    return None if grid is None else ZeroPointGrid(*grid, scale, zero_point)
 
 
 def _parse_value(entry: Fields, version: str) -> Value:

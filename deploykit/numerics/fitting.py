@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Fitted", "fit_judge", "settled"]
 
-_FACTORS = (1.0, 0.5, 0.25)
+_FACTORS = (0.5, 0.25)
+"""How much smaller derived inputs are made where they are too large."""
 _DESTROYED_DB = 12.0
 """Below it, on the best of the derived inputs, the encodings are wrong and not the inputs: right models of the test
 data have at least 14 dB there (4-bit weights), models with one destroyed tensor at most 10."""
@@ -55,14 +56,17 @@ def fit_judge(
     thresholds: Thresholds | None = None,
 ) -> Fitted:
     """The judge of every execution of this model; samples other than derived ones are taken as they are."""
-    tried: list[Fitted] = []
-    for factor in _FACTORS if samples.label is Label.DERIVED else (1.0,):
-        feeds = samples.varied if factor == 1 else tuple(_smaller(feed, factor, samples) for feed in samples.varied)
-        judge = Judge(model, facts, feeds, label=samples.label, thresholds=thresholds)
-        simulator = Simulator(model, encodings, capture=made_by(model, judge.choices))
-        tried.append(Fitted(judge=judge, verdict=settled(judge.judge(simulator.run), samples.label)))
+    derived = samples.label is Label.DERIVED
+    judge = Judge(model, facts, samples.varied, label=samples.label, thresholds=thresholds, stays_open=derived)
+    simulator = Simulator(model, encodings, capture=made_by(model, judge.choices))
+    tried = [Fitted(judge=judge, verdict=settled(judge.judge(simulator.run), samples.label))]
+    for factor in _FACTORS if derived else ():
         if tried[-1].verdict.right:
             break
+        smaller = judge.on([_smaller(feed, factor, samples) for feed in samples.varied])
+        tried.append(Fitted(judge=smaller, verdict=settled(smaller.judge(simulator.run), samples.label)))
+    for item in tried:
+        item.judge.close()
     if tried[-1].verdict.right:
         return tried[-1]
     # Where size makes no difference, something else is wrong: what mends it is then seen best on the smallest.

@@ -7,6 +7,7 @@ once; limits come from ``deploykit.numerics.thresholds``, meanings from ``deploy
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy.typing as npt
@@ -37,7 +38,7 @@ class Judge:
 
     Plain feeds come from nowhere in particular: their label is ``arbitrary`` unless it is given, and then nothing is
     judged. Of samples only those that vary are judged on. ``against`` says what the model is; ``bits`` is the narrowest
-    activation type of what is judged (0: float).
+    activation type of what is judged (0: float). One that ``stays_open`` keeps its model for ``on``, until ``close``.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Judge:
         against: Against = Against.FLOAT,
         bits: int = 0,
         thresholds: Thresholds | None = None,
+        stays_open: bool = False,
     ) -> None:
         self.feeds: Sequence[Feed]
         if isinstance(samples, Samples):
@@ -61,6 +63,18 @@ class Judge:
         self.choices = made_by(model, self._judge.choices)
         session = Session(model, capture=self.choices)
         self.reference = [session.run(feed) for feed in self.feeds]
+        self._session = session if stays_open else None
+
+    def on(self, feeds: Sequence[Feed]) -> Judge:
+        """The same judge on other feeds of the same label; only for one that stays open, which both then do."""
+        assert self._session is not None
+        other = copy(self)
+        other.feeds, other.reference = feeds, [self._session.run(feed) for feed in feeds]
+        return other
+
+    def close(self) -> None:
+        """Let go of the opened model; what it gave stays."""
+        self._session = None
 
     def judge(self, run: Callable[[Feed], Mapping[str, Numbers]]) -> Verdict:
         """Run every sample and compare; what ``run`` returns must hold the outputs and may hold the choices."""

@@ -6,7 +6,7 @@ It reads and never repairs; starting programs is left to ``deploykit build``.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from stat import S_ISGID, S_ISUID
@@ -21,6 +21,7 @@ from deploykit.graph import load_model
 from deploykit.packages.manifests import BUILD_FOLDERS, hash_file, list_files, read_manifest
 from deploykit.packages.rejudging import Rejudged, rejudge
 from deploykit.packages.signatures import check_signature
+from deploykit.packages.witnessed import Witnessed
 
 __all__ = ["VerifyReport", "verify_integrity", "verify_package"]
 
@@ -84,18 +85,26 @@ _INTEGRITY = (
 
 
 def verify_package(
-    package: Path, *, numerics: bool = False, expect_digest: str | None = None, allowed_signers: Path | None = None
+    package: Path,
+    *,
+    numerics: bool = False,
+    expect_digest: str | None = None,
+    allowed_signers: Path | None = None,
+    witnessed: Witnessed | None = None,
 ) -> VerifyReport:
     """Judge one package folder; raises PackageError when it has no readable manifest.
 
     ``numerics`` simulates every packaged model with its encodings as well, on the recorded samples, and judges it anew.
     ``expect_digest`` is the digest that its manifest must have; ``allowed_signers`` names who may have signed it. With
-    either, files of a build that the manifest does not know are no longer passed over.
+    either, files of a build that the manifest does not know are no longer passed over. ``witnessed`` is what this very
+    process saw of the files while it wrote them.
     """
     manifest = read_manifest(package)
     files = (
         *_vouched(package, manifest, expect_digest, allowed_signers),
-        *_integrity(package, manifest["files"], strict=expect_digest is not None or allowed_signers is not None),
+        *_integrity(
+            package, manifest["files"], strict=expect_digest is not None or allowed_signers is not None, seen=witnessed
+        ),
     )
     recorded = manifest.get("status")
     status = status_from_json(recorded if isinstance(recorded, Mapping) else {})
@@ -143,16 +152,17 @@ def _vouched(package: Path, manifest: Mapping[str, Any], digest: str | None, sig
 
 def verify_integrity(package: Path) -> tuple[Check, ...]:
     """Only the files: each one there, regular, unchanged, and none beside them, those of a build included."""
-    return _integrity(package, read_manifest(package)["files"], strict=True)
+    return _integrity(package, read_manifest(package)["files"], strict=True, seen=None)
 
 
-def _integrity(package: Path, files: Mapping[str, Any], *, strict: bool) -> tuple[Check, ...]:
+def _integrity(package: Path, files: Mapping[str, Any], *, strict: bool, seen: Witnessed | None) -> tuple[Check, ...]:
+    hashed = hash_file if seen is None else seen.hash
     found = set(list_files(package, with_empty=True))
     # A link could point anywhere, so what it names is never hashed.
     links = sorted(path for path in found if not path.endswith("/") and (package / path).is_symlink())
     missing = sorted(files.keys() - found)
     present = sorted(files.keys() & found - set(links))
-    changed = [path for path in present if _differs(package / path, files[path])]
+    changed = [path for path in present if _differs(package / path, files[path], hashed)]
     odd = [path for path in present if _has_odd_mode(package / path, files[path])]
     beside = sorted(found - files.keys() - _CLEARED)
     unrecorded = [path for path in beside if f"{path}/".startswith(BUILD_FOLDERS) and not path.endswith("/")]
@@ -182,9 +192,9 @@ _CLEARED = frozenset(BUILD_FOLDERS)
 """Folders that a package may have without anything in them."""
 
 
-def _differs(path: Path, record: Mapping[str, Any]) -> bool:
+def _differs(path: Path, record: Mapping[str, Any], hashed: Callable[..., tuple[int, str]]) -> bool:
     try:
-        return hash_file(path, size=record["bytes"]) != (record["bytes"], record["sha256"])
+        return hashed(path, size=record["bytes"]) != (record["bytes"], record["sha256"])
     except InputError:
         return True
 

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO
+from typing import Any
 
 from deploykit.contract.backend import BytesFile, CopiedFile, JsonFile, PackageFile, TextFile
 from deploykit.errors import DefectError, DeploykitError, PackageError
@@ -27,6 +27,8 @@ from deploykit.packages.manifests import (
     sealed_text,
 )
 from deploykit.packages.replacing import FRESH, OLD, check_place, tidy
+from deploykit.packages.witnessed import Witnessed
+from deploykit.system.copying import copy_hashed
 from deploykit.system.files import open_regular
 from deploykit.system.publishing import exchange, put_in_place
 from deploykit.system.workspaces import workspace
@@ -43,17 +45,6 @@ __all__ = [
     "record_build",
 ]
 
-_CHUNK = 1 << 20
-
-
-def _drain(stream: BinaryIO, sink: BinaryIO) -> tuple[int, str]:
-    digest, size = hashlib.sha256(), 0
-    while chunk := stream.read(_CHUNK):
-        digest.update(chunk)
-        size += len(chunk)
-        sink.write(chunk)
-    return size, digest.hexdigest()
-
 
 class PackageWriter:
     """Collects one package in a temporary sibling of ``out`` and publishes it with a manifest.
@@ -66,6 +57,7 @@ class PackageWriter:
         self.force = force
         self.records: dict[str, FileRecord] = {}
         self.digest = ""
+        self.witnessed = Witnessed()
         self._tell = tell or (lambda _line: None)
         self._work: Path | None = None
         self._seen = ""
@@ -122,17 +114,24 @@ class PackageWriter:
         path.parent.mkdir(parents=True, exist_ok=True)
         match file:
             case CopiedFile(source=source):
-                with open_regular(source) as stream, path.open("wb") as sink:
-                    size, digest = _drain(stream, sink)
+                size, digest = self._copy(source, path)
             case TextFile() | JsonFile() | BytesFile():
                 data = _content(file)
                 path.write_bytes(data)
                 size, digest = len(data), hashlib.sha256(data).hexdigest()
         executable = isinstance(file, TextFile) and file.executable
         path.chmod(0o755 if executable else 0o644)
+        self.witnessed.note_written(path, size, digest)
         self.records[file.path] = FileRecord(
             path=file.path, bytes=size, sha256=digest, origin="generated", executable=executable
         )
+
+    def _copy(self, source: Path, path: Path) -> tuple[int, str]:
+        with open_regular(source) as stream, path.open("w+b") as sink:
+            before = os.fstat(stream.fileno())
+            size, digest = copy_hashed(stream, sink)
+            self.witnessed.note_read(before, os.fstat(stream.fileno()), size, digest)
+        return size, digest
 
     def _place(self, path: str) -> Path:
         pure = PurePosixPath(path)

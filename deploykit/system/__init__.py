@@ -1,24 +1,6 @@
-"""Isolated Python environments for the vendors' tools: installed in resumable stages, listed, checked and removed.
+"""The world: opening and copying files safely, starting and ending programs, isolated environments.
 
-What goes into an environment is data that the backends hand over; nothing here knows a vendor, and nothing here runs a
-tool other than pip and the small programs a stage names.
+Every module is imported by its own name, so that reading a file does not load what installs a toolchain.
 """
 
-from deploykit.system.environments import Environment, ToolchainState, environment_of, toolchains_root
-from deploykit.system.installing import find_cxx, find_python, install, remove
-from deploykit.system.specs import Need, Stage, ToolchainSpec, select
-
-__all__ = [
-    "Environment",
-    "Need",
-    "Stage",
-    "ToolchainSpec",
-    "ToolchainState",
-    "environment_of",
-    "find_cxx",
-    "find_python",
-    "install",
-    "remove",
-    "select",
-    "toolchains_root",
-]
+__all__: list[str] = []

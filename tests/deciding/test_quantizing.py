@@ -34,7 +34,7 @@ from deploykit.graph import load_model
 from deploykit.graph.collect import collect_facts
 from deploykit.numerics.simulation import simulate_files
 from deploykit.numerics.verdicts import Verdict
-from deploykit.system import Environment
+from deploykit.system.environments import Environment
 
 DATA = Path(__file__).parents[1] / "data" / "aimet"
 CNN, MLP = DATA / "cnn" / "model.onnx", DATA / "mlp" / "model.onnx"

@@ -13,7 +13,8 @@ import pytest
 
 from deploykit.contract.backend import Request
 from deploykit.deciding.pipeline import make_package, verify
-from deploykit.system import environment_of, install
+from deploykit.system.environments import environment_of
+from deploykit.system.installing import install
 from deploykit_ort_qnn.compiler import CompileJob, compile_model
 from deploykit_ort_qnn.hosts import ToolchainHost, toolchain_host
 from deploykit_ort_qnn.prepare import wheel_for

@@ -11,7 +11,8 @@ import pytest
 from deploykit.contract.backend import Request
 from deploykit.deciding.pipeline import make_package
 from deploykit.errors import ToolError
-from deploykit.system import environment_of, install
+from deploykit.system.environments import environment_of
+from deploykit.system.installing import install
 from deploykit_ort_qnn.hosts import WheelHost, toolchain_host
 from deploykit_ort_qnn.inspection import inspect_context
 from deploykit_ort_qnn.prepare import wheel_for

@@ -21,7 +21,7 @@ from deploykit.deciding.pipeline import Packaged
 from deploykit.errors import UsageError
 from deploykit.graph import load_model
 from deploykit.packages.manifests import sealed_text
-from deploykit.system import environment_of
+from deploykit.system.environments import environment_of
 from deploykit_qualcomm.hosts import host_toolchain
 
 ROUTE = "provider-context"

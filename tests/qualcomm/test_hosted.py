@@ -10,7 +10,8 @@ import pytest
 
 from deploykit.errors import ToolError
 from deploykit.findings import Confidence
-from deploykit.system import Need, Stage, ToolchainSpec, environment_of
+from deploykit.system.environments import environment_of
+from deploykit.system.specs import Need, Stage, ToolchainSpec
 from deploykit_qualcomm.hosted import Answer, ask_runner, read_answer, read_refusals
 
 RUNTIME = '{"event":"runtime","version":"1.22.2","api":22}'

@@ -1,6 +1,6 @@
 """Block quantization to LPBQ beside ONNX Runtime's own MatMulNBits quantizer, in one run; prints ratios, not seconds.
 
-Run it by hand: ``python tests/transforms/benchmark_lpbq.py``. It is no test, since a time says nothing about a change.
+Run it by hand: ``python tests/quantization/benchmark_lpbq.py``. It is no test: a time says nothing.
 """
 
 from __future__ import annotations

@@ -18,15 +18,9 @@ from deploykit.cli.toolchain import known_toolchains
 from deploykit.contract.toolchains import load_toolchains
 from deploykit.errors import InputError, ToolError, UnknownTargetError, UsageError
 from deploykit.findings import Confidence
-from deploykit.system import (
-    Stage,
-    ToolchainSpec,
-    environment_of,
-    install,
-    remove,
-    select,
-    toolchains_root,
-)
+from deploykit.system.environments import environment_of, toolchains_root
+from deploykit.system.installing import install, remove
+from deploykit.system.specs import Stage, ToolchainSpec, select
 
 THIS_PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import os
+import zipfile
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
-from deploykit.system.remembered import Remembered, cache_folder, key_of
+from deploykit.system.remembered import Remembered, cache_folder, clear, key_of, rooms
 
 
 @pytest.fixture(autouse=True)
@@ -47,3 +51,123 @@ def test_the_users_cache_folder_is_honoured(monkeypatch: pytest.MonkeyPatch, tmp
     assert cache_folder() == tmp_path / "deploykit"
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert cache_folder().parts[-2:] == (".cache", "deploykit")
+
+
+KEY = "0" * 64
+OTHER = "1" * 64
+
+
+def files(folder: Path, **contents: bytes) -> list[str]:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in contents.items():
+        (folder / name).write_bytes(content)
+    return list(contents)
+
+
+def test_files_come_back_as_they_were(folder: Path, tmp_path: Path) -> None:
+    store = Remembered("kind")
+    (tmp_path / "made" / "inner").mkdir(parents=True)
+    (tmp_path / "made" / "inner" / "b").write_bytes(b"\0\1")
+    names = [*files(tmp_path / "made", a=b"text"), "inner/b"]
+    store.keep(KEY, tmp_path / "made", names)
+    assert store.take(KEY, tmp_path / "back")
+    assert {name: (tmp_path / "back" / name).read_bytes() for name in names} == {"a": b"text", "inner/b": b"\0\1"}
+    assert not store.take(OTHER, tmp_path / "none")
+
+
+@pytest.mark.parametrize("place", [0, 70, -1])
+def test_one_changed_byte_makes_files_no_answer(folder: Path, tmp_path: Path, place: int) -> None:
+    store = Remembered("kind")
+    store.keep(KEY, tmp_path / "made", files(tmp_path / "made", a=b"text"))
+    entry = folder / "kind" / f"{KEY}.zip"
+    data = bytearray(entry.read_bytes())
+    data[place] ^= 1
+    entry.write_bytes(data)
+    assert not store.take(KEY, tmp_path / "back")
+    assert not (tmp_path / "back").exists()
+
+
+def test_no_entry_writes_outside_of_its_folder(folder: Path, tmp_path: Path) -> None:
+    """Whole and sealed, but of names that deploykit never writes."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as archive:
+        archive.writestr("../outside", b"!")
+    store = Remembered("kind")
+    store.put(OTHER, {})
+    seal = sha256(made.getvalue()).hexdigest().encode()
+    (folder / "kind" / f"{KEY}.zip").write_bytes(seal + b"\n" + made.getvalue())
+    assert not store.take(KEY, tmp_path / "back")
+    assert not (tmp_path / "outside").exists()
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="needs the rights of POSIX")
+def test_a_folder_that_others_may_write_to_is_neither_read_nor_written(folder: Path) -> None:
+    store = Remembered("kind")
+    store.put(KEY, {"answer": 1})
+    assert (folder / "kind").stat().st_mode & 0o777 == 0o700
+    (folder / "kind").chmod(0o770)
+    assert store.get(KEY) is None
+    store.put(OTHER, {"answer": 2})
+    (folder / "kind").chmod(0o700)
+    assert store.get(KEY) == {"answer": 1}
+    assert store.get(OTHER) is None
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="needs the rights of POSIX")
+def test_a_folder_of_another_user_is_not_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Remembered("kind")
+    store.put(KEY, {"answer": 1})
+    monkeypatch.setattr(os, "geteuid", lambda: (folder / "kind").stat().st_uid + 1)
+    assert store.get(KEY) is None
+
+
+def test_a_link_in_the_place_of_the_folder_is_not_followed(folder: Path, tmp_path: Path) -> None:
+    store = Remembered("kind")
+    store.put(KEY, {"answer": 1})
+    (folder / "kind").rename(tmp_path / "elsewhere")
+    (folder / "kind").symlink_to(tmp_path / "elsewhere")
+    assert store.get(KEY) is None
+
+
+def test_what_was_not_used_for_the_longest_time_goes_first(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, large = Remembered("kind"), {"answer": "x" * 1000}
+    keys = [f"{number:064x}" for number in range(4)]
+    for age, key in enumerate(keys[:3]):
+        store.put(key, large)
+        os.utime(folder / "kind" / f"{key}.json", ns=(age, age))
+    assert store.get(keys[0]) == large  # used now: no longer the oldest
+    monkeypatch.setenv("DEPLOYKIT_CACHE_LIMIT", "3500")
+    store.put(keys[3], large)
+    assert [store.get(key) is not None for key in keys] == [True, False, True, True]
+
+
+def test_an_entry_beyond_the_limit_is_not_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEPLOYKIT_CACHE_LIMIT", "100")
+    Remembered("kind").put(KEY, {"answer": "x" * 1000})
+    assert Remembered("kind").get(KEY) is None
+
+
+def test_nothing_is_taken_or_left_where_it_is_switched_off(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Remembered("kind")
+    store.put(KEY, {"answer": 1})
+    monkeypatch.setenv("DEPLOYKIT_NO_CACHE", "1")
+    assert store.get(KEY) is None
+    store.put(OTHER, {"answer": 2})
+    monkeypatch.delenv("DEPLOYKIT_NO_CACHE")
+    assert store.get(KEY) == {"answer": 1}
+    assert store.get(OTHER) is None
+
+
+def test_clearing_deletes_entries_and_nothing_else(folder: Path) -> None:
+    for kind in ("one", "two"):
+        Remembered(kind).put(KEY, {"answer": 1})
+    (folder / "toolchains" / "aimet").mkdir(parents=True)
+    foreign = [folder / "one" / "notes.json", folder / "toolchains" / "aimet" / f"{KEY}.json", folder / f"{KEY}.json"]
+    for path in foreign:
+        path.write_text("{}", "utf-8")
+    assert [(room.kind, room.entries) for room in rooms()] == [("one", 1), ("two", 1)]
+    assert [room.kind for room in clear("two")] == ["two"]
+    assert [room.kind for room in rooms()] == ["one"]
+    assert [room.kind for room in clear()] == ["one"]
+    assert rooms() == ()
+    assert all(path.exists() for path in foreign)

@@ -24,7 +24,7 @@ from deploykit.graph import load_model
 from deploykit.graph.collect import collect_facts
 from deploykit.numerics.quality import cosine
 from deploykit.packages.verifying import VerifyReport
-from deploykit.system import Environment
+from deploykit.system.environments import Environment
 from deploykit_vitis_ai.inspection import inspect_quantized
 from deploykit_vitis_ai.runner import quark_environment, run_quark
 

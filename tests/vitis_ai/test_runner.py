@@ -13,7 +13,9 @@ import pytest
 
 from deploykit.errors import ToolError
 from deploykit.findings import Confidence
-from deploykit.system import Environment, Stage, ToolchainSpec, install
+from deploykit.system.environments import Environment
+from deploykit.system.installing import install
+from deploykit.system.specs import Stage, ToolchainSpec
 from deploykit_vitis_ai.runner import RESULT, run_quark
 
 WRITE = f"""

@@ -13,7 +13,8 @@ from deploykit.contract.quantizers import Quantizer
 from deploykit.contract.targets import Target, nearest_names
 from deploykit.deciding.quantizing.embedded import EMBEDDED
 from deploykit.errors import DefectError, UsageError
-from deploykit.system import Environment, environment_of, select
+from deploykit.system.environments import Environment, environment_of
+from deploykit.system.specs import select
 
 __all__ = ["Picked", "environment_for", "options_of", "pick", "quantizers_for"]
 

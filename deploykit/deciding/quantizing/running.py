@@ -30,7 +30,7 @@ from deploykit.quantization.placement import layouts, place
 from deploykit.rewrites.contract import load_transform
 from deploykit.system.jobs import Job, finished_job, run_job
 from deploykit.system.locks import holding
-from deploykit.system.remembered import cache_folder
+from deploykit.system.remembered import cache_folder, is_off
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -87,7 +87,7 @@ def run_quantizer(
         progress(f"{title}: another process does the same; waiting for it")
 
     with holding(folder, waiting=waiting):
-        result = finished_job(folder)
+        result = None if is_off() else finished_job(folder)
         again = result is not None
         if result is None:
             _lay_out(folder, told, plan, model, division)

@@ -1,0 +1,56 @@
+"""Remembers what large files hashed to, for as long as the system says that nobody wrote to them; nothing is kept.
+
+Four gigabytes are then read once while a package is made, and not again for the list of inputs and for the check of
+what was written. A file of a few megabytes is read each time.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from deploykit.packages.manifests import hash_file
+
+__all__ = ["Witnessed"]
+
+_LARGE = 16 << 20
+_SETTLED = 2_000_000_000
+"""Nanoseconds after which another write would show in the time of the last one, on any disk."""
+
+_Identity = tuple[int, ...]
+
+
+class Witnessed:
+    """The sizes and digests of files that were hashed while they were read or written, by their identity."""
+
+    def __init__(self) -> None:
+        self._known: dict[_Identity, tuple[int, str]] = {}
+
+    def note_read(self, before: os.stat_result, after: os.stat_result, size: int, digest: str) -> None:
+        """A file of somebody else's, which has these states before and after it was read whole."""
+        settled = time.time_ns() - max(after.st_mtime_ns, after.st_ctime_ns) > _SETTLED
+        if settled and _identity(before) == _identity(after):
+            self._note(after, size, digest)
+
+    def note_written(self, path: Path, size: int, digest: str) -> None:
+        """A file that this process wrote, where no other writes."""
+        self._note(path.stat(), size, digest)
+
+    def hash(self, path: Path, *, size: int | None = None) -> tuple[int, str]:
+        """What ``hash_file`` says: remembered for a large file that nobody wrote to since, else read now."""
+        try:
+            known = self._known.get(_identity(path.stat()))
+        except OSError:
+            known = None
+        if known is None or size not in (None, known[0]):
+            return hash_file(path, size=size)
+        return known
+
+    def _note(self, status: os.stat_result, size: int, digest: str) -> None:
+        if size >= _LARGE and status.st_size == size:
+            self._known[_identity(status)] = (size, digest)
+
+
+def _identity(status: os.stat_result) -> _Identity:
+    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
