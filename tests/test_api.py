@@ -16,7 +16,7 @@ from deploykit.contract.requests import CORE_OPTIONS
 
 DATA = Path(__file__).parent / "data"
 MLP = DATA / "aimet" / "mlp"
-NOT_ONE_CALL = {"cache", "encodings", "toolchain", "rule", "options", "inspect", "demo"}
+NOT_ONE_CALL = {"cache", "encodings", "toolchain", "rule", "options", "inspect", "tables", "demo"}
 """Groups of several functions, the demo, and commands that belong to a backend's own files."""
 
 

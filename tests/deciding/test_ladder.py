@@ -192,7 +192,7 @@ def test_what_packaging_refuses_is_never_chosen() -> None:
 def test_what_came_out_of_a_step_is_measured_again() -> None:
     """The layers reach the goal, and as it would be packaged they do not: then it is not taken."""
     again = _walked({"fp16": 60, "w16a16": 10, "w8a16": 10, "w8a8": 5}, confirm=Reached(sqnr_db=20))
-    assert [step.raised.met for step in again.steps] == [True]
+    assert [step.raised.met for step in again.steps if isinstance(step, Step)] == [True]
     assert again.chosen is not None
     assert again.chosen.precision == "fp16"
 

@@ -18,6 +18,13 @@ schema = 1
 name = "x = \\"y\\" # not a comment"
 literal = 'C:\\temp'
 empty = []
+long = [
+    "a,]",
+    "b",
+]
+short = [
+    1
+]
 inline = { one = 1, "2.0" = "two", c-d = [true] }
 
 [facts.one]

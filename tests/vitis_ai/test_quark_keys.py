@@ -12,7 +12,7 @@ import pytest
 
 from deploykit.cli import cli
 from deploykit.cli.frame import run as command
-from deploykit.system import Environment
+from deploykit.system.environments import Environment
 from deploykit_vitis_ai.quark_settings import known_in, quark_keys, renamed_keys
 from deploykit_vitis_ai.runner import quark_environment
 
