@@ -1,11 +1,12 @@
 """Reads the plain part of TOML that data files use, at the speed of the JSON scanner; the rest it leaves to tomllib.
 
 Plain is: comments on lines of their own, ``[table]`` and ``[[array]]`` headers of bare keys, and ``key = value`` on one
-line where the value is a literal string, JSON as well (basic string, number, boolean, or a list of them), or an inline
-table of such JSON values; a list may also stand on lines of its own, one value and a comma each. Anything else, whatever is wrong included, is answered with None and never with a guess: the
-caller then asks tomllib, which is several times slower and says what is wrong. It stays because of the budget of a
-query, 0.15 s of processor time: ``deploykit compat`` reads every table, ``targets`` every device. On an idle machine
-they take 0.12 s each with it, 0.27 and 0.20 s with tomllib alone.
+line, the key bare or quoted, where the value is a literal string, JSON as well (basic string, number, boolean, or a list of them), or an inline
+table of such JSON values; a list may also stand on lines of its own, a value and a comma each. Anything else, whatever
+is wrong included, is answered with None and never with a guess: the caller then asks tomllib, which is several times
+slower and says what is wrong. It stays because of the budget of a query, 0.15 s of processor time: ``deploykit compat``
+reads every table, ``targets`` every device. On an idle machine they take 0.12 s each with it, 0.27 and 0.20 s with
+tomllib alone.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 
 __all__ = ["parse_plain"]
 
-_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_KEY = re.compile(r'[A-Za-z0-9_-]+|"[^"\\]*"')
 _INLINE_KEY = re.compile(r'([A-Za-z0-9_-]+|"[^"\\]*") = ')
 _HEADER = re.compile(r"\[(\[)?([A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*)\](?(1)\])")
 # Where TOML and JSON differ inside a value, and characters that TOML refuses anywhere.
@@ -62,7 +63,8 @@ def _joined(lines: list[str]) -> Iterator[str]:
             waiting.append(line.strip())
             if line == "]":
                 # The comma after the last value is TOML and no JSON.
-                yield "".join(waiting).removesuffix(",]").removesuffix("]") + "]"
+                whole = "".join(waiting)
+                yield f"{whole[:-2]}]" if whole[-2:] == ",]" else whole
                 waiting = []
         elif line[-4:] == " = [":
             waiting = [line]
@@ -73,7 +75,10 @@ def _joined(lines: list[str]) -> Iterator[str]:
 
 def _set(table: dict[str, Any], line: str, closed: set[int]) -> bool:
     key, _, value = line.partition(" = ")
-    if key in table or not _KEY.fullmatch(key):
+    if not _KEY.fullmatch(key):
+        return False
+    key = key.strip('"')
+    if key in table:
         return False
     if value[:1] == "'":
         table[key] = value[1:-1]

@@ -16,6 +16,7 @@ DATA_FILES = sorted((ROOT / "backends").rglob("*.toml"))
 PLAIN = """# a comment
 schema = 1
 name = "x = \\"y\\" # not a comment"
+"a quoted.key#" = 1
 literal = 'C:\\temp'
 empty = []
 long = [
