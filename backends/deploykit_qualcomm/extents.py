@@ -31,6 +31,9 @@ def judged_features(stated: Mapping[Any, Feature], parent: Mapping[Any, Feature]
     for key, row in stated.items():
         made = _lowered(row) if beyond_sources(row, version) else row
         before = parent.get(key)
+        if before is made:
+            found[key] = before
+            continue
         same = before is not None and replace(made, since=before.since) == before
         found[key] = before if same and before is not None else replace(made, since=version) if before else made
     return found

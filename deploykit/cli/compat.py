@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING
 import click
 
 from deploykit.cli.frame import Command
-from deploykit.cli.inspect import emit_binary
 from deploykit.cli.output import emit, table
 from deploykit.errors import UsageError
 from deploykit.findings import Confidence
 from deploykit.queries.asking import Comparison, ask, ask_binary, compare
-from deploykit.queries.binaries import report_binary
 from deploykit.queries.capability_answers import Answer
 from deploykit.tables.capabilities import CompatRow
 
@@ -72,6 +70,9 @@ def command(
     if len(sdks) > 1 and (binary or model or built_with or built_for or diff):
         raise UsageError("more than one --sdk goes with a feature", next="ask for one release at a time")
     if binary is not None:
+        from deploykit.cli.inspect import emit_binary
+        from deploykit.queries.binaries import report_binary
+
         return emit_binary(report_binary(binary, backend=backend or None, runtime=runtime or sdk, target=target))
     if runtime:
         raise UsageError("--runtime goes with --binary", next="give the binary, or --sdk for the state of a feature")

@@ -1,12 +1,12 @@
 """Reads the plain part of TOML that data files use, at the speed of the JSON scanner; the rest it leaves to tomllib.
 
 Plain is: comments on lines of their own, ``[table]`` and ``[[array]]`` headers of bare keys, and ``key = value`` on one
-line, the key bare or quoted, where the value is a literal string, JSON as well (basic string, number, boolean, or a list of them), or an inline
-table of such JSON values; a list may also stand on lines of its own, a value and a comma each. Anything else, whatever
-is wrong included, is answered with None and never with a guess: the caller then asks tomllib, which is several times
-slower and says what is wrong. It stays because of the budget of a query, 0.15 s of processor time: ``deploykit compat``
-reads every table, ``targets`` every device. On an idle machine they take 0.12 s each with it, 0.27 and 0.20 s with
-tomllib alone.
+line where the key is bare or quoted and the value a literal string, JSON as well (basic string, number, boolean, or a
+list of them), or an inline table of such JSON values; a list may also stand on lines of its own, a value and a comma
+each. Anything else, whatever is wrong included, is answered with None and never with a guess: the caller then asks
+tomllib, which is several times slower and says what is wrong. It stays because of the budget of a query, 0.15 s of
+processor time: ``deploykit compat`` reads every table, ``targets`` every device. On an idle machine they take 0.12 s
+each with it, 0.27 and 0.20 s with tomllib alone.
 """
 
 from __future__ import annotations

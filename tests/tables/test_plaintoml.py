@@ -88,7 +88,7 @@ def test_most_data_files_are_plain() -> None:
         "a = [1, 2,]",
         "a = [\n1]",
         "a.b = 1",
-        '"a" = 1',
+        '"a\\tb" = 1',
         'a = """x"""',
         "a = '''x'''",
         'a = "\\u00e9"',
