@@ -22,11 +22,12 @@ from deploykit.graph.weights import load_weights
 from deploykit.quantization.extract_qdq import extract_qdq
 from deploykit.quantization.insert_qdq import insert_qdq
 from deploykit.quantization.placed_encodings import read_placed
+from deploykit.system.workspaces import workspace
 
 if TYPE_CHECKING:
     from deploykit.graph import Model
 
-__all__ = ["Applied", "Removed", "apply_encodings", "extract_encodings"]
+__all__ = ["Applied", "Removed", "apply_encodings", "data_of", "extract_encodings"]
 
 Bias = Literal["float", "encoded", "int32"]
 _INLINE_LIMIT = 1_900_000_000
@@ -107,21 +108,27 @@ def _whole(given: Model) -> ModelProto:
     return model
 
 
+def data_of(output: Path) -> Path:
+    """Where the large weights of a model go that is written to ``output``."""
+    return output.with_name(f"{output.name}.data")
+
+
 def _refuse_existing(output: Path, *, force: bool) -> None:
-    if output.exists() and not force:
-        raise UsageError(f"{output}: exists already", next="choose another name, or use --force")
+    for path in (output, data_of(output)):
+        if os.path.lexists(path) and not force:
+            raise UsageError(f"{path}: exists already", next="choose another name, or use --force")
 
 
 def _write(model: ModelProto, output: Path) -> None:
     """The file appears complete or not at all; large weights go beside it."""
-    temporary = output.with_name(f".{output.name}.{os.getpid()}")
     try:
-        if model.ByteSize() > _INLINE_LIMIT:
-            onnx.save(model, temporary, save_as_external_data=True, location=f"{output.name}.data")
-        else:
-            temporary.write_bytes(model.SerializeToString(deterministic=True))
-        temporary.replace(output)
+        with workspace(output.resolve().parent, output.name) as folder:
+            fresh = folder / output.name
+            if model.ByteSize() > _INLINE_LIMIT:
+                onnx.save(model, fresh, save_as_external_data=True, location=data_of(output).name)
+                data_of(fresh).replace(data_of(output))
+            else:
+                fresh.write_bytes(model.SerializeToString(deterministic=True))
+            fresh.replace(output)
     except OSError as error:
         raise PackageError(f"{output}: cannot be written", why=error.strerror or str(error)) from None
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -43,7 +43,7 @@ class Remembered:
         """The answer under a key, None where there is none that can be read."""
         try:
             found = json.loads((self.folder / f"{key}.json").read_text("utf-8"))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return None
         return found if isinstance(found, dict) else None
 
@@ -51,6 +51,7 @@ class Remembered:
         """Keep an answer, whole or not at all; a folder that cannot be written to keeps none."""
         with suppress(OSError):
             self.folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile("w", dir=self.folder, delete=False, encoding="utf-8") as file:
-                json.dump(answer, file)
-            Path(file.name).replace(self.folder / f"{key}.json")
+            with tempfile.TemporaryDirectory(dir=self.folder) as place:
+                fresh = Path(place, "answer")
+                fresh.write_text(json.dumps(answer), "utf-8")
+                fresh.replace(self.folder / f"{key}.json")
