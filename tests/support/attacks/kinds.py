@@ -32,7 +32,7 @@ PACKAGING = ("package", str(MODEL), "--encodings", str(_ENCODINGS["0.6.1"]), *_C
 """Packages the small convolutional network without any tool of a vendor; the output folder follows."""
 COMPILING = (*PACKAGING[:4], "--target", "sm8650", "--backend", "ort-qnn", "-o")
 """The same with a compiler at work, where the wheel that has it is installed."""
-QUANTIZING = ("quantize", str(MODEL), *_CNN, "--with", "ort-static", "--calibration")
+QUANTIZING = ("quantize", str(MODEL), *_CNN, "--with", "ort", "--calibration")
 """A quantizer in a process of its own; samples, -o and a folder follow."""
 _PACKAGES: dict[str, tuple[str, ...]] = {
     "qnn-htp": (*PACKAGING[:-1], "--calibration", "DATA"),
@@ -156,7 +156,7 @@ def _of_models() -> Iterator[Kind]:
         "compat": ("compat", "--target", "sm8650", "--model", "FILE"),
         "evaluate": ("evaluate", "FILE", str(MODEL), "--data", "DATA"),
         "lpbq": ("lpbq", "FILE", "-o", "OUT"),
-        "quantize": ("quantize", "FILE", *_CNN, "--calibration", "DATA", "-o", "OUT"),
+        "quantize": ("quantize", "FILE", *_CNN, "--with", "ort", "--calibration", "DATA", "-o", "OUT"),
     }
     models = {
         "the network": _fixed(MODEL),
