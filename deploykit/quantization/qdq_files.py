@@ -18,6 +18,7 @@ from deploykit.encodings.writing import write_encodings
 from deploykit.errors import InputError, PackageError, UsageError
 from deploykit.graph import load_model
 from deploykit.graph.collect import collect_facts
+from deploykit.graph.validity import blaming
 from deploykit.graph.weights import load_weights
 from deploykit.quantization.extract_qdq import extract_qdq
 from deploykit.quantization.insert_qdq import insert_qdq
@@ -73,18 +74,18 @@ def apply_encodings(
     already and UsageError for an existing output.
     """
     _refuse_existing(output, force=force)
-    given = load_model(model)
-    facts = collect_facts(given)
-    if facts.is_qdq:
-        raise InputError(f"{model}: holds Q/DQ nodes already", next="give the float model, or extract them first")
-    placed = read_placed(encodings, facts)
-    made = insert_qdq(_whole(given), placed, bias=bias, unsigned_activations=not signed)
-    _write(made.model, output)
-    skipped = {entry.tensor: entry.reason for entry in made.skipped}
-    unknown = (name for name in placed.entries if name not in facts.tensors)
-    return Applied(
-        output=output, placed=made.placed, skipped={**skipped, **dict.fromkeys(unknown, "the model has no such tensor")}
-    )
+    with blaming(model):
+        given = load_model(model)
+        facts = collect_facts(given)
+        if facts.is_qdq:
+            raise InputError(f"{model}: holds Q/DQ nodes already", next="give the float model, or extract them first")
+        placed = read_placed(encodings, facts)
+        made = insert_qdq(_whole(given), placed, bias=bias, unsigned_activations=not signed)
+        _write(made.model, output)
+        skipped = {entry.tensor: entry.reason for entry in made.skipped}
+        unknown = (name for name in placed.entries if name not in facts.tensors)
+        skipped |= dict.fromkeys(unknown, "the model has no such tensor")
+        return Applied(output=output, placed=made.placed, skipped=skipped)
 
 
 def extract_encodings(
@@ -93,13 +94,14 @@ def extract_encodings(
     """The encodings of a QDQ model as the text of a file; ``output`` takes the float model, when it is wanted."""
     if output is not None:
         _refuse_existing(output, force=force)
-    extracted = extract_qdq(_whole(load_model(model)))
-    if not extracted.encodings.entries:
-        raise InputError(f"{model}: holds no Q/DQ that could be taken out", why="; ".join(extracted.kept.values()))
-    text = write_encodings(extracted.encodings, version)
-    if output is not None:
-        _write(extracted.model, output)
-    return Removed(output=output, encodings=text, count=len(extracted.encodings), kept=extracted.kept)
+    with blaming(model):
+        extracted = extract_qdq(_whole(load_model(model)))
+        if not extracted.encodings.entries:
+            raise InputError(f"{model}: holds no Q/DQ that could be taken out", why="; ".join(extracted.kept.values()))
+        text = write_encodings(extracted.encodings, version)
+        if output is not None:
+            _write(extracted.model, output)
+        return Removed(output=output, encodings=text, count=len(extracted.encodings), kept=extracted.kept)
 
 
 def _whole(given: Model) -> ModelProto:

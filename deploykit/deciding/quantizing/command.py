@@ -21,6 +21,7 @@ from deploykit.errors import ToolError, UsageError
 from deploykit.findings import Finding, exit_status, sort_findings
 from deploykit.graph import load_model
 from deploykit.graph.collect import collect_facts
+from deploykit.graph.validity import blaming
 from deploykit.packages.results import check_results_place, publish_results
 from deploykit.packages.writing import read_manifest
 
@@ -65,8 +66,9 @@ def quantize(
     backend, target = resolve_target(request)
     if isinstance(backend, QuantizesWhilePackaging):
         return _while_packaging(backend, request, out, force=force, tell=tell)
-    model = load_model(request.model)
-    facts = collect_facts(model)
+    with blaming(request.model):
+        model = load_model(request.model)
+        facts = collect_facts(model)
 
     def make(precision: str | None) -> Made:
         return make_encodings(
@@ -81,9 +83,10 @@ def quantize(
             timeout=timeout,
         )
 
-    if request.precision != AUTO:
-        return _written(make(request.precision), out, force=force)
-    best = make_best(request, backend, target, make=make, progress=tell)
+    with blaming(request.model):
+        if request.precision != AUTO:
+            return _written(make(request.precision), out, force=force)
+        best = make_best(request, backend, target, make=make, progress=tell)
     if best.made is None:
         raise _nothing_to_write(best.ladder)
     return _written(best.made, out, force=force, ladder=best.ladder)

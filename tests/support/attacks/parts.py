@@ -24,14 +24,17 @@ def rewrites(path: Path) -> None:
     from deploykit.deciding.rewriting import rewrite
     from deploykit.graph import load_model
     from deploykit.graph.collect import collect_facts
+    from deploykit.graph.validity import blaming
     from deploykit.rewrites.contract import load_transform, transform_names
 
-    model = load_model(path)
-    collect_facts(model)
+    with blaming(path):
+        model = load_model(path)
+        collect_facts(model)
     proto = model.proto
     feeds = [_feed(proto, number, magnitude) for number, magnitude in enumerate(_MAGNITUDES)]
     for name in transform_names():
-        made = rewrite(proto, None, [name], feeds[:1])
+        with blaming(path):
+            made = rewrite(proto, None, [name], feeds[:1])
         if made.kept and load_transform(name).ulps is not None:
             _expect_equal(proto, made, feeds[1:])
 
