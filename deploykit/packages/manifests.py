@@ -101,7 +101,7 @@ def _walk(package: Path, with_empty: bool) -> Iterator[str]:
     closed: list[str] = []
     for folder, folders, names in os.walk(package, followlinks=False, onerror=lambda e: closed.append(e.filename)):
         relative = Path(folder).relative_to(package)
-        linked = [name for name in folders if (Path(folder) / name).is_symlink()]
+        linked = [name for name in folders if os.path.islink(os.path.join(folder, name))]  # noqa: PTH114, PTH118
         yield from ((relative / name).as_posix() for name in (*names, *linked))
         if with_empty and not folders and not names and relative.parts:
             yield f"{relative.as_posix()}/"

@@ -96,13 +96,13 @@ def _strangers(folder: Path, report: Mapping[str, Any]) -> Iterator[str]:
         yield f"{REPORT} (it is not there, or was changed)"
     sums = report.get(_SUMS, {})
     for path in list_files(folder):
-        if path != REPORT and ((folder / path).is_symlink() or not _has_sum(folder / path, sums.get(path))):
+        if path != REPORT and (path not in sums or not _is_same(folder / path, sums[path])):
             yield path
 
 
-def _has_sum(path: Path, digest: object) -> bool:
+def _is_same(path: Path, digest: object) -> bool:
     try:
-        return hash_file(path)[1] == digest
+        return not path.is_symlink() and hash_file(path)[1] == digest
     except DeploykitError:
         return False
 

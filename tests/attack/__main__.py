@@ -1,7 +1,8 @@
-"""``python tests/attack MINUTES [--write] [--keep FILE]``: the whole attack with new seeds, and its figures.
+"""``python tests/attack MINUTES [--write]``: the whole attack with new seeds, and its figures.
 
-``--keep`` adds to the figures of earlier runs of the same state, so that an hour may be had in pieces. ``--write`` puts
-the figures into docs/security.md. A file that got no answer is kept and named on standard error.
+``--keep FILE`` adds to the figures of earlier runs of the same state, so that an hour may be had in pieces; ``--add``
+takes those of a run beside this one. ``--write`` puts them into docs/security.md. A file that got no answer is kept and
+named on standard error.
 """
 
 from __future__ import annotations
@@ -147,11 +148,12 @@ class Attack:
         """One of them, in a folder with something of the user's beside the package."""
         out, mine = folder / "out", folder / "mine.txt"
         mine.write_text("mine")
-        over = self.chance.random() < 0.5
+        # Some die while a compiler or a quantizer works for them in processes of its own.
+        quantizing = (*QUANTIZING, str(self.ground.data()), "-o")
+        first = self.chance.choice((*[PACKAGING] * 12, COMPILING, quantizing))
+        over = self.chance.random() < 0.5 and first is not quantizing
         if over:
             shutil.copytree(self.good, out)
-        # Some die while a compiler or a quantizer works for them in processes of its own.
-        first = self.chance.choice((*[PACKAGING] * 12, COMPILING, (*QUANTIZING, str(self.ground.data()), "-o")))
         arguments = (*first, str(out), *(["--force"] if over else []))
         self.faults(self._died(arguments, first is PACKAGING), f"died: {arguments}", killed=(-9, 143))
         self.figures["runs that died"] += 1
@@ -159,6 +161,8 @@ class Attack:
             self.fault("lost or changed user files and packages", str(arguments))
         if over and not out.exists() and not list(folder.glob(".out.deploykit-*/old")):
             self.fault("lost or changed user files and packages", f"nothing is left: {arguments}")
+        if first is quantizing and (out / "report.json").exists():
+            shutil.rmtree(out)  # it was done before it could die, and no package replaces its results
         self.faults(run_cli(*PACKAGING, out, "--force"), "the run after")
         if mine.read_text() != "mine" or not _same(out, self.good):
             self.fault("lost or changed user files and packages", f"after the next run: {arguments}")
@@ -220,8 +224,8 @@ def _write(told: Mapping[str, Any]) -> None:
     answers = ", ".join(f"{status}: {count:,}" for status, count in sorted(told["answers"].items()))
     seeds = ", ".join(str(seed) for seed in told["seeds"])
     text = (
-        f"Run for {told['minutes']:.0f} minutes on {told['date']} at commit {told['commit']} with the seeds {seeds}. "
-        f"The bad files are of {len(KINDS)} kinds; they were answered with these exit statuses: {answers}.\n\n"
+        f"Run for {told['minutes']:.0f} minutes in all on {told['date']} at commit {told['commit']} "
+        f"with the seeds {seeds}. The bad files are of {len(KINDS)} kinds; they were answered with these exit statuses: {answers}.\n\n"
         f"{_table(told['figures'])}\n"
     )
     marked = r"(<!-- figures -->\n).*?(<!-- end of figures -->)"
@@ -234,12 +238,20 @@ def _commit() -> str:
     return done.stdout.strip() or "unknown"
 
 
-def main(minutes: float, seed: int, *, write: bool, keep: Path | None) -> int:
-    """The number of faults found in this run and in those that ``keep`` knows of."""
-    began, until = time.monotonic(), time.monotonic() + 60 * minutes
+def _kept(files: Sequence[Path]) -> dict[str, Any]:
+    """The figures of earlier runs, and of runs beside this one, together."""
     told: dict[str, Any] = {"figures": {}, "answers": {}, "seeds": [], "minutes": 0.0}
-    if keep is not None and keep.exists():
-        told = json.loads(keep.read_text("utf-8"))
+    for path in files:
+        more = json.loads(path.read_text("utf-8"))
+        told |= {key: dict(Counter(told[key]) + Counter(more[key])) for key in ("figures", "answers")}
+        told |= {key: told[key] + more[key] for key in ("seeds", "minutes")}
+    return told
+
+
+def main(minutes: float, seed: int, *, write: bool, keep: Path | None, add: Sequence[Path]) -> int:
+    """The number of faults found in this run and in those whose figures are kept."""
+    began, until = time.monotonic(), time.monotonic() + 60 * minutes
+    told = _kept([*add, *([keep] if keep is not None and keep.exists() else [])])
     with tempfile.TemporaryDirectory() as place:
         attack = Attack(seed, Path(place))
         while time.monotonic() < until:
@@ -262,6 +274,7 @@ if __name__ == "__main__":
     parser.add_argument("minutes", type=float)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--write", action="store_true")
-    parser.add_argument("--keep", type=Path)
+    parser.add_argument("--keep", type=Path, metavar="FILE")
+    parser.add_argument("--add", type=Path, metavar="FILE", action="append", default=[])
     given = parser.parse_args()
-    sys.exit(1 if main(given.minutes, given.seed, write=given.write, keep=given.keep) else 0)
+    sys.exit(1 if main(given.minutes, given.seed, write=given.write, keep=given.keep, add=given.add) else 0)
