@@ -225,7 +225,8 @@ def _write(told: Mapping[str, Any]) -> None:
     seeds = ", ".join(str(seed) for seed in told["seeds"])
     text = (
         f"Run for {told['minutes']:.0f} minutes in all on {told['date']} at commit {told['commit']} "
-        f"with the seeds {seeds}. The bad files are of {len(KINDS)} kinds; they were answered with these exit statuses: {answers}.\n\n"
+        f"with the seeds {seeds}. The bad files are of {len(KINDS)} kinds; the exit statuses that answered them: "
+        f"{answers}.\n\n"
         f"{_table(told['figures'])}\n"
     )
     marked = r"(<!-- figures -->\n).*?(<!-- end of figures -->)"

@@ -181,7 +181,7 @@ def test_a_folder_too_deep_to_look_into_is_named(cnn: Command, tmp_path: Path) -
     out = tmp_path / "out"
     assert run_cli(*cnn, out).status == 0
     _make_deep(Path(out, *["d" * 200] * 40))
-    for words in (("verify", out), (*cnn, out, "--force")):
+    for words in (("verify", str(out)), (*cnn, str(out), "--force")):
         ending = run_cli(*words)
         assert ending.status == 6, ending.output
         assert "dddd" in ending.output

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -12,7 +13,7 @@ from deploykit.errors import InputError, UsageError
 from deploykit.graph.validity import blaming, what_is_wrong
 
 
-def model(path: Path, **attributes: object) -> Path:
+def model(path: Path, **attributes: Any) -> Path:
     node = helper.make_node("Softmax", ["x"], ["y"], name="n", **attributes)
     values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 3]) for name in "xy"]
     graph = helper.make_graph([node], "g", values[:1], values[1:])
