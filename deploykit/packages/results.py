@@ -57,16 +57,16 @@ def publish_results(out: Path, fill: Callable[[Path], Mapping[str, Any]], *, for
 def check_results_place(out: Path, *, force: bool) -> str:
     """The digest of the results at ``out`` that may be replaced, "" for nothing or an empty folder there.
 
-    Raises PackageError for anything else, and without ``force`` for results as well.
+    Raises PackageError for anything else, and without ``force`` for whatever stands there.
     """
     if not os.path.lexists(out):
         return ""
+    if not force:
+        raise PackageError(f"{out}: exists and was kept", next="name another folder, or replace it with --force")
     if out.is_symlink() or not out.is_dir():
         raise PackageError(f"{out}: exists and is not a folder", next="name a folder that does not exist yet")
     if not any(out.iterdir()):
         return ""
-    if not force:
-        raise PackageError(f"{out}: exists and was kept", next="name another folder, or replace it with --force")
     report = _sealed(out / REPORT)
     strange = tuple(_strangers(out, report))
     if strange:
