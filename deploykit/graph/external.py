@@ -147,7 +147,7 @@ def _measure(path: Path, file: ExternalFile, users: Iterable[StoredTensor]) -> E
     claimed = sum(claim.length for claim in claims)
     if claimed > _SHARED * file.size + _SMALL:
         raise InputError(
-            f"{path}: its {len(claims):,} tensors claim {claimed:,} bytes of {file.location!r}, which has {file.size:,}",
+            f"{path}: {len(claims):,} tensors claim {claimed:,} bytes of {file.location!r}, which has {file.size:,}",
             why="a few tensors may share their data; these would fill any memory from a small file",
             next="export the model again",
         )
