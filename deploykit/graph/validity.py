@@ -43,13 +43,19 @@ def blaming(*models: Path) -> Iterator[None]:
 
 
 def what_is_wrong(path: Path) -> str:
-    """Which rule of ONNX a model file breaks, or why ONNX Runtime does not run it; "" for a model without fault."""
+    """Which rule of ONNX a model file breaks, or why ONNX Runtime does not run it; "" for a model without fault.
+
+    A file that deploykit does not read either is not judged: "".
+    """
     import onnx
 
     from deploykit.graph.loading import load_model
 
     try:
         model = load_model(path)
+    except DeploykitError:
+        return ""  # it would have been said when it was read: whatever stumbled had not come to the model yet
+    try:
         onnx.checker.check_model(str(path))
         _run(model)
     except Exception as error:  # whatever the checker's or the runtime's binding raises is the answer

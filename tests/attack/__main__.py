@@ -249,22 +249,30 @@ def _kept(files: Sequence[Path]) -> dict[str, Any]:
     return told
 
 
+def _together(before: Mapping[str, Any], attack: Attack, seed: int, began: float) -> dict[str, Any]:
+    return {
+        "figures": dict(Counter(before["figures"]) + attack.figures),
+        "answers": dict(Counter(before["answers"]) + attack.answers),
+        "seeds": [*before["seeds"], seed],
+        "minutes": before["minutes"] + (time.monotonic() - began) / 60,
+        "date": date.today().isoformat(),
+        "commit": _commit(),
+    }
+
+
 def main(minutes: float, seed: int, *, write: bool, keep: Path | None, add: Sequence[Path]) -> int:
     """The number of faults found in this run and in those whose figures are kept."""
     began, until = time.monotonic(), time.monotonic() + 60 * minutes
-    told = _kept([*add, *([keep] if keep is not None and keep.exists() else [])])
+    before = _kept([*add, *([keep] if keep is not None and keep.exists() else [])])
     with tempfile.TemporaryDirectory() as place:
         attack = Attack(seed, Path(place))
+        told = _together(before, attack, seed, began)
         while time.monotonic() < until:
             attack.turn()
-    told["figures"] = dict(Counter(told["figures"]) + attack.figures)
-    told["answers"] = dict(Counter(told["answers"]) + attack.answers)
-    told["seeds"].append(seed)
-    told["minutes"] += (time.monotonic() - began) / 60
-    told |= {"date": date.today().isoformat(), "commit": _commit()}
+            told = _together(before, attack, seed, began)
+            if keep is not None:  # after every turn: a run that is ended has its figures
+                keep.write_text(json.dumps(told, indent=1), "utf-8")
     print(_table(told["figures"]))
-    if keep is not None:
-        keep.write_text(json.dumps(told, indent=1), "utf-8")
     if write:
         _write(told)
     return sum(told["figures"].get(fault, 0) for fault in FAULTS)
