@@ -5,15 +5,14 @@ It is asked after the fact only: readers differ in what they let pass, and most 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from deploykit.errors import DeploykitError, InputError
-
-if TYPE_CHECKING:
-    from deploykit.graph.loading import Model
+from deploykit.graph.loading import Model, load_model
 
 __all__ = ["blaming", "what_is_wrong"]
 
@@ -49,8 +48,6 @@ def what_is_wrong(path: Path) -> str:
     """
     import onnx
 
-    from deploykit.graph.loading import load_model
-
     try:
         model = load_model(path)
     except DeploykitError:
@@ -81,8 +78,6 @@ def _files(model: Model) -> list[Path]:
 
 def _value(item: Any) -> Any:
     """Ones of the declared type and shape; a dimension that is not told is one."""
-    import math
-
     import numpy as np
 
     shape = [dim if isinstance(dim, int) and dim > 0 else 1 for dim in item.shape]
