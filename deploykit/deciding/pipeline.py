@@ -162,7 +162,7 @@ def each_package(
     for tell in progress[:1]:
         tell("reading the model and its encodings")
     with blaming(*dict.fromkeys(request.model for request in requests)):
-        situations = tuple(read_situations(requests))
+        situations = read_situations(requests)
     for (backend, given), out, tell in zip(situations, outs, progress, strict=True):
 
         def make(

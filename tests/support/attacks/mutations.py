@@ -8,6 +8,7 @@ import random
 import struct
 import zipfile
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 __all__ = ["ODD_NUMBERS", "ODD_TEXTS", "broken_bytes", "broken_json", "broken_lines", "broken_npz", "json_with_change"]
@@ -73,18 +74,18 @@ def json_with_change(chance: random.Random, value: Any) -> Any:
     for _ in range(chance.choice((1, 1, 1, 2, 4))):
         holder, key = _somewhere(chance, value)
         if holder is None:
-            return chance.choice(_ODD_VALUES)
+            return deepcopy(chance.choice(_ODD_VALUES))
         match chance.choice(("odd", "odd", "near", "near", "gone", "renamed", "twice")):
             case "gone":
                 del holder[key]
             case "renamed" if isinstance(holder, dict):
                 holder[chance.choice(ODD_TEXTS)] = holder.pop(key)
             case "twice" if isinstance(holder, list):
-                holder.append(holder[key])
+                holder.append(deepcopy(holder[key]))
             case "near":
                 holder[key] = _near(chance, holder[key])
             case _:
-                holder[key] = chance.choice((*_ODD_VALUES, *ODD_TEXTS, *ODD_NUMBERS))
+                holder[key] = deepcopy(chance.choice((*_ODD_VALUES, *ODD_TEXTS, *ODD_NUMBERS)))
     return value
 
 
