@@ -224,7 +224,7 @@ def _write(told: Mapping[str, Any]) -> None:
     answers = ", ".join(f"{status}: {count:,}" for status, count in sorted(told["answers"].items()))
     seeds = ", ".join(str(seed) for seed in told["seeds"])
     text = (
-        f"Run for {told['minutes']:.0f} minutes in all on {told['date']} at commit {told['commit']} "
+        f"Run for {told['minutes']:.0f} minutes in all on {told['date']} at commit {', '.join(told['commits'])} "
         f"with the seeds {seeds}. The bad files are of {len(KINDS)} kinds; the exit statuses that answered them: "
         f"{answers}.\n\n"
         f"{_table(told['figures'])}\n"
@@ -241,22 +241,23 @@ def _commit() -> str:
 
 def _kept(files: Sequence[Path]) -> dict[str, Any]:
     """The figures of earlier runs, and of runs beside this one, together."""
-    told: dict[str, Any] = {"figures": {}, "answers": {}, "seeds": [], "minutes": 0.0}
+    told: dict[str, Any] = {"figures": {}, "answers": {}, "seeds": [], "commits": [], "minutes": 0.0}
     for path in files:
         more = json.loads(path.read_text("utf-8"))
         told |= {key: dict(Counter(told[key]) + Counter(more[key])) for key in ("figures", "answers")}
-        told |= {key: told[key] + more[key] for key in ("seeds", "minutes")}
+        told |= {key: told[key] + more[key] for key in ("seeds", "commits", "minutes")}
     return told
 
 
 def _together(before: Mapping[str, Any], attack: Attack, seed: int, began: float) -> dict[str, Any]:
+    did = any(attack.figures.values())  # what only adds others' figures up has neither seed nor state of its own
     return {
         "figures": dict(Counter(before["figures"]) + attack.figures),
         "answers": dict(Counter(before["answers"]) + attack.answers),
-        "seeds": [*before["seeds"], seed],
+        "seeds": [*before["seeds"], *([seed] if did else [])],
+        "commits": sorted({*before["commits"], *([_commit()] if did else [])}),
         "minutes": before["minutes"] + (time.monotonic() - began) / 60,
         "date": date.today().isoformat(),
-        "commit": _commit(),
     }
 
 
