@@ -72,7 +72,7 @@ def _feed(model: Any, seed: int, magnitude: float) -> dict[str, Any]:
         if item.name in stored:
             continue
         tensor = item.type.tensor_type
-        shape = [dim.dim_value or 1 for dim in tensor.shape.dim]
+        shape = [max(dim.dim_value, 0) or 1 for dim in tensor.shape.dim]
         if tensor.elem_type == TensorProto.STRING or np.prod([float(size) for size in shape]) > 1e7:
             continue
         kind = helper.tensor_dtype_to_np_dtype(tensor.elem_type or 1)
