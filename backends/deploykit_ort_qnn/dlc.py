@@ -7,6 +7,7 @@ and 2.3.0). Anything that does not fit is an error and no guess.
 
 from __future__ import annotations
 
+import os
 import re
 import struct
 import zipfile
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deploykit.errors import InputError
+from deploykit.system.files import open_regular
 from deploykit_qualcomm.qnn_types import TYPE_CODES
 
 __all__ = ["DLC", "Dlc", "DlcTensor", "read_dlc", "with_check_sums"]
@@ -67,13 +69,13 @@ def read_dlc(path: Path) -> Dlc:
         data = members["model"]
         if data[_HEAD + 4 : _HEAD + 8] != _IDENTIFIER:
             raise _FormError("the member 'model' is no NETD buffer")
-        root = _Table(data, _HEAD + _number("<I", data, _HEAD))
+        root = _Table(data, _HEAD + _number("<I", data, _HEAD), _Budget(len(data) // 4))
         graphs = list(root.tables(_GRAPHS))
         tensors = [_tensor(table) for graph in graphs for table in graph.tables(_GRAPH_TENSORS)]
         operators = [(op.text(_OP_NAME), op.text(_OP_TYPE)) for graph in graphs for op in graph.tables(_GRAPH_OPS)]
     except KeyError as error:
         raise InputError(f"{path}: not a DLC of a known form", why=f"it has no member {error}") from None
-    except (OSError, zipfile.BadZipFile, struct.error, UnicodeDecodeError, _FormError) as error:
+    except _UNREADABLE as error:
         raise InputError(f"{path}: not a DLC of a known form", why=str(error)) from None
     named = (name.removeprefix(_METADATA) for name in members if name.startswith(_METADATA))
     texts = (data for name, data in members.items() if name.startswith(_METADATA))
@@ -95,7 +97,7 @@ def with_check_sums(given: Path, target: Path) -> None:
     """
     try:
         members = _members(given)
-    except (OSError, zipfile.BadZipFile, struct.error, _FormError) as error:
+    except _UNREADABLE as error:
         raise InputError(f"{given}: not a DLC", why=str(error)) from None
     with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as archive:
         for name, data in members.items():
@@ -106,6 +108,12 @@ def with_check_sums(given: Path, target: Path) -> None:
 class _FormError(Exception):
     """The file is not of the form that is known."""
 
+
+_UNREADABLE = (
+    *(OSError, zipfile.BadZipFile, struct.error, ValueError, OverflowError, NotImplementedError),
+    _FormError,
+)
+"""What a damaged archive or buffer makes its readers raise."""
 
 _GRAPHS = 0
 _GRAPH_OPS, _GRAPH_TENSORS = 1, 2
@@ -118,12 +126,14 @@ _ITEM_SCALE, _ITEM_OFFSET = 3, 4
 
 def _members(path: Path) -> dict[str, bytes]:
     """The members as they lie there: ``zipfile`` would take a check sum of 0 for damage."""
-    found = {}
-    with zipfile.ZipFile(path) as archive, path.open("rb") as file:
-        size = path.stat().st_size
+    found: dict[str, bytes] = {}
+    with open_regular(path) as file, zipfile.ZipFile(file) as archive:
+        left = os.fstat(file.fileno()).st_size
         for info in archive.infolist():
-            if info.compress_type != zipfile.ZIP_STORED or info.file_size > size:
-                raise _FormError(f"the member {info.filename} is not stored")
+            # Members that share bytes could unpack to any amount.
+            left -= info.file_size
+            if info.compress_type != zipfile.ZIP_STORED or left < 0 or info.filename in found:
+                raise _FormError(f"the member {info.filename} is not stored, or not on its own")
             file.seek(info.header_offset + 26)
             names = struct.unpack("<HH", file.read(4))
             file.seek(sum(names), 1)
@@ -162,11 +172,27 @@ def _number(form: str, data: bytes, at: int) -> int:
     return int(struct.unpack_from(form, data, at)[0])
 
 
+class _Budget:
+    """How many entries all lists together may have: each takes four bytes, and no two lists of a real file share any.
+
+    Without it a small file whose lists all point to one another takes as long as its author wants.
+    """
+
+    def __init__(self, left: int) -> None:
+        self._left = left
+
+    def take(self, count: int) -> None:
+        """Count the entries of one list."""
+        self._left -= count
+        if self._left < 0:
+            raise _FormError("its lists hold more than there is room for")
+
+
 class _Table:
     """One table of a FlatBuffers buffer; its fields are found through the list of offsets that it points to."""
 
-    def __init__(self, data: bytes, at: int) -> None:
-        self._data, self._at = data, at
+    def __init__(self, data: bytes, at: int, budget: _Budget) -> None:
+        self._data, self._at, self._budget = data, at, budget
         self._list = at - _number("<i", data, at)
         if not 0 <= self._list <= len(data) - 4:
             raise _FormError(f"no table at {at}")
@@ -215,13 +241,15 @@ class _Table:
     def table(self, field: int) -> _Table | None:
         """A table of its own, None where it is left out."""
         target = self._target(field)
-        return None if target is None else _Table(self._data, target)
+        return None if target is None else _Table(self._data, target, self._budget)
 
     def tables(self, field: int) -> Iterator[_Table]:
         """Every table of a list."""
         target = self._target(field)
         if target is None:
             return
-        for index in range(self._count(target, _MOST)):
+        count = self._count(target, _MOST)
+        self._budget.take(count)
+        for index in range(count):
             at = target + 4 + 4 * index
-            yield _Table(self._data, at + _number("<I", self._data, at))
+            yield _Table(self._data, at + _number("<I", self._data, at), self._budget)

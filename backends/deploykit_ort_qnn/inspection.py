@@ -127,7 +127,9 @@ def _context_model(path: Path, folder: Path) -> tuple[dict[str, Any], Path]:
         "source": attribute(main, "source", ""),
         "partition": attribute(main, "partition_name", ""),
         "embedded": bool(attribute(main, "embed_mode", 1)),
-        "compatibility": {p.key: p.value for p in model.metadata_props if p.key.startswith("ep_compatibility_info")},
+        "compatibility": {
+            p.key: p.value for p in model.metadata_props if str(p.key).startswith("ep_compatibility_info")
+        },
     }
     if side["embedded"]:
         binary = folder / "embedded.bin"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from deploykit.errors import ToolError
-from deploykit.system.processes import Completed, run
+from deploykit.system.processes import ONLY_INSTALLED, Completed, run
 from deploykit_qualcomm.tables import tables
 
 __all__ = ["HERE", "Work", "Worker", "installed_wheel"]
@@ -74,7 +74,7 @@ class Worker:
         done = run(
             (*self._program(), *files),
             cwd=root,
-            env=self.environment,
+            env={**ONLY_INSTALLED, **self.environment},
             timeout=timeout,
             on_line=hear,
             memory=_memory(request, root),

@@ -116,7 +116,7 @@ def read_event(line: str) -> dict[str, Any] | None:
         return None
     try:
         value = json.loads(line)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from deploykit.errors import ToolError
+from deploykit.errors import InputError, ToolError
 from deploykit.system.processes import Completed, run
 from deploykit_qualcomm.hosted import read_answer, read_event
 from deploykit_qualcomm.records import Verdict, read_verdicts
@@ -112,13 +112,21 @@ def replay(
 
 
 def read_replay(lines: Iterable[str], done: Completed | None = None) -> Replayed:
-    """The replayer's lines; without its last line, or with a failure, it is an error."""
+    """The replayer's lines; without its last line, with a failure or a damaged event, it is an error."""
     told = list(lines)
     answer = read_answer(told, done)
+    timed_out = done is not None and done.timed_out
+    try:
+        return _replayed(told, "not finished within the time limit" if timed_out else answer.error, done)
+    except (LookupError, TypeError, ValueError, OverflowError, InputError) as error:
+        return Replayed(error=f"an event of the replayer is damaged: {error}", outputs={}, done=done)
+
+
+def _replayed(told: Iterable[str], error: str, done: Completed | None) -> Replayed:
     events = [event for line in told if (event := read_event(line)) is not None]
     asked = [{**event, "call": "validate"} for event in events if event.get("event") == "verdict"]
     return Replayed(
-        error="not finished within the time limit" if done is not None and done.timed_out else answer.error,
+        error=error,
         build=next((str(event.get("build", "")) for event in events if event.get("event") == "backend"), ""),
         verdicts=read_verdicts(asked),
         outputs={str(event["name"]): int(event["different"]) for event in events if event.get("event") == "output"},

@@ -77,20 +77,22 @@ def simulate(
 
     The thresholds replace the limits of the verdict: dB, pixels, ratios.
     """
+    from deploykit.graph.validity import blaming
     from deploykit.numerics.simulation import simulate_files
     from deploykit.numerics.thresholds import Thresholds
 
-    return simulate_files(
-        Path(model),
-        Path(encodings),
-        data=_path(data),
-        samples=samples,
-        seed=seed,
-        float_tensors=_path(float_tensors),
-        thresholds=Thresholds(
-            min_sqnr=min_sqnr, max_box_error=max_box_error, min_cosine=min_cosine, min_agreement=min_agreement
-        ),
-    )
+    with blaming(Path(model)):
+        return simulate_files(
+            Path(model),
+            Path(encodings),
+            data=_path(data),
+            samples=samples,
+            seed=seed,
+            float_tensors=_path(float_tensors),
+            thresholds=Thresholds(
+                min_sqnr=min_sqnr, max_box_error=max_box_error, min_cosine=min_cosine, min_agreement=min_agreement
+            ),
+        )
 
 
 def locate(
@@ -104,17 +106,19 @@ def locate(
     threshold_db: float = 20.0,
 ) -> Located:
     """The first operator at which a model and another, or its own simulation (``encodings``), diverge."""
+    from deploykit.graph.validity import blaming
     from deploykit.numerics.probes import locate_files
 
-    return locate_files(
-        Path(model),
-        _path(candidate),
-        encodings=_path(encodings),
-        data=_path(data),
-        samples=samples,
-        seed=seed,
-        threshold_db=threshold_db,
-    )
+    with blaming(Path(model)):
+        return locate_files(
+            Path(model),
+            _path(candidate),
+            encodings=_path(encodings),
+            data=_path(data),
+            samples=samples,
+            seed=seed,
+            threshold_db=threshold_db,
+        )
 
 
 def sensitivity(
@@ -137,20 +141,22 @@ def sensitivity(
     so many ``seconds``; what is kept of the samples takes at most ``memory_mib``. With ``resume`` the measurements of
     an earlier call are taken over.
     """
+    from deploykit.graph.validity import blaming
     from deploykit.numerics.sensitivity_analysis import Budget, analyze_files
 
-    return analyze_files(
-        Path(model),
-        encodings=_path(encodings),
-        precision=precision,
-        float_tensors=_path(float_tensors),
-        data=_path(data),
-        samples=samples,
-        seed=seed,
-        budget=Budget(seconds=seconds, bytes=memory_mib << 20),
-        resume=resume,
-        tell=progress or (lambda _: None),
-    )
+    with blaming(Path(model)):
+        return analyze_files(
+            Path(model),
+            encodings=_path(encodings),
+            precision=precision,
+            float_tensors=_path(float_tensors),
+            data=_path(data),
+            samples=samples,
+            seed=seed,
+            budget=Budget(seconds=seconds, bytes=memory_mib << 20),
+            resume=resume,
+            tell=progress or (lambda _: None),
+        )
 
 
 def advise(
@@ -191,19 +197,21 @@ def ladder(
     ``goal`` of a measure 1 % may be lost, else outputs must be right (docs/quantize.md).
     """
     from deploykit.deciding.simulated_ladder import simulated_ladder
+    from deploykit.graph.validity import blaming
     from deploykit.numerics.metrics import user_metric
 
-    return simulated_ladder(
-        Path(model),
-        goal=goal,
-        lower_is_better=lower_is_better,
-        data=_path(data),
-        samples=samples,
-        target=target,
-        sdk=sdk,
-        metric=user_metric(metric, metric_command, references=_path(references)),
-        tell=progress or (lambda _: None),
-    )
+    with blaming(Path(model)):
+        return simulated_ladder(
+            Path(model),
+            goal=goal,
+            lower_is_better=lower_is_better,
+            data=_path(data),
+            samples=samples,
+            target=target,
+            sdk=sdk,
+            metric=user_metric(metric, metric_command, references=_path(references)),
+            tell=progress or (lambda _: None),
+        )
 
 
 def mix(
@@ -231,31 +239,35 @@ def mix(
     own measure (docs/metrics.md); with ``front`` quality against cost is measured as well.
     """
     from deploykit.deciding.mixing_layers import mix_files
+    from deploykit.graph.validity import blaming
     from deploykit.numerics.goals import parse_goal
     from deploykit.numerics.metrics import user_metric
 
-    return mix_files(
-        Path(model),
-        goal=parse_goal(goal, lower_is_better=lower_is_better),
-        to=to,
-        target=target,
-        sdk=sdk,
-        metric=user_metric(metric, metric_command, references=_path(references)),
-        front=front,
-        tell=progress or (lambda _: None),
-        encodings=_path(encodings),
-        precision=precision,
-        float_tensors=_path(float_tensors),
-        data=_path(data),
-        samples=samples,
-    )
+    with blaming(Path(model)):
+        return mix_files(
+            Path(model),
+            goal=parse_goal(goal, lower_is_better=lower_is_better),
+            to=to,
+            target=target,
+            sdk=sdk,
+            metric=user_metric(metric, metric_command, references=_path(references)),
+            front=front,
+            tell=progress or (lambda _: None),
+            encodings=_path(encodings),
+            precision=precision,
+            float_tensors=_path(float_tensors),
+            data=_path(data),
+            samples=samples,
+        )
 
 
 def lpbq(model: AnyPath, out: AnyPath, *, refine: bool = False, force: bool = False) -> LpbqReport:
     """Turn block-quantized int4 weights into LPBQ; the report holds the loss per weight."""
+    from deploykit.graph.validity import blaming
     from deploykit.quantization.lpbq_files import convert_file
 
-    return convert_file(Path(model), Path(out), refined=refine, force=force)
+    with blaming(Path(model)):
+        return convert_file(Path(model), Path(out), refined=refine, force=force)
 
 
 def _path(given: AnyPath | None) -> Path | None:

@@ -11,6 +11,7 @@ from deploykit import api
 from deploykit.cli.diagnosis_text import diagnosis_text
 from deploykit.cli.frame import Command, settings
 from deploykit.cli.output import emit
+from deploykit.cli.plain import defused
 
 if TYPE_CHECKING:
     from deploykit.packages.building import BuildReport
@@ -23,7 +24,7 @@ __all__ = ["command"]
 def command(package: Path) -> int:
     """Run the build script of PACKAGE, keep its log, diagnose a failure, record the artifacts in the manifest."""
     quiet = settings().json or settings().verbosity < 0
-    report = api.build(package, on_line=None if quiet else lambda line: click.echo(line, err=True))
+    report = api.build(package, on_line=None if quiet else lambda line: click.echo(defused(line), err=True))
     emit(report.to_json(), lambda: _text(report))
     return report.exit_status
 

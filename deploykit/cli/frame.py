@@ -16,6 +16,7 @@ from typing import Any
 import click
 
 from deploykit.cli.endings import Ended, ended_by_signals
+from deploykit.cli.plain import defused
 from deploykit.errors import DeploykitError, UsageError
 
 __all__ = ["Command", "Group", "Settings", "run", "settings"]
@@ -168,7 +169,7 @@ def run(command: click.Command, args: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except DeploykitError as error:
-        click.echo(f"{click.style('error:', fg='red', bold=True)} {error}", err=True)
+        click.echo(f"{click.style('error:', fg='red', bold=True)} {defused(str(error))}", err=True)
         _show_json_error(arguments, what=error.what, why=error.why, next_=error.next, status=error.exit_status)
         return error.exit_status
     except MemoryError:
@@ -190,7 +191,7 @@ def _check_text(arguments: Sequence[str]) -> None:
 
 def _show_defect(arguments: Sequence[str], error: Exception) -> int:
     what = f"a defect of deploykit: {type(error).__name__}: {error}"
-    click.echo(f"{click.style('error:', fg='red', bold=True)} {what}", err=True)
+    click.echo(f"{click.style('error:', fg='red', bold=True)} {defused(what)}", err=True)
     click.echo("  next: please report it, with the output of the same call and -v", err=True)
     if os.environ.get("DEPLOYKIT_DEBUG") or {"-v", "--verbose"} & set(arguments):
         traceback.print_exc()

@@ -9,7 +9,7 @@ import click
 
 from deploykit.cli.frame import Command
 from deploykit.cli.output import emit, table
-from deploykit.queries.option_pages import OptionEntry, every_option, find_options, options_page
+from deploykit.queries.option_pages import OptionEntry, every_option, find_options, write_options
 
 __all__ = ["command"]
 
@@ -21,7 +21,7 @@ def command(name: str | None, write: Path | None) -> int:
     """Every option of package, plan and check, or those called NAME: what it takes, and which backend has it."""
     entries = every_option()
     if write is not None:
-        write.write_text(options_page(entries), "utf-8")
+        write_options(write, entries)
         emit({"written": str(write)}, lambda: str(write))
         return 0
     shown = entries if name is None else find_options(name, entries)

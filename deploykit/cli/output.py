@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from deploykit.cli.frame import settings
+from deploykit.cli.plain import defused, plain
 from deploykit.findings import Finding, FindingGroup, group_findings, headline, listed, sort_findings
 
 __all__ = ["emit", "findings_text", "progress", "status_lines", "table"]
@@ -33,7 +34,7 @@ def emit(value: Mapping[str, Any] | Callable[[], Mapping[str, Any]], text: str |
         made = value() if callable(value) else value
         click.echo(json.dumps({"schema": 1, **made}, indent=1, ensure_ascii=not _is_utf8(), allow_nan=False))
     else:
-        click.echo((text if isinstance(text, str) else text()).rstrip("\n"))
+        click.echo(defused((text if isinstance(text, str) else text()).rstrip("\n")))
 
 
 def _is_utf8() -> bool:
@@ -42,7 +43,7 @@ def _is_utf8() -> bool:
 
 def table(rows: Iterable[Sequence[object]], *, header: Sequence[str]) -> str:
     """Aligned columns under a header; the last column is wrapped to the terminal."""
-    cells = [[str(cell) for cell in row] for row in rows]
+    cells = [[str(cell).replace("\n", "\\n") for cell in row] for row in rows]
     widths = [max([len(title), *(len(row[i]) for row in cells)]) for i, title in enumerate(header)]
     room = max(30, _columns(120) - sum(widths[:-1]) - 2 * (len(widths) - 1))
     lines = list(_row(header, widths, room))
@@ -102,7 +103,7 @@ def _line(finding: Finding) -> str:
     """An error that is handled is no longer red: it is no error any more."""
     open_color = _COLORS[finding.severity] if finding.handled is None else "green"
     word = click.style(f"{finding.severity}", fg=open_color, bold=finding.blocks)
-    return f"{word} {finding.code} {finding.slug}: {finding.message}"
+    return f"{word} {finding.code} {finding.slug}: {plain(finding.message)}"
 
 
 def _advice(finding: Finding) -> list[str]:
@@ -133,7 +134,7 @@ def status_lines(status: Status) -> list[str]:
             if words[:3] == "yes"
             else "yellow"
         )
-        lines.append(f"{key:<10} {click.style(words, fg=color, bold=bad[key])}")
+        lines.append(f"{key:<10} {click.style(plain(words), fg=color, bold=bad[key])}")
     return lines
 
 
@@ -145,7 +146,7 @@ def progress() -> Iterator[Callable[[str], None]]:
 
     def show(line: str) -> None:
         if live:
-            sys.stderr.write("\r\x1b[2K" + line[:width])
+            sys.stderr.write("\r\x1b[2K" + plain(line)[:width])
             sys.stderr.flush()
 
     try:

@@ -10,6 +10,7 @@ import click
 from deploykit import api
 from deploykit.cli.frame import Command
 from deploykit.cli.output import emit, findings_text, status_lines
+from deploykit.cli.plain import plain
 
 if TYPE_CHECKING:
     from deploykit.packages.verifying import VerifyReport
@@ -36,9 +37,10 @@ def command(package: Path, numerics: bool, expect_digest: str | None, allowed_si
 
 def _text(report: VerifyReport) -> str:
     words = {True: click.style("ok     ", fg="green"), False: click.style("problem", fg="red", bold=True)}
-    lines = [f"{words[check.ok]} {check.id}: {check.detail}" for check in report.checks]
+    lines = [f"{words[check.ok]} {check.id}: {plain(check.detail)}" for check in report.checks]
     lines += [
-        f"{words[False]} precision: {name} is {got}, intended {wanted}" for name, wanted, got in report.mismatches
+        f"{words[False]} precision: {plain(name)} is {got}, intended {wanted}"
+        for name, wanted, got in report.mismatches
     ]
     if report.findings:
         lines.append(findings_text(report.findings))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from deploykit.errors import ToolError
-from deploykit.system.processes import Completed, run
+from deploykit.system.processes import ONLY_INSTALLED, Completed, run
 
 __all__ = ["CheckLine", "Probe", "Surroundings", "start"]
 
@@ -64,6 +64,6 @@ def start(
 ) -> Completed:
     """Start a program and wait for its end; one that cannot be started ends with 127 and the reason as its output."""
     try:
-        return around.run(argv, timeout=timeout, env=env)
+        return around.run(argv, timeout=timeout, env={**ONLY_INSTALLED, **(env or {})})
     except ToolError as error:
         return Completed(argv=argv, returncode=127, tail=(str(error.why or error.what),), seconds=0.0)

@@ -36,6 +36,7 @@ from deploykit.deciding.reading import read_situation, read_situations, resolve_
 from deploykit.deciding.sampling import samples_of
 from deploykit.errors import DefectError, InputError, PackageError
 from deploykit.findings import Finding, exit_status, sort_findings
+from deploykit.graph.validity import blaming
 from deploykit.numerics.samples.recording import RECORDED_FILE, record
 from deploykit.packages.pages import render_readme, render_report
 from deploykit.packages.sbom import SBOM, sbom_text
@@ -93,8 +94,9 @@ class Packaged:
 def make_plan(request: Request, *, progress: Progress | None = None) -> Plan[Any]:
     """The decision for one request, nothing written."""
     tell: Progress = progress or _silent
-    backend, situation = read_situation(request)
-    return decide(backend, quantized_situation(backend, situation, tell), Kept(), tell).plan
+    with blaming(request.model):
+        backend, situation = read_situation(request)
+        return decide(backend, quantized_situation(backend, situation, tell), Kept(), tell).plan
 
 
 def check(request: Request) -> tuple[Finding, ...]:
@@ -158,13 +160,16 @@ def each_package(
     kept = Kept()
     for tell in progress[:1]:
         tell("reading the model and its encodings")
-    for (backend, given), out, tell in zip(read_situations(requests), outs, progress, strict=True):
+    with blaming(*dict.fromkeys(request.model for request in requests)):
+        situations = read_situations(requests)
+    for (backend, given), out, tell in zip(situations, outs, progress, strict=True):
 
         def make(
             backend: AnyBackend = backend, given: Situation = given, out: Path = out, tell: Progress = tell
         ) -> Packaged:
-            quantized = quantized_situation(backend, given, tell)
-            return _package(backend, quantized, out, kept, force=force, templates=templates, sbom=sbom, tell=tell)
+            with blaming(given.request.model):
+                quantized = quantized_situation(backend, given, tell)
+                return _package(backend, quantized, out, kept, force=force, templates=templates, sbom=sbom, tell=tell)
 
         yield make
 

@@ -17,6 +17,7 @@ from deploykit.deciding.decision import plan_as_given
 from deploykit.deciding.reading import read_situation
 from deploykit.errors import UnknownTargetError, UsageError
 from deploykit.findings import Finding
+from deploykit.graph.validity import blaming
 from deploykit.tables.capabilities import CompatRow, Status
 
 __all__ = ["SdkSearch", "SdkTrial", "lowest_sdk"]
@@ -95,20 +96,21 @@ def lowest_sdk(request: Request) -> SdkSearch:
 
     Raises UsageError for a backend whose tables are not kept per release.
     """
-    backend, situation = read_situation(replace(request, sdk=None))
-    device = situation.target.device
-    releases = _releases(backend.compat())
-    if not releases:
-        raise UsageError(f"the tables of {backend.id} are not kept per SDK release", next="use deploykit plan")
-    trials, kept = [], Kept()
-    for version in releases:
-        try:
-            target = backend.resolve(device, version)
-        except UnknownTargetError:
-            continue  # a release that is known to exist and about whose tools nothing is known
-        tried = replace(situation, request=replace(situation.request, sdk=version), target=target)
-        trials.append(SdkTrial(sdk=version, findings=plan_as_given(backend, tried, kept).findings))
-    return SdkSearch(backend=backend.id, target=device.id, trials=tuple(trials))
+    with blaming(request.model):
+        backend, situation = read_situation(replace(request, sdk=None))
+        device = situation.target.device
+        releases = _releases(backend.compat())
+        if not releases:
+            raise UsageError(f"the tables of {backend.id} are not kept per SDK release", next="use deploykit plan")
+        trials, kept = [], Kept()
+        for version in releases:
+            try:
+                target = backend.resolve(device, version)
+            except UnknownTargetError:
+                continue  # a release that is known to exist and about whose tools nothing is known
+            tried = replace(situation, request=replace(situation.request, sdk=version), target=target)
+            trials.append(SdkTrial(sdk=version, findings=plan_as_given(backend, tried, kept).findings))
+        return SdkSearch(backend=backend.id, target=device.id, trials=tuple(trials))
 
 
 def _releases(rows: Iterable[CompatRow]) -> tuple[str, ...]:

@@ -5,11 +5,11 @@ It looks at counts and names, not at types, shapes or attributes: whether those 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from deploykit.errors import InputError
 from deploykit.graph.nodes import label
@@ -52,8 +52,11 @@ def _signature(op_type: str, opset: int) -> _Signature | None:
     """What the operator's schema says; None for operators that the installed onnx does not know."""
     from onnx import defs
 
+    if opset <= 0:  # nobody knows which version is meant: ask for the least that any of them has
+        least = min((known.min_input for known in _versions().get(op_type, ())), default=0)
+        return _Signature(range(least, 1 << 31), range(1, 1 << 31), least)
     try:
-        schema = defs.get_schema(op_type, opset) if opset > 0 else defs.get_schema(op_type)
+        schema = defs.get_schema(op_type, opset)
     except (defs.SchemaError, TypeError, OverflowError):
         return None
     single = defs.OpSchema.FormalParameterOption.Single
@@ -62,12 +65,21 @@ def _signature(op_type: str, opset: int) -> _Signature | None:
         if parameter.option != single:
             break
         required += 1
-    if opset <= 0:  # nobody knows which version is meant: ask for the least that any of them has
-        least = min(schema.min_input, 1)
-        return _Signature(range(least, 1 << 31), range(1, 1 << 31), least)
     return _Signature(
         range(schema.min_input, schema.max_input + 1), range(schema.min_output, schema.max_output + 1), required
     )
+
+
+@cache
+def _versions() -> Mapping[str, Sequence[Any]]:
+    """Every version of each standard operator that the installed onnx knows."""
+    from onnx import defs
+
+    found: dict[str, list[Any]] = {}
+    for schema in defs.get_all_schemas_with_history():
+        if not schema.domain:
+            found.setdefault(schema.name, []).append(schema)
+    return found
 
 
 def _check(path: Path, node: NodeProto, signature: _Signature) -> None:

@@ -16,6 +16,8 @@ from deploykit.graph.tensors import StoredTensor, byte_size
 __all__ = ["Claim", "ExternalFile", "claim_of", "locate_external"]
 
 _FORBIDDEN = "a model may only use files in its own folder, or it could read anything on this machine"
+_SHARED, _SMALL = 4, 256 << 20
+"""How many times over the bytes of a file may be claimed, beyond an amount that needs no question."""
 _KEEP_BESIDE = "put the real file into the model's folder and point 'location' to it by its bare name"
 
 
@@ -141,4 +143,12 @@ def _resolve(path: Path, folder: Path, location: str, stored: StoredTensor) -> E
 
 
 def _measure(path: Path, file: ExternalFile, users: Iterable[StoredTensor]) -> ExternalFile:
-    return replace(file, claims=tuple(claim_of(path, stored, file.size) for stored in users))
+    claims = tuple(claim_of(path, stored, file.size) for stored in users)
+    claimed = sum(claim.length for claim in claims)
+    if claimed > _SHARED * file.size + _SMALL:
+        raise InputError(
+            f"{path}: {len(claims):,} tensors claim {claimed:,} bytes of {file.location!r}, which has {file.size:,}",
+            why="a few tensors may share their data; these would fill any memory from a small file",
+            next="export the model again",
+        )
+    return replace(file, claims=claims)

@@ -26,7 +26,7 @@ def attribute(node: NodeProto, name: str, default: Any = None) -> Any:
     for found in node.attribute:
         if found.name == name:
             value = helper.get_attribute_value(found)
-            return value.decode() if isinstance(value, bytes) else value
+            return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
     return default
 
 

@@ -17,7 +17,7 @@ from deploykit.graph.tensors import dtype_name, element_count, is_external
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
 
-__all__ = ["Inferred", "Shape", "infer", "type_of"]
+__all__ = ["Inferred", "Shape", "infer", "inferred_graph", "type_of"]
 
 Shape: TypeAlias = tuple[int | str | None, ...] | None
 
@@ -41,13 +41,16 @@ class Inferred:
 
 def infer(proto: ModelProto) -> Inferred:
     """What is declared and what onnx infers from it; the model is not changed and no external data is opened."""
-    symbols = _symbols(proto.graph)
+    graph, problem = inferred_graph(proto)
+    return Inferred(types=_collect_types(graph, _symbols(proto.graph)), problem=problem)
+
+
+def inferred_graph(proto: ModelProto) -> tuple[GraphProto, str]:
+    """The graph with what onnx infers in its ``value_info``, without weights; as declared, and why, where it cannot."""
     try:
-        graph = shape_inference.infer_shapes(_without_weights(proto), data_prop=True).graph
+        return shape_inference.infer_shapes(_without_weights(proto), data_prop=True).graph, ""
     except Exception as error:  # the binding raises whatever its C++ side threw; shapes are then simply unknown
-        problem = " ".join(str(error).split())[:300] or type(error).__name__
-        return Inferred(types=_collect_types(proto.graph, symbols), problem=problem)
-    return Inferred(types=_collect_types(graph, symbols))
+        return proto.graph, " ".join(str(error).split())[:300] or type(error).__name__
 
 
 def _collect_types(graph: GraphProto, symbols: frozenset[str]) -> dict[str, tuple[str, Shape]]:

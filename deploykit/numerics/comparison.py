@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from deploykit.errors import InputError
 from deploykit.numerics.outputs import Outputs, OutputSet
 from deploykit.numerics.quality import Quality, measure
 
@@ -236,6 +237,14 @@ def _add_sample(
             _add_output(outputs, sample, name, value, other)
 
 
+def _numbers(name: str, values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    try:
+        return values.astype(np.float64)
+    except (TypeError, ValueError):
+        why = f"it holds values of the type {values.dtype}"
+        raise InputError(f"output {name!r}: cannot be compared", why=why, next="save plain numbers") from None
+
+
 def _add_output(
     outputs: dict[str, OutputComparison],
     sample: str,
@@ -245,7 +254,7 @@ def _add_output(
 ) -> None:
     known = name in outputs
     output = outputs.setdefault(name, OutputComparison(name=name, shape=baseline.shape))
-    a, b = baseline.astype(np.float64), candidate.astype(np.float64)
+    a, b = _numbers(name, baseline), _numbers(name, candidate)
     output.finite &= bool(np.isfinite(b).all() or not np.isfinite(a).all())
     with np.errstate(invalid="ignore", over="ignore"):
         output.qualities[sample] = measure(a, b)

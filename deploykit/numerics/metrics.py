@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from deploykit.errors import InputError, ToolError, UsageError
+from deploykit.numerics.samples.arrays import read_arrays
 from deploykit.system.processes import Completed, run
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ class UserMetric:
 
     def _number(self, folder: Path, done: Completed) -> float:
         if self.is_function:
-            return float(json.loads((folder / "result.json").read_text("utf-8")))
+            return self._left_by_child(folder)
         last = next((line.strip() for line in reversed(done.tail) if line.strip()), "")
         try:
             value = float(last)
@@ -131,6 +132,15 @@ class UserMetric:
                 why=f"it is {last!r}",
                 next="print the number alone on the last line of the output",
             )
+        return value
+
+    def _left_by_child(self, folder: Path) -> float:
+        try:
+            value = float(json.loads((folder / "result.json").read_text("utf-8")))
+        except (OSError, ValueError, TypeError, RecursionError):
+            value = math.nan
+        if not math.isfinite(value):
+            raise ToolError(f"--metric {self.name}: ended well and left no number", why="it may have ended the program")
         return value
 
 
@@ -202,13 +212,7 @@ def _write_stacked(path: Path, rows: Sequence[Mapping[str, npt.NDArray[Any]]]) -
 
 
 def _read_samples(path: Path) -> list[dict[str, npt.NDArray[Any]]]:
-    import numpy as np
-
-    try:
-        with np.load(path, allow_pickle=False) as stored:
-            arrays = {name: stored[name] for name in stored.files} if path.suffix == ".npz" else {"": stored}
-    except (OSError, ValueError, AttributeError) as error:
-        raise InputError(f"{path}: not a .npz file of arrays", why=str(error)) from None
+    arrays = read_arrays(path)
     counts = {array.shape[0] if array.ndim else 0 for array in arrays.values()}
     if len(counts) != 1 or 0 in counts:
         raise InputError(f"{path}: its arrays do not hold the same number of samples along their first axis")

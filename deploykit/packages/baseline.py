@@ -82,7 +82,13 @@ def baseline_text(findings: Iterable[Finding]) -> str:
 
 
 def write_baseline_file(path: Path, findings: Iterable[Finding]) -> None:
-    """Write a baseline file; raises InputError when the path cannot be written."""
+    """Write a baseline file; InputError when the path cannot be written, or something that is none stands there."""
+    if path.exists():
+        try:
+            read_baseline(path)
+        except InputError as error:
+            why = f"it is no baseline: {error.why or error.what}"
+            raise InputError(f"{path}: exists and was kept", why=why, next="name another file") from None
     try:
         path.write_text(baseline_text(findings), "utf-8")
     except OSError as error:

@@ -91,18 +91,22 @@ def hash_file(path: Path, *, size: int | None = None) -> tuple[int, str]:
 def list_files(package: Path, *, with_empty: bool = False) -> tuple[str, ...]:
     """Every file of a package by its POSIX path, sorted; links are listed, not followed.
 
-    The manifest and its signature are left out. ``with_empty`` lists empty folders as well, with a slash at the end.
+    The manifest and its signature are left out. A folder that cannot be looked into is listed with a slash at the end;
+    so are empty ones ``with_empty``.
     """
     return tuple(sorted(path for path in _walk(package, with_empty) if path not in (MANIFEST, SIGNATURE)))
 
 
 def _walk(package: Path, with_empty: bool) -> Iterator[str]:
-    for folder, folders, names in os.walk(package, followlinks=False):
+    closed: list[str] = []
+    for folder, folders, names in os.walk(package, followlinks=False, onerror=lambda e: closed.append(e.filename)):
         relative = Path(folder).relative_to(package)
-        linked = [name for name in folders if (Path(folder) / name).is_symlink()]
+        linked = [name for name in folders if os.path.islink(os.path.join(folder, name))]  # noqa: PTH114, PTH118
         yield from ((relative / name).as_posix() for name in (*names, *linked))
         if with_empty and not folders and not names and relative.parts:
             yield f"{relative.as_posix()}/"
+    # What lies in them nobody can say; passed over, they would hide any number of files.
+    yield from (f"{Path(folder).relative_to(package).as_posix()}/" for folder in closed)
 
 
 def read_manifest(package: Path) -> dict[str, Any]:

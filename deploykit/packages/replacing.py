@@ -76,6 +76,16 @@ def check_place(out: Path, *, force: bool) -> str:
     return str(read_manifest(out)["digest"])
 
 
+def _foreign(left: Path) -> Iterator[str]:
+    """What in a folder beside the place was not put there by a run of deploykit, by its path."""
+    for entry in sorted(left.iterdir()):
+        if entry.name not in (FRESH, OLD) or entry.is_symlink() or not entry.is_dir():
+            yield entry.name
+        # A package that was still being written has no manifest; one that was set aside always has.
+        elif entry.name == OLD or (entry / MANIFEST).exists():
+            yield from (f"{entry.name}/{path}" for path in strangers(entry))
+
+
 def _listed(strange: tuple[str, ...]) -> str:
     more = len(strange) - _SHOWN
     return ", ".join(strange[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
@@ -86,12 +96,12 @@ def tidy(out: Path, tell: Callable[[str], None]) -> bool:
     restored = False
     for left in abandoned(out.parent, out.name):
         old = left / OLD
-        if old.is_dir() and not out.exists():
+        if (old / MANIFEST).is_file() and not out.exists():
             old.rename(out)
             restored = True
-        kept = [folder for folder in (old, left / FRESH) if (folder / MANIFEST).exists() and strangers(folder)]
-        if kept:
-            tell(f"{kept[0]}: left by a run that died, and kept: it holds {_listed(strangers(kept[0]))}")
+        foreign = tuple(_foreign(left))
+        if foreign:
+            tell(f"{left}: looks as if a run that died had left it, and is kept: it holds {_listed(foreign)}")
             continue
         shutil.rmtree(left, ignore_errors=True)
         tell(f"{left.name}: left by a run that died, removed")

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from onnx import ModelProto, ValueInfoProto, shape_inference
+from onnx import ModelProto, ValueInfoProto
 
 from deploykit.graph.graph_copy import GraphCopy
 from deploykit.graph.nodes import captured_names
+from deploykit.graph.shape_inference import inferred_graph
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -21,7 +22,7 @@ __all__ = ["chain_models", "crossing_tensors", "cut_model", "infer_types", "part
 
 def infer_types(model: ModelProto) -> dict[str, ValueInfoProto]:
     """Type and shape of every tensor ONNX can infer, by name."""
-    graph = shape_inference.infer_shapes(model).graph
+    graph, _ = inferred_graph(model)
     return {item.name: item for item in (*graph.value_info, *graph.output, *graph.input)}
 
 

@@ -194,7 +194,8 @@ def _quantize_activation(work: _Work, name: str, source: str) -> str:
         work.skip(name, f"an activation cannot be {value.dtype} {value.granularity}")
         return source
     value = _unsigned(value) if work.unsigned else value
-    is_output = name in work.graph.outputs
+    # What the graph is given and gives back unchanged has no producer that could write another name.
+    is_output = name in work.graph.outputs - work.graph.inputs
     if is_output:
         source = work.graph.fresh(f"{name}_float")
     if name in work.first:

@@ -22,6 +22,7 @@ from deploykit.graph.graph_copy import GraphCopy
 from deploykit.graph.nodes import attribute
 from deploykit.graph.tensors import is_external
 from deploykit.quantization.lpbq_arithmetic import BlockWeight, Loss, lpbq_scales, measure_loss, refine
+from deploykit.quantization.qdq_files import data_of
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -98,7 +99,12 @@ def convert_file(source: Path, target: Path, *, refined: bool = False, force: bo
         raise UsageError(f"{target}: exists already", next="choose another name, or use --force")
     if target.exists() and os.path.samefile(source, target):  # noqa: PTH121
         raise UsageError(f"{target}: is the model itself", next="choose another name")
+    data = data_of(target)
+    if os.path.lexists(data) and not force:
+        raise UsageError(f"{data}: exists already", why="large weights go there", next="choose another name")
     model = load_model(source)
+    if data.exists() and any(data.samefile(external.path) for external in model.external):
+        raise UsageError(f"{data}: holds weights of the model itself", next="choose another name")
     with tempfile.TemporaryDirectory(prefix=".lpbq-", dir=target.resolve().parent) as folder:
         work = _Work(model=model, graph=GraphCopy(model.proto), refined=refined, scratch=Path(folder))
         reports = tuple(_convert_all(work))
@@ -311,11 +317,11 @@ def _write(work: _Work, target: Path) -> None:
     try:
         with data.open("wb") as sink:
             for tensor in work.graph.model.graph.initializer:
-                moved |= _move(work, tensor, sink, f"{target.name}.data")
+                moved |= _move(work, tensor, sink, data_of(target).name)
         body = work.scratch / "model"
         body.write_bytes(work.graph.model.SerializeToString())
         if moved:
-            data.replace(target.with_name(f"{target.name}.data"))
+            data.replace(data_of(target))
         body.replace(target)
     except OSError as error:
         raise PackageError(f"{target}: cannot be written", why=error.strerror or str(error)) from None

@@ -18,15 +18,17 @@ from deploykit.encodings.writing import write_encodings
 from deploykit.errors import InputError, PackageError, UsageError
 from deploykit.graph import load_model
 from deploykit.graph.collect import collect_facts
+from deploykit.graph.validity import blaming
 from deploykit.graph.weights import load_weights
 from deploykit.quantization.extract_qdq import extract_qdq
 from deploykit.quantization.insert_qdq import insert_qdq
 from deploykit.quantization.placed_encodings import read_placed
+from deploykit.system.workspaces import workspace
 
 if TYPE_CHECKING:
     from deploykit.graph import Model
 
-__all__ = ["Applied", "Removed", "apply_encodings", "extract_encodings"]
+__all__ = ["Applied", "Removed", "apply_encodings", "data_of", "extract_encodings"]
 
 Bias = Literal["float", "encoded", "int32"]
 _INLINE_LIMIT = 1_900_000_000
@@ -72,18 +74,18 @@ def apply_encodings(
     already and UsageError for an existing output.
     """
     _refuse_existing(output, force=force)
-    given = load_model(model)
-    facts = collect_facts(given)
-    if facts.is_qdq:
-        raise InputError(f"{model}: holds Q/DQ nodes already", next="give the float model, or extract them first")
-    placed = read_placed(encodings, facts)
-    made = insert_qdq(_whole(given), placed, bias=bias, unsigned_activations=not signed)
-    _write(made.model, output)
-    skipped = {entry.tensor: entry.reason for entry in made.skipped}
-    unknown = (name for name in placed.entries if name not in facts.tensors)
-    return Applied(
-        output=output, placed=made.placed, skipped={**skipped, **dict.fromkeys(unknown, "the model has no such tensor")}
-    )
+    with blaming(model):
+        given = load_model(model)
+        facts = collect_facts(given)
+        if facts.is_qdq:
+            raise InputError(f"{model}: holds Q/DQ nodes already", next="give the float model, or extract them first")
+        placed = read_placed(encodings, facts)
+        made = insert_qdq(_whole(given), placed, bias=bias, unsigned_activations=not signed)
+        _write(made.model, output)
+        skipped = {entry.tensor: entry.reason for entry in made.skipped}
+        unknown = (name for name in placed.entries if name not in facts.tensors)
+        skipped |= dict.fromkeys(unknown, "the model has no such tensor")
+        return Applied(output=output, placed=made.placed, skipped=skipped)
 
 
 def extract_encodings(
@@ -92,13 +94,14 @@ def extract_encodings(
     """The encodings of a QDQ model as the text of a file; ``output`` takes the float model, when it is wanted."""
     if output is not None:
         _refuse_existing(output, force=force)
-    extracted = extract_qdq(_whole(load_model(model)))
-    if not extracted.encodings.entries:
-        raise InputError(f"{model}: holds no Q/DQ that could be taken out", why="; ".join(extracted.kept.values()))
-    text = write_encodings(extracted.encodings, version)
-    if output is not None:
-        _write(extracted.model, output)
-    return Removed(output=output, encodings=text, count=len(extracted.encodings), kept=extracted.kept)
+    with blaming(model):
+        extracted = extract_qdq(_whole(load_model(model)))
+        if not extracted.encodings.entries:
+            raise InputError(f"{model}: holds no Q/DQ that could be taken out", why="; ".join(extracted.kept.values()))
+        text = write_encodings(extracted.encodings, version)
+        if output is not None:
+            _write(extracted.model, output)
+        return Removed(output=output, encodings=text, count=len(extracted.encodings), kept=extracted.kept)
 
 
 def _whole(given: Model) -> ModelProto:
@@ -107,21 +110,27 @@ def _whole(given: Model) -> ModelProto:
     return model
 
 
+def data_of(output: Path) -> Path:
+    """Where the large weights of a model go that is written to ``output``."""
+    return output.with_name(f"{output.name}.data")
+
+
 def _refuse_existing(output: Path, *, force: bool) -> None:
-    if output.exists() and not force:
-        raise UsageError(f"{output}: exists already", next="choose another name, or use --force")
+    for path in (output, data_of(output)):
+        if os.path.lexists(path) and not force:
+            raise UsageError(f"{path}: exists already", next="choose another name, or use --force")
 
 
 def _write(model: ModelProto, output: Path) -> None:
     """The file appears complete or not at all; large weights go beside it."""
-    temporary = output.with_name(f".{output.name}.{os.getpid()}")
     try:
-        if model.ByteSize() > _INLINE_LIMIT:
-            onnx.save(model, temporary, save_as_external_data=True, location=f"{output.name}.data")
-        else:
-            temporary.write_bytes(model.SerializeToString(deterministic=True))
-        temporary.replace(output)
+        with workspace(output.resolve().parent, output.name) as folder:
+            fresh = folder / output.name
+            if model.ByteSize() > _INLINE_LIMIT:
+                onnx.save(model, fresh, save_as_external_data=True, location=data_of(output).name)
+                data_of(fresh).replace(data_of(output))
+            else:
+                fresh.write_bytes(model.SerializeToString(deterministic=True))
+            fresh.replace(output)
     except OSError as error:
         raise PackageError(f"{output}: cannot be written", why=error.strerror or str(error)) from None
-    finally:
-        temporary.unlink(missing_ok=True)

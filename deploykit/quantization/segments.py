@@ -144,7 +144,8 @@ class _Draft:
         self.facts = facts
         self.costs = costs
         self.forced = forced
-        self.before = {node.index: tuple(_makers(facts, node)) for node in facts.nodes}
+        self.reads = _reads(facts)
+        self.before = {node.index: tuple(_makers(facts, self.reads[node.index])) for node in facts.nodes}
         live = _live(facts, self.before)
         fixed = static_nodes(facts)
         self.working = [n.index for n in facts.nodes if n.index in live and n.index not in fixed]
@@ -244,7 +245,7 @@ class _Draft:
     def _segment(self, way: _Levels, level: int) -> SegmentRange:
         nodes = tuple(sorted(index for index, at in way.level.items() if at == level))
         made = {name for index in nodes for name in self.facts.nodes[index].outputs if name}
-        read = dict.fromkeys(name for index in nodes for name in self.facts.nodes[index].inputs if name)
+        read = dict.fromkeys(name for index in nodes for name in self.reads[index])
         return SegmentRange(
             nodes=nodes,
             is_float=way.is_float(level),
@@ -273,8 +274,17 @@ def _live(facts: GraphFacts, before: Mapping[int, Iterable[int]]) -> frozenset[i
     return frozenset(live)
 
 
-def _makers(facts: GraphFacts, node: NodeFact) -> Iterable[int]:
-    for name in node.inputs:
+def _reads(facts: GraphFacts) -> Mapping[int, Iterable[str]]:
+    """What each node reads: its own inputs, then what the bodies of its loops and branches take from outside."""
+    found = {node.index: dict.fromkeys(name for name in node.inputs if name) for node in facts.nodes}
+    for name, fact in facts.tensors.items():
+        for index in fact.consumers:
+            found[index].setdefault(name)
+    return found
+
+
+def _makers(facts: GraphFacts, names: Iterable[str]) -> Iterable[int]:
+    for name in names:
         fact = facts.tensors.get(name)
         if fact is not None and fact.producer is not None:
             yield fact.producer

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from deploykit.contract.options import OptionSpec
@@ -14,8 +15,9 @@ from deploykit.contract.plugins import all_options
 from deploykit.contract.requests import CORE_OPTIONS
 from deploykit.contract.targets import nearest_names
 from deploykit.errors import UsageError
+from deploykit.system.files import read_regular
 
-__all__ = ["OptionEntry", "every_option", "find_options", "options_page"]
+__all__ = ["OptionEntry", "every_option", "find_options", "options_page", "write_options"]
 
 _HEAD = """# Options
 
@@ -81,6 +83,15 @@ def options_page(entries: Iterable[OptionEntry]) -> str:
     parts = [_HEAD.format(envvar=example, specific=example.replace("DEPLOYKIT_", "DEPLOYKIT_PLAN_"))]
     parts += [_section(owners, rows) for owners, rows in sections.items()]
     return "\n".join(parts)
+
+
+def write_options(path: Path, entries: Iterable[OptionEntry]) -> None:
+    """Write that page; UsageError where something else stands there."""
+    text = options_page(entries)
+    title = text.partition("\n")[0]
+    if path.exists() and read_regular(path).decode("utf-8", "replace").partition("\n")[0] != title:
+        raise UsageError(f"{path}: exists and is no page of options", next="name another file")
+    path.write_text(text, "utf-8")
 
 
 def _section(owners: tuple[str, ...], specs: Iterable[OptionSpec]) -> str:

@@ -168,10 +168,26 @@ def stale_pages(folder: Path, entries: Iterable[RuleEntry]) -> tuple[str, ...]:
     return tuple(sorted(name for name in wanted.keys() | present.keys() if wanted.get(name) != present.get(name)))
 
 
+def _is_ours(page: Path) -> bool:
+    """Whether it is such a page as is written here, of this version or another."""
+    text = page.read_text("utf-8", "replace")
+    return _BY_HAND in text if page.name == "README.md" else text.startswith(f"# {page.stem}: ")
+
+
 def write_pages(folder: Path, entries: Iterable[RuleEntry]) -> tuple[str, ...]:
-    """Write the pages that differ, delete those of rules that are gone; the names of what changed."""
+    """Write the pages that differ, delete those of rules that are gone; the names of what changed.
+
+    Raises UsageError for a folder that holds other pages than these: nothing of anybody else's is touched.
+    """
     entries = tuple(entries)
     wanted, changed = pages(entries), stale_pages(folder, entries)
+    foreign = [name for name in changed if (folder / name).is_file() and not _is_ours(folder / name)]
+    if foreign:
+        raise UsageError(
+            f"{folder}: holds pages that are not of rules, such as {foreign[0]}",
+            why="pages of rules that are gone are deleted there",
+            next="name a folder of its own",
+        )
     folder.mkdir(parents=True, exist_ok=True)
     for name in changed:
         if name in wanted:

@@ -79,6 +79,8 @@ def _static(shape: Shape | None) -> tuple[int, ...] | None:
 
 def moves(shape: Sequence[int], order: Sequence[int]) -> tuple[Move, ...] | None:
     """One or two steps of at most five axes that transpose ``shape`` into ``order``; None where there are none."""
+    if sorted(order) != list(range(len(shape))):
+        return None  # what is declared of the tensor does not fit the node
     shape, order = _merged(shape, order)
     if len(shape) <= _MOST_AXES:
         return ((shape, order),)

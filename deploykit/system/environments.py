@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 from deploykit.errors import ToolError
 from deploykit.system.locks import holding, is_held
 from deploykit.system.platforms import on_disk, python_of, sites_of
-from deploykit.system.processes import Completed, run
+from deploykit.system.processes import ONLY_INSTALLED, Completed, run
 from deploykit.system.specs import Stage, ToolchainSpec
 
 __all__ = ["Environment", "ToolchainState", "environment_of", "is_locked", "locked", "toolchains_root"]
@@ -141,9 +141,14 @@ class Environment:
         log: Path | None = None,
         on_line: Callable[[str], None] | None = None,
     ) -> Completed:
-        """Run the environment's Python with these arguments; see ``deploykit.system.processes.run``."""
+        """Run the environment's Python with these arguments; see ``deploykit.system.processes.run``.
+
+        Without ``cwd`` it runs in the environment's own folder: older Pythons import what lies where they are started.
+        """
         argv = [str(self.python), *arguments]
-        return run(argv, cwd=cwd, env=self.variables, timeout=timeout, log=log, on_line=on_line)
+        own = self.path if self.path.is_dir() else None
+        variables = {**self.variables, **ONLY_INSTALLED}
+        return run(argv, cwd=cwd or own, env=variables, timeout=timeout, log=log, on_line=on_line)
 
     def _judge(self) -> tuple[str, str]:
         if is_locked(self.path):

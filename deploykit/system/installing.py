@@ -12,7 +12,7 @@ from packaging.specifiers import SpecifierSet
 
 from deploykit.errors import ToolError
 from deploykit.system.environments import Environment, ToolchainState, environment_of, locked
-from deploykit.system.processes import Completed, run
+from deploykit.system.processes import ONLY_INSTALLED, Completed, run
 from deploykit.system.specs import Stage, ToolchainSpec
 
 __all__ = ["find_cxx", "find_python", "install", "remove"]
@@ -109,7 +109,8 @@ def _make_venv(environment: Environment, progress: Callable[[str], None]) -> Non
     progress(f"{environment.spec.id}: making the environment")
     environment.path.mkdir(parents=True, exist_ok=True)
     argv = [find_python(environment.spec), "-m", "venv", "--clear", str(environment.path / "venv")]
-    _expect_success(run(argv, log=environment.path / "install.log"), environment, "making the environment")
+    done = run(argv, cwd=environment.path, env=ONLY_INSTALLED, log=environment.path / "install.log")
+    _expect_success(done, environment, "making the environment")
     made.parent.mkdir(exist_ok=True)
     made.touch()
 

@@ -45,7 +45,7 @@ def finished_job(folder: Path) -> dict[str, Any] | None:
         result = json.loads((folder / RESULT).read_text("utf-8"))
         outputs = dict(result["outputs"])
         whole = result["ok"] is True and all(_digest(folder / name) == digest for name, digest in outputs.items())
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     return result if whole and outputs else None
 
@@ -93,7 +93,7 @@ def _problem(done: Completed, said: Mapping[str, Any], timeout: float | None) ->
 def _said(folder: Path) -> dict[str, Any]:
     try:
         value = json.loads((folder / RESULT).read_text("utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
 

@@ -20,7 +20,18 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
     import msvcrt
 
-__all__ = ["end_group", "end_tree", "has_groups", "hold", "on_disk", "python_of", "reap", "shell_script", "sites_of"]
+__all__ = [
+    "end_group",
+    "end_tree",
+    "has_groups",
+    "hold",
+    "is_own",
+    "on_disk",
+    "python_of",
+    "reap",
+    "shell_script",
+    "sites_of",
+]
 
 _LOCKED_BYTES = 1
 
@@ -100,6 +111,11 @@ def sites_of(venv: Path) -> tuple[Path, ...]:
     if os.name == "nt":
         return (venv / "Lib" / "site-packages",)
     return tuple((venv / "lib").glob("python3*/site-packages"))
+
+
+def is_own(path: Path) -> bool:
+    """Whether a file or folder belongs to whoever runs this; True where the system does not tell."""
+    return not hasattr(os, "getuid") or path.lstat().st_uid == os.getuid()
 
 
 def on_disk(status: os.stat_result) -> int:

@@ -22,9 +22,17 @@ from typing import IO, Any
 from deploykit.errors import ToolError
 from deploykit.system.platforms import end_group, end_tree, has_groups, reap
 
-__all__ = ["Completed", "run"]
+__all__ = ["ONLY_INSTALLED", "Completed", "run"]
+
+ONLY_INSTALLED: Mapping[str, str] = {"PYTHONSAFEPATH": "1"}
+"""For a Python that is started with ``-m`` or ``-c`` (3.11 and newer): what lies in the folder it is started in, beside
+a stranger's model perhaps, is not imported."""
 
 _TAIL_LINES = 400
+_LONGEST_LINE = 1 << 20
+"""Bytes; a longer line is taken for several, or a program that writes none would be held in memory as a whole."""
+_WAITING_LINES = 1000
+"""Lines that were read and not yet consumed; a program that writes faster waits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,8 +97,9 @@ def run(
             why = getattr(error, "strerror", None) or str(error)
             raise ToolError(f"{argv[0]}: cannot be started", why=why) from None
         assert process.stdout is not None
-        lines: queue.Queue[bytes | None] = queue.Queue()
-        reader = threading.Thread(target=_pump, args=(process.stdout, lines), daemon=True)
+        lines: queue.Queue[bytes | None] = queue.Queue(_WAITING_LINES)
+        over = threading.Event()
+        reader = threading.Thread(target=_pump, args=(process.stdout, lines, over), daemon=True)
         reader.start()
         bounds = _Bounds(pid=process.pid, deadline=None if timeout is None else started + timeout, memory=memory)
         try:
@@ -103,6 +112,7 @@ def run(
             _reap(process)
             raise
         finally:
+            over.set()
             process.stdout.close()
     return Completed(
         argv=tuple(argv),
@@ -198,13 +208,19 @@ class _Bounds:
 _LOOK_SECONDS = 0.1
 
 
-def _pump(stream: IO[bytes], lines: queue.Queue[bytes | None]) -> None:
-    try:
-        for line in stream:
-            lines.put(line)
-    except ValueError:
-        pass  # the stream was closed after the program was ended
-    lines.put(None)
+def _pump(stream: IO[bytes], lines: queue.Queue[bytes | None], over: threading.Event) -> None:
+    line: bytes | None = b""
+    while line is not None:
+        try:
+            line = stream.readline(_LONGEST_LINE) or None
+        except ValueError:
+            line = None  # the stream was closed after the program was ended
+        while not over.is_set():
+            with contextlib.suppress(queue.Full):
+                lines.put(line, timeout=_LOOK_SECONDS)
+                break
+        else:
+            return
 
 
 def _consume(

@@ -68,7 +68,7 @@ class Remembered:
         data = self._read(f"{key}.json")
         try:
             found = None if data is None else json.loads(data)
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
         return found if isinstance(found, dict) else None
 

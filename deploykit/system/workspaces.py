@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 
+from deploykit.system.platforms import is_own
+
 try:
     import fcntl
 except ImportError:  # Windows: nothing is known to be abandoned there, so nothing is cleared
@@ -46,7 +48,7 @@ def workspace(parent: Path, stem: str) -> Iterator[Path]:
 def abandoned(parent: Path, stem: str) -> Iterator[Path]:
     """The folders that ``workspace`` made with these arguments in processes that died, each held while it is given."""
     try:
-        found = sorted(path for path in parent.iterdir() if path.name.startswith(_prefix(stem)))
+        found = sorted(path for path in parent.iterdir() if path.name.startswith(_prefix(stem)) and is_own(path))
     except OSError:
         return
     for folder in found:

@@ -140,6 +140,15 @@ def test_a_small_model_takes_little(make: MODELS, backend: str, tmp_path: Path) 
     assert acceptable(ending), ending
 
 
+@pytest.mark.parametrize("rewrite", ["cut-tail", "merge-axes", "fold-constants"])
+def test_a_bomb_meets_a_rewrite(rewrite: str, tmp_path: Path) -> None:
+    """Cutting a tail had onnx infer the shapes without a guard."""
+    path = tmp_path / "m.onnx"
+    path.write_bytes(doubling_shape().SerializeToString())
+    ending = run_cli("check", path, "--target", "sm8650", "--sdk", "2.33", "--rewrite", rewrite)
+    assert acceptable(ending), ending
+
+
 def npz(path: Path, entries: dict[str, bytes]) -> Path:
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         for name, data in entries.items():

@@ -15,7 +15,10 @@ from attacks.victims import run_cli
 from deploykit.packages.rendering import markdown_text
 
 Command = tuple[str, ...]
-NAME = "<script>alert(1)</script>\u202e\x1b[31m`$(touch pwned)`"
+NAME = (
+    "<script>document.title='pwned'</script><img src=x onerror=document.title='pwned'>\u202e\x1b[31m`$(touch pwned)`"
+    "'\"; touch pwned; $(New-Item pwned) {{ 7 * 7 }} </style></title>\u2028 javascript:alert(1)"
+)
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +45,8 @@ def armed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_pages_hold_names_as_text(armed: Path) -> None:
     for name in ("README.md", "report.html"):
         text = (armed / "out" / name).read_text("utf-8")
-        assert "<script>alert" not in text
+        assert "<script>document" not in text
+        assert "<img src=x" not in text
         assert "\x1b" not in text
         assert "\u202e" not in text
     assert not list(armed.rglob("pwned"))
@@ -59,6 +63,52 @@ def test_scripts_run_no_name(armed: Path) -> None:
     done = subprocess.run(["bash", scripts / "build.sh"], cwd=armed, env=hidden, capture_output=True, check=False)
     assert done.returncode == 5
     assert not list(armed.rglob("pwned"))
+
+
+def chromium() -> str | None:
+    """A browser to show a page in; DEPLOYKIT_CHROMIUM names one that is not on the path."""
+    names = ("chromium", "chromium-browser", "google-chrome", "headless_shell")
+    return os.environ.get("DEPLOYKIT_CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
+
+
+@pytest.mark.heavy
+@pytest.mark.skipif(chromium() is None, reason="no Chromium on the path and none in DEPLOYKIT_CHROMIUM")
+@pytest.mark.parametrize("name", ["report.html"])
+def test_a_browser_runs_no_name(name: str, armed: Path, tmp_path: Path) -> None:
+    """Shown as it would be, with scripts allowed: the page's title stays its own."""
+    show = [str(chromium()), "--headless", "--no-sandbox", f"--user-data-dir={tmp_path}", "--virtual-time-budget=3000"]
+    page = (armed / "out" / name).as_uri()
+    done = subprocess.run([*show, "--dump-dom", page], capture_output=True, text=True, check=False, timeout=120)
+    assert "<title>" in done.stdout, done.stderr[-500:]
+    assert "<title>pwned" not in done.stdout
+    assert "document.title" in done.stdout  # the names are there, as text
+    # The same browser does run what is not text: else the test would say nothing.
+    bad = tmp_path / "bad.html"
+    bad.write_text(f"<title>own</title><p>{NAME}</p>", "utf-8")
+    done = subprocess.run([*show, "--dump-dom", bad.as_uri()], capture_output=True, text=True, check=False, timeout=120)
+    assert "<title>pwned" in done.stdout
+
+
+PARSE = """
+$errors = $null
+[void][System.Management.Automation.Language.Parser]::ParseFile($args[0], [ref]$null, [ref]$errors)
+exit $errors.Count
+"""
+
+
+@pytest.mark.skipif(shutil.which("pwsh") is None, reason="PowerShell is not installed")
+def test_powershell_reads_what_is_written_for_it(tmp_path: Path) -> None:
+    """A package for a machine that runs Windows, of a model whose file has a weapon for a name."""
+    model = tmp_path / "$(New-Item pwned)';`\".onnx"
+    shutil.copy(AIMET / "cnn" / "model.onnx", model)
+    ending = run_cli("package", model, "--target", "strix", "--no-compile", "-o", tmp_path / "out", cwd=tmp_path)
+    assert ending.status in (0, 1), ending.output
+    scripts = sorted((tmp_path / "out" / "scripts").glob("*.ps1"))
+    assert scripts
+    for script in scripts:
+        done = subprocess.run(["pwsh", "-NoProfile", "-Command", PARSE, script], check=False)
+        assert done.returncode == 0
+    assert not list(tmp_path.rglob("pwned"))
 
 
 def test_markdown_takes_no_html() -> None:

@@ -104,3 +104,15 @@ def test_counts_that_the_onnx_checker_refuses_are_refused(op_type: str, inputs: 
         assert refused
     else:
         assert not refused
+
+
+@pytest.mark.parametrize(("op_type", "least"), [("MatMul", 2), ("Slice", 1), ("Conv", 2)])
+def test_without_a_version_the_least_of_all_versions_is_asked(op_type: str, least: int) -> None:
+    for count in range(1, least + 1):
+        given = model(op_type, ["x"] * count, ["y"])
+        given.opset_import[0].version = 0
+        if count >= least:
+            wrap_proto(given, path=Path("m.onnx"))
+        else:
+            with pytest.raises(InputError, match=f"has {count} inputs"):
+                wrap_proto(given, path=Path("m.onnx"))

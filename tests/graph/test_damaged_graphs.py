@@ -8,6 +8,7 @@ from pathlib import Path
 import onnx
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx import helper
 
 from deploykit.encodings.reading import read_encodings
 from deploykit.encodings.values import EncodingSet
@@ -15,6 +16,7 @@ from deploykit.errors import InputError
 from deploykit.graph import wrap_proto
 from deploykit.graph.collect import collect_facts
 from deploykit.graph.inventory import float_tensors
+from deploykit.graph.nodes import attribute
 from deploykit.graph.rules import RULES as GRAPH_RULES
 from deploykit.quantization.coverage import collect_coverage
 
@@ -88,3 +90,9 @@ def test_damaged_graphs_never_end_in_a_traceback(case: tuple[onnx.ModelProto, En
     assert sum(found.counts.values()) == len(found.rows)
     assert all(finding.message for finding in GRAPH_RULES.run(facts))
     assert set(float_tensors(facts)) <= facts.tensors.keys()
+
+
+def test_an_attribute_that_is_no_text_is_shown_with_escapes() -> None:
+    """It ended ``deploykit inspect`` with a defect."""
+    node = helper.make_node("EPContext", ["x"], ["y"], source=b"a\xffb")
+    assert attribute(node, "source") == "a\\xffb"

@@ -221,3 +221,19 @@ def test_loading_and_collecting_never_open_external_data(tmp_path: Path) -> None
     path = save_with_external_data(attention_net(), tmp_path / "m.onnx")
     done = subprocess.run([sys.executable, "-c", WATCHED, str(path)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_tensors_that_all_claim_the_same_bytes(tmp_path: Path) -> None:
+    """A file without a byte on disk and a model of some kilobytes were gigabytes of weights."""
+    model = external(location="w.bin")
+    (stored,) = model.graph.initializer
+    stored.dims[:] = [32 << 20]
+    for number in range(20):
+        model.graph.initializer.add().CopyFrom(stored)
+        model.graph.initializer[-1].name = f"w{number}"
+    with (tmp_path / "w.bin").open("wb") as file:
+        file.truncate(128 << 20)
+    with pytest.raises(InputError, match="21 tensors claim 2,818,572,288 bytes"):
+        wrap_proto(model, path=tmp_path / "m.onnx")
+    del model.graph.initializer[2:]
+    wrap_proto(model, path=tmp_path / "m.onnx")  # two that share their data are ordinary

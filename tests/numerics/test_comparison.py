@@ -7,10 +7,12 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+import deploykit
 from deploykit.cli import cli
 from deploykit.cli.frame import run
 from deploykit.errors import InputError, UsageError
@@ -309,3 +311,11 @@ def test_single_logits_tell_nothing_on_a_few_samples(samples: int, said: set[str
     sets = [as_set(n, {str(i): {"y": v} for i, v in enumerate(s)}) for n, s in (("a", baseline), ("b", candidate))]
     found = {finding.code for finding in COMPARISON_RULES.run(Judged(comparison=compare(*sets)))}
     assert found & {"DK601", "DK602"} == said
+
+
+@pytest.mark.parametrize("kind", ["S4", "U2", [("a", "<f4"), ("b", "<i2")]])
+def test_outputs_that_are_no_numbers_are_refused(kind: Any, tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", y=np.zeros(3, kind))
+    np.savez(tmp_path / "b.npz", y=np.zeros(3, np.float32))
+    with pytest.raises(InputError, match="output 'y': cannot be compared"):
+        deploykit.evaluate(tmp_path / "a.npz", tmp_path / "b.npz")

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 
+import deploykit
 from deploykit.findings import Finding, Severity
 
 Case = dict[str, Any]
@@ -252,3 +255,17 @@ def test_a_moved_operand_keeps_its_encoding(lint: Lint) -> None:
       t = Transpose <perm = [0,2,1]> (b)  y = MatMul (a, t) }"""
     assert "QNN240" not in lint({"graph": graph, "encodings": {"a": U16, "b": U16}})
     assert "QNN240" in lint({"graph": graph, "encodings": {"a": U16}})
+
+
+@pytest.mark.parametrize("part", ["scale", "zero_point"])
+def test_one_value_with_an_axis_is_the_one_without(part: str, tmp_path: Path) -> None:
+    """ONNX Runtime takes a zero point of shape [1] beside a scale of shape []; the bias rule stumbled over it."""
+    given = Path(__file__).parents[1] / "data" / "aimet" / "mlp" / "bq-w4a16.qdq.onnx"
+    model = onnx.load(given)
+    (stored,) = (item for item in model.graph.initializer if item.name == f"/relu/Relu_output_0_{part}")
+    assert not stored.dims
+    stored.dims[:] = [1]
+    onnx.save(model, tmp_path / given.name)
+    asked: dict[str, Any] = {"target": "sm8650", "sdk": "2.33", "precision": "fp16"}
+    found, wanted = (deploykit.check(path, **asked) for path in (tmp_path / given.name, given))
+    assert [finding.code for finding in found] == [finding.code for finding in wanted]

@@ -232,3 +232,19 @@ def test_an_answer_without_its_end_is_none() -> None:
     assert read_replay([output, RESULT]).ok and not read_replay([output]).ok
     crash = read_replay(['{"event":"crash","code":"signal 11"}'])
     assert "signal 11" in crash.error
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        '{"event":"output","different":0}',
+        '{"event":"output","name":"y","different":"many"}',
+        '{"event":"binary","bytes":null}',
+        '{"event":"left"}',
+        '{"event":"verdict","name":"n","type":"Conv2d"}',
+        '{"event":"verdict","name":3,"type":"Conv2d","answer":0}',
+        '{"event":' + "[" * 100_000,
+    ],
+)
+def test_a_damaged_event_is_an_error(event: str) -> None:
+    assert not read_replay([event]).ok

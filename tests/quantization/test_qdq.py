@@ -239,3 +239,18 @@ def test_a_scale_that_is_computed_stays() -> None:
         node.input[1] = "computed"
     extracted = extract_qdq(model)
     assert "reads 'computed', which is computed at run time" in extracted.kept["dequantize"]
+
+
+def test_an_input_that_is_an_output_as_well_stays_as_it_is() -> None:
+    """It has no producer that could write another name: the model read a tensor that nothing made."""
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4]) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", values[:1], [values[1], values[0]])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    grid = Affine(
+        bits=8, signed=False, symmetric=False, scale=np.array([0.5], np.float32), zero_point=np.array([0], np.int64)
+    )
+    made = insert_qdq(model, EncodingSet(version="1.0.0", entries={"x": Encoding(name="x", value=grid)}))
+    given = np.array([[0.3, -1.0, 0.9, 4.0]], np.float32)
+    y, x = run(made.model, {"x": given})
+    np.testing.assert_array_equal(x, given)
+    np.testing.assert_array_equal(y, [[0.5, 0.0, 1.0, 4.0]])

@@ -10,6 +10,7 @@ import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx import TensorProto, helper
 
 from deploykit.deciding.entry_values import observed_ranges
 from deploykit.deciding.segment_proof import SegmentChain, prove_chain
@@ -211,3 +212,28 @@ def test_inner_shapes_and_indices_need_no_kind() -> None:
     segments = split_model(model, EncodingSet(version="1.0.0", entries={}), cut)
     _check_parts(segments, model)
     assert prove_chain(model, EncodingSet(version="1.0.0", entries={}), cut, segments, feeds).float_equal
+
+
+def test_what_a_branch_reads_from_outside_crosses_into_its_segment() -> None:
+    """A branch names no inputs: taken for a node that reads nothing, it ran before what it reads was there."""
+    inner = helper.make_graph(
+        [helper.make_node("Relu", ["a"], ["inner"])],
+        "branch",
+        [],
+        [helper.make_tensor_value_info("inner", TensorProto.FLOAT, [1, 4])],
+    )
+    nodes = [
+        helper.make_node("Exp", ["x"], ["a"], name="first"),
+        helper.make_node("If", ["always"], ["b"], name="chosen", then_branch=inner, else_branch=inner),
+        helper.make_node("Neg", ["b"], ["y"], name="last"),
+    ]
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4]) for name in "xy"]
+    always = helper.make_tensor("always", TensorProto.BOOL, [], [True])
+    graph = helper.make_graph(nodes, "g", values[:1], values[1:], [always])
+    facts = _facts(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9))
+    cut = partition(facts, {"b"}, costs=NEVER_CHANGE)
+    made: set[str] = {"x"}
+    for span in cut.segments:
+        assert set(span.inputs) <= made
+        made |= set(span.outputs)
+    assert next(span for span in cut.segments if 1 in span.nodes).inputs == ("a",)

@@ -81,3 +81,8 @@ def test_what_others_read_stays() -> None:
 
 def test_five_dimensions_are_left_alone() -> None:
     assert not load_transform("merge-axes").match(_chain([2, 7, 2, 7, 3], [0, 2, 1, 3, 4], [4, 49, 3]))
+
+
+def test_an_order_of_another_rank_than_the_shape_is_left_alone() -> None:
+    assert moves((2, 3), (0, 2, 1)) is None
+    assert moves((2, 3), (0, 0)) is None

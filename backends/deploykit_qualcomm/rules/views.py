@@ -116,11 +116,15 @@ def _stored_grid(situation: Situation, pair: NodeFact, found: Quantized) -> Affi
     if scale is None or (names[1] and zero is None):
         return None
     grid = np.asarray(scale, np.float64)
+    # One value may be written with an axis or without, the scale one way and the zero point the other.
+    point = np.zeros_like(grid) if zero is None else np.asarray(zero, np.float64)
+    if point.size not in (1, grid.size):
+        return None
     return Affine(
         bits=found.bits,
         signed=not found.dtype.startswith("u"),
         scale=grid,
-        zero_point=np.zeros_like(grid) if zero is None else np.broadcast_to(np.asarray(zero, np.float64), grid.shape),
+        zero_point=np.broadcast_to(point.reshape(()) if point.size == 1 else point.reshape(grid.shape), grid.shape),
         axis=int(pair.attributes.get("axis", 1)) if grid.size > 1 else None,
     )
 

@@ -12,6 +12,7 @@ import logging
 import sys
 import time
 import traceback
+import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -159,8 +160,9 @@ def _decode(job: Job) -> None:
             if not target.is_file():
                 pixels = _image(Path(path), images["recipe"])
                 part = folder / f"{index:05}.part"
-                with part.open("wb") as stream:
-                    np.savez(stream, **{images["input"]: pixels})
+                # numpy.savez takes some names, such as ``file``, for its own arguments.
+                with zipfile.ZipFile(part, "w") as archive, archive.open(f"{images['input']}.npy", "w") as member:
+                    np.lib.format.write_array(member, pixels)
                 part.replace(target)
     job.stage_done("decode")
 

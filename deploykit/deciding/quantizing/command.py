@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,11 +17,13 @@ from deploykit.deciding.quantizing.ladder import AUTO, make_best
 from deploykit.deciding.quantizing.making import Made, make_candidate, make_encodings
 from deploykit.deciding.quantizing.report import page, recipe_page
 from deploykit.deciding.reading import resolve_target
-from deploykit.errors import PackageError, ToolError, UsageError
+from deploykit.errors import ToolError, UsageError
 from deploykit.findings import Finding, exit_status, sort_findings
 from deploykit.graph import load_model
 from deploykit.graph.collect import collect_facts
-from deploykit.packages.writing import json_text, read_manifest
+from deploykit.graph.validity import blaming
+from deploykit.packages.results import check_results_place, publish_results
+from deploykit.packages.writing import read_manifest
 
 if TYPE_CHECKING:
     from deploykit.contract.backend import Progress, Request
@@ -60,25 +60,26 @@ def quantize(
     when ``out`` cannot be written.
     """
     tell: Progress = progress or (lambda _: None)
-    if out.exists() and not force:
-        raise PackageError(f"{out}: exists and was kept", next="name another folder, or replace it with --force")
+    check_results_place(out, force=force)
     if request.encodings is not None:
         raise UsageError("quantize makes encodings and takes none", next="'deploykit package' takes them")
     backend, target = resolve_target(request)
     if isinstance(backend, QuantizesWhilePackaging):
         return _while_packaging(backend, request, out, force=force, tell=tell)
-    model = load_model(request.model)
-    facts = collect_facts(model)
+    with blaming(request.model):
+        model = load_model(request.model)
+        facts = collect_facts(model)
 
     asked: dict[str, Any] = {"options": request.options, "progress": tell, "timeout": timeout}
-    if request.precision != AUTO:
-        made = make_encodings(request, backend, target, model, facts, precision=request.precision, **asked)
-        return _written(made, out, force=force)
 
     def make(precision: str) -> Made:
         return make_candidate(request, backend, target, model, facts, name=precision, **asked)
 
-    best = make_best(request, backend, target, make=make, progress=tell)
+    with blaming(request.model):
+        if request.precision != AUTO:
+            made = make_encodings(request, backend, target, model, facts, precision=request.precision, **asked)
+            return _written(made, out, force=force)
+        best = make_best(request, backend, target, make=make, progress=tell)
     if best.made is None:
         raise _nothing_to_write(best.ladder)
     return _written(best.made, out, force=force, ladder=best.ladder)
@@ -96,7 +97,7 @@ def _written(made: Made, out: Path, *, force: bool, ladder: Ladder | None = None
     record, findings = made.to_json(), sort_findings((*made.findings, *made.about_data()))
     record |= {} if ladder is None else {"ladder": ladder.to_json()}
 
-    def fill(folder: Path) -> None:
+    def fill(folder: Path) -> Mapping[str, Any]:
         shutil.copyfile(made.ran.model, folder / files["model"])
         for external in load_model(made.ran.model).external:
             shutil.copyfile(external.path, folder / external.location)
@@ -108,9 +109,9 @@ def _written(made: Made, out: Path, *, force: bool, ladder: Ladder | None = None
             files["ladder"] = "ladder.html"
             samples = f"{made.numbers.samples} samples of the calibration data"
             (folder / files["ladder"]).write_text(render_ladder(ladder, made.model.path.name, samples), "utf-8")
-        _report(folder, files, record, findings)
+        return _report(folder, files, record, findings)
 
-    _publish(out, fill, force=force)
+    publish_results(out, fill, force=force)
     return Quantization(folder=out, files=files, record=record, findings=findings)
 
 
@@ -138,11 +139,11 @@ def _while_packaging(
             "status": manifest["status"],
         }
 
-        def fill(folder: Path) -> None:
+        def fill(folder: Path) -> Mapping[str, Any]:
             shutil.copyfile(model, folder / files["qdq"])
-            _report(folder, files, record, packaged.findings)
+            return _report(folder, files, record, packaged.findings)
 
-        _publish(out, fill, force=force)
+        publish_results(out, fill, force=force)
     return Quantization(folder=out, files=files, record=record, findings=packaged.findings)
 
 
@@ -156,29 +157,10 @@ def _refused(findings: tuple[Finding, ...], quantizer: str) -> ToolError:
     return ToolError(f"{quantizer} quantized nothing", why=why, next=blocking[0].hint if blocking else "")
 
 
-def _report(folder: Path, files: Mapping[str, str], record: Mapping[str, Any], findings: tuple[Finding, ...]) -> None:
-    told = {"schema": 1, "files": dict(files), **record, "findings": [finding.to_json() for finding in findings]}
-    (folder / "report.json").write_text(json_text(told), "utf-8")
+def _report(
+    folder: Path, files: Mapping[str, str], record: Mapping[str, Any], findings: tuple[Finding, ...]
+) -> Mapping[str, Any]:
+    """Write the page for people; what ``report.json`` shall say."""
     write = page if "numbers" in record else recipe_page
     (folder / "report.md").write_text(write(record, findings, files.values()), "utf-8")
-
-
-def _publish(out: Path, fill: Callable[[Path], None], *, force: bool) -> None:
-    """The folder appears whole or not at all."""
-    made: Path | None = None
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
-        made.chmod(0o755)
-        fill(made)
-        if out.exists() and force:
-            gone = out.with_name(f".{out.name}.gone.{os.getpid()}")
-            out.rename(gone)
-            shutil.rmtree(gone)
-        made.rename(out)
-    except OSError as error:
-        raise PackageError(f"{out}: cannot be written", why=error.strerror or str(error)) from None
-    finally:
-        if made is not None:
-            with suppress(OSError):
-                shutil.rmtree(made)
+    return {"schema": 1, "files": dict(files), **record, "findings": [finding.to_json() for finding in findings]}

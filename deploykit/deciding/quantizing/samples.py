@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deploykit.errors import UsageError
+from deploykit.numerics.samples.arrays import write_arrays
 from deploykit.numerics.samples.images import inspect_image
 from deploykit.numerics.samples.inputs import input_specs
 from deploykit.numerics.samples.sources import load_calibration
@@ -142,7 +143,7 @@ def _check_images(calibration: Calibration, inputs: tuple[InputSpec, ...], sourc
 def _write(folder: Path, places: Iterable[Any]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for index, feed in enumerate(read_places(places)):
-        np.savez(folder / f"{index:05}.npz", **feed)
+        write_arrays(folder / f"{index:05}.npz", feed)
 
 
 def read_held_out(folder: Path) -> list[Feed]:

@@ -1,4 +1,4 @@
-"""Reads .npy and .npz files, headers first and never unpickling; it knows nothing of samples or models.
+"""Reads .npy and .npz files, headers first and never unpickling, and writes .npz; it knows nothing of models.
 
 A header is checked against the bytes that are really there before anything is decompressed or allocated.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 import zipfile
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["ARRAY_SUFFIXES", "ArrayHeader", "read_arrays", "read_headers"]
+__all__ = ["ARRAY_SUFFIXES", "ArrayHeader", "read_arrays", "read_headers", "write_arrays"]
 
 ARRAY_SUFFIXES = (".npy", ".npz")
 _LARGEST = 4 << 30
@@ -82,6 +82,16 @@ def read_arrays(path: Path, names: Collection[str] | None = None) -> dict[str, n
             return {"": np.lib.format.read_array(stream, allow_pickle=False)}
         with zipfile.ZipFile(stream) as archive:
             return {name: _member(archive, f"{name}.npy") for name in wanted}
+
+
+def write_arrays(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    """A .npz of arrays under any names: ``numpy.savez`` takes some of them, such as ``file``, for its own arguments."""
+    import numpy as np
+
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, value in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.asanyarray(value), allow_pickle=False)
 
 
 def _is_zip(stream: IO[bytes]) -> bool:

@@ -2,94 +2,349 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import hashlib
+import io
+import json
+import random
+import shutil
+import tarfile
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
+from importlib.util import find_spec
 from pathlib import Path
 
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import seed as seeded
-from hypothesis import strategies as st
+from attacks.graphs import broken_models
+from attacks.mutations import broken_bytes, broken_json, broken_lines, broken_npz, json_with_change
+from attacks.victims import Case, run_cli
 
-from attacks.mutations import broken_bytes, broken_json, broken_models
+__all__ = ["AIMET", "COMPILING", "KINDS", "MODEL", "PACKAGING", "QUANTIZING", "Ground", "Kind"]
 
-__all__ = ["AIMET", "KINDS", "MODEL", "PACKAGING", "Kind", "drawn"]
+Mutate = Callable[[random.Random, bytes], bytes]
 
-AIMET = Path(__file__).parents[2] / "data" / "aimet"
+DATA = Path(__file__).parents[2] / "data"
+AIMET = DATA / "aimet"
 MODEL = AIMET / "cnn" / "model.onnx"
 _ENCODINGS = {version: AIMET / "cnn" / f"w8a8.v{version}.encodings" for version in ("0.6.1", "1.0.0", "2.0.0")}
-_WRITTEN = ("--no-compile", "-o", "OUT")
-PACKAGING = (
-    *("package", str(MODEL), "--encodings", str(_ENCODINGS["0.6.1"])),
-    *("--target", "sm8650", "--sdk", "2.33", "--no-compile", "-o"),
-)
+_BLOCKS = {version: AIMET / "mlp" / f"bq-w4a16.v{version}.encodings" for version in ("1.0.0", "2.0.0")}
+_CNN = ("--target", "sm8650", "--sdk", "2.33")
+PACKAGING = ("package", str(MODEL), "--encodings", str(_ENCODINGS["0.6.1"]), *_CNN, "--no-compile", "-o")
 """Packages the small convolutional network without any tool of a vendor; the output folder follows."""
+COMPILING = (*PACKAGING[:4], "--target", "sm8650", "--backend", "ort-qnn", "-o")
+"""The same with a compiler at work, where the wheel that has it is installed."""
+QUANTIZING = ("quantize", str(MODEL), *_CNN, "--with", "ort", "--calibration")
+"""A quantizer in a process of its own; samples, -o and a folder follow."""
+_PACKAGES: dict[str, tuple[str, ...]] = {
+    "qnn-htp": (*PACKAGING[:-1], "--calibration", "DATA"),
+    "ort-qnn": (*PACKAGING[:4], "--target", "sm8650", "--backend", "ort-qnn", "--dlc"),
+    "vitis-ai": ("package", str(MODEL), "--target", "vek385", "--no-compile"),
+}
+
+
+class Ground:
+    """What attacks start from: good packages and files, each made once, when it is first asked for."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self._packages: dict[str, Path] = {}
+
+    def package(self, backend: str) -> Path:
+        """A package of the small network for a backend; compiled for ort-qnn where its wheel is installed."""
+        if backend not in self._packages:
+            out = self.place / backend
+            words = [str(self.data()) if word == "DATA" else word for word in _PACKAGES[backend]]
+            if backend == "ort-qnn" and find_spec("onnxruntime_qnn") is None:
+                words.append("--no-compile")
+            ending = run_cli(*words, "-o", out)
+            if ending.status not in (0, 1):
+                raise AssertionError(ending.output)
+            self._packages[backend] = out
+        return self._packages[backend]
+
+    def data(self) -> Path:
+        """Two samples for the small network."""
+        path = self.place / "data.npz"
+        if not path.exists():
+            path.write_bytes(_samples())
+        return path
+
+    def file(self, backend: str, pattern: str) -> bytes:
+        """The first file of a package that fits, b"" where there is none."""
+        found = sorted(self.package(backend).glob(pattern))
+        return found[0].read_bytes() if found else b""
+
+
+@cache
+def _samples() -> bytes:
+    import numpy as np
+
+    whole = io.BytesIO()
+    values = np.random.default_rng(1).normal(size=(2, 1, 3, 16, 16)).astype(np.float32)
+    np.savez(whole, **{f"{number}:input": value for number, value in enumerate(values)})
+    return whole.getvalue()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """Files of one ``name`` made by ``strategy``; in ``arguments`` FILE is such a file, OUT a new folder."""
+    """One way to be bad: ``arrange`` writes into an empty folder and says what is to be done there.
+
+    ``costly`` kinds start programs and take seconds; they are tried less often.
+    """
 
     id: str
+    arrange: Callable[[random.Random, Path, Ground], Case]
+    costly: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OneFile:
+    """A file called ``name``, made by ``mutate`` from what ``good`` gives; in ``words`` FILE stands for it.
+
+    OUT is a name in the same folder where nothing stands, DATA good samples; ``part`` is called instead of words.
+    """
+
     name: str
-    strategy: st.SearchStrategy[bytes]
-    arguments: tuple[str, ...]
+    mutate: Mutate
+    good: Callable[[random.Random, Ground], bytes]
+    words: tuple[str, ...] = ()
+    part: str = ""
+
+    def __call__(self, chance: random.Random, folder: Path, ground: Ground) -> Case:
+        path = folder / self.name
+        path.write_bytes(self.mutate(chance, self.good(chance, ground)))
+        places = {"FILE": str(path), "OUT": str(folder / "out"), "DATA": str(ground.data())}
+        if self.part:
+            return Case(part=self.part, file=str(path))
+        return Case(words=tuple(places.get(word, word) for word in self.words))
+
+
+def _fixed(path: Path) -> Callable[[random.Random, Ground], bytes]:
+    return lambda _chance, _ground: path.read_bytes()
+
+
+def _text(data: bytes) -> Callable[[random.Random, Ground], bytes]:
+    return lambda _chance, _ground: data
+
+
+@cache
+def _small_models() -> Sequence[bytes]:
+    """The models of onnx's own backend tests: every operator in every form, a few kilobytes each."""
+    with tarfile.open(DATA / "onnx_backend" / "models.tar.xz") as archive:
+        files = [archive.extractfile(member) for member in archive if member.name.endswith(".onnx")]
+        return [file.read() for file in files if file is not None]
+
+
+def _any_operator(chance: random.Random, _ground: Ground) -> bytes:
+    return chance.choice(_small_models())
+
+
+def _any_export(chance: random.Random, _ground: Ground) -> bytes:
+    return chance.choice(sorted((DATA / "exports").glob("*.onnx"))).read_bytes()
 
 
 def _of_models() -> Iterator[Kind]:
-    commands = {
-        "check": ("check", "FILE", "--target", "sm8650"),
-        "package ort-qnn": ("package", "FILE", "--target", "sm8650", "--backend", "ort-qnn", *_WRITTEN),
-        "package vitis-ai": ("package", "FILE", "--target", "vek385", *_WRITTEN),
+    written = ("--no-compile", "-o", "OUT")
+    commands: dict[str, tuple[str, ...]] = {
+        "check": ("check", "FILE", "--target", "sm8650", "ENCODINGS"),
+        "check at 16 bits": ("check", "FILE", *_CNN, "--precision", "fp16"),
+        "package qnn-htp": ("package", "FILE", *_CNN, "ENCODINGS", *written),
+        "package ort-qnn": ("package", "FILE", "--target", "sm8650", "--backend", "ort-qnn", "ENCODINGS", *written),
+        "package vitis-ai": ("package", "FILE", "--target", "vek385", *written),
         "extract": ("encodings", "extract", "FILE", "-o", "OUT"),
-        "simulate": ("simulate", "FILE", str(_ENCODINGS["1.0.0"])),
+        "simulate": ("simulate", "FILE", "ENCODINGS", "--data", "DATA"),
+        "locate": ("locate", "FILE", "ENCODINGS", "--data", "DATA"),
+        "compat": ("compat", "--target", "sm8650", "--model", "FILE"),
+        "evaluate": ("evaluate", "FILE", str(MODEL), "--data", "DATA"),
+        "lpbq": ("lpbq", "FILE", "-o", "OUT"),
+        "quantize": ("quantize", "FILE", *_CNN, "--with", "ort", "--calibration", "DATA", "-o", "OUT"),
     }
-    models = {"float": MODEL, "qdq": AIMET / "cnn" / "w8a8.qdq.onnx", "vit": AIMET / "vit" / "model.onnx"}
-    for kind, good in models.items():
-        for title, arguments in commands.items():
-            strategy = broken_models(good.read_bytes())
-            yield Kind(id=f"{title} of {kind}", name="m.onnx", strategy=strategy, arguments=arguments)
-    yield Kind(
-        id="bytes of a model", name="m.onnx", strategy=broken_bytes(MODEL.read_bytes()), arguments=commands["check"]
-    )
+    models = {
+        "the network": _fixed(MODEL),
+        "a QDQ model": _fixed(AIMET / "cnn" / "w8a8.qdq.onnx"),
+        "a transformer": _fixed(AIMET / "vit" / "model.onnx"),
+        "blocks": _fixed(AIMET / "mlp" / "bq-w4a16.qdq.onnx"),
+        "another quantizer": _fixed(DATA / "quark" / "vint8_mixed.onnx"),
+        "an operator": _any_operator,
+        "an export": _any_export,
+    }
+    encodings = {
+        "the network": ("--encodings", str(_ENCODINGS["1.0.0"])),
+        "a transformer": ("--encodings", str(AIMET / "vit" / "w8a8.v1.0.0.encodings")),
+    }
+    only = {
+        **dict.fromkeys(("locate", "evaluate", "simulate", "quantize"), ("the network",)),
+        "lpbq": ("blocks",),
+        "extract": ("a QDQ model", "blocks", "another quantizer"),
+        "compat": ("a QDQ model", "an operator"),
+    }
+    for title, words in commands.items():
+        for of, good in models.items():
+            given = encodings.get(of, ())
+            filled = tuple(other for word in words for other in (given if word == "ENCODINGS" else (word,)))
+            if of in only.get(title, models):
+                arrange = _OneFile(name="m.onnx", mutate=broken_models, good=good, words=filled)
+                yield Kind(id=f"{title} of {of}", arrange=arrange, costly=title in ("quantize", "compat"))
+    for of, good in models.items():
+        rewritten = _OneFile(name="m.onnx", mutate=broken_models, good=good, part="rewrites")
+        yield Kind(id=f"rewrites of {of}", arrange=rewritten)
+        damaged = _OneFile(name="m.onnx", mutate=broken_bytes, good=good, words=("check", "FILE", *_CNN))
+        yield Kind(id=f"bytes of {of}", arrange=damaged)
 
 
 def _of_encodings() -> Iterator[Kind]:
-    arguments = ("plan", str(MODEL), "--target", "sm8650", "--sdk", "2.33", "--encodings", "FILE")
+    mlp = str(AIMET / "mlp" / "model.onnx")
+    commands: dict[str, tuple[str, ...]] = {
+        "plan": ("plan", str(MODEL), *_CNN, "--encodings", "FILE"),
+        "show": ("encodings", "show", "FILE"),
+        "check": ("encodings", "check", "FILE", "--model", str(MODEL)),
+        "convert": ("encodings", "convert", "FILE", "--to", "2.0.0", "-o", "OUT"),
+        "apply": ("encodings", "apply", "FILE", "--model", str(MODEL), "-o", "OUT"),
+        "diff": ("encodings", "diff", "FILE", str(_ENCODINGS["1.0.0"])),
+        "simulate": ("simulate", str(MODEL), "--encodings", "FILE", "--data", "DATA"),
+        "sensitivity": ("sensitivity", str(MODEL), "--encodings", "FILE", "--data", "DATA"),
+    }
     for version, path in _ENCODINGS.items():
-        for title, broken in (("bytes", broken_bytes), ("values", broken_json)):
-            strategy = broken(path.read_bytes())
-            yield Kind(id=f"{title} of encodings {version}", name="e.json", strategy=strategy, arguments=arguments)
+        for title, words in commands.items():
+            arrange = _OneFile(name="e.json", mutate=broken_json, good=_fixed(path), words=words)
+            yield Kind(id=f"{title} with encodings {version}", arrange=arrange)
+    for version, path in _BLOCKS.items():
+        words = ("plan", mlp, *_CNN, "--encodings", "FILE")
+        arrange = _OneFile(name="e.json", mutate=broken_json, good=_fixed(path), words=words)
+        yield Kind(id=f"blocks with encodings {version}", arrange=arrange)
+    named = _OneFile(
+        name="f.json",
+        mutate=broken_json,
+        good=_text(b'["/conv1/Conv_output_0", "conv1.weight", "logits"]'),
+        words=(*commands["plan"][:-1], str(_ENCODINGS["2.0.0"]), "--float-tensors", "FILE"),
+    )
+    yield Kind(id="float tensors", arrange=named)
+
+
+def _of_data() -> Iterator[Kind]:
+    samples = lambda _chance, _ground: _samples()  # noqa: E731 (made when it is asked for)
+    packaged = (*_PACKAGES["qnn-htp"][:-1], "FILE", "-o", "OUT")
+    for title, words in {
+        "calibration": packaged,
+        "outputs": ("evaluate", "FILE", "DATA"),
+        "simulated samples": ("simulate", str(MODEL), "--encodings", str(_ENCODINGS["1.0.0"]), "--data", "FILE"),
+    }.items():
+        yield Kind(id=title, arrange=_OneFile(name="s.npz", mutate=broken_npz, good=samples, words=words))
+    for part in ("arrays", "references"):
+        yield Kind(id=part, arrange=_OneFile(name="s.npz", mutate=broken_npz, good=samples, part=part))
 
 
 _LOG = b"\n".join(
     b"  12.3ms [ ERROR ] QnnModel failed at node conv_%d with error 3110" % number for number in range(50)
 )
+_RECIPE = b"""schema = 1
+width = 128
+height = 128
+resize = "stretch"
+scale = 0.0039
+mean = [0.0, 0.0, 0.0]
+"""
+_RECORD = b"""{"call": "validate", "answer": 0, "name": "n", "type": "Conv2d", "said": []}
+{"call": "node", "answer": 3110, "name": "m", "type": "Relu", "said": ["QnnDsp <E> no"]}
+"""
+_REPLAY = b"""{"event": "backend", "build": "v2.33"}
+{"event": "verdict", "answer": 0, "name": "n", "type": "Conv2d"}
+{"event": "output", "name": "y", "different": 0}
+{"event": "binary", "bytes": 12}
+{"event": "done"}
+"""
+_RESULT = b'{"ok": true, "outputs": {"a": "00"}, "errors_logged": []}'
+_ACCURACY = b'goal = 0.7\n[accuracy]\nfloat = 0.75\nw8a16 = 0.74\nw8a8 = 0.6\n"w4a16" = 0.5\n'
+
+
+def _of_texts() -> Iterator[Kind]:
+    logs = sorted((DATA / "logs").rglob("*.log")) or sorted((DATA / "logs").rglob("*.txt"))
+    devices = sorted((DATA.parents[1] / "backends" / "deploykit_qualcomm" / "data").rglob("*.toml"))
+    seen = lambda chance, _ground: chance.choice(logs).read_bytes() if logs else _LOG  # noqa: E731
+    table = lambda chance, _ground: chance.choice(devices).read_bytes()  # noqa: E731
+    rows: tuple[tuple[str, str, Mutate, Callable[[random.Random, Ground], bytes], tuple[str, ...], str], ...] = (
+        ("a log", "a.log", broken_lines, _text(_LOG), ("diagnose", "FILE"), ""),
+        ("a log that was seen", "a.log", broken_lines, seen, ("diagnose", "FILE", "--model", str(MODEL)), ""),
+        ("a recipe", "calibration.toml", broken_lines, _text(_RECIPE), (), "recipe"),
+        ("a table", "t.toml", broken_lines, table, (), "device"),
+        ("accuracies", "a.toml", broken_lines, _text(_ACCURACY), ("advise", "FILE"), ""),
+        ("a record", "record.jsonl", broken_lines, _text(_RECORD), (), "record"),
+        ("a replay", "r.txt", broken_lines, _text(_REPLAY), (), "replay"),
+        ("a kept answer", "k.json", broken_json, _text(_RESULT), (), "remembered"),
+        ("a job's result", "result.json", broken_json, _text(_RESULT), (), "job_result"),
+        (
+            "a baseline",
+            "b.json",
+            broken_json,
+            _text(b'{"schema": 1, "accepted": []}'),
+            ("check", str(MODEL), *_CNN, "--baseline", "FILE"),
+            "",
+        ),
+    )
+    for title, name, mutate, good, words, part in rows:
+        yield Kind(id=title, arrange=_OneFile(name=name, mutate=mutate, good=good, words=words, part=part))
+
+
+def _of_binaries() -> Iterator[Kind]:
+    compiled = {
+        "a context binary": ("a.bin", "artifacts/*.bin", ("inspect", "FILE"), ""),
+        "a compiled model": ("m_ctx.onnx", "artifacts/*ctx*.onnx", ("inspect", "FILE"), ""),
+        "a container": ("m.dlc", "artifacts/*.dlc", (), "dlc"),
+    }
+    for title, (name, pattern, words, part) in compiled.items():
+
+        def good(_chance: random.Random, ground: Ground, pattern: str = pattern) -> bytes:
+            return ground.file("ort-qnn", pattern) or bytes(range(256)) * 8
+
+        yield Kind(id=title, arrange=_OneFile(name=name, mutate=broken_bytes, good=good, words=words, part=part))
+
+
+def _forged(chance: random.Random, folder: Path, ground: Ground, *, backend: str, command: str, manifest: bool) -> Case:
+    """A package of which the manifest or a file says something wrong, sealed again by somebody who knows how."""
+    from deploykit.packages.manifests import read_manifest, sealed_text
+
+    out = Path(shutil.copytree(ground.package(backend), folder / "out"))
+    value = read_manifest(out)
+    if manifest:
+        value = json_with_change(chance, value)
+    else:
+        name = chance.choice(sorted(value["files"]))
+        mutate = broken_json if name.endswith(".json") else broken_models if name.endswith(".onnx") else broken_bytes
+        data = mutate(chance, (out / name).read_bytes())
+        (out / name).write_bytes(data)
+        value["files"][name] |= {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    try:
+        text = sealed_text(value)
+    except (ValueError, TypeError, AttributeError):
+        text = json.dumps(value)
+    (out / "manifest.json").write_text(text, "utf-8", errors="surrogatepass")
+    return Case(words=(command, str(out)))
+
+
+def _of_packages() -> Iterator[Kind]:
+    for backend in _PACKAGES:
+        for manifest in (True, False):
+            what = "manifest" if manifest else "file"
+            forged = partial(_forged, backend=backend, command="verify", manifest=manifest)
+            yield Kind(id=f"verify a forged {what} of {backend}", arrange=forged)
+    yield Kind(
+        id="build a forged manifest", arrange=partial(_forged, backend="qnn-htp", command="build", manifest=True)
+    )
+    yield Kind(
+        id="replace a forged manifest",
+        arrange=_replaced,
+    )
+
+
+def _replaced(chance: random.Random, folder: Path, ground: Ground) -> Case:
+    _forged(chance, folder, ground, backend="qnn-htp", command="verify", manifest=True)
+    return Case(words=(*PACKAGING, str(folder / "out"), "--force"))
+
+
 KINDS: tuple[Kind, ...] = (
     *_of_models(),
     *_of_encodings(),
-    Kind(id="a log", name="a.log", strategy=broken_bytes(_LOG), arguments=("diagnose", "FILE")),
-    Kind(
-        id="a context binary",
-        name="a.bin",
-        strategy=broken_bytes(bytes(range(256)) * 8),
-        arguments=("inspect", "FILE"),
-    ),
+    *_of_data(),
+    *_of_texts(),
+    *_of_binaries(),
+    *_of_packages(),
 )
-
-
-def drawn(strategy: st.SearchStrategy[bytes], count: int, seed: int, use: Callable[[bytes], None]) -> None:
-    """Call ``use`` with ``count`` files; what it raises is not made smaller, for each case is a process."""
-
-    @seeded(seed)
-    @settings(
-        max_examples=count,
-        deadline=None,
-        database=None,
-        phases=(Phase.generate,),
-        suppress_health_check=[*HealthCheck],
-    )
-    @given(data=strategy)
-    def case(data: bytes) -> None:
-        use(data)
-
-    case()

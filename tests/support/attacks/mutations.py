@@ -1,173 +1,186 @@
-"""Bad files, made from good ones by Hypothesis: bytes, JSON and graphs with something wrong in them."""
+"""Bad files, made from good ones by chance: bytes, JSON, text and .npz archives with something wrong in them."""
 
 from __future__ import annotations
 
+import io
 import json
+import random
+import struct
+import zipfile
+from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
-from hypothesis import strategies as st
-from onnx import AttributeProto, ModelProto, NodeProto, TensorProto
+__all__ = ["ODD_NUMBERS", "ODD_TEXTS", "broken_bytes", "broken_json", "broken_lines", "broken_npz", "json_with_change"]
 
-__all__ = ["broken_bytes", "broken_json", "broken_models"]
-
-_ODD_NUMBERS = (0, 1, -1, 2, 7, 2**31, -(2**31), 2**63 - 1, -(2**63), 4096, 1 << 40)
-_ODD_TEXTS = (
+ODD_NUMBERS = (0, 1, -1, 2, 7, 2**31, -(2**31), 2**63 - 1, -(2**63), 4096, 1 << 40)
+ODD_TEXTS = (
     "",
     " ",
     "a" * 5000,
     "../../etc/passwd",
-    "$(touch x)",
+    "$(touch pwned)",
+    "`touch pwned`",
+    "'; touch pwned; '",
     "<script>x</script>",
+    "{{ 7 * 7 }}",
     "\u202e\x1b[31m",
-    "é",
+    "a\nb\r\tc",
+    "é\u0301\U0001f600",
+    "con",
+    "-rf",
+    "%s%n",
     "x",
 )
-_ODD_VALUES: tuple[Any, ...] = (None, True, [], {}, [[]], {"a": {}}, "", "x", -1, 0, 1e308, 10**40, [None], {"": None})
+_ODD_VALUES: tuple[Any, ...] = (None, True, [], {}, [[]], {"a": {}}, "", "x", -1, 0, 0.5, 1e308, 10**40, [None])
+_ODD_JSON = ('{"a":' * 3000, "[" * 100_000, "1" * 6000, "NaN", '"\\ud800"', '{"a":1,"a":2}', "1e999", "", "\ufeff{}")
+_ODD_LINES = (b"\x00" * 40, b"\xff\xfe" * 9, b"a" * 200_000, b"(" * 3000, b"error " * 2000, b"\r\r\r", b"\x1b]0;x\x07")
 
 
-@st.composite
-def broken_bytes(draw: st.DrawFn, good: bytes) -> bytes:
-    """A file of which bits are changed, parts are cut out, doubled or swapped, or which ends early."""
+def broken_bytes(chance: random.Random, good: bytes) -> bytes:
+    """A file of which bits are changed, parts are cut out, doubled or overwritten, or which ends early."""
     data = bytearray(good)
-    for _ in range(draw(st.integers(1, 6))):
-        at = draw(st.integers(0, max(len(data) - 1, 0)))
-        length = draw(st.integers(1, 64))
-        match draw(st.sampled_from(("flip", "cut", "double", "end", "set", "insert"))):
-            case "flip" if data:
-                data[at] ^= 1 << draw(st.integers(0, 7))
+    for _ in range(chance.choice((1, 1, 1, 2, 3, 6))):
+        at, length = chance.randrange(len(data) + 1), chance.choice((1, 2, 4, 8, chance.randrange(1, 64)))
+        match chance.choice(("flip", "flip", "cut", "double", "end", "set", "number", "insert")):
+            case "flip" if at < len(data):
+                data[at] ^= 1 << chance.randrange(8)
             case "cut":
                 del data[at : at + length]
             case "double":
-                data[at:at] = data[at : at + length]
-            case "end":
+                data[at:at] = data[at : at + length * 8]
+            case "end" if chance.random() < 0.3:
                 del data[at:]
             case "set":
-                data[at : at + length] = bytes([draw(st.integers(0, 255))]) * length
+                data[at : at + length] = bytes([chance.randrange(256)]) * length
+            case "number":
+                form, size = chance.choice((("<i", 4), ("<I", 4), ("<q", 8), ("<h", 2)))
+                bits = 8 * size
+                value = chance.choice((0, 1, -1, (1 << (bits - 1)) - 1, -(1 << (bits - 1)), len(data), 65535))
+                packed = struct.pack(form, value % (1 << (bits - 1)) if form == "<I" else _fits(value, bits))
+                data[at : at + size] = packed
             case _:
-                data[at:at] = draw(st.binary(max_size=32))
+                data[at:at] = chance.randbytes(length)
     return bytes(data)
 
 
-@st.composite
-def broken_json(draw: st.DrawFn, good: bytes) -> bytes:
-    """JSON of which values are replaced by odd ones, taken out, renamed or doubled, still JSON."""
-    value = json.loads(good)
-    for _ in range(draw(st.integers(1, 4))):
-        holder, key = _somewhere(draw, value)
+def _fits(value: int, bits: int) -> int:
+    half = 1 << (bits - 1)
+    return (value + half) % (2 * half) - half
+
+
+def json_with_change(chance: random.Random, value: Any) -> Any:
+    """The value with odd values in it, things taken out, renamed or doubled, a few times over."""
+    for _ in range(chance.choice((1, 1, 1, 2, 4))):
+        holder, key = _somewhere(chance, value)
         if holder is None:
-            return json.dumps(draw(st.sampled_from(_ODD_VALUES))).encode()
-        match draw(st.sampled_from(("odd", "odd", "gone", "renamed", "twice"))):
+            return deepcopy(chance.choice(_ODD_VALUES))
+        match chance.choice(("odd", "odd", "near", "near", "gone", "renamed", "twice")):
             case "gone":
                 del holder[key]
             case "renamed" if isinstance(holder, dict):
-                holder[draw(st.sampled_from(_ODD_TEXTS))] = holder.pop(key)
+                holder[chance.choice(ODD_TEXTS)] = holder.pop(key)
             case "twice" if isinstance(holder, list):
-                holder.append(holder[key])
+                holder.append(deepcopy(holder[key]))
+            case "near":
+                holder[key] = _near(chance, holder[key])
             case _:
-                holder[key] = draw(st.sampled_from((*_ODD_VALUES, *_ODD_TEXTS, *_ODD_NUMBERS)))
-    return json.dumps(value).encode()
+                holder[key] = deepcopy(chance.choice((*_ODD_VALUES, *ODD_TEXTS, *ODD_NUMBERS)))
+    return value
 
 
-def _somewhere(draw: st.DrawFn, value: Any) -> tuple[Any, Any]:
+def _near(chance: random.Random, value: Any) -> Any:
+    """Something of the same kind, so that what only looks at kinds lets it pass."""
+    match value:
+        case bool():
+            return not value
+        case int():
+            return chance.choice((-value, value + 1, value - 1, value * 1000, *ODD_NUMBERS))
+        case float():
+            return chance.choice((-value, 0.0, value * 1e30, value * 1e-30, 5e-324, 1.7e308))
+        case str():
+            return chance.choice((value.upper(), value[:-1], f"{value}x", value * 40, *ODD_TEXTS))
+        case list():
+            return chance.choice((value[:1], value[::-1], value * 3, [value]))
+        case dict():
+            return dict(list(value.items())[: len(value) // 2])
+    return value
+
+
+def broken_json(chance: random.Random, good: bytes) -> bytes:
+    """JSON that says something wrong, or that is none."""
+    if chance.random() < 0.05:
+        return chance.choice(_ODD_JSON).encode("utf-8", "surrogatepass")
+    if chance.random() < 0.15:
+        return broken_bytes(chance, good)
+    return json.dumps(json_with_change(chance, json.loads(good))).encode()
+
+
+def _somewhere(chance: random.Random, value: Any) -> tuple[Any, Any]:
     """A container inside ``value`` and one of its keys; (None, None) where it holds nothing."""
     holder, key = None, None
     while isinstance(value, dict | list) and value:
-        keys = list(value) if isinstance(value, dict) else list(range(len(value)))
-        holder, key = value, draw(st.sampled_from(keys))
+        keys = list(value) if isinstance(value, dict) else range(len(value))
+        holder, key = value, chance.choice(keys)
         value = value[key]
-        if draw(st.integers(0, 3)) == 0:
+        if chance.random() < 0.15:
             break
     return holder, key
 
 
-@st.composite
-def broken_models(draw: st.DrawFn, good: bytes) -> bytes:
-    """A model that still parses: nodes, names, shapes, types, attributes and stored values that do not fit."""
-    model = ModelProto.FromString(good)
-    for _ in range(draw(st.integers(1, 6))):
-        _change(draw, model)
-    return bytes(model.SerializeToString())
+def broken_lines(chance: random.Random, good: bytes) -> bytes:
+    """Text with lines doubled, swapped, cut, made long, or with bytes in them that are no text."""
+    lines = good.split(b"\n")
+    for _ in range(chance.randrange(1, 6)):
+        at = chance.randrange(len(lines))
+        match chance.choice(("odd", "twice", "swap", "join", "bytes", "repeat")):
+            case "odd":
+                lines.insert(at, chance.choice(_ODD_LINES))
+            case "twice":
+                lines[at:at] = lines[at : at + 9]
+            case "swap":
+                other = chance.randrange(len(lines))
+                lines[at], lines[other] = lines[other], lines[at]
+            case "join":
+                lines[at : at + 20] = [b" ".join(lines[at : at + 20])]
+            case "repeat":
+                lines[at] = (lines[at][: chance.randrange(1, 40)] or b"x") * 2000
+            case _:
+                lines[at] = broken_bytes(chance, lines[at])
+    return b"\n".join(lines)
 
 
-_KINDS = ("input", "output", "name", "op", "attribute", "shape", "tensor", "node", "head", "edge")
+def broken_npz(chance: random.Random, good: bytes) -> bytes:
+    """An archive of arrays with a bad member: its header, its bytes, its name or how it is packed."""
+    with zipfile.ZipFile(io.BytesIO(good)) as archive:
+        members = [(info.filename, archive.read(info)) for info in archive.infolist()]
+    at = chance.randrange(len(members))
+    name, data = members[at]
+    change: Callable[[], tuple[str, bytes]] = chance.choice(
+        (
+            lambda: (name, broken_bytes(chance, data[:128]) + data[128:]),
+            lambda: (name, data[: chance.randrange(len(data))]),
+            lambda: (chance.choice(ODD_TEXTS) + ".npy", data),
+            lambda: (name.removesuffix(".npy"), data),
+            lambda: (name, _headed(chance, data)),
+            lambda: (f"{chance.choice(('7:', '0:', '-1:', 'x:'))}{name}", data),
+        )
+    )
+    members[at] = change()
+    whole = io.BytesIO()
+    packing = chance.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA))
+    with zipfile.ZipFile(whole, "w", packing) as archive:
+        for member, content in members:
+            archive.writestr(member, content)
+    return broken_bytes(chance, whole.getvalue()) if chance.random() < 0.3 else whole.getvalue()
 
 
-def _change(draw: st.DrawFn, model: ModelProto) -> None:  # noqa: C901 (one case for each thing that can be wrong)
-    graph = model.graph
-    node = graph.node[draw(st.integers(0, len(graph.node) - 1))] if graph.node else NodeProto()
-    names = sorted({name for other in graph.node for name in (*other.input, *other.output)} | {"", "nothing"})
-    match draw(st.sampled_from(_KINDS)):
-        case "input" if node.input:
-            node.input[draw(st.integers(0, len(node.input) - 1))] = draw(st.sampled_from(names))
-        case "output" if node.output:
-            node.output[0] = draw(st.sampled_from((*names, *_ODD_TEXTS)))
-        case "name":
-            node.name = draw(st.sampled_from(_ODD_TEXTS))
-        case "op":
-            others = [other.op_type for other in graph.node] or [""]
-            node.op_type = draw(st.sampled_from((*others, "Loop", "If", "Reshape", "QuantizeLinear", "NoSuchThing")))
-            node.domain = draw(st.sampled_from(("", "", "ai.onnx", "com.microsoft", "x.y")))
-        case "attribute":
-            _change_attribute(draw, node)
-        case "shape":
-            _change_shape(draw, model)
-        case "tensor" if graph.initializer:
-            _change_tensor(draw, graph.initializer[draw(st.integers(0, len(graph.initializer) - 1))])
-        case "node":
-            graph.node.add().CopyFrom(node)
-        case "head":
-            model.ir_version = draw(st.sampled_from((0, 3, 8, 99)))
-            if model.opset_import:
-                model.opset_import[0].version = draw(st.sampled_from((0, 1, 7, 13, 18, 21, 999)))
-        case _:
-            if node.input:
-                del node.input[-1]
-
-
-def _change_attribute(draw: st.DrawFn, node: NodeProto) -> None:
-    if node.attribute and draw(st.booleans()):
-        attribute = node.attribute[draw(st.integers(0, len(node.attribute) - 1))]
-        if draw(st.booleans()):
-            node.attribute.remove(attribute)
-            return
-    else:
-        attribute = node.attribute.add()
-        attribute.name = draw(st.sampled_from(("axis", "perm", "pads", "value", "to", "group", "block_size", "x")))
-    attribute.type = draw(st.sampled_from((AttributeProto.INT, AttributeProto.INTS, AttributeProto.FLOAT)))
-    attribute.i = draw(st.sampled_from(_ODD_NUMBERS))
-    attribute.f = draw(st.sampled_from((0.0, float("nan"), float("inf"), -1.0)))
-    del attribute.ints[:]
-    attribute.ints.extend(draw(st.lists(st.sampled_from(_ODD_NUMBERS), max_size=6)))
-
-
-def _change_shape(draw: st.DrawFn, model: ModelProto) -> None:
-    items = [*model.graph.input, *model.graph.output, *model.graph.value_info]
-    if not items:
-        return
-    tensor = items[draw(st.integers(0, len(items) - 1))].type.tensor_type
-    tensor.elem_type = draw(st.sampled_from((tensor.elem_type, 1, 7, 8, 10, 16, 0, 99)))
-    del tensor.shape.dim[draw(st.integers(0, 4)) :]
-    for _ in range(draw(st.integers(0, 2))):
-        dim = tensor.shape.dim.add()
-        if draw(st.booleans()):
-            dim.dim_value = draw(st.sampled_from(_ODD_NUMBERS))
-        else:
-            dim.dim_param = draw(st.sampled_from(_ODD_TEXTS))
-
-
-def _change_tensor(draw: st.DrawFn, tensor: TensorProto) -> None:
-    match draw(st.sampled_from(("dims", "type", "data", "name", "external"))):
-        case "dims":
-            del tensor.dims[:]
-            tensor.dims.extend(draw(st.lists(st.sampled_from((0, 1, 2, 3, -1, 1 << 40)), max_size=5)))
-        case "type":
-            tensor.data_type = draw(st.sampled_from((0, 1, 6, 7, 8, 10, 16, 21, 99)))
-        case "data":
-            tensor.raw_data = draw(st.binary(max_size=64))
-        case "name":
-            tensor.name = draw(st.sampled_from(_ODD_TEXTS))
-        case _:
-            tensor.data_location = TensorProto.EXTERNAL
-            entry = tensor.external_data.add()
-            entry.key = draw(st.sampled_from(("location", "offset", "length", "x")))
-            entry.value = draw(st.sampled_from(("w.bin", "ok/", "../w", "-1", "9" * 30, "", "/dev/zero")))
+def _headed(chance: random.Random, data: bytes) -> bytes:
+    """The array with another type or shape in its header, which stays as long as it was."""
+    end = 10 + int.from_bytes(data[8:10], "little")
+    types = (b"'<f8'", b"'<f2'", b"'>f4'", b"'|b1'", b"'<U2'", b"'|O'", b"'<M8[s]'", b"'<c8'", b"'|V4'", b"'|S4'")
+    head = data[10:end].replace(b"'<f4'", chance.choice(types))
+    if chance.random() < 0.5:
+        head = head.replace(b"(", b"(0, ", 1) if chance.random() < 0.5 else head.replace(b"False", b"True", 1)
+    head = (head.rstrip() + b" " * len(data[10:end]))[: end - 11] + b"\n"
+    return data[:10] + head + data[end:]

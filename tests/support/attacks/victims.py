@@ -1,10 +1,12 @@
-"""Runs one command line in a child forked from a warm process, with a time limit, and tells how it ended.
+"""Runs command lines in children forked from a warm process, with limits, and tells how they ended.
 
-A child costs a tenth of a second instead of one and a half, so that hundreds fit into a test.
+A child costs a tenth of a second instead of one and a half, so that hundreds fit into a test; where only a file is bad,
+many command lines share a child.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
 import os
@@ -13,12 +15,13 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["FILE_EVENTS", "Ending", "acceptable", "run_cli"]
+__all__ = ["FILE_EVENTS", "Case", "Ending", "acceptable", "leftovers", "run_cli", "run_many"]
 
 FILE_EVENTS = (
     "open",
@@ -51,6 +54,7 @@ _PRELOADED = [
     "deploykit_ort_qnn.backend",
     "deploykit_ort_qnn.prepare",
     "deploykit_vitis_ai.backend",
+    "attacks.parts",
     "onnxruntime",
     "onnx",
 ]
@@ -69,6 +73,15 @@ class Ending:
     events: int = 0
     peak_mb: float = 0.0
     cpu_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One thing to do in a child: the words of a command line, or the name of a part and the file that it reads."""
+
+    words: tuple[str, ...] = ()
+    part: str = ""
+    file: str = ""
 
 
 def acceptable(ending: Ending, *, seconds: float = 10.0, megabytes: float = 1024.0) -> bool:
@@ -96,6 +109,7 @@ def run_cli(
             "at": at_event,
             "then": then,
             "cwd": str(cwd or place),
+            "mark": _mark(),
         }
         child = _context().Process(target=_work, args=(job, str(report), str(output)))
         child.start()
@@ -108,6 +122,75 @@ def run_cli(
         text = output.read_text("utf-8", "replace") if output.exists() else ""
         status = None if hung and after_seconds is None else told.get("status", child.exitcode)
         return Ending(status=status, output=text, **{key: told[key] for key in told if key != "status"})
+
+
+def run_many(cases: Sequence[Case]) -> list[Ending]:
+    """Do these one after another, in as few children as can be: one that dies or hangs costs only the case it died of.
+
+    The memory of a case is the largest resident set while it ran, whatever the child held before.
+    """
+    with tempfile.TemporaryDirectory() as place:
+        endings: list[Ending] = []
+        while len(endings) < len(cases):
+            endings += _run_some(cases[len(endings) :], Path(place, str(len(endings))))
+        return endings
+
+
+def _run_some(cases: Sequence[Case], place: Path) -> Iterator[Ending]:
+    """The endings of the first cases, up to the one that ended the child; at least one."""
+    place.mkdir()
+    child = _context().Process(target=_work_many, args=(tuple(cases), str(place), _mark()))
+    child.start()
+    report, done, since = place / "report.jsonl", 0, time.monotonic()
+    while child.is_alive() and time.monotonic() - since < SECONDS:
+        child.join(0.2)
+        now = report.read_bytes().count(b"\n") if report.exists() else 0
+        since, done = (time.monotonic(), now) if now > done else (since, done)
+    hung = child.is_alive()
+    if hung and child.pid is not None:
+        os.kill(child.pid, signal.SIGKILL)
+        child.join()
+    told = [json.loads(line) for line in report.read_text().splitlines()] if report.exists() else []
+    for number, row in enumerate(told):
+        yield Ending(output=_said(place / f"{number}.txt"), **row)
+    if len(told) < len(cases):
+        yield Ending(status=None if hung else child.exitcode, output=_said(place / f"{len(told)}.txt"))
+
+
+_MARKED = "DEPLOYKIT_ATTACK_BY"
+"""The variable by which a program is known that something under attack has started."""
+
+
+def _mark() -> str:
+    return f"deploykit-attack-{os.getpid()}"
+
+
+def leftovers(seconds: float = 5.0) -> dict[int, str]:
+    """Programs that commands under attack have started and that still run: by their number, what they are.
+
+    They have some seconds to end. They are ended here, so that each is told once. Without /proc nothing is known.
+    """
+    until = time.monotonic() + seconds
+    while (found := _marked()) and time.monotonic() < until:
+        time.sleep(0.1)
+    for pid in found:
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+    return found
+
+
+def _marked() -> dict[int, str]:
+    sought, found = f"{_MARKED}={_mark()}".encode(), {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if sought in (folder / "environ").read_bytes():
+                words = (folder / "cmdline").read_bytes().split(b"\0")
+                found[int(folder.name)] = b" ".join(words[:6]).decode(errors="replace")
+    return found
+
+
+def _said(path: Path) -> str:
+    return path.read_text("utf-8", "replace") if path.exists() else ""
 
 
 _made: list[Any] = []
@@ -129,6 +212,7 @@ def _work(job: dict[str, Any], report: str, output: str) -> None:
     os.dup2(handle, 2)
     sys.stdout, sys.stderr = os.fdopen(1, "w", errors="backslashreplace"), os.fdopen(2, "w", errors="backslashreplace")
     os.chdir(job["cwd"])
+    os.environ[_MARKED] = job["mark"]
     resource.setrlimit(resource.RLIMIT_CPU, (_CPU_SECONDS, _CPU_SECONDS + 1))
     from deploykit.cli import cli
     from deploykit.cli.frame import run
@@ -148,6 +232,74 @@ def _work(job: dict[str, Any], report: str, output: str) -> None:
     }
     os.write(answer, json.dumps(told).encode())
     os._exit(0)
+
+
+_RESET = Path("/proc/self/clear_refs")
+_MOST_MEMORY = 8 << 30
+"""Of address space in a child, so that a bomb that is found does not take the machine with it."""
+
+
+def _work_many(cases: Sequence[Case], place: str, mark: str) -> None:
+    os.environ[_MARKED] = mark
+    resource.setrlimit(resource.RLIMIT_AS, (_MOST_MEMORY, _MOST_MEMORY))
+    os.environ["DEPLOYKIT_DEBUG"] = "1"
+    os.chdir(place)
+    answer = os.open("report.jsonl", os.O_WRONLY | os.O_CREAT, 0o600)
+    for number, case in enumerate(cases):
+        handle = os.open(f"{number}.txt", os.O_WRONLY | os.O_CREAT, 0o600)
+        os.dup2(handle, 1)
+        os.dup2(handle, 2)
+        os.close(handle)
+        sys.stdout = os.fdopen(1, "w", errors="backslashreplace", closefd=False)
+        sys.stderr = os.fdopen(2, "w", errors="backslashreplace", closefd=False)
+        started = _computed()
+        resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time()) + _CPU_SECONDS, resource.RLIM_INFINITY))
+        _reset_peak()
+        status = _do(case)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        told = {"status": status, "peak_mb": _peak(), "cpu_seconds": _computed() - started}
+        os.write(answer, json.dumps(told).encode() + b"\n")
+    os._exit(0)
+
+
+def _do(case: Case) -> int:
+    from attacks.parts import PARTS
+    from deploykit.cli import cli
+    from deploykit.cli.frame import run
+    from deploykit.errors import DeploykitError
+
+    if case.words:
+        return run(cli, case.words)
+    try:
+        PARTS[case.part](Path(case.file))
+    except DeploykitError as error:
+        print(error)
+        return error.exit_status
+    except MemoryError:
+        return 3
+    except Exception:
+        traceback.print_exc()
+        return 70
+    return 0
+
+
+def _computed() -> float:
+    """Computing time of this process and of the children that ended."""
+    return sum(os.times()[:4])
+
+
+def _reset_peak() -> None:
+    with contextlib.suppress(OSError):
+        _RESET.write_text("5")
+
+
+def _peak() -> float:
+    """The largest resident set in MiB since the last reset; that of the whole process where there is no /proc."""
+    with contextlib.suppress(OSError, StopIteration):
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def _hook(seen: list[int], at: int | None, then: str) -> Callable[[str, tuple[Any, ...]], None]:

@@ -1,0 +1,219 @@
+"""What a command writes over: nothing that it did not write itself, wherever it is told to write."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from attacks.kinds import AIMET, MODEL, QUANTIZING, Ground
+from attacks.victims import run_cli
+from deploykit.errors import PackageError, UsageError
+from deploykit.packages.replacing import tidy
+from deploykit.packages.results import publish_results
+
+Command = tuple[str, ...]
+Told = list[str]
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def results(out: Path, text: str, *, force: bool = False) -> None:
+    def fill(folder: Path) -> dict[str, object]:
+        (folder / "a.txt").write_text(text)
+        return {"schema": 1}
+
+    publish_results(out, fill, force=force)
+
+
+@pytest.mark.heavy
+def test_quantize_replaces_its_own_results_only(tmp_path: Path) -> None:
+    """``--force`` wiped any folder that it was pointed at."""
+    ground, mine = Ground(tmp_path), tmp_path / "thesis"
+    (mine / "src").mkdir(parents=True)
+    (mine / "src" / "thesis.tex").write_text("mine")
+    before = content(mine)
+    ending = run_cli(*QUANTIZING, ground.data(), "-o", mine, "--force")
+    assert ending.status == 6, ending.output
+    assert "src/thesis.tex" in ending.output
+    assert content(mine) == before
+    out = tmp_path / "out"
+    assert run_cli(*QUANTIZING, ground.data(), "-o", out).status == 0
+    assert run_cli(*QUANTIZING, ground.data(), "-o", out).status == 6
+    assert run_cli(*QUANTIZING, ground.data(), "-o", out, "--force").status == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data.npz", "out", "thesis"]
+
+
+@pytest.mark.parametrize("change", ["added", "changed", "report", "link", "closed"])
+def test_results_with_something_of_the_users_are_kept(change: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    results(out, "one")
+    match change:
+        case "added":
+            (out / "notes.txt").write_text("mine")
+        case "changed":
+            (out / "a.txt").write_text("mine")
+        case "report":
+            (out / "report.json").write_text((out / "report.json").read_text().replace("1", "2"))
+        case "link":
+            (out / "a.txt").unlink()
+            (out / "a.txt").symlink_to(MODEL)
+        case _:
+            deep = out
+            for _ in range(40):
+                deep = deep / ("d" * 200)
+            _make_deep(deep)
+    with pytest.raises(PackageError, match="was kept"):
+        results(out, "two", force=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    _remove_deep(out)
+
+
+def test_results_are_whole_or_as_they_were(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    results(out, "one")
+    before = content(out)
+
+    def fails(folder: Path) -> dict[str, object]:
+        (folder / "a.txt").write_text("two")
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(PackageError, match="cannot be written"):
+        publish_results(out, fails, force=True)
+    assert content(out) == before
+    results(out, "two", force=True)
+    assert (out / "a.txt").read_text() == "two"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_results_that_were_set_aside_are_put_back(tmp_path: Path) -> None:
+    results(tmp_path / ".out.deploykit-dead" / "old", "one")
+    with pytest.raises(PackageError, match="exists and was kept"):
+        results(tmp_path / "out", "two")
+    assert (tmp_path / "out" / "a.txt").read_text() == "one"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_pages_of_rules_replace_no_pages_of_anybody(tmp_path: Path) -> None:
+    """``rule --write`` deleted every other page of the folder."""
+    (tmp_path / "notes.md").write_text("mine")
+    ending = run_cli("rule", "--write", tmp_path)
+    assert ending.status == 2, ending.output
+    (tmp_path / "notes.md").rename(tmp_path / "README.md")
+    assert run_cli("rule", "--write", tmp_path).status == 2
+    assert content(tmp_path) == {"README.md": b"mine"}
+    (tmp_path / "README.md").unlink()
+    assert run_cli("rule", "--write", tmp_path).status == 0
+    assert run_cli("rule", "--write", tmp_path).status == 0
+
+
+def test_the_page_of_options_and_a_baseline_replace_only_their_like(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.txt"
+    mine.write_text("mine")
+    assert run_cli("options", "--write", mine).status == 2
+    assert run_cli("check", MODEL, "--target", "sm8650", "--write-baseline", mine).status == 3
+    assert mine.read_text() == "mine"
+    writing: tuple[Command, ...] = (
+        ("options", "--write"),
+        ("check", str(MODEL), "--target", "sm8650", "--write-baseline"),
+    )
+    for words in writing:
+        for _ in range(2):
+            assert run_cli(*words, tmp_path / words[0]).status == 0
+
+
+def test_weights_beside_a_model_are_not_replaced_unasked(tmp_path: Path) -> None:
+    from deploykit.quantization.lpbq_files import convert_file
+    from deploykit.quantization.qdq_files import apply_encodings
+
+    data = tmp_path / "out.onnx.data"
+    data.write_text("mine")
+    blocks = AIMET / "mlp" / "bq-w4a16.qdq.onnx"
+    with pytest.raises(UsageError, match="exists already"):
+        convert_file(blocks, tmp_path / "out.onnx")
+    with pytest.raises(UsageError, match="exists already"):
+        apply_encodings(MODEL, AIMET / "cnn" / "w8a8.v1.0.0.encodings", tmp_path / "out.onnx")
+    onnx.save(onnx.load(blocks), tmp_path / "m.onnx", save_as_external_data=True, location=data.name, size_threshold=0)
+    before = content(tmp_path)
+    with pytest.raises(UsageError, match="of the model itself"):
+        convert_file(tmp_path / "m.onnx", tmp_path / "out.onnx", force=True)
+    assert content(tmp_path) == before
+
+
+@pytest.mark.parametrize("inside", ["notes/mine.txt", "old/mine.txt", "mine.txt"])
+def test_a_folder_that_is_only_named_like_a_leftover_is_kept(inside: str, tmp_path: Path) -> None:
+    """Whatever else was called ``.out.deploykit-…`` beside the place was removed as left by a dead run."""
+    mine = tmp_path / ".out.deploykit-backup" / inside
+    mine.parent.mkdir(parents=True)
+    mine.write_text("mine")
+    told: Told = []
+    assert not tidy(tmp_path / "out", told.append)
+    assert mine.read_text() == "mine"
+    assert not (tmp_path / "out").exists()
+    assert "is kept" in told[0]
+
+
+def _make_deep(path: Path) -> None:
+    """A folder whose name is longer than the system takes at once."""
+    here = Path.cwd()
+    try:
+        os.chdir(Path(*path.parts[:-40]))
+        for part in path.parts[-40:]:
+            Path(part).mkdir()
+            os.chdir(part)
+        Path("mine.txt").write_text("mine")
+    finally:
+        os.chdir(here)
+
+
+def _remove_deep(path: Path) -> None:
+    shutil.rmtree(path)
+
+
+def test_a_folder_too_deep_to_look_into_is_named(cnn: Command, tmp_path: Path) -> None:
+    """Passed over, it hid any number of files from ``verify``, and ``--force`` deleted them."""
+    out = tmp_path / "out"
+    assert run_cli(*cnn, out).status == 0
+    _make_deep(Path(out, *["d" * 200] * 40))
+    for words in (("verify", str(out)), (*cnn, str(out), "--force")):
+        ending = run_cli(*words)
+        assert ending.status == 6, ending.output
+        assert "dddd" in ending.output
+    assert out.exists()
+    _remove_deep(out)
+
+
+@pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="root may look into every folder")
+def test_a_closed_folder_is_named(cnn: Command, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert run_cli(*cnn, out).status == 0
+    (out / "model" / "more").mkdir(mode=0)
+    try:
+        ending = run_cli("verify", out)
+    finally:
+        (out / "model" / "more").chmod(0o755)
+    assert ending.status == 6, ending.output
+    assert "model/more/" in ending.output
+
+
+def test_references_are_read_as_carefully_as_samples(tmp_path: Path) -> None:
+    """They went through NumPy's own reader: exit 70 for damaged ones, and a pipe was waited on."""
+    from deploykit.errors import InputError
+    from deploykit.numerics.metrics import user_metric
+
+    outputs = [{"y": np.zeros(2, np.float32)}]
+    np.savez(tmp_path / "good.npz", y=np.zeros((1, 2), np.float32))
+    whole = (tmp_path / "good.npz").read_bytes()
+    (tmp_path / "bad.npz").write_bytes(whole[: len(whole) // 2])
+    os.mkfifo(tmp_path / "pipe.npz")
+    for name in ("bad.npz", "pipe.npz"):
+        metric = user_metric("math:prod", None, references=tmp_path / name)
+        assert metric is not None
+        with pytest.raises(InputError, match=name):
+            metric.measure(outputs, outputs)

@@ -1,0 +1,139 @@
+"""Logs, containers and programs that go on without end: what reads them holds little and ends."""
+
+from __future__ import annotations
+
+import struct
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from attacks.kinds import MODEL
+from attacks.victims import Case, acceptable, run_many
+from deploykit.errors import InputError, ToolError
+from deploykit.system.processes import run
+from deploykit_ort_qnn.dlc import read_dlc
+
+
+def test_a_line_without_end_is_cut_into_lines() -> None:
+    code = "import sys; sys.stdout.write('a' * (5 << 20)); print(); print('b')"
+    lines: list[str] = []
+    assert run([sys.executable, "-c", code], on_line=lines.append).ok
+    assert [len(line) for line in lines] == [1 << 20] * 5 + [0, 1]
+
+
+def test_a_program_that_never_stops_talking_ends_with_its_time(tmp_path: Path) -> None:
+    """What it writes faster than it is read waits with it, and not in memory."""
+    began, seen = time.monotonic(), [0]
+
+    def slowly(_: str) -> None:
+        seen[0] += 1
+        time.sleep(0.001)
+
+    done = run([sys.executable, "-c", "while True: print('x' * 4000)"], timeout=2.0, on_line=slowly)
+    assert done.timed_out
+    assert time.monotonic() - began < 30
+    assert seen[0] < 20_000
+
+
+@pytest.mark.heavy
+def test_huge_logs_are_answered(tmp_path: Path) -> None:
+    """As one line, as very many, as what every pattern begins to match, as no text at all."""
+    lines = b"2026 [ ERROR ] QnnDsp <E> failed to validate op node_1234 with error 3110 (0x0c26)\n"
+    logs = {
+        "one": b"error " * (20 << 17),
+        "many": lines * 150_000,
+        "brackets": b"[" * (4 << 20) + b"\n" + b"QnnDsp <E> " * 200_000,
+        "spaces": b"error:" + b" " * (8 << 20) + b"!",
+        "zeros": bytes(8 << 20),
+        "escapes": b"\x1b]0;" * (1 << 20),
+    }
+    cases = []
+    for name, data in logs.items():
+        (tmp_path / f"{name}.log").write_bytes(data)
+        cases.append(Case(words=("diagnose", str(tmp_path / f"{name}.log"), "--model", str(MODEL))))
+    for name, ending in zip(logs, run_many(cases), strict=True):
+        assert acceptable(ending, seconds=20), (name, ending)
+
+
+def container(path: Path, model: bytes, times: int = 1) -> Path:
+    with zipfile.ZipFile(path, "w") as archive:
+        for number in range(times):
+            archive.writestr("model" if number == 0 else f"m{number}", model)
+    return path
+
+
+def netd(width: int) -> bytes:
+    """A buffer whose graphs, tensors and scales are lists of ``width`` entries that all point to one and the same."""
+    data = bytearray(8 + 4 + 4)
+    data[12:16] = b"NETD"
+    tables: list[int] = []
+
+    def table(fields: dict[int, int], at: int) -> None:
+        """Fields of a table at ``at``, its list of offsets behind the buffer so far."""
+        size = 4 + 2 * (max(fields) + 1)
+        place = len(data)
+        data.extend(struct.pack("<HH", size, 4))
+        for field in range(max(fields) + 1):
+            data.extend(struct.pack("<H", fields[field] - at if field in fields else 0))
+        data[at : at + 4] = struct.pack("<i", at - place)
+        tables.append(at)
+
+    def entries(to: int) -> int:
+        """A list of entries that all point to ``to``, which lies behind it."""
+        at = len(data)
+        data.extend(struct.pack("<I", width))
+        for _ in range(width):
+            data.extend(struct.pack("<I", (to - len(data)) % (1 << 32)))
+        return at
+
+    root, graph, tensor = 16, 24, 36
+    data.extend(bytes(64))
+    graphs, tensors = entries(graph), entries(tensor)
+    data[8:12] = struct.pack("<I", root - 8)
+    for at, target in ((root + 4, graphs), (graph + 8, tensors)):
+        data[at : at + 4] = struct.pack("<I", target - at)
+    table({0: root + 4}, root)
+    table({2: graph + 8}, graph)
+    table({9: tensor + 4}, tensor)
+    return bytes(data)
+
+
+@pytest.mark.parametrize("width", [40_000])
+def test_lists_of_a_container_that_point_to_one_another(width: int, tmp_path: Path) -> None:
+    """A third of a megabyte that asked for 1,600,000,000 tensors."""
+    path = container(tmp_path / "m.dlc", netd(width))
+    assert path.stat().st_size < 1 << 20
+    began = time.process_time()
+    with pytest.raises(InputError, match="not a DLC of a known form"):
+        read_dlc(path)
+    assert time.process_time() - began < 5
+
+
+def test_members_of_a_container_that_share_their_bytes(tmp_path: Path) -> None:
+    """Ten thousand names for one megabyte are ten gigabytes."""
+    path = container(tmp_path / "m.dlc", bytes(1 << 20), 2)
+    data = path.read_bytes()
+    start = data.index(b"PK\x01\x02")
+    entry, end = data[start : data.index(b"PK\x01\x02", start + 4)], data.index(b"PK\x05\x06")
+    many = b"".join(entry.replace(b"model", b"%05d" % number) for number in range(2000))
+    tail = bytearray(data[end:])
+    tail[8:20] = struct.pack("<HHII", 2000, 2000, len(many), start)
+    path.write_bytes(data[:start] + many + bytes(tail))
+    with pytest.raises(InputError, match="not a DLC of a known form"):
+        read_dlc(path)
+
+
+def test_a_measure_that_ends_the_program_is_no_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import numpy as np
+
+    from deploykit.numerics.metrics import user_metric
+
+    (tmp_path / "quits.py").write_text("import os\ndef now(a, b):\n    os._exit(0)\n")
+    monkeypatch.chdir(tmp_path)
+    metric = user_metric("quits:now", None)
+    assert metric is not None
+    with pytest.raises(ToolError, match="left no number"):
+        metric.measure([{"y": np.zeros(2)}], [{"y": np.zeros(2)}])

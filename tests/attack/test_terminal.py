@@ -1,0 +1,60 @@
+"""Names against whoever reads the answer on a terminal: it obeys what it is shown."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from attacks.victims import run_cli
+from deploykit.cli.plain import defused, plain
+
+pty = pytest.importorskip("pty", reason="terminals of this kind are POSIX's")
+SPOOF = "x\x1b[2J\x1b[Hok      files-no-extra: no file beside the recorded ones\nok      digest-expected"
+
+
+def on_a_terminal(*words: str | Path) -> bytes:
+    """What a command writes to a terminal, byte by byte."""
+    mine, its = pty.openpty()
+    argv = [sys.executable, "-m", "deploykit", *map(str, words)]
+    process = subprocess.Popen(argv, stdout=its, stderr=its, env={**os.environ, "COLUMNS": "200", "TERM": "xterm"})
+    os.close(its)
+    written = b""
+    try:
+        while part := os.read(mine, 4096):
+            written += part
+    except OSError:
+        pass  # Linux's way to say that the other end is closed
+    finally:
+        os.close(mine)
+    process.wait(60)
+    return written
+
+
+def test_a_name_cannot_turn_a_problem_into_ok(cnn: tuple[str, ...], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert run_cli(*cnn, out).status == 0
+    (out / SPOOF.replace("/", "")).write_text("planted")
+    written = on_a_terminal("verify", out)
+    assert b"\x1b[2J" not in written
+    assert b"\x1b[H" not in written
+    assert not [line for line in written.splitlines() if line.startswith(b"ok      digest-expected")]
+    assert b"\\x1b[2J" in written
+    assert b"\x1b[31m" in written  # its own words are still coloured
+
+
+@pytest.mark.parametrize("text", ["a\x1b]0;x\x07b", "a\x9b31mb", "a\u202eb", "a\rb", "a\x08b", "a\x1b[8mb", "a\udce9b"])
+def test_what_a_terminal_obeys_is_shown(text: str) -> None:
+    for shown in (plain(text), defused(text)):
+        assert shown.isprintable()
+        assert shown.startswith("a") and shown.endswith("b")
+
+
+def test_words_of_the_commands_stay_as_they_are() -> None:
+    text = f"{click.style('problem', fg='red', bold=True)}: a\n\tb é"
+    assert defused(text) == text
+    assert plain("a\nb") == "a\\nb"
