@@ -29,7 +29,7 @@ def traced(*args: str) -> tuple[int, set[str], list[str]]:
         "tables = [path for path in read if path.endswith('.toml')]\n"
         "print('\\n@' + json.dumps([status, [*sys.modules], tables]))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=True)
     status, modules, tables = json.loads(done.stdout.rpartition("@")[2])
     return status, set(modules), tables
 
@@ -154,7 +154,7 @@ def test_a_defect_is_70_and_no_traceback(monkeypatch: pytest.MonkeyPatch, capsys
 
 def test_a_reader_that_leaves_is_no_error() -> None:
     command = f"{sys.executable} -m deploykit targets | head -n 1"
-    done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False)
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, encoding="utf-8", check=False)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
 
