@@ -66,7 +66,7 @@ def test_no_module_is_called_like_a_function() -> None:
 
 def test_the_functions_are_listed_before_they_are_loaded() -> None:
     code = "import sys, deploykit; print(*dir(deploykit)); sys.exit('deploykit.api' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=False)
     assert done.returncode == 0, done.stderr
     assert set(deploykit.__all__) <= set(done.stdout.split())
 

@@ -65,7 +65,7 @@ def test_what_a_module_offers_exists() -> None:
         "    bad = [n for n in getattr(module, '__all__', ()) if not hasattr(module, n)]\n"
         "    assert not bad, (name, bad)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=False)
     assert done.returncode == 0, done.stderr
 
 

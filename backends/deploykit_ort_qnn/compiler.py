@@ -6,6 +6,7 @@ worker cannot start at all raises ToolError.
 
 from __future__ import annotations
 
+import math
 import shutil
 import signal
 import tempfile
@@ -17,6 +18,7 @@ from typing import Any, Literal
 
 from deploykit.errors import InputError, ToolError, UsageError
 from deploykit.system import workspaces
+from deploykit.system.limits import time_left
 from deploykit.system.processes import Completed
 from deploykit_ort_qnn.dlc import with_check_sums
 from deploykit_ort_qnn.hosts import Host
@@ -239,13 +241,15 @@ def _execute(
         return results
 
 
-def read_context(path: Path, timeout: float = 120.0) -> dict[str, Any]:
-    """The metadata of a context binary, or why it is none, as the worker answers it.
+def read_context(path: Path) -> dict[str, Any]:
+    """The metadata of a context binary, or why it is none, as the worker answers it, within the time of the caller.
 
     The vendor's library dies now and then on files that it reads the next time, so a crash is tried once again.
     Raises ToolError, with the part of the work that failed, where it dies twice or does not come to an end.
     """
     request = {"action": "context", "path": str(path.resolve())}
+    left = time_left()
+    timeout = _READING_SECONDS if left is None else math.ceil(left)
     for _ in range(2):
         parts = ["starting the process"]
         with workspaces.scratch() as folder:
@@ -261,6 +265,10 @@ def read_context(path: Path, timeout: float = 120.0) -> dict[str, Any]:
         why=f"{_death(done, timeout, 'the reading process')} while {parts[-1]}{again}",
         next="copy the file again if it may be cut off; else compile it again, or read it with another wheel",
     )
+
+
+_READING_SECONDS = 120.0
+"""For reading a binary, where the caller has set no bound (``limited_time``)."""
 
 
 def _request(job: CompileJob, scratch: Path) -> dict[str, Any]:

@@ -53,8 +53,6 @@ if TYPE_CHECKING:
 __all__ = ["execute"]
 
 _DURATION = re.compile(r" \(\d+ us\)$")
-_EMULATION_LIMIT = 900.0
-"""Seconds for one comparison; the emulator is some 50 to 1000 times slower than the CPU."""
 
 
 def execute(package: Path, draft: Draft, plan: Plan[None], aids: Aids) -> Execution:
@@ -210,7 +208,7 @@ def _judge_numbers(package: Path, draft: Draft, plan: Plan[None], aids: Aids, ho
         bits=0 if prepared is None else narrowest(prepared.placed[name] for name in prepared.activations),
         original=original,
         allow_cpu=draft.chosen.allows_cpu,
-        timeout=_EMULATION_LIMIT,
+        timeout=float(draft.options["time_limit"]),
         host=host,
     )
     try:

@@ -70,7 +70,7 @@ class VitisAiBackend:
         from deploykit.contract.toolchains import load_toolchains
         from deploykit_vitis_ai.tables import DATA
 
-        return load_toolchains(DATA / "toolchains", backend=self.id)
+        return load_toolchains(DATA / "toolchains", backend=self.id, files=DATA.parent)
 
     def wanted_toolchains(self, target: Target) -> tuple[str, ...]:
         """The Quark that the target's release takes."""

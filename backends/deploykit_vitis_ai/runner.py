@@ -47,7 +47,9 @@ class QuarkRun:
 
 def quark_environment(toolchain: str) -> Environment:
     """The environment of one toolchain, for instance ``quark==0.13``; it need not be installed."""
-    return environment_of(select(load_toolchains(DATA / "toolchains", backend="vitis-ai"), toolchain))
+    return environment_of(
+        select(load_toolchains(DATA / "toolchains", backend="vitis-ai", files=DATA.parent), toolchain)
+    )
 
 
 def run_quark(

@@ -10,6 +10,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from deploykit.system.limits import limited_time
+
 if TYPE_CHECKING:
     from deploykit.deciding.mixing_layers import Mixed
     from deploykit.deciding.simulated_ladder import SimulatedLadder
@@ -104,12 +106,16 @@ def locate(
     samples: int | None = None,
     seed: int = 0,
     threshold_db: float = 20.0,
+    time_limit: float | None = None,
 ) -> Located:
-    """The first operator at which a model and another, or its own simulation (``encodings``), diverge."""
+    """The first operator at which a model and another, or its own simulation (``encodings``), diverge.
+
+    After ``time_limit`` seconds the nearest operator known by then is named, and ``exhausted`` says so.
+    """
     from deploykit.graph.validity import blaming
     from deploykit.numerics.probes import locate_files
 
-    with blaming(Path(model)):
+    with limited_time(time_limit), blaming(Path(model)):
         return locate_files(
             Path(model),
             _path(candidate),

@@ -11,6 +11,7 @@ import click
 from deploykit.cli.frame import Command
 from deploykit.cli.output import emit
 from deploykit.queries.binaries import BinaryReport, Runtime, report_binary
+from deploykit.system.limits import limited_time
 from deploykit.tables.capabilities import Status
 
 __all__ = ["command", "emit_binary"]
@@ -23,12 +24,22 @@ __all__ = ["command", "emit_binary"]
     "--sdk", "--runtime", default="", metavar="VERSION", help="The release on the device: will it load there?"
 )
 @click.option("--target", default="", metavar="DEVICE", help="The device it is to be loaded on.")
-def command(file: Path, backend: str | None, sdk: str, target: str) -> int:
+@click.option(
+    "--time-limit",
+    type=click.FloatRange(min=1),
+    default=120.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="End the vendor's library, which reads the file, after that.",
+)
+def command(file: Path, backend: str | None, sdk: str, target: str, time_limit: float) -> int:
     """Show who built a context binary (or …_ctx.onnx), for which chip, with which graphs, and what loads it.
 
     With --sdk and --target it also says whether the binary will load there, and how sure that is.
     """
-    return emit_binary(report_binary(file, backend=backend, runtime=sdk, target=target))
+    with limited_time(time_limit):
+        report = report_binary(file, backend=backend, runtime=sdk, target=target)
+    return emit_binary(report)
 
 
 def emit_binary(report: BinaryReport) -> int:

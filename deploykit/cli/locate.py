@@ -30,6 +30,14 @@ _PATH = click.Path(path_type=Path)
 @click.option(
     "--threshold", type=float, default=20.0, show_default=True, metavar="DB", help="Below it a tensor is off."
 )
+@click.option(
+    "--time-limit",
+    type=click.FloatRange(min=1),
+    default=1800.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Name the nearest operator known by then.",
+)
 def command(
     model: Path,
     candidate: Path | None,
@@ -38,6 +46,7 @@ def command(
     samples: int | None,
     seed: int,
     threshold: float,
+    time_limit: float,
 ) -> int:
     """Run MODEL and CANDIDATE (or MODEL's simulation) and name the first operator whose output is off.
 
@@ -47,7 +56,14 @@ def command(
     with progress() as tell:
         tell("comparing")
         found = api.locate(
-            model, candidate, encodings=encodings, data=data, samples=samples, seed=seed, threshold_db=threshold
+            model,
+            candidate,
+            encodings=encodings,
+            data=data,
+            samples=samples,
+            seed=seed,
+            threshold_db=threshold,
+            time_limit=time_limit,
         )
     emit(found.to_json(), lambda: _text(found))
     return 0 if found.first is None else 1

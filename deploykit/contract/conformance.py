@@ -110,7 +110,7 @@ def _import(backend_id: str) -> Iterator[str]:
         "import sys; from deploykit.contract.plugins import load_backend\n"
         f"load_backend({backend_id!r}); print(*(name for name in {_HEAVY!r} if name in sys.modules))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=False)
     if done.returncode:
         yield f"cannot be imported on its own: {done.stderr.strip().splitlines()[-1]}"
     elif done.stdout.strip():

@@ -120,7 +120,7 @@ def _resolve(path: Path, folder: Path, location: str, stored: StoredTensor) -> E
     where = f"{path}: {stored.where}"
     try:
         target = (folder / location).resolve()
-    except (OSError, RuntimeError) as error:
+    except (OSError, RuntimeError, UnicodeError) as error:
         raise InputError(f"{where}: its external data {location!r} cannot be followed", why=str(error)) from None
     if not target.is_relative_to(folder):
         raise InputError(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnxruntime as ort
 
-from deploykit.system.limits import limited_memory
+from deploykit.system.limits import limited_memory, time_left
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -28,6 +28,9 @@ _LEAST_SECONDS = 3.0
 _SECONDS_PER_BYTE = 5e-6
 """Seconds of computing time per byte of the model: 5 s for 1 MB."""
 _LOOK_SECONDS = 0.25
+_SMALL = 1 << 20
+"""Bytes of a model below which its constants are computed in each run, where time is bounded, and not when it is
+opened, which nothing ends."""
 
 
 class CpuSession:
@@ -38,8 +41,9 @@ class CpuSession:
 
     def __init__(self, source: bytes | str, options: ort.SessionOptions, *, size: int | None = None) -> None:
         self.size = len(source) if size is None else size
+        without = {"disabled_optimizers": ["ConstantFolding"]} if self.size < _SMALL else {}
         with limited_memory(_LEAST_MEMORY + _MEMORY_PER_BYTE * self.size):
-            self._session = ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+            self._session = ort.InferenceSession(source, options, providers=["CPUExecutionProvider"], **without)
 
     def inputs(self) -> list[Any]:
         """Name, type and shape of each input, as the runtime has them."""
@@ -61,7 +65,10 @@ class CpuSession:
 
 
 class _Watch:
-    """Ends a run that has taken too much computing time; a machine that is busy with others does not count."""
+    """Ends a run that has taken too much computing time, or whose caller's time is over (``limited_time``).
+
+    Of the former a machine that is busy with others takes nothing.
+    """
 
     def __init__(self, settings: ort.RunOptions, seconds: float) -> None:
         self._settings, self._seconds = settings, seconds
@@ -69,7 +76,8 @@ class _Watch:
         self._thread = threading.Thread(target=self._look, daemon=True)
 
     def __enter__(self) -> None:
-        self._started = time.process_time()
+        self._started, left = time.process_time(), time_left()
+        self._end = None if left is None else time.monotonic() + left
         self._thread.start()
 
     def __exit__(self, *_: object) -> None:
@@ -78,5 +86,6 @@ class _Watch:
 
     def _look(self) -> None:
         while not self._done.wait(_LOOK_SECONDS):
-            if time.process_time() - self._started > self._seconds:
+            late = self._end is not None and time.monotonic() >= self._end
+            if late or time.process_time() - self._started > self._seconds:
                 self._settings.terminate = True

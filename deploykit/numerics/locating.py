@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from deploykit.errors import InputError, ToolError
 from deploykit.graph.facts import GraphFacts, NodeFact
 from deploykit.graph.static import static_tensors
 from deploykit.numerics.alignment import align
@@ -21,6 +22,7 @@ from deploykit.numerics.quality import sqnr_db
 from deploykit.numerics.row_sets import RowSets
 from deploykit.numerics.rows import Rows
 from deploykit.numerics.sessions import Feed
+from deploykit.system.limits import time_left
 
 __all__ = ["SESSIONS", "Divergence", "Located", "Probe", "TensorView", "locate"]
 
@@ -65,11 +67,14 @@ def locate(
     """Compare two executions of one graph on samples; ``threshold_db`` is the SQNR below which a tensor is off.
 
     Each round opens a session per side and shows at most ``per_round`` tensors, spread over what may still hold the
-    cause. When ``sessions`` are used up the nearest known operator is named, and the result says so.
+    cause. When ``sessions`` are used up, or the caller's time is over (``limited_time``), the nearest known operator is
+    named, and the result says so. Raises ToolError where not even the outputs were seen in that time.
     """
     search = _Search(facts, left, right, feeds, max(sessions // 2, 1))
     outputs = [name for name in facts.outputs if name in search.shown]
     search.look(outputs)
+    if search.exhausted:
+        raise ToolError("the time was over before the outputs were compared", next="give it more, or fewer samples")
     bad = search.cause(outputs, threshold_db, per_round)
     return Located(
         first=None if bad is None else search.divergence(bad),
@@ -167,13 +172,19 @@ class _Search:
         fresh = [name for name in names if name not in self.views]
         if not fresh:
             return
-        if self.rounds >= self._left_rounds:
+        if self.rounds >= self._left_rounds or time_left() == 0.0:
             self.exhausted = True
             return
-        self.rounds += 1
         choices = {choice for name in fresh for choice in self._rows.choices_of(name) if choice in self._open}
         wanted = list(dict.fromkeys([*fresh, *sorted(choices)]))
-        shown = [[side.show(wanted, feed) for feed in self._feeds] for side in self._sides]
+        try:
+            shown = [[side.show(wanted, feed) for feed in self._feeds] for side in self._sides]
+        except InputError:
+            if time_left() != 0.0:
+                raise
+            self.exhausted = True  # the run was ended, and so says nothing about the model
+            return
+        self.rounds += 1
         for name in fresh:
             views = [
                 _compare(name, one, two, self._rows.axes(name))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from deploykit.system.specs import Stage, ToolchainSpec
 __all__ = ["find_cxx", "find_python", "install", "remove"]
 
 _STAGE_TIMEOUT = 3600.0
+_LOCKED_ON = "linux-x86_64"
+"""The machine whose files the locks name, as ``sysconfig`` calls it."""
 
 
 def install(
@@ -137,10 +140,11 @@ def _run_stage(environment: Environment, stage: Stage, title: str, progress: Cal
 
 def _pip_install(environment: Environment, stage: Stage, title: str, show: Callable[[str], None]) -> None:
     if stage.lock:
-        if _python_of(environment) == stage.lock_python:
+        if _python_of(environment) in stage.lock_python and sysconfig.get_platform() == _LOCKED_ON:
             _install_locked(environment, stage, title, show)
             return
-        show(f"hashes are known for Python {stage.lock_python} only; with this one the pins decide, without hashes")
+        known = f"Python {', '.join(stage.lock_python)} on {_LOCKED_ON}"
+        show(f"hashes are known for {known} only; here the pins decide, without hashes")
     constraints = environment.path / "constraints.txt"
     constraints.write_text("\n".join(environment.spec.constraints) + "\n", encoding="utf-8")
     log = environment.path / "install.log"

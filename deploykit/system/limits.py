@@ -1,9 +1,11 @@
-"""Bounds on the memory of this process, for the time of one piece of work; it knows nothing of the work."""
+"""Bounds on the memory and the time that one piece of work may take; it knows nothing of the work."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 
 try:
@@ -11,9 +13,33 @@ try:
 except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
-__all__ = ["limited_memory"]
+__all__ = ["limited_memory", "limited_time", "time_left"]
 
 _PAGES = Path("/proc/self/statm")
+_END: ContextVar[float | None] = ContextVar("_END", default=None)
+"""When the work of the caller has to be done, on the monotonic clock."""
+
+
+@contextmanager
+def limited_time(seconds: float | None) -> Iterator[None]:
+    """Let the programs and the sessions that are run inside take so many seconds altogether; None sets no bound.
+
+    Bounds nest, and the tightest counts. They are ended when it is over; code of our own asks ``time_left`` between two
+    of its steps.
+    """
+    left = time_left()
+    ends = [time.monotonic() + bound for bound in (seconds, left) if bound is not None]
+    before = _END.set(min(ends, default=None))
+    try:
+        yield
+    finally:
+        _END.reset(before)
+
+
+def time_left() -> float | None:
+    """The seconds that are left to the caller, 0 when its time is over, None without a bound."""
+    end = _END.get()
+    return None if end is None else max(0.0, end - time.monotonic())
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from deploykit.errors import ToolError
+from deploykit.system.limits import limited_time, time_left
 from deploykit.system.platforms import end_group, end_tree, has_groups, reap
 
 __all__ = ["ONLY_INSTALLED", "Completed", "run"]
@@ -77,12 +78,12 @@ def run(
     """Run a program to its end and give its output line by line to ``on_line`` and ``log``.
 
     Standard error is merged into standard output; ``given`` is its standard input. ``env`` is added to the caller's
-    environment. After ``timeout`` seconds, or with more than ``memory`` bytes resident (where the system tells), the
-    program and its children are ended, and so they are when it ends by itself or this process does. Raises ToolError
-    when the program cannot be started.
+    environment. After ``timeout`` seconds, when the caller's time is over (``limited_time``), or with more than
+    ``memory`` bytes resident (where the system tells), the program and its children are ended, and so they are when it
+    ends by itself or this process does. Raises ToolError when the program cannot be started.
     """
     started = time.monotonic()
-    with _group() as group, _input(given) as stdin:
+    with limited_time(timeout), _group() as group, _input(given) as stdin:
         try:
             process = subprocess.Popen(
                 list(argv),
@@ -101,7 +102,7 @@ def run(
         over = threading.Event()
         reader = threading.Thread(target=_pump, args=(process.stdout, lines, over), daemon=True)
         reader.start()
-        bounds = _Bounds(pid=process.pid, deadline=None if timeout is None else started + timeout, memory=memory)
+        bounds = _Bounds(pid=process.pid, memory=memory)
         try:
             tail, broken = _consume(lines, bounds, log, on_line)
             if broken:
@@ -186,15 +187,14 @@ def _input(given: bytes | None) -> Iterator[Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Bounds:
-    """What one program may take: until when, on the monotonic clock, and how many bytes; None for no bound."""
+    """What one program may take: how many bytes, None for no bound, and the time that is left to its caller."""
 
     pid: int
-    deadline: float | None
     memory: int | None
 
     def broken(self) -> str:
         """Which bound is broken now: "time", "memory" or ""."""
-        if self.deadline is not None and time.monotonic() >= self.deadline:
+        if time_left() == 0.0:
             return "time"
         if self.memory is None:
             return ""

@@ -26,8 +26,9 @@ class Stage:
 
     ``prefer_index`` is an index that is tried first, without dependencies, and skipped when it cannot be reached: for
     packages whose usual index carries a much larger build. ``lock`` is a file of pins with hashes, in the folder of the
-    backend's own files, for the Python of ``lock_python``: with it nothing else is installed, and ``else_index`` is
-    asked for what the usual index does not have. In ``run``, ``{root}`` stands for the environment's folder,
+    backend's own files, for the Pythons of ``lock_python`` on Linux x86-64: with it nothing else is installed, and
+    ``else_index`` is asked for what the usual index does not have; stages may share one, of which the first installs
+    all. In ``run``, ``{root}`` stands for the environment's folder,
     ``{files}`` for the folder of the backend's own files, and the name of a need for the program found. ``inputs`` are
     paths in that folder: where one of them changes, the stage runs again. ``hashes`` are the SHA-256 of every file that
     the one package of the stage may come as; it is then fetched without what it depends on.
@@ -37,7 +38,7 @@ class Stage:
     packages: tuple[str, ...] = ()
     prefer_index: str = ""
     lock: str = ""
-    lock_python: str = ""
+    lock_python: tuple[str, ...] = ()
     else_index: str = ""
     run: tuple[str, ...] = ()
     inputs: tuple[str, ...] = ()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
-import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
@@ -271,15 +270,8 @@ def _hints(kind: type[Any]) -> dict[str, Any]:
     """The types of all fields, each in the words of the class that declares it."""
     found: dict[str, Any] = {}
     for owner in reversed(kind.__mro__):
-        for name, hint in inspect.get_annotations(owner).items():
-            found[name] = _evaluated(hint, owner.__module__) if isinstance(hint, str) else hint
+        found |= inspect.get_annotations(owner, eval_str=True)
     return found
-
-
-@cache
-def _evaluated(hint: str, module: str) -> Any:
-    """An annotation as written; typing.get_type_hints compiles each anew, which is most of its time."""
-    return eval(hint, vars(sys.modules[module]))
 
 
 def _is_required(field: dataclasses.Field[Any]) -> bool:

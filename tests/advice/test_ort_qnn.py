@@ -147,7 +147,7 @@ def run_script(bench: Any) -> None:
 
     out = packaged(bench)
     asked = [sys.executable, str(out / "scripts/run.py"), "--help"]
-    told = subprocess.run(asked, capture_output=True, text=True, check=True, timeout=120).stdout
+    told = subprocess.run(asked, capture_output=True, encoding="utf-8", check=True, timeout=120).stdout
     assert "--compare" in told
     assert (out / "model/model.onnx").is_file()
 

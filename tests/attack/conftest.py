@@ -19,7 +19,9 @@ def commit_seed() -> int:
         return int(given)
     git = shutil.which("git")
     done = (
-        None if git is None else subprocess.run([git, "-C", ROOT, "rev-parse", "HEAD"], capture_output=True, text=True)
+        None
+        if git is None
+        else subprocess.run([git, "-C", ROOT, "rev-parse", "HEAD"], capture_output=True, encoding="utf-8")
     )
     return int(done.stdout.strip()[:8], 16) if done is not None and done.returncode == 0 else 0
 

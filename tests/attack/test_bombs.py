@@ -202,10 +202,12 @@ def test_an_image_of_a_million_megapixels(tmp_path: Path) -> None:
         inspect_image(tmp_path / "bomb.png")
 
 
-def test_a_model_that_is_run_by_name_ends_as_well(tmp_path: Path) -> None:
+@pytest.mark.parametrize("make", [looped, multiplied], ids=lambda make: make.__name__)
+@pytest.mark.parametrize("command", ["evaluate", "locate"])
+def test_a_model_that_is_run_by_name_ends_as_well(command: str, make: MODELS, tmp_path: Path) -> None:
     """Two models compared on data: nothing that the file says of itself keeps it from being run."""
-    onnx.save(looped(), tmp_path / "m.onnx")
+    onnx.save(make(), tmp_path / "m.onnx")
     np.savez(tmp_path / "data.npz", x=np.ones((1, 4), np.float32))
-    ending = run_cli("evaluate", tmp_path / "m.onnx", tmp_path / "m.onnx", "--data", tmp_path / "data.npz")
+    ending = run_cli(command, tmp_path / "m.onnx", tmp_path / "m.onnx", "--data", tmp_path / "data.npz")
     assert ending.status == 3, ending.output
     assert acceptable(ending), ending

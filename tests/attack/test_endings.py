@@ -41,7 +41,7 @@ def gone(pids: list[int], seconds: float = 20.0) -> bool:
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="asks /proc who is alive")
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_children_and_grandchildren_end_with_their_parent(how: signal.Signals) -> None:
-    parent = subprocess.Popen([sys.executable, "-c", PARENT, CHILD, "x"], stdout=subprocess.PIPE, text=True)
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, CHILD, "x"], stdout=subprocess.PIPE, encoding="utf-8")
     assert parent.stdout is not None
     pids = [int(word) for word in parent.stdout.readline().split()]
     assert all(map(alive, pids))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -29,7 +30,8 @@ def traced(*args: str) -> tuple[int, set[str], list[str]]:
         "tables = [path for path in read if path.endswith('.toml')]\n"
         "print('\\n@' + json.dumps([status, [*sys.modules], tables]))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    settings = {**os.environ, "PYTHONIOENCODING": "utf-8"}
+    done = subprocess.run([sys.executable, "-c", code], env=settings, capture_output=True, encoding="utf-8", check=True)
     status, modules, tables = json.loads(done.stdout.rpartition("@")[2])
     return status, set(modules), tables
 
@@ -127,6 +129,16 @@ def test_each_kind_of_failure_has_its_status_and_one_clear_message(
     assert captured.out == ""
 
 
+@pytest.mark.parametrize("charset", ["ascii:strict", "latin-1:strict"])
+def test_letters_that_a_terminal_lacks_are_no_reason_to_fail(charset: str) -> None:
+    settings = {**os.environ, "PYTHONIOENCODING": charset}
+    argv = [sys.executable, "-m", "deploykit", "package", "--help"]
+    done = subprocess.run(argv, env=settings, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert b"Traceback" not in done.stdout + done.stderr
+    assert "…" in done.stdout.decode("utf-8") or b"\\u2026" in done.stdout, "the help has such a letter"
+
+
 def test_an_error_is_json_too_when_json_was_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(cli, ["plan", "absent.onnx", "--target", "sm8650", "--json"]) == 3
     error = json.loads(capsys.readouterr().out)["error"]
@@ -154,7 +166,7 @@ def test_a_defect_is_70_and_no_traceback(monkeypatch: pytest.MonkeyPatch, capsys
 
 def test_a_reader_that_leaves_is_no_error() -> None:
     command = f"{sys.executable} -m deploykit targets | head -n 1"
-    done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False)
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, encoding="utf-8", check=False)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
 

@@ -54,7 +54,7 @@ def third_party(tmp_path: Path) -> dict[str, str]:
 def call(env: dict[str, str], *args: str) -> subprocess.CompletedProcess[str]:
     """The command line in a process of its own."""
     return subprocess.run(
-        [sys.executable, "-m", "deploykit", *args], env=env, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "deploykit", *args], env=env, capture_output=True, encoding="utf-8", check=False
     )
 
 

@@ -289,7 +289,7 @@ def test_the_packaged_model_and_tail_equal_the_original(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(script), str(results.parent), str(inputs / "list.txt")],
         capture_output=True,
-        text=True,
+        encoding="utf-8",
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -71,7 +71,7 @@ def runner(*roots: Path) -> Run:
     def run(*argv: str) -> subprocess.CompletedProcess[str]:
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, roots))}
         return subprocess.run(
-            [sys.executable, *argv], cwd=roots[0], env=env, capture_output=True, text=True, check=False
+            [sys.executable, *argv], cwd=roots[0], env=env, capture_output=True, encoding="utf-8", check=False
         )
 
     return run

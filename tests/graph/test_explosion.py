@@ -100,7 +100,7 @@ def test_bombs_stay_small_and_the_rest_is_known(case: str, tmp_path: Path) -> No
     path = tmp_path / "m.onnx"
     path.write_bytes(BOMBS[case].SerializeToString())
     done = subprocess.run(
-        [sys.executable, "-c", LIMITED, str(path)], capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, "-c", LIMITED, str(path)], capture_output=True, encoding="utf-8", check=False, timeout=120
     )
     assert (done.returncode, done.stdout) == (0, "None \n"), done.stderr
 

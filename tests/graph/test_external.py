@@ -219,7 +219,9 @@ assert any("weights.bin" in path for path in opened), "now it was asked for"
 
 def test_loading_and_collecting_never_open_external_data(tmp_path: Path) -> None:
     path = save_with_external_data(attention_net(), tmp_path / "m.onnx")
-    done = subprocess.run([sys.executable, "-c", WATCHED, str(path)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", WATCHED, str(path)], capture_output=True, encoding="utf-8", check=False
+    )
     assert done.returncode == 0, done.stderr
 
 

@@ -190,7 +190,7 @@ def test_hostile_files_are_refused_within_a_gigabyte(data: bytes, tmp_path: Path
     path = tmp_path / "m.onnx"
     path.write_bytes(data)
     done = subprocess.run(
-        [sys.executable, "-c", LIMITED, str(path)], capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, "-c", LIMITED, str(path)], capture_output=True, encoding="utf-8", check=False, timeout=120
     )
     assert done.returncode == 0, done.stderr
     assert "refused:" in done.stdout
@@ -208,7 +208,7 @@ def test_a_model_of_many_nodes_loads_within_a_gigabyte(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     subprocess.run([sys.executable, "-c", script, str(path)], check=True, timeout=120)
     done = subprocess.run(
-        [sys.executable, "-c", LIMITED, str(path)], capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, "-c", LIMITED, str(path)], capture_output=True, encoding="utf-8", check=False, timeout=120
     )
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from deploykit.cli.locate import command
 from deploykit.encodings.reading import read_encodings
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
-from deploykit.errors import UsageError
+from deploykit.errors import InputError, ToolError, UsageError
 from deploykit.graph.collect import collect_facts
 from deploykit.graph.facts import GraphFacts
 from deploykit.graph.loading import wrap_proto
@@ -25,6 +26,7 @@ from deploykit.numerics.locating import SESSIONS, Located, locate
 from deploykit.numerics.probes import ModelProbe, SimulationProbe, locate_files
 from deploykit.numerics.sessions import Feed
 from deploykit.quantization.new_grids import GridKind, affine_for_range
+from deploykit.system.limits import limited_time
 from sample_models.detectors import UNREACHABLE
 from sample_models.feeds import random_feeds
 from sample_models.tiny_graphs import TinyGraph
@@ -292,3 +294,48 @@ def test_one_execution_alone_or_three_are_a_wrong_call(tmp_path: Path) -> None:
         locate_files(AIMET / "detr" / "model.onnx")
     with pytest.raises(UsageError, match="two executions"):
         locate_files(tmp_path / "a.onnx", tmp_path / "b.onnx", encodings=tmp_path / "c.encodings")
+
+
+class Slow(ModelProbe):
+    """Shows what it is asked for, and fails as a session does when the time of its caller is over."""
+
+    def __init__(self, model: onnx.ModelProto, rounds: int) -> None:
+        super().__init__(model)
+        self.rounds = rounds
+
+    def show(self, names: Sequence[str], feed: Feed) -> Mapping[str, np.ndarray]:
+        self.rounds -= 1
+        if self.rounds < 0:
+            time.sleep(2.1)
+            raise InputError("the model does not run on this sample", why="Exiting due to terminate flag")
+        return super().show(names, feed)
+
+
+def _limited(rounds: int, seconds: float | None) -> Located:
+    model = _network(400, 3)
+    with limited_time(seconds):
+        feeds = random_feeds(model, seed=1)
+        return locate(_facts(model), Slow(model, rounds), ModelProbe(_tampered(model, 100)), feeds, per_round=8)
+
+
+def test_when_its_time_is_over_the_nearest_known_operator_is_named() -> None:
+    found = _limited(1, 2.0)
+    assert found.exhausted and found.rounds == 1
+    assert found.first is not None and found.first.output.name == "t399", "the output is all that was seen"
+
+
+def test_a_run_that_fails_within_its_time_is_an_error() -> None:
+    with pytest.raises(InputError):
+        _limited(1, None)
+
+
+def test_without_the_outputs_there_is_no_answer() -> None:
+    with pytest.raises(ToolError, match="before the outputs were compared"):
+        _limited(0, 2.0)
+
+
+def test_the_command_has_a_time_limit(tmp_path: Path) -> None:
+    onnx.save(_network(6, 1), tmp_path / "m.onnx")
+    words = [str(tmp_path / "m.onnx"), str(tmp_path / "m.onnx"), "--time-limit"]
+    assert CliRunner().invoke(command, [*words, "60"]).exit_code == 0
+    assert CliRunner().invoke(command, [*words, "0"]).exit_code == 2

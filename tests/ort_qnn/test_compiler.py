@@ -167,5 +167,5 @@ def test_the_worker_is_no_part_of_importing_the_adapter() -> None:
         "import sys, deploykit_ort_qnn; deploykit_ort_qnn.backend.id;"
         "bad = {'onnx', 'onnxruntime', 'numpy', 'onnxruntime_qnn'} & set(sys.modules); sys.exit(' '.join(bad) or None)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=False)
     assert done.returncode == 0, done.stderr

@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 from onnx import TensorProto, helper, numpy_helper
 
-from deploykit.cli import cli
+from deploykit.cli import cli, frame
 from deploykit.errors import InputError, ToolError, UnknownTargetError, UsageError
 from deploykit.queries.binaries import BinaryReport
 from deploykit.system.processes import Completed, run
@@ -200,6 +200,20 @@ def test_what_does_not_end_is_not_tried_again(compiled: Path, monkeypatch: pytes
     with pytest.raises(ToolError) as caught:
         inspect_context(compiled / "beside_qnn.bin")
     assert deaths.started == 1 and caught.value.why.startswith("not finished after 120 s, the time limit while having")
+
+
+def test_a_library_that_hangs_ends_with_the_time_of_the_command(
+    compiled: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The worker process itself, asleep in the middle of reading."""
+    asleep = (
+        "import sys, time; from deploykit_ort_qnn import context_reader, worker; "
+        "context_reader._info = lambda address: time.sleep(600); "
+        "sys.exit(worker.main(sys.argv[1:]))"
+    )
+    monkeypatch.setattr(workers, "run", lambda argv, **given: run((argv[0], "-c", asleep, *argv[3:]), **given))
+    assert frame.run(cli, ["inspect", str(compiled / "beside_qnn.bin"), "--time-limit", "5"]) == 5
+    assert "not finished after 5 s, the time limit while" in capsys.readouterr().err
 
 
 def test_a_library_that_really_dies_says_in_which_part(compiled: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -243,7 +243,7 @@ def test_the_scripts_of_the_package_do_the_same(tmp_path: Path) -> None:
             [sys.executable, f"scripts/{script}", *extra],
             cwd=tmp_path / "p",
             capture_output=True,
-            text=True,
+            encoding="utf-8",
             check=False,
         )
         assert done.returncode == 0, done.stderr
@@ -252,7 +252,7 @@ def test_the_scripts_of_the_package_do_the_same(tmp_path: Path) -> None:
         ["bash", str(tmp_path / "p/scripts/run_on_device.sh")],
         env={**os.environ, "PYTHON": sys.executable},
         capture_output=True,
-        text=True,
+        encoding="utf-8",
         check=False,
     )
     assert again.returncode == 0 and "logits" in again.stdout
@@ -274,7 +274,7 @@ def test_a_cut_off_end_is_run_by_the_script(tmp_path: Path) -> None:
         [sys.executable, "scripts/run.py", "-o", str(tmp_path / "out.npz")],
         cwd=tmp_path / "p",
         capture_output=True,
-        text=True,
+        encoding="utf-8",
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -356,7 +356,7 @@ def test_the_scripts_are_clean_shell(tmp_path: Path, script: str) -> None:
     done = subprocess.run(
         [str(Path(sys.executable).with_name("shellcheck")), str(tmp_path / "p/scripts" / script)],
         capture_output=True,
-        text=True,
+        encoding="utf-8",
         check=False,
     )
     assert done.returncode == 0, done.stdout

@@ -107,7 +107,9 @@ def look_at(page: Path, width: int, profile: Path) -> tuple[dict[str, Any], list
         "--dump-dom",
         page.as_uri(),
     ]
-    done = subprocess.run([str(CHROMIUM), *options, *places], capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(
+        [str(CHROMIUM), *options, *places], capture_output=True, encoding="utf-8", timeout=120, check=True
+    )
     found = re.search(r"<title>(.*?)</title>", done.stdout, re.DOTALL)
     assert found is not None
     return json.loads(found[1].replace("&amp;", "&")), [row for row in done.stderr.splitlines() if "CONSOLE" in row]

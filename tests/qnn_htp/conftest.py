@@ -55,7 +55,12 @@ def run_script(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]
     def run(script: Path, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
         plain = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
         return subprocess.run(
-            ["bash", str(script), *args], cwd=tmp_path, env=plain | env, capture_output=True, text=True, check=False
+            ["bash", str(script), *args],
+            cwd=tmp_path,
+            env=plain | env,
+            capture_output=True,
+            encoding="utf-8",
+            check=False,
         )
 
     return run

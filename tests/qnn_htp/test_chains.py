@@ -42,7 +42,7 @@ def test_the_scripts_are_clean(package: Path) -> None:
     assert shellcheck is not None
     for script in sorted((package / "scripts").glob("*.sh")):
         assert subprocess.run(["bash", "-n", str(script)], check=False).returncode == 0
-        linted = subprocess.run([shellcheck, str(script)], capture_output=True, text=True, check=False)
+        linted = subprocess.run([shellcheck, str(script)], capture_output=True, encoding="utf-8", check=False)
         assert linted.returncode == 0, linted.stdout
     compile((package / "scripts/run_host.py").read_text(), "run_host.py", "exec")
 
@@ -116,7 +116,7 @@ def test_the_chain_on_the_host_equals_the_whole_bit_for_bit(
 def test_the_chain_on_the_host_says_what_is_missing(package: Path, tmp_path: Path, samples: list[Arrays]) -> None:
     np.savez(tmp_path / "a.npz", images=samples[0]["images"])
     command: list[str | Path] = [sys.executable, package / "scripts/run_host.py", tmp_path / "out", tmp_path / "a.npz"]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    done = subprocess.run(command, check=False, capture_output=True, encoding="utf-8")
     assert done.returncode == 1
     assert "orig_target_sizes" in done.stderr
     assert "Traceback" not in done.stderr

@@ -183,7 +183,7 @@ def test_the_workflow_is_one_that_github_reads(aimet: Path, tmp_path: Path, sdk:
     assert made.package is not None
     path = made.package / "scripts/github-actions/compile.yml"
     argv = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.github-workflows", str(path)]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    done = subprocess.run(argv, capture_output=True, encoding="utf-8", check=False)
     assert done.returncode == 0, done.stdout
     text = path.read_text("utf-8")
     assert f"runs-on: {machine}" in text
@@ -203,7 +203,7 @@ def test_the_scripts_are_python_of_any_age(for_arm: Path) -> None:
 def test_here_its_script_says_where_it_runs(for_arm: Path, tmp_path: Path) -> None:
     place = shutil.copytree(for_arm, tmp_path / "copy")
     done = subprocess.run(
-        [sys.executable, "scripts/compile.py"], cwd=place, capture_output=True, text=True, check=False
+        [sys.executable, "scripts/compile.py"], cwd=place, capture_output=True, encoding="utf-8", check=False
     )
     assert done.returncode == 5 and "Windows on ARM" in done.stderr
     report = json.loads((place / "artifacts/compile_report.json").read_text("utf-8"))

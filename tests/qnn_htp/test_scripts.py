@@ -43,7 +43,7 @@ def calls(record: Path) -> list[list[str]]:
 def test_the_scripts_are_clean(package: Path) -> None:
     for script in sorted((package / "scripts").glob("*.sh")):
         assert subprocess.run(["bash", "-n", str(script)], check=False).returncode == 0
-        linted = subprocess.run([SHELLCHECK, str(script)], capture_output=True, text=True, check=False)
+        linted = subprocess.run([SHELLCHECK, str(script)], capture_output=True, encoding="utf-8", check=False)
         assert linted.returncode == 0, linted.stdout
     compile((package / "scripts/check_types.py").read_text(), "check_types.py", "exec")
 
@@ -172,7 +172,7 @@ def test_names_cannot_break_out(
     made = deploykit.package(model, target="sm8650", sdk="2.33", encodings=encodings, out=tmp_path / f"{name} out")
     assert made.package is not None, [finding.message for finding in made.findings if finding.blocks]
     for script in (made.package / "scripts").glob("*.sh"):
-        linted = subprocess.run([SHELLCHECK, "--", str(script)], capture_output=True, text=True, check=False)
+        linted = subprocess.run([SHELLCHECK, "--", str(script)], capture_output=True, encoding="utf-8", check=False)
         assert linted.returncode == 0, linted.stdout
     done = run_script(made.package / "scripts/build.sh", QAIRT_SDK_ROOT=str(make_sdk(root=f"{name} sdk")))
     assert done.returncode == 0, done.stderr

@@ -84,5 +84,5 @@ def test_importing_the_registries_imports_nothing_heavy() -> None:
         "from deploykit_qualcomm.known_errors import known_errors; known_errors();"
         "sys.exit(' '.join({'onnx', 'onnxruntime', 'numpy'} & sys.modules.keys()))"
     )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=False)
     assert ran.stderr.strip() == ""

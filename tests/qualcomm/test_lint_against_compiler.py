@@ -60,7 +60,7 @@ def compiles(
         onnx.save(made.model.proto, tmp_path / "m.onnx")
         soc = str(made.target.device.fact("soc_model"))
         argv = [sys.executable, "-c", COMPILE, str(tmp_path / "m.onnx"), soc]
-        return subprocess.run(argv, capture_output=True, text=True, check=False)
+        return subprocess.run(argv, capture_output=True, encoding="utf-8", check=False)
 
     return compile_
 

@@ -212,7 +212,7 @@ def test_values_that_are_not_there_are_refused(bench: Bench, tmp_path: Path) -> 
 def test_a_request_that_is_none_is_refused(bench: Bench, tmp_path: Path, text: str) -> None:
     (tmp_path / "q.json").write_text(text, "utf-8")
     done = subprocess.run(
-        [bench.replayer, "q.json"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        [bench.replayer, "q.json"], cwd=tmp_path, capture_output=True, encoding="utf-8", timeout=60, check=False
     )
     assert done.returncode in (1, 2) and ("usage" in done.stderr or "cannot be loaded" in done.stdout)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -54,6 +55,20 @@ def test_a_wheel_for_another_machine_is_not_installed(program: ModuleType, tmp_p
         program.main("libraries", "1.22.0", str(tmp_path / "libraries"))
 
 
+def test_the_compiler_is_fetched_by_its_hash(
+    program: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, ...]] = []
+    monkeypatch.setattr(program, "pip", lambda *words: asked.append(words))
+    monkeypatch.setattr(program.subprocess, "run", lambda argv, **given: Path(argv[argv.index("-o") + 1]).touch())
+    program.main("programs", "0.17.1", str(tmp_path / "programs"))
+    (words,) = asked
+    assert "--require-hashes" in words
+    entry = Path(words[words.index("--requirement") + 1]).read_text("utf-8").replace("\\\n", "").splitlines()[1].split()
+    assert entry[0] == "ziglang==0.17.1"
+    assert len(entry) == 7 and all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", word) for word in entry[1:])
+
+
 def test_every_source_of_a_program_is_there(program: ModuleType) -> None:
     for sources in program.RELAY.values():
         assert all((RUNNER / source).is_file() for source in sources)
@@ -73,7 +88,7 @@ def test_a_change_of_any_source_makes_the_toolchain_install_again() -> None:
 @pytest.mark.heavy
 def test_every_source_compiles_for_windows_on_arm(program: ModuleType, tmp_path: Path) -> None:
     """With warnings as errors. Not linked, which takes minutes: a whole C runtime is compiled for it first."""
-    program.pip("install", "--quiet", "--no-deps", "--target", str(tmp_path / "zig"), "ziglang==0.17.1")
+    program.compiler("0.17.1", tmp_path / "zig")
     caches = {name: str(tmp_path / name) for name in ("ZIG_GLOBAL_CACHE_DIR", "ZIG_LOCAL_CACHE_DIR")}
     target, programs = program.MACHINES["windows-arm64"]
     for source in sorted({source for sources in programs.values() for source in sources}):

@@ -245,7 +245,7 @@ def test_loading_is_light_and_lazy() -> None:
         "r.resolve_target('sm8650', '2.33', 'qnn-htp'); list(c.compat_rows('qnn-htp'))\n"
         "print([name for name in ('onnx', 'onnxruntime', 'numpy', 'importlib.metadata') if name in sys.modules])\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=True)
     assert done.stdout.strip() == "[]"
 
 

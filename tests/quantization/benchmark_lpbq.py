@@ -115,7 +115,7 @@ def peak_of(folder: Path, layers: int) -> float:
     mark = "print(next(line for line in open('/proc/self/status') if line.startswith('VmHWM')).split()[1])"
     imports = "from pathlib import Path\nimport onnx\nfrom deploykit.quantization.lpbq_files import convert_file"
     done = subprocess.run(
-        [sys.executable, "-c", f"{imports}\n{call}\n{mark}"], capture_output=True, text=True, check=True
+        [sys.executable, "-c", f"{imports}\n{call}\n{mark}"], capture_output=True, encoding="utf-8", check=True
     )
     return float(done.stdout) / 1024
 

@@ -11,6 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
 from deploykit.cli import cli
 from deploykit.cli.frame import run
@@ -273,7 +274,7 @@ def test_a_toolchain_that_a_target_does_not_want_is_refused(words: list[str], st
 def locked_spec(wheel: Path, digest: str) -> ToolchainSpec:
     folder = wheel.parent
     (folder / "tiny.lock").write_text(f"tinytool @ {wheel.as_uri()} --hash=sha256:{digest}\n")
-    stage = Stage(id="package", packages=("tinytool==1.0",), lock="tiny.lock", lock_python=THIS_PYTHON)
+    stage = Stage(id="package", packages=("tinytool==1.0",), lock="tiny.lock", lock_python=(THIS_PYTHON,))
     return spec((stage,), files=str(folder))
 
 
@@ -291,23 +292,61 @@ def test_a_lock_lets_in_what_has_its_hash_and_nothing_else(root: Path, tmp_path:
 def test_without_hashes_for_this_python_that_is_said(root: Path, tmp_path: Path) -> None:
     wheel = make_wheel(tmp_path)
     (tmp_path / "other.lock").write_text("nothing==0 --hash=sha256:" + "0" * 64 + "\n")
-    stage = Stage(id="p", packages=(f"tinytool @ {wheel.as_uri()}",), lock="other.lock", lock_python="3.1")
+    stage = Stage(id="p", packages=(f"tinytool @ {wheel.as_uri()}",), lock="other.lock", lock_python=("3.1",))
     news: list[str] = []
     assert install(spec((stage,), files=str(tmp_path)), news.append).state == "ready"
-    assert any("hashes are known for Python 3.1 only" in line for line in news)
+    assert any("hashes are known for Python 3.1 on linux-x86_64 only" in line for line in news)
 
 
-def test_every_lock_pins_what_its_toolchain_pins() -> None:
+def test_on_another_machine_the_pins_decide(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lock names the files of one kind of machine: elsewhere it would refuse every one."""
+    wheel = make_wheel(tmp_path)
+    monkeypatch.setattr("sysconfig.get_platform", lambda: "macosx-14.0-arm64")
+    (tmp_path / "other.lock").write_text("nothing==0 --hash=sha256:" + "0" * 64 + "\n")
+    stage = Stage(id="p", packages=(f"tinytool @ {wheel.as_uri()}",), lock="other.lock", lock_python=(THIS_PYTHON,))
+    news: list[str] = []
+    assert install(spec((stage,), files=str(tmp_path)), news.append).state == "ready"
+    assert any("without hashes" in line for line in news)
+
+
+LOCKED = [one for one in known_toolchains() if any(stage.lock for stage in one.stages)]
+
+
+@pytest.mark.parametrize("one", LOCKED, ids=lambda one: one.id)
+def test_every_lock_pins_what_its_toolchain_pins(one: ToolchainSpec) -> None:
     """The two lists are one fact: the constraints count where no hash is known."""
-    seen = 0
-    for one in known_toolchains():
-        for stage in one.stages:
-            if stage.lock:
-                seen += 1
-                lines = [
-                    line for line in Path(one.files, stage.lock).read_text("utf-8").splitlines() if line[:1] != "#"
-                ]
-                pins = {line.split(" --hash=sha256:")[0].lower().partition("+")[0] for line in lines}
-                assert pins == {pin.lower() for pin in one.constraints}
-                assert all(re.fullmatch(r"\S+ --hash=sha256:[0-9a-f]{64}", line) for line in lines)
-    assert seen
+    pinned: set[str] = set()
+    for stage in one.stages:
+        if stage.lock:
+            found = entries(Path(one.files, stage.lock).read_text("utf-8"))
+            assert all(re.fullmatch(r"(--hash=sha256:[0-9a-f]{64}( |$))+", hashes) for hashes in found.values())
+            pinned |= {pin.partition("+")[0] for pin in found}
+        elif stage.hashes:
+            pinned |= {pin.lower() for pin in stage.packages}
+    assert pinned == {pin.lower() for pin in one.constraints}
+
+
+@pytest.mark.parametrize("one", LOCKED, ids=lambda one: one.id)
+def test_a_lock_is_for_pythons_that_its_toolchain_allows(one: ToolchainSpec) -> None:
+    for stage in one.stages:
+        if stage.lock:
+            allowed = [minor for minor in range(11, 20) if SpecifierSet(one.python).contains(f"3.{minor}.0")]
+            assert list(stage.lock_python) == [f"3.{minor}" for minor in allowed][: len(stage.lock_python)]
+            assert stage.lock_python
+
+
+def test_nothing_is_fetched_without_its_hash() -> None:
+    """Whatever stage asks pip for packages has a lock or hashes; what a stage's program fetches has its own."""
+    bare = [
+        f"{one.id} {s.id}"
+        for one in known_toolchains()
+        for s in one.stages
+        if s.packages and not s.lock + "".join(s.hashes)
+    ]
+    assert bare == []
+
+
+def entries(lock: str) -> dict[str, str]:
+    """The hashes of each pin of a lock, as written, by the pin in small letters."""
+    lines = re.sub(r" *\\\n *", " ", lock).splitlines()
+    return {pin.lower(): hashes for pin, _, hashes in (line.partition(" ") for line in lines if line[:1] != "#")}

@@ -40,7 +40,7 @@ def run_without(code: str, *words: str, folder: Path) -> subprocess.CompletedPro
     """A Python in which nothing is left of what Windows lacks; ``code`` follows."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(str(ROOT / place) for place in (".", *PLACES[1:]))}
     argv = [sys.executable, "-c", AS_ON_WINDOWS + code, *words]
-    return subprocess.run(argv, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run(argv, cwd=folder, env=environment, capture_output=True, encoding="utf-8", check=False)
 
 
 COMMAND = "from deploykit.cli import main; sys.exit(main())"

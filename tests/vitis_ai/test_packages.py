@@ -187,7 +187,7 @@ def test_two_models_make_the_run_script_and_evaluate_agree(make: Callable[..., P
     packaged = make("strix", "bf16")
     assert packaged.package is not None
     argv = [sys.executable, "scripts/run.py", "--cpu", "--data", str(samples), "--out", "artifacts/outputs"]
-    done = subprocess.run(argv, cwd=packaged.package, capture_output=True, text=True, check=False)
+    done = subprocess.run(argv, cwd=packaged.package, capture_output=True, encoding="utf-8", check=False)
     assert done.returncode == 0, done.stderr
     assert sorted(p.name for p in (packaged.package / "artifacts/outputs").iterdir()) == [f"s{i}.npz" for i in range(4)]
     assert np.load(packaged.package / "artifacts/outputs/s0.npz")["output0"].shape == (1, 8, 64)
@@ -197,7 +197,7 @@ def test_compile_without_the_provider_says_so(make: Callable[..., Packaged]) -> 
     packaged = make("strix", "bf16")
     assert packaged.package is not None
     argv = [sys.executable, "scripts/compile.py"]
-    done = subprocess.run(argv, cwd=packaged.package, capture_output=True, text=True, check=False)
+    done = subprocess.run(argv, cwd=packaged.package, capture_output=True, encoding="utf-8", check=False)
     assert done.returncode == 5
     assert "has no VitisAIExecutionProvider" in done.stderr
 
@@ -244,7 +244,7 @@ def test_compile_judges_by_the_summary(
         cwd=packaged.package,
         env=environment,
         capture_output=True,
-        text=True,
+        encoding="utf-8",
         check=False,
     )
     assert done.returncode == status, done.stderr
@@ -263,7 +263,7 @@ def test_the_scripts_are_good_shell(make: Callable[..., Packaged]) -> None:
         packaged = make(target, precision, out=target)
         assert packaged.package is not None
         scripts = [str(path) for path in (packaged.package / "scripts").glob("*.sh")]
-        done = subprocess.run([str(shellcheck), *scripts], capture_output=True, text=True, check=False)
+        done = subprocess.run([str(shellcheck), *scripts], capture_output=True, encoding="utf-8", check=False)
         assert done.returncode == 0, done.stdout
 
 
@@ -280,7 +280,7 @@ def test_build_goes_on_where_it_stopped(make: Callable[..., Packaged], tmp_path:
             cwd=tmp_path,
             env={"PATH": os.environ["PATH"], "PYTHON": str(python), "CALLS": str(calls), "STATUS": status},
             capture_output=True,
-            text=True,
+            encoding="utf-8",
             check=False,
         )
         assert done.returncode == (5 if status == "3" else 0), done.stderr

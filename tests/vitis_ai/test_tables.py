@@ -126,7 +126,7 @@ def test_importing_the_backend_is_light() -> None:
         "import sys, deploykit_vitis_ai as v; list(v.backend.compat()); v.backend.devices(); v.backend.registries(); "
         "v.backend.toolchains(); print([m for m in ('numpy', 'onnx', 'onnxruntime') if m in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, encoding="utf-8", check=True)
     assert done.stdout.strip() == "[]"
 
 

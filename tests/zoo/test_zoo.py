@@ -38,7 +38,7 @@ def run_all(archive: Path, folder: Path) -> list[Row]:
         "DEPLOYKIT_TOOLCHAINS": str(folder / "toolchains"),
         "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, sys.path)]),
     }
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, encoding="utf-8", check=False)
     assert done.returncode == 0, f"{archive.stem}: {done.stderr[-2000:]}"
     return [Row(**row) for row in json.loads(done.stdout)]
 

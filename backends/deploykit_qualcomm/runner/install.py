@@ -20,10 +20,11 @@ import tomllib
 import zipfile
 from pathlib import Path
 
-__all__ = ["libraries", "main", "programs", "relay", "runner", "wine"]
+__all__ = ["compiler", "libraries", "main", "programs", "relay", "runner", "wine"]
 
 HERE = Path(__file__).resolve().parent
 TABLE = HERE.parent / "data" / "wheels.toml"
+LOCKS = HERE.parent / "data" / "toolchains"
 WANTED = re.compile(r"onnxruntime/(capi/)?([^/]+\.dll|[^/]*(?i:license)[^/]*\.pdf)")
 PROGRAMS = {"runner.exe": ("runner.c", "json.c", "npy.c"), "dxcore.dll": ("dxcore.c",)}
 RECORDER = ("recorder.c", "record_writing.c", "json.c", "platform.c")
@@ -82,7 +83,7 @@ def compiled(ziglang: str, work: list[tuple[str, Path, dict[str, tuple[str, ...]
     root = work[0][1].parent
     root.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=root) as place:
-        pip("install", "--no-deps", "--target", place, f"ziglang=={ziglang}")
+        compiler(ziglang, Path(place))
         caches = {"ZIG_GLOBAL_CACHE_DIR": f"{place}/global", "ZIG_LOCAL_CACHE_DIR": f"{place}/local"}
         settings = {**os.environ, **caches, "PYTHONPATH": place}
         for target, folder, sources in work:
@@ -92,6 +93,12 @@ def compiled(ziglang: str, work: list[tuple[str, Path, dict[str, tuple[str, ...]
                 argv = [sys.executable, "-m", "ziglang", "cc", "-target", target, *words(made), *files]
                 subprocess.run(argv, check=True, timeout=DEADLINE, env=settings, cwd=HERE)
                 shutil.copy2(made, folder / name)
+
+
+def compiler(version: str, folder: Path) -> None:
+    """Install ziglang into a folder, hash checked."""
+    lock = LOCKS / f"ziglang-{version}.lock"
+    pip("install", "--require-hashes", "--only-binary=:all:", "--target", str(folder), "--requirement", str(lock))
 
 
 def words(made: Path) -> tuple[str, ...]:
