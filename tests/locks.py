@@ -22,7 +22,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from deploykit.cli.toolchain import known_toolchains
-from deploykit.system import Stage, ToolchainSpec, select
+from deploykit.system.specs import Stage, ToolchainSpec, select
 
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 TAGS = ("manylinux2014_x86_64", *(f"manylinux_2_{glibc}_x86_64" for glibc in (17, 24, 27, 28, 31, 34, 35)))

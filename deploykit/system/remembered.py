@@ -20,6 +20,8 @@ from hashlib import sha256
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from deploykit.system.platforms import is_own
+
 __all__ = ["Remembered", "Room", "cache_folder", "clear", "is_off", "key_of", "limit", "rooms"]
 
 _LIMIT = 2 << 30
@@ -151,11 +153,8 @@ def _is_private(folder: Path) -> bool:
         status = folder.lstat()
     except OSError:
         return False
-    if not stat.S_ISDIR(status.st_mode):
-        return False
-    if not hasattr(os, "geteuid"):
-        return True
-    return status.st_uid == os.geteuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    shared = os.name != "nt" and bool(status.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
+    return stat.S_ISDIR(status.st_mode) and is_own(folder) and not shared
 
 
 def _make_room(root: Path) -> None:
