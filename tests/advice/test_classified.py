@@ -24,7 +24,7 @@ Lines = tuple[Any, ...]
 HERE = Path(__file__).parent
 RULES = {entry.rule.code: entry.rule for entry in all_rules(CORE_REGISTRIES)}
 BETWEEN = re.compile(r"(?:[\s,;:.()]|\b(?:or|and|give)\b)*")
-OF_OTHER_TOOLS = {"--dim_param", "--dim_value", "--input_name", "--input_shape", "--compare"}
+OF_OTHER_TOOLS = {"--dim_param", "--dim_value", "--input_name", "--input_shape", "--compare", "--float_fallback"}
 
 
 def unclassified(lines: Lines, code: str, words: str) -> str:

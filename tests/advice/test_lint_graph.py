@@ -44,11 +44,17 @@ def float_model(bench: Any) -> Any:
     return bench.ask(vit / "model.onnx", backend="ort-qnn", encodings=encodings, rewrite=("linear-to-conv",))
 
 
-def equal(bench: Any, code: str, text: str, **stored: Any) -> Any:
-    """The advised form as a case, after it was shown to compute what the triggering graph computes."""
+def shuffle(bench: Any) -> Any:
+    """A pixel shuffle of rank 6, which only moves."""
+    return {"graph": bench.module("qualcomm/test_lint_graph_rules.py").SHUFFLE}
+
+
+def equal(bench: Any, given: Any, text: str, **stored: Any) -> Any:
+    """The advised form as a case, after it was shown to compute what a graph computes: a given one, or a rule's."""
+    triggering = bench.trigger(given) if isinstance(given, str) else given
     build = bench.module("qualcomm/conftest.py").build
     case = {"graph": text, "stored": stored}
-    before, after = (build(one).model.proto for one in (bench.trigger(code), case))
+    before, after = (build(one).model.proto for one in (triggering, case))
     from deploykit.numerics.sessions import Session
 
     rng = np.random.default_rng(0)
@@ -56,15 +62,15 @@ def equal(bench: Any, code: str, text: str, **stored: Any) -> Any:
         value.name: rng.normal(size=[dim.dim_value for dim in value.type.tensor_type.shape.dim]).astype(np.float32)
         for value in before.graph.input
     }
-    given, advised = (Session(model).run(feed)["y"] for model in (before, after))
-    np.testing.assert_allclose(advised, given, rtol=1e-4, atol=1e-5)
+    expected, advised = (Session(model).run(feed)["y"] for model in (before, after))
+    np.testing.assert_allclose(advised, expected, rtol=1e-4, atol=1e-5)
     return case
 
 
 def pixels_to_channels(bench: Any) -> Any:
     return equal(
         bench,
-        "QNN200",
+        shuffle(bench),
         "g (float[1,4,8,8] x) => (float[1,16,4,4] y) <int64[16] o = {0,4,8,12,1,5,9,13,2,6,10,14,3,7,11,15}> "
         "{ d = SpaceToDepth <blocksize = 2> (x)  y = Gather <axis = 1> (d, o) }",
     )
@@ -73,7 +79,7 @@ def pixels_to_channels(bench: Any) -> Any:
 def merged_by_itself(bench: Any) -> Any:
     """deploykit merges the dimensions of pixel shuffles and of windows by itself."""
     build = bench.module("qualcomm/conftest.py").build
-    models = [build(case).model.proto for case in (bench.trigger("QNN200"), {"graph": WINDOWS})]
+    models = [build(case).model.proto for case in (shuffle(bench), {"graph": WINDOWS})]
     found = [bench.ask(model, backend=backend) for model in models for backend in ("qnn-htp", "ort-qnn")]
     assert all({"QNN200", "DK210"} <= {finding.code for finding in each} for each in found)
     return [finding for each in found for finding in each]

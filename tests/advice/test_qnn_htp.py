@@ -149,6 +149,7 @@ WAYS: dict[str, Way] = {
     "QNN112 --encodings": lambda bench: bench.ask(
         bench.aimet / "cnn/model.onnx", sdk="2.33", encodings=bench.aimet / "cnn/w8a8.v0.6.1.encodings"
     ),
+    "QNN122 with float16": lambda bench: bench.module(ROUTES).mixed(device="sm8650"),
     "QNN122 quantized": lambda bench: bench.module(ROUTES).integer(device="sm8350"),
     "QNN123 8 bits": lambda bench: bench.module(ROUTES).draft("vit", "w8a8.v0.6.1", device="sm8450"),
     "QNN124 per channel": lambda bench: bench.module(ROUTES).draft("mlp", "w8a8.v1.0.0", device="sm8350"),

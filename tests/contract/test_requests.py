@@ -134,7 +134,8 @@ def test_a_checked_request_has_every_option_of_its_backend_and_no_other(backend:
 def test_defaults_are_those_of_the_specs() -> None:
     assert own_options(load_backend("ort-qnn"), {})["time_limit"] == 1800.0
     assert own_options(load_backend("vitis-ai"), {}) == {
-        "exclude_node": (), "exclude_nothing": False, "exclude_subgraph": (), "random_data": False
+        "exclude_node": (), "exclude_nothing": False, "exclude_subgraph": (), "hold_out": False, "keep_float16": False,
+        "random_data": False,
     }  # fmt: skip
 
 

@@ -282,7 +282,9 @@ def test_a_cut_off_end_is_run_by_the_script(tmp_path: Path) -> None:
 
 
 def test_an_emulation_that_takes_too_long_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("deploykit_ort_qnn.execution._EMULATION_LIMIT", 0.01)
+    """The compiler has its time, the emulator has none."""
+    hurried = lambda **job: Comparison(**{**job, "timeout": 0.01})  # noqa: E731
+    monkeypatch.setattr("deploykit_ort_qnn.execution.Comparison", hurried)
     packaged = make_package(request("mlp/w8a8.qdq.onnx"), tmp_path / "p")
     assert packaged.exit_status == 1 and packaged.executed == ("compile",)
     assert packaged.status.right.broken and "emulation" in packaged.status.right.why

@@ -25,7 +25,7 @@ def test_the_pages_in_the_repository_are_in_step_with_the_rules() -> None:
 
 
 def test_writing_leaves_nothing_stale(tmp_path: Path) -> None:
-    (tmp_path / "DK000.md").write_text("a rule that is gone")
+    (tmp_path / "DK000.md").write_text("# DK000: a-rule-that-is-gone\n")
     assert "DK000.md" in write_pages(tmp_path, all_rules())
     assert stale_pages(tmp_path, all_rules()) == ()
     assert write_pages(tmp_path, all_rules()) == ()

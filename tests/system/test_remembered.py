@@ -100,7 +100,7 @@ def test_no_entry_writes_outside_of_its_folder(folder: Path, tmp_path: Path) -> 
     assert not (tmp_path / "outside").exists()
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="needs the rights of POSIX")
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="needs the rights of POSIX")
 def test_a_folder_that_others_may_write_to_is_neither_read_nor_written(folder: Path) -> None:
     store = Remembered("kind")
     store.put(KEY, {"answer": 1})
@@ -113,11 +113,11 @@ def test_a_folder_that_others_may_write_to_is_neither_read_nor_written(folder: P
     assert store.get(OTHER) is None
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="needs the rights of POSIX")
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="needs the rights of POSIX")
 def test_a_folder_of_another_user_is_not_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Remembered("kind")
     store.put(KEY, {"answer": 1})
-    monkeypatch.setattr(os, "geteuid", lambda: (folder / "kind").stat().st_uid + 1)
+    monkeypatch.setattr(os, "getuid", lambda: (folder / "kind").stat().st_uid + 1)
     assert store.get(KEY) is None
 
 
