@@ -203,8 +203,9 @@ def _steps(
 
 
 def _mixed(base: Rung, raised: Raised) -> Rung:
+    count = len(raised.best.layers)
     return Rung(
-        precision=f"{base.precision} with {len(raised.best.layers)} layers in {raised.best.wide}",
+        precision=f"{base.precision} with {count} layer{'' if count == 1 else 's'} in {raised.best.wide}",
         reached=raised.best.reached,
         cost=raised.best.cost,
         borders=raised.best.borders,

@@ -85,7 +85,7 @@ def test_sensitive_activations_are_raised_to_sixteen_bits() -> None:
     assert "activations are sensitive" in _says(found)
     assert [(step.raised.best.wide, step.rung.borders) for step in _raised(found)] == [("int16", 2)]
     assert found.chosen is not None
-    assert found.chosen.precision == "w8a8 with 1 layers in int16"
+    assert found.chosen.precision == "w8a8 with 1 layer in int16"
 
 
 def test_ranges_that_no_grid_holds_go_to_float16() -> None:
@@ -93,7 +93,7 @@ def test_ranges_that_no_grid_holds_go_to_float16() -> None:
     assert "only fp16" in _says(found)
     assert [step.raised.best.layers for step in _raised(found)] == [("layer of w8a16",)]
     assert found.chosen is not None
-    assert found.chosen.precision == "w8a16 with 1 layers in float16"
+    assert found.chosen.precision == "w8a16 with 1 layer in float16"
 
 
 def test_a_step_that_fails_is_told_and_not_chosen() -> None:

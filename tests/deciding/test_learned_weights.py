@@ -88,7 +88,7 @@ def test_layers_are_raised_of_the_best_that_came_out() -> None:
     found, further = walked({**WEIGHTS, "w8a16+SeqMSE": 27.0, "w8a16+AdaRound": 28.0}, BOTH, raised_db=35.0)
     assert further == ["w8a16+SeqMSE", "w8a16+AdaRound", "raise w8a16+AdaRound"]
     assert found.chosen is not None
-    assert found.chosen.precision == "w8a16+AdaRound with 1 layers in float16"
+    assert found.chosen.precision == "w8a16+AdaRound with 1 layer in float16"
     assert found.advice is not None
     last = found.advice.conclusions[-1]
     assert "QAT" in last.next
