@@ -18,6 +18,7 @@ from deploykit.contract.options import OptionSpec
 from deploykit.contract.plans import Plan
 from deploykit.contract.status import Compilation, Correctness
 from deploykit.contract.targets import Target
+from deploykit.errors import InputError
 from deploykit.findings import Confidence, Finding
 from deploykit.findings.rules import Registry
 from deploykit.tables.capabilities import CompatRow
@@ -285,7 +286,7 @@ class MixedSupport:
 def copied_model(situation: Situation, path: str) -> tuple[PackageFile, ...]:
     """The model as files of the package: the user's with its external data in place, or the rewritten one, and a tail.
 
-    The tail is called ``tail.onnx`` and lies beside the model.
+    The tail is called ``tail.onnx`` and lies beside the model. Raises InputError for external data of either's name.
     """
     folder = path.rpartition("/")[0]
     tail = () if situation.tail is None else (BytesFile(path=f"{folder}/tail.onnx", data=situation.tail),)
@@ -293,5 +294,11 @@ def copied_model(situation: Situation, path: str) -> tuple[PackageFile, ...]:
         return (BytesFile(path=path, data=situation.model.proto.SerializeToString(deterministic=True)), *tail)
     # Two spellings of one place (``w.bin``, ``./w.bin``) are one file.
     external = {str(PurePosixPath(folder, file.location)): file.path for file in situation.model.external}
+    for taken in {path, *(file.path for file in tail)} & external.keys():
+        raise InputError(
+            f"{situation.request.model}: its external data is called {PurePosixPath(taken).name}",
+            why="a model has that name beside it in the package",
+            next="save the model again, with another name for its data",
+        )
     copies = (CopiedFile(path=place, source=source) for place, source in external.items())
     return (CopiedFile(path=path, source=situation.request.model), *copies, *tail)

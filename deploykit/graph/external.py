@@ -128,6 +128,12 @@ def _resolve(path: Path, folder: Path, location: str, stored: StoredTensor) -> E
             why=_FORBIDDEN,
             next="replace the link by the real file",
         )
+    if target == folder / path.name:
+        raise InputError(
+            f"{where}: its external data {location!r} is the model itself",
+            why="no exporter writes that; the bytes of a graph are no weights",
+            next="export the model again",
+        )
     try:
         status = target.stat()
     except OSError as error:
