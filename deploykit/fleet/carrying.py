@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import tarfile
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import Any
 
 from deploykit.errors import InputError
 from deploykit.fleet.results import CELLS, PACKAGE, CellResult, read_result
@@ -24,6 +25,14 @@ def packed(folder: Path, cell: str) -> bytes:
     return stream.getvalue()
 
 
+_SAFELY: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+
+
+def _is_plain(member: tarfile.TarInfo) -> bool:
+    path = PurePosixPath(member.name)
+    return (member.isfile() or member.isdir()) and not path.is_absolute() and ".." not in path.parts
+
+
 def unpack(data: bytes, folder: Path, cell: str) -> CellResult:
     """Put what ``packed`` made in its place in a result folder; InputError for anything else, PackageError where it
     cannot replace what stands there."""
@@ -34,7 +43,10 @@ def unpack(data: bytes, folder: Path, cell: str) -> CellResult:
         unpacked.mkdir(parents=True)
         try:
             with tarfile.open(fileobj=io.BytesIO(data)) as archive:
-                archive.extractall(unpacked, filter="data")  # no links out, no devices, nothing above the folder
+                # No links, no devices, nothing above the folder; "data" asks for that and more, where Python has it.
+                if not all(_is_plain(member) for member in archive):
+                    raise InputError(f"{cell}: what the worker sent is no package")
+                archive.extractall(unpacked, **_SAFELY)
         except (tarfile.TarError, OSError, EOFError) as error:
             raise InputError(f"{cell}: what the worker sent is damaged", why=str(error)) from None
         result = read_result(room, cell)

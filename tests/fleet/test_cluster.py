@@ -36,12 +36,16 @@ def cluster() -> Iterator[Any]:
 
 
 @pytest.mark.heavy
-def test_a_killed_worker_and_one_with_too_little_memory_cost_nothing(cluster: Any, fleet: Path, tmp_path: Path) -> None:
+def test_a_killed_worker_and_one_with_too_little_memory_cost_nothing(
+    cluster: Any, fleet: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     address = str(cluster.scheduler_address).removeprefix("tcp://")
     with distributed.Client(cluster.scheduler_address, set_as_default=False) as client:
         pids = client.run(os.getpid)
         argv = [sys.executable, "-m", "distributed.cli.dask_worker", str(cluster.scheduler_address), "--nthreads", "1"]
         small = subprocess.Popen([*argv, "--memory-limit", "200MiB", "--no-dashboard"], stderr=subprocess.DEVNULL)
+        request.addfinalizer(small.wait)
+        request.addfinalizer(small.kill)
         client.wait_for_workers(3, timeout=120)
         (little,) = {name for name in client.scheduler_info(-1)["workers"] if name not in pids}
         victim = min(pids.values())
@@ -66,8 +70,6 @@ def test_a_killed_worker_and_one_with_too_little_memory_cost_nothing(cluster: An
         results = api.matrix(fleet, out=tmp_path / "there", executor=f"dask://{address}", progress=tell)
         killer.join()
         ran_on_little = client.run(_cells_made, workers=[little])
-        small.terminate()
-        small.wait(60)
     assert killed == [victim]
     assert {cell.cell: cell.error for cell in results.cells} == {cell: {} for cell in digests(results)}
     assert {cell.verdict for cell in results.cells} == {Verdict.YES}

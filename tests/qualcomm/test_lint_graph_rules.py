@@ -253,3 +253,9 @@ def test_a_rank_that_is_only_passed_through_is_a_warning(lint: Lint) -> None:
 def test_a_reduction_has_the_type_of_its_result_where_the_file_leaves_out_what_it_reduces(lint: Lint) -> None:
     """Files of AIMET often hold no entry behind a Reshape."""
     assert "QNN285" in lint({"graph": POOLED % "-1,-2", "encodings": {"y": {"type": "uint16"}}})
+
+
+def test_a_rank_at_the_border_is_an_error(lint: Lint) -> None:
+    """There is nothing to merge it with; the compiler of 2.51 refuses onnx's own test_operator_permute2."""
+    graph = "g (float[1,2,3,4,5,6] x) => (float[6,1,3,2,5,4] y) { y = Transpose <perm = [5,0,2,1,4,3]> (x) }"
+    assert str(lint({"graph": graph, "sdk": "2.51"})["QNN200"][0].severity) == "error"

@@ -53,9 +53,14 @@ def check_rank(situation: Situation) -> Iterator[Found]:
 
 
 def _only_moved(situation: Situation, names: set[str]) -> bool:
-    """True when nothing but reshapes, transposes and the pairs around them touches these tensors."""
+    """True when nothing but reshapes, transposes and the pairs around them touches these tensors, inside the graph.
+
+    At its border there is nothing to merge them with: a lone Transpose of rank 6 is refused by 2.51.
+    """
     sdk = situation.target.sdk
     if sdk is not None and sdk.parsed.release[:2] == _REFUSES_MOVES:
+        return False
+    if names.intersection((*situation.facts.inputs, *situation.facts.outputs)):
         return False
     touching = [node for node in situation.facts.nodes if names.intersection((*node.inputs, *node.outputs))]
     return bool(touching) and all(node.op_type in _MOVES for node in touching)
