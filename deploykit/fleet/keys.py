@@ -9,8 +9,10 @@ import json
 import os
 from collections.abc import Iterator
 from hashlib import sha256
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, entry_points, requires, version
 from pathlib import Path
+
+from packaging.requirements import Requirement
 
 from deploykit.contract.backend import Request
 from deploykit.errors import InputError
@@ -21,8 +23,9 @@ from deploykit.system.files import regular_size
 
 __all__ = ["Keys", "input_files", "tool_versions"]
 
-_TOOLS = ("deploykit", "onnx", "onnxruntime", "onnxruntime-qnn", "numpy")
-"""The distributions whose version may change a verdict; those of toolchains are named by their specs."""
+_GROUP = "deploykit.backends"
+_ONLY_FOR_TESTS = ("test", "dev")
+"""Extras whose packages change no verdict."""
 _MOST_FILES = 100_000
 
 
@@ -59,8 +62,14 @@ def input_files(request: Request) -> Iterator[Path]:
 
 
 def tool_versions() -> dict[str, str]:
-    """The versions of what a verdict rests on, as installed here; "" for what is not."""
-    return {name: _version(name) for name in _TOOLS}
+    """The versions of deploykit, of the packages of backends, and of what these require; "" where it is missing."""
+    owners = {entry.dist.name for entry in entry_points(group=_GROUP) if entry.dist is not None}
+    needed = [Requirement(text) for owner in owners for text in requires(owner) or ()]
+    return {name: _version(name) for name in sorted(owners | {row.name for row in needed if _changes_verdicts(row)})}
+
+
+def _changes_verdicts(row: Requirement) -> bool:
+    return not any(f'extra == "{extra}"' in str(row.marker) for extra in _ONLY_FOR_TESTS)
 
 
 def _by_role(request: Request) -> Iterator[tuple[str, tuple[Path, ...]]]:

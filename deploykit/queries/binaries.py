@@ -64,7 +64,7 @@ class BinaryReport:
 def report_binary(path: Path, *, backend: str | None = None, runtime: str = "", target: str = "") -> BinaryReport:
     """Read a compiled file and judge it for ``runtime`` and ``target``, where they are given.
 
-    ``runtime`` is a release as typed, or a package that carries one ("onnxruntime-qnn 2.5.0"). Raises InputError for
+    ``runtime`` is a release as typed, or a package that carries one by its name and version. Raises InputError for
     another file, UnknownTargetError for an unknown device or release, UsageError without a backend that reads it.
     """
     known = _reader(backend)
