@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "architecture.md"
 START, END = "<!-- drawn from the imports -->\n", "<!-- end of the drawing -->\n"
 ADAPTERS = ("deploykit_qualcomm", "deploykit_qnn_htp", "deploykit_ort_qnn", "deploykit_vitis_ai")
-MOST_ROOMS = 17
+MOST_ROOMS = 16
 
 
 def rooms() -> list[str]:
@@ -106,7 +106,8 @@ def test_there_are_few_rooms_and_the_page_names_each() -> None:
     exempt = {"__init__.py", "__main__.py", "py.typed", "__pycache__"}
     entries = [path for path in (ROOT / "deploykit").iterdir() if path.name not in exempt]
     present = sorted(path.name.removesuffix(".py") for path in entries)
-    assert len(present) <= MOST_ROOMS
+    # The ground is one row of the plan: what was found, and errors, which is a file and no room.
+    assert len({*present} - {"errors"}) <= MOST_ROOMS
     assert present == sorted(rooms())
     text = PAGE.read_text("utf-8")
     assert [room for room in present if f"`{room}" not in text] == []
