@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from deploykit_qualcomm.backend import QualcommBackend
 
 if TYPE_CHECKING:
+    from deploykit.contract.audits import Audit
     from deploykit.contract.backend import Aids, Execution, MixedSupport, PackageFile, Progress, Situation, Verification
     from deploykit.contract.kept import Kept
     from deploykit.contract.opinions import Compiler, Opinion
@@ -50,12 +51,14 @@ class OrtQnn(QualcommBackend):
     def compat(self) -> Iterable[CompatRow]:
         """The shared tables, the provider's options, and what each release makes of operators."""
         from deploykit_ort_qnn.atlas.answers import operator_rows
+        from deploykit_ort_qnn.atlas.row_answers import kernel_rows
         from deploykit_ort_qnn.compat import option_rows
         from deploykit_qualcomm.compat import compat_rows
 
         yield from compat_rows(self.id)
         yield from option_rows()
         yield from operator_rows()
+        yield from kernel_rows()
 
     def source_dates(self) -> Mapping[str, str]:
         """When the shared tables were compared with their sources."""
@@ -92,6 +95,36 @@ class OrtQnn(QualcommBackend):
         from deploykit_ort_qnn.execution import execute
 
         return execute(package, prepared, plan, aids)
+
+    def audit(self, prepared: Prepared, *, level: str, progress: Progress) -> Audit:
+        """Each kernel of what would be compiled, by itself on the emulator."""
+        from deploykit_ort_qnn.audit import audit_draft
+
+        return audit_draft(prepared, level=level, progress=progress)
+
+    def atlas(self, operator: str, release: str) -> Sequence[Mapping[str, Any]]:
+        """Rows of the measured table of kernels."""
+        from deploykit_ort_qnn.atlas.commands import shown_rows
+
+        return shown_rows(operator, release)
+
+    def probe(self, row: str) -> Mapping[str, Any]:
+        """One row, measured again."""
+        from deploykit_ort_qnn.atlas.commands import probe
+
+        return probe(row)
+
+    def measure(self, file: Path, *, release: str, most: int | None, progress: Progress) -> None:
+        """More measurements for the table."""
+        from deploykit_ort_qnn.atlas.commands import measure_more
+
+        measure_more(file, release=release, most=most, progress=progress)
+
+    def fold(self, file: Path, *, release: str, pages: Path | None) -> Mapping[str, Any]:
+        """The table, drawn from a file of measurements."""
+        from deploykit_ort_qnn.atlas.commands import fold
+
+        return fold(file, release=release, pages=pages)
 
     def verify(self, package: Path, manifest: Mapping[str, Any]) -> Verification:
         """Judge a package on disk."""

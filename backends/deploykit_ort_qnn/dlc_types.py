@@ -10,6 +10,7 @@ import numpy as np
 from onnx import numpy_helper
 
 from deploykit.graph.nodes import attribute
+from deploykit.graph.tensors import is_external
 from deploykit_ort_qnn.dlc import Dlc, DlcTensor
 from deploykit_qualcomm.qnn_types import same_grid
 
@@ -66,11 +67,12 @@ def _again(tensor: str) -> str:
 
 
 def _meant(node: NodeProto, stored: Mapping[str, TensorProto]) -> tuple[str, Any, Any] | None:
-    """Type, scales and zero points of a pair with stored parameters; None for blocks and for what is computed."""
+    """Type, scales and zero points of a pair with stored parameters; None for blocks and what is not in the file."""
     parameters = [stored.get(name) for name in node.input[1:3]]
-    if None in parameters or len(parameters) < 2 or attribute(node, "block_size", 0):
+    held = [item for item in parameters if item is not None and not is_external(item)]
+    if len(held) < 2 or attribute(node, "block_size", 0):
         return None
-    scale, zero = (numpy_helper.to_array(item) for item in parameters if item is not None)
+    scale, zero = (numpy_helper.to_array(item) for item in held)
     return str(zero.dtype), scale.reshape(-1).astype(np.float64), zero.reshape(-1).astype(np.int64)
 
 

@@ -17,9 +17,9 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper
 
+from deploykit.contract.backend import Seen
 from deploykit.graph import load_model
-from deploykit.graph.collect import collect_facts
-from deploykit.graph.loading import wrap_proto
+from deploykit.graph.collect import collect_facts, facts_of
 from deploykit.graph.weights import load_weights
 from deploykit.numerics.alignment import match_contents
 from deploykit.numerics.fitting import settled
@@ -46,6 +46,8 @@ __all__ = ["Comparison", "compare", "narrowest"]
 Numbers = npt.NDArray[Any]
 
 _LOCATED_ON = 2
+_SEEN = 3
+"""So many samples' outputs are handed on, for a page to show."""
 """Samples on which the first node that differs is looked for: with every tensor shown, each costs many times more."""
 
 
@@ -103,6 +105,7 @@ def compare(job: Comparison, progress: Progress | None = None) -> NumericScope:
         first=first,
         first_type=kind,
         first_db=value,
+        seen=Seen(by="the emulated device", feeds=tuple(job.inputs[:_SEEN]), outputs=tuple(_samples(npu)[:_SEEN])),
     )
 
 
@@ -136,10 +139,6 @@ def _with_choices(job: Comparison, cpu: Sequence[Mapping[str, Numbers]]) -> Sequ
 
 def _facts(job: Comparison) -> GraphFacts:
     return collect_facts(load_model(job.root / job.qdq))
-
-
-def _facts_of(model: ModelProto) -> GraphFacts:
-    return collect_facts(wrap_proto(model, path=Path("model.onnx")))
 
 
 def _samples(outputs: Mapping[str, Numbers]) -> list[dict[str, Numbers]]:
@@ -193,7 +192,7 @@ def _first_difference(
     )
     shutil.rmtree(root)
     sides = list(zip(_samples(cpu), _samples(npu), strict=True))
-    rows = RowSets(_facts_of(model))
+    rows = RowSets(facts_of(model))
     least = limit_for(Measure.SQNR, same_graph=True, bits=job.bits).value
     for tensor, (node, kind) in shown.items():
         value = min(_tensor_db(one[tensor], two[tensor], rows.axes(tensor)) for one, two in sides)

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
-from deploykit.graph import wrap_proto
-from deploykit.graph.collect import collect_facts
+from deploykit.graph.collect import facts_of
 from deploykit.graph.facts import GraphFacts
-from deploykit.graph.graph_copy import GraphCopy, copy_of
+from deploykit.graph.graph_copy import copy_of, view_of
 from deploykit.graph.nodes import bodies
 from deploykit.quantization.cutting import part_of
 
@@ -35,8 +33,8 @@ class Excerpts:
     """One prepared model to cut from; the indexes are made once."""
 
     def __init__(self, model: ModelProto) -> None:
-        self._graph = GraphCopy(model, copy=False)
-        self._facts = collect_facts(wrap_proto(model, path=Path("model.onnx")))
+        self._graph = view_of(model)
+        self._facts = facts_of(model)
         self._types = _types(self._facts)
         self._positions = {id(node): index for index, node in enumerate(self._graph.nodes)}
 

@@ -11,14 +11,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from deploykit.contract.audits import Audit
 from deploykit.contract.backend import Aids, Execution, Instead, Progress
 from deploykit.contract.plans import Plan
-from deploykit.contract.status import Compilation, Compiled
+from deploykit.contract.status import Compilation, Compiled, Correctness, Right
 from deploykit.errors import ToolError
-from deploykit.findings import Finding
-from deploykit.graph.weights import load_weights
-from deploykit.numerics.fitting import fit_judge
+from deploykit.findings import Finding, Severity
+from deploykit.graph.mapped import lean_weights
+from deploykit.numerics.fitting import fitted_judge
 from deploykit.packages.writing import json_text
+from deploykit_ort_qnn.audit import audit_draft, measured_right
 from deploykit_ort_qnn.commands import CONTEXT, MODEL
 from deploykit_ort_qnn.compiler import (
     CompileJob,
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
 
 __all__ = ["execute"]
 
+AUDIT = "artifacts/audit.json"
 _DURATION = re.compile(r" \(\d+ us\)$")
 
 
@@ -90,23 +93,53 @@ def execute(package: Path, draft: Draft, plan: Plan[None], aids: Aids) -> Execut
         record["dlc"] = {"metadata": dlc.metadata, "compared": len(dlc.compared), "wrong": list(dlc.wrong)}
     numeric = _judge_numbers(package, draft, plan, aids, host)
     ran = numeric.device is not None
-    if numeric.device is not None:
-        numbers = numbers_json(numeric)
-        (package / NUMBERS).write_text(json_text(numbers), "utf-8")
-        record["numbers"] = {"outputs": numbers["device"]["outputs"], "first_node": numeric.first}
+    if ran:
+        record["numbers"] = _write_numbers(package, numeric)
+    right = correctness(numeric)
+    audit = _audited(package, draft, right, progress)
+    if audit is not None:
+        record["audit"] = {"level": audit.level, "by": audit.by, "kernels": dict(audit.counts)}
+    left = {AUDIT: audit is not None, NUMBERS: ran, DLC: dlc is not None and not dlc.why}
+    findings += (*precision, *NUMERIC_RULES.run(numeric), *(DLC_RULES.run(dlc) if dlc is not None else ()))
     return Execution(
         executed=("compile", "emulate") if ran else ("compile",),
-        outputs=(
-            *outcome.files,
-            EVIDENCE,
-            *((NUMBERS,) if ran else ()),
-            *((DLC,) if dlc is not None and not dlc.why else ()),
-        ),
+        outputs=(*outcome.files, EVIDENCE, *(path for path, is_there in left.items() if is_there)),
         record=record,
-        findings=(*findings, *precision, *NUMERIC_RULES.run(numeric), *(DLC_RULES.run(dlc) if dlc is not None else ())),
+        findings=(*findings, *(audit.findings if audit is not None else ())),
         compiled=Compilation(state=Compiled.YES, by=by),
-        right=correctness(numeric),
+        right=right,
+        audit=audit,
+        seen=numeric.seen,
+        settled={} if audit is None else measured_right(audit),
     )
+
+
+def _write_numbers(package: Path, numeric: NumericScope) -> dict[str, Any]:
+    """The file with the numbers, and what of them is recorded."""
+    numbers = numbers_json(numeric)
+    (package / NUMBERS).write_text(json_text(numbers), "utf-8")
+    return {"outputs": numbers["device"]["outputs"], "first_node": numeric.first}
+
+
+def _audited(package: Path, draft: Draft, right: Correctness, progress: Progress) -> Audit | None:
+    """Kernels run by themselves, where that is wanted and there are any; written beside the other evidence.
+
+    Where the outputs are right on inputs that mean something, a kernel that is wrong elsewhere is a warning.
+    """
+    level = str(draft.options.get("audit", "off"))
+    if level == "off" or installed_wheel() is None:
+        return None
+    audit = audit_draft(draft, level=level, progress=progress)
+    if not audit.kernels:
+        return None
+    if right.state is Right.YES:
+        lowered = (
+            replace(finding, severity=Severity.WARNING) if finding.severity is Severity.ERROR else finding
+            for finding in audit.findings
+        )
+        audit = replace(audit, findings=tuple(lowered))
+    (package / AUDIT).write_text(json_text({"schema": 1, **audit.to_json()}), "utf-8")
+    return audit
 
 
 def _rescued(
@@ -222,4 +255,4 @@ def _original(draft: Draft, samples: Samples) -> Judge | None:
     situation = draft.situation
     if situation.encodings is None or draft.source != "encodings" or not samples.may_judge:
         return None
-    return fit_judge(load_weights(situation.model), situation.facts, situation.encodings, samples).judge
+    return fitted_judge(lean_weights(situation.model), situation.facts, situation.encodings, samples)

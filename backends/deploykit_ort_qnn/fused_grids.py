@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from deploykit.encodings.values import Affine, EncodingSet
-from deploykit.graph.collect import collect_facts
+from deploykit.graph.collect import facts_of
 from deploykit.graph.facts import GraphFacts
-from deploykit.graph.loading import wrap_proto
 from deploykit.graph.parameters import bias_after_matmul
 from deploykit.quantization.absorption import absorbing_fusions
 from deploykit.quantization.conclusions import Evidence
@@ -40,9 +38,11 @@ def fused_grids(
 
     An operator gets all of its entries or none: with half of them the border to float would only move.
     """
-    facts = collect_facts(wrap_proto(model, path=Path("model.onnx")))
+    facts = facts_of(model)
     missing: dict[str, list[str]] = {}
-    for name, fusion in absorbing_fusions(facts, encodings).items():
+    fusions = absorbing_fusions(facts, encodings)
+    for name in (name for name in facts.tensors if name in fusions):  # what is inside one has no order of its own
+        fusion = fusions[name]
         if name in fusion.inside and facts.tensors[name].is_float and not _before_bias(facts, encodings, name):
             missing.setdefault(fusion.result, []).append(name)
     missing = {result: names for result, names in missing.items() if _can_be_integer(facts, encodings, result, names)}

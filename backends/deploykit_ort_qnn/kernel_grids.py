@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
-from deploykit.graph.graph_copy import GraphCopy
+from deploykit.graph.graph_copy import GraphCopy, view_of
 from deploykit.graph.interval_functions import clip_bounds
 from deploykit.graph.ops import Trait, has
 from deploykit.quantization.new_grids import GridKind, affine_for_range
@@ -68,7 +68,7 @@ def clipped_ends(model: ModelProto, encodings: EncodingSet) -> tuple[EncodingSet
     Behind a convolution the bounds are lost: only the ends of the result's grid cut off (QAIRT 2.51: 1 to 18 dB with
     bounds inside of the grid). Values beyond the bounds do not occur, so that nothing is lost by a finer grid.
     """
-    graph, grids = GraphCopy(model, copy=False), dict[str, Affine]()
+    graph, grids = view_of(model), dict[str, Affine]()
     for node in graph.nodes:
         entry = encodings.get(node.output[0]) if node.op_type == "Clip" else None
         if entry is None or not isinstance(entry.value, Affine) or entry.value.scale.size != 1:
@@ -87,7 +87,7 @@ def whole_softmax_steps(model: ModelProto, encodings: EncodingSet) -> tuple[Enco
     The tensor itself gets them, from where it is computed on: a conversion in front of a Softmax is folded away, and
     with it the step (seen with QAIRT 2.51 behind Add, Mul and Transpose).
     """
-    graph, grids = GraphCopy(model, copy=False), dict[str, Affine]()
+    graph, grids = view_of(model), dict[str, Affine]()
     for node in graph.nodes:
         if node.op_type != "Softmax" or not all(_is_integer(encodings, name) for name in (*node.input, *node.output)):
             continue
@@ -115,7 +115,7 @@ def rounded_softmaxes(model: ModelProto, encodings: EncodingSet) -> tuple[Encodi
     To a grid of 0 to 1 it cuts off, half a step too little on average, which whatever adds up such results collects.
     With steps of 2^-15 around the middle of the type it rounds; an error is as large then, and 0 on average.
     """
-    graph = GraphCopy(model, copy=False)
+    graph = view_of(model)
     made = [node.output[0] for node in graph.nodes if node.op_type == "Softmax" and node.output[0] not in graph.outputs]
     grids = {name: _ROUNDED for name in made if _is_from_0_to_1(encodings.get(name))}
     return with_grids(graph, encodings, grids)
@@ -126,7 +126,7 @@ def whole_hardsigmoids(model: ModelProto, encodings: EncodingSet) -> tuple[Encod
 
     QAIRT 2.36.1 computes 6 to 26 dB on grids that end elsewhere, 93 dB on this one.
     """
-    graph = GraphCopy(model, copy=False)
+    graph = view_of(model)
     grids = {
         node.output[0]: affine_for_range(0.0, 1.0, GridKind(bits=16, signed=False))
         for node in graph.nodes

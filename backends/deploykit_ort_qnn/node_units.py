@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
-from deploykit.graph.graph_copy import GraphCopy
+from deploykit.graph.graph_copy import GraphCopy, view_of
 from deploykit.graph.ops import Trait, has
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class Conversions:
 
 def find_conversions(model: ModelProto, encodings: EncodingSet, *, int16_matmul: bool) -> Conversions:
     """Conversions for every node of mixed widths, and for 16-bit MatMuls of two activations where that is wanted."""
-    stored = GraphCopy(model, copy=False).stored
+    stored = view_of(model).stored
     found = Conversions()
     wide, int16, narrowed = list[str](), list[str](), list[str]()
     for node in model.graph.node:
@@ -130,7 +130,7 @@ def even_results(model: ModelProto, encodings: EncodingSet) -> tuple[EncodingSet
     with channel scales and a bias, behind a conversion from int16 to other steps, is computed wrong (QAIRT 2.51: 14 dB,
     the bias is taken in the steps before the conversion). What merely moves a result keeps sharing its grid.
     """
-    graph = GraphCopy(model, copy=False)
+    graph = view_of(model)
     products = [node.output[0] for node in graph.nodes if _is_wide_product(node, graph.stored, encodings)]
     grids = {name: _unsigned(symmetric_int16(_grid(encodings, name))) for name in products}
     return with_grids(graph, encodings, grids)
@@ -141,7 +141,7 @@ def symmetric_operands(model: ModelProto, encodings: EncodingSet) -> tuple[Encod
 
     QAIRT 2.36.1 refuses every other 16-bit grid there (code 3110). A step grows to twice its size at most.
     """
-    graph = GraphCopy(model, copy=False)
+    graph = view_of(model)
     static, grids = graph.static() | graph.stored.keys(), dict[str, Affine]()
     for node in graph.nodes:
         name = node.input[1] if node.op_type == "MatMul" and node.input[1] in static else ""
@@ -198,7 +198,7 @@ def gates_apart(model: ModelProto, encodings: EncodingSet) -> dict[tuple[str, in
     and widths (of 160 tried at 34), and at all where the Sigmoid's grid has its 0 in the middle. With x in other steps
     the two stay apart; what they are rounded by once more moves a gate by an eighth of its own step.
     """
-    graph = GraphCopy(model, copy=False)
+    graph = view_of(model)
     return {
         (node.output[0], 0): _coarser(value)
         for node in graph.nodes

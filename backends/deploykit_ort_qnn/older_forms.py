@@ -141,7 +141,8 @@ def _without_allowzero(graph: GraphCopy, _: EncodingSet) -> tuple[str, ...]:
 
 def _without_reciprocal(graph: GraphCopy, _: EncodingSet) -> tuple[str, ...]:
     """The one is a constant beside integers, which gets the grid of its value later."""
-    found = [node for node in graph.nodes if node.op_type == "Reciprocal" and node.input[0] not in graph.static()]
+    static = graph.static()
+    found = [node for node in graph.nodes if node.op_type == "Reciprocal" and node.input[0] not in static]
     for node in found:
         one = graph.store(f"{node.output[0]}_one", np.asarray(1.0, np.float32))
         node.op_type = "Div"

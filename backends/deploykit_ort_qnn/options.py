@@ -16,6 +16,13 @@ OPTIONS = (
         help="Write a DLC too, without a converter, and compare its types with what is meant.",
     ),
     EMIT,
+    OptionSpec(
+        name="audit",
+        kind="choice",
+        choices=("off", "quick", "full"),
+        default="quick",
+        help="Run kernels by themselves over their whole grids: those under suspicion (quick), all, or none.",
+    ),
     OptionSpec(name="lpbq", kind="flag", help="Turn block quantization into LPBQ (lossy)."),
     OptionSpec(name="strict_precision", kind="flag", help="Any change of precision is an error."),
     OptionSpec(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from deploykit.contract.backend import Situation
@@ -15,6 +16,7 @@ from deploykit.deciding.sampling import samples_of
 from deploykit.errors import DeploykitError, InputError, UnknownTargetError, UsageError
 from deploykit.findings import Finding
 from deploykit.graph.weights import load_weights
+from deploykit.system.answers import LARGEST_ASKED, answered
 from deploykit_ort_qnn.provider_keys import Chosen, choose_options, has_option
 from deploykit_qualcomm.archs import capability, has
 from deploykit_qualcomm.carriers import Carried, forms_of
@@ -29,6 +31,7 @@ from deploykit_qualcomm.tables import tables
 if TYPE_CHECKING:
     from onnx import ModelProto
 
+    from deploykit.numerics.samples.gathering import Samples
     from deploykit.quantization.conclusions import Evidence
     from deploykit.tables.devices import Device
     from deploykit_ort_qnn.provider_model import ProviderModel
@@ -173,15 +176,24 @@ def prepared_model(situation: Situation, kept: Kept, wheel: Wheel | None = None)
     def make() -> ProviderModel:
         from deploykit_ort_qnn.provider_model import provider_model
 
-        return provider_model(
-            whole_model(situation),
-            situation.encodings,
-            int16_matmul=int16,
-            without=without,
-            lpbq=lpbq,
-            observer=lambda model: _evidence(model, situation, kept),
-            lacks=forms.lacks,
-        )
+        model, encodings = whole_model(situation), situation.encodings
+
+        def build() -> ProviderModel:
+            return provider_model(
+                model,
+                encodings,
+                int16_matmul=int16,
+                without=without,
+                lpbq=lpbq,
+                observer=lambda model: _evidence(model, situation, kept),
+                lacks=forms.lacks,
+            )
+
+        if situation.facts.weight_bytes > LARGEST_ASKED:
+            return build()
+        question = (model, encodings, _samples(situation, kept), int16, without, lpbq, forms.lacks)
+        known = {} if encodings is None else {"encodings": encodings}
+        return answered("prepared", question, build, known=known, code=Path(__file__).parent)
 
     given = (Same(situation.model.proto), Same(situation.encodings))
     key = ("provider model", *given, int16, lpbq, without, forms.lacks)
@@ -193,10 +205,18 @@ def _evidence(model: ModelProto, situation: Situation, kept: Kept) -> Evidence:
     from deploykit.deciding.entry_values import evidence_of
     from deploykit.quantization.conclusions import Evidence
 
+    samples = _samples(situation, kept)
     try:
-        return evidence_of(model, samples_of(situation, kept))
+        return Evidence() if samples is None else evidence_of(model, samples)
     except DeploykitError:
         return Evidence()
+
+
+def _samples(situation: Situation, kept: Kept) -> Samples | None:
+    try:
+        return samples_of(situation, kept)
+    except DeploykitError:
+        return None
 
 
 def whole_model(situation: Situation) -> ModelProto:
@@ -205,10 +225,11 @@ def whole_model(situation: Situation) -> ModelProto:
 
     given = situation.model
     if situation.facts.weight_bytes > _MOST_BYTES:
+        parts = -(-situation.facts.weight_bytes // _MOST_BYTES)
         raise InputError(
             f"{given.path}: {situation.facts.weight_bytes:,} bytes of weights",
             why="a quantized model is written as one ONNX file, which ends at 2 GiB",
-            next="split the model",
+            next=f"deploykit split {given.path.name} --parts {parts} -o parts, then package each part",
         )
     model = ModelProto()
     model.CopyFrom(load_weights(given))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float8
 from deploykit.graph.arrays import constant_values, element_type
-from deploykit.graph.graph_copy import GraphCopy
+from deploykit.graph.graph_copy import view_of
 from deploykit.graph.ops import Trait, has
 from deploykit.quantization.block_grids import symmetric_blocks
 from deploykit.quantization.complete_encodings import complete_encodings
@@ -218,7 +218,7 @@ def _lpbq(model: ModelProto, encodings: EncodingSet, steps: list[Step], refusals
     refusals += [f"{name}: not LPBQ, {reason}" for name, reason in left.items()]
     if names:
         why = "asked for; a float scale per channel times a number per block"
-        losses = block_losses(names, encodings, changed, GraphCopy(model, copy=False).stored)
+        losses = block_losses(names, encodings, changed, view_of(model).stored)
         steps.append(Step(id="lpbq", why=why, names=names, losses=losses))
     return changed
 
@@ -243,7 +243,7 @@ def _blocks(
 
 def _norm_scales(model: ModelProto, encodings: EncodingSet, steps: list[Step]) -> EncodingSet:
     """The scale of a normalization must be uint8 or int16: the same grid as given, or that of its values."""
-    stored, entries, changed = GraphCopy(model, copy=False).stored, dict(encodings.entries), list[str]()
+    stored, entries, changed = view_of(model).stored, dict(encodings.entries), list[str]()
     for node in model.graph.node:
         name = node.input[1] if has(node, Trait.NORMALIZES) and len(node.input) > 1 else ""
         if name not in stored or name in encodings.floats:
@@ -276,7 +276,7 @@ def constant_grids(model: ModelProto, encodings: EncodingSet, steps: list[Step])
     An int32 grid is one of a bias: the provider refuses it here. Where a product without a grid is added to a bias,
     ONNX Runtime makes one layer of the two and stores the bias itself, so the constant stays float.
     """
-    stored, entries, changed = GraphCopy(model, copy=False).stored, dict(encodings.entries), list[str]()
+    stored, entries, changed = view_of(model).stored, dict(encodings.entries), list[str]()
     for node in model.graph.node:
         if not has(node, Trait.COMBINES) and node.op_type != "PRelu":
             continue

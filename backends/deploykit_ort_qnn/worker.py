@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 
 from deploykit_ort_qnn.context_reader import ContextReadError, read_context_binary
 from deploykit_ort_qnn.session import NotOnProviderError, cpu_session, ir_library, npu_session
@@ -51,6 +50,8 @@ def compile_context(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _context_nodes(context: Path) -> dict[str, Any]:
+    import onnx
+
     model = onnx.load(context, load_external_data=False)
     cpu = [{"name": n.name, "type": n.op_type} for n in model.graph.node if n.op_type != "EPContext"]
     return {"ep_nodes": len(model.graph.node) - len(cpu), "cpu_nodes": cpu}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 
 from deploykit.errors import ToolError
 from deploykit.system.processes import ONLY_INSTALLED, Completed, run
+from deploykit_qualcomm.libraries import unloadable_library
 from deploykit_qualcomm.tables import tables
 
 __all__ = ["HERE", "Work", "Worker", "installed_wheel"]
@@ -79,6 +80,7 @@ class Worker:
             on_line=hear,
             memory=_memory(request, root),
         )
+        _check_libraries(log)
         if not answer.exists():
             if any("ModuleNotFoundError" in line or "ImportError" in line for line in log):
                 raise ToolError(
@@ -93,6 +95,14 @@ class Worker:
         if self.abroad:
             return (self.python, "-c", _ABROAD, str(Path(__file__).resolve().parent))
         return (self.python, "-m", "deploykit_ort_qnn.worker")
+
+
+def _check_libraries(log: Sequence[str]) -> None:
+    """ToolError where the vendor's libraries do not load: nothing was asked about the model, so nothing is said."""
+    found = unloadable_library(log)
+    if found is not None:
+        what = "the libraries of the QNN provider cannot be loaded on this machine"
+        raise ToolError(what, why=found.why, next=found.advice)
 
 
 def _memory(request: Mapping[str, Any], root: Path) -> int | None:

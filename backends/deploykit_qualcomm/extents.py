@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from packaging.version import Version
@@ -50,6 +51,12 @@ def _lowered(row: Feature) -> Feature:
 
 def _before(version: str, other: str) -> bool:
     """Older, as far as both have numbers: 2.36 is not older than 2.36.1, it is the series."""
-    one, two = Version(version).release, Version(other).release
+    one, two = _release(version), _release(other)
     length = min(len(one), len(two))
     return one[:length] < two[:length]
+
+
+@cache
+def _release(version: str) -> tuple[int, ...]:
+    """The numbers of a version; the same few are asked about for every row of every release."""
+    return Version(version).release

@@ -17,6 +17,7 @@ from deploykit.errors import DeploykitError
 from deploykit.system.processes import Completed
 from deploykit.tables.capabilities import SdkTable, Status
 from deploykit_qualcomm.hosts import probe_hosts
+from deploykit_qualcomm.libraries import unloadable_library
 from deploykit_qualcomm.resolving import resolve_sdk
 from deploykit_qualcomm.tables import tables
 
@@ -35,9 +36,11 @@ _REFUSALS = ("error while loading shared libraries", "ModuleNotFoundError", "Imp
 _PYTHONS = ("3.10", "3.12")
 _NDK_VARIABLES = ("ANDROID_NDK_ROOT", "ANDROID_NDK_HOME", "ANDROID_NDK")
 _REGISTER = """
-import json, onnxruntime as ort, onnxruntime_qnn as qnn
+import ctypes, json, onnxruntime as ort, onnxruntime_qnn as qnn, os
 ort.register_execution_provider_library(qnn.EP_NAME, qnn.get_library_path())
 found = [device.ep_name for device in ort.get_ep_devices()]
+for name in ("libQnnSystem.so", "libQnnHtp.so") if os.name == "posix" else ():
+    ctypes.CDLL(os.path.join(os.path.dirname(qnn.get_library_path()), name))
 print(json.dumps({"registered": qnn.EP_NAME in found}))
 """
 
@@ -254,12 +257,13 @@ def probe_wheel(around: Surroundings) -> Iterator[CheckLine]:
     row = next((wheel for wheel in tables().wheels if Version(wheel.version) == Version(provider)), None)
     inside = f"carries QAIRT {row.sdk}" if row is not None else "its QAIRT is not in the tables"
     lines = [line for line in ended.tail if line.strip()]
+    unloadable = unloadable_library(lines)
     yield CheckLine(
         id="onnxruntime-qnn",
         state="ok" if loads else "problem",
         detail=f"onnxruntime-qnn {provider} ({inside}) in onnxruntime {runtime}: "
         + ("loads" if loads else f"does not load: {lines[-1].strip()[:200] if lines else ended.returncode}"),
-        next="" if loads else _pair_advice(),
+        next="" if loads else unloadable.advice if unloadable is not None else _pair_advice(),
         facts={"onnxruntime": runtime, "onnxruntime_qnn": provider, "sdk": None if row is None else row.sdk},
     )
 

@@ -15,12 +15,13 @@ from deploykit.numerics.thresholds import Measure, limit_for
 from deploykit.queries.asking import ask
 from deploykit.tables.capabilities import Status
 from deploykit_ort_qnn import hosts, worker
-from deploykit_ort_qnn.atlas import sweep as sweeping
+from deploykit_ort_qnn.atlas import together
 from deploykit_ort_qnn.atlas.answers import operator_rows
 from deploykit_ort_qnn.atlas.forms import all_forms
 from deploykit_ort_qnn.atlas.records import LIMITS, Cell, keep, recorded
-from deploykit_ort_qnn.atlas.sweep import Measured, sweep
-from deploykit_ort_qnn.atlas.units import TYPES, Kind, Unit, joined, unit
+from deploykit_ort_qnn.atlas.sweep import sweep
+from deploykit_ort_qnn.atlas.together import Ran, joined
+from deploykit_ort_qnn.atlas.units import TYPES, Kind, Unit, unit
 
 FORMS = {form.id: form for form in all_forms()}
 SAMPLE = (
@@ -53,7 +54,7 @@ def test_every_graph_is_valid_and_the_same_each_time(kind: Kind) -> None:
 @pytest.mark.parametrize("kind", TYPES)
 def test_graphs_side_by_side_give_what_they_give_alone(kind: Kind) -> None:
     units = sample(kind)
-    whole = joined(units)
+    whole = joined(one.model for one in units)
     onnx.checker.check_model(whole)
     together = Session(whole).run({name: value for one in units for name, value in one.samples[0].items()})
     for one in units:
@@ -113,13 +114,13 @@ def test_what_cannot_be_compiled_together_is_halved(monkeypatch: pytest.MonkeyPa
     """One unit that ends the compiler costs the others nothing."""
     asked = []
 
-    def attempt(batch: Sequence[Unit], *_: object) -> list[Measured] | Measured:
+    def attempt(batch: Sequence[Unit], *_: object) -> list[Ran] | Ran:
         asked.append(len(batch))
         if any(one.form.op == "TopK" for one in batch):
-            return Measured(unit=batch[0], answer="crashed", why="it died")
-        return [Measured(unit=one, answer="taken", decibels=70.0) for one in batch]
+            return Ran(probe=batch[0], answer="crashed", why="it died")
+        return [Ran(probe=one, answer="taken") for one in batch]
 
-    monkeypatch.setattr(sweeping, "_attempt", attempt)
+    monkeypatch.setattr(together, "_attempt", attempt)
     found = list(sweep(sample("w8a8"), host=None, soc_model=57, progress=lambda line: None))
     assert {one.unit.form.op for one in found if one.answer == "crashed"} == {"TopK"}
     assert len(found) == len(SAMPLE) and len(asked) < 2 * len(SAMPLE)

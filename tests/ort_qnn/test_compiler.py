@@ -71,6 +71,16 @@ def test_an_unknown_chip_fails_without_naming_nodes(tmp_path: Path) -> None:
     assert any("INVALID_CONFIG" in line for line in outcome.log)
 
 
+def test_libraries_that_do_not_load_say_nothing_of_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a slim container image, where a library of the system is absent; here it is one that is none."""
+    (tmp_path / "system").mkdir()
+    (tmp_path / "system" / "libatomic.so.1").touch()
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path / "system"))
+    with pytest.raises(ToolError, match="cannot be loaded on this machine") as caught:
+        compile_model(job_for(tmp_path, "mlp/w8a8"))
+    assert "libatomic.so.1" in (caught.value.why or "")
+
+
 def test_a_time_limit_is_kept(tmp_path: Path) -> None:
     outcome = compile_model(job_for(tmp_path, "mlp/w8a8", timeout=0.05))
     assert outcome.status == "timed-out" and "0.05 s" in outcome.message

@@ -112,6 +112,14 @@ def test_a_changed_model_no_longer_agrees(made: Path, tmp_path: Path) -> None:
     assert "/relu/Relu_output_0_QuantizeLinear" in wrong
 
 
+def test_parameters_in_a_file_beside_are_not_compared(made: Path) -> None:
+    model, dlc = onnx.load(made / "model/model.onnx"), read_dlc(made / DLC)
+    node = next(node for node in model.graph.node if f"{node.input[0]}_QuantizeLinear" in dlc.tensors)
+    whole = len(list(compare_dlc(model, dlc)))
+    next(t for t in model.graph.initializer if t.name == node.input[1]).data_location = onnx.TensorProto.EXTERNAL
+    assert 0 < len(list(compare_dlc(model, dlc))) < whole
+
+
 def damaged(source: Path, target: Path, change: Callable[[dict[str, bytes]], None]) -> Path:
     with zipfile.ZipFile(source) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}

@@ -193,6 +193,13 @@ def test_a_pair_that_does_not_load_is_answered_with_one_that_does(tmp_path: Path
     assert "seen to work" in line.next
 
 
+def test_a_library_that_the_wheel_needs_of_the_system_is_named(tmp_path: Path) -> None:
+    said = "OSError: libatomic.so.1: cannot open shared object file: No such file or directory"
+    (line,) = probe_wheel(around(tmp_path, answer=wheel_machine(completed(1, said))))
+    assert line.state == "problem"
+    assert "apt-get install libatomic1" in line.next
+
+
 def test_the_wheel_of_this_environment_is_really_tried() -> None:
     pytest.importorskip("onnxruntime_qnn")
     (line,) = probe_wheel(Surroundings())

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 from onnx import ValueInfoProto, helper, numpy_helper, shape_inference
 
+from deploykit_ort_qnn.atlas.inputs import Span
+
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-__all__ = ["Numbers", "Sketch"]
+__all__ = ["AS_IT_IS", "Numbers", "Sketch", "Variation"]
 
 Numbers = npt.NDArray[Any]
 
@@ -21,11 +24,34 @@ _IR_VERSION = 8
 """What the ONNX Runtime of every wheel that can be run reads."""
 
 
-class Sketch:
-    """Collects inputs with two samples each, stored values and nodes; every name begins with ``prefix``."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variation:
+    """In what way a form is drawn otherwise: ranges ``scale`` times as large, ``batch`` samples, layers around it.
 
-    def __init__(self, seed: str, prefix: str = "", opset: int = 17) -> None:
+    ``behind`` and ``before`` put a layer with stored weights in front of every input, and after the result. ``wide``
+    gives the result a range so many times as large as it needs.
+    """
+
+    scale: float = 1.0
+    batch: int = 1
+    behind: bool = False
+    before: bool = False
+    wide: float = 1.0
+
+
+AS_IT_IS = Variation()
+
+
+class Sketch:
+    """Collects inputs with two samples each, stored values and nodes; every name begins with ``prefix``.
+
+    ``spans`` are the ranges of the float inputs.
+    """
+
+    def __init__(self, seed: str, prefix: str = "", opset: int = 17, variation: Variation = AS_IT_IS) -> None:
         self.samples: tuple[dict[str, Numbers], ...] = ({}, {})
+        self.spans: dict[str, Span] = {}
+        self._variation = variation
         self._random = np.random.default_rng(zlib.crc32(seed.encode()))
         self._prefix, self._opset, self._count = prefix, opset, 0
         self._inputs: list[Any] = []
@@ -37,10 +63,22 @@ class Sketch:
 
         ``coarse`` ones are an eighth behind a multiple of a quarter: rounding does not carry them over an edge.
         """
+        if not coarse:
+            low, high = low * self._variation.scale, high * self._variation.scale
+        if self._variation.batch > 1 and len(shape) > 2 and shape[0] == 1:
+            shape = (self._variation.batch, *shape[1:])
         values = [self._random.uniform(low, high, shape) for _ in self.samples]
         if coarse:
             values = [np.floor(value * 4) / 4 + 0.125 for value in values]
-        return self._given([value.astype(np.float32) for value in values])
+        name = self._given([value.astype(np.float32) for value in values])
+        self.spans[name] = Span(low=low, high=high, coarse=coarse)
+        return self.layer(name, shape) if self._variation.behind and not coarse and low < 0 else name
+
+    def layer(self, x: str, shape: Sequence[int]) -> str:
+        """A layer with stored weights that keeps the shape: a 1x1 convolution of an image, else a product."""
+        if len(shape) == 4:
+            return self.op("Conv", x, self.weight(shape[1], shape[1], 1, 1))
+        return self.op("MatMul", x, self.weight(shape[-1], shape[-1])) if len(shape) > 1 else x
 
     def places(self, *shape: int, below: int, dtype: str = "int64") -> str:
         """An input of whole numbers from 0 on."""

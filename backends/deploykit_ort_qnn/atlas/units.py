@@ -1,16 +1,16 @@
-"""A form in a type: float16, or with Q/DQ pairs around everything; and many of them side by side in one model.
+"""A form in a type: float16, or with Q/DQ pairs around everything.
 
 The pairs are the plain ones: no repair of the preparation is made, since what an operator is like without it is asked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.graph.arrays import constant_values
@@ -20,16 +20,19 @@ from deploykit.numerics.sessions import Session
 from deploykit.quantization.insert_qdq import insert_qdq
 from deploykit.quantization.new_grids import GridKind, affine_for_range
 from deploykit_ort_qnn.atlas.forms import Form
-from deploykit_ort_qnn.atlas.sketch import Numbers, Sketch
+from deploykit_ort_qnn.atlas.inputs import Span
+from deploykit_ort_qnn.atlas.sketch import AS_IT_IS, Numbers, Sketch, Variation
 
-__all__ = ["TYPES", "Kind", "Unit", "joined", "unit"]
+__all__ = ["TYPES", "Kind", "Unit", "unit"]
 
-Kind = Literal["fp16", "w8a8", "w8a16"]
+Kind = Literal["fp16", "w8a8", "w8a16", "w4a8", "w4a16"]
 TYPES: tuple[Kind, ...] = ("fp16", "w8a8", "w8a16")
 
 _ACTIVATION = {
     "w8a8": GridKind(bits=8, signed=False),
     "w8a16": GridKind(bits=16, signed=False),
+    "w4a8": GridKind(bits=8, signed=False),
+    "w4a16": GridKind(bits=16, signed=False),
 }
 _SCALE = GridKind(bits=8, signed=False)
 _CHANNEL_AXIS = {"Conv": 0, "ConvTranspose": 1}
@@ -39,28 +42,51 @@ _FROM_ZERO_TO_ONE = ("Sigmoid", "Softmax", "HardSigmoid")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
-    """One graph. Every name in it begins with ``prefix``; ``samples`` are its inputs, twice."""
+    """One graph. Every name in it begins with ``prefix``; ``samples`` are its inputs, twice.
+
+    ``spans`` are the ranges of its float inputs, ``steps`` the scales of outputs with an integer grid.
+    """
 
     form: Form
     kind: Kind
     prefix: str
     model: ModelProto
     samples: tuple[Mapping[str, Numbers], ...]
+    spans: Mapping[str, Span] = field(default_factory=dict)
+    steps: Mapping[str, float] = field(default_factory=dict)
 
 
-def unit(form: Form, kind: Kind, number: int) -> Unit:
-    """The graph of one form in one type."""
+def unit(form: Form, kind: Kind, number: int, variation: Variation = AS_IT_IS) -> Unit:
+    """The graph of one form in one type, drawn as it is or otherwise."""
     prefix = f"u{number}/"
-    sketch = Sketch(form.id, prefix, form.opset)
-    model = sketch.model(form.draw(sketch))
+    sketch = Sketch(form.id, prefix, form.opset, variation)
+    made = form.draw(sketch)
+    model = sketch.model(made)
+    shape = _shape(model.graph.output[0])
+    if variation.before and model.graph.output[0].type.tensor_type.elem_type == TensorProto.FLOAT:
+        model = sketch.model(sketch.layer(made, shape))
+    steps = {}
     if kind == "fp16":
         model = _in_float16(model, prefix)
     else:
-        grids = dict(_grids(model, sketch.samples, _ACTIVATION[kind]))
+        grids = dict(_grids(model, sketch.samples, kind))
+        if variation.wide != 1 and made in grids:
+            grids[made] = _wider(grids[made], variation.wide, _ACTIVATION[kind])
         entries = {name: Encoding(name=name, value=grid) for name, grid in grids.items()}
         encodings = EncodingSet(version="2.0.0", entries=entries)
+        steps = {value.name: float(grids[value.name].scale) for value in model.graph.output if value.name in grids}
         model = insert_qdq(model, encodings, bias="int32").model
-    return Unit(form=form, kind=kind, prefix=prefix, model=model, samples=sketch.samples)
+    return Unit(
+        form=form, kind=kind, prefix=prefix, model=model, samples=sketch.samples, spans=sketch.spans, steps=steps
+    )
+
+
+def _shape(value: ValueInfoProto) -> tuple[int, ...]:
+    return tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim)
+
+
+def _wider(grid: Affine, times: float, kind: GridKind) -> Affine:
+    return affine_for_range(float(grid.minimum) * times, float(grid.maximum) * times, kind)
 
 
 def _in_float16(model: ModelProto, prefix: str) -> ModelProto:
@@ -69,8 +95,10 @@ def _in_float16(model: ModelProto, prefix: str) -> ModelProto:
     QAIRT 2.36.1 compiles it in float32 (observed: weights of four bytes in the binary, 140 dB against the CPU).
     """
     graph = model.graph
+    # The factors of a Resize are float32 whatever its data are.
+    factors = {name for node in graph.node if node.op_type == "Resize" for name in node.input[2:3]}
     for tensor in graph.initializer:
-        if tensor.data_type == TensorProto.FLOAT:
+        if tensor.data_type == TensorProto.FLOAT and tensor.name not in factors:
             tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float16), tensor.name))
     renamed, first, last = dict[str, str](), [], []
     for value in graph.input:
@@ -94,16 +122,16 @@ def _cast(source: str, target: str, kind: int) -> NodeProto:
     return helper.make_node("Cast", [source], [target], name=f"{target}:Cast", to=kind)
 
 
-def _grids(model: ModelProto, samples: Sequence[Mapping[str, Numbers]], kind: GridKind) -> Iterator[tuple[str, Affine]]:
+def _grids(model: ModelProto, samples: Sequence[Mapping[str, Numbers]], named: Kind) -> Iterator[tuple[str, Affine]]:
     """Every float tensor's grid, in the order of the graph: what moves values keeps theirs."""
-    graph = GraphCopy(model)
+    graph, kind = GraphCopy(model), _ACTIVATION[named]
     values = _values(model, samples)
     found: dict[str, Affine] = {}
     for value in graph.model.graph.input:
         if values[value.name].dtype == np.float32:
             found[value.name] = _around(values[value.name], kind)
     for node in graph.nodes:
-        found |= _weights(graph, node, kind)
+        found |= _weights(graph, node, kind, 4 if named.startswith("w4") else 8)
         for name in filter(None, node.output):
             if name in values and values[name].dtype == np.float32:
                 moved = found.get(node.input[0]) if has(node, Trait.CARRIES_GRID) else None
@@ -128,7 +156,7 @@ def _result(node: NodeProto, values: Numbers, kind: GridKind) -> Affine:
     return _around(values, kind)
 
 
-def _weights(graph: GraphCopy, node: NodeProto, kind: GridKind) -> dict[str, Affine]:
+def _weights(graph: GraphCopy, node: NodeProto, kind: GridKind, bits: int) -> dict[str, Affine]:
     """Grids of what is stored: weights per channel, scales in 8 bits, all else like activations; none for biases."""
     found = {}
     for position, name in enumerate(node.input):
@@ -138,7 +166,7 @@ def _weights(graph: GraphCopy, node: NodeProto, kind: GridKind) -> dict[str, Aff
         if values.dtype != np.float32:
             continue
         if node.op_type in _LAYERS and position == 1:
-            found[name] = _per_channel(node, values)
+            found[name] = _per_channel(node, values, bits)
         elif node.op_type in _LAYERS or (node.op_type == "LayerNormalization" and position == 2):
             continue  # its scale follows from the other two
         else:
@@ -146,28 +174,9 @@ def _weights(graph: GraphCopy, node: NodeProto, kind: GridKind) -> dict[str, Aff
     return found
 
 
-def _per_channel(node: NodeProto, values: Numbers) -> Affine:
+def _per_channel(node: NodeProto, values: Numbers, bits: int) -> Affine:
     turned = any(setting.name == "transB" and setting.i for setting in node.attribute)
     axis = _CHANNEL_AXIS.get(node.op_type, 0 if turned else values.ndim - 1)
     rows = np.moveaxis(values, axis, 0).reshape(values.shape[axis], -1)
-    scale = np.abs(rows).max(axis=1).astype(np.float64) / 127
-    return Affine(bits=8, signed=True, scale=scale, zero_point=np.zeros_like(scale), symmetric=True, axis=axis)
-
-
-def joined(units: Iterable[Unit]) -> ModelProto:
-    """All graphs side by side in one model: nothing in one touches another."""
-    chosen = list(units)
-    whole = ModelProto()
-    whole.CopyFrom(chosen[0].model)
-    for one in chosen[1:]:
-        whole.graph.node.extend(one.model.graph.node)
-        whole.graph.initializer.extend(one.model.graph.initializer)
-        whole.graph.input.extend(one.model.graph.input)
-        whole.graph.output.extend(one.model.graph.output)
-    highest: dict[str, int] = {}
-    for one in chosen:
-        for entry in one.model.opset_import:
-            highest[entry.domain] = max(highest.get(entry.domain, 0), entry.version)
-    del whole.opset_import[:]
-    whole.opset_import.extend(helper.make_opsetid(domain, version) for domain, version in sorted(highest.items()))
-    return whole
+    scale = np.abs(rows).max(axis=1).astype(np.float64) / ((1 << (bits - 1)) - 1)
+    return Affine(bits=bits, signed=True, scale=scale, zero_point=np.zeros_like(scale), symmetric=True, axis=axis)

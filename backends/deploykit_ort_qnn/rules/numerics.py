@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from deploykit.contract.backend import Seen
 from deploykit.findings import SubjectKind
 from deploykit.findings.rules import Found, Registry
 from deploykit.numerics.verdicts import JudgedNumber, Verdict
@@ -20,7 +21,8 @@ class NumericScope:
 
     ``device`` is against the same file on the CPU: what is missing there was lost by the device. ``quantization`` is
     against the float model, None where there is none beside the file. ``first`` is the first node after which emulator
-    and CPU differ ("" when it was not looked for or not found). ``not_run`` is why there are no numbers.
+    and CPU differ ("" when it was not looked for or not found). ``not_run`` is why there are no numbers. ``seen`` are
+    the emulator's outputs for the first samples.
     """
 
     device: Verdict | None = None
@@ -29,6 +31,7 @@ class NumericScope:
     first_type: str = ""
     first_db: float | None = None
     not_run: str = ""
+    seen: Seen | None = None
 
 
 RULES: Registry[NumericScope] = Registry("numerics")

@@ -5,7 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from deploykit.findings.rules import Registry
-from deploykit_ort_qnn.rules import compiled, dlc, environment, forms, numerics, package, precision, prepared, release
+from deploykit_ort_qnn.rules import (
+    audit,
+    compiled,
+    dlc,
+    environment,
+    forms,
+    numerics,
+    package,
+    precision,
+    prepared,
+    release,
+)
 from deploykit_qualcomm.rules.registries import PROVIDER, SHARED
 
 __all__ = ["REGISTRIES"]
@@ -22,4 +33,5 @@ REGISTRIES: tuple[Registry[Any], ...] = (
     numerics.RULES,
     package.RULES,
     dlc.RULES,
+    audit.RULES,
 )

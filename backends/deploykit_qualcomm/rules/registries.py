@@ -12,6 +12,7 @@ from deploykit.contract.backend import Situation
 from deploykit.findings import Finding
 from deploykit.findings.rules import Registry
 from deploykit_qualcomm.rules import (
+    atlas,
     attention,
     carriers,
     converters,
@@ -38,6 +39,7 @@ _HTP: tuple[Registry[Situation], ...] = (
     ranges.RULES,
     attention.RULES,
     kernels.RULES,
+    atlas.RULES,
     rewriting.RULES,
     options.RULES,
 )

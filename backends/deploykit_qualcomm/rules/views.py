@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from deploykit import findings
 from deploykit.contract.backend import Situation
@@ -18,9 +18,11 @@ from deploykit.graph.pairs import integer_type, quantizer_of, stored_behind_pair
 from deploykit_qualcomm.archs import arch_of
 
 if TYPE_CHECKING:
-    from deploykit.encodings.values import Value
+    from deploykit.encodings.values import EncodingSet, Value
+    from deploykit.graph import Model
 
 __all__ = [
+    "Grids",
     "Quantized",
     "activations",
     "arch",
@@ -61,6 +63,22 @@ class Quantized:
         return INTEGER_BITS.get(self.dtype, 0)
 
 
+class Grids(Protocol):
+    """A graph in which grids of tensors are looked up: a situation, or a graph that was made here."""
+
+    @property
+    def model(self) -> Model:
+        """The model with its stored values."""
+
+    @property
+    def facts(self) -> GraphFacts:
+        """What is true of it."""
+
+    @property
+    def encodings(self) -> EncodingSet | None:
+        """Encodings that came beside it."""
+
+
 def nodes(situation: Situation, *op_types: str) -> Iterator[NodeFact]:
     """The nodes of the main graph of these types, in its order."""
     return (node for node in situation.facts.nodes if node.op_type in op_types)
@@ -71,7 +89,7 @@ def activations(facts: GraphFacts) -> Iterator[TensorFact]:
     return (fact for fact in facts.tensors.values() if not fact.is_weight)
 
 
-def quantized(situation: Situation, name: str) -> Quantized | None:
+def quantized(situation: Grids, name: str) -> Quantized | None:
     """How a tensor is quantized, None when nothing says that it is."""
     entry = None if situation.encodings is None else situation.encodings.get(name)
     if entry is not None:
@@ -92,7 +110,7 @@ def _by_pair(facts: GraphFacts, name: str) -> Quantized | None:
     return Quantized(dtype=dtype, granularity=granularity, block=block)
 
 
-def grid_of(situation: Situation, name: str) -> Affine | None:
+def grid_of(situation: Grids, name: str) -> Affine | None:
     """The integer grid of a tensor, from its encoding or from the stored scale of its Q/DQ pair; None without one.
 
     Scales per block, and scales that are computed or have more than 65,536 elements, are not looked at.
@@ -106,7 +124,7 @@ def grid_of(situation: Situation, name: str) -> Affine | None:
     return _stored_grid(situation, pair, found)
 
 
-def _stored_grid(situation: Situation, pair: NodeFact, found: Quantized) -> Affine | None:
+def _stored_grid(situation: Grids, pair: NodeFact, found: Quantized) -> Affine | None:
     import numpy as np
 
     from deploykit.graph.collect import constant_value

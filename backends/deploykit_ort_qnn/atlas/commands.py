@@ -1,0 +1,97 @@
+"""What ``deploykit atlas`` does for this vendor's kernels: show, probe, measure, fold. Each is one function."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from deploykit.errors import InputError, ToolError
+from deploykit_ort_qnn.atlas.cases import all_cases, case_of
+from deploykit_ort_qnn.atlas.folding import costs_of, measured_cases, rows_of, verdict_of_point
+from deploykit_ort_qnn.atlas.measuring import measure, points_of, sweep_cases
+from deploykit_ort_qnn.atlas.pages import write_pages
+from deploykit_ort_qnn.atlas.writing import write_costs, write_rows
+from deploykit_ort_qnn.compiler import installed_wheel
+from deploykit_ort_qnn.hosts import Host, toolchain_host
+from deploykit_ort_qnn.prepare import wheel_for
+from deploykit_qualcomm.atlas.rows import Row, atlas_rows, nearest_sdk
+
+__all__ = ["SOC", "fold", "measure_more", "probe", "shown_rows"]
+
+SOC = 57
+"""SM8650, HTP v75: the chip that every release from 2.22 on knows."""
+
+
+def shown_rows(operator: str, release: str) -> list[dict[str, Any]]:
+    """Rows of the nearest measured release, as plain values; ``inferred`` where it is another than was asked for."""
+    measured = nearest_sdk(release)
+    rows = [
+        row for row in atlas_rows() if row.sdk == measured and row.op.lower() in (operator.lower() or row.op.lower())
+    ]
+    inferred = bool(release) and not release.startswith(measured.rpartition(".")[0])
+    return [_plain(row, inferred) for row in rows]
+
+
+def _plain(row: Row, inferred: bool) -> dict[str, Any]:
+    return {
+        "id": row.id,
+        "op": row.op,
+        "types": list(row.types),
+        "verdict": row.verdict,
+        "when": dict(row.when),
+        "condition": row.condition,
+        "hit": row.hit,
+        "most": row.most,
+        "span": row.span,
+        "share": row.share,
+        "why": row.why,
+        "sdk": row.sdk,
+        "soc_model": row.soc,
+        "confidence": "inferred" if inferred else "observed",
+    }
+
+
+def probe(text: str) -> dict[str, Any]:
+    """The case of a row, measured now; InputError where no row has it, ToolError without the row's compiler."""
+    row = next((row for row in atlas_rows() if row.id == text), None)
+    if row is None:
+        raise InputError(f"no row {text!r}", next="deploykit atlas show lists them")
+    (point,) = measure([case_of(row.example)], host=_host(row.sdk), soc_model=row.soc)
+    verdict = verdict_of_point(point)
+    return {
+        "row": row.id,
+        "said": row.verdict,
+        "verdict": str(verdict),
+        "holds": str(verdict) == row.verdict,
+        "numbers": point.to_json(),
+    }
+
+
+def measure_more(file: Path, *, release: str, most: int | None, progress: Callable[[str], None]) -> None:
+    """More of the sweep."""
+    sweep_cases(all_cases(), file, host=_host(release), soc_model=SOC, progress=progress, most=most)
+
+
+def fold(file: Path, *, release: str, pages: Path | None) -> Mapping[str, int]:
+    """Costs first, since verdicts are drawn by them; then rows, and pages where a folder is given for them."""
+    points = points_of(file)
+    write_costs(costs_of(points))
+    measured = list(measured_cases(points))
+    sdk = wheel_for(release or None).sdk
+    rows = list(rows_of(measured, sdk=sdk, soc=SOC))
+    write_rows(rows, sdk=sdk)
+    if pages is not None:
+        write_pages(measured, file, pages, sdk=sdk)
+    verdicts = Counter(str(one.verdict) for one in measured)
+    return {"cases": len(measured), **dict(sorted(verdicts.items())), "rows": len(rows)}
+
+
+def _host(release: str) -> Host | None:
+    """Who compiles for a release; ToolError where nobody here does."""
+    wheel = wheel_for(release or None)
+    host, installed = toolchain_host(wheel), installed_wheel()
+    if host is None and (installed is None or installed["wheel"] != wheel.version):
+        raise ToolError(f"QAIRT {wheel.sdk} is not here", next=f"deploykit toolchain install htp-{wheel.sdk}")
+    return host

@@ -1,0 +1,65 @@
+"""Writes rows and costs as the data files of the atlas, in an order that does not change; it draws no conclusion."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from deploykit_qualcomm.atlas.rows import FOLDER, Row, atlas_rows
+from deploykit_qualcomm.atlas.verdicts import COSTS, Cost, costs
+
+__all__ = ["write_costs", "write_rows"]
+
+_HEAD = "# Written by `deploykit atlas fold`: conditions drawn from measurements, each with the case that shows it.\n"
+_EMPTY: tuple[Any, ...] = ("", 0, 0.0, {}, ())
+
+
+def write_rows(rows: Iterable[Row], *, sdk: str, folder: Path = FOLDER) -> None:
+    """One file per operator; rows of other releases stay."""
+    kept = [row for row in atlas_rows(folder) if row.sdk != sdk] if folder.exists() else []
+    by_operator: dict[str, list[Row]] = {}
+    for row in (*kept, *rows):
+        by_operator.setdefault(row.op, []).append(row)
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in folder.glob("*.toml"):
+        path.unlink()
+    for op, found in sorted(by_operator.items()):
+        ordered = sorted(found, key=lambda row: (row.sdk, row.verdict != "wrong", row.verdict, row.types, -row.hit))
+        (folder / f"{op}.toml").write_text(_HEAD + "".join(map(_table_of_row, ordered)), "utf-8")
+    atlas_rows.cache_clear()
+
+
+def write_costs(found: Iterable[Cost], path: Path = COSTS) -> None:
+    """The whole file."""
+    head = "# Written by `deploykit atlas fold`: steps that the middle form of an operator is off, by type.\n"
+    lines = [f"\n[[cost]]\n{''.join(_assigned(_values(one)))}" for one in found]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(head + "".join(lines), "utf-8")
+    costs.cache_clear()
+
+
+def _table_of_row(row: Row) -> str:
+    return f"\n[[row]]\n{''.join(_assigned(_values(row)))}"
+
+
+def _values(one: Row | Cost) -> Iterator[tuple[str, Any]]:
+    for field in fields(one):
+        value = getattr(one, field.name)
+        if value not in _EMPTY or isinstance(one, Cost):
+            yield field.name, value
+
+
+def _assigned(values: Iterable[tuple[str, Any]]) -> Iterator[str]:
+    for name, value in values:
+        yield f"{name} = {_text(value)}\n"
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_text, value))}]"
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{json.dumps(name)} = {_text(inner)}" for name, inner in value.items()) + " }"
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else str(value)

@@ -1,0 +1,160 @@
+"""Runs each distinct kernel of a prepared model on the emulator against ONNX Runtime on the CPU, and judges it.
+
+Kernels are compiled side by side in child processes; what was measured of one is remembered for every model that has
+it. It changes no model, and chooses nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+from deploykit.contract.audits import Audit, AuditedKernel
+from deploykit.system.remembered import Remembered, key_of
+from deploykit_ort_qnn.atlas.deviations import Deviation, deviation
+from deploykit_ort_qnn.atlas.together import Ran, run_together
+from deploykit_ort_qnn.audit_units import Kernel, kernels_of, within_grids
+from deploykit_ort_qnn.compiler import installed_wheel
+from deploykit_ort_qnn.hosts import Host, toolchain_host
+from deploykit_ort_qnn.prepare import Draft, whole_model
+from deploykit_ort_qnn.rules.audit import RULES
+from deploykit_qualcomm.atlas.suspects import suspects_in
+from deploykit_qualcomm.atlas.verdicts import Verdict, limits_of, verdict_of
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+__all__ = ["audit_draft", "audit_model", "measured_right"]
+
+_FORM = 2
+"""Of what is remembered: another number forgets everything that was measured in another way."""
+_TOGETHER = 48
+_RAN = ("taken", "refused")
+"""What is remembered: a death or a time that ran out may have had another reason."""
+
+
+def audit_draft(draft: Draft, *, level: str, progress: Callable[[str], None]) -> Audit:
+    """The kernels of what a package would compile: ``full`` all of them, ``quick`` those that a row calls wrong."""
+    host, installed = toolchain_host(draft.wheel), installed_wheel()
+    wheel = installed if host is None else dict(host.identity)
+    if wheel is None or wheel["wheel"] != draft.wheel.version or draft.soc_model is None:
+        return Audit(level=level, by=f"nobody: the compiler of QAIRT {draft.wheel.sdk} is not here")
+    model = whole_model(draft.situation) if draft.prepared is None else draft.prepared.model
+    found = audit_model(
+        model,
+        level=level,
+        wheel=wheel,
+        host=host,
+        soc_model=draft.soc_model,
+        only=suspects_in(model, draft.wheel.sdk, verdicts=("wrong",)) if level == "quick" else None,
+        progress=progress,
+    )
+    return replace(found, findings=tuple(RULES.run(found)))
+
+
+def measured_right(audit: Audit) -> dict[tuple[str, str], str]:
+    """Of nodes that the atlas knows kernels like theirs of: whose own ones were run, in every place, and are right."""
+    named = [(kernel, {kernel.node, *kernel.nodes}) for kernel in audit.kernels]
+    right = {name for kernel, names in named if kernel.place == "alone" and kernel.verdict == "right" for name in names}
+    open_ = {name for kernel, names in named if kernel.verdict != "right" for name in names}
+    how = f"this model's own kernel was run over its grid ({audit.by}): it is right"
+    return {("QNN320", name): how for name in sorted(right - open_)}
+
+
+def audit_model(
+    model: ModelProto,
+    *,
+    level: str,
+    wheel: Mapping[str, str],
+    host: Host | None,
+    soc_model: int,
+    only: Collection[str] | None,
+    progress: Callable[[str], None],
+) -> Audit:
+    """Each distinct kernel of a model with its verdict; ``only`` are labels of nodes, None is all."""
+    kernels = list(kernels_of(model, only=only))
+    memory = Remembered("audited")
+    asked = {**wheel, "soc_model": soc_model, "form": _FORM}
+    keys = {kernel.prefix: key_of(kernel.key.encode(), asked) for kernel in kernels}
+    known = {prefix: answer for prefix, key in keys.items() if (answer := memory.get(key)) is not None}
+    kernels = [kernel if kernel.prefix in known or kernel.why else within_grids(kernel) for kernel in kernels]
+    new = [kernel for kernel in kernels if kernel.prefix not in known and not kernel.why]
+    measured = dict(known)
+    for prefix, answer in _measured(new, host, soc_model, progress):
+        measured[prefix] = answer
+        if answer["answer"] in _RAN:
+            memory.put(keys[prefix], answer)
+    return Audit(
+        level=level,
+        by=f"QAIRT {wheel['qairt']} for soc_model {soc_model}",
+        kernels=tuple(_judged(kernel, measured.get(kernel.prefix)) for kernel in kernels),
+        known=len(known),
+    )
+
+
+def _measured(
+    kernels: Sequence[Kernel], host: Host | None, soc_model: int, progress: Callable[[str], None]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    by_prefix = {kernel.prefix: kernel for kernel in kernels}
+
+    def tell(line: str) -> None:
+        progress(f"auditing kernels: {line}")
+
+    for ran in run_together(kernels, host=host, soc_model=soc_model, progress=tell, together=_TOGETHER):
+        kernel = by_prefix[ran.probe.prefix]
+        found = deviation(ran.wanted, ran.got, kernel.steps) if ran.ran else None
+        yield kernel.prefix, _answer(ran, found)
+
+
+def _answer(ran: Ran, found: Deviation | None) -> dict[str, Any]:
+    return {"answer": ran.answer, "why": ran.why, "deviation": None if found is None else asdict(found)}
+
+
+def _judged(kernel: Kernel, answer: Mapping[str, Any] | None) -> AuditedKernel:
+    verdict, why, measured = _verdict(kernel, answer)
+    return AuditedKernel(
+        node=kernel.nodes[0],
+        nodes=kernel.nodes,
+        operators=kernel.operators,
+        type=kernel.type,
+        place=kernel.place,
+        verdict=verdict,
+        count=len(kernel.nodes),
+        why=why,
+        measured=measured,
+    )
+
+
+def _verdict(kernel: Kernel, answer: Mapping[str, Any] | None) -> tuple[Verdict, str, Mapping[str, Any]]:
+    if answer is None or kernel.why:
+        return Verdict.UNJUDGED, kernel.why or "it was not reached", {}
+    found = answer["deviation"]
+    if answer["answer"] == "refused":
+        return Verdict.REFUSED, str(answer["why"]), {}
+    if found is None:
+        said = "not finalized" if answer["answer"] == "failed" else str(answer["answer"])
+        return (Verdict.REFUSED if answer["answer"] == "failed" else Verdict.UNJUDGED), f"{said}: {answer['why']}", {}
+    numbers = {name: found[name] for name in ("most", "usual", "span", "share", "odd")}
+    verdict = verdict_of(kernel.operators, kernel.type, **numbers)
+    if kernel.place == "inside" and verdict is not Verdict.RIGHT:
+        # Steps of one operator grow in the next one: only what is far off in most places is laid to the kernels.
+        far = found["usual"] > found["span"] / 20 and found["share"] > 0.05
+        verdict = Verdict.WRONG if far or found["odd"] else Verdict.RIGHT
+    limits = limits_of(kernel.operators, kernel.type)
+    told = {**found, "unit": "steps", "limit": limits.most}
+    return verdict, "" if verdict is Verdict.RIGHT else _told(found), told
+
+
+def _told(found: Mapping[str, Any]) -> str:
+    """In words: how far, of what, where, and by which factor."""
+    if found["odd"]:
+        return f"{found['odd']} values are not finite"
+    parts = [
+        f"up to {found['most']:.4g} of {found['span']:.4g} steps off",
+        f"{100 * found['share']:.3g} % of values far",
+    ]
+    factor = found["factor"]
+    if factor is not None and abs(factor - 1) > 0.02:
+        parts.append(f"about {factor:.3g} times what it should be")
+    return f"{', '.join(parts)}, most in input set {found['set']}"

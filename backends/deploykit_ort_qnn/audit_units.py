@@ -1,0 +1,339 @@
+"""Takes the model that is compiled apart into its distinct kernels, each with input sets over all that it may be given.
+
+A kernel is an operator with the Q/DQ pairs around it, alone or with the operators before and after it. Nothing is run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
+
+from deploykit.graph.arrays import constant_values
+from deploykit.graph.graph_copy import GraphCopy, copy_of
+from deploykit.graph.nodes import label
+from deploykit.numerics.sessions import Session
+from deploykit_ort_qnn.atlas.inputs import Span, covering
+from deploykit_ort_qnn.excerpts import PAIR, Excerpts, anonymous
+
+if TYPE_CHECKING:
+    from deploykit_ort_qnn.atlas.sketch import Numbers
+
+__all__ = ["Kernel", "kernels_of", "within_grids"]
+
+_FLOAT_SPAN = Span(low=-4.0, high=4.0)
+"""What a float input is given: nothing says what it may hold."""
+_ABOVE_ZERO: Mapping[str, tuple[int, ...]] = {
+    "Div": (1,),
+    "Log": (0,),
+    "Mod": (1,),
+    "Pow": (0,),
+    "Reciprocal": (0,),
+    "Sqrt": (0,),
+}
+"""Inputs of which zero and what lies below are no question: no number is the answer."""
+_WHOLE = (TensorProto.INT32, TensorProto.INT64)
+_GRID_POINTS = 256
+_MOST_DENSE = 6
+_FEW = 0.01
+_MOST_ELEMENTS = 1 << 20
+"""An input beyond it gets fewer sets: its values cover the grid many times over."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernel:
+    """One distinct kernel, of all ``nodes``. ``key`` is equal for equal ones; ``type`` is its result's: u8, u16, float.
+
+    ``steps`` are the scales of outputs with an integer grid. ``why`` says why it cannot be asked, "" where it can:
+    then there are ``samples``, by the names in ``model``, which begin with ``prefix``.
+    """
+
+    key: str
+    nodes: tuple[str, ...]
+    operators: tuple[str, ...]
+    place: str
+    type: str
+    prefix: str
+    model: ModelProto
+    samples: tuple[Mapping[str, Numbers], ...] = ()
+    steps: Mapping[str, float]
+    why: str = ""
+
+
+def kernels_of(model: ModelProto, *, only: Collection[str] | None = None) -> Iterator[Kernel]:
+    """Every distinct kernel alone, then among its neighbours, in the order of the graph.
+
+    ``only`` are labels of nodes: what is about no other node is left out.
+    """
+    graph, excerpts = GraphCopy(model, copy=False), Excerpts(model)
+    static = graph.static()
+    operators = [
+        index
+        for index, node in enumerate(graph.nodes)
+        if _computes(node, static) and (only is None or label(node) in only)
+    ]
+    positions = {id(node): index for index, node in enumerate(graph.nodes)}
+    runs: list[tuple[tuple[int, ...], str]] = [((index,), "alone") for index in operators]
+    runs += [(run, "inside") for index in operators if len(run := _neighbours(graph, index, positions, static)) > 1]
+    cuts: dict[str, tuple[ModelProto, list[tuple[int, ...]], str]] = {}
+    for run, place in runs:
+        excerpt = excerpts.cut(run)
+        if excerpt is not None:
+            key = sha256(anonymous(excerpt.model)).hexdigest()
+            cuts.setdefault(key, (excerpt.model, [], place))[1].append(run)
+    for number, (key, (cut, found, place)) in enumerate(cuts.items()):
+        yield _kernel(graph, cut, found, key, place, f"u{number}/")
+
+
+def within_grids(kernel: Kernel) -> Kernel:
+    """A kernel among its neighbours with those input sets only that keep what lies inside of it within its grids.
+
+    Calibrated grids hold what real inputs make of them. Beyond their ends operators that were made one cut off later
+    than the file says, which is no fault of theirs. Sets that go beyond are brought nearer to zero, by halves.
+    """
+    inner = _inner_integers(kernel)
+    if kernel.place == "alone" or not inner:
+        return kernel
+    session = Session(kernel.model, capture=inner)
+    kept = []
+    for sample in kernel.samples:
+        for shrunk in (sample, _nearer(sample, 0.5), _nearer(sample, 0.25), _nearer(sample, 0.1)):
+            made = session.run(shrunk)
+            if not any(_is_cut_off(made[name], zero) for name, zero in inner.items()):
+                kept.append(shrunk)
+                break
+    why = "" if kept else "what lies inside of it leaves its grid whatever it is given"
+    return replace(kernel, samples=tuple(kept), why=why)
+
+
+def _inner_integers(kernel: Kernel) -> dict[str, Any]:
+    """The integers between the operators, each with its zero point."""
+    graph = GraphCopy(kernel.model, copy=False)
+    ends = {value.name for value in (*kernel.model.graph.input, *kernel.model.graph.output)}
+    found = {}
+    for node in graph.nodes:
+        if node.op_type == "QuantizeLinear" and len(node.input) > 2:
+            behind = {name for reader in graph.readers(node.output[0]) for name in reader.output}
+            zero = _value(graph, node.input[2])
+            if node.input[0] not in ends and ends.isdisjoint(behind) and zero is not None:
+                found[node.output[0]] = zero
+    return found
+
+
+def _is_cut_off(values: Numbers, zero: Any) -> bool:
+    """True where more than a hundredth lie on an end of the type that is not zero: a Relu ends there rightly."""
+    info, point = np.iinfo(values.dtype), int(np.reshape(zero, -1)[0])
+    ends = [end for end in (info.min, info.max) if end != point]
+    return any(float(np.mean(values == end)) > _FEW for end in ends)
+
+
+def _nearer(sample: Mapping[str, Numbers], part: float) -> dict[str, Numbers]:
+    return {
+        name: (value * part).astype(value.dtype) if np.issubdtype(value.dtype, np.floating) else value
+        for name, value in sample.items()
+    }
+
+
+def _computes(node: NodeProto, static: Collection[str]) -> bool:
+    return node.op_type not in (*PAIR, "Constant") and any(name not in static for name in node.input if name)
+
+
+def _neighbours(graph: GraphCopy, index: int, positions: Mapping[int, int], static: Collection[str]) -> tuple[int, ...]:
+    """The operator that makes its first computed input, itself, and the only one that reads its result."""
+    node = graph.nodes[index]
+    before = next((maker for name in node.input if (maker := _maker(graph, name)) is not None), None)
+    readers = [reader for reader in _readers(graph, node.output[0]) if reader.op_type not in PAIR]
+    behind = readers[0] if len(readers) == 1 else None
+    around = [before, node, behind]
+    return tuple(positions[id(one)] for one in around if one is not None and _computes(one, static))
+
+
+def _maker(graph: GraphCopy, name: str) -> NodeProto | None:
+    """What makes a tensor, through the pairs; None for inputs and what is stored."""
+    node = graph.makers.get(name)
+    while node is not None and node.op_type in PAIR:
+        node = graph.makers.get(node.input[0])
+    return node
+
+
+def _readers(graph: GraphCopy, name: str) -> Iterator[NodeProto]:
+    for reader in graph.readers(name):
+        if reader.op_type in PAIR:
+            yield from _readers(graph, reader.output[0])
+        else:
+            yield reader
+
+
+def _kernel(
+    graph: GraphCopy, cut: ModelProto, runs: Sequence[tuple[int, ...]], key: str, place: str, prefix: str
+) -> Kernel:
+    run = runs[0]
+    middles = [run[0] if place == "alone" else run[len(run) // 2] for run in runs]
+    named = _prefixed(cut, prefix)
+    inside = GraphCopy(named, copy=False)
+    steps = {value.name: step for value in named.graph.output if (step := _step(inside, value.name))}
+    samples, why = _samples(inside, named)
+    return Kernel(
+        key=key,
+        nodes=tuple(label(graph.nodes[index]) for index in middles),
+        operators=tuple(graph.nodes[index].op_type for index in run),
+        place=place,
+        type=_type(inside, named),
+        prefix=prefix,
+        model=named,
+        samples=samples,
+        steps=steps,
+        why=why,
+    )
+
+
+def _prefixed(model: ModelProto, prefix: str) -> ModelProto:
+    """A copy in which every name of a tensor or node begins with the prefix."""
+    copy = copy_of(model)
+    graph = copy.graph
+    for value in (*graph.input, *graph.output, *graph.initializer):
+        value.name = prefix + value.name
+    for number, node in enumerate(graph.node):
+        node.input[:] = [name and prefix + name for name in node.input]
+        node.output[:] = [name and prefix + name for name in node.output]
+        node.name = f"{prefix}{number}:{node.op_type}"
+    del graph.value_info[:]
+    return copy
+
+
+def _pair_of(graph: GraphCopy, name: str) -> NodeProto | None:
+    """The pair whose scale a border tensor has: it is made by one half, or read by the other."""
+    maker = graph.makers.get(name)
+    if maker is not None and maker.op_type in PAIR:
+        return maker
+    return next((node for node in graph.readers(name) if node.op_type == "QuantizeLinear"), None)
+
+
+def _step(graph: GraphCopy, name: str) -> float:
+    """The scale of a tensor per tensor, 0 where it has none."""
+    pair = _pair_of(graph, name)
+    scale = _value(graph, pair.input[1]) if pair is not None else None
+    return float(scale.reshape(-1)[0]) if scale is not None and scale.size == 1 else 0.0
+
+
+def _value(graph: GraphCopy, name: str) -> Any:
+    stored = graph.stored.get(name)
+    return None if stored is None else constant_values(stored)
+
+
+def _type(graph: GraphCopy, model: ModelProto) -> str:
+    """By the grid of the first output, else of the first input: what a comparison answers has none."""
+    for value in (*model.graph.output, *model.graph.input):
+        zero = _zero(graph, value.name)
+        if zero is not None:
+            return "u8" if zero.dtype.itemsize == 1 else "u16"
+    return "float"
+
+
+def _zero(graph: GraphCopy, name: str) -> Any:
+    pair = _pair_of(graph, name)
+    return _value(graph, pair.input[2]) if pair is not None and len(pair.input) > 2 else None
+
+
+def _samples(graph: GraphCopy, model: ModelProto) -> tuple[tuple[dict[str, Numbers], ...], str]:
+    """As many sets as the smallest float input needs, or why there are none."""
+    floats = [value for value in model.graph.input if value.type.tensor_type.elem_type == TensorProto.FLOAT]
+    counts = [math.prod(_shape(value)) for value in floats]
+    if sum(counts) > _MOST_ELEMENTS:
+        dense = 1
+    else:
+        dense = max((math.ceil(_GRID_POINTS / max(count, 1)) for count in counts), default=1)
+    sets: list[dict[str, Numbers]] = []
+    for number, value in enumerate(model.graph.input):
+        values = _values(graph, value, number, min(dense, _MOST_DENSE))
+        if isinstance(values, str):
+            return (), values
+        sets = sets or [{} for _ in values]
+        for feed, one in zip(sets, values, strict=True):
+            feed[value.name] = one
+    return tuple(sets), "" if sets else "it has no input"
+
+
+def _values(graph: GraphCopy, value: ValueInfoProto, number: int, dense: int) -> list[Numbers] | str:
+    """The sets of one input, or why it has none."""
+    kind, shape, name = value.type.tensor_type.elem_type, _shape(value), value.name
+    if kind in (TensorProto.FLOAT, TensorProto.FLOAT16):
+        half = kind == TensorProto.FLOAT16
+        made = covering(shape, _span(graph, name), number, dense=dense, turned=bool(number % 2))
+        return [one.astype(np.float16) for one in made] if half else made
+    count = len(covering((1,), _FLOAT_SPAN, 0, dense=dense))
+    random = np.random.default_rng(number)
+    if kind == TensorProto.BOOL:
+        return [random.random(shape) < part for part in np.linspace(0.0, 1.0, count)]
+    if kind in _WHOLE:
+        size = _places(graph, name)
+        if size:
+            dtype = np.int32 if kind == TensorProto.INT32 else np.int64
+            return [random.integers(-size, size, shape).astype(dtype) for _ in range(count)]
+    return f"what its input {name.partition('/')[2]} may hold is not known"
+
+
+def _shape(value: ValueInfoProto) -> tuple[int, ...]:
+    return tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim)
+
+
+def _span(graph: GraphCopy, name: str) -> Span:
+    """The range of the input's grid; above zero where the operator that reads it is not defined below."""
+    pair = next((node for node in graph.readers(name) if node.op_type == "QuantizeLinear"), None)
+    low, high, step = _FLOAT_SPAN.low, _FLOAT_SPAN.high, 2.0**-6
+    if pair is not None:
+        scale, zero = _value(graph, pair.input[1]), _zero(graph, name)
+        if scale is not None and zero is not None and scale.size == 1:
+            info, step = np.iinfo(zero.dtype), float(scale.reshape(-1)[0])
+            point = float(zero.reshape(-1)[0])
+            low, high = (info.min - point) * step, (info.max - point) * step
+    if _must_be_positive(graph, name) and high > 0:
+        low = max(low, step)
+    return Span(low=low, high=max(low, high))
+
+
+def _must_be_positive(graph: GraphCopy, name: str) -> bool:
+    return any(
+        name_in in _carried(graph, name)
+        for node in graph.nodes
+        for position in _ABOVE_ZERO.get(node.op_type, ())
+        if position < len(node.input)
+        for name_in in [node.input[position]]
+    )
+
+
+def _carried(graph: GraphCopy, name: str) -> set[str]:
+    """A tensor and what its pairs make of it."""
+    found = {name}
+    for node in graph.readers(name):
+        if node.op_type in PAIR:
+            found |= _carried(graph, node.output[0])
+    return found
+
+
+def _places(graph: GraphCopy, name: str) -> int:
+    """How long the axis is that an input of whole numbers points into, 0 where it is no such input."""
+    for node in graph.readers(name):
+        if node.op_type in ("Gather", "GatherElements") and len(node.input) > 1 and node.input[1] == name:
+            axis = next((setting.i for setting in node.attribute if setting.name == "axis"), 0)
+            data = graph.stored.get(node.input[0])
+            shape = tuple(data.dims) if data is not None else _known_shape(graph, node.input[0])
+            return int(shape[axis]) if shape else 0
+    return 0
+
+
+def _known_shape(graph: GraphCopy, name: str) -> tuple[int, ...]:
+    """The shape of what a tensor was before its pairs, where that is an input or stored."""
+    node = graph.makers.get(name)
+    while node is not None and node.op_type in PAIR:
+        name = node.input[0]
+        node = graph.makers.get(name)
+    stored = graph.stored.get(name)
+    if stored is not None:
+        return tuple(stored.dims)
+    return next((_shape(value) for value in graph.model.graph.input if value.name == name), ())

@@ -1,0 +1,82 @@
+"""Rules about kernels that were run by themselves. Codes QNN321 to QNN324."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from deploykit.contract.audits import Audit, AuditedKernel
+from deploykit.findings import SubjectKind
+from deploykit.findings.rules import Found, Registry
+
+__all__ = ["RULES"]
+
+_LAB = "the emulator of the compiler named in the message, against ONNX Runtime on the CPU without optimisations"
+
+RULES: Registry[Audit] = Registry("audit")
+
+
+@RULES.rule(
+    "QNN321",
+    "kernel-wrong",
+    "error",
+    what="A kernel of this model, run by itself over its whole grid, computes something else than the model says.",
+    why="The compiler says nothing of it; whether the outputs of the model show it depends on what it is given.",
+    fix="rewrite the operator, give its result another range, or leave it in float",
+    sources=(_LAB,),
+)
+def check_wrong(audit: Audit) -> Iterator[Found]:
+    """Alone or among its neighbours."""
+    wrong = [kernel for kernel in audit.kernels if kernel.verdict == "wrong"]
+    alone = {kernel.node for kernel in wrong if kernel.place == "alone"}
+    for kernel in wrong:
+        if kernel.place == "alone" or kernel.node not in alone:
+            yield _found(kernel, audit, f"wrong in {_where(kernel)}")
+
+
+@RULES.rule(
+    "QNN322",
+    "kernel-narrowed",
+    "warning",
+    what="A 16-bit kernel of this model, run by itself, has the precision of about 8 bits.",
+    why="The compiler converts inside of it, without a word.",
+    fix="accept it, or give the tensor another type",
+    sources=(_LAB,),
+)
+def check_narrowed(audit: Audit) -> Iterator[Found]:
+    """By itself."""
+    for kernel in audit.kernels:
+        if kernel.verdict == "narrowed" and kernel.place == "alone":
+            yield _found(kernel, audit, f"narrowed in {kernel.type}")
+
+
+@RULES.rule(
+    "QNN323",
+    "kernel-refused",
+    "warning",
+    what="A kernel of this model is not taken when it is compiled by itself.",
+    why="With its neighbours it may be taken, where ONNX Runtime makes one operator of them; the compilation says.",
+    fix="look at what the compilation of the whole says (ORT100 and later)",
+    sources=(_LAB,),
+)
+def check_refused(audit: Audit) -> Iterator[Found]:
+    """Those that are refused alone, and not taken among their neighbours either."""
+    taken = {kernel.node for kernel in audit.kernels if kernel.verdict != "refused"}
+    for kernel in audit.kernels:
+        if kernel.verdict == "refused" and kernel.place == "alone" and kernel.node not in taken:
+            yield _found(kernel, audit, f"refused in {kernel.type}")
+
+
+def _where(kernel: AuditedKernel) -> str:
+    return kernel.type if kernel.place == "alone" else f"{kernel.type}, as {' > '.join(kernel.operators)}"
+
+
+def _found(kernel: AuditedKernel, audit: Audit, verdict: str) -> Found:
+    operator = kernel.operators[0 if kernel.place == "alone" else len(kernel.operators) // 2]
+    more = f", and {kernel.count - 1} more of the same" if kernel.count > 1 else ""
+    return Found(
+        kind=SubjectKind.NODE,
+        name=kernel.node,
+        message=f"{operator} {kernel.node}{more}: {verdict}: {kernel.why}",
+        sources=(audit.by,),
+        evidence=dict(kernel.measured),
+    )

@@ -1,0 +1,122 @@
+"""The rows of the atlas: under which condition a kernel is wrong, narrowed or refused, and how that was measured.
+
+It reads data files and matches; it imports neither onnx nor numpy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from deploykit.tables.reading import parse_rows, read_toml
+
+__all__ = ["FOLDER", "Row", "atlas_rows", "matching", "nearest_sdk", "operators", "rows_for"]
+
+FOLDER = Path(__file__).parents[1] / "data" / "atlas" / "rows"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One condition with its verdict.
+
+    ``when`` states it: a word or a number that a trait equals, or ``"<= 4"``, ``">= 2"``. ``types`` are those of u8,
+    u16 and float in which it was seen. ``hit`` and ``spared`` are how many measured cases it is about and how many of
+    other verdicts it holds (none, or the row would say so). ``example`` is the case that shows it best, ``most`` and
+    ``share`` what was measured of that.
+    """
+
+    op: str
+    types: tuple[str, ...]
+    verdict: str
+    sdk: str
+    soc: int
+    hit: int
+    example: str
+    spared: int = 0
+    most: float = 0.0
+    span: float = 0.0
+    share: float = 0.0
+    why: str = ""
+    when: Mapping[str, str | float] = field(default_factory=dict)
+
+    @property
+    def id(self) -> str:
+        """What ``deploykit atlas probe`` takes."""
+        return self.example
+
+    @property
+    def condition(self) -> str:
+        """In words."""
+        told = (
+            f"{name} {value}" if isinstance(value, str) and value[:2] in ("<=", ">=") else f"{name} is {_plain(value)}"
+            for name, value in self.when.items()
+        )
+        return ", ".join(told) or "as far as tried, always"
+
+    def may_hold(self, traits: Mapping[str, str | float]) -> bool:
+        """True where no part of the condition is known not to hold."""
+        return all(name not in traits or _holds(value, traits[name]) for name, value in self.when.items())
+
+    def holds(self, traits: Mapping[str, str | float]) -> bool:
+        """True where every part of the condition is known to hold."""
+        return all(name in traits and _holds(value, traits[name]) for name, value in self.when.items())
+
+
+def _plain(value: str | float) -> str:
+    return value if isinstance(value, str) else f"{value:g}"
+
+
+def _holds(wanted: str | float, value: str | float) -> bool:
+    if isinstance(wanted, str) and wanted[:2] in ("<=", ">="):
+        if not isinstance(value, int | float):
+            return False
+        bound = float(wanted[2:])
+        return value <= bound if wanted[0] == "<" else value >= bound
+    return wanted == value
+
+
+@cache
+def atlas_rows(folder: Path = FOLDER) -> tuple[Row, ...]:
+    """Every row, by file; InputError where one is damaged."""
+    found: list[Row] = []
+    for path in sorted(folder.glob("*.toml")):
+        found += parse_rows(Row, read_toml(path).get("row", []), where=path.name)
+    return tuple(found)
+
+
+@cache
+def rows_for(op: str, kind: str, sdk: str) -> tuple[Row, ...]:
+    """Rows about an operator in a type, of one QAIRT version."""
+    return tuple(row for row in atlas_rows() if (row.op, row.sdk) == (op, sdk) and kind in row.types)
+
+
+@cache
+def operators() -> frozenset[str]:
+    """Every operator that some row is about."""
+    return frozenset(row.op for row in atlas_rows())
+
+
+@cache
+def nearest_sdk(release: str) -> str:
+    """The measured version nearest to one as it is written; "" where nothing was measured."""
+    measured = sorted({row.sdk for row in atlas_rows()}, key=_numbers)
+    wanted = _numbers(release)
+    if not wanted:
+        return measured[-1] if measured else ""
+    return min(measured, key=lambda sdk: (abs(_minor(_numbers(sdk)) - _minor(wanted)), sdk), default="")
+
+
+def _numbers(release: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in release.split(".") if part.isdigit())
+
+
+def _minor(numbers: tuple[int, ...]) -> int:
+    """The number of a release in its line, 2.51 and 2.47 being four apart."""
+    return numbers[1] if len(numbers) > 1 else 0
+
+
+def matching(rows: Iterable[Row], traits: Mapping[str, str | float]) -> Row | None:
+    """The first row that holds."""
+    return next((row for row in rows if row.holds(traits)), None)

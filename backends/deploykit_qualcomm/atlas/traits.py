@@ -1,0 +1,178 @@
+"""What is true of one node in the words in which the atlas states its conditions: sizes, settings, ranges, neighbours.
+
+The same words for a node of a user's model and for one of a graph that was made for the atlas. It judges nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from deploykit.graph.facts import GraphFacts, NodeFact
+from deploykit.graph.pairs import stored_behind_pairs
+from deploykit_qualcomm.rules.views import Grids, grid_of, quantized
+
+if TYPE_CHECKING:
+    from deploykit.encodings.values import EncodingSet
+    from deploykit.graph import Model
+
+__all__ = ["MEASURES", "RANGES", "SmallGraph", "Trait", "traits_of", "type_of"]
+
+Trait: TypeAlias = float | str
+
+_PAIR = ("QuantizeLinear", "DequantizeLinear", "Cast", "Identity")
+_SIZES = {2: ("rows", "last"), 3: ("batch", "channels", "last"), 4: ("batch", "channels", "height", "last")}
+_SECOND = 1
+_DIGITS = 6
+
+MEASURES = frozenset(
+    {"batch", "channels", "height", "rows", "last", "elements", "along the axis", "grows by", "last grows by"}
+    | {"last of the result", "second elements", "second last", "second first", "in steps per out step"}
+    | {f"{side} {end}" for side in ("in", "out", "second") for end in ("low", "high", "span")}
+)
+"""Traits that have a size: that a kernel is wrong at one of their values alone says nothing of the next."""
+
+RANGES = frozenset(
+    {"in steps per out step"}
+    | {f"{side} {end}" for side in ("in", "out", "second") for end in ("bits", "low", "high", "span")}
+)
+"""Traits of grids, which are others in another type."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SmallGraph:
+    """A graph that was made here, with what ``grid_of`` asks of one."""
+
+    model: Model
+    facts: GraphFacts
+    encodings: EncodingSet | None = None
+
+
+def type_of(graph: Grids, node: NodeFact) -> str:
+    """``u8``, ``u16`` or ``float`` by the result, else by the first input; "" for other integers alone.
+
+    Signed activations are written as unsigned ones of the same width.
+    """
+    for name in (*node.outputs, *node.inputs):
+        found = quantized(graph, name) if name else None
+        if found is not None and found.bits in (8, 16) and not _is_stored(graph.facts, name):
+            return f"u{found.bits}"
+    facts = (graph.facts.tensors.get(name) for name in (*node.outputs, *node.inputs) if name)
+    return "float" if any(fact is not None and fact.is_float for fact in facts) else ""
+
+
+def traits_of(graph: Grids, node: NodeFact) -> dict[str, Trait]:
+    """Every trait that is known, by its name; numbers are floats."""
+    found: dict[str, Trait] = dict(_settings(node))
+    found.update(_ranges(graph, node))
+    found.update(_shapes(graph.facts, node))
+    found["behind"] = _maker(graph.facts, node)
+    found["before"] = _reader(graph.facts, node)
+    return found
+
+
+def _is_stored(facts: GraphFacts, name: str) -> bool:
+    return stored_behind_pairs(facts, name) is not None
+
+
+def _settings(node: NodeFact) -> Iterator[tuple[str, Trait]]:
+    """Attributes: words and numbers as they are; lists as their largest value and, where they differ, as uneven."""
+    for name, value in node.attributes.items():
+        if isinstance(value, bool | int | float):
+            yield name, float(value)
+        elif isinstance(value, str):
+            yield name, value
+        elif isinstance(value, list | tuple) and value and all(isinstance(item, int | float) for item in value):
+            yield f"most {name}", float(max(value))
+            yield f"count {name}", float(len(value))
+            yield f"last {name}", float(value[-1])
+
+
+def _shapes(facts: GraphFacts, node: NodeFact) -> Iterator[tuple[str, Trait]]:
+    shapes = [_shape(facts, name) for name in node.inputs]
+    first = shapes[0] if shapes else None
+    if first is not None:
+        yield "rank", float(len(first))
+        if len(first) > 1:
+            yield from zip(_SIZES.get(len(first), ("batch", "channels")), (float(size) for size in first), strict=False)
+            yield "last", float(first[-1])
+        yield "elements", float(math.prod(first))
+        axis = node.attributes.get("axis")
+        if isinstance(axis, int) and -len(first) <= axis < len(first):
+            yield "axis from the end", float(axis % len(first) - len(first))
+            yield "along the axis", float(first[axis])
+    yield "stored", " ".join(str(n) for n, name in enumerate(node.inputs) if name and _is_stored(facts, name)) or "none"
+    yield "inputs", float(len([name for name in node.inputs if name]))
+    made = _shape(facts, node.outputs[0]) if node.outputs else None
+    if first is not None and made is not None and math.prod(first) > 0:
+        yield "grows by", round(math.prod(made) / math.prod(first), 4)
+        if first and len(made) == len(first) and first[-1] > 0:
+            yield "last grows by", round(made[-1] / first[-1], 4)
+        if len(made) > 1:
+            yield "last of the result", float(made[-1])
+    second = shapes[_SECOND] if len(shapes) > _SECOND else None
+    if first is not None and second is not None:
+        yield "second rank", float(len(second))
+        yield "second elements", float(math.prod(second))
+        if second:
+            yield "second last", float(second[-1])
+            yield "second first", float(second[0])
+
+
+def _shape(facts: GraphFacts, name: str) -> tuple[int, ...] | None:
+    fact = facts.tensors.get(name)
+    if fact is None or not fact.is_static:
+        return None
+    return tuple(dim for dim in fact.shape or () if isinstance(dim, int))
+
+
+def _ranges(graph: Grids, node: NodeFact) -> Iterator[tuple[str, Trait]]:
+    """Of the grids of the first two inputs and of the result; and how a step of the result relates to the input's."""
+    steps = {}
+    sides = [("out", node.outputs[0] if node.outputs else ""), ("in", node.inputs[0] if node.inputs else "")]
+    if len(node.inputs) > _SECOND:
+        sides.append(("second", node.inputs[_SECOND]))
+    for side, name in sides:
+        grid = grid_of(graph, name) if name else None
+        if grid is None:
+            continue
+        yield f"{side} bits", float(grid.bits)
+        if grid.scale.size != 1:
+            yield f"{side} channels of scales", float(grid.scale.size)
+            continue
+        low, high = float(grid.minimum.min()), float(grid.maximum.max())
+        yield f"{side} span", _rounded(high - low)
+        yield f"{side} low", _rounded(low)
+        yield f"{side} high", _rounded(high)
+        steps[side] = float(grid.scale.min())
+    if "in" in steps and steps.get("out"):
+        yield "in steps per out step", _rounded(steps["in"] / steps["out"])
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{_DIGITS}g}")
+
+
+def _maker(facts: GraphFacts, node: NodeFact) -> str:
+    """The operator that makes the first computed input, through pairs and conversions; ``input`` where none does."""
+    for name in node.inputs:
+        if name and not _is_stored(facts, name):
+            maker = facts.producer_of(name)
+            while maker is not None and maker.op_type in _PAIR and maker.inputs:
+                maker = facts.producer_of(maker.inputs[0])
+            return "input" if maker is None else maker.op_type
+    return "input"
+
+
+def _reader(facts: GraphFacts, node: NodeFact) -> str:
+    """The operator that reads the result, through pairs; ``several`` and ``output`` where it is not one."""
+    todo, found = [name for name in node.outputs if name], set[str]()
+    for name in todo:
+        for reader in facts.consumers_of(name):
+            if reader.op_type in _PAIR:
+                todo += reader.outputs
+            else:
+                found.add(reader.op_type)
+    return found.pop() if len(found) == 1 else "several" if found else "output"

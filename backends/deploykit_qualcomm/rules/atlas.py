@@ -1,0 +1,127 @@
+"""The one rule that reads the atlas: what was measured of kernels like those of this model. Code QNN320."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from deploykit.contract.backend import Situation
+from deploykit.contract.kept import Same
+from deploykit.findings import Severity, SubjectKind
+from deploykit.findings.rules import Found, Registry
+from deploykit.graph.facts import NodeFact
+from deploykit.graph.ops import is_standard
+from deploykit_qualcomm.atlas.rows import Row, matching, nearest_sdk, operators, rows_for
+from deploykit_qualcomm.atlas.traits import RANGES, traits_of, type_of
+from deploykit_qualcomm.atlas.verdicts import costs
+from deploykit_qualcomm.rules.views import Grids
+
+__all__ = ["RULES", "predicted"]
+
+_GROSS = 0.05
+"""Of a result's range: a kernel that is off by less is a note, as most outputs bear it and the audit can tell."""
+
+_SAID = {
+    "wrong": "a kernel like this computes something else than the model says",
+    "refused": "a kernel like this is not taken",
+    "narrowed": "a kernel like this has the precision of about 8 bits",
+}
+_TYPES = {"u8": "8 bits", "u16": "16 bits", "float": "float16"}
+
+RULES: Registry[Situation] = Registry("situation")
+
+
+@RULES.rule(
+    "QNN320",
+    "kernel-in-the-atlas",
+    "warning",
+    what="A node that is like kernels which were measured to be wrong, narrowed or refused.",
+    why="The compiler says nothing of a wrong kernel. Conditions were drawn from measurements of small graphs on the "
+    "emulator; each holds for the cases that it names and for no other that was tried. 'deploykit audit' measures the "
+    "node itself.",
+    fix="audit the model, or write the operator in another way",
+    sources=("the rows of data/atlas, each with the case that shows it",),
+)
+def check_atlas(situation: Situation) -> Iterator[Found]:
+    """By operator, type and the row's condition; of several rows about a node the first."""
+    target = situation.target
+    release = target.sdk.version if target.sdk is not None else target.requested
+    found = situation.facts.once(
+        ("in the atlas", Same(situation.encodings), release), lambda: tuple(predicted(situation, release))
+    )
+    for node, row in found:
+        if not _is_measured(row, release):  # what may hold there too is for 'compat op' to say
+            continue
+        yield Found(
+            kind=SubjectKind.NODE,
+            name=node.label,
+            message=f"{node.op_type} {node.label}: {_SAID[row.verdict]}{_numbers(row)} ({row.condition})",
+            hint=_way_out(situation, node, row),
+            severity=_severity(row),
+            sources=(_source(row),),
+            evidence={"row": row.id, "verdict": row.verdict, "when": dict(row.when), "sdk": row.sdk},
+        )
+
+
+def predicted(graph: Grids, release: str) -> Iterator[tuple[NodeFact, Row]]:
+    """Every node that a row is about, by the measurements of the nearest release."""
+    measured, known = nearest_sdk(release), operators()
+    for node in graph.facts.nodes:
+        if node.op_type not in known or not is_standard(node):
+            continue
+        rows = rows_for(node.op_type, type_of(graph, node), measured)
+        row = matching(rows, traits_of(graph, node)) if rows else None
+        if row is not None:
+            yield node, row
+
+
+def _numbers(row: Row) -> str:
+    if row.verdict == "wrong" and row.span:
+        return f", up to {100 * min(row.most / row.span, 1):.3g} % of its range off"
+    return f": {row.why}" if row.verdict == "refused" and row.why else ""
+
+
+def _way_out(graph: Grids, node: NodeFact, row: Row) -> str:
+    """Out of the row's condition by what can be chosen: a range, a setting; else a type that was measured right."""
+    ways = [way for name, value in row.when.items() if (way := _other(name, value))]
+    others = [
+        _TYPES[kind] for kind in ("u16", "u8", "float") if kind not in row.types and _is_right(graph, node, row, kind)
+    ]
+    if others:
+        ways.append(f"in {' or in '.join(others)} it is right, as far as tried")
+    return "; ".join(ways) or "write it with other operators, or compute it on the host"
+
+
+def _other(name: str, value: str | float) -> str:
+    side = {"in": "its input", "out": "its result", "second": "its second input"}.get(name.partition(" ")[0])
+    if side and name.endswith(("span", "high", "low")) and isinstance(value, str):
+        return f"give {side} an encoding whose {name.partition(' ')[2]} is {_turned(value)}"
+    if name in ("behind", "before"):
+        return f"put another operator {'in front of' if name == 'behind' else 'after'} it than {value}"
+    return f"another {name} than {value}" if name.islower() and isinstance(value, str) and value[:1] not in "<>" else ""
+
+
+def _turned(value: str) -> str:
+    return f"above {value[3:]}" if value.startswith("<=") else f"below {value[3:]}"
+
+
+def _is_right(graph: Grids, node: NodeFact, row: Row, kind: str) -> bool:
+    """Whether the operator was measured in a type, and no row there can be about this node, whatever its ranges are."""
+    if (node.op_type, kind) not in costs():
+        return False
+    known = {name: value for name, value in traits_of(graph, node).items() if name not in RANGES}
+    return not any(other.may_hold(known) for other in rows_for(node.op_type, kind, row.sdk))
+
+
+def _is_measured(row: Row, release: str) -> bool:
+    """True where the row was measured with the release's own series."""
+    return release.startswith(row.sdk.rpartition(".")[0])
+
+
+def _severity(row: Row) -> Severity:
+    gross = row.verdict == "refused" or (row.verdict == "wrong" and row.most >= _GROSS * row.span)
+    return Severity.WARNING if gross else Severity.INFO
+
+
+def _source(row: Row) -> str:
+    told = f"observed, QAIRT {row.sdk} emulator, soc_model {row.soc}: {row.hit} cases"
+    return f'{told}; deploykit atlas probe "{row.id}"'

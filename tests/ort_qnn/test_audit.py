@@ -1,0 +1,190 @@
+"""Kernels by themselves: how a model is taken apart, what each is given, how far off is counted, what is said of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import deploykit
+from deploykit.contract.audits import Audit, AuditedKernel
+from deploykit.contract.backend import Execution
+from deploykit.errors import UsageError
+from deploykit.findings import Finding, Severity, Subject, SubjectKind
+from deploykit_ort_qnn.atlas.deviations import deviation
+from deploykit_ort_qnn.atlas.inputs import Span, covering
+from deploykit_ort_qnn.audit import measured_right
+from deploykit_ort_qnn.audit_units import kernels_of, within_grids
+from deploykit_ort_qnn.rules.audit import RULES
+
+
+def audit_of(verdict: str, place: str = "alone") -> Audit:
+    operators = ("Relu",) if place == "alone" else ("Conv", "Relu")
+    kernel = AuditedKernel(node="r", operators=operators, type="u16", place=place, verdict=verdict, why="so far off")
+    return Audit(level="full", by="QAIRT 2.51.0", kernels=(kernel,))
+
+
+CASES: dict[str, tuple[Callable[[], Audit], Callable[[], Audit]]] = {
+    "QNN321": (lambda: audit_of("wrong"), lambda: audit_of("right")),
+    "QNN322": (lambda: audit_of("narrowed"), lambda: audit_of("right")),
+    "QNN323": (lambda: audit_of("refused"), lambda: audit_of("refused", "inside")),
+}
+
+
+@pytest.mark.parametrize("code", sorted(CASES))
+def test_triggering_and_clean(code: str, as_expected: Callable[[str, Iterable[Finding]], None]) -> None:
+    trigger, clean = CASES[code]
+    as_expected(code, RULES[code].run(trigger()))
+    assert list(RULES[code].run(clean())) == []
+
+
+def quantized(*nodes: str, kind: str = "uint8", stored: str = "") -> onnx.ModelProto:
+    """Operators on ``x`` of 1x4x6x6, each result with a pair; names of results are a, b, c."""
+    top = {"uint8": 255, "uint16": 65535}[kind]
+    grids = f"float s = {{{8 / top}}}, {kind} z = {{{(top + 1) // 2}}}"
+    steps = ["qx = QuantizeLinear (x, s, z)  a0 = DequantizeLinear (qx, s, z)"]
+    for number, node in enumerate(nodes):
+        name, made = f"r{number}", f"a{number + 1}"
+        steps.append(f"{name} = {node.format(f'a{number}')}  q{number} = QuantizeLinear ({name}, s, z)")
+        steps.append(f"{made} = DequantizeLinear (q{number}, s, z)")
+    graph = f"g (float[1,4,6,6] x) => (float[1,4,6,6] a{len(nodes)}) <{grids}{stored}> {{ {' '.join(steps)} }}"
+    return onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 21]> {graph}')
+
+
+def test_equal_kernels_are_one_and_neighbours_another() -> None:
+    model = quantized("Relu ({0})", "Relu ({0})", "Tanh ({0})")
+    alone = {kernel.operators: kernel for kernel in kernels_of(model) if kernel.place == "alone"}
+    assert {ops: len(kernel.nodes) for ops, kernel in alone.items()} == {("Relu",): 2, ("Tanh",): 1}
+    inside = [kernel.operators for kernel in kernels_of(model) if kernel.place == "inside"]
+    assert sorted(inside) == [("Relu", "Relu"), ("Relu", "Relu", "Tanh"), ("Relu", "Tanh")]
+    only = next(kernel.nodes[0] for kernel in alone.values() if kernel.operators == ("Tanh",))
+    assert {node for kernel in kernels_of(model, only={only}) for node in kernel.nodes} == {only}
+
+
+def test_a_kernel_of_8_bits_is_given_every_integer_of_its_grid() -> None:
+    (kernel,) = kernels_of(quantized("Tanh ({0})"))
+    (name,) = kernel.samples[0]
+    given = np.concatenate([np.ravel(sample[name]) for sample in kernel.samples])
+    assert len(np.unique(np.clip(np.rint(given / (8 / 255)) + 128, 0, 255))) == 256
+    assert kernel.type == "u8" and kernel.steps == {kernel.model.graph.output[0].name: pytest.approx(8 / 255)}
+
+
+def test_what_an_operator_is_not_defined_for_is_not_asked() -> None:
+    (kernel,) = kernels_of(quantized("Log ({0})", kind="uint16"))
+    assert all(value.min() > 0 for sample in kernel.samples for value in sample.values())
+
+
+def test_places_are_all_legal_ones_negative_too() -> None:
+    text = "g (float[5,7] x, int64[40] i) => (float[40,7] y) { y = Gather <axis = 0> (x, i) }"
+    (kernel,) = kernels_of(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}'))
+    places = np.concatenate([sample["u0/i"] for sample in kernel.samples])
+    assert set(places) == set(range(-5, 5)) and kernel.type == "float"
+
+
+def test_a_kernel_that_cannot_be_asked_says_why() -> None:
+    text = "g (float[5,7] x, int64[1,3] i) => (float[3] y) { y = GatherND (x, i) }"
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text.replace("[1,3]", "[3,2]")}')
+    (kernel,) = kernels_of(model)
+    assert not kernel.samples and "may hold" in kernel.why
+
+
+def test_among_neighbours_nothing_inside_is_cut_off() -> None:
+    """A product that leaves its grid is brought back: an operator made of both may cut off later, rightly."""
+    (kernel,) = (one for one in kernels_of(quantized("Mul ({0}, {0})", "Tanh ({0})")) if one.place == "inside")
+    kept = within_grids(kernel)
+    assert not kept.why and len(kept.samples) == len(kernel.samples)
+    beyond = [float(np.mean(np.abs(value) > 2.1)) for sample in kept.samples for value in sample.values()]
+    assert max(beyond) <= 0.01 < np.mean(np.abs(next(iter(kernel.samples[0].values()))) > 2.1)
+
+
+def test_inputs_cover_the_range_in_every_way() -> None:
+    sets = covering((4, 8), Span(low=-1.0, high=3.0), 0, dense=3)
+    assert {array.shape for array in sets} == {(4, 8)} and len(sets) == 8
+    assert min(map(np.min, sets)) == -1.0 and max(map(np.max, sets)) == 3.0
+    assert any(len(np.unique(array)) == 1 for array in sets) and any(len(np.unique(array)) == 2 for array in sets)
+    coarse = covering((4, 8), Span(low=-2.0, high=2.0, coarse=True), 0)
+    assert all(np.allclose((array - 0.125) * 4, np.rint((array - 0.125) * 4)) for array in coarse)
+
+
+def test_deviations_are_counted_in_steps() -> None:
+    wanted = np.arange(100, dtype=np.float32)
+    found = deviation({"y": [wanted, wanted]}, {"y": [wanted, wanted * 2]}, {"y": 0.5})
+    assert (found.most, found.span, found.set, found.factor) == (198.0, 198.0, 1, 1.5)
+    assert deviation({"y": [wanted]}, {"y": [wanted]}, {"y": 0.5}).most == 0
+    broken = wanted.copy()
+    broken[3] = np.nan
+    assert deviation({"y": [wanted]}, {"y": [broken]}, {}).odd == 1
+    assert deviation({"y": [broken]}, {"y": [wanted]}, {}).odd == 0
+    assert deviation({"y": [np.arange(4)]}, {"y": [np.array([0, 1, 2, 9])]}, {}).share == 0.25
+
+
+def pooled(folder: Path, counted: int) -> Path:
+    settings = f"kernel_shape = [2, 2], strides = [2, 2], pads = [1, 1, 1, 1], count_include_pad = {counted}"
+    text = f"g (float[1,8,8,8] x) => (float[1,8,5,5] y) {{ h = Relu (x) y = AveragePool <{settings}> (h) }}"
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}')
+    for node in model.graph.node:
+        node.name = node.op_type
+    path = folder / f"counted{counted}.onnx"
+    onnx.save(model, path)
+    return path
+
+
+def test_only_kernels_that_are_right_in_every_place_settle_what_the_atlas_says() -> None:
+    def kernel(node: str, place: str, verdict: str, *nodes: str) -> AuditedKernel:
+        return AuditedKernel(
+            node=node, operators=("Concat",), type="u16", place=place, verdict=verdict, nodes=(node, *nodes)
+        )
+
+    audit = Audit(
+        level="quick",
+        by="a wheel",
+        kernels=(
+            kernel("a", "alone", "right", "b", "c"),
+            kernel("b", "inside", "wrong"),
+            kernel("c", "inside", "right"),
+            kernel("d", "inside", "right"),
+        ),
+    )
+    settled = measured_right(audit)
+    assert set(settled) == {("QNN320", "a"), ("QNN320", "c")}
+    subject = Subject(kind=SubjectKind.NODE, name="c")
+    told = Finding(code="QNN320", slug="s", severity=Severity.WARNING, subject=subject, message="m", hint="h")
+    other = replace(told, subject=replace(subject, name="b"))
+    assert [bool(one.handled) for one in Execution(settled=settled).settle([told, other])] == [True, False]
+
+
+def test_a_backend_that_runs_no_kernels_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="runs no kernels"):
+        deploykit.audit(pooled(tmp_path, 1), target="sm8650", backend="qnn-htp")
+
+
+@pytest.mark.heavy
+def test_a_wrong_kernel_is_found_and_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """QAIRT 2.51 averages over the padding's zeros of a whole line of windows; by itself and behind a Relu."""
+    monkeypatch.setenv("DEPLOYKIT_CACHE", str(tmp_path / "kept"))
+    first = deploykit.audit(pooled(tmp_path, 1), target="sm8650")
+    verdicts = {(kernel.operators, kernel.place): kernel for kernel in first.kernels}
+    wrong: Any = verdicts[("AveragePool",), "alone"]
+    assert wrong.verdict == "wrong" and wrong.measured["share"] > 0.1
+    assert verdicts[("Relu",), "alone"].verdict == "right"
+    assert [finding.code for finding in first.findings] == ["QNN321"] and first.known == 0
+    again = deploykit.audit(pooled(tmp_path, 1), target="sm8650", audit="quick")
+    assert again.known == len(again.kernels) and [one.code for one in again.findings] == ["QNN321"]
+
+
+@pytest.mark.heavy
+def test_a_package_is_the_same_whether_its_kernels_were_measured_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DEPLOYKIT_CACHE", str(tmp_path / "kept"))
+    model = pooled(tmp_path, 1)
+    packages = [
+        deploykit.package(model, target="sm8650", backend="ort-qnn", out=tmp_path / name) for name in ("one", "two")
+    ]
+    assert (tmp_path / "one/artifacts/audit.json").is_file()
+    assert packages[0].digest == packages[1].digest

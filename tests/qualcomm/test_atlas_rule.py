@@ -1,0 +1,106 @@
+"""The rule that reads the atlas: which node a row is about, what is said of it, and what a row is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploykit.errors import InputError
+from deploykit.findings import Finding, Severity
+from deploykit_qualcomm.atlas.rows import Row, atlas_rows, nearest_sdk, rows_for
+from deploykit_qualcomm.atlas.verdicts import Verdict, costs, verdict_of
+
+Case = Mapping[str, Any]
+Lint = Callable[[Case], dict[str, list[Finding]]]
+
+
+def pool(pad: int, sdk: str = "2.51") -> Case:
+    """An AveragePool in float with windows of two, at the border of the map or not."""
+    settings = f"kernel_shape = [2, 2], pads = [{pad}, {pad}, {pad}, {pad}], count_include_pad = {int(pad > 0)}"
+    size = 7 + 2 * pad
+    graph = f"g (float[1,8,8,8] x) => (float[1,8,{size},{size}] y) {{ y = AveragePool <{settings}> (x) }}"
+    return {"graph": graph, "sdk": sdk}
+
+
+CASES: dict[str, tuple[Case, Case]] = {"QNN320": (pool(1), pool(0))}
+
+
+def test_triggering_and_clean(lint: Lint, as_expected: Callable[[str, Iterable[Finding]], None]) -> None:
+    trigger, clean = CASES["QNN320"]
+    as_expected("QNN320", lint(trigger)["QNN320"])
+    assert "QNN320" not in lint(clean)
+
+
+def test_of_a_release_that_was_not_measured_the_rule_says_nothing(lint: Lint) -> None:
+    (measured,) = lint(pool(1))["QNN320"]
+    assert measured.severity is Severity.WARNING
+    assert "QNN320" not in lint(pool(1, "2.33"))
+
+
+def test_a_type_in_which_it_may_be_wrong_too_is_no_way_out(lint: Lint) -> None:
+    """With strides of two it was wrong in 16 bits as well, with strides of one not."""
+    text = pool(1)["graph"].replace("pads =", "strides = [2, 2], pads =").replace("8,9,9]", "8,5,5]")
+    (strided,), (dense,) = lint({"graph": text, "sdk": "2.51"})["QNN320"], lint(pool(1))["QNN320"]
+    assert "16 bits" not in strided.hint and "8 bits" in strided.hint
+    assert "8 bits" in dense.hint
+
+
+def row(**when: Any) -> Row:
+    return Row(
+        op="Log", types=("u16",), verdict="wrong", sdk="2.51.0", soc=57, hit=3, example="Log: x | w8a16", when=when
+    )
+
+
+def test_a_condition_holds_only_where_every_part_is_known_to() -> None:
+    some = row(span="<= 4", mode="nearest")
+    assert some.holds({"span": 3.9, "mode": "nearest"}) and some.holds({"span": 4.0, "mode": "nearest"})
+    assert not some.holds({"span": 4.1, "mode": "nearest"}) and not some.holds({"mode": "nearest"})
+    assert not some.holds({"span": 3.9, "mode": "linear"}) and not some.holds({"span": "?", "mode": "nearest"})
+    assert row(size=">= 2").holds({"size": 2.0}) and not row(size=">= 2").holds({"size": 1.0})
+    assert row().condition == "as far as tried, always" and some.condition == "span <= 4, mode is nearest"
+
+
+def test_the_rows_are_sound() -> None:
+    """Each is about an operator in a type that was measured, says what it was drawn from, and stands in its file."""
+    assert atlas_rows()
+    for one in atlas_rows():
+        assert one.verdict in ("wrong", "narrowed", "refused") and {*one.types} <= {"u8", "u16", "float"}
+        assert one.hit >= 2 and one.example.startswith(f"{one.op}: ") and one.spared == 0
+        assert all(one in rows_for(one.op, kind, one.sdk) for kind in one.types)
+    assert nearest_sdk("2.33") == nearest_sdk("") == "2.51.0"
+
+
+def test_a_row_with_a_key_that_is_none_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "Log.toml").write_text('[[row]]\nop = "Log"\nkind = "u16"\n', "utf-8")
+    with pytest.raises(InputError, match=r"Log\.toml"):
+        atlas_rows(tmp_path)
+
+
+def judged(op: str, kind: str, *, most: float, usual: float, share: float = 0.0, odd: int = 0) -> Verdict:
+    span = {"u8": 255.0, "u16": 65535.0, "float": 2048.0}[kind]
+    return verdict_of([op], kind, most=most, usual=usual, span=span, share=share, odd=odd)
+
+
+def test_steps_are_judged_by_what_the_operator_costs() -> None:
+    assert judged("Relu", "u8", most=1.0, usual=1.0) is Verdict.RIGHT
+    assert judged("Relu", "u8", most=200.0, usual=150.0, share=0.4) is Verdict.WRONG
+    assert judged("Relu", "u16", most=300.0, usual=250.0) is Verdict.NARROWED
+    assert judged("Relu", "u16", most=20000.0, usual=1.0, share=0.001) is Verdict.WRONG
+    assert judged("Relu", "float", most=1.0, usual=0.5, odd=1) is Verdict.WRONG
+    dearest = max((cost for cost in costs().values() if cost.type == "u16"), key=lambda cost: cost.most)
+    most, usual = 3 * dearest.most, 3 * dearest.usual
+    assert judged(dearest.op, "u16", most=most, usual=usual) is Verdict.RIGHT
+    assert judged("Relu", "u16", most=most, usual=usual) is not Verdict.RIGHT
+
+
+def test_a_value_next_to_an_edge_may_fall_to_its_other_side() -> None:
+    assert judged("Round", "u16", most=40000.0, usual=1.0, share=0.01) is Verdict.RIGHT
+    assert judged("Round", "u16", most=40000.0, usual=40000.0, share=0.1) is Verdict.WRONG
+    assert judged("Add", "u16", most=40000.0, usual=1.0, share=0.01) is Verdict.WRONG
+
+
+def test_an_operator_of_scalars_has_traits(lint: Lint) -> None:
+    assert "QNN320" not in lint({"graph": "g (float x, float z) => (float y) { y = Min (x, z) }", "sdk": "2.51"})
