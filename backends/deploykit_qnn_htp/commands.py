@@ -5,7 +5,7 @@ A flag that the table does not list cannot be written: that is a defect of deplo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from copy import copy
 
 from deploykit.contract.plans import Step
@@ -14,9 +14,11 @@ from deploykit.tables.capabilities import Flag, SdkTable, Status
 from deploykit_qnn_htp.draft import Candidate
 from deploykit_qnn_htp.routes import Intent
 
-__all__ = ["HOST", "Argv", "Paths", "from_dlc", "net_run", "steps"]
+__all__ = ["HOST", "Argv", "Paths", "from_dlc", "net_run", "shared_steps", "steps"]
 
 HOST = "x86_64-linux-clang"
+DLC_LIBRARY = "libQnnModelDlc.so"
+"""What the context-binary generator reads DLCs with."""
 
 
 class Argv:
@@ -60,12 +62,15 @@ class Argv:
 class Paths:
     """Where everything lies inside the package, for one graph name; ``number`` counts the segments of a cut model.
 
-    Segments share the configuration of the run, which names no graph.
+    Segments share the configuration of the run, which names no graph. ``context`` is the name of a context that this
+    graph shares with others: then ``number`` counts contexts.
     """
 
-    def __init__(self, graph: str, number: int | None = None) -> None:
+    def __init__(self, graph: str, number: int | None = None, context: str = "") -> None:
         self.graph = graph
-        self.suffix = "" if number is None else f"-{number}"
+        self.binary = f"{context or graph}_ctx"
+        self.group = "" if number is None else f"-{number}"
+        self.suffix = f"-{graph}" if context else self.group
         self.model = f"model/{graph}.onnx"
         self.encodings = f"encodings/{graph}.json"
         self.input_list = "calibration/input_list.txt"
@@ -74,20 +79,28 @@ class Paths:
         self.net_json = f"artifacts/{graph}_net.json"
         self.library = f"artifacts/lib/{HOST}/lib{graph}.so"
         self.dlc = f"artifacts/{graph}.dlc"
-        self.context = f"artifacts/{graph}_ctx.bin"
+        self.context = f"artifacts/{self.binary}.bin"
         self.types = f"config/intended_types{self.suffix}.json"
-        self.outer = f"config/backend_config{self.suffix}.json"
-        self.inner = f"config/htp_prepare{self.suffix}.json"
+        self.outer = f"config/backend_config{self.group}.json"
+        self.inner = f"config/htp_prepare{self.group}.json"
         self.outer_run = "config/run_config.json"
         self.inner_run = "config/htp_run.json"
-        self.device_list = f"input_list{self.suffix}.txt"
-        self.device_output = f"output{self.suffix}"
+        self.device_list = f"input_list{self.group}.txt"
+        self.device_output = f"output{self.group}"
 
     def of(self, *, model: str, context: str, dlc: str) -> Paths:
         """The same with another model, context binary and DLC."""
         paths = copy(self)
         paths.model, paths.context, paths.dlc = model, context, dlc
         return paths
+
+
+def shared_steps(graphs: Sequence[tuple[Candidate, Paths]]) -> tuple[Step, ...]:
+    """Convert every graph of a context into a DLC, and compose all of these into one context binary."""
+    conversions = [next(_dlc(candidate, paths)) for candidate, paths in graphs]
+    candidate, paths = graphs[0]
+    dlcs = [paths.dlc for _, paths in graphs]
+    return (*conversions, _context(candidate.draft.sdk, paths, model=DLC_LIBRARY, dlcs=dlcs))
 
 
 def steps(candidate: Candidate, paths: Paths) -> tuple[Step, ...]:
@@ -107,7 +120,7 @@ def _legacy(candidate: Candidate, paths: Paths) -> Iterator[Step]:
         inputs=(paths.cpp, paths.weights),
         outputs=(paths.library,),
     )
-    yield _context(sdk, paths, model=paths.library, dlc=None)
+    yield _context(sdk, paths, model=paths.library)
     yield net_run(sdk, paths)
 
 
@@ -167,21 +180,21 @@ def _dlc(candidate: Candidate, paths: Paths) -> Iterator[Step]:
 
 def from_dlc(sdk: SdkTable, paths: Paths) -> Iterator[Step]:
     """Compile a DLC into a context binary, and run that on the device."""
-    yield _context(sdk, paths, model="libQnnModelDlc.so", dlc=paths.dlc)
+    yield _context(sdk, paths, model=DLC_LIBRARY, dlcs=[paths.dlc])
     yield net_run(sdk, paths)
 
 
-def _context(sdk: SdkTable, paths: Paths, *, model: str, dlc: str | None) -> Step:
+def _context(sdk: SdkTable, paths: Paths, *, model: str, dlcs: Sequence[str] = ()) -> Step:
     argv = Argv("qnn-context-binary-generator", sdk).add("--backend", "libQnnHtp.so").add("--model", model)
-    if dlc is not None:
-        argv.add("--dlc_path", dlc)
-    argv.add("--binary_file", f"{paths.graph}_ctx").add("--output_dir", "artifacts")
+    if dlcs:
+        argv.add("--dlc_path", ",".join(dlcs))  # several are composed into one context: the tool's own help
+    argv.add("--binary_file", paths.binary).add("--output_dir", "artifacts")
     argv.add("--config_file", paths.outer)
     return Step(
-        id=f"context-binary{paths.suffix}",
+        id=f"context-binary{paths.group}",
         tool=argv.tool,
         argv=argv.words,
-        inputs=(dlc or model, paths.outer, paths.inner),
+        inputs=(*(dlcs or [model]), paths.outer, paths.inner),
         outputs=(paths.context,),
     )
 
@@ -192,7 +205,7 @@ def net_run(sdk: SdkTable, paths: Paths) -> Step:
     argv.add("--input_list", paths.device_list).add("--output_dir", paths.device_output)
     argv.add("--config_file", paths.outer_run)
     return Step(
-        id=f"net-run{paths.suffix}",
+        id=f"net-run{paths.group}",
         tool=argv.tool,
         argv=argv.words,
         inputs=(paths.context, paths.outer_run, paths.inner_run),

@@ -6,7 +6,7 @@ Every key is looked up first; a key that the table does not know, or not for tha
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -142,15 +142,24 @@ def _check_device(settings: Mapping[str, Setting], device: Device) -> None:
 
 
 def build_configs(
-    settings: Iterable[Setting], sdk: SdkTable, device: Device, paths: Paths, *, named: bool = True
+    settings: Iterable[Setting],
+    sdk: SdkTable,
+    device: Device,
+    paths: Paths,
+    *,
+    named: bool = True,
+    graphs: Sequence[str] = (),
 ) -> dict[str, Any]:
     """The four files by package path: outer and inner, for the context-binary generator and for the device.
 
     ``named`` is False where the graph's name is not known before a DLC is written: then nothing is set for it, and a
-    setting that is meant for it is a UsageError.
+    setting that is meant for it is a UsageError. ``graphs`` are the names of all graphs of the context where it holds
+    more than one: they share their weights.
     """
-    chosen = list(settings)
-    inner: dict[str, Any] = {**({"graphs": [{"graph_names": [paths.graph]}]} if named else {}), "devices": [{}]}
+    chosen, names = list(settings), [*(graphs or [paths.graph])]
+    inner: dict[str, Any] = {**({"graphs": [{"graph_names": names}]} if named else {}), "devices": [{}]}
+    if len(names) > 1:
+        _put(inner, sdk, "context.weight_sharing_enabled", True)
     vtcm = device.fact("vtcm_mb")
     _put(inner, sdk, "devices[].soc_model", device.fact("soc_model"))
     _put(inner, sdk, "devices[].dsp_arch", device.fact("arch"))

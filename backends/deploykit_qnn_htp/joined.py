@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from deploykit.contract.plans import Precision
 from deploykit.findings import Finding
 from deploykit_qnn_htp.draft import FLOAT_KINDS, Draft
-from deploykit_qnn_htp.parts import Part, precision_of
+from deploykit_qnn_htp.parts import Part, in_contexts, precision_of
 
 __all__ = ["explanation", "joined_precision", "segment_findings"]
 
@@ -36,6 +36,12 @@ def _stored_floats(draft: Draft, intended: Mapping[str, str]) -> dict[str, str]:
 
 def explanation(parts: Sequence[Part]) -> str:
     """Why the plan is what it is, with the route of every segment."""
+    contexts = in_contexts(parts)
+    if parts[0].context:
+        graphs, one = len(contexts[0]), parts[0].candidate.route
+        cut = f"every graph is cut into {len(contexts)} parts" if len(contexts) > 1 else "nothing is cut"
+        each = f"the {graphs} graphs of a context share one copy of their weights" if graphs > 1 else "a context each"
+        return f"{cut}, {each}; {one.why}"
     routes = ", ".join(f"{part.segment} by {part.candidate.route.id}" for part in parts)
     return (
         f"the graph is cut at precision borders into {len(parts)} segments that are wholly integer or wholly float, "

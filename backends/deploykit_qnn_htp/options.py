@@ -14,5 +14,18 @@ OPTIONS = (
     ),
     MAX_SEGMENTS,
     EMIT,
+    OptionSpec(
+        name="also",
+        kind="path",
+        metavar="MODEL",
+        help="A second graph over the same weights (decode beside prefill), for the same context.",
+    ),
+    OptionSpec(
+        name="parts",
+        kind="integer",
+        low=1,
+        metavar="N",
+        help="Cut the model into so many parts, a context binary each. Default: as the chip's limit per graph asks.",
+    ),
     OptionSpec(name="preflight", kind="flag", help="Ask another backend's compiler for a second opinion."),
 )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from deploykit.contract.plans import Precision
@@ -19,13 +21,14 @@ from deploykit_qnn_htp.selection import Selection, select_route
 if TYPE_CHECKING:
     from deploykit.encodings.conversion import Conversion
 
-__all__ = ["Part", "part_of", "precision_of"]
+__all__ = ["Part", "in_contexts", "part_of", "precision_of"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
     """A draft, the route selected for it, and where its files lie. ``segment`` is "" for a whole model.
 
+    ``context`` names the context that it shares with other graphs, where a model is cut by size; else it is "".
     ``lent`` is what another backend decided for it, where the route is that one's.
     """
 
@@ -33,6 +36,7 @@ class Part:
     selection: Selection
     paths: Paths
     segment: str = ""
+    context: str = ""
     lent: Lent | None = None
 
     @property
@@ -60,6 +64,11 @@ class Part:
         return precision_of(self.draft) if self.lent is None else self.lent.decision.precision
 
 
+def in_contexts(parts: Iterable[Part]) -> tuple[tuple[Part, ...], ...]:
+    """The parts whose graphs are in one context together, in order; each part alone where none is shared."""
+    return tuple(tuple(group) for _, group in groupby(parts, key=lambda part: part.context or part.paths.graph))
+
+
 def part_of(drafted: DraftedPart) -> Part:
     """Select the route of one draft, and have the lender decide where it is the lender's."""
     selection, paths, lent = select_route(drafted.draft), drafted.paths, None
@@ -69,7 +78,14 @@ def part_of(drafted: DraftedPart) -> Part:
             selection = selection.without(lent.decision)
         else:
             paths = paths.of(model=lent.model, context=paths.context if lent.dlc else lent.binary, dlc=lent.dlc)
-    return Part(draft=drafted.draft, selection=selection, paths=paths, segment=drafted.segment, lent=lent)
+    return Part(
+        draft=drafted.draft,
+        selection=selection,
+        paths=paths,
+        segment=drafted.segment,
+        context=drafted.context,
+        lent=lent,
+    )
 
 
 def precision_of(draft: Draft) -> Precision:

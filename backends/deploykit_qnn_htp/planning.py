@@ -12,11 +12,11 @@ from typing import Any
 from deploykit.contract.plans import Alternative, Plan, Rejected, Route, Step
 from deploykit.errors import UsageError
 from deploykit.findings import Confidence, Finding, exit_status
-from deploykit_qnn_htp.commands import from_dlc, net_run, steps
+from deploykit_qnn_htp.commands import from_dlc, net_run, shared_steps, steps
 from deploykit_qnn_htp.configs import Setting, build_configs, parse_settings, run_configs
 from deploykit_qnn_htp.draft import Draft
 from deploykit_qnn_htp.joined import explanation, joined_precision, segment_findings
-from deploykit_qnn_htp.parts import Part, part_of
+from deploykit_qnn_htp.parts import Part, in_contexts, part_of
 from deploykit_qnn_htp.prepare import Prepared
 from deploykit_qnn_htp.selection import alternatives
 
@@ -31,7 +31,7 @@ def make_plan(prepared: Prepared) -> Plan[tuple[Part, ...]]:
     if situation.request.adapter_options.get("emit") and not any(part.lent for part in parts):
         why = "the SDK's own tools cannot be installed on a hosted machine"
         raise UsageError("--emit: nothing of this route can run there", why=why, next="add --route provider-context")
-    cut = bool(situation.segments)
+    cut = bool(parts[0].segment)
     findings = (*segment_findings(parts), *prepared.findings) if cut else parts[0].findings
     plan: Plan[tuple[Part, ...]] = Plan(
         backend="qnn-htp",
@@ -62,11 +62,13 @@ def _route(parts: Sequence[Part]) -> Route | None:
         return None
     rows = [part.candidate.route for part in parts]
     written = [part.candidate.version for part in parts if part.candidate.version is not None]
+    names = tuple(dict.fromkeys(row.id for row in rows))
+    cut_by_type = parts[0].segment and not parts[0].context
     why = explanation(parts) if parts[0].segment else rows[0].why
     if written:
         why += f"; encodings are written as {written[0]}"
     return Route(
-        id="segments" if parts[0].segment else rows[0].id,
+        id="segments" if cut_by_type else "-and-".join(names),
         why=why,
         confidence=_least_sure([row.confidence for row in rows]),
         sources=tuple(dict.fromkeys(source for row in rows for source in row.source)),
@@ -89,11 +91,15 @@ def _alternatives(draft: Draft, parts: Iterable[Part]) -> tuple[Alternative, ...
 
 def _steps(parts: Iterable[Part]) -> tuple[Step, ...]:
     """Everything for the host first, then what runs on the device."""
-    rows = [step for part in parts for step in _steps_of(part)]
+    rows = [step for group in in_contexts(parts) for step in _steps_of(group)]
     return tuple(sorted(rows, key=lambda step: step.where == "device"))
 
 
-def _steps_of(part: Part) -> tuple[Step, ...]:
+def _steps_of(group: tuple[Part, ...]) -> tuple[Step, ...]:
+    """The steps to one context; of one with several graphs, which need an application, none runs on the device."""
+    if len(group) > 1:
+        return shared_steps([(part.candidate, part.paths) for part in group])
+    part = group[0]
     if part.lent is not None and part.lent.dlc:
         return (*part.lent.steps, *from_dlc(part.draft.sdk, part.paths))
     if part.lent is not None:
@@ -103,12 +109,13 @@ def _steps_of(part: Part) -> tuple[Step, ...]:
 
 def _configs(parts: Iterable[Part], settings: Sequence[Setting], draft: Draft) -> dict[str, Any]:
     files: dict[str, Any] = {}
-    for part in parts:
-        lent = part.lent
+    for group in in_contexts(parts):
+        part, lent = group[0], group[0].lent
+        graphs = [other.paths.graph for other in group]
         files |= {} if lent is None else lent.decision.configs
         if lent is None or lent.dlc:
             device = draft.situation.target.device
-            files |= build_configs(settings, draft.sdk, device, part.paths, named=lent is None)
+            files |= build_configs(settings, draft.sdk, device, part.paths, named=lent is None, graphs=graphs)
         else:
             files |= run_configs(settings, draft.sdk, part.paths)
     return files

@@ -8,6 +8,7 @@ from deploykit.contract.backend import Situation
 from deploykit.contract.kept import Kept
 from deploykit.findings import Finding
 from deploykit_qnn_htp.commands import Paths
+from deploykit_qnn_htp.contexts import cut_graphs, wants_contexts
 from deploykit_qnn_htp.draft import Draft, draft_of, float16_plan
 from deploykit_qnn_htp.lending import Lent, lend
 from deploykit_qnn_htp.naming import graph_name
@@ -27,6 +28,8 @@ class DraftedPart:
     draft: Draft
     paths: Paths
     segment: str = ""
+    context: str = ""
+    """The context that its graph shares with others, or with nothing but is one of several; "" otherwise."""
     lent: Lent | None = None
     """What the lender of a compiler prepared, where its route is the one."""
 
@@ -51,6 +54,8 @@ class Prepared:
 def prepare(situation: Situation, kept: Kept) -> Prepared:
     """Everything the decision needs. UsageError for options that contradict a cut."""
     whole, graph = draft_of(situation), graph_name(situation.request.model)
+    if wants_contexts(whole):
+        return _in_contexts(_judged(whole), graph)
     if not situation.segments:
         whole = _judged(whole)
         drafted = DraftedPart(draft=whole, paths=Paths(graph), lent=_lent(whole, kept))
@@ -61,6 +66,18 @@ def prepare(situation: Situation, kept: Kept) -> Prepared:
         for number, (segment, draft) in enumerate(zip(situation.segments, drafts, strict=True))
     )
     return Prepared(whole=whole, parts=parts, findings=crossing_findings(whole, drafts))
+
+
+def _in_contexts(whole: Draft, graph: str) -> Prepared:
+    """The parts of every graph; what only the uncut model shows is said of that, and only once."""
+    cut = cut_graphs(whole)
+    several = max(item.number for item in cut) > 1
+    parts = []
+    for item in cut:
+        context = f"{graph}_{item.number}" if several else graph
+        paths = Paths(item.name, item.number if several else None, context)
+        parts.append(DraftedPart(draft=item.draft, paths=paths, segment=item.name, context=context))
+    return Prepared(whole=whole, parts=tuple(parts), findings=whole.findings)
 
 
 def _lent(draft: Draft, kept: Kept) -> Lent | None:

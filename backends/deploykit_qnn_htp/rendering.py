@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from deploykit.contract.backend import BytesFile, JsonFile, PackageFile, Situation, TextFile, copied_model
+from deploykit.contract.backend import BytesFile, CopiedFile, JsonFile, PackageFile, Situation, TextFile, copied_model
 from deploykit.contract.plans import Plan
+from deploykit.errors import InputError
+from deploykit.graph.mapped import whole_model
 from deploykit.numerics.samples import read_samples
 from deploykit_qnn_htp.lending import Lent
 from deploykit_qnn_htp.parts import Part
@@ -23,6 +25,7 @@ __all__ = ["package_files"]
 def package_files(prepared: Prepared, plan: Plan[tuple[Part, ...]], templates: Path | None) -> Iterator[PackageFile]:
     """The files of the package, one after the other, so that calibration data is never held as a whole."""
     situation, parts = prepared.situation, plan.details or ()
+    yield from _external(parts)
     for part in parts:
         if part.lent is not None:
             yield from _lent(part.lent, situation, plan, templates)
@@ -51,9 +54,24 @@ def _lent(
     yield from (file for file in scripts(situation, plan, plan.details or (), templates) if file.path not in built)
 
 
+def _external(parts: Sequence[Part]) -> Iterator[PackageFile]:
+    """The files of weights that parts of a model cut by size read, each once. InputError for two of one name."""
+    models = {part.paths.model for part in parts}
+    found: dict[str, Path] = {}
+    for part in parts:
+        for file in part.draft.situation.model.external if part.context else ():
+            place = str(PurePosixPath("model", file.location))
+            if found.setdefault(place, file.path) != file.path or place in models:
+                raise InputError(
+                    f"{file.path}: another file of this package is called {file.location}",
+                    next="save one of the models again, with another name for its data",
+                )
+    yield from (CopiedFile(path=place, source=source) for place, source in found.items())
+
+
 def _models(situation: Situation, part: Part) -> Iterator[PackageFile]:
     if part.segment:
-        data = part.draft.situation.model.proto.SerializeToString(deterministic=True)
+        data = whole_model(part.draft.situation.model.proto).SerializeToString(deterministic=True)
         yield BytesFile(path=part.paths.model, data=data)
     else:
         yield from copied_model(situation, part.paths.model)

@@ -14,7 +14,7 @@ from deploykit.contract.plans import Plan
 from deploykit.packages.rendering import render
 from deploykit_qnn_htp.commands import HOST
 from deploykit_qnn_htp.naming import graph_name
-from deploykit_qnn_htp.parts import Part
+from deploykit_qnn_htp.parts import Part, in_contexts
 from deploykit_qnn_htp.routes import LENT_TOOL
 from deploykit_qualcomm.qnn_types import mangled
 
@@ -26,9 +26,9 @@ def scripts(
 ) -> Iterator[PackageFile]:
     """The scripts that build and run; those for the host only where more than one model has to be chained."""
     values = _values(situation, plan, parts)
-    names = ["build.sh", "run_on_device.sh", "check_types.py"]
+    names = ["build.sh", "check_types.py", *(["run_on_device.sh"] if values["device_steps"] else [])]
     names += ["run_tail.py"] if values["has_tail"] else []
-    names += ["run_host.py"] if values["has_tail"] or situation.segments else []
+    names += ["run_host.py"] if values["chain"] else []
     for name in names:
         text = render(f"qnn_htp/scripts/{name}.j2", values, templates=templates)
         yield TextFile(path=f"scripts/{name}", text=text, executable=True)
@@ -47,16 +47,22 @@ def _values(situation: Situation, plan: Plan[tuple[Part, ...]], parts: Sequence[
         "device_steps": [step for step in plan.steps if step.where == "device"],
         "gates": {f"convert{part.paths.suffix}": _gate(part) for part in parts},
         "graph": graph_name(situation.request.model),
-        "contexts": [part.paths.context for part in parts],
+        "contexts": list(dict.fromkeys(part.paths.context for part in parts)),
         "host": HOST,
         "arch": arch,
         "arch_number": arch.lstrip("v"),
         "has_tail": situation.tail is not None,
-        "chain": _chain(situation, parts) if situation.segments or situation.tail is not None else [],
+        "chain": _chain(situation, parts) if _is_chained(situation, parts) else [],
         "single_input": len(_inputs(situation)) == 1,
         "models": [part.paths.model for part in parts] + (["model/tail.onnx"] if situation.tail is not None else []),
         "outputs": _outputs(situation),
     }
+
+
+def _is_chained(situation: Situation, parts: Sequence[Part]) -> bool:
+    """True where one model after the other runs: the parts of a cut graph, or what the host does at the end."""
+    cut = bool(situation.segments) or 1 < len(parts) == len(in_contexts(parts))
+    return cut or situation.tail is not None
 
 
 def _gate(part: Part) -> dict[str, Any]:

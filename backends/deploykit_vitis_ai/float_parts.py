@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from deploykit.contract.backend import Situation
 from deploykit.graph.facts import GraphFacts
-from deploykit.graph.weights import load_small_weights
+from deploykit.graph.mapped import load_small_weights
 from deploykit.quantization.post_processing import PostProcessing, find_post_processing
 
 __all__ = ["FloatPart", "float_parts"]

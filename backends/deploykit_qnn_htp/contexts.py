@@ -1,0 +1,197 @@
+"""Cuts a model, and a second graph over the same weights, into parts: one context for the graphs of a number.
+
+No weight is read but to compare two files that say they hold the same ones. It writes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from deploykit.contract.backend import Situation
+from deploykit.encodings.values import Affine, Lpbq
+from deploykit.errors import UsageError
+from deploykit.graph import load_model, wrap_proto
+from deploykit.graph.collect import collect_facts
+from deploykit.graph.tensors import byte_size
+from deploykit.graph.weights import weight
+from deploykit.quantization.parting import CutPart, cut_alike, large_weights
+from deploykit_qnn_htp.draft import Draft, draft_of
+from deploykit_qnn_htp.naming import graph_name, listed
+from deploykit_qnn_htp.routes import RouteRow, load_routes
+from deploykit_qualcomm.archs import capability
+
+if TYPE_CHECKING:
+    from deploykit.graph.loading import Model
+
+__all__ = ["CutGraph", "cut_graphs", "wants_contexts"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutGraph:
+    """One part of one graph. ``name`` is the graph's in its context, ``number`` its context's, from 1 on."""
+
+    name: str
+    number: int
+    draft: Draft
+
+
+def wants_contexts(whole: Draft) -> bool:
+    """True where the model comes with a second graph, or is to be cut by size; UsageError for what excludes that."""
+    situation = whole.situation
+    also, parts = _also(situation), parts_wanted(whole)
+    if also is None and parts == 1:
+        return False
+    name = "--also" if also is not None else f"{parts} parts"
+    if situation.segments or situation.tail is not None:
+        raise UsageError(f"{name}: the model is cut already, to mix types", next="add --mixed fallback")
+    if also is not None and situation.rewritten:
+        why = "its first graph is rewritten, and the second one would no longer have the same weights"
+        raise UsageError("--also: not with rewriting", why=why, next="add --no-rewrite and the names that 'plan' gives")
+    sharing = capability("weight_sharing", device=situation.target.device)
+    if also is not None and (sharing is None or sharing.value is not True):
+        why = f"{situation.target.device.name} ({whole.arch or 'no known architecture'}) is not known to share weights"
+        raise UsageError("--also: not on this device", why=why, next="package the graphs one by one")
+    return True
+
+
+def parts_wanted(whole: Draft) -> int:
+    """As many parts as asked for; else the fewest whose weights keep below what the chip's compiler takes."""
+    asked = whole.situation.request.adapter_options.get("parts")
+    if isinstance(asked, int):
+        return asked
+    limit = capability("graph_limit_kb", device=whole.situation.target.device)
+    if limit is None or not isinstance(limit.value, int):
+        return 1
+    return max(1, -(-sum(_sizes(whole).values()) // (limit.value << 10)))
+
+
+def cut_graphs(whole: Draft) -> tuple[CutGraph, ...]:
+    """The parts of every graph, context by context."""
+    drafts = [whole, *_second(whole)]
+    models = [draft.situation.model.proto for draft in drafts]
+    cut = cut_alike(models, parts_wanted(whole), _sizes(whole))
+    names = [graph_name(draft.situation.model.path) for draft in drafts]
+    if len(set(names)) < len(names):
+        raise UsageError(f"--also: both graphs are called {names[0]}", next="rename one of the files")
+    shared = len(drafts) > 1
+    return tuple(
+        CutGraph(name=f"{name}_{number}", number=number, draft=_draft_of(draft, part, shared))
+        for number, parts in enumerate(zip(*cut, strict=True), 1)
+        for name, draft, part in zip(names, drafts, parts, strict=True)
+    )
+
+
+def _also(situation: Situation) -> Path | None:
+    path = situation.request.adapter_options.get("also")
+    return path if isinstance(path, Path) else None
+
+
+def _second(whole: Draft) -> Iterable[Draft]:
+    """The draft of the second graph, under the entries of the first one that it has."""
+    path = _also(whole.situation)
+    if path is None:
+        return
+    model = load_model(path)
+    _check_same_weights(whole.situation.model, model)
+    facts = collect_facts(model)
+    encodings = whole.situation.encodings
+    if encodings is not None:
+        entries = {name: entry for name, entry in encodings.entries.items() if name in facts.tensors}
+        encodings = replace(encodings, entries=entries)
+    yield draft_of(replace(whole.situation, model=model, facts=facts, encodings=encodings))
+
+
+def _check_same_weights(first: Model, second: Model) -> None:
+    """UsageError where the graphs share no weight, or one of a name has other values."""
+    shared = large_weights(first.proto).keys() & large_weights(second.proto).keys()
+    if not shared:
+        why = f"{second.path.name} has no weight of a name that {first.path.name} has"
+        raise UsageError("--also: nothing to share", why=why, next="package the graphs one by one")
+    other = sorted(name for name in shared if not _is_same(first, second, name))
+    if other:
+        raise UsageError(
+            f"--also: {len(other)} weights have the same name and other values: {listed(other)}",
+            next="export both graphs from one model, or package them one by one",
+        )
+
+
+def _is_same(first: Model, second: Model, name: str) -> bool:
+    one, other = first.stored[name], second.stored[name]
+    if (one.data_type, list(one.dims)) != (other.data_type, list(other.dims)):
+        return False
+    places = [_place(model, name) for model in (first, second)]
+    if places[0] == places[1] is not None:
+        return True
+    return np.array_equal(weight(first, name), weight(second, name))
+
+
+def _place(model: Model, name: str) -> tuple[Path, int] | None:
+    """The file and the byte where a weight lies; None where it lies in the model itself."""
+    for file in model.external:
+        for claim in file.claims:
+            if claim.tensor == name:
+                return file.path, claim.offset
+    return None
+
+
+def _sizes(whole: Draft) -> dict[str, int]:
+    """Bytes of every weight as it will be on the device: of its grid, or float16."""
+    situation = whole.situation
+    entries: Mapping[str, object] = {} if situation.encodings is None else situation.encodings.entries
+    sizes = {}
+    for name, elements in large_weights(situation.model.proto).items():
+        value = getattr(entries.get(name), "value", None)
+        stored = situation.model.stored[name]
+        width = 16 if situation.facts.tensors[name].is_float else 8 * byte_size(stored, name) / elements
+        bits = value.bits if isinstance(value, Affine | Lpbq) else width
+        sizes[name] = int(elements * bits) // 8
+    return sizes
+
+
+def _draft_of(whole: Draft, part: CutPart, shared: bool) -> Draft:
+    """The part as if it were the model that was asked for."""
+    situation = whole.situation
+    model = wrap_proto(part.model, path=situation.model.path)
+    facts = collect_facts(model)
+    encodings = situation.encodings
+    if encodings is not None:
+        known = {} if whole.completed is None else whole.completed.entries
+        entries = {name: entry for name, entry in {**known, **encodings.entries}.items() if name in facts.tensors}
+        encodings = replace(encodings, entries=entries, float_tensors=encodings.float_tensors & facts.tensors.keys())
+    request = replace(situation.request, calibration=None)
+    changed = replace(situation, request=request, model=model, facts=facts, encodings=encodings, rewritten=True)
+    draft = replace(draft_of(changed), is_segment=True)
+    return draft if not shared else _through_dlc(draft)
+
+
+def _through_dlc(draft: Draft) -> Draft:
+    """Several graphs come into one context as DLCs; a route that makes none is refused, and none need be named."""
+    request = draft.situation.request
+    rows = {row.id: row for row in load_routes().route}
+    named = request.adapter_options.get("route")
+    if named is not None:
+        if named in rows and not _makes_dlc(rows[named]):
+            raise UsageError(
+                f"--also: the route {named} makes no DLC, of which several fit into one context",
+                next=f"--route {_dlc_route(draft).id}, or leave it out",
+            )
+        return draft
+    own = {**request.adapter_options, "route": _dlc_route(draft).id}
+    situation = replace(draft.situation, request=replace(request, adapter_options=own))
+    return replace(draft, situation=situation)
+
+
+def _dlc_route(draft: Draft) -> RouteRow:
+    for row in load_routes().route:
+        if draft.intent in row.intents and _makes_dlc(row):
+            return row
+    raise UsageError(f"--also: no route makes a DLC of a model that is {draft.intent}", next="give encodings")
+
+
+def _makes_dlc(row: RouteRow) -> bool:
+    return not (row.legacy or row.lent)
