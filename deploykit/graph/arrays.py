@@ -1,4 +1,4 @@
-"""Stored tensors to arrays and back, 4-bit integers included; external data must have been loaded."""
+"""Stored tensors to arrays and back, 4-bit integers included; external data must have been loaded or mapped."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from onnx import TensorProto, numpy_helper
+from onnx import TensorProto
+
+from deploykit.graph.mapped import stored_values
 
 __all__ = ["constant_values", "element_type", "integer_tensor"]
 
 
 def constant_values(tensor: TensorProto) -> npt.NDArray[Any]:
     """The numbers of a stored tensor."""
-    return np.asarray(numpy_helper.to_array(tensor))
+    return np.asarray(stored_values(tensor))
 
 
 def element_type(name: str) -> int:

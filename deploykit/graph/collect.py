@@ -6,12 +6,16 @@ External data is opened only by ``constant_value`` and ``constant_range``, for t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from onnx import AttributeProto
 
 from deploykit.graph.facts import GraphFacts, NodeFact, TensorFact, TensorRole
+from deploykit.graph.graph_copy import GraphView, view_of
+from deploykit.graph.loading import Model, wrap_proto
+from deploykit.graph.mapped import is_outside
 from deploykit.graph.nodes import captured_names
 from deploykit.graph.ops import DEFAULT_DOMAINS, is_standard
 from deploykit.graph.shape_inference import Inferred, Shape, infer
@@ -22,9 +26,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
-    from deploykit.graph import Model
-
-__all__ = ["collect_facts", "constant_range", "constant_value"]
+__all__ = ["collect_facts", "constant_range", "constant_value", "facts_of", "facts_seen"]
 
 _WORTH_READING = 16_384
 
@@ -51,6 +53,20 @@ def collect_facts(model: Model) -> GraphFacts:
         inference_problem=inferred.problem,
         scalars=_scalars(model),
     )
+
+
+def facts_of(model: ModelProto) -> GraphFacts:
+    """The facts of a model that exists in memory only, checked as one that was read; once while it stays the same."""
+    return view_of(model).once("facts", lambda: collect_facts(wrap_proto(model, path=_NOWHERE)))
+
+
+def facts_seen(view: GraphView) -> GraphFacts:
+    """The facts of a model that is looked through, once for all who do so; no file is looked for."""
+    read = Model(path=_NOWHERE, proto=view.model, stored=view.stored)
+    return view.once("facts without files", lambda: collect_facts(read))
+
+
+_NOWHERE = Path("model.onnx")
 
 
 def constant_value(model: Model, name: str, *, limit: int = 1024) -> npt.NDArray[Any] | None:
@@ -184,7 +200,7 @@ def _scalars(model: Model) -> dict[str, float]:
 def _readable_floats(model: Model) -> Iterable[str]:
     for name, tensor in model.stored.items():
         is_float = dtype_name(tensor.data_type) in ("float", "float16", "double")
-        if is_float and not is_external(tensor) and element_count(tensor, name) <= _WORTH_READING:
+        if is_float and not is_outside(tensor) and element_count(tensor, name) <= _WORTH_READING:
             yield name
 
 

@@ -12,8 +12,12 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from deploykit.errors import InputError
 from deploykit.graph.tensors import StoredTensor, byte_size
+from deploykit.system.files import regular_size
 
-__all__ = ["Claim", "ExternalFile", "claim_of", "locate_external"]
+__all__ = ["MAPPED", "Claim", "ExternalFile", "claim_of", "locate_external"]
+
+MAPPED = "deploykit.mapped"
+"""The entry by which a tensor in memory names the file that was located for it; no file may hold it."""
 
 _FORBIDDEN = "a model may only use files in its own folder, or it could read anything on this machine"
 _SHARED, _SMALL = 4, 256 << 20
@@ -47,13 +51,22 @@ def locate_external(path: Path, tensors: Iterable[StoredTensor]) -> tuple[Extern
     no regular file, and data that is shorter than claimed. All locations are judged before any file is looked at.
     """
     users: dict[str, list[StoredTensor]] = {}
+    located: dict[str, Path] = {}
     for stored in tensors:
-        location = _entries(path, stored).get("location", "")
+        entries = _entries(path, stored)
+        location = entries.get("location", "")
         _check_location(path, stored, location)
         users.setdefault(location, []).append(stored)
+        if MAPPED in entries:
+            located[location] = Path(entries[MAPPED])
     # The folder is followed, the model itself is not: data lies beside the name by which the model is known.
     folder = path.parent.resolve()
-    files = [_resolve(path, folder, location, claimants[0]) for location, claimants in users.items()]
+    files = [
+        _resolve(path, folder, location, claimants[0])
+        if location not in located
+        else ExternalFile(location=location, path=located[location], size=regular_size(located[location]))
+        for location, claimants in users.items()
+    ]
     return tuple(_measure(path, file, users[file.location]) for file in files)
 
 

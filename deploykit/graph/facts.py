@@ -5,14 +5,16 @@ Collected once by ``collect_facts`` from a model whose external weights were not
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from deploykit.graph.element_types import FLOATS
 
 __all__ = ["GraphFacts", "NodeFact", "TensorFact", "TensorRole"]
+
+T = TypeVar("T")
 
 
 class TensorRole(StrEnum):
@@ -105,6 +107,13 @@ class GraphFacts:
     non_finite: Mapping[str, str] = field(default_factory=dict)
     inference_problem: str = ""
     scalars: Mapping[str, float] = field(default_factory=dict)
+    _derived: dict[Hashable, object] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What follows from these facts, made when it is first asked for; one key always stands for one thing."""
+        if key not in self._derived:
+            self._derived[key] = make()
+        return cast("T", self._derived[key])
 
     @property
     def opset(self) -> int:

@@ -132,6 +132,10 @@ class Fusion:
 
 def fusions(facts: GraphFacts) -> tuple[Fusion, ...]:
     """Every fused pair and every written-out block of a graph; linear in its size."""
+    return facts.once("fusions", lambda: _fusions(facts))
+
+
+def _fusions(facts: GraphFacts) -> tuple[Fusion, ...]:
     blocks = find_blocks(facts)
     pairs = (found for tensor in facts.tensors.values() for found in _pairs(facts, tensor))
     return (*pairs, *(made for block in blocks for made in _of_block(facts, block)))

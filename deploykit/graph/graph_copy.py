@@ -1,4 +1,4 @@
-"""A copy of a model's main graph that transforms look through and edit; the given model is never changed.
+"""A copy of a model's main graph that transforms look through and edit, and an index of one that is only read.
 
 It knows no transform. Subgraphs of control flow count as readers of the tensors they take from outside.
 """
@@ -6,12 +6,15 @@ It knows no transform. Subgraphs of control flow count as readers of the tensors
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from copy import copy as copied
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy.typing as npt
 from onnx import ModelProto, NodeProto, numpy_helper
 
+from deploykit.errors import DefectError
+from deploykit.graph.mapped import is_outside, stored_values
 from deploykit.graph.nodes import captured_names
 from deploykit.graph.ops import Trait, has, is_standard
 from deploykit.graph.opset import opset_of
@@ -20,7 +23,9 @@ from deploykit.graph.shape_inference import infer
 if TYPE_CHECKING:
     from onnx import TensorProto
 
-__all__ = ["GraphCopy", "copy_of"]
+__all__ = ["GraphCopy", "GraphView", "copy_of", "view_of"]
+
+T = TypeVar("T")
 
 
 def copy_of(model: ModelProto) -> ModelProto:
@@ -51,7 +56,7 @@ class GraphCopy:
             self.makers.update((name, node) for name in node.output if name)
             if node.op_type == "Constant" and is_standard(node):
                 self.stored.update((node.output[0], a.t) for a in node.attribute if a.name == "value")
-        self._names = {*self.tensor_names, *(node.name for node in graph.node)}
+        self._names: set[str] | None = None
 
     @property
     def nodes(self) -> Sequence[NodeProto]:
@@ -86,9 +91,9 @@ class GraphCopy:
     def array(self, name: str) -> npt.NDArray[Any] | None:
         """The stored value of an initializer or Constant, through Identity; None where there is none to be read."""
         tensor = self.stored.get(self.origin(name))
-        if tensor is None or tensor.data_location == tensor.EXTERNAL:
+        if tensor is None or is_outside(tensor):
             return None
-        return numpy_helper.to_array(tensor)
+        return stored_values(tensor)
 
     def origin(self, name: str) -> str:
         """What a tensor is a copy of, looking through Identity."""
@@ -128,6 +133,8 @@ class GraphCopy:
 
     def fresh(self, name: str) -> str:
         """``name``, or it with a number behind it, such that no tensor and no node has it yet."""
+        if self._names is None:
+            self._names = {*self.tensor_names, *(node.name for node in self.nodes)}
         candidate, number = name, 0
         while candidate in self._names:
             number += 1
@@ -144,15 +151,17 @@ class GraphCopy:
             nodes += new.get(index, ())
             if id(node) not in gone:
                 nodes.append(node)
-        self.set_nodes(nodes)
-        self.prune()
+        self._prune(nodes)
 
     def set_nodes(self, nodes: Iterable[NodeProto]) -> None:
         """Replace all nodes, whatever becomes of stored values."""
+        self._put(nodes)
+        self.reindex()
+
+    def _put(self, nodes: Iterable[NodeProto]) -> None:
         kept = [_copied(node) for node in nodes]
         del self.model.graph.node[:]
         self.model.graph.node.extend(kept)
-        self.reindex()
 
     def index_of(self, node: NodeProto) -> int:
         """The position of a node of this graph."""
@@ -163,13 +172,16 @@ class GraphCopy:
 
         The default of a graph input stays: without it the input would be required.
         """
-        needed, keep = set(self.outputs), []
-        for node in reversed(self.nodes):
+        self._prune(self.nodes)
+
+    def _prune(self, nodes: Sequence[NodeProto]) -> None:
+        graph = self.model.graph
+        needed, keep = {item.name for item in graph.output}, []
+        for node in reversed(nodes):
             if needed & set(node.output):
                 keep.append(node)
                 needed.update(name for name in (*node.input, *captured_names(node)) if name)
-        graph = self.model.graph
-        self.set_nodes(reversed(keep))
+        self._put(reversed(keep))
         _retain(graph.initializer, needed | {item.name for item in graph.input})
         made = {name for node in graph.node for name in node.output}
         _retain(graph.value_info, made)
@@ -193,6 +205,56 @@ class GraphCopy:
     def tensor_names(self) -> frozenset[str]:
         """Every tensor of the main graph."""
         return frozenset({*self.makers, *self.stored, *self.inputs})
+
+
+class GraphView(GraphCopy):
+    """The index of a model that is looked through and not edited; several of one model share it."""
+
+    def __init__(self, model: ModelProto) -> None:
+        super().__init__(model, copy=False)
+        self._derived: dict[Hashable, object] = {}
+
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What follows from the model, made when it is first asked for; one key always stands for one thing."""
+        if key not in self._derived:
+            self._derived[key] = make()
+        return cast("T", self._derived[key])
+
+    def static(self) -> frozenset[str]:
+        """The same, found once."""
+        return self.once("static", super().static)
+
+    def set_nodes(self, nodes: Iterable[NodeProto]) -> None:
+        """Never: others look through the same index."""
+        del nodes
+        raise DefectError("the nodes of a graph that is only looked through were to be replaced")
+
+    def _put(self, nodes: Iterable[NodeProto]) -> None:
+        self.set_nodes(nodes)
+
+
+_VIEWS: list[tuple[bytes, GraphView]] = []
+_MOST_VIEWS = 4
+_LARGEST_VIEWED = 8 << 20
+"""Bytes of a model beyond which comparing it costs more than reading its nodes again."""
+
+
+def view_of(model: ModelProto) -> GraphView:
+    """A model to look through; its nodes are read once for as long as it stays the same.
+
+    Twenty matchers look through one graph, one after the other. What a message holds may be changed by its owner at any
+    time, so it is the bytes that tell whether the index still holds. Names that one asks for are no other's concern.
+    """
+    if model.ByteSize() > _LARGEST_VIEWED:
+        return GraphView(model)
+    content = model.SerializeToString()
+    at = next((number for number, (_, view) in enumerate(_VIEWS) if view.model is model), None)
+    known, view = (b"", None) if at is None else _VIEWS.pop(at)
+    if view is None or known != content:
+        view = GraphView(model)
+    _VIEWS.append((content, view))
+    del _VIEWS[:-_MOST_VIEWS]
+    return copied(view)
 
 
 def _copied(node: NodeProto) -> NodeProto:

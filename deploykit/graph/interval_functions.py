@@ -1,6 +1,6 @@
 """Bounds of operators that compute element by element, and of recurrent ones; a table from type to rule.
 
-Every bound holds in exact arithmetic; what float32 rounds beyond it is a few units in the last place.
+Every bound holds in exact arithmetic; what float32 rounds beyond it is the business of ``interval_rounding``.
 """
 
 from __future__ import annotations

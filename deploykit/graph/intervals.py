@@ -1,12 +1,14 @@
 """Bounds of every tensor by interval arithmetic over one graph, in one pass; nothing is run.
 
 An interval holds every value the tensor can take for any input, in exact arithmetic: float32 rounds beyond it by a few
-units in the last place. NaN and what comes of it are not spoken about. Unknown is (-inf, inf).
+units in the last place, which bounds behind operators that jump take into account. NaN and what comes of it are not
+spoken about. Unknown is (-inf, inf).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +16,7 @@ import numpy as np
 from deploykit.graph.graph_copy import GraphCopy
 from deploykit.graph.interval_cases import ANYTHING, Case, Interval, both
 from deploykit.graph.interval_functions import FUNCTIONS, clip_bounds
+from deploykit.graph.interval_rounding import jumps, outwards, rounded
 from deploykit.graph.interval_selections import SELECTIONS
 from deploykit.graph.interval_sums import SUMS
 from deploykit.graph.joint_facts import JointFacts
@@ -24,7 +27,7 @@ from deploykit.graph.tensors import element_count
 if TYPE_CHECKING:
     from onnx import NodeProto
 
-__all__ = ["ANYTHING", "Arithmetic", "Interval", "clip_bounds", "graph_bounds"]
+__all__ = ["ANYTHING", "Arithmetic", "Interval", "LateBounds", "clip_bounds", "graph_bounds"]
 
 _WORTH_READING = 1 << 22
 
@@ -42,13 +45,43 @@ def graph_bounds(
     narrow = known or {}
     arithmetic = Arithmetic(graph, types)
     bounds = _Bounds(graph, {name: narrow.get(name, ANYTHING) for name in graph.inputs})
+    jumping = {id(node) for node in graph.nodes if jumps(node, arithmetic.types)}
+    computed = _Bounds(graph, {name: outwards(found) for name, found in bounds.items()})
     for node in graph.nodes:
         if node.op_type == "Constant":
             continue
-        for name, made in zip(node.output, arithmetic.outputs(node, bounds), strict=False):
-            if name:
-                bounds[name] = both(made, narrow.get(name, ANYTHING))
+        found = list(arithmetic.outputs(node, bounds))
+        if jumping:
+            wide = list(arithmetic.outputs(node, computed, rounding=True))
+            computed.update(_narrowed(node, wide, narrow))
+            found = wide if id(node) in jumping else found
+        bounds.update(_narrowed(node, found, narrow))
     return dict(bounds)
+
+
+def _narrowed(node: NodeProto, found: Iterable[Interval], narrow: Mapping[str, Interval]) -> dict[str, Interval]:
+    made = zip(node.output, found, strict=False)
+    return {name: both(bound, narrow.get(name, ANYTHING)) for name, bound in made if name}
+
+
+class LateBounds(Mapping[str, Interval]):
+    """``graph_bounds`` of a graph, computed when the first bound is asked for: that reads every weight."""
+
+    def __init__(self, graph: GraphCopy, known: Mapping[str, Interval] | None = None) -> None:
+        self._graph, self._known = graph, known
+
+    @cached_property
+    def _bounds(self) -> Mapping[str, Interval]:
+        return graph_bounds(self._graph, self._known)
+
+    def __getitem__(self, name: str) -> Interval:
+        return self._bounds[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._bounds)
+
+    def __len__(self) -> int:
+        return len(self._bounds)
 
 
 class Arithmetic:
@@ -63,14 +96,17 @@ class Arithmetic:
         """The least and largest stored value; anything where they are too many to read."""
         return _stored(self.graph, name)
 
-    def outputs(self, node: NodeProto, bounds: Mapping[str, Interval]) -> Iterator[Interval]:
-        """The bounds of each output, from those of the operands."""
+    def outputs(self, node: NodeProto, bounds: Mapping[str, Interval], *, rounding: bool = False) -> Iterator[Interval]:
+        """The bounds of each output, from those of the operands; with ``rounding`` of what floats make of them."""
         rule = _RULES.get(node.op_type)
         if rule is None or not is_standard(node) or not node.input:
             yield from (ANYTHING for _ in node.output)
             return
         case = Case(self.graph, node, bounds, self.types)
-        first = self._joint.narrow(case, rule(case))
+        whole = rule(case)
+        first = self._joint.narrow(case, whole)
+        if rounding:
+            first = rounded(case, first, rule, narrowed=first != whole)
         for index, _ in enumerate(node.output):
             yield first if index == 0 else _further(case, index, first)
 

@@ -32,7 +32,8 @@ def attribute(node: NodeProto, name: str, default: Any = None) -> Any:
 
 def captured_names(node: NodeProto) -> tuple[str, ...]:
     """The names that the bodies of a node read from the graphs around them, sorted."""
-    return tuple(sorted(set().union(*(_free_names(graph) for graph in bodies(node)))))
+    inner = list(bodies(node))
+    return tuple(sorted(set().union(*map(_free_names, inner)))) if inner else ()
 
 
 def bodies(node: NodeProto) -> Iterator[GraphProto]:

@@ -32,6 +32,8 @@ DEFAULT_DOMAINS = ("", "ai.onnx")
 class Trait(Enum):
     """What an operator may be said to do, in inference. Each value says it in words."""
 
+    __hash__ = object.__hash__  # each is one object; Enum would hash its name in Python, a million times for a graph
+
     REARRANGES = "each value of the output is one of the first input, at a place that the values do not decide"
     PERMUTES = "rearranges such that each value of the first input is in the output, once"
     SELECTS = "each value of the output is one of the first input, and the values decide which"
@@ -94,6 +96,13 @@ _OPS[Trait.AIMET_COPIES] = (_OPS[Trait.CARRIES_GRID] - {"ReverseSequence"}) | fr
     {"Col2Im", "MaxRoiPool", "NonZero", "Pad", "ReduceMax", "ReduceMin", "SplitToSequence"}
 )
 
+_TRAITS: dict[str, frozenset[Trait]] = {
+    op_type: frozenset(trait for trait, names in _OPS.items() if op_type in names)
+    for op_type in frozenset().union(*_OPS.values())
+}
+"""The same by operator, since that is how it is asked."""
+_NONE: frozenset[Trait] = frozenset()
+
 
 class OpNode(Protocol):
     """A node as far as this table asks: facts and protobuf nodes are both."""
@@ -114,7 +123,7 @@ def is_standard(node: OpNode) -> bool:
 
 def has(node: OpNode, *traits: Trait) -> bool:
     """True for a standard operator with at least one of these traits."""
-    return is_standard(node) and any(node.op_type in _OPS[trait] for trait in traits)
+    return is_standard(node) and not _TRAITS.get(node.op_type, _NONE).isdisjoint(traits)
 
 
 def ops(*traits: Trait) -> frozenset[str]:

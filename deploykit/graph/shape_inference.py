@@ -1,12 +1,14 @@
 """Infers the type and shape of every tensor with onnx, on a copy without weights, and never fails because of it.
 
-It opens no external data and does not look into functions of the model: a few of them expand to any size.
+It opens no external data and does not look into functions of the model: a few of them expand to any size. What is
+inferred follows from that copy alone, so a graph that was seen a moment ago is answered by its content.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import TYPE_CHECKING, TypeAlias
 
 from onnx import ModelProto, shape_inference
@@ -39,18 +41,56 @@ class Inferred:
     problem: str = ""
 
 
+_SEEN: dict[bytes, Inferred] = {}
+_MOST_SEEN = 8
+"""Graphs of which the answer is kept: matchers, rules and proofs ask about a handful again and again."""
+
+
 def infer(proto: ModelProto) -> Inferred:
     """What is declared and what onnx infers from it; the model is not changed and no external data is opened."""
-    graph, problem = inferred_graph(proto)
-    return Inferred(types=_collect_types(graph, _symbols(proto.graph)), problem=problem)
+    try:
+        lean = _without_weights(proto)
+        key = sha256(lean.SerializeToString(deterministic=True)).digest()
+    except Exception as error:  # as below: a tensor that claims what it cannot hold ends it before onnx is asked
+        return _types(proto, proto.graph, _reason(error))
+    known = _SEEN.pop(key, None) or _types(proto, *_inferred(proto, lean))
+    _SEEN[key] = known  # the one asked for last stands last, and the first goes first
+    if len(_SEEN) > _MOST_SEEN:
+        del _SEEN[next(iter(_SEEN))]
+    return known
 
 
 def inferred_graph(proto: ModelProto) -> tuple[GraphProto, str]:
     """The graph with what onnx infers in its ``value_info``, without weights; as declared, and why, where it cannot."""
     try:
-        return shape_inference.infer_shapes(_without_weights(proto), data_prop=True).graph, ""
+        return _inferred(proto, _without_weights(proto))
+    except Exception as error:
+        return proto.graph, _reason(error)
+
+
+def _inferred(proto: ModelProto, lean: ModelProto) -> tuple[GraphProto, str]:
+    try:
+        _hide_explosive(proto, lean)
+        return shape_inference.infer_shapes(lean, data_prop=True).graph, ""
     except Exception as error:  # the binding raises whatever its C++ side threw; shapes are then simply unknown
-        return proto.graph, " ".join(str(error).split())[:300] or type(error).__name__
+        return proto.graph, _reason(error)
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__
+
+
+def _types(proto: ModelProto, graph: GraphProto, problem: str) -> Inferred:
+    return Inferred(types=_collect_types(graph, _symbols(proto.graph)), problem=problem)
+
+
+def _hide_explosive(proto: ModelProto, lean: ModelProto) -> None:
+    """Give nodes that inference must not look at a domain of which it knows nothing."""
+    explosive = explosive_nodes(proto.graph)
+    for index in explosive:
+        lean.graph.node[index].domain = _OPAQUE
+    if explosive:
+        lean.opset_import.add(domain=_OPAQUE, version=1)
 
 
 def _collect_types(graph: GraphProto, symbols: frozenset[str]) -> dict[str, tuple[str, Shape]]:
@@ -105,13 +145,8 @@ def _without_weights(proto: ModelProto) -> ModelProto:
         copies.extend(items)
     for tensor in proto.graph.initializer:
         _copy_tensor(tensor, graph.initializer.add())
-    explosive = explosive_nodes(proto.graph)
-    for index, node in enumerate(proto.graph.node):
+    for node in proto.graph.node:
         _copy_node(node, graph.node.add())
-        if index in explosive:
-            graph.node[index].domain = _OPAQUE
-    if explosive:
-        lean.opset_import.add(domain=_OPAQUE, version=1)
     return lean
 
 

@@ -15,6 +15,10 @@ __all__ = ["static_nodes", "static_tensors", "with_static"]
 
 def static_tensors(facts: GraphFacts) -> frozenset[str]:
     """Stored tensors and everything that deterministic ops make of nothing but those; one pass over the nodes."""
+    return facts.once("static tensors", lambda: _static_tensors(facts))
+
+
+def _static_tensors(facts: GraphFacts) -> frozenset[str]:
     found = {name for name, fact in facts.tensors.items() if fact.is_weight}
     for node in facts.nodes:
         if _folds(node) and all(name in found for name in node.inputs if name):
@@ -37,6 +41,10 @@ def static_nodes(facts: GraphFacts) -> frozenset[int]:
 
 def with_static(facts: GraphFacts) -> GraphFacts:
     """The same facts with static tensors in the role of constants; the facts themselves when there are none."""
+    return facts.once("with static", lambda: _with_static(facts))
+
+
+def _with_static(facts: GraphFacts) -> GraphFacts:
     computed = [name for name in static_tensors(facts) if not facts.tensors[name].is_weight]
     if not computed:
         return facts

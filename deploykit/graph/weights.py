@@ -5,11 +5,10 @@ External data is mapped, not copied, where numpy has the element type. Nothing e
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from deploykit.errors import InputError, UsageError
 from deploykit.graph.external import Claim, ExternalFile, claim_of
@@ -22,7 +21,14 @@ if TYPE_CHECKING:
 
     from deploykit.graph.loading import Model
 
-__all__ = ["iter_weights", "load_small_weights", "load_weights", "weight"]
+__all__ = [
+    "is_native",
+    "iter_weights",
+    "load_weights",
+    "map_values",
+    "take_in",
+    "weight",
+]
 
 
 def weight(model: Model, name: str) -> npt.NDArray[Any]:
@@ -54,19 +60,26 @@ def _read_external(model: Model, name: str, tensor: TensorProto) -> npt.NDArray[
             f"{model.path}: tensor {name!r}: its external data {file.location!r} cannot be read",
             why=error.why or error.what,
         ) from None
-    return _map(file.path, tensor, claim_of(model.path, StoredTensor(f"tensor {name!r}", tensor), size))
+    claim = claim_of(model.path, StoredTensor(f"tensor {name!r}", tensor), size)
+    with open_regular(file.path) as opened:
+        return map_values(opened, tensor, claim)
 
 
-def _map(path: Path, tensor: TensorProto, claim: Claim) -> npt.NDArray[Any]:
+def is_native(tensor: TensorProto) -> bool:
+    """True where numpy has the element type as it lies in a file, so that values can be mapped."""
+    return tensor.data_type in _NATIVE
+
+
+def map_values(opened: BinaryIO, tensor: TensorProto, claim: Claim) -> npt.NDArray[Any]:
+    """The values of a tensor out of its open file: a read-only map, or a copy where numpy lacks the element type."""
     import numpy as np
     from onnx import numpy_helper
 
     native = _NATIVE.get(tensor.data_type)
-    with open_regular(path) as opened:
-        if native is not None and claim.length:
-            return np.memmap(opened, dtype=native, mode="r", offset=claim.offset, shape=tuple(tensor.dims))
-        opened.seek(claim.offset)
-        return numpy_helper.to_array(_inline(tensor, opened.read(claim.length)))
+    if native is not None and claim.length:
+        return np.memmap(opened, dtype=native, mode="r", offset=claim.offset, shape=tuple(tensor.dims))
+    opened.seek(claim.offset)
+    return numpy_helper.to_array(_inline(tensor, opened.read(claim.length)))
 
 
 # ONNX element types that numpy has too, as they lie in a file (little endian).
@@ -101,11 +114,11 @@ def load_weights(model: Model) -> ModelProto:
     files = {file.location: file.path for file in model.external}
     for stored in stored_tensors(whole):
         if is_external(stored.proto):
-            _take_in(model.path, stored, files)
+            take_in(model.path, stored, files)
     return whole
 
 
-def _take_in(path: Path, stored: StoredTensor, files: Mapping[str, Path]) -> None:
+def take_in(path: Path, stored: StoredTensor, files: Mapping[str, Path]) -> None:
     """Read what a tensor claims of its file into the tensor."""
     tensor = stored.proto
     location = next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
@@ -115,21 +128,3 @@ def _take_in(path: Path, stored: StoredTensor, files: Mapping[str, Path]) -> Non
         tensor.raw_data = opened.read(claim.length)
     tensor.ClearField("external_data")
     tensor.data_location = tensor.DEFAULT
-
-
-def load_small_weights(model: Model, *, limit: int = 1 << 20) -> ModelProto:
-    """The model with initializers of at most ``limit`` elements read.
-
-    Enough for matching rewrites, which look at constants and never at the weights of linear ops.
-    """
-    if not model.external:
-        return model.proto
-    import numpy as np
-    from onnx import ModelProto, numpy_helper
-
-    partly = ModelProto()
-    partly.CopyFrom(model.proto)
-    for tensor in partly.graph.initializer:
-        if tensor.data_location == tensor.EXTERNAL and math.prod(tensor.dims) <= limit:
-            tensor.CopyFrom(numpy_helper.from_array(np.asarray(weight(model, tensor.name)), tensor.name))
-    return partly

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from deploykit.graph.graph_copy import GraphCopy
+from deploykit.graph.graph_copy import GraphCopy, view_of
 from deploykit.quantization.entries import keep_entries
 from deploykit.rewrites.contract import MatchResult, Refusal, Rewritten, Site, Transform
 
@@ -25,7 +25,7 @@ _LEAST_RANK = 2
 
 def match(model: ModelProto) -> MatchResult:
     """The inputs whose first dimension is not a number, when no other dimension of any input is not."""
-    graph = GraphCopy(model, copy=False)
+    graph = view_of(model)
     inputs = [item for item in model.graph.input if item.name in graph.inputs]
     dynamic = [(item, [axis for axis, dim in enumerate(_dims(item)) if not dim.dim_value > 0]) for item in inputs]
     open_ = [(item, axes) for item, axes in dynamic if axes]

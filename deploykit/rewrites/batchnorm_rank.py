@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from onnx import helper
 
-from deploykit.graph.graph_copy import GraphCopy
+from deploykit.graph.graph_copy import GraphCopy, view_of
 from deploykit.graph.nodes import label
 from deploykit.graph.ops import is_standard
 from deploykit.graph.shape_inference import infer
@@ -30,7 +30,7 @@ _RANK = 4
 
 def match(model: ModelProto) -> MatchResult:
     """Every BatchNormalization of more than four dimensions of known size."""
-    graph = GraphCopy(model, copy=False)
+    graph = view_of(model)
     nodes = [node for node in graph.nodes if node.op_type == "BatchNormalization" and is_standard(node)]
     types = infer(model).types if nodes else {}
     sites, refusals = list[Site](), list[Refusal]()

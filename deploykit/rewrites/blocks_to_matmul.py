@@ -6,6 +6,7 @@ weight's grid goes along exactly; the product's grid is derived from that of the
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,7 +15,7 @@ from onnx import helper
 
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Lpbq
 from deploykit.graph.arrays import constant_values
-from deploykit.graph.graph_copy import GraphCopy
+from deploykit.graph.graph_copy import GraphCopy, view_of
 from deploykit.graph.nodes import attribute, label
 from deploykit.rewrites.contract import MatchResult, Refusal, Rewritten, Site
 
@@ -52,7 +53,7 @@ def has_blocks(encodings: EncodingSet | None, name: str) -> bool:
 
 def match_blocks(model: ModelProto, encodings: EncodingSet) -> MatchResult:
     """The layers with block-quantized weights that are not already a MatMul alone."""
-    graph = GraphCopy(model, copy=False)
+    graph = view_of(model)
     sites, refusals = list[Site](), list[Refusal]()
     for node in graph.nodes:
         if len(node.input) < 2 or not has_blocks(encodings, node.input[1]) or node.input[1] not in graph.stored:
@@ -195,6 +196,8 @@ def _derive_product(work: _Work, product: str, total: str, bias: str) -> None:
     values = constant_values(work.graph.stored[bias]).astype(np.float64)
     low = float(entry.value.minimum.min()) - float(values.max())
     high = float(entry.value.maximum.max()) - float(values.min())
+    if not math.isfinite(low) or not math.isfinite(high):  # a bias that is no number: nothing follows from it
+        return
     bits = entry.value.bits
     work.entries[product] = Encoding(name=product, value=_grid(low, high, bits), is_param=False)
     work.entries[bias] = Encoding(name=bias, value=value_grid(values, bits), is_param=False)

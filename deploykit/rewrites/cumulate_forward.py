@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from onnx import NodeProto, helper
 
-from deploykit.graph.graph_copy import GraphCopy
+from deploykit.graph.graph_copy import GraphCopy, view_of
 from deploykit.graph.nodes import attribute, label
 from deploykit.graph.ops import is_standard
 from deploykit.graph.shape_inference import Shape, infer
@@ -29,7 +29,7 @@ _SPECIAL = ("exclusive", "reverse")
 
 def match(model: ModelProto) -> MatchResult:
     """Every CumSum with one of the two attributes set, along an axis that is known."""
-    graph = GraphCopy(model, copy=False)
+    graph = view_of(model)
     nodes = [n for n in graph.nodes if n.op_type == "CumSum" and is_standard(n) and _words(n)]
     types = infer(model).types if nodes else {}
     sites, refusals = list[Site](), list[Refusal]()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from deploykit.graph.graph_copy import GraphCopy
+from deploykit.graph.graph_copy import GraphCopy, view_of
 from deploykit.graph.nodes import label
 from deploykit.graph.ops import Trait, has
 from deploykit.quantization.cutting import crossing_tensors
@@ -23,7 +23,7 @@ __all__ = ["transform"]
 
 def match(model: ModelProto) -> MatchResult:
     """The largest end of the graph without an op that belongs to the network, if it is more than moves."""
-    graph = GraphCopy(model, copy=False)
+    graph = view_of(model)
     later = _end(graph)
     work = [index for index in sorted(later) if graph.nodes[index].op_type not in MOVES]
     if not work:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from onnx import helper
 
-from deploykit.graph.graph_copy import GraphCopy
+from deploykit.graph.graph_copy import GraphCopy, view_of
 from deploykit.graph.nodes import label
 from deploykit.graph.ops import is_standard
 from deploykit.quantization.entries import keep_entries
@@ -25,7 +25,7 @@ __all__ = ["transform"]
 
 def match(model: ModelProto) -> MatchResult:
     """Every Reciprocal of a Sqrt, as norms have it."""
-    graph = GraphCopy(model, copy=False)
+    graph = view_of(model)
     sites, refusals = list[Site](), list[Refusal]()
     for node in graph.nodes:
         if node.op_type != "Reciprocal" or not is_standard(node) or graph.maker(node.input[0], "Sqrt") is None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from onnx import helper
 
-from deploykit.graph.graph_copy import GraphCopy
+from deploykit.graph.graph_copy import GraphCopy, view_of
 from deploykit.graph.nodes import attribute, label
 from deploykit.graph.ops import is_standard
 from deploykit.graph.shape_inference import Shape, infer
@@ -47,7 +47,7 @@ class _Product:
 
 def match(model: ModelProto) -> MatchResult:
     """Every Einsum of two operands of known shapes that is a product of matrices."""
-    graph = GraphCopy(model, copy=False)
+    graph = view_of(model)
     nodes = [node for node in graph.nodes if node.op_type == "Einsum" and is_standard(node)]
     types = infer(model).types if nodes else {}
     sites, refusals = list[Site](), list[Refusal]()

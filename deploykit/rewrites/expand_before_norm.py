@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,9 +14,8 @@ from onnx import helper
 
 from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.graph.broadcasts import Repeated, repeated_before_norm
-from deploykit.graph.collect import collect_facts
-from deploykit.graph.graph_copy import GraphCopy
-from deploykit.graph.loading import Model
+from deploykit.graph.collect import facts_seen
+from deploykit.graph.graph_copy import GraphCopy, view_of
 from deploykit.quantization.entries import keep_entries
 from deploykit.rewrites.contract import MatchResult, Refusal, Rewritten, Site, Transform
 
@@ -32,9 +30,9 @@ _MOST_VALUES = 1 << 26
 
 def match(model: ModelProto) -> MatchResult:
     """Every Add and Mul in front of a layer or RMS normalization that repeats one operand."""
-    graph = GraphCopy(model, copy=False)
+    graph = view_of(model)
     sites, refusals = list[Site](), list[Refusal]()
-    facts = collect_facts(Model(path=Path("model.onnx"), proto=model, stored=graph.stored))  # no file is looked for
+    facts = facts_seen(graph)
     for found in repeated_before_norm(facts):
         nodes = (found.node.label,)
         if found.operand in graph.stored and math.prod(found.shape) > _MOST_VALUES:

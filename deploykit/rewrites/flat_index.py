@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from onnx import helper
 
-from deploykit.graph.graph_copy import GraphCopy
+from deploykit.graph.graph_copy import GraphCopy, view_of
 from deploykit.graph.nodes import label
 from deploykit.graph.ops import is_standard
 from deploykit.graph.shape_inference import infer
@@ -37,7 +37,7 @@ class _Taken:
 
 def match(model: ModelProto) -> MatchResult:
     """Every Gather from computed data of one dimension by a stored index of two or more."""
-    graph = GraphCopy(model, copy=False)
+    graph = view_of(model)
     static, types = graph.static(), infer(model).types
     sites, refusals = [], []
     for node in graph.nodes:

@@ -13,7 +13,7 @@ import numpy as np
 
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float, Lpbq, Value
 from deploykit.graph.arrays import constant_values
-from deploykit.graph.graph_copy import GraphCopy
+from deploykit.graph.graph_copy import GraphCopy, view_of
 from deploykit.graph.nodes import attribute, label
 from deploykit.graph.ops import Trait, has
 from deploykit.rewrites.contract import MatchResult, Refusal, Rewritten, Site, Transform
@@ -33,7 +33,7 @@ class _Pair:
 
 
 def _match(model: ModelProto) -> MatchResult:
-    graph = GraphCopy(model, copy=False)
+    graph = view_of(model)
     sites, refusals = list[Site](), list[Refusal]()
     for node in graph.nodes:
         if node.op_type != "BatchNormalization":

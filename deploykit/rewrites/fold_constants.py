@@ -11,7 +11,8 @@ import onnxruntime as ort
 from onnx import numpy_helper
 
 from deploykit.errors import InputError
-from deploykit.graph.graph_copy import GraphCopy
+from deploykit.graph.graph_copy import GraphCopy, view_of
+from deploykit.graph.mapped import is_outside, whole_model
 from deploykit.graph.nodes import captured_names, label
 from deploykit.graph.running import CpuSession
 from deploykit.quantization.cutting import part_of
@@ -32,7 +33,7 @@ _LARGEST = 1 << 24
 
 def match(model: ModelProto) -> MatchResult:
     """The nodes that compute constants, and the tensors of theirs that others read."""
-    graph = GraphCopy(model, copy=False)
+    graph = view_of(model)
     static = graph.static()
     fixed = [i for i, n in enumerate(graph.nodes) if n.op_type != "Constant" and n.output and _all_in(n.output, static)]
     made = {name for index in fixed for name in graph.nodes[index].output if name}
@@ -40,7 +41,7 @@ def match(model: ModelProto) -> MatchResult:
     needed = tuple(sorted(n for n in made if any(id(r) not in inside for r in graph.readers(n)) and _plain(graph, n)))
     if not needed:
         return MatchResult(reason="nothing is computed from stored values only")
-    outside = [tensor.name for tensor in graph.stored.values() if tensor.data_location == tensor.EXTERNAL]
+    outside = [tensor.name for tensor in graph.stored.values() if is_outside(tensor)]
     if outside:
         reason = f"{outside[0]} lies in a file that was not read"
         return MatchResult(refusals=(Refusal(nodes=(), reason=reason),), reason=reason)
@@ -79,7 +80,7 @@ def _compute(graph: GraphCopy, positions: tuple[int, ...], names: tuple[str, ...
     options.log_severity_level = 4
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     try:
-        values = CpuSession(part.SerializeToString(), options).run(names, {})
+        values = CpuSession(whole_model(part).SerializeToString(), options).run(names, {})
     except Exception as error:
         why = str(error).splitlines()[0]
         raise InputError(f"{graph.model.graph.name}: its constants cannot be computed", why=why) from None

@@ -16,10 +16,11 @@ from onnx import ModelProto, numpy_helper
 
 from deploykit.graph.element_types import BITS
 from deploykit.graph.graph_copy import GraphCopy
+from deploykit.graph.mapped import is_outside, taken_in
 from deploykit.graph.nodes import attribute, captured_names
 from deploykit.graph.running import CpuSession
 from deploykit.graph.shape_inference import Shape, infer
-from deploykit.graph.tensors import byte_size, is_external
+from deploykit.graph.tensors import byte_size
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -76,7 +77,7 @@ def _captured(graph: GraphCopy) -> set[str]:
 
 def _ready(graph: GraphCopy, types: Types, bound: Collection[str], hopeless: Collection[str]) -> list[NodeProto]:
     # bytes of the stored values that each tensor is computed from, for every tensor that is settled
-    settled = {name: byte_size(tensor, name) for name, tensor in graph.stored.items() if not is_external(tensor)}
+    settled = {name: byte_size(tensor, name) for name, tensor in graph.stored.items() if not is_outside(tensor)}
     found = []
     for node in graph.nodes:
         outputs = [name for name in node.output if name]
@@ -167,7 +168,7 @@ def _part(graph: GraphCopy, nodes: Sequence[NodeProto], known: Mapping[str, npt.
         if name in known:
             part.graph.initializer.append(numpy_helper.from_array(known[name], name))
         else:
-            part.graph.initializer.add().CopyFrom(graph.stored[name])
+            part.graph.initializer.add().CopyFrom(taken_in(graph.stored[name]))
             part.graph.initializer[-1].name = name
     for name in sorted(made):
         part.graph.output.add().name = name

@@ -14,7 +14,7 @@ import numpy as np
 from onnx import helper
 
 from deploykit.encodings.values import Affine, EncodingSet
-from deploykit.graph.graph_copy import GraphCopy, copy_of
+from deploykit.graph.graph_copy import GraphCopy, copy_of, view_of
 from deploykit.graph.nodes import label
 from deploykit.graph.ops import is_standard
 from deploykit.graph.opset import changed_operators, opset_of, raise_opset
@@ -75,7 +75,7 @@ class _Found:
 
 def match_fusion(model: ModelProto, wanted: WrittenOut) -> MatchResult:
     """Every place where the function is written out, and where it nearly is."""
-    graph = GraphCopy(model, copy=False)
+    graph = view_of(model)
     anchors = [node for node in graph.nodes if node.op_type in wanted.forms and is_standard(node)]
     if not anchors:
         return MatchResult(reason=f"the graph has no {' and no '.join(wanted.forms)}")

@@ -15,7 +15,7 @@ from onnx import helper
 
 from deploykit.errors import InputError
 from deploykit.graph.arrays import element_type
-from deploykit.graph.graph_copy import GraphCopy, copy_of
+from deploykit.graph.graph_copy import GraphCopy, copy_of, view_of
 from deploykit.graph.nodes import attribute, label
 from deploykit.graph.opset import changed_operators, opset_of, raise_opset
 from deploykit.graph.shape_inference import infer
@@ -67,7 +67,7 @@ def _shapes(model: ModelProto) -> dict[str, tuple[int, ...]]:
 def _match(model: ModelProto) -> MatchResult:
     if not any(node.op_type == "Sqrt" for node in model.graph.node):
         return MatchResult(reason="the graph has no Sqrt")
-    reader = _Reader(graph=GraphCopy(model, copy=False), shapes=_shapes(model))
+    reader = _Reader(graph=view_of(model), shapes=_shapes(model))
     sites, refusals = list[Site](), list[Refusal]()
     for root, variance in _candidates(reader.graph):
         try:

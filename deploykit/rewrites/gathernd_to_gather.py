@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from onnx import helper
 
-from deploykit.graph.graph_copy import GraphCopy
+from deploykit.graph.graph_copy import GraphCopy, view_of
 from deploykit.graph.nodes import attribute, label
 from deploykit.graph.ops import is_standard
 from deploykit.graph.shape_inference import Shape, infer
@@ -47,7 +47,7 @@ class _Taken:
 
 def match(model: ModelProto) -> MatchResult:
     """Every GatherND with stored indices, on data of known shape."""
-    graph = GraphCopy(model, copy=False)
+    graph = view_of(model)
     static = graph.static()
     nodes = [n for n in graph.nodes if n.op_type == "GatherND" and is_standard(n) and n.input[0] not in static]
     types = infer(model).types if nodes else {}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from onnx import helper
 
-from deploykit.graph.graph_copy import GraphCopy
+from deploykit.graph.graph_copy import GraphCopy, view_of
 from deploykit.graph.nodes import attribute, label
 from deploykit.graph.ops import is_standard
 from deploykit.graph.shape_inference import infer
@@ -28,7 +28,7 @@ _NONE = "no AveragePool has a window that is larger than its map"
 
 def match(model: ModelProto) -> MatchResult:
     """Every AveragePool without padding whose window is larger than a map of known size, and covers all of it."""
-    graph = GraphCopy(model, copy=False)
+    graph = view_of(model)
     pools = [node for node in graph.nodes if node.op_type == "AveragePool" and is_standard(node)]
     types = infer(model).types if pools else {}
     sites = []

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from deploykit.graph.graph_copy import GraphCopy
+from deploykit.graph.graph_copy import GraphCopy, view_of
 from deploykit.graph.nodes import attribute, label
 from deploykit.graph.shape_inference import Shape, infer
 from deploykit.quantization.entries import keep_entries
@@ -28,7 +28,7 @@ _GATHERING = ("Gather", "GatherElements", "GatherND")
 
 def match(model: ModelProto) -> MatchResult:
     """Every gathering node whose stored indices are partly negative, along dimensions that are known."""
-    graph = GraphCopy(model, copy=False)
+    graph = view_of(model)
     nodes = [node for node in graph.nodes if node.op_type in _GATHERING and _is_negative(graph, node)]
     if not nodes:
         return MatchResult(reason="no stored index of a Gather, GatherElements or GatherND is negative")

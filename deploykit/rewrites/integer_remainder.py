@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from onnx import helper
 
-from deploykit.graph.graph_copy import GraphCopy
+from deploykit.graph.graph_copy import GraphCopy, view_of
 from deploykit.graph.intervals import ANYTHING, graph_bounds
 from deploykit.graph.nodes import attribute, label
 from deploykit.graph.shape_inference import infer
@@ -26,7 +26,7 @@ __all__ = ["transform"]
 
 def match(model: ModelProto) -> MatchResult:
     """Every Mod with fmod = 1 of integers."""
-    graph = GraphCopy(model, copy=False)
+    graph = view_of(model)
     nodes = [node for node in graph.nodes if node.op_type == "Mod" and attribute(node, "fmod", 0)]
     if not nodes:
         return MatchResult(reason="no Mod keeps the sign of its dividend")

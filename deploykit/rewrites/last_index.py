@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from onnx import helper
 
-from deploykit.graph.graph_copy import GraphCopy
+from deploykit.graph.graph_copy import GraphCopy, view_of
 from deploykit.graph.nodes import attribute, label
 from deploykit.graph.shape_inference import infer
 from deploykit.quantization.entries import keep_entries, share_entry
@@ -26,7 +26,7 @@ __all__ = ["transform"]
 
 def match(model: ModelProto) -> MatchResult:
     """Every ArgMax and ArgMin with select_last_index."""
-    graph = GraphCopy(model, copy=False)
+    graph = view_of(model)
     nodes = [n for n in graph.nodes if n.op_type in ("ArgMax", "ArgMin") and attribute(n, "select_last_index", 0)]
     types = infer(model).types if nodes else {}
     sites, refusals = list[Site](), list[Refusal]()

@@ -13,7 +13,7 @@ import numpy as np
 from onnx import helper
 
 from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Float8, Lpbq, Value
-from deploykit.graph.graph_copy import GraphCopy
+from deploykit.graph.graph_copy import GraphCopy, view_of
 from deploykit.graph.nodes import label
 from deploykit.quantization.entries import keep_entries
 from deploykit.rewrites.contract import MatchResult, Refusal, Rewritten, Site, Transform
@@ -37,7 +37,7 @@ class _Linear:
 
 def match(model: ModelProto) -> MatchResult:
     """Every MatMul of a rank-3 activation by a stored rank-2 weight, with the Add of a stored bias if there is one."""
-    graph = GraphCopy(model, copy=False)
+    graph = view_of(model)
     shapes = graph.shapes()
     sites, refusals = [], []
     for node in graph.nodes:

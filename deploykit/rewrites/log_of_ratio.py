@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from onnx import helper
 
-from deploykit.graph.graph_copy import GraphCopy
-from deploykit.graph.intervals import ANYTHING, graph_bounds
+from deploykit.graph.graph_copy import GraphCopy, view_of
+from deploykit.graph.intervals import ANYTHING, LateBounds, graph_bounds
 from deploykit.graph.nodes import label
 from deploykit.quantization.entries import keep_entries
 from deploykit.rewrites.contract import MatchResult, Refusal, Rewritten, Site, Transform
@@ -26,8 +26,8 @@ __all__ = ["transform"]
 
 def match(model: ModelProto) -> MatchResult:
     """Every Log of a Div whose operands cannot be negative, or why not."""
-    graph = GraphCopy(model, copy=False)
-    bounds = graph_bounds(graph)
+    graph = view_of(model)
+    bounds = LateBounds(graph)
     sites, refusals = [], []
     for log in graph.nodes:
         ratio = graph.maker(log.input[0], "Div") if log.op_type == "Log" else None

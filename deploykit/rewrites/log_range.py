@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from deploykit.encodings.values import Affine
-from deploykit.graph.graph_copy import GraphCopy
+from deploykit.graph.graph_copy import view_of
 from deploykit.graph.nodes import label
 from deploykit.graph.ops import is_standard
 from deploykit.rewrites.contract import MatchResult, Rewritten, Site, Transform
@@ -28,7 +28,7 @@ _WIDENED = 4.01
 
 def match(model: ModelProto) -> MatchResult:
     """Every Log; only the encodings, which ``apply`` sees, tell whether its range is too narrow."""
-    graph = GraphCopy(model, copy=False)
+    graph = view_of(model)
     logs = [node for node in graph.nodes if node.op_type == "Log" and is_standard(node)]
     sites = (Site(nodes=(label(n),), tensors=(n.output[0],), why="a Log", data=n.output[0]) for n in logs)
     return MatchResult(sites=tuple(sites), reason="" if logs else "the graph has no Log")
@@ -57,7 +57,7 @@ def apply(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult
 
 
 def _copies(model: ModelProto, encodings: EncodingSet | None, name: str) -> list[str]:
-    graph = GraphCopy(model, copy=False)
+    graph = view_of(model)
     original = encodings.get(name) if encodings is not None else None
     found, todo = [], [name]
     while todo and encodings is not None and original is not None:

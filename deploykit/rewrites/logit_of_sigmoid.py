@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from onnx import helper
 
-from deploykit.graph.graph_copy import GraphCopy
+from deploykit.graph.graph_copy import GraphCopy, view_of
 from deploykit.graph.intervals import clip_bounds
 from deploykit.graph.nodes import label
 from deploykit.quantization.entries import keep_entries
@@ -40,7 +40,7 @@ class _Chain:
 
 def match(model: ModelProto) -> MatchResult:
     """Every inverse sigmoid over a Sigmoid, or what is missing where a Log of a ratio of clipped values ends one."""
-    graph = GraphCopy(model, copy=False)
+    graph = view_of(model)
     sites, refusals = [], []
     for node in graph.nodes:
         pair = _operands(graph, node)

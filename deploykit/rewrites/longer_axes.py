@@ -5,16 +5,14 @@ A reduction that drops its axes keeps them first, and a Reshape drops them.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from onnx import helper
 
 from deploykit.encodings.values import EncodingSet
-from deploykit.graph.collect import collect_facts
-from deploykit.graph.graph_copy import GraphCopy
-from deploykit.graph.loading import Model
+from deploykit.graph.collect import facts_seen
+from deploykit.graph.graph_copy import GraphCopy, view_of
 from deploykit.graph.nodes import attribute
 from deploykit.graph.opset import opset_of
 from deploykit.graph.reductions import Reduction, over_short_axes
@@ -32,8 +30,8 @@ _NONE = "no mean or sum of a turned tensor is over an axis of length 1 beside lo
 
 def match(model: ModelProto) -> MatchResult:
     """Every such mean and sum whose axes are stored."""
-    graph = GraphCopy(model, copy=False)
-    facts = collect_facts(Model(path=Path("model.onnx"), proto=model, stored=graph.stored))  # no file is looked for
+    graph = view_of(model)
+    facts = facts_seen(graph)
     sites, refusals = list[Site](), list[Refusal]()
     for found in over_short_axes(facts):
         nodes = (found.node.label,)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from deploykit.graph.graph_copy import GraphCopy
+from deploykit.graph.graph_copy import GraphCopy, view_of
 from deploykit.graph.intervals import ANYTHING, Interval
 from deploykit.graph.nodes import attribute, label
 from deploykit.rewrites.contract import MatchResult, NoMatchError, Refusal, Rewritten, Site, Transform
@@ -48,7 +48,7 @@ class _Mask:
 
 def match(model: ModelProto) -> MatchResult:
     """Every stored tensor with values below -1e3 that is added to, or selected against, the input of a Softmax."""
-    graph = GraphCopy(model, copy=False)
+    graph = view_of(model)
     shapes: dict[str, tuple[int | None, ...]] | None = None
     sites, refusals = [], []
     for name in _candidates(graph):

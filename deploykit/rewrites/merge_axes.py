@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from onnx import helper
 
-from deploykit.graph.graph_copy import GraphCopy
+from deploykit.graph.graph_copy import GraphCopy, view_of
 from deploykit.graph.nodes import attribute, label
 from deploykit.graph.shape_inference import Shape, infer
 from deploykit.quantization.entries import keep_entries
@@ -37,7 +37,7 @@ Move = tuple[tuple[int, ...], tuple[int, ...]]
 
 def match(model: ModelProto) -> MatchResult:
     """Every Reshape whose result of six or more dimensions is only transposed, then reshaped to at most five."""
-    graph = GraphCopy(model, copy=False)
+    graph = view_of(model)
     types = infer(model).types
     sites, refusals = [], []
     for node in graph.nodes:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from onnx import helper
 
-from deploykit.graph.graph_copy import GraphCopy
+from deploykit.graph.graph_copy import GraphCopy, view_of
 from deploykit.graph.nodes import attribute, label
 from deploykit.graph.ops import is_standard
 from deploykit.graph.shape_inference import Shape, infer
@@ -46,7 +46,7 @@ class _Rows:
 
 def match(model: ModelProto) -> MatchResult:
     """Every normalization over several axes, and every RMS normalization of several samples."""
-    graph = GraphCopy(model, copy=False)
+    graph = view_of(model)
     norms = [node for node in graph.nodes if node.op_type in _NORMS and is_standard(node)]
     shapes = {name: known[1] for name, known in infer(model).types.items()} if norms else {}
     sites, refusals = list[Site](), list[Refusal]()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from onnx import helper
 
-from deploykit.graph.graph_copy import GraphCopy
+from deploykit.graph.graph_copy import GraphCopy, view_of
 from deploykit.graph.nodes import attribute, label
 from deploykit.graph.ops import is_standard
 from deploykit.graph.shape_inference import Shape, infer
@@ -30,7 +30,7 @@ _AXES_ARE_AN_INPUT = 18
 
 def match(model: ModelProto) -> MatchResult:
     """Every float32 LayerNormalization with more than one output."""
-    graph = GraphCopy(model, copy=False)
+    graph = view_of(model)
     norms = [n for n in graph.nodes if n.op_type == "LayerNormalization" and is_standard(n) and any(n.output[1:])]
     types = infer(model).types if norms else {}
     sites, refusals = list[Site](), list[Refusal]()

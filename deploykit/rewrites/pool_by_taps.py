@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from onnx import helper
 
-from deploykit.graph.graph_copy import GraphCopy
+from deploykit.graph.graph_copy import GraphCopy, view_of
 from deploykit.graph.nodes import attribute, label
 from deploykit.graph.ops import is_standard
 from deploykit.graph.shape_inference import Shape, infer
@@ -53,7 +53,7 @@ class _Window:
 
 def match(model: ModelProto) -> MatchResult:
     """Every MaxPool and AveragePool of rank 5 or with a dilation."""
-    graph = GraphCopy(model, copy=False)
+    graph = view_of(model)
     pools = [n for n in graph.nodes if n.op_type in ("MaxPool", "AveragePool") and is_standard(n)]
     types = infer(model).types if pools else {}
     sites, refusals = list[Site](), list[Refusal]()

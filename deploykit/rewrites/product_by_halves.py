@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from onnx import helper
 
-from deploykit.graph.graph_copy import GraphCopy
+from deploykit.graph.graph_copy import GraphCopy, view_of
 from deploykit.graph.nodes import attribute, label
 from deploykit.graph.ops import is_standard
 from deploykit.graph.shape_inference import Shape, infer
@@ -42,7 +42,7 @@ class _Product:
 
 def match(model: ModelProto) -> MatchResult:
     """Every ReduceProd whose shape and axes are known."""
-    graph = GraphCopy(model, copy=False)
+    graph = view_of(model)
     nodes = [node for node in graph.nodes if node.op_type == "ReduceProd" and is_standard(node)]
     types = infer(model).types if nodes else {}
     sites, refusals = list[Site](), list[Refusal]()

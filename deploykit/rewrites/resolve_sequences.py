@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from onnx import helper
 
-from deploykit.graph.graph_copy import GraphCopy
+from deploykit.graph.graph_copy import GraphCopy, view_of
 from deploykit.graph.nodes import attribute, captured_names, label
 from deploykit.graph.ops import is_standard
 from deploykit.graph.shape_inference import Shape, infer
@@ -34,7 +34,7 @@ _MOST_PARTS = 1024
 
 def match(model: ModelProto) -> MatchResult:
     """The readers of sequences, when every sequence of the graph is settled; else the first one that is not."""
-    graph = GraphCopy(model, copy=False)
+    graph = view_of(model)
     if not any("Sequence" in node.op_type for node in graph.nodes):
         return MatchResult(reason="nothing works on a sequence of tensors")
     resolved = _Resolved(graph)

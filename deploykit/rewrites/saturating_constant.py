@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deploykit.graph.graph_copy import GraphCopy
+from deploykit.graph.graph_copy import GraphCopy, view_of
 from deploykit.graph.intervals import ANYTHING, Interval, clip_bounds
 from deploykit.graph.nodes import attribute, label
 from deploykit.graph.ops import ROLES, Trait, data_outputs, is_standard, ops
@@ -48,7 +48,7 @@ class _Flow:
 
 def match(model: ModelProto) -> MatchResult:
     """Every stored float tensor with values beyond 1e3, or why it cannot be clamped."""
-    graph = GraphCopy(model, copy=False)
+    graph = view_of(model)
     sites: list[Site] = []
     refusals: list[Refusal] = []
     for name in _huge(graph):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from deploykit.graph.graph_copy import GraphCopy
+from deploykit.graph.graph_copy import GraphCopy, view_of
 from deploykit.graph.nodes import label
 from deploykit.rewrites.contract import MatchResult, Refusal, Site, Transform
 from deploykit.rewrites.tails import MOVES, apply_cut, closed_downward, followers, with_makers
@@ -25,7 +25,7 @@ _NOTABLE = 2.0
 
 def match(model: ModelProto) -> MatchResult:
     """Every last Mul or Div by a constant or by something that only moves lead from an input."""
-    graph = GraphCopy(model, copy=False)
+    graph = view_of(model)
     ends = closed_downward(graph, MOVES | {"Mul", "Div"})
     free = _unweighted(graph)
     scales, refusals = [], []

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from deploykit.graph.graph_copy import GraphCopy
+from deploykit.graph.graph_copy import GraphCopy, view_of
 from deploykit.graph.nodes import attribute, captured_names, label
 from deploykit.graph.shape_inference import Shape, infer
 from deploykit.graph.tensors import dtype_name
@@ -29,7 +29,7 @@ _MOVING |= {"Squeeze", "Tile", "Transpose", "Unsqueeze"}
 
 def match(model: ModelProto) -> MatchResult:
     """What stored values and static shapes settle, and the nodes that hand on what they get."""
-    graph = GraphCopy(model, copy=False)
+    graph = view_of(model)
     settled = foldable_nodes(graph)
     idle = _idle_nodes(graph, infer(model).types, ())
     sites = [

@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from deploykit.graph.graph_copy import GraphCopy
-from deploykit.graph.intervals import ANYTHING, Interval, graph_bounds
+from deploykit.graph.graph_copy import view_of
+from deploykit.graph.intervals import ANYTHING, Interval, LateBounds
 from deploykit.graph.nodes import label
 from deploykit.rewrites.contract import MatchResult, Refusal, Site, Transform
 from deploykit.rewrites.tails import MOVES, apply_cut, closed_downward, followers
@@ -25,8 +25,8 @@ _ALIKE = 4.0
 
 def match(model: ModelProto) -> MatchResult:
     """All Concats that only moves separate from the outputs, unless their parts are known to be alike."""
-    graph = GraphCopy(model, copy=False)
-    bounds = graph_bounds(graph)
+    graph = view_of(model)
+    bounds = LateBounds(graph)
     ends = closed_downward(graph, MOVES)
     joins = [index for index in sorted(ends) if graph.nodes[index].op_type == "Concat"]
     chosen, refusals = [], []

@@ -12,7 +12,7 @@ import onnx.inliner
 from onnx import NodeProto, defs
 
 from deploykit.errors import InputError
-from deploykit.graph.graph_copy import GraphCopy, copy_of
+from deploykit.graph.graph_copy import GraphCopy, copy_of, view_of
 from deploykit.graph.nodes import label
 from deploykit.graph.ops import is_standard
 from deploykit.graph.opset import raise_opset
@@ -38,7 +38,7 @@ _WRITTEN_OUT = frozenset(
 
 def match(model: ModelProto) -> MatchResult:
     """Every such operator that has a body in the model's operator set, or in one that the model can be raised to."""
-    graph = GraphCopy(model, copy=False)
+    graph = view_of(model)
     sites, refusals = list[Site](), list[Refusal]()
     for node in graph.nodes:
         needed = _needed_opset(node.op_type, graph.opset) if _is_written_out(node) else None
@@ -81,7 +81,7 @@ def _rises(model: ModelProto, opset: int) -> bool:
 
 def apply(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult) -> Rewritten:
     """Put in the bodies, and fold what they compute of shapes."""
-    before = GraphCopy(model, copy=False)
+    before = view_of(model)
     written, kinds = _inlined(model, matched.sites)
     graph = GraphCopy(written, copy=False)
     _name_nodes(graph)
@@ -94,7 +94,7 @@ def apply(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult
 
 def _inlined(model: ModelProto, sites: Sequence[Site]) -> tuple[ModelProto, tuple[str, ...]]:
     """A copy with the bodies in the places of the operators, and which operators they are."""
-    graph = GraphCopy(model, copy=False)
+    graph = view_of(model)
     kinds = tuple(sorted({graph.makers[site.tensors[0]].op_type for site in sites}))
     raised = raise_opset(copy_of(model), max(site.data for site in sites))
     chosen = [("", kind) for kind in kinds]

@@ -253,6 +253,55 @@ def _checked(model: ModelProto, names: list[str], feeds: list[dict[str, npt.NDAr
     return compared
 
 
+STEPPING = ["Ceil", "Floor", "Round", "Sign", "Cast"]
+
+
+@settings(max_examples=80, deadline=None)
+@given(data=st.data())
+def test_steps_keep_to_their_bounds_to_the_last_bit(data: st.DataObject) -> None:
+    """A hair above 3 is 4 for Ceil, so that no tolerance can stand for what float32 rounds before a step."""
+    grown = Grown(draw=data.draw)
+    ends: dict[str, tuple[float, float]] = {}
+    for name in ("x", "z"):
+        low = data.draw(st.sampled_from([-3.0, 0.0, 1.0, 1 / 3, 0.7, 2.0 - 2**-23]))
+        ends[name] = (low, low + data.draw(st.sampled_from([0.0, 0.1, 1.0])))
+        grown.pool.append(grown.graph.input(name, SHAPE))
+    for _ in range(data.draw(st.integers(0, 3))):
+        grown.pool.append(data.draw(st.sampled_from(STEPS))(grown))
+    op_type = data.draw(st.sampled_from(STEPPING))
+    stepped = grown.op(op_type, grown.pool[-1], **({"to": 7} if op_type == "Cast" else {}))
+    model = grown.graph.model(stepped)
+    low, high = graph_bounds(GraphCopy(model), ends)[stepped]
+    for feed in _feeds(data.draw(st.integers(0, 2**16)), ends):
+        made = Session(model).run(feed)[stepped]
+        numbers = made[np.isfinite(made)]
+        if not made.size or np.abs(numbers).max(initial=0) > LARGEST:
+            continue
+        assert (numbers >= low).all(), (low, numbers.min())
+        assert (numbers <= high).all(), (high, numbers.max())
+
+
+@pytest.mark.parametrize(
+    ("op_type", "x", "added", "expected"),
+    [
+        ("Floor", 1 - 2**-24, 2.0, 3.0),  # 2.99999994 is no float32: the next one is 3
+        ("Ceil", 1 + 2**-23, 2.0, 3.0),  # and 3.00000012 is none either
+        ("Sign", 2**-25, 1.0, 0.0),  # 1 + 2**-25 - 1
+    ],
+)
+def test_a_step_behind_a_sum_that_is_rounded(op_type: str, x: float, added: float, expected: float) -> None:
+    graph = TinyGraph()
+    summed = graph.op("Add", [graph.input("x", SHAPE), graph.stored("w", added)], "s")
+    if op_type == "Sign":
+        summed = graph.op("Sub", [summed, graph.stored("v", added)], "d")
+    graph.op(op_type, [summed], "y")
+    model = graph.model("y")
+    (made,) = np.unique(Session(model).run({"x": np.full(SHAPE, x, np.float32)})["y"])
+    assert made == expected
+    low, high = graph_bounds(GraphCopy(model), {"x": (x, x)})["y"]
+    assert low <= made <= high
+
+
 def _feeds(seed: int, ends: dict[str, tuple[float, float]]) -> list[dict[str, npt.NDArray[Any]]]:
     rng = np.random.default_rng(seed)
     inside = [{name: rng.uniform(*e, SHAPE).astype(np.float32) for name, e in ends.items()} for _ in range(2)]

@@ -8,7 +8,8 @@ import numpy as np
 import onnx
 
 from deploykit.graph import load_model
-from deploykit.graph.weights import load_small_weights, load_weights
+from deploykit.graph.mapped import load_small_weights
+from deploykit.graph.weights import load_weights
 from deploykit.numerics.sessions import Session
 from deploykit.rewrites.contract import load_transform
 from sample_models.tiny_graphs import TinyGraph

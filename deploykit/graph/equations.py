@@ -1,0 +1,44 @@
+"""Checks that the equations of Einsum are equations: onnx and ONNX Runtime read some others without end.
+
+It looks at their grammar only; whether they fit the operands is for shape inference to say.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from deploykit.errors import InputError
+from deploykit.graph.nodes import label
+from deploykit.graph.ops import is_standard
+from deploykit.graph.tensors import nested_graphs
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, NodeProto
+
+__all__ = ["check_equations"]
+
+_TERM = r"[A-Za-z ]*(?:\.\.\.[A-Za-z ]*)?"
+_EQUATION = re.compile(rf"{_TERM}(?:,{_TERM})*(?:->{_TERM})?".encode())
+"""Einsum of ONNX operator set 12: letters, at most one ellipsis in a term, and spaces that say nothing."""
+
+
+def check_equations(path: Path, proto: ModelProto) -> None:
+    """InputError, naming the node, where an Einsum has an equation that is none."""
+    for node in _nodes(proto):
+        if node.op_type == "Einsum" and is_standard(node):
+            for attribute in node.attribute:
+                if attribute.name == "equation" and not _EQUATION.fullmatch(attribute.s):
+                    raise InputError(
+                        f"{path}: node {label(node)!r} has the equation {attribute.s[:80].decode(errors='replace')!r}",
+                        why="an equation of Einsum holds letters, commas, '...' once in a term, and '->' once",
+                        next="export the model again",
+                    )
+
+
+def _nodes(proto: ModelProto) -> Iterator[NodeProto]:
+    for nodes in (proto.graph.node, *(function.node for function in proto.functions)):
+        yield from chain(nodes, *(graph.node for graph in nested_graphs(nodes)))
