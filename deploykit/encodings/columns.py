@@ -5,17 +5,28 @@ A grid that is not plainly in order is given back as None: the reader of single 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import repeat
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from deploykit.encodings.grids import WIDEST
-from deploykit.encodings.values import Affine
+from deploykit.encodings.values import Affine, Encoding
 
-__all__ = ["OffsetGrid", "ZeroPointGrid", "is_plain", "offset_grids", "zero_point_grids"]
+__all__ = [
+    "GridColumns",
+    "KnowsRows",
+    "OffsetGrid",
+    "ZeroPointGrid",
+    "is_plain",
+    "offset_columns",
+    "offset_grids",
+    "zero_point_columns",
+    "zero_point_grids",
+]
 
 _Numbers = npt.NDArray[np.float64]
 
@@ -44,6 +55,82 @@ class ZeroPointGrid(NamedTuple):
     signed: bool
     scale: float
     zero_point: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class GridColumns:
+    """Many per-tensor grids that are in order, 18 bytes each; ``says_symmetry`` where the file has a word for that."""
+
+    bits: npt.NDArray[np.uint8]
+    signed: npt.NDArray[np.bool_]
+    scale: _Numbers
+    zero_point: _Numbers
+    says_symmetry: bool
+
+    def grid(self, index: int) -> Affine:
+        """One of them."""
+        signed = bool(self.signed[index])
+        return Affine(
+            bits=int(self.bits[index]),
+            signed=signed,
+            scale=np.array(self.scale[index]),
+            zero_point=np.array(self.zero_point[index]),
+            symmetric=signed if self.says_symmetry else None,
+        )
+
+    def rows(self) -> Iterator[ZeroPointGrid]:
+        """All of them in the words of 2.0.0, as Python's own numbers."""
+        columns = (self.bits, self.signed, self.scale, self.zero_point)
+        return map(ZeroPointGrid, *(column.tolist() for column in columns))
+
+
+@runtime_checkable
+class KnowsRows(Protocol):
+    """Entries of which many are rows of numbers, for who writes them down and needs no objects."""
+
+    def rows(self) -> Iterator[tuple[str, ZeroPointGrid | Encoding]]:
+        """Every entry by its name, in the file's order; one that is an object already as that."""
+
+
+def offset_columns(
+    bits: Sequence[int],
+    signed: Sequence[bool],
+    scales: Sequence[float],
+    offsets: Sequence[float],
+    ends: tuple[Sequence[float], Sequence[float]] | None = None,
+) -> GridColumns | None:
+    """Grids in the words of 0.6.1 and 1.0.0, as ``offset_grids`` has them; None where one of them is not in order."""
+    widths, signs, scale, offset = _column(bits), np.array(signed, dtype=bool), _column(scales), _column(offsets)
+    zero_point = -offset - np.where(signs, np.exp2(widths - 1), 0.0) + 0.0
+    right = _in_order(widths, signs, scale, zero_point) & (offset % 1 == 0)
+    if ends is not None:
+        low, high = _ends(widths, signs)
+        right &= _near(ends[0], low - zero_point, scale) & _near(ends[1], high - zero_point, scale)
+    return _columns(widths, signs, scale, zero_point, right, says_symmetry=True)
+
+
+def zero_point_columns(
+    bits: Sequence[int], signed: Sequence[bool], scales: Sequence[float], zero_points: Sequence[float]
+) -> GridColumns | None:
+    """The same in the words of 2.0.0."""
+    widths, signs, scale = _column(bits), np.array(signed, dtype=bool), _column(scales)
+    zero_point = _column(zero_points) + 0.0
+    return _columns(widths, signs, scale, zero_point, _in_order(widths, signs, scale, zero_point), says_symmetry=False)
+
+
+def _columns(
+    bits: _Numbers,
+    signed: npt.NDArray[np.bool_],
+    scale: _Numbers,
+    zero_point: _Numbers,
+    right: npt.NDArray[np.bool_],
+    *,
+    says_symmetry: bool,
+) -> GridColumns | None:
+    if not right.all():
+        return None
+    narrow = bits.astype(np.uint8)
+    return GridColumns(bits=narrow, signed=signed, scale=scale, zero_point=zero_point, says_symmetry=says_symmetry)
 
 
 def is_plain(number: object) -> bool:

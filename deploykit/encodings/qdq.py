@@ -6,15 +6,17 @@ at run time is no encoding and is refused.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from deploykit.encodings.differences import compare_values
 from deploykit.encodings.qdq_graph import DEQUANTIZE, QdqGraph, ReadTensor
+from deploykit.encodings.qdq_names import PlainNames
 from deploykit.encodings.values import Encoding, EncodingSet
-from deploykit.graph.graph_copy import GraphCopy
+from deploykit.graph.graph_copy import view_of
 
 if TYPE_CHECKING:
-    from onnx import ModelProto, NodeProto
+    from onnx import ModelProto
 
 __all__ = ["QDQ_VERSION", "read_qdq"]
 
@@ -28,23 +30,26 @@ def read_qdq(model: ModelProto, *, source: str = "model", read_tensor: ReadTenso
     ``source`` names the model in messages. Scales are float64 of what is stored. Scales kept outside of the model are
     asked of ``read_tensor``. Raises InputError for scales that are not stored, not positive, or disagree.
     """
-    graph = QdqGraph.of(GraphCopy(model, copy=False), source=source, read_tensor=read_tensor)
+    graph = QdqGraph.of(view_of(model), source=source, read_tensor=read_tensor)
+    names = _plain_names(graph)
     found: dict[str, Encoding] = {}
     for node in graph.quantizers():
         # The second half of a pair says nothing new, and scales of scales belong to their weight.
         if graph.first_of_pair(node) is not None or (node.op_type == DEQUANTIZE and graph.makes_scales(node)):
             continue
-        entry = Encoding(name=_name(graph, node), value=graph.value(node), is_param=graph.is_param(node))
+        name = graph.plain_name(node) if node.op_type == DEQUANTIZE else names.final(node.input[0])
+        entry = Encoding(name=name, value=graph.value(node), is_param=graph.is_param(node))
         known = found.setdefault(entry.name, entry)
         if compare_values(known.value, entry.value):
             graph.fail(node, f"quantizes {entry.name!r} a second time, onto another grid")
+    found |= {copy: replace(found[name], name=copy) for copy, name in names.copies.items()}
     return EncodingSet(version=QDQ_VERSION, entries=found, source=source)
 
 
-def _name(qdq: QdqGraph, node: NodeProto) -> str:
-    """What the tensor is called without the node: an output of the graph keeps its name behind a pair."""
-    if node.op_type == DEQUANTIZE:
-        return qdq.plain_name(node)
-    pairs = [reader for reader, position in qdq.graph.uses(node.output[0]) if position == 0]
-    final = [pair.output[0] for pair in pairs if pair.op_type == DEQUANTIZE and pair.output[0] in qdq.graph.outputs]
-    return str(final[0] if final and node.input[0] not in qdq.graph.stored else node.input[0])
+def _plain_names(qdq: QdqGraph) -> PlainNames:
+    names = PlainNames(graph=qdq.graph)
+    for node in qdq.quantizers():
+        quantize = qdq.first_of_pair(node)
+        if quantize is not None:
+            names.join(quantize.input[0], node.output[0])
+    return names

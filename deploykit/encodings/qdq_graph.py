@@ -18,9 +18,10 @@ from deploykit.encodings.values import Array, Value
 from deploykit.errors import InputError
 from deploykit.graph.arrays import constant_values, element_type
 from deploykit.graph.graph_copy import GraphCopy
+from deploykit.graph.mapped import is_outside
 from deploykit.graph.nodes import attribute
 from deploykit.graph.ops import DEFAULT_DOMAINS, ROLES
-from deploykit.graph.tensors import dtype_name, is_external
+from deploykit.graph.tensors import dtype_name
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -203,7 +204,7 @@ class QdqGraph:
         tensor = self.graph.stored.get(name)
         if tensor is None:
             self.fail(node, f"reads {name!r}, which is computed at run time", why="an encoding holds constants")
-        if is_external(tensor):
+        if is_outside(tensor):
             outside = self.read_tensor(name) if self.read_tensor is not None else None
             if outside is None:
                 self.fail(node, f"reads {name!r}, which is stored outside of the model and was not given")

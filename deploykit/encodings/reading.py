@@ -15,18 +15,19 @@ from typing import Any
 
 from deploykit.encodings import v061, v100, v200
 from deploykit.encodings.fields import json_name
+from deploykit.encodings.ordinary import read_ordinary
 from deploykit.encodings.shapes import fit
 from deploykit.encodings.values import Encoding, EncodingSet
 from deploykit.errors import InputError
 from deploykit.tables.reading import parse_json, read_bytes
 
-__all__ = ["LIMIT", "VERSIONS", "parse_encodings", "read_encodings"]
+__all__ = ["LIMIT", "VERSIONS", "parse_encodings", "read_encodings", "without_collecting"]
 
-LIMIT = 256 << 20
+LIMIT = 1 << 30
 """The largest file that is opened at all, in bytes."""
 
-_BUDGET = 1_000_000_000
-"""The memory that parsing may take, in bytes."""
+_BUDGET = 3_000_000_000
+"""The memory that parsing may take, in bytes: blocks of 64 of a decoder with 1.3 billion weights take most of it."""
 
 _COSTS = {b"{": 120, b"[": 130, b":": 170, b",": 40}
 """What each of these characters costs in memory once parsed, in bytes; measured with CPython 3.11, rounded up."""
@@ -62,7 +63,10 @@ def read_encodings(path: Path, *, shapes: Mapping[str, tuple[int, ...]] | None =
     if not data.strip():
         raise InputError(f"{path}: the file is empty", next="export the encodings again")
     _check_cost(data, path)
-    with _without_collecting():
+    with without_collecting():
+        ordinary = read_ordinary(data)
+        if ordinary is not None:
+            return _encodings(*ordinary, str(path), shapes)
         try:
             document = parse_json(data, where=str(path))
         except InputError as error:
@@ -74,7 +78,7 @@ def read_encodings(path: Path, *, shapes: Mapping[str, tuple[int, ...]] | None =
 
 
 @contextmanager
-def _without_collecting() -> Iterator[None]:
+def without_collecting() -> Iterator[None]:
     """Hundreds of thousands of values that all live on: looking for cycles among them takes as long as reading them."""
     collects = gc.isenabled()
     gc.disable()
@@ -113,10 +117,20 @@ def parse_encodings(document: Any, *, where: str, shapes: Mapping[str, tuple[int
     """The encodings of an already parsed JSON document; ``where`` names it in messages."""
     if not isinstance(document, dict):
         raise InputError(f"{where}: an object is expected at the top, not {json_name(document)}")
+    layout = _LAYOUTS[_version(document, where)]
+    _check_sections(document, _version(document, where), where)
+    return _encodings(document, _unique(layout.parse(document, where), where), where, shapes)
+
+
+def _encodings(
+    document: dict[str, Any],
+    entries: Mapping[str, Encoding],
+    where: str,
+    shapes: Mapping[str, tuple[int, ...]] | None,
+) -> EncodingSet:
     version = _version(document, where)
     layout = _LAYOUTS[version]
     _check_sections(document, version, where)
-    entries = _unique(layout.parse(document, where), where)
     if shapes:
         entries = {name: fit(entry, shapes.get(name), where) for name, entry in entries.items()}
     return EncodingSet(

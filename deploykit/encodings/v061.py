@@ -16,7 +16,7 @@ from deploykit.encodings.fields import Fields, json_name, numbers
 from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Float, Value
 from deploykit.errors import InputError
 
-__all__ = ["SECTIONS", "format_sections", "format_value", "parse_sections"]
+__all__ = ["SECTIONS", "format_sections", "format_value", "parse_one", "parse_sections"]
 
 SECTIONS: dict[str, type] = {"activation_encodings": dict, "param_encodings": dict}
 
@@ -32,6 +32,11 @@ def parse_sections(document: dict[str, Any], where: str) -> Iterator[Encoding]:
         for (name, items), value in zip(entries.items(), plain, strict=True):
             found = _parse_value(items, f"{where}: {name!r}") if value is None else value
             yield Encoding(name=name, value=found, is_param=is_param)
+
+
+def parse_one(name: str, items: Any, _version: str) -> tuple[str, Value]:
+    """One entry by itself: its name and its value."""
+    return name, _parse_value(items, repr(name))
 
 
 _PLAIN = frozenset(_INT_KEYS)

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from deploykit.encodings import grids
-from deploykit.encodings.columns import ZeroPointGrid, is_plain, zero_point_grids
+from deploykit.encodings.columns import KnowsRows, ZeroPointGrid, is_plain, zero_point_grids
 from deploykit.encodings.fields import Fields, nested
 from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Float8, Lpbq, Value
 
-__all__ = ["SECTIONS", "format_sections", "format_value", "parse_sections"]
+__all__ = ["SECTIONS", "format_sections", "format_value", "parse_one", "parse_sections"]
 
 SECTIONS: dict[str, type] = {"encodings": list}
 
@@ -37,6 +37,12 @@ def parse_sections(document: dict[str, Any], where: str) -> Iterator[Encoding]:
             continue
         name = Fields(item, f"{where}: encodings[{index}]").text("name")
         yield Encoding(name=name, value=_parse_value(Fields(item, f"{where}: {name!r}"), document["version"]))
+
+
+def parse_one(_name: str, item: Any, version: str) -> tuple[str, Value]:
+    """One entry by itself: its name and its value."""
+    name = Fields(item, "an entry").text("name")
+    return name, _parse_value(Fields(item, repr(name)), version)
 
 
 _TYPES = {f"{word}int{bits}": (bits, word == "") for word in ("", "u") for bits in range(2, grids.WIDEST + 1)}
@@ -169,8 +175,23 @@ def _lpbq(entry: Fields, bits: int, channels: Array, blocks: Array, axis: int | 
 
 def format_sections(encodings: EncodingSet) -> dict[str, Any]:
     """The one section; entries that the layout cannot hold are left out."""
-    formatted = ((entry.name, format_value(entry.value)) for entry in encodings)
-    return {"encodings": [{**fields, "name": name} for name, fields in formatted if fields is not None]}
+    if isinstance(encodings.entries, KnowsRows):
+        return {"encodings": [made for made in map(_format_row, encodings.entries.rows()) if made is not None]}
+    return {"encodings": [made for made in map(_format_entry, encodings) if made is not None]}
+
+
+def _format_row(row: tuple[str, ZeroPointGrid | Encoding]) -> dict[str, Any] | None:
+    name, grid = row
+    if isinstance(grid, Encoding):
+        return _format_entry(grid)
+    dtype = f"{'int' if grid.signed else 'uint'}{grid.bits}"
+    fields = {"name": name, "output_dtype": dtype, "y_scale": grid.scale}
+    return {**fields, "y_zero_point": _shortest(grid.zero_point)} if grid.zero_point else fields
+
+
+def _format_entry(entry: Encoding) -> dict[str, Any] | None:
+    fields = format_value(entry.value)
+    return None if fields is None else {**fields, "name": entry.name}
 
 
 def format_value(value: Value) -> dict[str, Any] | None:
@@ -191,11 +212,25 @@ def format_value(value: Value) -> dict[str, Any] | None:
 
 
 def _format_affine(value: Affine) -> dict[str, Any]:
+    if not value.scale.ndim:
+        return _format_single(value)
     fields = {"output_dtype": value.dtype, "y_scale": value.scale.tolist(), **_format_axes(value)}
     if value.zero_point.any():
         whole = not (value.zero_point % 1).any()
         fields["y_zero_point"] = (value.zero_point.astype(np.int64) if whole else value.zero_point).tolist()
     return fields
+
+
+def _format_single(value: Affine) -> dict[str, Any]:
+    """The same for a grid of one scale: Python's own numbers are ten times faster than arrays of one."""
+    zero = value.zero_point.item()
+    fields = {"output_dtype": value.dtype, "y_scale": value.scale.item()}
+    return {**fields, "y_zero_point": _shortest(zero)} if zero else fields
+
+
+def _shortest(number: float) -> float:
+    """A whole number as one: that is how it is written."""
+    return int(number) if number.is_integer() else number
 
 
 def _format_axes(value: Affine | Float8) -> dict[str, Any]:

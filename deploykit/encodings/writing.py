@@ -9,6 +9,8 @@ import json
 from typing import Any
 
 from deploykit.encodings import v061, v100, v200
+from deploykit.encodings.ordinary import typed_json
+from deploykit.encodings.reading import without_collecting
 from deploykit.encodings.values import EncodingSet
 from deploykit.errors import DefectError
 
@@ -26,7 +28,16 @@ WRITTEN_VERSIONS = ("0.6.1", "1.0.0", "2.0.0")
 
 def write_encodings(encodings: EncodingSet, version: str) -> str:
     """The text of a file of ``version``, ending in a newline; entries keep the order of the set."""
-    return json.dumps(encodings_document(encodings, version), indent=1, sort_keys=True, allow_nan=False) + "\n"
+    with without_collecting():
+        return _text(encodings_document(encodings, version))
+
+
+def _text(document: dict[str, Any]) -> str:
+    msgspec = typed_json()
+    if msgspec is None:
+        return json.dumps(document, indent=1, sort_keys=True, allow_nan=False) + "\n"
+    # The same text: Python encodes without indentation five times as fast as with it.
+    return str(msgspec.json.format(json.dumps(document, sort_keys=True, allow_nan=False), indent=1)) + "\n"
 
 
 def encodings_document(encodings: EncodingSet, version: str) -> dict[str, Any]:

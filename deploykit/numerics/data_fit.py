@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from onnx import ModelProto, helper, numpy_helper
+from onnx import ModelProto, helper
 
 from deploykit.graph.facts import GraphFacts, NodeFact
+from deploykit.graph.mapped import stored_values
 from deploykit.graph.ops import Trait, has
 from deploykit.numerics.graph_pieces import GraphPieces
 from deploykit.numerics.range_growth import RangeGrowth
@@ -145,7 +146,7 @@ def _divides_by(graph: GraphPieces, facts: GraphFacts, name: str) -> float:
         stored = [graph.stored[other] for other in node.inputs if other in graph.stored]
         if node.op_type not in ("Div", "Mul") or len(stored) != 1 or math.prod(stored[0].dims) != 1:
             continue
-        value = float(numpy_helper.to_array(stored[0]).reshape(()))
+        value = float(stored_values(stored[0]).reshape(()))
         if value:
             return value if node.op_type == "Div" else 1 / value
     return 0.0
@@ -157,7 +158,7 @@ def _preparation(facts: GraphFacts, graph: GraphPieces, feeds: Sequence[Feed], n
     node = _first_norm(facts, name) if colours else None
     if node is None or any(other not in graph.stored for other in node.inputs[3:5]):
         return None
-    mean, variance = (numpy_helper.to_array(graph.stored[other]).astype(np.float64) for other in node.inputs[3:5])
+    mean, variance = (stored_values(graph.stored[other]).astype(np.float64) for other in node.inputs[3:5])
     if not mean.any() and (variance == 1).all():
         return None
     run = _runner(graph, feeds, name, node.inputs[0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from deploykit.findings import Finding, exit_status
 from deploykit.graph import load_model
@@ -16,6 +16,7 @@ from deploykit.numerics.outputs import Outputs, OutputSet, read_outputs, read_pa
 from deploykit.numerics.rules import RULES as COMPARISON_RULES
 from deploykit.numerics.rules import Judged, Thresholds
 from deploykit.numerics.verdicts import Verdict
+from deploykit.system.tabular import Tabular
 
 if TYPE_CHECKING:
     from deploykit.graph.facts import GraphFacts
@@ -24,8 +25,10 @@ __all__ = ["Evaluation", "evaluate"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluation:
+class Evaluation(Tabular):
     """The numbers and what they mean."""
+
+    main_table: ClassVar[str] = "outputs"
 
     comparison: Comparison
     findings: tuple[Finding, ...]

@@ -25,7 +25,7 @@ from deploykit.numerics.thresholds import Thresholds
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-__all__ = ["Fitted", "fit_judge", "settled"]
+__all__ = ["Fitted", "fit_judge", "fitted_judge", "settled"]
 
 _FACTORS = (0.5, 0.25)
 """How much smaller derived inputs are made where they are too large."""
@@ -59,12 +59,18 @@ def fit_judge(
     derived = samples.label is Label.DERIVED
     judge = Judge(model, facts, samples.varied, label=samples.label, thresholds=thresholds, stays_open=derived)
     simulator = Simulator(model, encodings, capture=made_by(model, judge.choices))
-    tried = [Fitted(judge=judge, verdict=settled(judge.judge(simulator.run), samples.label))]
-    for factor in _FACTORS if derived else ():
+    tried = [Fitted(judge=judge, verdict=settled(judge.compare(simulator.runs(judge.feeds)), samples.label))]
+    # A model that reads its weights anew in each run is run once for all smaller inputs.
+    for factors in ((_FACTORS,) if simulator.streams else zip(_FACTORS)) if derived else ():
         if tried[-1].verdict.right:
             break
-        smaller = judge.on([_smaller(feed, factor, samples) for feed in samples.varied])
-        tried.append(Fitted(judge=smaller, verdict=settled(smaller.judge(simulator.run), samples.label)))
+        smaller = judge.on([_smaller(feed, factor, samples) for factor in factors for feed in samples.varied])
+        shown, count = simulator.runs(smaller.feeds), len(samples.varied)
+        for first in range(0, len(shown), count):
+            one = smaller.part(first, first + count)
+            tried.append(Fitted(judge=one, verdict=settled(one.compare(shown[first : first + count]), samples.label)))
+            if tried[-1].verdict.right:
+                break
     for item in tried:
         item.judge.close()
     if tried[-1].verdict.right:
@@ -72,6 +78,13 @@ def fit_judge(
     # Where size makes no difference, something else is wrong: what mends it is then seen best on the smallest.
     best = max(_order(item.verdict.overall_db) for item in tried)
     return next(item for item in reversed(tried) if _order(item.verdict.overall_db) >= best - _SAME_DB)
+
+
+def fitted_judge(model: ModelProto, facts: GraphFacts, encodings: EncodingSet, samples: Samples) -> Judge:
+    """The judge alone: nothing is simulated for samples that are taken as they are."""
+    if samples.label is Label.DERIVED:
+        return fit_judge(model, facts, encodings, samples).judge
+    return Judge(model, facts, samples.varied, label=samples.label)
 
 
 def settled(verdict: Verdict, label: Label) -> Verdict:

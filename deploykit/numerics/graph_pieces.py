@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import accumulate
 
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
 from deploykit.graph.nodes import captured_names
 from deploykit.graph.ops import Trait, has, is_standard
-from deploykit.graph.tensors import constant_tensor
+from deploykit.graph.tensors import byte_size, constant_tensor
 
 __all__ = ["GraphPieces"]
 
 _LEAST_NODES = 8
+_MOST_NODES = 1000
+"""Nodes of a piece that is cut by bytes: what the runtime does when it opens one must not grow with the graph."""
 
 _TENSORS_OF_SEQUENCES = ("ConcatFromSequence", "SequenceAt", "SequenceLength")
 """What gives tensors again; other operators on sequences give sequences, which no model takes as an array."""
@@ -27,10 +30,11 @@ class GraphPieces:
 
     ``stored`` are initializers and constants by name, ``reads`` and ``holds`` the computed and the stored tensors that
     each node reads, bodies of control flow included. ``crossing`` names what a piece makes and later pieces, or those
-    who asked for ``wanted``, read. A sequence never crosses.
+    who asked for ``wanted``, read. A sequence never crosses. A piece has about ``size`` nodes, or with ``room`` at most
+    so many bytes of stored tensors, cut where few tensors cross; a node is never cut.
     """
 
-    def __init__(self, model: ModelProto, wanted: Iterable[str], *, size: int = 0) -> None:
+    def __init__(self, model: ModelProto, wanted: Iterable[str], *, size: int = 0, room: int = 0) -> None:
         self._model = model
         self.stored = {tensor.name: tensor for tensor in model.graph.initializer}
         self.nodes: list[NodeProto] = []
@@ -46,7 +50,8 @@ class GraphPieces:
         self.makers = {name: place for place, node in enumerate(self.nodes) for name in node.output if name}
         self.inputs = tuple(item.name for item in model.graph.input if item.name not in self.stored)
         self.opaque = frozenset(name for node in self.nodes if _gives_sequence(node) for name in node.output)
-        self.pieces = self._cut(size or max(_LEAST_NODES, round(math.sqrt(len(self.nodes)))))
+        size = size or max(_LEAST_NODES, round(math.sqrt(len(self.nodes))))
+        self.pieces = self._cut_by_bytes(room) if room else self._cut(size)
         self.piece_of = [number for number, piece in enumerate(self.pieces) for _ in piece]
         self.crossing = self._crossing(frozenset(wanted))
         self.readers: dict[str, list[int]] = {}
@@ -64,6 +69,35 @@ class GraphPieces:
                 pieces.append(range(start, place + 1))
                 start = place + 1
         return (*pieces, range(start, len(self.nodes))) if start < len(self.nodes) else tuple(pieces)
+
+    def _cut_by_bytes(self, room: int) -> tuple[range, ...]:
+        """Pieces that hold at most ``room`` bytes; each ends in its second half, where least crosses, if it may."""
+        alive, may_cut = self._alive()
+        pieces, start, place, held, names = [], 0, 0, 0, set[str]()
+        while place < len(self.nodes):
+            fresh = [name for name in self.holds[place] if name not in names]
+            more = sum(byte_size(self.stored[name], name) for name in fresh)
+            is_full = held + more > room or place - start >= _MOST_NODES
+            ends = [end for end in range(start, place) if may_cut[end]] if is_full else []
+            if ends:
+                late = [end for end in ends if end >= (start + place) // 2] or ends
+                end = min(reversed(late), key=alive.__getitem__)
+                pieces.append(range(start, end + 1))
+                start, place, held, names = end + 1, end + 1, 0, set()
+            else:
+                held, place = held + more, place + 1
+                names.update(fresh)
+        return (*pieces, range(start, len(self.nodes))) if start < len(self.nodes) else tuple(pieces)
+
+    def _alive(self) -> tuple[list[int], list[bool]]:
+        """Behind each node: how many computed tensors are still to be read, and whether no sequence is among them."""
+        last = {name: place for place, names in enumerate(self.reads) for name in names}
+        alive, opaque = [0] * (len(self.nodes) + 1), [0] * (len(self.nodes) + 1)
+        for name, maker in self.makers.items():
+            for counts in (alive, opaque) if name in self.opaque else (alive,):
+                counts[maker] += 1
+                counts[last.get(name, maker)] -= 1
+        return list(accumulate(alive)), [count == 0 for count in accumulate(opaque)]
 
     def _crossing(self, wanted: Collection[str]) -> tuple[tuple[str, ...], ...]:
         last: dict[str, int] = {}
@@ -96,10 +130,11 @@ class GraphPieces:
         *,
         stored: Mapping[str, TensorProto],
         types: Mapping[str, int],
+        declared: Mapping[str, ValueInfoProto] | None = None,
     ) -> ModelProto:
         """The model of some nodes: inputs are what they read from outside, of the ONNX element ``types``.
 
-        ``stored`` holds the values to use of stored tensors.
+        ``stored`` holds the values to use of stored tensors, ``declared`` the inputs whose shape is to be insisted on.
         """
         made = set(self.made(places))
         part = ModelProto(ir_version=self._model.ir_version)
@@ -111,7 +146,10 @@ class GraphPieces:
         part.graph.initializer.extend(stored[name] for name in held)
         read = dict.fromkeys(name for place in places for name in self.reads[place])
         outside = [name for name in read if name not in made and name not in self.opaque]
-        part.graph.input.extend(helper.make_tensor_value_info(name, types[name], None) for name in outside)
+        known = declared or {}
+        part.graph.input.extend(
+            known[name] if name in known else helper.make_tensor_value_info(name, types[name], None) for name in outside
+        )
         part.graph.output.extend(ValueInfoProto(name=name) for name in outputs)
         return part
 

@@ -62,14 +62,20 @@ class Judge:
         self._judge = OutputJudge(facts, label=label, against=against, bits=bits, thresholds=thresholds)
         self.choices = made_by(model, self._judge.choices)
         session = Session(model, capture=self.choices)
-        self.reference = [session.run(feed) for feed in self.feeds]
+        self.reference = session.runs(self.feeds)
         self._session = session if stays_open else None
 
     def on(self, feeds: Sequence[Feed]) -> Judge:
         """The same judge on other feeds of the same label; only for one that stays open, which both then do."""
         assert self._session is not None
         other = copy(self)
-        other.feeds, other.reference = feeds, [self._session.run(feed) for feed in feeds]
+        other.feeds, other.reference = feeds, self._session.runs(feeds)
+        return other
+
+    def part(self, first: int, last: int) -> Judge:
+        """The same judge on some of its samples."""
+        other = copy(self)
+        other.feeds, other.reference = self.feeds[first:last], self.reference[first:last]
         return other
 
     def close(self) -> None:

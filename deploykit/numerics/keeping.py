@@ -12,13 +12,11 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from deploykit.numerics.box_geometry import OVERLAP, areas, corners_of, overlaps
 from deploykit.numerics.detections import WORKING_SCORES, Detections
 from deploykit.numerics.kept_counts import KeptCount
 
-__all__ = ["OVERLAP", "count_kept"]
-
-OVERLAP = 0.5
-"""Intersection over union from which two boxes are usually called the same detection."""
+__all__ = ["background_class", "count_kept"]
 
 _MOSTLY = 0.5
 """Share of all rows: objects fill less of what a detector looks at."""
@@ -48,11 +46,11 @@ def count_kept(pairs: Sequence[tuple[Detections, Detections]]) -> KeptCount | No
     corners by mistake they are distorted alike on both sides and overlap less: the count is then too small.
     """
     score = WORKING_SCORES[0]
-    nothing = _background([one for one, _ in pairs], score)
+    nothing = background_class([one for one, _ in pairs], score)
     found = [(_used(one, score, nothing), _used(two, score, nothing)) for one, two in pairs]
     are_corners = all((one.boxes[:, :2] <= one.boxes[:, 2:]).all() for one, _ in found)
-    areas = np.concatenate([_areas(_corners(one.boxes, are_corners)) for one, _ in found] or [np.zeros(0)])
-    if (areas <= 0).sum() > _FLAT * areas.size:
+    sizes = np.concatenate([areas(corners_of(one.boxes, are_corners=are_corners)) for one, _ in found] or [np.zeros(0)])
+    if (sizes <= 0).sum() > _FLAT * sizes.size:
         return None
     return KeptCount(
         wanted=tuple(one.classes.size for one, _ in found),
@@ -63,7 +61,7 @@ def count_kept(pairs: Sequence[tuple[Detections, Detections]]) -> KeptCount | No
     )
 
 
-def _background(sides: Sequence[Detections], score: float) -> int:
+def background_class(sides: Sequence[Detections], score: float) -> int:
     """The class that stands for nothing, -1 for none: the first or the last, where most rows of the reference have it.
 
     Rows without an object would otherwise be kept detections, and hide the loss of real ones.
@@ -94,32 +92,12 @@ def _kept(one: _Used, two: _Used, are_corners: bool) -> int:
     """Pairs: each of the reference's, best first, takes what overlaps it most of its class and is still free."""
     if not one.classes.size or not two.classes.size:
         return 0
-    overlaps = _overlaps(_corners(one.boxes, are_corners), _corners(two.boxes, are_corners))
-    overlaps = np.where(one.classes[:, None] == two.classes[None], overlaps, 0.0)
+    left, right = (corners_of(side.boxes, are_corners=are_corners) for side in (one, two))
+    shared = np.where(one.classes[:, None] == two.classes[None], overlaps(left, right), 0.0)
     kept = 0
-    for row in overlaps:
+    for row in shared:
         best = int(row.argmax())
         if row[best] >= OVERLAP:
-            overlaps[:, best] = 0.0
+            shared[:, best] = 0.0
             kept += 1
     return kept
-
-
-def _corners(boxes: _Doubles, are_corners: bool) -> _Doubles:
-    if are_corners:
-        return boxes
-    centres, halves = boxes[:, :2], boxes[:, 2:] / 2
-    return np.concatenate([centres - halves, centres + halves], axis=1)
-
-
-def _overlaps(one: _Doubles, two: _Doubles) -> _Doubles:
-    """Intersection over union of every box on the left with every one on the right."""
-    low = np.maximum(one[:, None, :2], two[None, :, :2])
-    high = np.minimum(one[:, None, 2:], two[None, :, 2:])
-    common = np.clip(high - low, 0.0, None).prod(axis=2)
-    union = _areas(one)[:, None] + _areas(two)[None] - common
-    return np.asarray(np.divide(common, union, out=np.zeros_like(common), where=union > 0))
-
-
-def _areas(boxes: _Doubles) -> _Doubles:
-    return np.asarray(np.clip(boxes[:, 2:] - boxes[:, :2], 0.0, None).prod(axis=1))

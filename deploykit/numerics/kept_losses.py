@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deploykit.encodings.values import Value
+from deploykit.graph.mapped import WeightFiles, is_mapped, mapped_bytes, stored_values, unmapped
+from deploykit.graph.tensors import byte_size
 from deploykit.numerics.sensitivity import Loss
 from deploykit.numerics.sessions import Feed
 from deploykit.system.remembered import Remembered, key_of
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
+    from onnx import ModelProto, TensorProto
 
 __all__ = ["KeptLosses", "Question", "key_of_analysis"]
 
@@ -84,10 +86,21 @@ def _readable(stored: Mapping[str, Any]) -> Sequence[tuple[str, Loss]]:
 
 def key_of_analysis(model: ModelProto, values: Mapping[str, Value], feeds: Sequence[Feed]) -> str:
     """The name under which losses are kept; empty for a model that is too large to be hashed."""
-    if sum(len(tensor.raw_data) for tensor in model.graph.initializer) > _LARGEST:
+    outside = [tensor for tensor in model.graph.initializer if is_mapped(tensor)]
+    if sum(byte_size(tensor, "") for tensor in model.graph.initializer) - mapped_bytes(model) > _LARGEST:
         return ""
     asked = {"method": _METHOD, "values": _digest_of_values(values), "feeds": _digest_of_feeds(feeds)}
-    return key_of(model.SerializeToString(deterministic=True), asked)
+    if outside:
+        asked["weights"] = _digest_of_weights(outside)
+    return key_of(unmapped(model).SerializeToString(deterministic=True), asked)
+
+
+def _digest_of_weights(tensors: Sequence[TensorProto]) -> str:
+    found = sha256()
+    with WeightFiles() as files:
+        for tensor in tensors:
+            found.update(np.ascontiguousarray(stored_values(tensor, files)).tobytes())
+    return found.hexdigest()
 
 
 def _digest_of_feeds(feeds: Sequence[Feed]) -> str:

@@ -208,8 +208,8 @@ def _joined(facts: GraphFacts, output: str) -> tuple[NodeFact | None, int]:
         elif node.op_type == "Transpose":
             order = [int(axis) for axis in node.attributes.get("perm", range(len(made))[::-1])]
             axes = [axes[order.index(axis)] for axis in range(len(order))]
-        elif node.op_type in ("Reshape", "Squeeze", "Unsqueeze") and inner and made and inner[-1] == made[-1]:
-            axes = [*[None] * (len(inner) - 1), axes[-1]]
+        elif node.op_type in ("Reshape", "Flatten", "Squeeze", "Unsqueeze"):
+            axes = [None if axis is None else axes[axis] for axis in _kept_axes(inner, made)]
         elif node.op_type not in ("QuantizeLinear", "DequantizeLinear", "Identity", "Cast", "Clip"):
             break
         tensor = node.inputs[0]
@@ -221,9 +221,34 @@ def _are_features(facts: GraphFacts, concat: NodeFact, shape: Shape, axis: int) 
     lengths = [_dim(facts, name, axis) for name in concat.inputs]
     if axis == 0 or None in lengths:
         return False
+    if len({kind_of(facts, name) for name in concat.inputs}) > 1:
+        return True
     rest = [dim for place, dim in enumerate(shape) if place != axis and isinstance(dim, int)]
     total = sum(length or 0 for length in lengths)
-    return total <= max(rest, default=total) or (axis == len(shape) - 1 and BOX in lengths)
+    channels = axis == len(shape) - 1 or (axis == 1 and len(shape) >= 4)
+    return total <= max(rest, default=total) or (channels and BOX in lengths)
+
+
+def _kept_axes(inner: Shape, made: Shape) -> list[int | None]:
+    """Per axis of what a Reshape reads, the axis of what it makes that is the same one: as long, with as much before
+    it or as much behind it. An unknown length is like no other."""
+    before = {key: axis for axis, key in enumerate(_outside(made))}
+    behind = {key: len(made) - 1 - axis for axis, key in enumerate(_outside(made[::-1]))}
+    last = len(inner) - 1
+    from_behind = [behind.get(key) for key in _outside(inner[::-1])]
+    return [before.get(key, from_behind[last - axis]) for axis, key in enumerate(_outside(inner))]
+
+
+def _outside(shape: Shape) -> Iterator[tuple[object, ...]]:
+    """Per axis its length and how many elements lie before it: named lengths, and the product of the others."""
+    names: tuple[str | object, ...] = ()
+    count = 1
+    for dim in shape:
+        yield (*names, count, object() if dim is None else dim)
+        if isinstance(dim, int):
+            count *= dim
+        else:
+            names = (*names, object() if dim is None else dim)
 
 
 def shape_of(facts: GraphFacts, tensor: str) -> Shape | None:

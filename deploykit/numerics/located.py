@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
+
+from deploykit.system.tabular import Tabular
 
 __all__ = ["Culprit", "Divergence", "Located", "TensorView"]
 
@@ -84,12 +86,14 @@ class Divergence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Located:
+class Located(Tabular):
     """``first`` is None when every output agrees. ``rounds`` and ``compared`` say how much was looked at.
 
     ``hidden`` are computed tensors that one side cannot show: a divergence may lie in one of them instead.
     ``exhausted`` is True when the budget ended before the search did.
     """
+
+    main_table: ClassVar[str] = "outputs"
 
     first: Divergence | None
     outputs: tuple[TensorView, ...]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,7 @@ from deploykit.numerics.rows import Rows
 from deploykit.numerics.sessions import Feed
 from deploykit.system.limits import time_left
 
-__all__ = ["SESSIONS", "Divergence", "Located", "Probe", "TensorView", "locate"]
+__all__ = ["SESSIONS", "Divergence", "Located", "Probe", "ShowsAll", "TensorView", "locate"]
 
 Numbers: TypeAlias = npt.NDArray[Any]
 
@@ -52,6 +52,18 @@ class Probe(Protocol):
 
     def stored(self, name: str) -> Numbers | None:
         """The values of a stored tensor as this execution uses them; None when it is not stored."""
+
+
+@runtime_checkable
+class ShowsAll(Protocol):
+    """A probe that can show several samples together; where it ``reads_files`` in each run, that costs far less."""
+
+    @property
+    def reads_files(self) -> bool:
+        """True where its weights lie in files."""
+
+    def show_all(self, names: Sequence[str], feeds: Sequence[Feed]) -> Sequence[Mapping[str, Numbers]]:
+        """What ``show`` gives for each sample."""
 
 
 def locate(
@@ -85,6 +97,12 @@ def locate(
         threshold_db=threshold_db,
         exhausted=search.exhausted,
     )
+
+
+def _shown(side: Probe, names: Sequence[str], feeds: Sequence[Feed]) -> Sequence[Mapping[str, Numbers]]:
+    if isinstance(side, ShowsAll) and side.reads_files:
+        return side.show_all(names, feeds)
+    return [side.show(names, feed) for feed in feeds]
 
 
 def _spread(names: Sequence[str], most: int) -> list[str]:
@@ -178,7 +196,7 @@ class _Search:
         choices = {choice for name in fresh for choice in self._rows.choices_of(name) if choice in self._open}
         wanted = list(dict.fromkeys([*fresh, *sorted(choices)]))
         try:
-            shown = [[side.show(wanted, feed) for feed in self._feeds] for side in self._sides]
+            shown = [_shown(side, wanted, self._feeds) for side in self._sides]
         except InputError:
             if time_left() != 0.0:
                 raise

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from deploykit.errors import InputError, ToolError, UsageError
-from deploykit.numerics.samples.arrays import read_arrays
+from deploykit.numerics.samples.arrays import read_arrays, write_arrays
 from deploykit.system.processes import Completed, run
 
 if TYPE_CHECKING:
@@ -205,8 +205,7 @@ def _write_stacked(path: Path, rows: Sequence[Mapping[str, npt.NDArray[Any]]]) -
 
     stacked = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
     if path.suffix == ".npz":
-        arrays: dict[str, Any] = stacked
-        np.savez(path, **arrays)
+        write_arrays(path, stacked)
     else:
         np.save(path, stacked[""])
 

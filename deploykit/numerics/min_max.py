@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from onnx import numpy_helper
 
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float, Value
 from deploykit.errors import UsageError
 from deploykit.graph.facts import GraphFacts
 from deploykit.graph.fusion import fusions
+from deploykit.graph.mapped import stored_values
 from deploykit.graph.ops import BIAS, WEIGHT, Trait, has
 from deploykit.graph.parameters import ParameterUse, parameter_uses
 from deploykit.graph.settings import setting_of
@@ -114,7 +114,7 @@ def _stored_entries(
         roles = {use.role for use in uses.get(name, ())}
         if not _is_data(facts, name) or facts.tensors[name].dtype != "float" or roles == {BIAS}:
             continue
-        values = numpy_helper.to_array(tensor)
+        values = stored_values(tensor)
         if not values.size or not np.isfinite(values).all():
             continue
         axis = next((use.channel_axis for use in uses.get(name, ()) if use.role == WEIGHT), None)

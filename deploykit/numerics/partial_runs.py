@@ -17,15 +17,22 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from deploykit.encodings.values import Encoding, EncodingSet, Value
 from deploykit.errors import InputError
+from deploykit.graph.mapped import is_mapped, stored_values
+from deploykit.graph.tensors import byte_size
 from deploykit.numerics.graph_pieces import GraphPieces
 from deploykit.numerics.quantized_graph import RAW, quantize_graph
-from deploykit.numerics.quantizers import fake_quantize
+from deploykit.numerics.quantizers import check_shape, fake_quantize
 from deploykit.numerics.sessions import Feed, Session, check_feed
+from deploykit.system.memory import memory_budget
 
 __all__ = ["Change", "PartialRuns"]
 
 Change: TypeAlias = Mapping[str, Value | None]
 """What some tensors are quantized with, other than in the run that is kept; None for not at all."""
+
+_SHARES = 16
+"""The part of the memory budget that opened weights are counted against: each is there several times, and two runs of
+a model, float and quantized, are held side by side."""
 
 _Values: TypeAlias = dict[str, npt.NDArray[Any]]
 
@@ -64,6 +71,7 @@ class PartialRuns:
         self._values = dict(values or {})
         self.feeds = feeds
         self._stored = {name: _stored(tensor, self._values.get(name)) for name, tensor in self.graph.stored.items()}
+        self._room = memory_budget() // _SHARES
         self._types: dict[str, int] = {}
         self._whole: dict[int, Session] = {}
         self._inner: tuple[int, list[_Values]] = (-1, [])
@@ -99,26 +107,33 @@ class PartialRuns:
         return raw if value is None or raw.dtype != np.float32 else fake_quantize(raw, value)
 
     def _answers(self, values: Mapping[str, npt.NDArray[Any]]) -> _Values:
-        return {
-            name: values[name] if name in values else numpy_helper.to_array(self._stored[name]) for name in self.wanted
-        }
+        return {name: values[name] if name in values else stored_values(self._stored[name]) for name in self.wanted}
 
     def _session_of(self, number: int) -> Session:
-        """The whole piece, opened on its first use and kept."""
+        """The whole piece, opened on its first use and kept while weights out of files leave room for it."""
         if number not in self._whole:
             places = self.graph.pieces[number]
+            while self._whole and self._outside(*self._whole, number) > self._room:
+                del self._whole[next(iter(self._whole))]
             self._whole[number] = self._open(places, self.graph.crossing[number], self._values, self._stored)
         return self._whole[number]
+
+    def _outside(self, *numbers: int) -> int:
+        """The bytes of the weights in files that some pieces read."""
+        held = {name for number in numbers for place in self.graph.pieces[number] for name in self.graph.holds[place]}
+        return sum(byte_size(self._stored[name], name) for name in held if is_mapped(self._stored[name]))
 
     def _open(
         self, places: Sequence[int], outputs: Sequence[str], values: Change, stored: Mapping[str, TensorProto]
     ) -> Session:
         part = self.graph.model_of(places, outputs, stored=stored, types=self._types)
+        later = {n: values.get(n) for place in places for n in self.graph.holds[place] if is_mapped(stored[n])}
         made = {name: values[name] for name in self.graph.made(places) if values.get(name) is not None}
         if made:
             entries = {name: Encoding(name=name, value=value) for name, value in made.items() if value is not None}
             part = quantize_graph(part, EncodingSet(version="", entries=entries)).model
-        return Session(part)
+        known = {name: value for name, value in later.items() if value is not None}
+        return Session(part, values=known, room=self._room)
 
     def _run(self, session: Session, *values: Mapping[str, npt.NDArray[Any]]) -> _Values:
         """One session on the first of some mappings that has each input."""
@@ -239,11 +254,14 @@ def _same(one: npt.NDArray[Any], two: npt.NDArray[Any]) -> bool:
 
 
 def _stored(tensor: TensorProto, value: Value | None) -> TensorProto:
-    """A stored tensor as an encoding holds it."""
+    """A stored tensor as an encoding holds it; one that lies in a file as it is: sessions quantize what they read."""
     if value is None or tensor.data_type != TensorProto.FLOAT:
         return tensor
     try:
-        return numpy_helper.from_array(fake_quantize(numpy_helper.to_array(tensor), value), tensor.name)
+        if is_mapped(tensor):
+            check_shape(value, tuple(tensor.dims))
+            return tensor
+        return numpy_helper.from_array(fake_quantize(stored_values(tensor), value), tensor.name)
     except (ValueError, IndexError) as error:
         raise InputError(
             f"the entry of {tensor.name!r} does not fit its tensor of shape {tuple(tensor.dims)}",

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
-from onnx import numpy_helper
 
 from deploykit.encodings.values import EncodingSet
 from deploykit.errors import UsageError
@@ -18,10 +17,11 @@ from deploykit.graph import load_model
 from deploykit.graph.collect import collect_facts
 from deploykit.graph.facts import GraphFacts
 from deploykit.graph.loading import wrap_proto
+from deploykit.graph.mapped import lean_weights, mapped_bytes, stored_values
 from deploykit.graph.tensors import constant_tensor
-from deploykit.graph.weights import load_weights
 from deploykit.numerics.locating import SESSIONS, Located, locate
 from deploykit.numerics.quantized_graph import quantize_graph
+from deploykit.numerics.quantizers import fake_quantize
 from deploykit.numerics.samples.gathering import MOST, gather
 from deploykit.numerics.sessions import Feed, Session
 from deploykit.quantization.extract_qdq import extract_qdq
@@ -30,14 +30,23 @@ from deploykit.quantization.placed_encodings import read_placed
 if TYPE_CHECKING:
     from onnx import ModelProto
 
+    from deploykit.encodings.values import Value
+
 __all__ = ["ModelProbe", "SimulationProbe", "locate_files"]
 
 
 class ModelProbe:
     """An ONNX model as ONNX Runtime runs it on the CPU, without graph optimisations."""
 
-    def __init__(self, model: ModelProto, *, feeds: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        model: ModelProto,
+        *,
+        feeds: Mapping[str, str] | None = None,
+        values: Mapping[str, Value] | None = None,
+    ) -> None:
         self._model = model
+        self._values = dict(values or {})
         self._feeds = dict(feeds or {})
         self._session: Session | None = None
         self._names: tuple[str, ...] = ()
@@ -48,20 +57,30 @@ class ModelProbe:
 
     def show(self, names: Sequence[str], feed: Feed) -> Mapping[str, npt.NDArray[Any]]:
         """The values of some tensors for one sample."""
+        return self.show_all(names, [feed])[0]
+
+    @property
+    def reads_files(self) -> bool:
+        """True where its weights lie in files, to be read in each run."""
+        return mapped_bytes(self._model) > 0
+
+    def show_all(self, names: Sequence[str], feeds: Sequence[Feed]) -> Sequence[Mapping[str, npt.NDArray[Any]]]:
+        """``show`` for each of several samples: of a model too large for memory every weight is read once for all."""
         if self._session is None or self._names != tuple(names):
             self._names = tuple(names)
-            self._session = Session(self._model, capture=names)
-        values = self._session.run({self._feeds.get(name, name): value for name, value in feed.items()})
-        return {name: values[name] for name in names}
+            self._session = Session(self._model, capture=names, values=self._values)
+        fed = [{self._feeds.get(name, name): value for name, value in feed.items()} for feed in feeds]
+        return [{name: values[name] for name in names} for values in self._session.runs(fed)]
 
     def stored(self, name: str) -> npt.NDArray[Any] | None:
         """The values of an initializer or Constant of this model."""
         for tensor in self._model.graph.initializer:
             if tensor.name == name:
-                return numpy_helper.to_array(tensor)
+                values, value = stored_values(tensor), self._values.get(name)
+                return values if value is None else fake_quantize(values, value)
         node = next((n for n in self._model.graph.node if name in n.output and n.op_type == "Constant"), None)
         held = None if node is None else constant_tensor(node)
-        return None if held is None else numpy_helper.to_array(held)
+        return None if held is None else stored_values(held)
 
 
 class SimulationProbe(ModelProbe):
@@ -69,7 +88,7 @@ class SimulationProbe(ModelProbe):
 
     def __init__(self, model: ModelProto, encodings: EncodingSet) -> None:
         graph = quantize_graph(model, encodings)
-        super().__init__(graph.model, feeds=graph.feeds)
+        super().__init__(graph.model, feeds=graph.feeds, values=graph.later)
 
 
 def locate_files(
@@ -92,12 +111,12 @@ def locate_files(
     if candidate is not None and encodings is not None:
         raise several
     read = load_model(model)
-    facts, proto = collect_facts(read), load_weights(read)
+    facts, proto = collect_facts(read), lean_weights(read)
     if candidate is None and encodings is None and not facts.is_qdq:
         raise several
     placed: EncodingSet | None = None
     if candidate is not None:
-        right = ModelProbe(load_weights(load_model(candidate)))
+        right = ModelProbe(lean_weights(load_model(candidate)))
     else:
         proto, facts, placed = _quantized(proto, facts, encodings)
         right = SimulationProbe(proto, placed)

@@ -14,8 +14,9 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from deploykit.encodings.values import Affine, EncodingSet, Float, Float8, Lpbq, Value
 from deploykit.errors import InputError
+from deploykit.graph.mapped import is_mapped
 from deploykit.graph.opset import opset_of
-from deploykit.numerics.quantizers import fake_quantize, is_simulated
+from deploykit.numerics.quantizers import check_shape, fake_quantize, is_simulated
 
 __all__ = ["RAW", "QuantizedGraph", "quantize_graph"]
 
@@ -28,9 +29,11 @@ class QuantizedGraph:
     """A graph with quantizers. ``feeds`` maps the original input names to those to feed.
 
     ``applied`` are the tensors that are quantized; ``skipped`` says of every other entry why it is not simulated.
+    ``later`` are the entries of weights that lie in files: they are to be quantized when they are read.
     """
 
     model: ModelProto
+    later: dict[str, Value]
     feeds: dict[str, str]
     applied: tuple[str, ...]
     skipped: dict[str, str]
@@ -47,11 +50,12 @@ def quantize_graph(model: ModelProto, encodings: EncodingSet) -> QuantizedGraph:
     skipped = {e.name: "an int32 bias is exported and not simulated" for e in encodings if not is_simulated(e.value)}
     values = {e.name: e.value for e in encodings if e.name not in skipped}
     values |= {name: Float(dtype="float16") for name in encodings.float_tensors if name not in values}
+    later = {t.name: values[t.name] for t in copy.graph.initializer if t.name in values and _is_later(t)}
     stored = _quantize_stored(copy, values)
     moving = {name: value for name, value in values.items() if name not in stored}
     feeds, made = _quantize_moving(copy, moving)
     skipped |= {name: "the main graph has no such tensor" for name in moving if name not in made}
-    return QuantizedGraph(model=copy, feeds=feeds, applied=(*stored, *made), skipped=skipped)
+    return QuantizedGraph(model=copy, later=later, feeds=feeds, applied=(*stored, *made), skipped=skipped)
 
 
 def _check_opset(model: ModelProto) -> None:
@@ -71,7 +75,10 @@ def _quantize_stored(model: ModelProto, values: dict[str, Value]) -> list[str]:
     done = []
     for name, tensor in tensors:
         if name in values and tensor.data_type == tensor.FLOAT:
-            tensor.CopyFrom(_quantized_tensor(name, tensor, values[name]))
+            if _is_later(tensor):
+                _check_fit(name, tensor, values[name])
+            else:
+                tensor.CopyFrom(_quantized_tensor(name, tensor, values[name]))
             done.append(name)
     return done
 
@@ -92,46 +99,53 @@ def _spell_out(node: NodeProto) -> None:
             node.attribute.append(helper.make_attribute("value", numpy_helper.from_array(value)))
 
 
+def _is_later(tensor: TensorProto) -> bool:
+    return bool(tensor.data_type == tensor.FLOAT) and is_mapped(tensor)
+
+
 def _quantized_tensor(name: str, tensor: TensorProto, value: Value) -> TensorProto:
     try:
         return numpy_helper.from_array(fake_quantize(numpy_helper.to_array(tensor), value), tensor.name)
     except (ValueError, IndexError) as error:
-        raise InputError(
-            f"the entry of {name!r} does not fit its tensor of shape {tuple(tensor.dims)}",
-            why=str(error),
-            next="place the encodings on the model they were made from",
-        ) from None
+        raise _unfit(name, tensor, error) from None
+
+
+def _check_fit(name: str, tensor: TensorProto, value: Value) -> None:
+    try:
+        check_shape(value, tuple(tensor.dims))
+    except (ValueError, IndexError) as error:
+        raise _unfit(name, tensor, error) from None
+
+
+def _unfit(name: str, tensor: TensorProto, error: Exception) -> InputError:
+    return InputError(
+        f"the entry of {name!r} does not fit its tensor of shape {tuple(tensor.dims)}",
+        why=str(error),
+        next="place the encodings on the model they were made from",
+    )
 
 
 def _quantize_moving(model: ModelProto, values: dict[str, Value]) -> tuple[dict[str, str], list[str]]:
     """Put a chain of ops behind every input and node output that has a value; the feeds and the names done."""
     chains = _Chains(model)
     feeds = {item.name: item.name for item in model.graph.input}
-    nodes, made = [], []
+    given, made = list(model.graph.node), []
+    nodes = model.graph.node
+    del nodes[:]
     for item in model.graph.input:
         if item.name in values and item.type.tensor_type.elem_type == 1:
-            nodes += chains.chain(item.name, values[item.name])
+            nodes.extend(chains.chain(item.name, values[item.name]))
             made.append(item.name)
             feeds[item.name] = item.name = item.name + RAW
-    for node in model.graph.node:
+    for node in given:
         nodes.append(node)
-        for index, name in enumerate(node.output):
-            if name in values:
-                nodes += chains.chain(name, values[name])
-                made.append(name)
-                node.output[index] = name + RAW
-    _replace_nodes(model, nodes)
+        quantized = [index for index, name in enumerate(node.output) if name in values]
+        for index in quantized:
+            nodes[-1].output[index] += RAW
+        for name in (node.output[index] for index in quantized):
+            nodes.extend(chains.chain(name, values[name]))
+            made.append(name)
     return feeds, made
-
-
-def _replace_nodes(model: ModelProto, nodes: list[NodeProto]) -> None:
-    kept = []
-    for node in nodes:
-        copy = NodeProto()
-        copy.CopyFrom(node)
-        kept.append(copy)
-    del model.graph.node[:]
-    model.graph.node.extend(kept)
 
 
 class _Chains:

@@ -15,12 +15,16 @@ import numpy.typing as npt
 
 from deploykit.encodings.values import Affine, Array, Float, Float8, Lpbq, Value
 
-__all__ = ["Floats", "fake_quantize", "grid_scale", "is_simulated", "offset", "spread_scale"]
+__all__ = ["Floats", "check_shape", "fake_quantize", "grid_scale", "is_simulated", "offset", "spread_scale"]
 
 Floats: TypeAlias = npt.NDArray[np.float32]
 
 _FLOAT8 = {"float8e4m3fn": (3, -6, 448.0), "float8e5m2": (2, -14, 57344.0)}
 """Per type: bits of the mantissa, exponent of the smallest normal number, largest finite value."""
+
+
+_AT_ONCE = 1 << 16
+"""Numbers that are quantized at once."""
 
 
 def is_simulated(value: Value) -> bool:
@@ -39,14 +43,45 @@ def fake_quantize(values: npt.NDArray[Any], value: Value) -> Floats:
         return _integer(x, value)
 
 
+def check_shape(value: Value, shape: tuple[int, ...]) -> None:
+    """Raises ValueError or IndexError where ``fake_quantize`` of an array of that shape does."""
+    if not isinstance(value, Float) and is_simulated(value):
+        spread_scale(grid_scale(value), value, shape)
+
+
 def _integer(x: Floats, value: Affine | Lpbq) -> Floats:
     if not is_simulated(value):
         return x
     s = spread_scale(grid_scale(value), value, x.shape)
     o = spread_scale(offset(value), value, x.shape)
-    steps = np.floor((x / s - o) + np.float32(0.5))
-    q = np.clip(np.where(np.isnan(steps), np.float32(0), steps), np.float32(0), np.float32((1 << value.bits) - 1))
-    return np.asarray((q + o) * s, dtype=np.float32)
+    made = np.empty(x.shape, np.float32)
+    if x.ndim < 2 or x.size <= _AT_ONCE:
+        return _on_grid(x, s, o, value.bits, made)
+    # Weights of a hundred megabytes in parts that stay in the processor's cache, along the first axis.
+    rows = max(1, _AT_ONCE * len(x) // x.size)
+    for first in range(0, len(x), rows):
+        here = slice(first, first + rows)
+        _on_grid(x[here], _part(s, here, x.ndim), _part(o, here, x.ndim), value.bits, made[here])
+    return made
+
+
+def _part(numbers: Floats, here: slice, rank: int) -> Floats:
+    """What of a scale belongs to some places of the first axis of an array of that rank."""
+    return numbers[here] if numbers.ndim == rank and len(numbers) > 1 else numbers
+
+
+def _on_grid(x: Floats, s: Floats, o: Floats, bits: int, made: Floats) -> Floats:
+    """Into ``made``, operation by operation as the formula has them."""
+    np.divide(x, s, out=made)
+    np.subtract(made, o, out=made)
+    np.add(made, np.float32(0.5), out=made)
+    np.floor(made, out=made)
+    if np.isnan(np.min(made, initial=0)):
+        made[np.isnan(made)] = 0
+    np.clip(made, np.float32(0), np.float32((1 << bits) - 1), out=made)
+    np.add(made, o, out=made)
+    np.multiply(made, s, out=made)
+    return made
 
 
 def grid_scale(value: Affine | Lpbq | Float8) -> Array:

@@ -53,7 +53,7 @@ def range_growth(model: ModelProto, facts: GraphFacts, feeds: Sequence[Feed]) ->
     if len(feeds) < LEAST or not names:
         return None
     session = Session(_with_ends(model, names))
-    rows = [session.run(feed) for feed in feeds]
+    rows = session.runs(feeds)
     ends = [f"{name}{end}" for name in names for end in _ENDS]
     spans = np.asarray([[row[end] for end in ends] for row in rows], np.float64).reshape(len(rows), len(names), 2)
     spans = spans[:, np.isfinite(spans).all(axis=(0, 2))]

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from onnx.reference import ReferenceEvaluator
 
 from deploykit.errors import InputError
 
@@ -23,6 +22,8 @@ __all__ = ["reference_outputs"]
 
 def reference_outputs(model: ModelProto, feeds: Sequence[Feed]) -> list[Feed]:
     """The outputs for each sample. Raises InputError where the reference cannot compute them either."""
+    from onnx.reference import ReferenceEvaluator
+
     names = [output.name for output in model.graph.output]
     try:
         evaluator = ReferenceEvaluator(model)

@@ -13,16 +13,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from onnx import numpy_helper
-
 from deploykit.encodings.values import EncodingSet, Float, Value
 from deploykit.errors import UsageError
 from deploykit.graph import load_model
 from deploykit.graph.collect import collect_facts
 from deploykit.graph.facts import GraphFacts
 from deploykit.graph.loading import wrap_proto
+from deploykit.graph.mapped import lean_weights, stored_values
 from deploykit.graph.parameters import parameter_uses
-from deploykit.graph.weights import load_weights
 from deploykit.numerics.kept_losses import KeptLosses, Question, key_of_analysis
 from deploykit.numerics.layers import Layer, layers_of
 from deploykit.numerics.measuring import overall_db
@@ -113,7 +111,7 @@ def read_question(
 ) -> QuestionOfFiles:
     """Raises UsageError where neither encodings nor a precision say what the model is quantized to, or both do."""
     read = load_model(model)
-    facts, proto = collect_facts(read), load_weights(read)
+    facts, proto = collect_facts(read), lean_weights(read)
     if encodings is None and precision is None and not facts.is_qdq:
         raise UsageError("what is the model to be quantized to?", next="give --encodings, or --precision w8a8")
     if precision is not None and (encodings is not None or facts.is_qdq):
@@ -300,6 +298,6 @@ class _Work:
     def _values_of(self, name: str) -> tuple[float, TensorStatistics | None]:
         """How well the tensor's own grid holds it, and what its values are."""
         stored = self._exact.graph.stored.get(name)
-        arrays = self._exact.before_quantizer(name) if stored is None else [numpy_helper.to_array(stored)]
+        arrays = self._exact.before_quantizer(name) if stored is None else [stored_values(stored)]
         own = overall_db([(array, fake_quantize(array, self._values[name])) for array in arrays])
         return own, statistics_of(arrays)

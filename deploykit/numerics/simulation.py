@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,13 +18,14 @@ import numpy.typing as npt
 from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.graph import load_model
 from deploykit.graph.collect import collect_facts
-from deploykit.graph.weights import load_weights
+from deploykit.graph.mapped import lean_weights
 from deploykit.numerics.judging import Judge
 from deploykit.numerics.quality import cosine, max_error, sqnr_db
 from deploykit.numerics.quantized_graph import quantize_graph
 from deploykit.numerics.samples.gathering import MOST, gather
 from deploykit.numerics.sessions import Feed, Session, check_feed
 from deploykit.quantization.placed_encodings import read_placed
+from deploykit.system.tabular import Tabular
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -67,13 +68,15 @@ class Fidelity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Simulation:
+class Simulation(Tabular):
     """The outputs per sample, quantized and float, and what lies between them.
 
     ``applied`` tensors were quantized; ``skipped`` says of the other entries why not. ``verdict`` is the judge's, with
     rows behind a choice matched; None where nobody gave the graph's facts. ``samples`` says what the inputs were, where
     ``gather`` made them.
     """
+
+    main_table: ClassVar[str] = "outputs"
 
     outputs: tuple[dict[str, npt.NDArray[Any]], ...]
     reference: tuple[dict[str, npt.NDArray[Any]], ...]
@@ -108,19 +111,31 @@ class Simulation:
 
 
 class Simulator:
-    """One model with its quantizers, opened once. ``capture`` names inner tensors to return as well."""
+    """One model with its quantizers. ``capture`` names inner tensors to return as well; ``room`` is a session's."""
 
-    def __init__(self, model: ModelProto, encodings: EncodingSet, *, capture: Iterable[str] = ()) -> None:
+    def __init__(
+        self, model: ModelProto, encodings: EncodingSet, *, capture: Iterable[str] = (), room: int | None = None
+    ) -> None:
         graph = quantize_graph(model, encodings)
         self.applied = graph.applied
         self.skipped = graph.skipped
         self._feeds = graph.feeds
-        self._session = Session(graph.model, capture=capture)
+        self._session = Session(graph.model, capture=capture, values=graph.later, room=room)
+
+    @property
+    def streams(self) -> bool:
+        """True where each run reads the weights anew: several samples are then best run together."""
+        return self._session.streams
 
     def run(self, feed: Feed) -> dict[str, npt.NDArray[Any]]:
         """Outputs and captured tensors by name for one sample."""
-        check_feed(feed, (name for name, fed in self._feeds.items() if fed in self._session.inputs))
-        return self._session.run({self._feeds.get(name, name): value for name, value in feed.items()})
+        return self.runs([feed])[0]
+
+    def runs(self, feeds: Sequence[Feed]) -> list[dict[str, npt.NDArray[Any]]]:
+        """``run`` for each of several samples; a model too large for memory is gone through once for all of them."""
+        for feed in feeds:
+            check_feed(feed, (name for name, fed in self._feeds.items() if fed in self._session.inputs))
+        return self._session.runs([{self._feeds.get(n, n): value for n, value in feed.items()} for feed in feeds])
 
 
 def simulate(
@@ -140,8 +155,8 @@ def simulate(
     bits = narrowest_bits(encodings)
     judge = None if facts is None else Judge(model, facts, inputs, label=label, bits=bits, thresholds=thresholds)
     simulator = Simulator(model, encodings, capture=() if judge is None else judge.choices)
-    shown = [simulator.run(feed) for feed in inputs]
-    reference = judge.reference if judge is not None else [Session(model).run(feed) for feed in inputs]
+    shown = simulator.runs(inputs)
+    reference = judge.reference if judge is not None else Session(model).runs(inputs)
     names = [item.name for item in model.graph.output]
     outputs = tuple({name: values[name] for name in names} for values in shown)
     expected = tuple({name: values[name] for name in names} for values in reference)
@@ -182,7 +197,7 @@ def simulate_files(
     read = load_model(model)
     facts = collect_facts(read)
     placed = read_placed(encodings, facts, float_tensors=float_tensors)
-    proto = load_weights(read)
+    proto = lean_weights(read)
     made = gather(proto, facts, calibration=data, encodings=placed, most=_most(data, samples), seed=seed)
     done = simulate(proto, placed, made.varied, facts=facts, label=made.label, thresholds=thresholds)
     return replace(done, samples=made)

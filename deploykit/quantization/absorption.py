@@ -18,7 +18,7 @@ def absorbing_fusions(facts: GraphFacts, encodings: EncodingSet) -> Mapping[str,
     """Tensors without an entry that vanish into one operator, each with the fusion that it vanishes into.
 
     Stored tensors that only serve such operators (an epsilon, an exponent, the bias of a norm) are among them. A tensor
-    that is stated to be float is not: the file speaks about it.
+    that is stated to be float is not: the file speaks about it. The order is the same in every run.
     """
     stated = encodings.floats
     found: dict[str, Fusion] = {}
@@ -26,8 +26,8 @@ def absorbing_fusions(facts: GraphFacts, encodings: EncodingSet) -> Mapping[str,
     for fusion in fusions(facts):
         if not _explains(fusion, encodings):
             continue
-        found.update((name, fusion) for name in fusion.inside if name not in encodings and name not in stated)
-        for name in fusion.settings - stated:
+        found.update((name, fusion) for name in sorted(fusion.inside) if name not in encodings and name not in stated)
+        for name in sorted(fusion.settings - stated):
             readers = settings.setdefault(name, set())
             readers.update(i for i in facts.tensors[name].consumers if _takes_part(facts, fusion, i))
             if name not in encodings and readers.issuperset(facts.tensors[name].consumers):

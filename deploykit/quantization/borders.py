@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from deploykit.graph.facts import GraphFacts, NodeFact
+from deploykit.graph.facts import GraphFacts
 from deploykit.graph.static import with_static
 
 __all__ = ["Border", "Extension", "find_borders", "float_nodes", "suggest_extensions"]
@@ -34,16 +34,9 @@ def float_nodes(facts: GraphFacts, floats: Collection[str]) -> frozenset[int]:
 
 
 def _running(facts: GraphFacts, floats: Collection[str]) -> frozenset[int]:
-    return frozenset(node.index for node in facts.nodes if any(_active(facts, name, floats) for name in _names(node)))
-
-
-def _names(node: NodeFact) -> tuple[str, ...]:
-    return tuple(name for name in (*node.inputs, *node.outputs) if name)
-
-
-def _active(facts: GraphFacts, name: str, floats: Collection[str]) -> bool:
-    fact = facts.tensors.get(name)
-    return name in floats and fact is not None and not fact.is_weight
+    active = {name for name in floats if (fact := facts.tensors.get(name)) is not None and not fact.is_weight}
+    idle = active.isdisjoint
+    return frozenset(node.index for node in facts.nodes if not (idle(node.inputs) and idle(node.outputs)))
 
 
 def find_borders(
@@ -125,7 +118,7 @@ def _islands(
             turned |= nodes
             if len(turned) - len(running) > most:
                 break
-            names = {name for index in nodes for name in _names(facts.nodes[index])}
+            names = {name for i in nodes for name in (*facts.nodes[i].inputs, *facts.nodes[i].outputs) if name}
             frontier = {name for name in names - island if _is_quantized(facts, name, floats)}
             island |= frontier
     return list(islands)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
-from deploykit.graph.graph_copy import GraphCopy
+from deploykit.graph.graph_copy import GraphCopy, view_of
 from deploykit.graph.ops import Trait, data_outputs, has
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def complete_encodings(model: ModelProto, encodings: EncodingSet) -> tuple[Encod
 
     Tensors named as float stay float; per-channel and per-block entries are never carried.
     """
-    graph = GraphCopy(model, copy=False)
+    graph = view_of(model)
     entries, origin = dict(encodings.entries), dict[str, str]()
     floats = encodings.floats
     for source, target in _forward(graph):

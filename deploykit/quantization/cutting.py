@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from onnx import ModelProto, ValueInfoProto
 
-from deploykit.graph.graph_copy import GraphCopy
+from deploykit.graph.graph_copy import GraphCopy, view_of
 from deploykit.graph.nodes import captured_names
 from deploykit.graph.shape_inference import inferred_graph
 
@@ -100,7 +100,7 @@ def cut_model(model: ModelProto, later: Collection[int]) -> tuple[ModelProto, Mo
     The head's outputs are what the tail reads and the original outputs it makes itself; the tail makes the others, and
     reads original inputs where it needs them.
     """
-    graph = GraphCopy(model, copy=False)
+    graph = view_of(model)
     types = infer_types(model)
     made_later = {name for index in later for name in graph.nodes[index].output}
     wanted = [item.name for item in model.graph.output]

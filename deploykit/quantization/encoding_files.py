@@ -14,13 +14,14 @@ from deploykit.encodings.differences import Difference, diff
 from deploykit.encodings.qdq import QDQ_VERSION
 from deploykit.encodings.signedness import Signedness
 from deploykit.encodings.summary import describe_encodings
-from deploykit.encodings.values import EncodingSet
+from deploykit.encodings.values import Affine, EncodingSet, Lpbq
 from deploykit.errors import UsageError
 from deploykit.findings import Finding, sort_findings
 from deploykit.graph import load_model
 from deploykit.graph.collect import collect_facts
 from deploykit.graph.facts import GraphFacts
 from deploykit.quantization.encodings_on_graph import EncodingsOnGraph
+from deploykit.quantization.lpbq_arithmetic import lpbq_encodings, scale_error
 from deploykit.quantization.placed_encodings import read_given, read_placed
 from deploykit.quantization.placement import layouts
 from deploykit.quantization.rules import RULES as ENCODING_RULES
@@ -64,13 +65,37 @@ def convert_encodings(
     float_tensors: Path | None = None,
     signedness: Signedness = "as-is",
     infer_blocks: bool = False,
+    lpbq: bool = False,
 ) -> Conversion:
-    """The file's encodings as another version, with the outcome per tensor."""
+    """The file's encodings as another version, with the outcome per tensor.
+
+    ``lpbq`` makes LPBQ of int4 blocks, which needs the model for their axes and is lossy: the notes say how far scales
+    move, the warnings what stays as it is.
+    """
     if model is None:
+        if lpbq:
+            raise UsageError("--lpbq: the axes of the blocks are not known", next="add --model MODEL")
         return convert(read_given(path, float_tensors=float_tensors), to_version, signedness=signedness)
     facts = _facts_of(model)
     encodings = read_placed(path, facts, float_tensors=float_tensors, infer_blocks=infer_blocks)
-    return convert(encodings, to_version, layouts=layouts(facts), signedness=signedness)
+    if not lpbq:
+        return convert(encodings, to_version, layouts=layouts(facts), signedness=signedness)
+    changed, left = lpbq_encodings(encodings)
+    done = convert(changed, to_version, layouts=layouts(facts), signedness=signedness)
+    notes = (*done.notes, _moved_scales(encodings, changed))
+    warnings = (*done.warnings, *(f"{name}: left as it is: {why}" for name, why in left.items()))
+    return replace(done, notes=notes, warnings=warnings)
+
+
+def _moved_scales(before: EncodingSet, after: EncodingSet) -> str:
+    """How far scales moved, of themselves, where blocks became LPBQ; one weight is looked at after the other."""
+    moved = []
+    for name, entry in after.entries.items():
+        old = before.entries[name].value
+        if isinstance(entry.value, Lpbq) and isinstance(old, Affine):
+            moved.append(scale_error(old.scale, entry.value.scale))
+    most = max(moved, default=0.0)
+    return f"{len(moved)} weights in blocks became LPBQ; their scales move by up to {most:.1%}"
 
 
 def diff_encodings(

@@ -6,15 +6,16 @@ reported.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 
 from deploykit.encodings.differences import compare_values
 from deploykit.encodings.qdq import QDQ_VERSION
 from deploykit.encodings.qdq_graph import DEQUANTIZE, QdqGraph
+from deploykit.encodings.qdq_names import PlainNames
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float, Float8, Lpbq, Value
 from deploykit.errors import InputError
 from deploykit.graph.arrays import constant_values
@@ -42,8 +43,8 @@ class Extracted:
 class _Work:
     graph: GraphCopy
     qdq: QdqGraph
+    names: PlainNames
     entries: dict[str, Encoding] = field(default_factory=dict)
-    read_as: dict[str, str] = field(default_factory=dict)
     weights: dict[str, Any] = field(default_factory=dict)
     kept: dict[str, str] = field(default_factory=dict)
     gone: set[int] = field(default_factory=set)
@@ -52,7 +53,7 @@ class _Work:
 def extract_qdq(model: ModelProto) -> Extracted:
     """Remove every pair and every dequantized constant. Weights become float32 initializers on their grid."""
     graph = GraphCopy(model)
-    work = _Work(graph=graph, qdq=QdqGraph.of(graph, source=_SOURCE))
+    work = _Work(graph=graph, qdq=QdqGraph.of(graph, source=_SOURCE), names=PlainNames(graph=graph))
     for node in work.qdq.quantizers():
         if node.op_type != DEQUANTIZE:
             continue
@@ -81,18 +82,14 @@ def _take(work: _Work, node: NodeProto) -> None:
 
 
 def _take_pair(work: _Work, node: NodeProto, quantize: NodeProto, value: Value) -> None:
-    name = quantize.input[0]
+    name = work.names.final(quantize.input[0])
     known = work.entries.get(name)
     if known is not None and compare_values(known.value, value):
         work.qdq.fail(node, f"quantizes {name!r} a second time, onto another grid")
-    is_output = node.output[0] in work.graph.outputs and name not in work.graph.stored
-    final = node.output[0] if is_output else name
     work.entries.pop(name, None)
+    final = work.names.join(name, node.output[0])
     work.entries[final] = Encoding(name=final, value=value, is_param=work.qdq.is_param(quantize))
     work.gone |= {id(node), id(quantize)}
-    if final != name:
-        work.read_as[name] = final
-    work.read_as[node.output[0]] = final
 
 
 def _take_weight(work: _Work, node: NodeProto, value: Value) -> None:
@@ -102,7 +99,7 @@ def _take_weight(work: _Work, node: NodeProto, value: Value) -> None:
     integers = constant_values(work.graph.stored[node.input[0]]).astype(np.float32)
     work.weights[name] = _dequantize(integers, value)
     work.entries[name] = Encoding(name=name, value=value, is_param=work.qdq.is_param(node))
-    work.read_as[node.output[0]] = name
+    work.names.say(node.output[0], name)
     work.gone.add(id(node))
 
 
@@ -136,7 +133,10 @@ def _rewire(work: _Work) -> None:
     for node in kept:
         for names in (node.input, node.output):
             for position, name in enumerate(names):
-                names[position] = work.read_as.get(name, name)
+                names[position] = work.names.final(name)
+    for copy, name in work.names.copies.items():
+        kept.append(helper.make_node("Identity", [name], [copy], name=graph.fresh(copy)))
+        work.entries[copy] = replace(work.entries[name], name=copy)
     graph.set_nodes(kept)
     del graph.model.graph.value_info[:]
     graph.drop_unused({*constants, *work.weights})

@@ -63,7 +63,10 @@ def predict_float_set(facts: GraphFacts, encodings: EncodingSet) -> FloatPredict
 
     Works on encodings as read and on completed ones; the difference between the two is what completing is for.
     """
-    facts = with_static(facts)
+    return facts.once(("float set", encodings), lambda: _predicted(with_static(facts), encodings))
+
+
+def _predicted(facts: GraphFacts, encodings: EncodingSet) -> FloatPrediction:
     absorbed = absorbed_tensors(facts, encodings)
     stated = encodings.floats & facts.tensors.keys()
     quantized = _spread(facts, _integers(facts, encodings), blocked=stated)
@@ -106,6 +109,10 @@ def _is_weight(facts: GraphFacts, name: str) -> bool:
 
 def movement_pairs(facts: GraphFacts) -> Iterator[tuple[str, str]]:
     """Every (source, copy) pair of activations that a data-movement op ties together, in graph order."""
+    return iter(facts.once("movement", lambda: tuple(_movement_pairs(facts))))
+
+
+def _movement_pairs(facts: GraphFacts) -> Iterator[tuple[str, str]]:
     for node in facts.nodes:
         if has(node, Trait.CARRIES_GRID) and node.inputs and _is_data(facts, node.inputs[0]):
             yield from ((node.inputs[0], out) for out in data_outputs(node, node.outputs) if _is_data(facts, out))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.graph.facts import GraphFacts
-from deploykit.graph.graph_copy import GraphCopy
+from deploykit.graph.graph_copy import view_of
 from deploykit.graph.interval_cases import ANYTHING, Interval, hull
 from deploykit.graph.interval_functions import FUNCTIONS
 from deploykit.graph.interval_selections import SELECTIONS
@@ -104,7 +104,7 @@ class _Search:
         evidence: Evidence,
     ) -> None:
         self.facts, self.encodings, self.wanted, self.evidence = facts, encodings, wanted, evidence
-        self.graph = GraphCopy(model, copy=False)
+        self.graph = view_of(model)
         types = {name: (fact.dtype, fact.shape) for name, fact in facts.tensors.items()}
         self.arithmetic = Arithmetic(self.graph, types)
         self.known: dict[str, Conclusion] = {}

@@ -16,7 +16,16 @@ import numpy.typing as npt
 
 from deploykit.encodings.values import Affine, EncodingSet, Lpbq
 
-__all__ = ["BlockWeight", "ExplainsBlockWeights", "Loss", "lpbq_encodings", "lpbq_scales", "measure_loss", "refine"]
+__all__ = [
+    "BlockWeight",
+    "ExplainsBlockWeights",
+    "Loss",
+    "lpbq_encodings",
+    "lpbq_scales",
+    "measure_loss",
+    "refine",
+    "scale_error",
+]
 
 Numbers: TypeAlias = npt.NDArray[Any]
 
@@ -100,7 +109,7 @@ def measure_loss(weight: BlockWeight) -> Loss:
 
     list(_parallel(weight, work))
     signal, noise = float((squares * old**2).sum()), float((squares * (new - old) ** 2).sum())
-    return Loss(scale_error=_scale_error(old, new), sqnr_db=_db(signal, noise))
+    return Loss(scale_error=scale_error(old, new), sqnr_db=_db(signal, noise))
 
 
 def refine(weight: BlockWeight) -> tuple[Numbers, Loss]:
@@ -117,11 +126,12 @@ def refine(weight: BlockWeight) -> tuple[Numbers, Loss]:
     # The square of q' * new - q * old, summed per block; rounding may take a tiny sum below 0.
     refined = max(0.0, float((after * new**2 - 2 * mixed * new * old + before * old**2).sum()))
     return packed, Loss(
-        scale_error=_scale_error(old, new), sqnr_db=_db(signal, kept), refined_sqnr_db=_db(signal, refined)
+        scale_error=scale_error(old, new), sqnr_db=_db(signal, kept), refined_sqnr_db=_db(signal, refined)
     )
 
 
-def _scale_error(old: Numbers, new: Numbers) -> float:
+def scale_error(old: Numbers, new: Numbers) -> float:
+    """The largest change of a scale, relative to itself; scales of 0 stay what they are."""
     with np.errstate(divide="ignore", invalid="ignore"):
         error = np.where(old > 0, np.abs(new - old) / old, 0.0)
     return float(error.max(initial=0.0))

@@ -99,6 +99,8 @@ def convert_file(source: Path, target: Path, *, refined: bool = False, force: bo
         raise UsageError(f"{target}: exists already", next="choose another name, or use --force")
     if target.exists() and os.path.samefile(source, target):  # noqa: PTH121
         raise UsageError(f"{target}: is the model itself", next="choose another name")
+    if not target.parent.is_dir():
+        raise PackageError(f"{target.parent}: no such folder", next="make it first, or name another place")
     data = data_of(target)
     if os.path.lexists(data) and not force:
         raise UsageError(f"{data}: exists already", why="large weights go there", next="choose another name")

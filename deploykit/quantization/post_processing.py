@@ -118,7 +118,7 @@ def find_post_processing(facts: GraphFacts, ranges: Mapping[str, Interval] | Non
     ``ranges`` are bounds of tensors, or what they reached on data, stored ones among them; without them only operators
     tell about values.
     """
-    known = dict(ranges or {})
+    known = ranges if ranges is not None else {}
     groups = list(_groups(facts, _end(facts)))
     found = {group: tuple(_hurts(facts, group, known)) for group in groups}
     hurt = [group for group, hurts in found.items() if any(h.harm is not Harm.CHOICE for h in hurts)]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.graph.element_types import LARGEST_FLOAT16
 from deploykit.graph.facts import GraphFacts, NodeFact
-from deploykit.graph.graph_copy import GraphCopy
+from deploykit.graph.graph_copy import view_of
 from deploykit.graph.intervals import ANYTHING, Interval, graph_bounds
 from deploykit.graph.ops import RANGES, Trait, has, ops
 from deploykit.quantization.entries import encoded_bounds
@@ -51,7 +51,7 @@ class Reach:
 def proven_bounds(model: Model, facts: GraphFacts, encodings: EncodingSet | None) -> dict[str, Interval]:
     """What no input can exceed, with integer grids as the limits of the tensors that have them."""
     types = {name: (fact.dtype, fact.shape) for name, fact in facts.tensors.items()}
-    return graph_bounds(GraphCopy(model.proto, copy=False), encoded_bounds(encodings), types=types)
+    return graph_bounds(view_of(model.proto), encoded_bounds(encodings), types=types)
 
 
 def collect_reach(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from onnx import helper
 
 from deploykit.encodings.values import Encoding, EncodingSet
-from deploykit.graph.graph_copy import GraphCopy
+from deploykit.graph.graph_copy import GraphCopy, view_of
 from deploykit.quantization.cutting import infer_types, part_of
 from deploykit.quantization.segments import Partition, SegmentRange
 
@@ -41,7 +41,7 @@ class Segment:
 
 def split_model(model: ModelProto, encodings: EncodingSet, cut: Partition) -> tuple[Segment, ...]:
     """The segments of a partition of this model's facts, in the order in which they run."""
-    graph = GraphCopy(model, copy=False)
+    graph = view_of(model)
     types = infer_types(model)
     segments = []
     for number, span in enumerate(cut.segments):

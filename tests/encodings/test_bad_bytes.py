@@ -71,8 +71,11 @@ def test_a_huge_file_is_refused_before_it_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("filler", [b"{},", b"[1],", b'"a":1,', b"1,"])
-def test_a_file_that_would_fill_the_memory_is_refused_before_it_is_parsed(filler: bytes, tmp_path: Path) -> None:
+def test_a_file_that_would_fill_the_memory_is_refused_before_it_is_parsed(
+    filler: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deploykit.encodings.reading._BUDGET", 100_000_000)
     path = tmp_path / "w.encodings"
-    path.write_bytes(b'{"version": "2.0.0", "encodings": [' + filler * (90 << 20 >> 2) + b"0]}")
+    path.write_bytes(b'{"version": "2.0.0", "encodings": [' + filler * (9 << 20 >> 2) + b"0]}")
     with pytest.raises(InputError, match="too much to be read"):
         read_encodings(path)

@@ -95,8 +95,11 @@ def dequantize(name: str, out: str, scale: str = "s", zero: str | None = "z", **
 
 
 def only(encodings: EncodingSet) -> Encoding:
-    (entry,) = encodings
-    return entry
+    """The one entry; a pair from an input straight to an output stands for the same grid on both."""
+    first, *others = encodings
+    assert [other.name for other in others] in ([], ["y"])
+    assert not any(compare_values(other.value, first.value) for other in others)
+    return first
 
 
 def test_an_output_keeps_its_name() -> None:

@@ -97,6 +97,48 @@ def test_boxes_beside_scores_in_one_output_are_detections(collect: Collect, last
     assert [piece.kind for piece in pieces_of(facts, "out")][1] is OutputKind.SCORES
 
 
+@pytest.mark.parametrize("form", ["map", "flattened", "turned", "levels"])
+@pytest.mark.parametrize("raw", [False, True])
+def test_boxes_beside_scores_in_maps_are_two_pieces(collect: Collect, form: str, raw: bool) -> None:
+    """As heads of detectors are exported: channels of a map, small beside them, flattened and turned afterwards."""
+    graph = TinyGraph()
+
+    def head(number: int, side: int) -> str:
+        scores = graph.input(f"s{number}", (1, 8, side, side))
+        scores = scores if raw else graph.op("Sigmoid", [scores], f"p{number}")
+        boxes = graph.op(
+            "Mul", [graph.input(f"b{number}", (1, 4, side, side)), graph.stored(f"stride{number}", 8.0)], f"x{number}"
+        )
+        return graph.op("Concat", [boxes, scores], f"map{number}", axis=1)
+
+    def flat(number: int, side: int) -> str:
+        return graph.op(
+            "Reshape", [head(number, side), graph.stored(f"rows{number}", [1, 12, -1], "int64")], f"flat{number}"
+        )
+
+    out = {
+        "map": lambda: head(0, 8),
+        "flattened": lambda: flat(0, 8),
+        "turned": lambda: graph.op("Transpose", [flat(0, 8)], "turned", perm=[0, 2, 1]),
+        "levels": lambda: graph.op("Concat", [flat(0, 8), flat(1, 4)], "all", axis=2),
+    }[form]()
+    pieces = pieces_of(collect(graph.model(out)), out)
+    assert [(piece.start, piece.stop, piece.axis) for piece in pieces] == [
+        (0, 4, 2 if form == "turned" else 1),
+        (4, 12, 2 if form == "turned" else 1),
+    ]
+    assert raw or pieces[1].kind is OutputKind.SCORES
+
+
+def test_channels_that_were_split_by_a_reshape_are_one_piece(collect: Collect) -> None:
+    graph = TinyGraph()
+    boxes, scores = graph.input("b", (1, 4, 8, 8)), graph.op("Sigmoid", [graph.input("s", (1, 8, 8, 8))], "p")
+    whole = graph.op("Concat", [boxes, scores], "map", axis=1)
+    graph.op("Reshape", [whole, graph.stored("rows", [1, 6, 128], "int64")], "out")
+    (piece,) = pieces_of(collect(graph.model("out")), "out")
+    assert piece.axis is None
+
+
 def test_rows_of_six_are_detections(collect: Collect) -> None:
     graph = TinyGraph()
     scores = graph.op("Sigmoid", [graph.input("x", (1, 60))], "s")

@@ -121,7 +121,7 @@ def _example(name: str) -> ModuleType:
 
 
 def test_the_example_of_accuracy(here: Path) -> None:
-    (here / "accuracy.py").write_text((EXAMPLES / "accuracy.py").read_text())
+    (here / "accuracy.py").write_text((EXAMPLES / "accuracy.py").read_text("utf-8"), "utf-8")
     np.savez(here / "labels.npz", label=np.asarray([1, 1]))
     assert asked("accuracy:top1", references=here / "labels.npz").measure(OUTPUTS, FLOAT) == 0.5
     assert asked("accuracy:top1").measure(OUTPUTS, FLOAT) == 0.5
@@ -142,7 +142,7 @@ def test_the_example_of_detections(here: Path) -> None:
     labels.mkdir()
     (labels / "0.txt").write_text("0 0 0 10 10\n1 20 20 30 30\n")
     (labels / "1.txt").write_text("")
-    (here / "detection.py").write_text((EXAMPLES / "detection.py").read_text())
+    (here / "detection.py").write_text((EXAMPLES / "detection.py").read_text("utf-8"), "utf-8")
     metric = asked("detection:mean_average_precision", references=labels)
     right = [_boxes((0, 0, 10, 10, 0.9, 0), (20, 20, 30, 30, 0.8, 1)), _boxes()]
     assert metric.measure(right, right) == 1.0
@@ -170,7 +170,7 @@ def test_the_example_of_speech(here: Path) -> None:
     folder = here / "said"
     folder.mkdir()
     (folder / "0.txt").write_text("Hello small world\n")
-    (here / "speech.py").write_text((EXAMPLES / "speech.py").read_text())
+    (here / "speech.py").write_text((EXAMPLES / "speech.py").read_text("utf-8"), "utf-8")
     metric = asked("speech:word_error_rate", references=folder)
     heard: Samples = [logits("hheel_llo  smal_l__ world")]
     assert metric.measure(heard, heard) == 0.0

@@ -119,3 +119,14 @@ def test_in_a_block_that_always_fuses_an_entry_counts_as_well() -> None:
     assert whole <= absorbing_fusions(facts, _encodings("x", "y")).keys()
     some = absorbing_fusions(facts, replace(_encodings("x", "y", "root"), float_tensors=frozenset({"safe"})))
     assert whole & some.keys() == whole - {"root", "safe"}
+
+
+def test_what_vanishes_into_one_operator_is_listed_in_the_same_order_in_every_run() -> None:
+    facts = collect_facts(load_model(ZOO / "distilbert" / "model.onnx"))
+    found = absorbing_fusions(facts, read_encodings(ZOO / "distilbert" / "w8a16.v1.0.0.encodings"))
+    blocks: dict[str, list[str]] = {}
+    for name, fusion in found.items():
+        if name in fusion.inside:
+            blocks.setdefault(fusion.result, []).append(name)
+    assert any(len(names) > 2 for names in blocks.values())
+    assert all(names == sorted(names) for names in blocks.values())

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Lpbq
-from deploykit.errors import InputError, UsageError
+from deploykit.errors import InputError, PackageError, UsageError
 from deploykit.graph.arrays import integer_tensor
 from deploykit.quantization.lpbq_arithmetic import BlockWeight, lpbq_encodings, lpbq_scales, measure_loss, refine
 from deploykit.quantization.lpbq_files import WeightReport, convert_file
@@ -270,6 +270,11 @@ def test_a_model_without_blocks_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="block size"):
         convert_file(AIMET / "mlp/w8a8.qdq.onnx", tmp_path / "out.onnx")
     assert not (tmp_path / "out.onnx").exists()
+
+
+def test_a_folder_that_is_missing_is_said(tmp_path: Path) -> None:
+    with pytest.raises(PackageError, match="no such folder"):
+        convert_file(AIMET / "mlp/w8a8.qdq.onnx", tmp_path / "missing" / "out.onnx")
 
 
 def test_encodings_are_turned_too() -> None:

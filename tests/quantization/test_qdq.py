@@ -24,6 +24,7 @@ from deploykit.quantization.extract_qdq import extract_qdq
 from deploykit.quantization.insert_qdq import insert_qdq
 from deploykit.quantization.placement import place
 from deploykit.quantization.quantized_constant import dequantized, quantize_constant
+from sample_models.tiny_graphs import TinyGraph
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 QDQ_FILES = sorted(path.relative_to(AIMET).as_posix() for path in AIMET.glob("*/*.qdq.onnx"))
@@ -254,3 +255,30 @@ def test_an_input_that_is_an_output_as_well_stays_as_it_is() -> None:
     y, x = run(made.model, {"x": given})
     np.testing.assert_array_equal(x, given)
     np.testing.assert_array_equal(y, [[0.5, 0.0, 1.0, 4.0]])
+
+
+def between_ends(*, inner: bool, second: bool) -> onnx.ModelProto:
+    """A pair from an input (or a Relu) straight to an output that an operator reads too; a second output of it."""
+    graph = TinyGraph()
+    x = graph.input("x", (1, 4))
+    x = graph.op("Relu", [x], "made") if inner else x
+    grid = [graph.stored("scale", 0.5), graph.stored("zero", 0, "uint8")]
+    out = graph.op("DequantizeLinear", [graph.op("QuantizeLinear", [x, *grid], "q"), *grid], "out")
+    other = graph.op("DequantizeLinear", [graph.op("QuantizeLinear", [x, *grid], "q2"), *grid], "other")
+    again = graph.op("DequantizeLinear", [graph.op("QuantizeLinear", [out, *grid], "q3"), *grid], "again")
+    ends = [graph.op("Neg", [out], "neg"), graph.op("Abs", [other], "abs"), graph.op("Floor", [again], "floor")]
+    return graph.model(out, *([other] if second else []), *ends)
+
+
+@pytest.mark.parametrize("inner", [False, True])
+@pytest.mark.parametrize("second", [False, True])
+def test_outputs_behind_a_pair_keep_their_names_and_values(*, inner: bool, second: bool) -> None:
+    model = between_ends(inner=inner, second=second)
+    extracted = extract_qdq(model)
+    onnx.checker.check_model(extracted.model, full_check=True)
+    assert not extracted.kept and not diff(extracted.encodings, read_qdq(model))
+    assert [item.name for item in extracted.model.graph.output] == [item.name for item in model.graph.output]
+    made = insert_qdq(extracted.model, extracted.encodings)
+    given = {"x": np.array([[0.3, -1.0, 0.9, 4.0]], np.float32)}
+    for theirs, ours in zip(run(model, given), run(made.model, given), strict=True):
+        np.testing.assert_array_equal(theirs, ours)

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from deploykit.errors import InputError, UsageError
-from deploykit.graph.graph_copy import GraphCopy
+from deploykit.graph.graph_copy import view_of
 from deploykit.graph.tensors import element_count
 from deploykit.numerics.samples.declared import Declaration
 from deploykit.numerics.samples.derived import SETS, VARIED, Point, generator, make_floats, make_integers, make_mask
@@ -265,7 +265,7 @@ def _check_size(inputs: tuple[InputSpec, ...]) -> None:
 
 def _constants(model: ModelProto) -> ReadConstant:
     """Reads stored tensors of moderate size out of the model itself."""
-    graph = GraphCopy(model, copy=False)
+    graph = view_of(model)
 
     def read(name: str) -> npt.NDArray[Any] | None:
         tensor = graph.stored.get(graph.origin(name))
