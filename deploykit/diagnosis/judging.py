@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import IO
@@ -11,6 +11,7 @@ from typing import IO
 from deploykit.contract.known_errors import Catalog, KnownError, ToolMark, merge_catalogs
 from deploykit.diagnosis.names import MappedName, Names
 from deploykit.diagnosis.sightings import ErrorLine, Hit, Sighting, Sightings, collect
+from deploykit.diagnosis.structure import answer_by_structure
 from deploykit.diagnosis.text import CONTEXT_LINES
 from deploykit.diagnosis.verdict import Cause, CodeSeen, Diagnosis, FollowUp
 from deploykit.findings import Severity
@@ -58,7 +59,8 @@ def diagnose(
     seen = collect(stream, catalog)
     known_tools = {*seen.tools, *tools}
     found = [sighting for sighting in seen.errors.values() if sighting.complete and _trusted(sighting, known_tools)]
-    causes = _group([_cause(sighting, catalog, names or _NO_NAMES) for sighting in found])
+    shown = [_cause(sighting, catalog, names or _NO_NAMES) for sighting in found]
+    causes = _group([*shown, *_by_structure(shown, seen, catalog)])
     codes = tuple(_codes(_lines(found, seen), catalog))
     causes = _in_order([*causes, *_by_code(causes, found, codes, catalog, known_tools)])
     failed = any(cause.error.severity is Severity.ERROR and cause.error.root != "follow-up" for cause in causes)
@@ -81,6 +83,18 @@ def diagnose(
     if diagnosis.understood:
         return diagnosis
     return replace(diagnosis, tail=seen.tail, collect=_wanted(marks))
+
+
+def _by_structure(shown: Sequence[Cause], seen: Sightings, catalog: Catalog) -> Iterator[Cause]:
+    """Where no row says why: what follows from whose code failed and how. Never beside a row that does."""
+    roots = {cause.error.root for cause in shown if cause.error.severity is Severity.ERROR}
+    if "cause" in roots:
+        return
+    harmless = {hit.line for cause in shown if cause.error.severity is not Severity.ERROR for hit in cause.hits}
+    lines = [line for line in seen.error_lines.values() if line.trouble == "failure" and line.line not in harmless]
+    cause = answer_by_structure(lines, catalog)
+    if cause is not None and (cause.error.root == "cause" or not roots):
+        yield cause
 
 
 def _unexplained(seen: Sightings, found: Iterable[Sighting]) -> list[ErrorLine]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +14,7 @@ from deploykit.diagnosis.text import Window
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["FragmentSearch", "Spot"]
+__all__ = ["FragmentSearch", "Spot", "search_for"]
 
 _GRAM = 4
 _FACTORS = (31, 157, 2053, 1)
@@ -68,6 +69,12 @@ class FragmentSearch:
         present[_hash(np.frombuffer(data, np.uint8))] = True
         complete = np.logical_and.reduceat(present[self._grams], self._starts)
         return [int(index) for index in np.flatnonzero(complete)]
+
+
+@lru_cache(maxsize=16)
+def search_for(fragments: frozenset[bytes]) -> FragmentSearch:
+    """The search for a set of fragments, made once: it holds no state of a log."""
+    return FragmentSearch(fragments)
 
 
 def _hash(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint16]:

@@ -11,7 +11,7 @@ from typing import IO
 
 from deploykit.contract.known_errors import Catalog, FinishMark, KnownError, Observation, ToolMark
 from deploykit.diagnosis.fragments import Fragment, fold, fragment_of, line_around
-from deploykit.diagnosis.search import FragmentSearch, Spot
+from deploykit.diagnosis.search import Spot, search_for
 from deploykit.diagnosis.text import CONTEXT_LINES, Window, windows
 from deploykit.diagnosis.trouble import DOUBTS, FAILURES, LEVELS, Trouble, trouble_of
 
@@ -68,10 +68,11 @@ class Sighting:
 
 @dataclass(slots=True, kw_only=True)
 class ErrorLine:
-    """A line that looks like an error; lines that differ in numbers only are one."""
+    """A line that looks like an error; lines that differ in numbers only are one. ``before`` are lines above it."""
 
     line: int
     text: str
+    before: tuple[str, ...] = ()
     trouble: Trouble = "failure"
     count: int = 1
 
@@ -146,10 +147,12 @@ class _Collector:
             self._room.setdefault(mark, 1)
         self._lines_of: dict[str, set[int]] = {}
         self._harmless: set[str] = set()
-        self._search = FragmentSearch(self._room)
+        self._looked_at: set[int] = set()
+        self._search = search_for(frozenset(self._room))
 
     def take(self, window: Window) -> None:
         """Search one window and remember what was found, in the order of the log."""
+        self._looked_at.clear()
         spots = list(self._search.spots(window, wanted=self._room))
         for spot in spots:
             self._spend(spot)
@@ -185,11 +188,16 @@ class _Collector:
                 self._take_number(observation, window.text_at(position))
         if spot.fragment in self._marks:
             for position in spot.positions:
-                self._take_error_line(window.line_at(position), window.text_at(position))
+                self._take_error_line(window, position)
 
     def _take_number(self, observation: Observation, text: str) -> None:
         match = re.search(observation.pattern, text)
-        if match is not None:
+        if observation.whole:
+            every = re.findall(observation.whole, text)
+            if every:
+                part = re.findall(observation.pattern, text)
+                self.seen.numbers[observation.id] = (sum(map(float, part)), sum(map(float, every)))
+        elif match is not None:
             self.seen.numbers[observation.id] = tuple(float(group) for group in match.groups())
 
     def _take_finish(self, finish: Finish) -> None:
@@ -201,10 +209,15 @@ class _Collector:
         """Lines whose level is a letter at their start, which no fragment finds."""
         matches = LEVELS.finditer(window.data, window.start, window.stop)
         for match in islice(matches, _MOST_ERROR_LINES):
-            self._take_error_line(window.line_at(match.start()), window.text_at(match.start()))
+            self._take_error_line(window, match.start())
         self.seen.overlooked |= next(matches, None) is not None
 
-    def _take_error_line(self, line: int, text: str) -> None:
+    def _take_error_line(self, window: Window, position: int) -> None:
+        line = window.line_at(position)
+        if line in self._looked_at:  # a long line may have a hundred of the words that lead here
+            return
+        self._looked_at.add(line)
+        text = window.text_at(position)
         shape = _VARIABLE.sub("#", text)
         known = self.seen.error_lines.get(shape)
         if known is None and shape in self._harmless:
@@ -218,7 +231,8 @@ class _Collector:
             self.seen.overlooked |= trouble == "failure"
             return
         if known is None:
-            known = self.seen.error_lines[shape] = ErrorLine(line=line, text=text, trouble=trouble)
+            above = tuple(window.lines_around(position, before=CONTEXT_LINES, after=0)[:-1])
+            known = self.seen.error_lines[shape] = ErrorLine(line=line, text=text, before=above, trouble=trouble)
         lines = self._lines_of.setdefault(shape, set())
         lines.add(line)
         known.count = len(lines)
