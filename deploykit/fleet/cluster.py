@@ -6,6 +6,7 @@ Scheduling, retries and moving data are Dask's; a worker makes its cells as this
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from os.path import commonpath
@@ -37,6 +38,8 @@ _ROOM = 1 << 30
 _PER_BYTE = 6
 """Memory that a worker is asked for: this much, and that many times the bytes of the inputs."""
 _CONNECT_SECONDS = 20
+_AHEAD = 2
+"""Tasks per thread of a worker that are sent ahead: one that runs, one whose inputs are on their way."""
 
 
 def run_on_cluster(
@@ -62,8 +65,14 @@ def run_on_cluster(
             except DeploykitError as error:
                 yield from _failed(batch, error, folder)
 
-        for batch in batches:
-            yield from begin(batch, 1)
+        left = deque(batches)
+
+        def fill() -> Iterator[CellResult]:
+            """Send no more than keeps the workers busy: what waits here may go to a worker that comes later."""
+            while left and len(waiting) < cluster.room():
+                yield from begin(left.popleft(), 1)
+
+        yield from fill()
         for future in ended:
             batch, tries = waiting.pop(future)
             bad = False
@@ -78,6 +87,7 @@ def run_on_cluster(
             if bad and fail_fast:
                 client.cancel(list(waiting))
                 return
+            yield from fill()
 
 
 @contextlib.contextmanager
@@ -148,6 +158,11 @@ class _Cluster:
     fail_fast: bool
     tell: Tell
     sent: dict[str, Future[bytes]] = field(default_factory=dict)
+
+    def room(self) -> int:
+        """How many tasks keep the workers that are there now busy, one of each thread's waiting; at least one."""
+        workers = self.client.scheduler_info(-1)["workers"]
+        return max(1, _AHEAD * sum(int(facts["nthreads"]) for facts in workers.values()))
 
     def submit(self, batch: Batch) -> Future[Any]:
         """One task for a batch, for the workers that are there now and have the memory."""

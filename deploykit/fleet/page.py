@@ -12,6 +12,8 @@ __all__ = ["render_matrix", "size_text"]
 
 _CLASSES = {"yes": "good", "no": "bad", "failed": "bad", "not judged": "open"}
 _STEP = 1024.0
+_NO_BREAK = "\N{NO-BREAK SPACE}"
+"""Between a number and its unit: a narrow cell breaks between facts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +52,7 @@ def _square(cell: CellResult, page: str) -> _Square:
     return _Square(
         words=str(cell.verdict),
         kind=_CLASSES[str(cell.verdict)],
-        details=" · ".join(part for part in parts if part),
+        details=" · ".join(part.replace(" ", _NO_BREAK) for part in parts if part),
         why=cell.why,
         page=page,
     )

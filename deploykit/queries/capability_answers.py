@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 from packaging.version import InvalidVersion, Version
 
 from deploykit.errors import UnknownTargetError
+from deploykit.system.tabular import Tabular
 from deploykit.tables.capabilities import CompatRow, Status, release_range
 from deploykit.tables.devices import Device
 from deploykit.tables.records import dataclass
@@ -49,11 +50,13 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Answer(Tabular):
     """The rows that answer a query, best match first. ``answered_by`` names the release that speaks per family.
 
     ``near`` are features that look like the words when no row matched.
     """
+
+    main_table: ClassVar[str] = "rows"
 
     rows: tuple[CompatRow, ...]
     requested: str = ""

@@ -153,8 +153,11 @@ class Environment:
     def _judge(self) -> tuple[str, str]:
         if is_locked(self.path):
             return "installing", "another process is at work on it"
-        if not self.path.exists():
-            return "absent", ""
+        try:
+            if not self.path.exists():
+                return "absent", ""
+        except PermissionError:  # a home that is somebody else's
+            return "absent", "the folder that it would lie in may not be looked into"
         trouble = self.trouble()
         if not trouble:
             return "ready", ""

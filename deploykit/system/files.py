@@ -17,17 +17,19 @@ __all__ = ["open_regular", "read_regular", "regular_size"]
 
 # Without waiting for the other end of a pipe, should the name have become one since it was looked at.
 _FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0)
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 
 
-def open_regular(path: Path, *, size: int | None = None, limit: int | None = None) -> BinaryIO:
+def open_regular(path: Path, *, size: int | None = None, limit: int | None = None, follow: bool = True) -> BinaryIO:
     """A regular file, opened for reading. Raises InputError for anything else.
 
-    ``size`` is what it must have in bytes, ``limit`` the most it may have.
+    ``size`` is what it must have in bytes, ``limit`` the most it may have. Without ``follow`` a link is refused, even
+    one that came between a look and this call.
     """
     try:
         # Opening a device can already do something, so the name is asked first and the open file once more.
-        _check(path, path.stat(), size, limit)
-        descriptor = os.open(path, _FLAGS)
+        _check(path, path.stat(follow_symlinks=follow), size, limit)
+        descriptor = os.open(path, _FLAGS | (0 if follow else _NO_LINK))
     except OSError as error:
         raise _unreadable(path, error) from None
     except ValueError as error:  # a name with a NUL in it
@@ -40,9 +42,9 @@ def open_regular(path: Path, *, size: int | None = None, limit: int | None = Non
         raise
 
 
-def read_regular(path: Path, *, size: int | None = None, limit: int | None = None) -> bytes:
+def read_regular(path: Path, *, size: int | None = None, limit: int | None = None, follow: bool = True) -> bytes:
     """The bytes of one regular file, as many as it had when it was opened; see ``open_regular``."""
-    with open_regular(path, size=size, limit=limit) as stream:
+    with open_regular(path, size=size, limit=limit, follow=follow) as stream:
         try:
             return stream.read(os.fstat(stream.fileno()).st_size)
         except OSError as error:
@@ -76,6 +78,7 @@ def _kind(mode: int) -> str:
         (stat.S_ISSOCK, "a socket"),
         (stat.S_ISCHR, "a device"),
         (stat.S_ISBLK, "a disk"),
+        (stat.S_ISLNK, "a link"),
     )
     return next((name for is_one, name in kinds if is_one(mode)), "of a kind that is not read")
 

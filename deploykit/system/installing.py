@@ -15,6 +15,7 @@ from deploykit.errors import ToolError
 from deploykit.system.environments import Environment, ToolchainState, environment_of, locked
 from deploykit.system.processes import ONLY_INSTALLED, Completed, run
 from deploykit.system.specs import Stage, ToolchainSpec
+from deploykit.system.steps import Begun
 
 __all__ = ["find_cxx", "find_python", "install", "remove"]
 
@@ -73,9 +74,14 @@ def _check_machine(spec: ToolchainSpec, path: Path) -> None:
     for need in spec.needs:
         environment_of(spec).program(need.name)
     find_python(spec)
-    existing = next(folder for folder in (path, *path.parents) if folder.exists())
+    # A folder that may not be looked into counts as absent here, and its parent as what has to be written to.
+    existing = next(folder for folder in (path, *path.parents) if os.path.exists(folder))  # noqa: PTH110
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise ToolError(
+            f"{spec.id}: {existing} may not be written to", next="set DEPLOYKIT_TOOLCHAINS to a folder of your own"
+        )
     free = shutil.disk_usage(existing).free // 2**20
-    if free < spec.disk_mb and not path.exists():
+    if free < spec.disk_mb and existing != path:
         raise ToolError(
             f"{spec.id} needs {spec.disk_mb} MiB and {existing} has {free}",
             next="free some space, or set DEPLOYKIT_TOOLCHAINS to a folder on another disk",
@@ -121,9 +127,9 @@ def _make_venv(environment: Environment, progress: Callable[[str], None]) -> Non
 def _run_stage(environment: Environment, stage: Stage, title: str, progress: Callable[[str], None]) -> None:
     def show(line: str) -> None:
         if line.strip():
-            progress(f"{title}: {line.strip()}")
+            progress(line.strip())
 
-    progress(title)
+    progress(Begun(title))
     if stage.packages:
         _pip_install(environment, stage, title, show)
     if stage.run:

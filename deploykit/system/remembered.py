@@ -28,7 +28,7 @@ _LIMIT = 2 << 30
 """Bytes of all entries together, where ``DEPLOYKIT_CACHE_LIMIT`` says no other number."""
 _LARGEST = 512 << 20
 """An entry beyond it is not kept: writing it would cost more than it is likely to save."""
-_ENTRY = re.compile(r"[0-9a-f]{64}\.(json|zip)")
+_ENTRY = re.compile(r"[0-9a-f]{64}\.(bin|json|zip)")
 """What an entry is called: nothing else is counted, and nothing else is ever deleted."""
 
 
@@ -77,6 +77,15 @@ class Remembered:
     def put(self, key: str, answer: Mapping[str, Any]) -> None:
         """Keep an answer, whole or not at all; a folder that cannot be written to keeps none."""
         self._write(f"{key}.json", json.dumps(answer).encode())
+
+    def get_bytes(self, key: str) -> bytes | None:
+        """The bytes under a key, None where there are none that can be read."""
+        return self._read(f"{key}.bin")
+
+    def put_bytes(self, key: str, content: bytes) -> None:
+        """Keep bytes, whole or not at all; none where they are too many."""
+        if len(content) <= _LARGEST:
+            self._write(f"{key}.bin", content)
 
     def take(self, key: str, folder: Path) -> bool:
         """Put the files of an entry back into an empty folder; False where there is no such entry, or not all of it."""

@@ -20,7 +20,10 @@ try:
 except ImportError:  # Windows: nothing is known to be abandoned there, so nothing is cleared
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["abandoned", "holding", "scratch", "workspace"]
+__all__ = ["GONE", "abandoned", "discard", "holding", "scratch", "workspace"]
+
+GONE = "gone"
+"""The folder of a workspace whose content was judged and may be removed, however much of it still stands."""
 
 _LONGEST_STEM = 200
 _TRIES = 100
@@ -59,6 +62,17 @@ def abandoned(parent: Path, stem: str) -> Iterator[Path]:
             yield folder
         finally:
             _close(handle)
+
+
+def discard(folder: Path) -> None:
+    """Remove a folder of a workspace about which it was decided that it may go. Raises OSError.
+
+    It is renamed first: a process that dies while it removes files leaves a part, and a part cannot be judged again.
+    """
+    gone = folder.with_name(GONE)
+    shutil.rmtree(gone, ignore_errors=True)
+    folder.rename(gone)
+    shutil.rmtree(gone, ignore_errors=True)
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from deploykit.errors import InputError
 from deploykit.system.files import read_regular
 from deploykit.tables.plaintoml import parse_plain
 
-__all__ = ["parse_json", "parse_rows", "read_bytes", "read_json", "read_toml", "structure"]
+__all__ = ["parse_json", "parse_rows", "read_bytes", "read_json", "read_toml", "says_all", "structure"]
 
 T = TypeVar("T")
 _Converter: TypeAlias = Callable[[Any], Any]
@@ -67,7 +67,7 @@ def parse_json(data: bytes, *, where: str) -> Any:
         raise InputError(f"{where}: not UTF-8", why=str(error), next="save the file as UTF-8") from None
     try:
         document = json.loads(text, parse_constant=_refuse_constant)
-        if not _says_all(text, document):
+        if not says_all(text, document):
             # The slow way, which finds the key that occurs twice.
             json.loads(text, object_pairs_hook=_unique_pairs, parse_constant=_refuse_constant)
         return document
@@ -86,7 +86,7 @@ class _RefusedJSONError(ValueError):
     """JSON that parses but is not acceptable."""
 
 
-def _says_all(text: str, document: Any) -> bool:
+def says_all(text: str, document: Any) -> bool:
     """True when the text has one colon for each key, and one for each in a string: then no key was dropped for another.
 
     Every key that is written has a colon behind it, one that a later key replaced too; so there can be more colons than

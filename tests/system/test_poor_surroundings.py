@@ -64,6 +64,22 @@ def surroundings(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, st
     return given
 
 
+@pytest.mark.parametrize(
+    ("words", "status"), [(("list",), 0), (("install", "htp==2.50.40"), 5), (("install", "quark"), 5)]
+)
+def test_a_home_that_may_not_be_looked_into(words: tuple[str, ...], status: int, tmp_path: Path) -> None:
+    """Somebody else's: there are no toolchains then, and none can be installed."""
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0)
+    variables = {"PATH": os.environ["PATH"], "HOME": str(closed), "PYTHONPATH": ":".join(sys.path)}
+    command = [*without_capabilities(), sys.executable, "-m", "deploykit", "toolchain", *words]
+    done = subprocess.run(command, env=variables, capture_output=True, encoding="utf-8", check=False)
+    closed.chmod(0o700)
+    assert done.returncode == status, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    assert status == 0 or "may not be written to" in done.stderr
+
+
 def test_the_suite_needs_neither_rights_nor_home_nor_utf_8(surroundings: dict[str, str], tmp_path: Path) -> None:
     pytest_ = [sys.executable, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", "--tb=short", *FILES]
     command = ["sh", "-c", 'umask 077; exec "$@"', "sh", *without_capabilities(), *pytest_]
