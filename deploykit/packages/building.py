@@ -79,6 +79,8 @@ def build_package(package: Path, *, on_line: Callable[[str], None] | None = None
     What the script skips as done before is what an earlier build left and the manifest vouches for, stamps included:
     a file under artifacts/ or logs/ that the manifest does not know is named, and nothing is run.
     """
+    if not package.is_dir():
+        raise PackageError(f"{package}: no such package folder")
     with holding(package) as alone:
         if not alone:
             raise PackageError(f"{package}: is being built by another process", next="wait for it")

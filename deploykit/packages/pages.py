@@ -5,28 +5,36 @@ Pure: from the plan and the facts to text. It judges nothing; every number is al
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deploykit.contract.backend import Execution, Situation
 from deploykit.contract.plans import Plan
 from deploykit.contract.status import Status
-from deploykit.encodings.values import Affine
 from deploykit.findings import Finding, group_findings, headline
+from deploykit.packages.audit_section import audit_section, verdicts_by_node
+from deploykit.packages.charts import Bar
+from deploykit.packages.costs_by_output import costs_by_output
+from deploykit.packages.graph_pictures import change_pictures, precision_map
 from deploykit.packages.ladder_section import ladder_section
 from deploykit.packages.quantized_section import quantized_section
+from deploykit.packages.ranges import range_chart
 from deploykit.packages.rendering import render
+from deploykit.packages.shipping import shipping
 from deploykit.quantization.coverage import collect_coverage
 
 if TYPE_CHECKING:
-    from deploykit.encodings.values import EncodingSet
+    from deploykit.graph.changes import Change
+    from deploykit.packages.detection_pictures import DetectionPictures
+    from deploykit.packages.manifests import FileRecord
 
-__all__ = ["RangeBar", "range_bars", "render_readme", "render_report"]
+__all__ = ["render_readme", "render_report", "summary_html"]
 
-_MOST_BARS = 60
+_SERIES = {"float": "quantization", "quantized": "device"}
+"""What a number in decibels tells of, by what it was held against."""
+_CLEAN_DB = 80.0
+"""A bar of no length: float16 itself is no better. One of full length is 0 dB, as much noise as signal."""
 
 
 def render_readme(
@@ -54,6 +62,19 @@ def render_readme(
     return render("README.md.j2", values, templates=templates)
 
 
+def summary_html(plan: Plan[Any], status: Status, findings: tuple[Finding, ...], package: Path | None) -> str:
+    """A piece of HTML for notebooks, with its own few styles; ``package`` is None where the answer was no."""
+    values = {
+        "target": plan.target.get("name", ""),
+        "shipping": shipping(status, findings),
+        "heading": _facts(plan, status) if package is not None else (),
+        "open": group_findings(findings)[0],
+        "headline": headline(findings),
+        "package": package,
+    }
+    return render("summary.html.j2", values)
+
+
 def _facts(plan: Plan[Any], status: Status) -> tuple[tuple[str, str], ...]:
     """What heads the page: the precision that was assumed, where one was, and the three facts."""
     assumed = (("assumed", plan.assumed),) if plan.assumed else ()
@@ -63,13 +84,19 @@ def _facts(plan: Plan[Any], status: Status) -> tuple[tuple[str, str], ...]:
 def render_report(
     plan: Plan[Any],
     situation: Situation,
+    changes: Sequence[Change],
     execution: Execution,
     generated: tuple[str, ...],
     status: Status,
     findings: tuple[Finding, ...],
+    files: Sequence[FileRecord],
     templates: Path | None,
+    detections: DetectionPictures | None = None,
 ) -> str:
-    """One HTML page without any outside reference: findings, ladder, coverage, precision, ranges, steps, configs."""
+    """One HTML page without any outside reference: the verdict, findings, what was changed, precision, costs, commands.
+
+    ``files`` are those that are written so far; ``detections`` are drawn where there are any.
+    """
     values = {
         "plan": plan,
         "facts": situation.facts,
@@ -84,10 +111,14 @@ def render_report(
         "made": None if situation.quantized is None else quantized_section(situation.quantized.record),
         "coverage": _coverage(situation),
         "types": _type_bars(plan),
-        "strip": _strip(plan, situation),
-        "bars": range_bars(situation.encodings) if situation.encodings is not None else (),
-        "most_bars": _MOST_BARS,
-        "total_entries": len(situation.encodings) if situation.encodings is not None else 0,
+        "map": precision_map(plan.precision, situation.facts, findings, verdicts_by_node(execution.audit)),
+        "audit": audit_section(execution.audit),
+        "detections": detections,
+        "ranges": None if situation.encodings is None else range_chart(situation.encodings),
+        "shipping": shipping(status, findings),
+        "costs": _cost_bars(status),
+        "changes": change_pictures(changes),
+        "files": files,
     }
     return render("report.html.j2", values, templates=templates)
 
@@ -101,6 +132,23 @@ def _coverage(situation: Situation) -> Mapping[str, int]:
     return dict(sorted(counts.items(), key=lambda item: -item[1]))
 
 
+def _cost_bars(status: Status) -> tuple[Bar, ...]:
+    """Per output, the noise of quantization and of the device; () where neither was measured."""
+    rows = [
+        (cost.name, {_SERIES[against]: value for against, value in cost.decibels.items() if against in _SERIES})
+        for cost in costs_by_output(status.right.numbers)
+    ]
+    return tuple(
+        Bar(
+            label=label,
+            lengths={name: round(100 * min(max(1 - db / _CLEAN_DB, 0.0), 1.0), 2) for name, db in series.items()},
+            words={name: f"{db:.1f} dB" for name, db in series.items()},
+        )
+        for label, series in rows
+        if series
+    )
+
+
 def _type_bars(plan: Plan[Any]) -> list[dict[str, Any]]:
     rows = []
     for title, types in (("intended", plan.precision.intended), ("expected", plan.precision.expected)):
@@ -111,51 +159,3 @@ def _type_bars(plan: Plan[Any]) -> list[dict[str, Any]]:
         parts = [(kind, n, round(100 * n / total, 2)) for kind, n in sorted(counts.items())]
         rows.append({"title": title, "total": total, "parts": parts})
     return rows
-
-
-def _strip(plan: Plan[Any], situation: Situation) -> list[tuple[str, str]]:
-    """The expected type of every activation, in graph order."""
-    types = plan.precision.expected or plan.precision.intended
-    outputs = (name for node in situation.facts.nodes for name in node.outputs)
-    return [(name, types[name]) for name in (*situation.facts.inputs, *outputs) if name in types]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RangeBar:
-    """One tensor's range for the plot: real bounds, and where the bar starts and ends in percent of the axis."""
-
-    name: str
-    dtype: str
-    low: float
-    high: float
-    left: float
-    width: float
-
-
-def range_bars(encodings: EncodingSet) -> tuple[RangeBar, ...]:
-    """The activations of largest magnitude, on an axis that is linear within 1 and logarithmic beyond."""
-    rows = sorted(_ranges(encodings), key=lambda row: -max(abs(row[2]), abs(row[3])))[:_MOST_BARS]
-    if not rows:
-        return ()
-    reach = max(_symlog(max(abs(low), abs(high))) for _, _, low, high in rows) or 1.0
-    return tuple(_bar(row, reach) for row in rows)
-
-
-def _ranges(encodings: EncodingSet) -> Iterable[tuple[str, str, float, float]]:
-    for entry in encodings:
-        value = entry.value
-        if isinstance(value, Affine) and not entry.is_param and value.granularity == "per-tensor":
-            yield entry.name, entry.dtype, float(value.minimum.min()), float(value.maximum.max())
-
-
-def _bar(row: tuple[str, str, float, float], reach: float) -> RangeBar:
-    name, dtype, low, high = row
-    left = 50 + 50 * _symlog(low) / reach
-    right = 50 + 50 * _symlog(high) / reach
-    return RangeBar(
-        name=name, dtype=dtype, low=low, high=high, left=round(left, 2), width=round(max(0.3, right - left), 2)
-    )
-
-
-def _symlog(value: float) -> float:
-    return value if abs(value) <= 1 else math.copysign(1 + math.log10(abs(value)), value)

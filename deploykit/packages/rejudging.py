@@ -15,7 +15,7 @@ from deploykit.contract.status import Correctness, Right
 from deploykit.errors import DeploykitError
 from deploykit.graph import load_model
 from deploykit.graph.collect import collect_facts
-from deploykit.graph.weights import load_weights
+from deploykit.graph.mapped import lean_weights
 from deploykit.numerics.fitting import fit_judge
 from deploykit.numerics.locating import locate
 from deploykit.numerics.probes import ModelProbe, SimulationProbe
@@ -66,7 +66,7 @@ def _judged(package: Path, model: Path, encodings: Path, thresholds: Thresholds 
 def _read(model: Path, encodings: Path) -> tuple[ModelProto, GraphFacts, EncodingSet]:
     read = load_model(model)
     facts = collect_facts(read)
-    return load_weights(read), facts, read_placed(encodings, facts)
+    return lean_weights(read), facts, read_placed(encodings, facts)
 
 
 def _samples(package: Path, model: ModelProto, facts: GraphFacts, encodings: EncodingSet) -> Samples:

@@ -15,12 +15,16 @@ from jinja2 import ChoiceLoader, Environment, FileSystemLoader, PackageLoader, S
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from deploykit.errors import DefectError, UsageError
+from deploykit.packages.compiled_templates import CompiledTemplates
 
 __all__ = ["markdown_text", "render", "shell_comment", "shell_words"]
 
 
-def render(template: str, values: dict[str, Any], *, templates: Path | None = None) -> str:
-    """The text of one template. ``templates`` is a folder of the user's whose files win over the built-in ones.
+def render(template: str, values: dict[str, Any], *, templates: Path | None = None, own: Path | None = None) -> str:
+    """The text of one template. ``templates`` is a folder of the user's whose files win over all others.
+
+    ``own`` is the folder of a backend that brings templates of its own; where it has none of that name, or is None, the
+    built-in ones are looked through.
 
     All templates run in Jinja's sandbox: they see the values they are given, and no Python behind them.
 
@@ -28,9 +32,10 @@ def render(template: str, values: dict[str, Any], *, templates: Path | None = No
     ``md`` in Markdown, ``py`` gives a Python literal. An undefined name in a built-in template is a defect.
     """
     try:
-        environment = _environment(templates)
+        environment = _environment(templates, own)
         if ".html" in template:
-            environment = environment.overlay(finalize=_visible)
+            compiled = None if templates is not None else CompiledTemplates(b"html" + _code())
+            environment = environment.overlay(finalize=_visible, bytecode_cache=compiled)
         return environment.get_template(template).render(values)
     except (TemplateError, ArithmeticError, LookupError, TypeError, ValueError, RecursionError) as error:
         if templates is not None and (templates / template).exists():
@@ -39,8 +44,10 @@ def render(template: str, values: dict[str, Any], *, templates: Path | None = No
 
 
 @cache
-def _environment(templates: Path | None) -> Environment:
+def _environment(templates: Path | None, own: Path | None) -> Environment:
     loaders: list[Any] = [PackageLoader("deploykit_templates", ".")]
+    if own is not None:
+        loaders.insert(0, FileSystemLoader(own))
     if templates is not None:
         if not templates.is_dir():
             raise UsageError(f"{templates}: no such template folder")
@@ -52,6 +59,7 @@ def _environment(templates: Path | None) -> Environment:
         keep_trailing_newline=True,
         trim_blocks=True,
         lstrip_blocks=True,
+        bytecode_cache=CompiledTemplates(_code()) if templates is None else None,
     )
     environment.filters |= {
         "sh": shlex.quote,
@@ -62,6 +70,12 @@ def _environment(templates: Path | None) -> Environment:
         "json": lambda value: json.dumps(value, ensure_ascii=False),
     }
     return environment
+
+
+@cache
+def _code() -> bytes:
+    """What a template is compiled to depends on everything that this file says; the user's own are not kept."""
+    return Path(__file__).read_bytes()
 
 
 def shell_words(argv: tuple[str, ...] | list[str]) -> str:
@@ -81,7 +95,7 @@ def markdown_text(text: str) -> str:
 
 def _visible(value: Any) -> Any:
     """Text without control characters, but for the ends of lines; anything else as it is."""
-    if type(value) is not str:  # what is marked as HTML is the template's own
+    if type(value) is not str or value.isprintable():  # what is marked as HTML is the template's own
         return value
     return "".join(
         letter if letter.isprintable() or letter in "\n\t" else "\N{REPLACEMENT CHARACTER}" for letter in value

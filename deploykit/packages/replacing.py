@@ -11,7 +11,7 @@ from pathlib import Path
 
 from deploykit.errors import DeploykitError, PackageError
 from deploykit.packages.manifests import MANIFEST, SIGNATURE, hash_file, list_files, read_manifest
-from deploykit.system.workspaces import abandoned
+from deploykit.system.workspaces import GONE, abandoned, discard
 
 __all__ = ["FRESH", "OLD", "check_place", "strangers", "tidy"]
 
@@ -38,13 +38,13 @@ def _strange(package: Path, files: dict[str, dict[str, object]]) -> Iterator[str
         record = files.get(path)
         if record is None:
             yield path
-        elif (package / path).is_symlink() or not _same(package / path, record):
+        elif not _same(package / path, record):
             yield f"{path} (changed)"
 
 
 def _same(path: Path, record: dict[str, object]) -> bool:
     try:
-        return hash_file(path) == (record["bytes"], record["sha256"])
+        return hash_file(path, follow=False) == (record["bytes"], record["sha256"])
     except DeploykitError:
         return False
 
@@ -79,10 +79,10 @@ def check_place(out: Path, *, force: bool) -> str:
 def _foreign(left: Path) -> Iterator[str]:
     """What in a folder beside the place was not put there by a run of deploykit, by its path."""
     for entry in sorted(left.iterdir()):
-        if entry.name not in (FRESH, OLD) or entry.is_symlink() or not entry.is_dir():
+        if entry.name not in (FRESH, OLD, GONE) or entry.is_symlink() or not entry.is_dir():
             yield entry.name
         # A package that was still being written has no manifest; one that was set aside always has.
-        elif entry.name == OLD or (entry / MANIFEST).exists():
+        elif entry.name == OLD or (entry.name == FRESH and (entry / MANIFEST).exists()):
             yield from (f"{entry.name}/{path}" for path in strangers(entry))
 
 
@@ -103,6 +103,8 @@ def tidy(out: Path, tell: Callable[[str], None]) -> bool:
         if foreign:
             tell(f"{left}: looks as if a run that died had left it, and is kept: it holds {_listed(foreign)}")
             continue
+        if old.exists():
+            discard(old)
         shutil.rmtree(left, ignore_errors=True)
         tell(f"{left.name}: left by a run that died, removed")
     return restored

@@ -16,7 +16,7 @@ from deploykit.errors import DeploykitError, PackageError
 from deploykit.packages.manifests import digest_of, hash_file, list_files, sealed_text
 from deploykit.system.files import read_regular
 from deploykit.system.publishing import exchange, put_in_place
-from deploykit.system.workspaces import abandoned, workspace
+from deploykit.system.workspaces import GONE, abandoned, discard, workspace
 
 __all__ = ["REPORT", "check_results_place", "publish_results"]
 
@@ -48,6 +48,7 @@ def publish_results(out: Path, fill: Callable[[Path], Mapping[str, Any]], *, for
                 raise PackageError(f"{out}: something else came to stand there, and was kept")
             if before:
                 exchange(fresh, out, work / _OLD)
+                discard(work / _OLD)
             else:
                 put_in_place(fresh, out)
     except OSError as error:
@@ -82,7 +83,7 @@ def check_results_place(out: Path, *, force: bool) -> str:
 def _sealed(path: Path) -> Mapping[str, Any]:
     """The report in a file; {} unless it is one, unchanged."""
     try:
-        data = read_regular(path, limit=_LARGEST)
+        data = read_regular(path, limit=_LARGEST, follow=False)
         report = json.loads(data)
         whole = isinstance(report, dict) and isinstance(report.get(_SUMS), dict)
         return report if whole and sealed_text(report).encode() == data and digest_of(report) else {}
@@ -102,7 +103,7 @@ def _strangers(folder: Path, report: Mapping[str, Any]) -> Iterator[str]:
 
 def _is_same(path: Path, digest: object) -> bool:
     try:
-        return not path.is_symlink() and hash_file(path)[1] == digest
+        return hash_file(path, follow=False)[1] == digest
     except DeploykitError:
         return False
 
@@ -110,10 +111,12 @@ def _is_same(path: Path, digest: object) -> bool:
 def _clear(out: Path) -> None:
     """Remove what runs that died left beside the place; results that one had set aside are put back."""
     for left in abandoned(out.parent, out.name):
-        if {entry.name for entry in left.iterdir()} - {_FRESH, _OLD}:
+        if {entry.name for entry in left.iterdir()} - {_FRESH, _OLD, GONE}:
             continue  # none of ours
         old = left / _OLD
         if (old / REPORT).is_file() and not os.path.lexists(out):
             old.rename(out)
         if not old.exists() or not tuple(_strangers(old, _sealed(old / REPORT))):
+            if old.exists():
+                discard(old)
             shutil.rmtree(left, ignore_errors=True)

@@ -6,6 +6,7 @@ The library of the standard writes it (the extra ``sbom``); nothing here knows t
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 from uuid import NAMESPACE_URL, uuid5
@@ -43,13 +44,18 @@ def _inputs(manifest: Mapping[str, Any]) -> Iterator[Component]:
     from cyclonedx.model import HashAlgorithm, HashType
     from cyclonedx.model.component import Component, ComponentType
 
+    named: Counter[str] = Counter()
     for row in manifest["inputs"]:
         kind = ComponentType.MACHINE_LEARNING_MODEL if row["role"] == "model" else ComponentType.DATA
+        # Two of one reference the library would tell apart by chance, and each time otherwise.
+        reference = f"{row['role']}:{row['name']}"
+        named[reference] += 1
+        again = f"#{named[reference]}" if named[reference] > 1 else ""
         yield Component(
             type=kind,
             name=row["name"],
             description=row["role"],
-            bom_ref=f"{row['role']}:{row['name']}",
+            bom_ref=f"{reference}{again}",
             hashes=[HashType(alg=HashAlgorithm.SHA_256, content=row["sha256"])],
         )
 

@@ -6,11 +6,11 @@ It reads and never repairs; starting programs is left to ``deploykit build``.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from stat import S_ISGID, S_ISUID
-from typing import Any
+from typing import Any, ClassVar
 
 from deploykit.contract.backend import Check, Verification
 from deploykit.contract.plugins import load_backend
@@ -22,13 +22,16 @@ from deploykit.packages.manifests import BUILD_FOLDERS, hash_file, list_files, r
 from deploykit.packages.rejudging import Rejudged, rejudge
 from deploykit.packages.signatures import check_signature
 from deploykit.packages.witnessed import Witnessed
+from deploykit.system.tabular import Tabular
 
 __all__ = ["VerifyReport", "verify_integrity", "verify_package"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VerifyReport:
+class VerifyReport(Tabular):
     """The judgement: every check, the intended and the actual types where both are known, and findings."""
+
+    main_table: ClassVar[str] = "checks"
 
     package: Path
     checks: tuple[Check, ...]
@@ -110,13 +113,16 @@ def verify_package(
     status = status_from_json(recorded if isinstance(recorded, Mapping) else {})
     if any(not check.ok for check in files):
         return VerifyReport(package=package, checks=files, status=status.damaged())
+    models = tuple(_models(package, manifest["files"]))
+    if any(not check.ok for check in models):
+        return VerifyReport(package=package, checks=(*files, *models), status=status.damaged())
     judged = _of_adapter(package, manifest)
     again = rejudge(package) if numerics else Rejudged()
     return VerifyReport(
         package=package,
         checks=(
             *files,
-            *_models(package, manifest["files"]),
+            *models,
             *judged.checks,
             *again.checks,
         ),
@@ -159,10 +165,12 @@ def _integrity(package: Path, files: Mapping[str, Any], *, strict: bool, seen: W
     hashed = hash_file if seen is None else seen.hash
     found = set(list_files(package, with_empty=True))
     # A link could point anywhere, so what it names is never hashed.
-    links = sorted(path for path in found if not path.endswith("/") and (package / path).is_symlink())
+    links = _links(package, found)
     missing = sorted(files.keys() - found)
     present = sorted(files.keys() & found - set(links))
     changed = [path for path in present if _differs(package / path, files[path], hashed)]
+    # A folder may have become a link while its files were read.
+    links = sorted({*links, *_links(package, list_files(package))})
     odd = [path for path in present if _has_odd_mode(package / path, files[path])]
     beside = sorted(found - files.keys() - _CLEARED)
     unrecorded = [path for path in beside if f"{path}/".startswith(BUILD_FOLDERS) and not path.endswith("/")]
@@ -188,13 +196,17 @@ def _integrity(package: Path, files: Mapping[str, Any], *, strict: bool, seen: W
     )
 
 
+def _links(package: Path, found: Iterable[str]) -> list[str]:
+    return sorted(path for path in found if not path.endswith("/") and (package / path).is_symlink())
+
+
 _CLEARED = frozenset(BUILD_FOLDERS)
 """Folders that a package may have without anything in them."""
 
 
 def _differs(path: Path, record: Mapping[str, Any], hashed: Callable[..., tuple[int, str]]) -> bool:
     try:
-        return hashed(path, size=record["bytes"]) != (record["bytes"], record["sha256"])
+        return hashed(path, size=record["bytes"], follow=False) != (record["bytes"], record["sha256"])
     except InputError:
         return True
 

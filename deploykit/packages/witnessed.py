@@ -27,24 +27,30 @@ class Witnessed:
     def __init__(self) -> None:
         self._known: dict[_Identity, tuple[int, str]] = {}
 
-    def note_read(self, before: os.stat_result, after: os.stat_result, size: int, digest: str) -> None:
-        """A file of somebody else's, which has these states before and after it was read whole."""
-        settled = time.time_ns() - max(after.st_mtime_ns, after.st_ctime_ns) > _SETTLED
-        if settled and _identity(before) == _identity(after):
+    def note_read(
+        self, before: os.stat_result, after: os.stat_result, size: int, digest: str, *, linked: bool = False
+    ) -> None:
+        """A file of somebody else's, which has these states before and after it was read whole.
+
+        One that was ``linked`` in between has a later change time; a write shows in the time of the last one.
+        """
+        settled = time.time_ns() - max(before.st_mtime_ns, before.st_ctime_ns) > _SETTLED
+        same = _identity(before) == _identity(after) or (linked and _identity(before)[:-1] == _identity(after)[:-1])
+        if settled and same:
             self._note(after, size, digest)
 
     def note_written(self, path: Path, size: int, digest: str) -> None:
         """A file that this process wrote, where no other writes."""
         self._note(path.stat(), size, digest)
 
-    def hash(self, path: Path, *, size: int | None = None) -> tuple[int, str]:
+    def hash(self, path: Path, *, size: int | None = None, follow: bool = True) -> tuple[int, str]:
         """What ``hash_file`` says: remembered for a large file that nobody wrote to since, else read now."""
         try:
-            known = self._known.get(_identity(path.stat()))
+            known = self._known.get(_identity(path.stat(follow_symlinks=follow)))
         except OSError:
             known = None
         if known is None or size not in (None, known[0]):
-            return hash_file(path, size=size)
+            return hash_file(path, size=size, follow=follow)
         return known
 
     def _note(self, status: os.stat_result, size: int, digest: str) -> None:

@@ -6,6 +6,7 @@ unless ``force`` was given, and even then only a package that deploykit wrote is
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -29,9 +30,10 @@ from deploykit.packages.manifests import (
 from deploykit.packages.replacing import FRESH, OLD, check_place, tidy
 from deploykit.packages.witnessed import Witnessed
 from deploykit.system.copying import copy_hashed
-from deploykit.system.files import open_regular
+from deploykit.system.files import open_regular, regular_size
+from deploykit.system.linking import link
 from deploykit.system.publishing import exchange, put_in_place
-from deploykit.system.workspaces import workspace
+from deploykit.system.workspaces import discard, workspace
 
 __all__ = [
     "BUILD_FOLDERS",
@@ -45,16 +47,23 @@ __all__ = [
     "record_build",
 ]
 
+_WORTH_LINKING = 16 << 20
+"""Bytes of a file below which ``link`` copies: what is written anew by every export is small, and costs nothing."""
+
 
 class PackageWriter:
     """Collects one package in a temporary sibling of ``out`` and publishes it with a manifest.
 
-    Use as a context manager; leaving it without ``seal`` and ``publish`` removes everything that was written.
+    Use as a context manager; leaving it without ``seal`` and ``publish`` removes everything that was written. ``link``
+    gives large files of the user's a second name instead of copying them; the bytes of the package are the same.
     """
 
-    def __init__(self, out: Path, *, force: bool = False, tell: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self, out: Path, *, force: bool = False, link: bool = False, tell: Callable[[str], None] | None = None
+    ) -> None:
         self.out = out
         self.force = force
+        self.link = link
         self.records: dict[str, FileRecord] = {}
         self.digest = ""
         self.witnessed = Witnessed()
@@ -112,19 +121,36 @@ class PackageWriter:
     def _add(self, file: PackageFile) -> None:
         path = self._place(file.path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        match file:
-            case CopiedFile(source=source):
-                size, digest = self._copy(source, path)
-            case TextFile() | JsonFile() | BytesFile():
-                data = _content(file)
-                path.write_bytes(data)
-                size, digest = len(data), hashlib.sha256(data).hexdigest()
+        if isinstance(file, CopiedFile):
+            is_linked = self.link and regular_size(file.source) >= _WORTH_LINKING
+            size, digest = (self._link if is_linked else self._copy)(file.source, path)
+        else:
+            data = _content(file)
+            path.write_bytes(data)
+            size, digest = len(data), hashlib.sha256(data).hexdigest()
         executable = isinstance(file, TextFile) and file.executable
-        path.chmod(0o755 if executable else 0o644)
-        self.witnessed.note_written(path, size, digest)
+        if path.stat().st_nlink == 1:  # the rights of a file with two names are its owner's business
+            path.chmod(0o755 if executable else 0o644)
+            self.witnessed.note_written(path, size, digest)
         self.records[file.path] = FileRecord(
             path=file.path, bytes=size, sha256=digest, origin="generated", executable=executable
         )
+
+    def _link(self, source: Path, path: Path) -> tuple[int, str]:
+        """Give the source a second name. What is hashed is what stands in the package, whatever the source does."""
+        before = source.stat()
+        if os.name != "nt" and before.st_mode & 0o7111:
+            why = "a linked file has the rights of its source, and no file of a package may run that was not made to"
+            raise PackageError(f"--link: {source} may be executed", why=why, next="take that right away, or copy it")
+        try:
+            is_one = link(source, path)
+        except OSError as error:
+            raise _unlinkable(source, self.out, error) from None
+        if is_one:
+            self._tell(f"{path.name}: one file with {source}; what is written to that later changes the package")
+        size, digest = hash_file(path)
+        self.witnessed.note_read(before, source.stat(), size, digest, linked=is_one)
+        return size, digest
 
     def _copy(self, source: Path, path: Path) -> tuple[int, str]:
         with open_regular(source) as stream, path.open("w+b") as sink:
@@ -152,7 +178,10 @@ class PackageWriter:
         files = {path: self.records[path].to_json() for path in sorted(self.records)}
         whole = {**manifest, "files": files}
         try:
-            (self.folder / MANIFEST).write_bytes(sealed_text(whole).encode())
+            # In one step: a part of a manifest would make strangers' files of all that is in the folder.
+            part = self.folder / f"{MANIFEST}.part"
+            part.write_bytes(sealed_text(whole).encode())
+            part.replace(self.folder / MANIFEST)
         except OSError as error:
             raise _unwritable(self.out, error) from None
         self.digest = digest_of(whole)
@@ -185,6 +214,7 @@ class PackageWriter:
             # Somebody wrote to it in the moment before: it goes back, the new one is given up.
             exchange(old, self.out, self.folder)
             raise
+        discard(old)
 
     def _expect_seen(self, place: Path) -> None:
         """The package at ``place`` is the one that stood there when this writer was made, or PackageError."""
@@ -204,6 +234,15 @@ def _content(file: TextFile | JsonFile | BytesFile) -> bytes:
             return json_text(value).encode("utf-8")
         case BytesFile(data=data):
             return data
+
+
+def _unlinkable(source: Path, out: Path, error: OSError) -> PackageError:
+    apart = error.errno == errno.EXDEV
+    return PackageError(
+        f"--link: {source} cannot be linked into {out}",
+        why="they lie on different file systems" if apart else error.strerror or str(error),
+        next="name a package folder on the same one, or leave out --link" if apart else "leave out --link",
+    )
 
 
 def _taken(out: Path) -> PackageError:
@@ -227,7 +266,7 @@ def record_build(package: Path, executed: Iterable[str]) -> dict[str, Any]:
     files = {path: row for path, row in manifest["files"].items() if not path.startswith(BUILD_FOLDERS)}
     for path in list_files(package):
         if path.startswith(BUILD_FOLDERS) and not (package / path).is_symlink():
-            size, digest = hash_file(package / path)
+            size, digest = hash_file(package / path, follow=False)
             files[path] = FileRecord(path=path, bytes=size, sha256=digest, origin="executed").to_json()
     done = list(dict.fromkeys((*manifest.get("executed", ()), *executed)))
     manifest |= {

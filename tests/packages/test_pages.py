@@ -25,6 +25,13 @@ PROBE = """
 const all = query => [...document.querySelectorAll(query)];
 const sized = box => box.width > 0 && box.height > 0;
 const drawn = element => element.checkVisibility() && sized(element.getBoundingClientRect());
+const search = words => {
+  const field = document.getElementById("find");
+  if (!field) return null;
+  field.value = words;
+  field.dispatchEvent(new Event("input"));
+  return [all(".node.found").length, document.getElementById("hits").textContent];
+};
 const atFirst = () => all(".finding").filter(drawn).length;
 const unfolded = () => {
   all("details").forEach(folded => folded.open = true);
@@ -35,8 +42,11 @@ setTimeout(() => document.title = JSON.stringify({
   atFirst: atFirst(),
   findings: unfolded(),
   points: all("circle").filter(drawn).length,
-  operators: all(".strip i").filter(drawn).length,
-  ranges: all(".axis i").filter(drawn).length,
+  operators: all(".map .node").filter(drawn).length,
+  ranges: all(".range .eight").filter(drawn).length,
+  verdict: (all(".verdict .word")[0] || {}).textContent,
+  found: search("Conv"),
+  copies: all(".copied button").length,
   images: all("img, iframe, object, link, script[src]").length,
   hostile: document.body.textContent.split("<img src=x").length - 1,
   owned: document.body.dataset.owned || "",
@@ -78,6 +88,10 @@ def test_the_report_in_a_browser(page: tuple[Path, dict[str, Any]], width: int, 
     assert seen["findings"] == len(manifest["findings"])
     assert seen["operators"] > 5
     assert seen["ranges"] > 5
+    assert seen["verdict"] == "not judged"
+    assert seen["found"][0] > 0
+    assert seen["found"][1] == f"{seen['found'][0]} found"
+    assert seen["copies"] > len(manifest["steps"])
     assert seen["hostile"] > 0
     assert (seen["images"], seen["owned"], seen["overflow"]) == (0, "", 0)
 

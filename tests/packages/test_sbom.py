@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 import deploykit
 from deploykit.packages.manifests import read_manifest
+from deploykit.packages.sbom import sbom_text
 
 CNN = Path(__file__).parents[1] / "data" / "aimet" / "cnn"
 
@@ -36,3 +38,38 @@ def test_a_package_with_a_bill_of_materials(tmp_path: Path) -> None:
     assert {name: rows[name]["hashes"][0]["content"] for name in inputs} == inputs
     assert rows["onnx"]["purl"].startswith("pkg:pypi/onnx@")
     assert any(row["bom-ref"].startswith("sdk:") for row in document["components"])
+
+
+NAMES = (
+    "\x1b[31m\x07.onnx",
+    "\u202egnp.exe\u2066.onnx",
+    "a" * 5000,
+    "<b>&amp;.onnx",
+    "a\nb\tc",
+    "{{ 7 * 7 }}",
+    "pkg:x@1?y#z",
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_that_are_weapons_stay_names(name: str) -> None:
+    """Valid JSON of the standard without control characters, always the same, also where two inputs have one name."""
+    validation = pytest.importorskip("cyclonedx.validation.json", reason="the extra sbom is not installed")
+    from cyclonedx.schema import SchemaVersion
+
+    row = {"role": "model", "name": name, "sha256": "0" * 64}
+    manifest = {
+        "deploykit": "0.1.0",
+        "inputs": [row, {**row, "role": "encodings"}, *({**row, "sha256": digit * 64} for digit in "12")],
+        "sdk": {"name": name, "version": "2.33"},
+        "record": {name: {"wheel": "2.7.0"}},
+        "files": {},
+    }
+    text = sbom_text(manifest)
+    assert not re.search("[\x00-\x09\x0b-\x1f\x7f]", text)
+    assert validation.JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
+    rows = json.loads(text)["components"]
+    assert len({one["bom-ref"] for one in rows}) == len(rows)
+    roles = [one["description"] for one in rows if one["name"] == name and "description" in one]
+    assert sorted(roles) == ["encodings", "model", "model", "model"]
+    assert sbom_text(manifest) == text

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -58,6 +60,39 @@ def test_an_existing_package_is_kept_unless_forced(tmp_path: Path) -> None:
     assert list_files(tmp_path / "out") == ("scripts/build.sh",)
     write(tmp_path / "out", FILES[1], force=True)
     assert list_files(tmp_path / "out") == ("config/a.json",)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+_DYING = """
+import os, sys
+from pathlib import Path
+from deploykit.contract.backend import TextFile
+from deploykit.packages.writing import PackageWriter
+
+def die_at(event, arguments):
+    if event == sys.argv[2] and sys.argv[3] in str(arguments[0]):
+        os._exit(9)
+
+with PackageWriter(Path(sys.argv[1]), force=True) as writer:
+    writer.add([TextFile(path=f"{number}.txt", text="fresh") for number in range(3)])
+    sys.addaudithook(die_at)
+    writer.seal({"schema": 1, "deploykit": "0.1.0"})
+    writer.publish()
+"""
+
+
+@pytest.mark.parametrize(("event", "name"), [("os.remove", ""), ("os.rename", "part"), ("os.rename", "old")])
+def test_what_a_run_leaves_that_dies_is_removed_whatever_was_removed_first(
+    event: str, name: str, tmp_path: Path
+) -> None:
+    """A disk lists a folder in its own order: of a package half removed, the manifest may be what went first."""
+    write(tmp_path / "out", *FILES)
+    died = subprocess.run([sys.executable, "-c", _DYING, str(tmp_path / "out"), event, name], check=False)
+    assert died.returncode == 9
+    (left,) = tmp_path.glob(".out.deploykit-*")
+    if event == "os.remove":
+        next(left.glob("*/manifest.json"), left / "-").unlink(missing_ok=True)
+    write(tmp_path / "out", FILES[0], force=True)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 

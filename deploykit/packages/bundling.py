@@ -1,0 +1,239 @@
+"""A failing case as one file for a report: graph without weights, encodings, logs, versions. It judges nothing.
+
+What is inside is listed in the file itself. Nothing is sent anywhere.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import platform
+import zipfile
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from deploykit.errors import DefectError, InputError, PackageError
+from deploykit.graph import load_model
+from deploykit.graph.emptying import Emptied, emptied
+from deploykit.graph.mapped import load_small_weights
+from deploykit.packages.anonymous_text import Names, clean_text, personal_words
+from deploykit.system.files import open_regular, read_regular
+from deploykit.system.publishing import put_in_place
+from deploykit.system.workspaces import workspace
+
+__all__ = ["Bundle", "open_bundle", "pack_bundle"]
+
+_CASE, _READ_ME = "case.json", "README.txt"
+_LARGEST = 512 << 20
+_MOST_STUB = 4 << 30
+_LARGEST_ELEMENT = 16
+"""Bytes of a complex number of two doubles."""
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bundle:
+    """One case: where it is, and what lies in it, each with a sentence."""
+
+    path: Path
+    contents: Mapping[str, str]
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape."""
+        return {"path": str(self.path), "contents": dict(self.contents)}
+
+
+def pack_bundle(
+    model: Path,
+    out: Path,
+    *,
+    encodings: Path | None = None,
+    logs: Iterable[Path] = (),
+    asked: Mapping[str, str] | None = None,
+    versions: str = "",
+    numbered: bool = False,
+) -> Bundle:
+    """Write the case. ``asked`` is what the command that failed was given, ``numbered`` takes the names out as well.
+
+    Raises InputError for a file that cannot be read, PackageError where ``out`` exists or cannot be written.
+    """
+    personal = personal_words(_account(), platform.node(), Path.home().name)
+    names = Names(numbered=numbered, personal=personal)
+    made = emptied(load_small_weights(load_model(model), limit=1024), names.of_kind("t"), names.of_kind("n"))
+    texts = {"versions.txt": versions}
+    if encodings is not None:
+        texts["model.encodings"] = _encodings(encodings, names, personal)
+    for number, log in enumerate(logs, 1):
+        text = read_regular(log, limit=_LARGEST).decode("utf-8", "replace")
+        texts[f"log-{number}.txt"] = clean_text(text, names, personal)
+    contents = _contents(made, texts, names)
+    texts[_CASE] = _case(
+        made, contents, {key: clean_text(value, names, personal) for key, value in (asked or {}).items()}
+    )
+    texts[_READ_ME] = _read_me(contents)
+    files = {"model.onnx": made.model.SerializeToString(deterministic=True)}
+    files |= {name: text.encode() for name, text in texts.items()}
+    _refuse_personal(files, personal)
+    _write(out, files)
+    return Bundle(path=out, contents=contents)
+
+
+def _account() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):  # an account without a name, as in some containers
+        return ""
+
+
+def _encodings(path: Path, names: Names, personal: Iterable[str]) -> str:
+    """The file with its own layout; names as in the model, other texts cleaned."""
+    data = read_regular(path, limit=_LARGEST)
+    tensor = names.of_kind("t")
+
+    def clean(value: Any, key: str = "") -> Any:
+        if isinstance(value, dict):
+            renames = key.endswith("_encodings")
+            return {tensor(name) if renames else name: clean(item, name) for name, item in value.items()}
+        if isinstance(value, list):
+            return [clean(item) for item in value]
+        if isinstance(value, str):
+            return tensor(value) if key == "name" else clean_text(value, names, personal)
+        return value
+
+    try:
+        return json.dumps(clean(json.loads(data)), indent=1)
+    except ValueError as error:
+        raise InputError(f"{path}: is not JSON", why=str(error)) from None
+    except RecursionError:
+        raise InputError(f"{path}: is nested too deeply") from None
+
+
+def _contents(made: Emptied, texts: Mapping[str, str], names: Names) -> dict[str, str]:
+    changed = sum(new != old for old, new in names.given.items())
+    told = {
+        "model.onnx": f"the graph; {made.replaced} stored values are ones of the same type and shape; {made.kept} "
+        f"are as they were: small integers, factors of Resize, bounds of Range, grids of quantizers; no documentation, "
+        f"no metadata; {changed} of {len(names.given)} names are numbers",
+        "model.encodings": "the encodings as they were, ranges and scales included; names as in the graph",
+        "versions.txt": "deploykit --version -v",
+        _CASE: "what was asked for, and this list",
+        _READ_ME: "this list, for people",
+    }
+    for name in texts:
+        if name.startswith("log-"):
+            told[name] = "a log; paths, addresses, account and machine are replaced, names are as in the graph"
+    present = {"model.onnx", _CASE, _READ_ME, *texts}
+    return {name: text for name, text in told.items() if name in present}
+
+
+def _case(made: Emptied, contents: Mapping[str, str], asked: Mapping[str, str]) -> str:
+    stubs = {name: {"element": element.hex(), "bytes": size} for name, (element, size) in sorted(made.files.items())}
+    return json.dumps({"schema": 1, "asked": dict(asked), "contents": contents, "stubs": stubs}, indent=1)
+
+
+def _read_me(contents: Mapping[str, str]) -> str:
+    lines = [f"{name}: {text}" for name, text in contents.items()]
+    return "\n".join(["A case for a report about deploykit. In this file:", "", *lines, "", _NOT_INSIDE, _TO_READ, ""])
+
+
+_NOT_INSIDE = "Not inside: weights, samples, paths, the names of the account and of the machine."
+_TO_READ = "To read it: deploykit bundle unpack FILE -o FOLDER"
+
+
+def _refuse_personal(files: Mapping[str, bytes], personal: Iterable[str]) -> None:
+    """The last look: what must not be in it is searched for in the bytes themselves."""
+    for name, data in files.items():
+        low = data.lower()
+        if any(word.encode() in low for word in personal):
+            raise DefectError(
+                f"{name} of the bundle would hold the name of an account or a machine; nothing was written"
+            )
+
+
+def _write(out: Path, files: Mapping[str, bytes]) -> None:
+    try:
+        with workspace(out.parent, out.name) as room:
+            made = room / "case.zip"
+            with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
+                for name in sorted(files):
+                    archive.writestr(zipfile.ZipInfo(name, _EPOCH), files[name], zipfile.ZIP_DEFLATED)
+            if os.path.lexists(out):
+                raise PackageError(f"{out}: exists", next="name another file")
+            made.rename(out)
+    except OSError as error:
+        raise PackageError(f"{out}: cannot be written", why=error.strerror or str(error)) from None
+
+
+def open_bundle(path: Path, out: Path) -> Bundle:
+    """Unpack a case into a new folder, stubs included: its model can be checked, planned and packaged.
+
+    Raises InputError for a file that is none, PackageError where ``out`` exists.
+    """
+    files = _read(path)
+    case = _read_case(path, files)
+    try:
+        if os.path.lexists(out):
+            raise PackageError(f"{out}: cannot be made", why="it exists", next="name another folder")
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with workspace(out.parent, out.name) as room:
+            fresh = room / "new"
+            fresh.mkdir()
+            _unpack(files, case["stubs"], fresh)
+            put_in_place(fresh, out)
+    except OSError as error:
+        raise PackageError(f"{out}: cannot be made", why=error.strerror or str(error)) from None
+    return Bundle(path=out, contents=case["contents"])
+
+
+def _unpack(files: Mapping[str, bytes], stubs: Mapping[str, Any], folder: Path) -> None:
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+    for name, stub in stubs.items():
+        element, size = bytes.fromhex(stub["element"]), int(stub["bytes"])
+        with (folder / name).open("wb") as stream:
+            block = element * (1 << 16)
+            for start in range(0, size, len(block)):
+                stream.write(block[: size - start])
+
+
+def _read(path: Path) -> dict[str, bytes]:
+    known = {"model.onnx", "model.encodings", "versions.txt", _CASE, _READ_ME}
+    try:
+        with open_regular(path) as stream, zipfile.ZipFile(stream) as archive:
+            listed = archive.infolist()
+            strange = [item.filename for item in listed if item.filename not in known and not _is_log(item.filename)]
+            if strange or sum(item.file_size for item in listed) > _LARGEST:
+                raise InputError(
+                    f"{path}: is no bundle of deploykit", why=f"it holds {', '.join(strange) or 'too much'}"
+                )
+            return {item.filename: archive.read(item) for item in listed}
+    except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
+        raise InputError(f"{path}: is no bundle of deploykit", why=str(error)) from None
+
+
+def _is_log(name: str) -> bool:
+    return name.startswith("log-") and name.endswith(".txt") and name[4:-4].isdigit()
+
+
+def _read_case(path: Path, files: Mapping[str, bytes]) -> dict[str, Any]:
+    try:
+        case: dict[str, Any] = json.loads(files[_CASE])
+        stubs = [(name, bytes.fromhex(stub["element"]), int(stub["bytes"])) for name, stub in case["stubs"].items()]
+        right = case["schema"] == 1 and "model.onnx" in files
+        right = right and all(isinstance(text, str) for text in case["contents"].values())
+        right = right and all(
+            _is_stub(name) and 0 < len(element) <= _LARGEST_ELEMENT and size >= 0 for name, element, size in stubs
+        )
+    except (KeyError, ValueError, TypeError, AttributeError, RecursionError, OverflowError):
+        right, stubs = False, []
+    if not right or sum(size for _, _, size in stubs) > _MOST_STUB:
+        raise InputError(f"{path}: is no bundle of deploykit", why=f"its {_CASE} does not say what it should")
+    return case
+
+
+def _is_stub(name: str) -> bool:
+    return name.startswith("ones-") and name.endswith(".bin") and name[5:-4].isalnum()

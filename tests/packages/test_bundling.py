@@ -1,0 +1,255 @@
+"""A bundle holds the structure of a case and nothing of whose it is; what was packed is read back."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import zipfile
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import deploykit
+from deploykit.cli import cli
+from deploykit.cli.frame import run
+from deploykit.encodings.reading import read_encodings
+from deploykit.errors import DefectError, InputError, PackageError
+from deploykit.packages.anonymous_text import Names, clean_text, personal_words
+from deploykit.packages.bundling import open_bundle, pack_bundle
+
+AIMET = Path(__file__).parents[1] / "data/aimet"
+
+
+@pytest.fixture(autouse=True)
+def somebody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("getpass.getuser", lambda: "Erika")
+    monkeypatch.setattr("platform.node", lambda: "lab-seven.example.org")
+    monkeypatch.setattr(Path, "home", lambda: Path("/Users/mustermann"))
+
+
+def stored_values(model: onnx.ModelProto) -> Iterator[np.ndarray]:
+    for tensor in model.graph.initializer:
+        yield numpy_helper.to_array(tensor)
+    for node in model.graph.node:
+        yield from (numpy_helper.to_array(item.t) for item in node.attribute if item.HasField("t"))
+
+
+def telling_case(folder: Path) -> Path:
+    """A model with weights everywhere that a graph may hold them, and with traces of where it was made."""
+    rng = np.random.default_rng(3)
+
+    def drawn(name: str, *shape: int) -> TensorProto:
+        return numpy_helper.from_array(rng.normal(size=shape).astype(np.float32), name)
+
+    inner = helper.make_graph(
+        [helper.make_node("Add", ["y", "inner.weight"], ["z"])],
+        "branch of Erika",
+        [],
+        [helper.make_tensor_value_info("z", TensorProto.FLOAT, ["N", 40])],
+        [drawn("inner.weight", 40)],
+    )
+    nodes = [
+        helper.make_node("MatMul", ["x", "erika.weight"], ["h"], name="/Users/erika/net/MatMul"),
+        helper.make_node("Constant", [], ["c"], value=drawn("", 40)),
+        helper.make_node("Constant", [], ["s"], value_float=0.7310585),
+        helper.make_node("Add", ["h", "c"], ["y0"]),
+        helper.make_node("Mul", ["y0", "s"], ["y1"]),
+        helper.make_node("Reshape", ["y1", "shape"], ["y"]),
+        helper.make_node("If", ["flag"], ["out"], then_branch=inner, else_branch=inner),
+    ]
+    nodes[0].doc_string = "/Users/mustermann/net.py:12"
+    shape = numpy_helper.from_array(np.array([0, 40], np.int64), "shape")
+    flag = numpy_helper.from_array(np.array(True), "flag")
+    graph = helper.make_graph(
+        nodes,
+        "on lab-seven",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 300])],
+        [helper.make_tensor_value_info("out", TensorProto.FLOAT, ["N", 40])],
+        [drawn("erika.weight", 300, 40), shape, flag],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    helper.set_model_props(model, {"source": "/Users/mustermann/net.py"})
+    onnx.save(model, folder / "net.onnx")
+    return folder / "net.onnx"
+
+
+def bytes_of(path: Path) -> bytes:
+    with zipfile.ZipFile(path) as archive:
+        return b"\n".join([*(archive.read(name) for name in archive.namelist()), *map(str.encode, archive.namelist())])
+
+
+@pytest.mark.parametrize("numbered", [False, True], ids=["names", "numbers"])
+def test_no_weight_path_or_name_of_anybody_is_in_it(numbered: bool, tmp_path: Path) -> None:
+    model = telling_case(tmp_path)
+    log = tmp_path / "convert.log"
+    log.write_text(
+        "reading /Users/mustermann/secret/net.onnx for Erika@example.org on LAB-SEVEN\n"
+        "C:\\Users\\erika\\net.onnx, ~/secret/net.onnx, \\\\server\\share\\net.onnx, 192.168.3.4, mustermann\n"
+    )
+    pack_bundle(model, tmp_path / "case.zip", logs=[log], asked={"note": "see /Users/erika/x"}, numbered=numbered)
+    held = bytes_of(tmp_path / "case.zip")
+    for word in (b"erika", b"mustermann", b"lab-seven", b"/Users", b"secret", b"server", b"192.168"):
+        assert word.lower() not in held.lower(), word
+    whole = onnx.load(model)
+    inner = whole.graph.node[-1].attribute[0].g.initializer[0]
+    drawn = [value for value in (*stored_values(whole), numpy_helper.to_array(inner)) if value.dtype == np.float32]
+    assert len(drawn) == 3
+    for value in drawn:
+        flat = value.ravel()
+        assert not any(flat[at : at + 1].tobytes() in held for at in range(0, flat.size, max(1, flat.size // 40)))
+    assert np.float32(0.7310585).tobytes() not in held
+
+
+def test_names_stay_in_logs_and_encodings_or_become_the_same_numbers(tmp_path: Path) -> None:
+    model, encodings = AIMET / "cnn/model.onnx", AIMET / "cnn/w8a8.v1.0.0.encodings"
+    place, name = next(
+        (place, node.output[0])
+        for place, node in enumerate(onnx.load(model).graph.node)
+        if node.output[0] in read_encodings(encodings).entries and "/" in node.output[0]
+    )
+    (tmp_path / "log").write_text(f"at {name}: wrong\nin {name.rpartition('/')[0]} and {name.replace('/', '_')}\n")
+    for numbered in (False, True):
+        case = tmp_path / f"case{numbered}"
+        packed = pack_bundle(
+            model, case.with_suffix(".zip"), encodings=encodings, logs=[tmp_path / "log"], numbered=numbered
+        )
+        assert open_bundle(packed.path, case).contents == packed.contents
+        new = onnx.load(case / "model.onnx").graph.node[place].output[0]
+        assert (new == name) is not numbered
+        assert (case / "log-1.txt").read_text().startswith(f"at {new}: wrong\n")
+        assert new in read_encodings(case / "model.encodings").entries
+        if numbered:
+            assert name not in (case / "log-1.txt").read_text()
+            assert set(read_encodings(case / "model.encodings").entries).isdisjoint(read_encodings(encodings).entries)
+
+
+def test_what_was_packed_is_judged_as_before(tmp_path: Path) -> None:
+    """Rules that look at the graph and at encodings find the same; that is what a case is for."""
+    for model, encodings in (("detr", "w8a16.v1.0.0.encodings"), ("mlp", "bq-w4a16.v1.0.0.encodings")):
+        given = AIMET / model / "model.onnx"
+        table = AIMET / model / encodings
+        case = tmp_path / model
+        open_bundle(pack_bundle(given, case.with_suffix(".zip"), encodings=table).path, case)
+        look = partial(deploykit.check, target="sm8650", sdk="2.37", second_opinion=False)
+        both = look(given, encodings=table), look(case / "model.onnx", encodings=case / "model.encodings")
+        # That its stubs lie in files beside it is the one thing new; the encodings file has a name of the bundle's own.
+        kinds = [
+            {(f.code, str(f.severity), f.subject.name.replace(table.name, "model.encodings")) for f in found}
+            - {("DK013", "info", "model.onnx")}
+            for found in both
+        ]
+        assert kinds[0], model
+        assert kinds[0] <= kinds[1], model
+        # What ones compute is of no worth, and two rules look at that.
+        assert {code for code, _, _ in kinds[1] - kinds[0]} <= {"DK202", "DK205"}, model
+
+
+def test_it_says_what_is_inside_and_packs_the_same_bytes_twice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["bundle", "pack", str(AIMET / "mlp/model.onnx"), "--target", "sm8650", "-o"]
+    assert run(cli, [*asked, str(tmp_path / "a.zip")]) == 0
+    told = capsys.readouterr().out
+    assert run(cli, [*asked, str(tmp_path / "b.zip"), "--json"]) == 0
+    contents = json.loads(capsys.readouterr().out)["contents"]
+    with zipfile.ZipFile(tmp_path / "a.zip") as archive:
+        assert set(archive.namelist()) == set(contents)
+        read_me = archive.read("README.txt").decode()
+        assert json.loads(archive.read("case.json"))["asked"] == {"target": "sm8650"}
+        assert archive.read("versions.txt").decode().startswith("deploykit ")
+    assert all(f"{name}: {text}" in read_me and name in told for name, text in contents.items())
+    assert (tmp_path / "a.zip").read_bytes() == (tmp_path / "b.zip").read_bytes()
+    assert run(cli, ["bundle", "unpack", str(tmp_path / "a.zip"), "-o", str(tmp_path / "case")]) == 0
+    assert run(cli, ["plan", str(tmp_path / "case/model.onnx"), "--target", "sm8650", "--precision", "fp16"]) == 0
+
+
+def test_what_cannot_be_made_or_is_none_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pack_bundle(AIMET / "mlp/model.onnx", tmp_path / "case.zip")
+    with pytest.raises(PackageError, match="exists"):
+        pack_bundle(AIMET / "mlp/model.onnx", tmp_path / "case.zip")
+    with pytest.raises(PackageError, match="cannot be made"):
+        open_bundle(tmp_path / "case.zip", tmp_path)
+    (tmp_path / "text").write_text("no zip")
+    for name, members in {
+        "up.zip": {"../model.onnx": b""},
+        "other.zip": {"model.onnx": b"", "case.json": b"{}"},
+        "huge.zip": {
+            "model.onnx": b"",
+            "case.json": json.dumps(
+                {"schema": 1, "contents": {}, "stubs": {"ones-float.bin": {"element": "00", "bytes": 1 << 60}}}
+            ).encode(),
+        },
+        "away.zip": {
+            "model.onnx": b"",
+            "case.json": json.dumps(
+                {"schema": 1, "contents": {}, "stubs": {"../ones-a.bin": {"element": "00", "bytes": 1}}}
+            ).encode(),
+        },
+    }.items():
+        with zipfile.ZipFile(tmp_path / name, "w") as archive:
+            for member, data in members.items():
+                archive.writestr(member, data)
+        with pytest.raises(InputError, match="no bundle"):
+            open_bundle(tmp_path / name, tmp_path / "never")
+    with pytest.raises(InputError, match="no bundle"):
+        open_bundle(tmp_path / "text", tmp_path / "never")
+    assert not (tmp_path / "never").exists()
+    monkeypatch.setattr("deploykit.packages.bundling.clean_text", lambda text, *_: text)
+    with pytest.raises(DefectError, match="account or a machine"):
+        pack_bundle(AIMET / "mlp/model.onnx", tmp_path / "leak.zip", asked={"note": "Erika says"})
+    assert not (tmp_path / "leak.zip").exists()
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        json.dumps({"schema": 1, "contents": {"model.onnx": [1]}, "stubs": {}}),
+        "[" * 100_000,
+        json.dumps({"schema": 1, "contents": {}, "stubs": {"ones-a.bin": {"element": "00" * 5000, "bytes": 1}}}),
+        json.dumps({"schema": 1, "contents": {}, "stubs": {"ones-a.bin": {"element": "00", "bytes": 1e999}}}),
+        json.dumps({"schema": 1, "contents": {}, "stubs": {"ones-a.bin": {"element": "00", "bytes": None}}}),
+    ],
+    ids=["no words", "deep", "long element", "endless", "no size"],
+)
+def test_a_hostile_case_is_refused(case: str, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "case.zip", "w") as archive:
+        archive.writestr("model.onnx", b"")
+        archive.writestr("case.json", case)
+    with pytest.raises(InputError, match="no bundle"):
+        open_bundle(tmp_path / "case.zip", tmp_path / "never")
+    assert [path.name for path in tmp_path.iterdir()] == ["case.zip"]
+
+
+def test_every_changed_byte_of_a_bundle_gets_an_answer(tmp_path: Path) -> None:
+    pack_bundle(AIMET / "mlp/model.onnx", tmp_path / "case.zip")
+    data = (tmp_path / "case.zip").read_bytes()
+    for at in range(0, len(data), max(1, len(data) // 150)):
+        (tmp_path / "bad.zip").write_bytes(data[:at] + bytes([data[at] ^ 0x55]) + data[at + 1 :])
+        with contextlib.suppress(InputError):
+            open_bundle(tmp_path / "bad.zip", tmp_path / str(at))
+
+
+def test_what_is_no_file_or_nested_without_end_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "deep.encodings").write_text('{"a":' * 100_000)
+    with pytest.raises(InputError, match="nested too deeply"):
+        pack_bundle(AIMET / "mlp/model.onnx", tmp_path / "a.zip", encodings=tmp_path / "deep.encodings")
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(tmp_path / "pipe")
+        with pytest.raises(InputError, match="regular file"):
+            open_bundle(tmp_path / "pipe", tmp_path / "never")
+    assert not (tmp_path / "never").exists() and not (tmp_path / "a.zip").exists()
+
+
+def test_words_that_say_nothing_about_anybody_stay() -> None:
+    assert personal_words("root", "localhost", "root") == ()
+    assert personal_words("jo", "pc", "") == ()
+    assert personal_words("Erika", "lab.example.org", "erika") == ("lab.example.org", "erika", "lab")
+    names = Names(numbered=False, personal=())
+    kept = "2.33.0.250327: graph_prepare.cc:12 src/plugins/x.cpp 3/4 and/or 10.0 done."
+    assert clean_text(kept, names, ()) == kept

@@ -1,0 +1,105 @@
+"""Graphs as pictures: every node once, none over another, wires along the data; ranges on their axis."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import onnx.parser
+import pytest
+
+from deploykit.contract.plans import Precision
+from deploykit.encodings.reading import read_encodings
+from deploykit.findings import Finding, Severity, Subject, SubjectKind
+from deploykit.graph import wrap_proto
+from deploykit.graph.changes import changes_between
+from deploykit.graph.collect import collect_facts
+from deploykit.graph.facts import GraphFacts, NodeFact
+from deploykit.packages.drawings import BOX_HEIGHT, BOX_WIDTH, lay_out
+from deploykit.packages.graph_pictures import change_pictures, precision_map
+from deploykit.packages.ranges import range_chart
+
+AIMET = Path(__file__).parents[1] / "data" / "aimet"
+
+
+def facts(body: str) -> GraphFacts:
+    head = '<ir_version: 8, opset_import: ["" : 17]> net (float[4] x) => (float[4] y)'
+    return collect_facts(wrap_proto(onnx.parser.parse_model(f"{head} {{ {body} }}"), path=Path("net.onnx")))
+
+
+def chain(length: int) -> list[NodeFact]:
+    return [
+        NodeFact(index=i, name=f"n{i}", op_type="Relu", domain="", inputs=(f"t{i}",), outputs=(f"t{i + 1}",))
+        for i in range(length)
+    ]
+
+
+def test_a_fork_and_its_join_lie_in_layers() -> None:
+    drawing = lay_out(facts("a = Relu(x) b = Neg(a) c = Abs(a) y = Add(b, c)").nodes)
+    relu, neg, absolute, add = drawing.boxes
+    assert relu.y < neg.y == absolute.y < add.y
+    assert {neg.x, absolute.x} == {0, drawing.width - BOX_WIDTH}
+    assert relu.x == add.x == (drawing.width - BOX_WIDTH) // 2
+    assert drawing.wires.count("M") == 4
+    assert f"M{relu.x + BOX_WIDTH // 2} {BOX_HEIGHT}C" in drawing.wires
+
+
+def test_a_deep_graph_is_folded_and_no_box_lies_on_another() -> None:
+    drawing = lay_out(chain(400))
+    places = {(box.x, box.y) for box in drawing.boxes}
+    assert len(places) == 400
+    assert 1 < drawing.width / drawing.height < 3
+    assert all(
+        0 <= box.x <= drawing.width - BOX_WIDTH and 0 <= box.y <= drawing.height - BOX_HEIGHT for box in drawing.boxes
+    )
+    assert all(one.y < two.y or one.x < two.x for one, two in pairwise(drawing.boxes))
+
+
+def test_nothing_is_an_empty_picture() -> None:
+    drawing = lay_out([])
+    assert (drawing.boxes, drawing.wires, drawing.width, drawing.height) == ((), "", 0, 0)
+
+
+def test_the_map_shows_types_what_became_of_them_and_what_is_open() -> None:
+    graph = facts("a = Relu(x) b = Neg(a) y = Abs(b)")
+    open_one = Finding(
+        code="DK001",
+        slug="made-up",
+        severity=Severity.WARNING,
+        subject=Subject(kind=SubjectKind.TENSOR, name="b"),
+        message="",
+    )
+    precision = Precision(intended={"a": "uint16", "b": "uint16"}, expected={"a": "uint8", "b": "uint16"})
+    shown = precision_map(precision, graph, [open_one, open_one.with_handled("done")])
+    assert shown is not None
+    relu, neg, absolute = shown.nodes
+    assert (relu.changed, relu.kind) == (True, "uint8")
+    assert "uint16 → uint8" in relu.words
+    assert (neg.changed, neg.codes) == (False, ("DK001 made-up",))
+    assert (absolute.kind, absolute.codes) == ("", ())
+    assert shown.kinds == ("uint16", "uint8")
+    handled = precision_map(precision, graph, [open_one.with_handled("done")])
+    assert handled is not None
+    assert not any(node.codes for node in handled.nodes)
+
+
+def test_alike_changes_are_one_picture() -> None:
+    before = facts("a = Relu(x) b = Neg(a) c = Relu(b) y = Neg(c)")
+    after = facts("a = Sigmoid(x) b = Neg(a) c = Sigmoid(b) y = Neg(c)")
+    (picture,) = change_pictures(changes_between(before, after))
+    assert (picture.words, picture.count) == ("Relu → Sigmoid", 2)
+    assert picture.before is not None
+    assert [box.node.op_type for box in picture.before.boxes] == ["Relu"]
+
+
+def test_ranges_stand_where_their_steps_and_ends_are() -> None:
+    chart = range_chart(read_encodings(AIMET / "cnn" / "w8a16.v1.0.0.encodings"))
+    assert chart is not None
+    assert chart.limits[0][1] < chart.limits[1][1]
+    ends = [bar.end for bar in chart.bars]
+    assert ends == sorted(ends, reverse=True)
+    for bar in chart.bars:
+        # A step of 8 bits is 257 of 16 bits: the same distance on a logarithmic axis, wherever the bar stands.
+        assert bar.eight - bar.sixteen == pytest.approx(chart.bars[0].eight - chart.bars[0].sixteen, abs=0.02)
+        assert bar.eight < bar.end
+        assert not bar.beyond
