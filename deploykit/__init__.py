@@ -5,12 +5,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from deploykit.api import (
         advise,
+        audit,
         build,
         check,
         compat,
         diagnose,
         doctor,
         evaluate,
+        explain,
         init,
         ladder,
         locate,
@@ -22,18 +24,21 @@ if TYPE_CHECKING:
         quantize,
         sensitivity,
         simulate,
+        split,
         targets,
         verify,
     )
 
 __all__ = [
     "advise",
+    "audit",
     "build",
     "check",
     "compat",
     "diagnose",
     "doctor",
     "evaluate",
+    "explain",
     "init",
     "ladder",
     "locate",
@@ -45,6 +50,7 @@ __all__ = [
     "quantize",
     "sensitivity",
     "simulate",
+    "split",
     "targets",
     "verify",
 ]

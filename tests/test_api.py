@@ -6,6 +6,7 @@ import inspect
 import pydoc
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,14 @@ import pytest
 import deploykit
 from deploykit.cli import cli
 from deploykit.contract.requests import CORE_OPTIONS
+from deploykit.errors import DeploykitError, InputError, PackageError, UnknownTargetError
 
 DATA = Path(__file__).parent / "data"
 MLP = DATA / "aimet" / "mlp"
-NOT_ONE_CALL = {"cache", "encodings", "toolchain", "rule", "options", "inspect", "tables", "demo"}
-"""Groups of several functions, the demo, and commands that belong to a backend's own files."""
+NOT_ONE_CALL = {
+    *("atlas", "bundle", "cache", "encodings", "toolchain", "rule", "options", "inspect", "tables", "demo", "mcp"),
+}
+"""Groups of several functions, the demo, the server for agents, and commands that belong to a backend's own files."""
 
 
 def test_every_command_has_its_function() -> None:
@@ -87,3 +91,46 @@ def test_help_shows_every_keyword_of_a_request(name: str) -> None:
     }.items()
     page = pydoc.plain(pydoc.render_doc(getattr(deploykit, name)))
     assert all(f"{spec.name}: " in page for spec in CORE_OPTIONS)
+
+
+REFUSED: dict[str, tuple[type[DeploykitError], Callable[[], object]]] = {
+    "advise": (InputError, lambda: deploykit.advise("absent.toml")),
+    "audit": (DeploykitError, lambda: deploykit.audit("absent.onnx", target="sm8650")),
+    "build": (PackageError, lambda: deploykit.build("absent")),
+    "check": (InputError, lambda: deploykit.check("absent.onnx", target="sm8650")),
+    "compat": (UnknownTargetError, lambda: deploykit.compat(target="sm9999")),
+    "diagnose": (InputError, lambda: deploykit.diagnose("absent.log")),
+    "evaluate": (InputError, lambda: deploykit.evaluate("absent", "absent2")),
+    "explain": (PackageError, lambda: deploykit.explain("absent")),
+    "init": (InputError, lambda: deploykit.init("absent", targets=["sm8650"])),
+    "ladder": (InputError, lambda: deploykit.ladder("absent.onnx")),
+    "locate": (InputError, lambda: deploykit.locate("absent.onnx", "other.onnx")),
+    "lpbq": (InputError, lambda: deploykit.lpbq("absent.onnx", "out")),
+    "matrix": (InputError, lambda: deploykit.matrix("absent.toml", out="out")),
+    "mix": (InputError, lambda: deploykit.mix("absent.onnx", goal="sqnr>=30")),
+    "package": (UnknownTargetError, lambda: deploykit.package("absent.onnx", target="sm9999", out="out")),
+    "plan": (InputError, lambda: deploykit.plan("absent.onnx", target="sm8650")),
+    "quantize": (
+        InputError,
+        lambda: deploykit.quantize("absent.onnx", target="sm8650", calibration="absent", out="out"),
+    ),
+    "sensitivity": (InputError, lambda: deploykit.sensitivity("absent.onnx")),
+    "simulate": (InputError, lambda: deploykit.simulate("absent.onnx", "absent.encodings")),
+    "split": (InputError, lambda: deploykit.split(["absent.onnx"], "out", parts=2)),
+    "verify": (PackageError, lambda: deploykit.verify("absent")),
+}
+
+
+@pytest.mark.parametrize("name", deploykit.__all__)
+def test_a_public_function_says_what_it_raises_and_does(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    told = inspect.getdoc(getattr(deploykit, name)) or ""
+    if name not in REFUSED:
+        assert "Raises nothing" in told
+        return
+    kind, call = REFUSED[name]
+    with pytest.raises(kind, match=r"absent|sm9999"):
+        call()
+    assert any(base.__name__ in told for base in kind.__mro__) or "raises as for ``package``" in told

@@ -10,8 +10,9 @@ from os import PathLike
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias
 
+from deploykit.api.audits import audit
 from deploykit.api.fleets import init, matrix
-from deploykit.api.measures import advise, evaluate, ladder, locate, lpbq, mix, sensitivity, simulate
+from deploykit.api.measures import advise, evaluate, ladder, locate, lpbq, mix, sensitivity, simulate, split
 from deploykit.contract.options import ConfigKeys, OptionGiven
 from deploykit.contract.requests import make_request
 
@@ -23,18 +24,21 @@ if TYPE_CHECKING:
     from deploykit.diagnosis import Diagnosis
     from deploykit.findings import Finding
     from deploykit.packages.building import BuildReport
+    from deploykit.packages.explaining import Explanation
     from deploykit.packages.verifying import VerifyReport
     from deploykit.queries.capability_answers import Answer
     from deploykit.tables.devices import Device
 
 __all__ = [
     "advise",
+    "audit",
     "build",
     "check",
     "compat",
     "diagnose",
     "doctor",
     "evaluate",
+    "explain",
     "init",
     "ladder",
     "locate",
@@ -46,6 +50,7 @@ __all__ = [
     "quantize",
     "sensitivity",
     "simulate",
+    "split",
     "targets",
     "verify",
 ]
@@ -83,13 +88,12 @@ def package(
     force: bool = False,
     templates: AnyPath | None = None,
     sbom: bool = False,
+    link: bool = False,
     progress: Progress | None = None,
     **backend_options: OptionGiven,
 ) -> Packaged:
-    """Check, plan, render, write and verify one package; DeploykitError for what makes no sense.
-
-    A "no" about the model is a result whose ``package`` is None. Options are named as on the command line."""
-    from deploykit.deciding.pipeline import make_package
+    """Check, plan, render, write and verify one package; ``package`` None is a no. Raises DeploykitError."""
+    from deploykit.deciding.pipeline import make_package as make
 
     request = make_request(
         model,
@@ -115,7 +119,7 @@ def package(
         samples=samples,
         options=options,
     )
-    return make_package(request, Path(out), force=force, templates=_path(templates), sbom=sbom, progress=progress)
+    return make(request, Path(out), force=force, templates=_path(templates), sbom=sbom, link=link, progress=progress)
 
 
 def plan(
@@ -144,7 +148,7 @@ def plan(
     progress: Progress | None = None,
     **backend_options: OptionGiven,
 ) -> Plan[Any]:
-    """The decision for one model and target, nothing written; arguments as for ``package``."""
+    """The decision for one model and target, nothing written; arguments and what it raises as for ``package``."""
     from deploykit.deciding.pipeline import make_plan
 
     request = make_request(
@@ -199,7 +203,7 @@ def check(
     options: ConfigKeys = (),
     **backend_options: OptionGiven,
 ) -> tuple[Finding, ...]:
-    """Only the findings of a plan; arguments as for ``package``."""
+    """Only the findings of a plan; arguments and what it raises as for ``package``."""
     from deploykit.deciding.pipeline import check as find
 
     request = make_request(
@@ -291,6 +295,16 @@ def verify(
     return judge(Path(package), numerics=numerics, expect_digest=expect_digest, allowed_signers=signers)
 
 
+def explain(package: AnyPath) -> Explanation:
+    """A package in words, from its manifest: can it be shipped, what was decided, changed and measured.
+
+    PackageError when the folder is no package, or its manifest was changed.
+    """
+    from deploykit.packages.explaining import explain as tell
+
+    return tell(Path(package))
+
+
 def build(package: AnyPath, *, on_line: Progress | None = None) -> BuildReport:
     """Run a package's own build script; raises PackageError when the package is not as it was made."""
     from deploykit.packages.building import build_package
@@ -299,7 +313,7 @@ def build(package: AnyPath, *, on_line: Progress | None = None) -> BuildReport:
 
 
 def targets(words: str = "") -> tuple[Device, ...]:
-    """The devices of all backends whose id, names or facts contain every word."""
+    """The devices of all backends whose id, names or facts contain every word; () where none does. Raises nothing."""
     from deploykit.contract.plugins import all_devices
     from deploykit.tables.devices import search_devices
 
@@ -307,7 +321,11 @@ def targets(words: str = "") -> tuple[Device, ...]:
 
 
 def compat(*words: str, sdk: str = "", target: str = "", arch: str = "", tool: str = "", backend: str = "") -> Answer:
-    """What the tables of all backends say about ``words``, for one SDK version, target, architecture, tool, backend."""
+    """What the tables of all backends say about ``words``, for one SDK version, target, architecture, tool, backend.
+
+    Each row has its status, since when, its sources and how sure it is; what has no row is unknown. Raises
+    UnknownTargetError for a device or an SDK that is in no table.
+    """
     from deploykit.queries.asking import ask
 
     return ask(words, sdk=sdk, target=target, arch=arch, tool=tool, backend=backend)
@@ -331,7 +349,7 @@ def diagnose(log: AnyPath | IO[bytes], *, model: AnyPath | None = None, tools: I
 
 
 def doctor() -> tuple[CheckLine, ...]:
-    """What this machine can do: SDKs, wheels, compilers, devices."""
+    """What this machine can do: SDKs, wheels, compilers, devices. Raises nothing: what fails is a line of its own."""
     from deploykit.contract.plugins import load_backends
     from deploykit.queries.machine import examine
 

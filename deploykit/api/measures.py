@@ -5,12 +5,13 @@ It turns arguments into a call of the stage that does it; heavy modules are load
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from deploykit.system.limits import limited_time
+from deploykit.system.memory import memory_budget, with_memory
 
 if TYPE_CHECKING:
     from deploykit.deciding.mixing_layers import Mixed
@@ -20,9 +21,10 @@ if TYPE_CHECKING:
     from deploykit.numerics.sensitivity import Sensitivity
     from deploykit.numerics.simulation import Simulation
     from deploykit.quantization.lpbq_files import LpbqReport
+    from deploykit.quantization.split_files import PartReport
     from deploykit.queries.precision_advice import Advice
 
-__all__ = ["advise", "evaluate", "ladder", "locate", "lpbq", "mix", "sensitivity", "simulate"]
+__all__ = ["advise", "evaluate", "ladder", "locate", "lpbq", "mix", "sensitivity", "simulate", "split"]
 
 AnyPath: TypeAlias = str | PathLike[str]
 Progress: TypeAlias = Callable[[str], None]
@@ -46,7 +48,7 @@ def evaluate(
 
     ``model`` is the float model, which dead channels are traced back to and which says what the outputs are; ``target``
     completes the command that is then proposed. The thresholds are in dB but for the cosine, the errors (those of boxes
-    in pixels) and the agreement.
+    in pixels) and the agreement. Raises InputError for files that cannot be read or compared.
     """
     from deploykit.numerics.evaluation import evaluate as judge
     from deploykit.numerics.rules import Thresholds
@@ -74,16 +76,18 @@ def simulate(
     max_box_error: float | None = None,
     min_cosine: float | None = None,
     min_agreement: float | None = None,
+    memory: str | None = None,
 ) -> Simulation:
     """Quantized inference as the encodings define it, against float, on ``data`` or on inputs that are made.
 
-    The thresholds replace the limits of the verdict: dB, pixels, ratios.
+    The thresholds replace the limits of the verdict: dB, pixels, ratios. A model whose weights would take more than
+    ``memory`` (``"3G"``) is run part by part, with the same numbers. Raises InputError for files that cannot be read.
     """
     from deploykit.graph.validity import blaming
     from deploykit.numerics.simulation import simulate_files
     from deploykit.numerics.thresholds import Thresholds
 
-    with blaming(Path(model)):
+    with with_memory(memory), blaming(Path(model)):
         return simulate_files(
             Path(model),
             Path(encodings),
@@ -107,15 +111,17 @@ def locate(
     seed: int = 0,
     threshold_db: float = 20.0,
     time_limit: float | None = None,
+    memory: str | None = None,
 ) -> Located:
     """The first operator at which a model and another, or its own simulation (``encodings``), diverge.
 
-    After ``time_limit`` seconds the nearest operator known by then is named, and ``exhausted`` says so.
+    After ``time_limit`` seconds the nearest operator known by then is named, and ``exhausted`` says so. They diverge
+    below ``threshold_db`` of signal to noise. Raises InputError for files that cannot be read.
     """
     from deploykit.graph.validity import blaming
     from deploykit.numerics.probes import locate_files
 
-    with limited_time(time_limit), blaming(Path(model)):
+    with limited_time(time_limit), with_memory(memory), blaming(Path(model)):
         return locate_files(
             Path(model),
             _path(candidate),
@@ -137,20 +143,21 @@ def sensitivity(
     samples: int | None = None,
     seed: int = 0,
     seconds: float | None = None,
-    memory_mib: int = 2048,
+    memory: str | None = None,
     resume: bool = True,
     progress: Progress | None = None,
 ) -> Sensitivity:
     """What the model loses when only one layer or tensor is quantized, and when only that one stays float.
 
     Without encodings they are made from the range of each tensor on the data, at a ``precision``. Measuring ends after
-    so many ``seconds``; what is kept of the samples takes at most ``memory_mib``. With ``resume`` the measurements of
-    an earlier call are taken over.
+    so many ``seconds``; what is kept of the samples takes at most a quarter of ``memory``. With ``resume`` the
+    measurements of an earlier call are taken over. Losses are signal to noise in dB. Raises InputError for files that
+    cannot be read.
     """
     from deploykit.graph.validity import blaming
     from deploykit.numerics.sensitivity_analysis import Budget, analyze_files
 
-    with blaming(Path(model)):
+    with with_memory(memory), blaming(Path(model)):
         return analyze_files(
             Path(model),
             encodings=_path(encodings),
@@ -159,7 +166,7 @@ def sensitivity(
             data=_path(data),
             samples=samples,
             seed=seed,
-            budget=Budget(seconds=seconds, bytes=memory_mib << 20),
+            budget=Budget(seconds=seconds, bytes=memory_budget() // 4),
             resume=resume,
             tell=progress or (lambda _: None),
         )
@@ -175,7 +182,8 @@ def advise(
     """What accuracies at several precisions say about a model, and the next step.
 
     ``accuracies`` are values by precision (fp32, fp16, w16a16, w8a16, w8a8, w4a16 …), of any measure; ``file`` holds
-    such a table as TOML or JSON. The ``goal`` is a drop of at most 1 % unless said otherwise. ``ladder`` measures them.
+    such a table as TOML or JSON. The ``goal`` is a drop of at most 1 % unless said otherwise; ``lower_is_better`` for
+    an error instead of an accuracy. ``ladder`` measures them. Raises InputError, UsageError for a goal that is none.
     """
     from deploykit.queries.accuracy_table import advise_on
 
@@ -200,7 +208,8 @@ def ladder(
 
     Ranges come from one half of the samples, numbers from the other. With a ``target`` only types that it mixes with
     integers are raised to. ``metric`` and ``metric_command`` are the user's own measure (docs/metrics.md). Without a
-    ``goal`` of a measure 1 % may be lost, else outputs must be right (docs/quantize.md).
+    ``goal`` of a measure 1 % may be lost, else outputs must be right (docs/quantize.md). ``data`` are samples of the
+    field: an ``.npz``, ``.npy`` or a folder. Raises InputError for files that cannot be read or do not fit.
     """
     from deploykit.deciding.simulated_ladder import simulated_ladder
     from deploykit.graph.validity import blaming
@@ -242,7 +251,8 @@ def mix(
     """The fewest of the most sensitive layers in ``to`` (float16 or int16) that reach the goal, as new encodings.
 
     With a ``target`` only types that it mixes with integers are taken. ``metric`` and ``metric_command`` are the user's
-    own measure (docs/metrics.md); with ``front`` quality against cost is measured as well.
+    own measure (docs/metrics.md); with ``front`` quality against cost is measured as well. Raises InputError for files
+    that cannot be read, UsageError for a goal that is none.
     """
     from deploykit.deciding.mixing_layers import mix_files
     from deploykit.graph.validity import blaming
@@ -268,12 +278,27 @@ def mix(
 
 
 def lpbq(model: AnyPath, out: AnyPath, *, refine: bool = False, force: bool = False) -> LpbqReport:
-    """Turn block-quantized int4 weights into LPBQ; the report holds the loss per weight."""
+    """Turn block-quantized int4 weights into LPBQ; the report holds the loss per weight.
+
+    Raises InputError for a model that cannot be read, PackageError where ``out`` stands and ``force`` is not given.
+    """
     from deploykit.graph.validity import blaming
     from deploykit.quantization.lpbq_files import convert_file
 
     with blaming(Path(model)):
         return convert_file(Path(model), Path(out), refined=refine, force=force)
+
+
+def split(
+    models: Iterable[AnyPath], out: AnyPath, *, parts: int, encodings: AnyPath | None = None
+) -> tuple[PartReport, ...]:
+    """Cut models over the same weights into ``parts`` each, all alike, and write them into a new folder.
+
+    Raises InputError for models that cannot be read or are not over the same weights.
+    """
+    from deploykit.quantization.split_files import split_files
+
+    return split_files([Path(model) for model in models], Path(out), parts=parts, encodings=_path(encodings))
 
 
 def _path(given: AnyPath | None) -> Path | None:

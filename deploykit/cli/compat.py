@@ -38,6 +38,7 @@ _HEADER = ("feature", "backend", "tool", "arch", "sdk", "status", "confidence")
 @click.option("--arch", metavar="ARCH", default="", help="Only what concerns this architecture.")
 @click.option("--tool", metavar="TOOL", default="", help="Only the rows of this tool.")
 @click.option("--backend", metavar="ID", default="", help="Only the rows of this backend.")
+@click.option("--type", "kind", metavar="TYPE", default="", help="Of kernels only those in this type: u8, u16, float.")
 @click.option("--diff", nargs=2, metavar="A B", default=None, help="What changes from release A to release B.")
 @click.option("--built-with", metavar="VERSION", default="", help="A binary made by this release …")
 @click.option("--built-for", metavar="ARCH", default="", help="… for this architecture: does it load on --sdk?")
@@ -54,6 +55,7 @@ def command(
     arch: str,
     tool: str,
     backend: str,
+    kind: str,
     diff: tuple[str, str] | None,
     built_with: str,
     built_for: str,
@@ -67,6 +69,7 @@ def command(
     An unknown feature is answered with no rows; "unknown" in a row means that sources leave it open.
     """
     sdk = sdks[0] if sdks else ""
+    feature = (*feature, "in", kind) if kind else feature
     if len(sdks) > 1 and (binary or model or built_with or built_for or diff):
         raise UsageError("more than one --sdk goes with a feature", next="ask for one release at a time")
     if binary is not None:

@@ -9,8 +9,9 @@ import click
 
 from deploykit import api
 from deploykit.cli.frame import Command
-from deploykit.cli.output import emit, progress
+from deploykit.cli.output import emit
 from deploykit.cli.plan import plan_text
+from deploykit.cli.progress import progress
 from deploykit.packages.manifests import MANIFEST, list_files
 from deploykit.system.workspaces import scratch
 

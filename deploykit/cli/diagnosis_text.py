@@ -34,7 +34,7 @@ def diagnosis_text(diagnosis: Diagnosis, *, verbose: bool = False) -> str:
 
 def _cause(number: int, cause: Cause, *, verbose: bool) -> Iterator[str]:
     row = cause.error
-    sure = "" if cause.certainty == "likely" else f" (possible: {cause.because})"
+    sure = f" (possible: {cause.because})" if cause.certainty != "likely" else cause.because and f" ({cause.because})"
     yield f"{number}. {row.severity} {row.id}{sure}: {row.cause}"
     if cause.hits:
         times = "once" if cause.count == 1 else f"{cause.count} times"

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import click
 
 from deploykit.cli.frame import Command
-from deploykit.cli.output import emit, progress
+from deploykit.cli.output import emit
+from deploykit.cli.progress import progress
 from deploykit.cli.toolchain import known_toolchains
 from deploykit.contract.plugins import backend_ids, load_backend
 from deploykit.contract.probes import CheckLine

@@ -125,6 +125,7 @@ def check(file: Path, model: Path, float_tensors: Path | None) -> int:
     help="Signedness of activations, for 2.0.0 only.",
 )
 @click.option("--infer-blocks", is_flag=True, help="Give blockwise lists of 0.6.1 the only block size that fits.")
+@click.option("--lpbq", is_flag=True, help="Turn int4 blocks into LPBQ, which is lossy; needs --model.")
 @click.option("--partial", is_flag=True, help="Write the file without the entries that cannot be converted.")
 @click.option("--force", is_flag=True, help="Replace a file that stands there.")
 def convert(file: Path, output: Path | None, partial: bool, force: bool, **options: Any) -> int:

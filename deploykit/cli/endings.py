@@ -29,17 +29,23 @@ def ended_by_signals() -> Iterator[None]:
         return
     before = {number: signal.getsignal(number) for number in _SIGNALS}
     taken = [number for number, handler in before.items() if handler is signal.SIG_DFL]
+    came: list[int] = []
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        came.append(number)
+        for other in taken:
+            signal.signal(other, signal.SIG_DFL)
+        raise Ended(number)
+
     for number in taken:
-        signal.signal(number, _end)
+        signal.signal(number, end)
     try:
         yield
+    except Exception as error:
+        # A library whose import it met says ImportError, or whatever it makes of an exception that it did not expect.
+        if came:
+            raise Ended(came[0]) from error
+        raise
     finally:
         for number in taken:
             signal.signal(number, before[number])
-
-
-def _end(number: int, _frame: FrameType | None) -> None:
-    for other in _SIGNALS:
-        if signal.getsignal(other) is _end:
-            signal.signal(other, signal.SIG_DFL)
-    raise Ended(number)

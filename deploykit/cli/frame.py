@@ -5,11 +5,13 @@ It knows no command and imports nothing heavy.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +19,9 @@ import click
 
 from deploykit.cli.endings import Ended, ended_by_signals
 from deploykit.cli.plain import defused
-from deploykit.errors import DeploykitError, UsageError
+from deploykit.errors import DeploykitError, PackageError, UsageError
+from deploykit.system.memory import VARIABLE as MEMORY
+from deploykit.system.memory import with_memory
 
 __all__ = ["Command", "Group", "Settings", "run", "settings"]
 
@@ -67,6 +71,12 @@ def _set_no_cache(context: click.Context, _param: click.Parameter, value: bool) 
         context.call_on_close(lambda: os.environ.pop(_NO_CACHE, None))
 
 
+def _set_memory(context: click.Context, _param: click.Parameter, value: str | None) -> None:
+    """For this call only, and for the processes that it starts."""
+    if value is not None:
+        context.with_resource(with_memory(value))
+
+
 def _global_options() -> list[click.Parameter]:
     return [
         click.Option(
@@ -80,6 +90,8 @@ def _global_options() -> list[click.Parameter]:
         click.Option(
             ["-v", "--verbose"],
             count=True,
+            # Before --version, which says more with it.
+            is_eager=True,
             expose_value=False,
             callback=_set_verbosity(1),
             envvar="DEPLOYKIT_VERBOSE",
@@ -101,6 +113,13 @@ def _global_options() -> list[click.Parameter]:
             envvar=["DEPLOYKIT_NO_COLOR", "NO_COLOR"],
             help="Plain text, no colours.",
         ),
+        *_options_of_work(),
+    ]
+
+
+def _options_of_work() -> list[click.Parameter]:
+    """What a call may keep and take."""
+    return [
         click.Option(
             ["--no-cache"],
             is_flag=True,
@@ -108,6 +127,14 @@ def _global_options() -> list[click.Parameter]:
             callback=_set_no_cache,
             envvar=_NO_CACHE,
             help="Take nothing from earlier runs, and keep nothing.",
+        ),
+        click.Option(
+            ["--memory"],
+            expose_value=False,
+            callback=_set_memory,
+            envvar=MEMORY,
+            metavar="SIZE",
+            help="What simulations may take, such as 3G; larger models run in parts. Default: 60 % of what is free.",
         ),
     ]
 
@@ -158,9 +185,8 @@ def run(command: click.Command, args: Sequence[str] | None = None) -> int:
             click.echo(f"  next: {advice}", err=True)
         _show_json_error(arguments, what=error.format_message(), why="", next_=advice, status=2)
         return 2
-    except click.Abort:
-        click.echo("interrupted", err=True)
-        return 130
+    except click.Abort as abort:
+        return _show_abort(arguments, abort)
     except Ended as ended:
         click.echo(f"ended by {ended}", err=True)
         return ended.exit_status
@@ -169,15 +195,14 @@ def run(command: click.Command, args: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except DeploykitError as error:
-        click.echo(f"{click.style('error:', fg='red', bold=True)} {defused(str(error))}", err=True)
-        _show_json_error(arguments, what=error.what, why=error.why, next_=error.next, status=error.exit_status)
-        return error.exit_status
+        return _show_error(arguments, error)
     except MemoryError:
         click.echo(f"{click.style('error:', fg='red', bold=True)} this takes more memory than there is", err=True)
         _show_json_error(arguments, what="this takes more memory than there is", why="", next_="", status=3)
         return 3
     except Exception as error:
-        return _show_defect(arguments, error)
+        full = isinstance(error, OSError) and error.errno in _FULL
+        return _show_error(arguments, _no_room(error)) if full else _show_defect(arguments, error)
     return result if isinstance(result, int) else 0
 
 
@@ -187,6 +212,33 @@ def _check_text(arguments: Sequence[str]) -> None:
         if not argument.isascii() and any("\ud800" <= letter <= "\udfff" for letter in argument):
             shown = argument.encode("utf-8", "backslashreplace").decode()
             raise UsageError(f"{shown}: is not UTF-8", next="rename the file")
+
+
+def _show_error(arguments: Sequence[str], error: DeploykitError) -> int:
+    click.echo(f"{click.style('error:', fg='red', bold=True)} {defused(str(error))}", err=True)
+    _show_json_error(arguments, what=error.what, why=error.why, next_=error.next, status=error.exit_status)
+    return error.exit_status
+
+
+_FULL = frozenset({errno.ENOSPC, errno.EFBIG, errno.EROFS, getattr(errno, "EDQUOT", errno.ENOSPC)})
+
+
+def _no_room(error: Exception) -> PackageError:
+    """A disk that is full, or may not be written to, is no defect, wherever the work that is written there lies."""
+    named = [str(name) for name in (getattr(error, "filename2", None), getattr(error, "filename", None)) if name]
+    return PackageError(
+        f"{named[0] if named else 'the output, or a file of the work in progress'}: cannot be written",
+        why=getattr(error, "strerror", None) or str(error),
+        next="make room there; TMPDIR and DEPLOYKIT_CACHE say where else work and what is kept may lie",
+    )
+
+
+def _show_abort(arguments: Sequence[str], abort: click.Abort) -> int:
+    """An interrupt; or a file that ended too early, which click takes for a user who left."""
+    if isinstance(abort.__cause__, EOFError):
+        return _show_defect(arguments, abort.__cause__)
+    click.echo("interrupted", err=True)
+    return 130
 
 
 def _show_defect(arguments: Sequence[str], error: Exception) -> int:
@@ -203,4 +255,5 @@ def _show_json_error(arguments: Sequence[str], *, what: str, why: str, next_: st
     """With --json an error is a JSON value on stdout as well, so that programs need not read prose."""
     if "--json" in arguments or os.environ.get("DEPLOYKIT_JSON"):
         error = {"what": what, "why": why, "next": next_, "exit_status": status}
-        click.echo(json.dumps({"schema": 1, "error": error}))
+        with suppress(OSError):  # there may be no room for it either
+            click.echo(json.dumps({"schema": 1, "error": error}))

@@ -10,7 +10,8 @@ import click
 
 from deploykit import api
 from deploykit.cli.frame import Command
-from deploykit.cli.output import emit, findings_text, progress, table
+from deploykit.cli.output import emit, findings_text, table
+from deploykit.cli.progress import progress
 from deploykit.system.whole_files import write_files
 
 if TYPE_CHECKING:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +11,13 @@ import click
 
 from deploykit.api import fleets
 from deploykit.cli.frame import Command, settings
-from deploykit.cli.output import emit, progress, table
+from deploykit.cli.output import emit, table
+from deploykit.cli.progress import News, progress
 from deploykit.errors import UsageError
+from deploykit.system.steps import Begun
 
 if TYPE_CHECKING:
+    from deploykit.fleet.cells import Cell
     from deploykit.fleet.comparing import Difference
     from deploykit.fleet.results import CellResult, Results
 
@@ -58,8 +61,10 @@ def command(
     """
     if sum((dry_run, engine is not None, old is not None)) > 1:
         raise UsageError("--dry-run, --emit and --diff exclude each other")
+    from deploykit.fleet.running import select
+
     if dry_run:
-        return _dry_run(file, only)
+        return _dry_run(select(file, only=only).cells)
     if engine is not None:
         click.echo(fleets.matrix_emit(engine, file, only=only), nl=False)
         return 0
@@ -68,33 +73,35 @@ def command(
         emit(difference.to_json(), lambda: _difference(difference))
         return difference.exit_status
     with progress() as tell:
-        results = fleets.matrix(file, out=out, only=only, progress=_news(tell), on_result=_row_shower(), **how)
+        shown = _results_shower(tell, len(select(file, only=only).cells))
+        news = partial(_news, tell)
+        results = fleets.matrix(file, out=out, only=only, progress=news, on_result=shown, **how)
     emit(results.to_json(), lambda: _text(results, out))
     return results.exit_status
 
 
-def _dry_run(file: Path, only: tuple[str, ...]) -> int:
-    from deploykit.fleet.running import select
-
-    cells = select(file, only=only).cells
+def _dry_run(cells: Sequence[Cell]) -> int:
     rows = [(cell.id, cell.request.model.name, cell.request.target, cell.request.backend or "-") for cell in cells]
     header = ("cell", "model", "device", "backend")
     emit({"cells": [cell.to_json() for cell in cells]}, lambda: f"{table(rows, header=header)}\n{len(cells)} cells")
     return 0
 
 
-def _news(tell: Callable[[str], None]) -> Callable[[str, str], None]:
-    return lambda cell, line: tell(f"{cell}: {line}")
+def _news(tell: News, cell: str, line: str) -> None:
+    tell(f"{cell}: {line}")
 
 
-def _row_shower() -> Callable[[CellResult], None]:
-    """Shows each result on stderr when it is there: a row that stays above the line of progress."""
-    if settings().json or settings().verbosity < 0:
-        return lambda _result: None
-    clear = "\r\x1b[2K" if sys.stderr.isatty() else ""
+def _results_shower(tell: News, total: int) -> Callable[[CellResult], None]:
+    """Shows each result when it is there: a row that stays above the line of progress, which counts them."""
+    done = 0
 
     def show(result: CellResult) -> None:
-        click.echo(f"{clear}{_word(result)}  {result.cell}  {_short(result.why)}".rstrip(), err=True)
+        nonlocal done
+        done += 1
+        if not settings().json:
+            tell.say(f"{_word(result)}  {result.cell}  {_short(result.why)}".rstrip())
+        if done < total:
+            tell(Begun(f"{done} of {total} cells are done"))
 
     return show
 

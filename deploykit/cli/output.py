@@ -1,4 +1,4 @@
-"""How results reach a person or a program: one JSON value on stdout, or text; progress on stderr, on a terminal only.
+"""How results reach a person or a program: one JSON value on stdout, or text.
 
 It formats; it decides nothing and knows no command.
 """
@@ -10,7 +10,6 @@ import os
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,7 +18,7 @@ from deploykit.cli.frame import settings
 from deploykit.cli.plain import defused, plain
 from deploykit.findings import Finding, FindingGroup, group_findings, headline, listed, sort_findings
 
-__all__ = ["emit", "findings_text", "progress", "status_lines", "table"]
+__all__ = ["columns", "emit", "findings_text", "status_lines", "table"]
 
 
 if TYPE_CHECKING:
@@ -45,14 +44,14 @@ def table(rows: Iterable[Sequence[object]], *, header: Sequence[str]) -> str:
     """Aligned columns under a header; the last column is wrapped to the terminal."""
     cells = [[str(cell).replace("\n", "\\n") for cell in row] for row in rows]
     widths = [max([len(title), *(len(row[i]) for row in cells)]) for i, title in enumerate(header)]
-    room = max(30, _columns(120) - sum(widths[:-1]) - 2 * (len(widths) - 1))
+    room = max(30, columns(120) - sum(widths[:-1]) - 2 * (len(widths) - 1))
     lines = list(_row(header, widths, room))
     for row in cells:
         lines.extend(_row(row, widths, room))
     return "\n".join([click.style(lines[0], bold=True), *lines[1:]])
 
 
-def _columns(otherwise: int) -> int:
+def columns(otherwise: int) -> int:
     """The width of the terminal, as shutil finds it; importing shutil costs more than a query may."""
     try:
         return int(os.environ.get("COLUMNS", "")) or otherwise
@@ -136,22 +135,3 @@ def status_lines(status: Status) -> list[str]:
         )
         lines.append(f"{key:<10} {click.style(plain(words), fg=color, bold=bad[key])}")
     return lines
-
-
-@contextmanager
-def progress() -> Iterator[Callable[[str], None]]:
-    """A function that shows one line of news, overwritten by the next; silent unless stderr is a terminal."""
-    live = sys.stderr.isatty() and settings().verbosity >= 0 and not settings().json
-    width = _columns(100) - 1
-
-    def show(line: str) -> None:
-        if live:
-            sys.stderr.write("\r\x1b[2K" + plain(line)[:width])
-            sys.stderr.flush()
-
-    try:
-        yield show
-    finally:
-        if live:
-            sys.stderr.write("\r\x1b[2K")
-            sys.stderr.flush()

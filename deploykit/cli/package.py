@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from deploykit.cli.output import emit, findings_text, progress, status_lines
+from deploykit.cli.output import emit, findings_text, status_lines
+from deploykit.cli.progress import progress
 from deploykit.cli.requests import TargetsCommand, request_from
 
 if TYPE_CHECKING:
@@ -21,7 +22,10 @@ __all__ = ["command"]
 @click.option("--templates", type=click.Path(path_type=Path), metavar="DIR", help="Own templates; they win.")
 @click.option("--force", is_flag=True, help="Replace a package that stands there, as it was made.")
 @click.option("--sbom", is_flag=True, help="Add a bill of materials, sbom.cdx.json (CycloneDX).")
-def command(targets: tuple[str, ...], out: Path, templates: Path | None, force: bool, sbom: bool, **given: Any) -> int:
+@click.option("--link", is_flag=True, help="Share large weight files with MODEL instead of copying them.")
+def command(
+    targets: tuple[str, ...], out: Path, templates: Path | None, force: bool, sbom: bool, link: bool, **given: Any
+) -> int:
     """Package MODEL for one target, or for each of several: the main job.
 
     \b
@@ -31,7 +35,7 @@ def command(targets: tuple[str, ...], out: Path, templates: Path | None, force: 
 
     requests = [request_from(target=target, **given) for target in dict.fromkeys(targets)]
     with progress() as tell:
-        made = make_packages(requests, out, force=force, templates=templates, sbom=sbom, progress=tell)
+        made = make_packages(requests, out, force=force, templates=templates, sbom=sbom, link=link, progress=tell)
     if len(made) == 1:
         emit(made[0].to_json(), lambda: _text(made[0]))
     else:

@@ -9,8 +9,8 @@ import re
 
 __all__ = ["defused", "plain"]
 
-_STYLES = re.compile(r"(\x1b\[(?:0|1|22|3[1236])m)")
-"""What the commands style their own words with: bold, and four colours that are none to hide in."""
+_STYLES = re.compile(r"(\x1b\[(?:0|1|2|22|3[1236])m)")
+"""What the commands style their own words with: bold, dim, and four colours that are none to hide in."""
 
 
 def plain(text: str) -> str:

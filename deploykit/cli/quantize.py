@@ -9,7 +9,8 @@ import click
 
 from deploykit import api
 from deploykit.cli.frame import Command
-from deploykit.cli.output import emit, findings_text, progress
+from deploykit.cli.output import emit, findings_text
+from deploykit.cli.progress import progress
 from deploykit.errors import UsageError
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ import click
 
 from deploykit import api
 from deploykit.cli.frame import Command
-from deploykit.cli.output import emit, progress, table
+from deploykit.cli.output import emit, table
+from deploykit.cli.progress import progress
 from deploykit.system.whole_files import write_files
 
 if TYPE_CHECKING:
@@ -30,14 +31,11 @@ _PATH = click.Path(path_type=Path)
 @click.option("--samples", type=click.IntRange(min=1), metavar="N", help="At most that many; 8 by default.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of inputs that are made.")
 @click.option("--seconds", type=click.FloatRange(min=0), metavar="S", help="Stop measuring then; ask again to go on.")
-@click.option(
-    "--memory", type=click.IntRange(min=1), default=2048, show_default=True, metavar="MIB", help="For kept values."
-)
 @click.option("--fresh", is_flag=True, help="Measure everything again, whatever an earlier run left.")
 @click.option("--top", type=click.IntRange(min=1), default=20, show_default=True, help="Rows of each table.")
 @click.option("--report", type=_PATH, metavar="FILE.html", help="Write a page with charts as well.")
 @click.option("--force", is_flag=True, help="Replace the page.")
-def command(model: Path, top: int, report: Path | None, force: bool, fresh: bool, memory: int, **asked: Any) -> int:
+def command(model: Path, top: int, report: Path | None, force: bool, fresh: bool, **asked: Any) -> int:
     """Measure what MODEL loses when only one layer or tensor is quantized, and when only that one stays float.
 
     On deploykit's own simulation, which equals AIMET's; only what lies behind a change is run again. The loss is the
@@ -45,7 +43,7 @@ def command(model: Path, top: int, report: Path | None, force: bool, fresh: bool
     from the range of each tensor on the data. An analysis that was ended goes on where it was.
     """
     with progress() as tell:
-        found = api.sensitivity(model, memory_mib=memory, resume=not fresh, progress=tell, **asked)
+        found = api.sensitivity(model, resume=not fresh, progress=tell, **asked)
     if report is not None:
         from deploykit.packages.sensitivity_page import render_sensitivity
 

@@ -10,7 +10,8 @@ import click
 
 from deploykit import api
 from deploykit.cli.frame import Command
-from deploykit.cli.output import emit, progress, table
+from deploykit.cli.output import emit, table
+from deploykit.cli.progress import progress
 from deploykit.numerics.thresholds import ASKED
 
 if TYPE_CHECKING:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 
 import click
 
-from deploykit.cli.frame import Group, settings
-from deploykit.cli.output import emit, progress, table
+from deploykit.cli.frame import Group
+from deploykit.cli.output import emit, table
+from deploykit.cli.progress import progress
 from deploykit.contract.optional import HasToolchains, WantsToolchains
 from deploykit.contract.plugins import device_named, load_backend, load_backends
 from deploykit.errors import UsageError
@@ -57,7 +57,7 @@ def install_(name: str | None, target: str | None, sdk: str | None, anew: bool) 
     """
     spec = _asked(name, target, sdk)
     with progress() as show:
-        state = install(spec, show, anew=anew, waiting=_say)
+        state = install(spec, show, anew=anew, waiting=show.say)
     emit(state.to_json(), f"{spec.id} is ready: {state.path} ({state.size_mb} MiB)")
 
 
@@ -68,13 +68,6 @@ def remove_(name: str) -> None:
     spec = select(known_toolchains(), name)
     removed = remove(spec)
     emit({"name": spec.name, "version": spec.version, "removed": removed}, _removal(spec, removed))
-
-
-def _say(line: str) -> None:
-    """Where nothing moves for minutes, a log that is read later has to tell why as well."""
-    if settings().verbosity >= 0:
-        sys.stderr.write(line + "\n")
-        sys.stderr.flush()
 
 
 def _asked(name: str | None, target: str | None, sdk: str | None) -> ToolchainSpec:

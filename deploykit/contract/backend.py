@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
+from deploykit.contract.audits import Audit
 from deploykit.contract.kept import Kept
 from deploykit.contract.opinions import Opinions
 from deploykit.contract.options import OptionSpec
@@ -21,10 +22,14 @@ from deploykit.contract.targets import Target
 from deploykit.errors import InputError
 from deploykit.findings import Confidence, Finding
 from deploykit.findings.rules import Registry
+from deploykit.graph.mapped import unmapped
 from deploykit.tables.capabilities import CompatRow
 from deploykit.tables.devices import Device
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+    from onnx import ModelProto
+
     from deploykit.contract.optional import GivesSecondOpinion
     from deploykit.contract.quantizers import QuantizedModel
     from deploykit.encodings.values import EncodingSet
@@ -47,6 +52,7 @@ __all__ = [
     "PackageFile",
     "Progress",
     "Request",
+    "Seen",
     "Situation",
     "TextFile",
     "Verification",
@@ -177,11 +183,22 @@ class Instead:
     right: Correctness | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Seen:
+    """A few samples and the outputs that ``by`` gave for each; names and shapes are the graph's own."""
+
+    by: str
+    feeds: tuple[Mapping[str, npt.NDArray[Any]], ...]
+    outputs: tuple[Mapping[str, npt.NDArray[Any]], ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Execution:
     """What really ran, with the files it left (package-relative), the facts to record, and what it found.
 
     ``right`` is None where nothing was run whose numbers could be judged. ``instead`` is what to start again with.
+    ``audit`` is of the package's kernels, where one was asked for. ``seen`` are a few outputs, for the page to show.
+    ``settled`` says of findings of the plan, by code and name of the subject, what was seen instead.
     """
 
     executed: tuple[str, ...] = ()
@@ -191,6 +208,14 @@ class Execution:
     compiled: Compilation = field(default_factory=Compilation)
     right: Correctness | None = None
     instead: Instead | None = None
+    audit: Audit | None = None
+    seen: Seen | None = None
+    settled: Mapping[tuple[str, str], str] = field(default_factory=dict)
+
+    def settle(self, findings: Iterable[Finding]) -> tuple[Finding, ...]:
+        """The plan's findings, those marked as handled that running showed to be about nothing here."""
+        told = ((finding, self.settled.get((finding.code, finding.subject.name))) for finding in findings)
+        return tuple(finding if how is None else finding.with_handled(how) for finding, how in told)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,8 +315,6 @@ def copied_model(situation: Situation, path: str) -> tuple[PackageFile, ...]:
     """
     folder = path.rpartition("/")[0]
     tail = () if situation.tail is None else (BytesFile(path=f"{folder}/tail.onnx", data=situation.tail),)
-    if situation.rewritten:
-        return (BytesFile(path=path, data=situation.model.proto.SerializeToString(deterministic=True)), *tail)
     # Two spellings of one place (``w.bin``, ``./w.bin``) are one file.
     external = {str(PurePosixPath(folder, file.location)): file.path for file in situation.model.external}
     for taken in {path, *(file.path for file in tail)} & external.keys():
@@ -301,4 +324,11 @@ def copied_model(situation: Situation, path: str) -> tuple[PackageFile, ...]:
             next="save the model again, with another name for its data",
         )
     copies = (CopiedFile(path=place, source=source) for place, source in external.items())
+    if situation.rewritten:
+        return (BytesFile(path=path, data=_as_stored(situation.model.proto)), *copies, *tail)
     return (CopiedFile(path=path, source=situation.request.model), *copies, *tail)
+
+
+def _as_stored(model: ModelProto) -> bytes:
+    """A model of ours as one message; weights that were left in their files are found beside it."""
+    return bytes(unmapped(model).SerializeToString(deterministic=True))

@@ -17,10 +17,13 @@ __all__ = [
     "Catalog",
     "CatalogFile",
     "CodeMeaning",
+    "FailureKind",
     "FinishMark",
     "KnownError",
     "Observation",
+    "Speaker",
     "ToolMark",
+    "Witness",
     "general_errors",
     "load_catalog",
     "merge_catalogs",
@@ -140,7 +143,11 @@ class FinishMark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """A number that a tool prints and that a build wants to judge; ``pattern`` has one group per number."""
+    """A number that a tool prints and that a build wants to judge; ``pattern`` has one group per number.
+
+    With ``whole`` the line is a tally, and the numbers are two: the sum of what every match of ``pattern`` counts, and
+    the sum of what every match of ``whole`` does; no match of ``pattern`` is a sum of zero then.
+    """
 
     id: str
     fragment: str
@@ -148,6 +155,51 @@ class Observation:
     meaning: str
     source: tuple[str, ...]
     confidence: Confidence
+    whole: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Witness:
+    """Further sources of a row that another catalogue has: a vendor's users met a failure that is nobody's own."""
+
+    id: str
+    source: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speaker:
+    """Whose code a line or a frame of a stack belongs to, by words of its paths and prefixes.
+
+    ``/`` in ``marks`` stands for both slashes. ``advice`` is what helps with any failure of it that has no row of its
+    own, a sentence without a full stop.
+    """
+
+    id: str
+    name: str
+    marks: tuple[str, ...]
+    advice: str
+    source: tuple[str, ...]
+    confidence: Confidence
+    stage: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureKind:
+    """One way to fail, whoever fails: regular expressions, in which the group ``name`` is what the line names.
+
+    ``cause`` is a sentence with ``{speaker}`` and ``{name}``; ``unnamed`` stands for a name that the line leaves out.
+    With ``speakers`` the kind is theirs alone: a number means one thing to a driver and another to a library.
+    """
+
+    id: str
+    patterns: tuple[str, ...]
+    cause: str
+    workaround: str
+    source: tuple[str, ...]
+    confidence: Confidence
+    unnamed: str = "something"
+    root: Root = "cause"
+    speakers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,6 +213,9 @@ class CatalogFile:
     tool: tuple[ToolMark, ...] = ()
     finish: tuple[FinishMark, ...] = ()
     observation: tuple[Observation, ...] = ()
+    witness: tuple[Witness, ...] = ()
+    speaker: tuple[Speaker, ...] = ()
+    kind: tuple[FailureKind, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,6 +230,9 @@ class Catalog:
     tools: tuple[ToolMark, ...] = ()
     finishes: tuple[FinishMark, ...] = ()
     observations: tuple[Observation, ...] = ()
+    witnesses: tuple[Witness, ...] = ()
+    speakers: tuple[Speaker, ...] = ()
+    kinds: tuple[FailureKind, ...] = ()
     explain: tuple[Callable[[str], Iterable[tuple[str, str]]], ...] = ()
 
     def code(self, number: int) -> CodeMeaning | None:
@@ -192,6 +250,9 @@ def load_catalog(paths: Iterable[Path]) -> Catalog:
         tools=tuple(row for _, file in files for row in file.tool),
         finishes=tuple(row for _, file in files for row in file.finish),
         observations=tuple(row for _, file in files for row in file.observation),
+        witnesses=tuple(row for _, file in files for row in file.witness),
+        speakers=tuple(row for _, file in files for row in file.speaker),
+        kinds=tuple(row for _, file in files for row in file.kind),
     )
     _refuse_twins(catalog.errors, ", ".join(path.name for path, _ in files))
     return catalog
@@ -208,10 +269,13 @@ def _load_file(path: Path) -> CatalogFile:
         tool=file.tool,
         finish=_spell_out(file.finish, file.sources),
         observation=_spell_out(file.observation, file.sources),
+        witness=_spell_out(file.witness, file.sources),
+        speaker=_spell_out(file.speaker, file.sources),
+        kind=_spell_out(file.kind, file.sources),
     )
 
 
-S = TypeVar("S", KnownError, CodeMeaning, FinishMark, Observation)
+S = TypeVar("S", KnownError, CodeMeaning, FinishMark, Observation, Witness, Speaker, FailureKind)
 
 
 def _spell_out(rows: tuple[S, ...], sources: Mapping[str, str]) -> tuple[S, ...]:
@@ -235,14 +299,23 @@ def _refuse_twins(errors: Iterable[KnownError], where: str) -> None:
 
 
 def merge_catalogs(catalogs: Iterable[Catalog]) -> Catalog:
-    """One catalogue of several; a row that several backends share is kept once."""
+    """One catalogue of several; a row that several backends share is kept once, with what all say of its sources."""
     given = list(catalogs)
+    errors = {row.id: row for catalog in given for row in catalog.errors}
+    witnesses = tuple(dict.fromkeys(row for catalog in given for row in catalog.witnesses))
+    for witness in witnesses:
+        if witness.id in errors:
+            row = errors[witness.id]
+            errors[witness.id] = replace(row, source=tuple(dict.fromkeys((*row.source, *witness.source))))
     return Catalog(
-        errors=tuple({row.id: row for catalog in given for row in catalog.errors}.values()),
+        errors=tuple(errors.values()),
         codes=tuple(dict.fromkeys(row for catalog in given for row in catalog.codes)),
         tools=tuple(dict.fromkeys(row for catalog in given for row in catalog.tools)),
         finishes=tuple(dict.fromkeys(row for catalog in given for row in catalog.finishes)),
         observations=tuple({row.id: row for catalog in given for row in catalog.observations}.values()),
+        witnesses=witnesses,
+        speakers=tuple({row.id: row for catalog in given for row in catalog.speakers}.values()),
+        kinds=tuple({row.id: row for catalog in given for row in catalog.kinds}.values()),
         explain=tuple(dict.fromkeys(reader for catalog in given for reader in catalog.explain)),
     )
 

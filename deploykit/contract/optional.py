@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
+    from deploykit.contract.audits import Audit
     from deploykit.contract.backend import MixedSupport, Progress, Situation
     from deploykit.contract.kept import Kept
     from deploykit.contract.known_errors import Catalog
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AnswersBinaries",
+    "AuditsKernels",
     "DatesSources",
     "FindsDevices",
     "GivesSecondOpinion",
@@ -32,6 +34,7 @@ __all__ = [
     "HasQuantizers",
     "HasToolchains",
     "Inspects",
+    "MeasuresKernels",
     "MixesPrecision",
     "QuantizesWhilePackaging",
     "RatesFindings",
@@ -50,11 +53,40 @@ class FindsDevices(Protocol):
 
 
 @runtime_checkable
+class MeasuresKernels(Protocol):
+    """A backend with a measured table of kernels (its atlas), and the tools to measure it again."""
+
+    id: str
+
+    def atlas(self, operator: str, release: str) -> Sequence[Mapping[str, Any]]:
+        """Its rows about an operator ("" is all) under a release ("" is the newest measured), as plain values."""
+
+    def probe(self, row: str) -> Mapping[str, Any]:
+        """What is measured now of the case that shows a row, beside what the row says. Raises ToolError."""
+
+    def measure(self, file: Path, *, release: str, most: int | None, progress: Progress) -> None:
+        """Add measurements to a file, at most so many; what it has already is not measured again."""
+
+    def fold(self, file: Path, *, release: str, pages: Path | None) -> Mapping[str, Any]:
+        """Draw the table anew from such a file, and pages about it; what it then holds, in numbers."""
+
+
+@runtime_checkable
 class MixesPrecision(Protocol):
     """A backend for which deploykit may rewrite graphs and choose among ways to mix precisions."""
 
     def mixed_support(self, target: Target, options: Mapping[str, Any]) -> MixedSupport:
         """What there is for this target, under options of the backend's own, checked and by name."""
+
+
+@runtime_checkable
+class AuditsKernels(Protocol):
+    """A backend that can run each kernel of a model by itself, over all that the kernel may be given."""
+
+    id: str
+
+    def audit(self, prepared: Any, *, level: str, progress: Progress) -> Audit:
+        """The kernels of what ``prepare`` gave: those under suspicion (``quick``) or all (``full``)."""
 
 
 @runtime_checkable

@@ -105,7 +105,7 @@ CORE_OPTIONS = (
 
 RESERVED_NAMES = frozenset(spec.name for spec in CORE_OPTIONS) | {
     *("model", "target", "targets", "out", "force", "templates", "sbom", "progress", "input", "option", "help", "json"),
-    *("verbose", "quiet", "no_color", "format", "baseline", "write_baseline", "severity"),
+    *("verbose", "quiet", "no_color", "format", "baseline", "write_baseline", "severity", "memory"),
 }
 """Names that no backend's option may have, because a command or a function of the API has them already."""
 

@@ -16,7 +16,7 @@ from deploykit.deciding.rewriting import Rewriting, rewrite
 from deploykit.deciding.sampling import samples_of
 from deploykit.graph import wrap_proto
 from deploykit.graph.collect import collect_facts
-from deploykit.graph.weights import load_weights
+from deploykit.graph.mapped import lean_weights, whole_model
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -32,7 +32,7 @@ def rewrite_as_asked(situation: Situation, kept: Kept) -> tuple[Situation, Rewri
     """
     request = situation.request
     names = [name for name in dict.fromkeys(request.rewrite) if name not in request.no_rewrite]
-    model, samples = load_weights(situation.model), samples_of(situation, kept)
+    model, samples = lean_weights(situation.model), samples_of(situation, kept)
     if situation.facts.is_qdq:
         made = rewrite_quantized(model, names, samples.feeds, evidence=lambda changed: evidence_of(changed, samples))
     else:
@@ -49,5 +49,5 @@ def _with(situation: Situation, made: Rewriting) -> Situation:
         facts=collect_facts(wrapped),
         encodings=made.encodings if situation.encodings is not None else None,
         rewritten=True,
-        tail=None if made.tail is None else made.tail.SerializeToString(deterministic=True),
+        tail=None if made.tail is None else whole_model(made.tail).SerializeToString(deterministic=True),
     )

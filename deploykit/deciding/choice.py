@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deploykit.contract.backend import AnyBackend, MixedSupport, Situation
@@ -18,8 +19,9 @@ from deploykit.deciding.sampling import samples_of
 from deploykit.encodings.values import Float
 from deploykit.errors import DeploykitError, UsageError
 from deploykit.graph import wrap_proto
-from deploykit.graph.weights import load_weights
+from deploykit.graph.mapped import lean_weights, whole_model
 from deploykit.quantization.float_propagation import predict_float_set
+from deploykit.system.answers import LARGEST_ASKED, answered
 
 if TYPE_CHECKING:
     from deploykit.deciding.exploring import Explored
@@ -31,8 +33,6 @@ if TYPE_CHECKING:
     from deploykit.quantization.conclusions import Conclusion, Inference, OpenTensor
 
 __all__ = ["Chosen", "choose_way"]
-
-_LARGEST = 1 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +129,7 @@ class Chosen:
 
 def _why_not(samples: Samples | None) -> str:
     if samples is None:
-        return "there are no encodings whose effect could be simulated"
+        return "nothing was simulated; build it and compare its outputs with the float model's (deploykit evaluate)"
     return f"give --calibration or --input ({samples.described_for_humans})"
 
 
@@ -138,10 +138,6 @@ def choose_way(backend: AnyBackend, situation: Situation, kept: Kept, tell: Call
     support = _support(backend, situation)
     if support is None or not _has_integers(situation):
         return _as_asked(situation, kept, tell) if situation.request.rewrite else Chosen(situation=situation)
-    if situation.facts.weight_bytes > _LARGEST:
-        skipped = f"{situation.facts.weight_bytes / 1e9:.1f} GB of weights are too many to simulate here"
-        instead = "run 'deploykit simulate' on a machine that has the memory"
-        return Chosen(situation=situation, skipped=skipped, instead=instead)
     try:
         samples = samples_of(situation, kept)
         filled = _filled(situation, samples)
@@ -157,9 +153,6 @@ def choose_way(backend: AnyBackend, situation: Situation, kept: Kept, tell: Call
 
 
 def _as_asked(situation: Situation, kept: Kept, tell: Callable[[str], None]) -> Chosen:
-    if situation.facts.weight_bytes > _LARGEST:
-        why = f"{situation.facts.weight_bytes / 1e9:.1f} GB of weights are too many to prove it here"
-        return Chosen(situation=situation, skipped=why)
     from deploykit.deciding.asked_rewrites import rewrite_as_asked
 
     tell("rewriting the model as asked")
@@ -197,7 +190,7 @@ def _filled(situation: Situation, samples: Samples) -> Inference | None:
     gaps = [n for n in sorted(predict_float_set(facts, encodings).unexpected) if not facts.tensors[n].is_weight]
     if not gaps:
         return None
-    model = load_weights(situation.model)
+    model = lean_weights(situation.model)
     found = infer_entries(model, facts, encodings, gaps, evidence=evidence_of(model, samples))
     return found if found.concluded else None
 
@@ -206,18 +199,26 @@ def _explored(situation: Situation, samples: Samples, support: MixedSupport, tel
     from deploykit.deciding.exploring import explore
     from deploykit.deciding.ways import Ground
 
-    request, encodings = situation.request, situation.encodings
+    request, encodings, facts = situation.request, situation.encodings, situation.facts
     assert encodings is not None
-    ground = Ground.of(
-        load_weights(situation.model),
-        encodings,
-        situation.facts,
-        samples,
-        asked=request.rewrite,
-        banned=request.no_rewrite,
-        max_segments=request.adapter_options.get("max_segments"),
+    model, most = lean_weights(situation.model), request.adapter_options.get("max_segments")
+
+    def make() -> Explored:
+        ground = Ground.of(
+            model, encodings, facts, samples, asked=request.rewrite, banned=request.no_rewrite, max_segments=most
+        )
+        return explore(ground, support, mixed=request.mixed, tell=tell)
+
+    if facts.weight_bytes > LARGEST_ASKED:
+        return make()
+    settings = (request.rewrite, request.no_rewrite, most, support, request.mixed)
+    return answered(
+        "explored",
+        (model, situation.model.proto, facts.model_name, encodings, samples, settings),
+        make,
+        known={"model": model, "encodings": encodings, "facts": facts},
+        code=Path(__file__).parent,
     )
-    return explore(ground, support, mixed=request.mixed, tell=tell)
 
 
 def _changed(situation: Situation, won: Prepared | None, support: MixedSupport) -> Situation:
@@ -235,5 +236,5 @@ def _changed(situation: Situation, won: Prepared | None, support: MixedSupport) 
         facts=won.facts,
         encodings=won.encodings,
         rewritten=situation.rewritten or won.model is not situation.model.proto,
-        tail=None if won.tail is None else won.tail.SerializeToString(deterministic=True),
+        tail=None if won.tail is None else whole_model(won.tail).SerializeToString(deterministic=True),
     )

@@ -16,7 +16,7 @@ from deploykit.contract.kept import Kept, Same
 from deploykit.deciding.sampling import declarations
 from deploykit.errors import InputError
 from deploykit.findings import Finding, sort_findings
-from deploykit.graph.weights import load_small_weights, load_weights
+from deploykit.graph.mapped import lean_weights, load_small_weights
 from deploykit.numerics.data_fit import LOOKED_AT, DataFit, data_fit, takes_pictures
 from deploykit.numerics.data_rules import RULES as FIT_RULES
 from deploykit.numerics.range_growth import MOST, RangeGrowth, range_growth
@@ -88,11 +88,11 @@ def about_samples(
     enough of it, and whether its classes are alike in number.
     """
     settled = gives_ranges and 0 < available == len(feeds)
-    growth = _growth(load_weights(model), facts, feeds) if settled else None  # of some of many nothing is known
+    growth = _growth(lean_weights(model), facts, feeds) if settled else None  # of some of many nothing is known
     labels = Counter(calibration.labels.values()) if gives_ranges else {}
     fit = DataFit(origin=calibration.origin, growth=growth, labels=labels)
     if feeds:
-        weights = load_weights(model) if takes_pictures(facts) else load_small_weights(model)
+        weights = lean_weights(model) if takes_pictures(facts) else load_small_weights(model)
         with suppress(InputError):  # the first layers do not run here: whoever runs the model says so
             fit = data_fit(weights, facts, feeds, origin=calibration.origin, growth=growth, labels=labels)
     found = list(FIT_RULES.run(fit))

@@ -20,6 +20,7 @@ from deploykit.deciding.opinions import second_opinions
 from deploykit.deciding.rules import RULES as CHOICE_RULES
 from deploykit.deciding.simplifying import simplify
 from deploykit.findings import Finding, Severity, sort_findings
+from deploykit.graph.changes import Change, changes_between
 from deploykit.graph.rules import RULES as GRAPH_RULES
 from deploykit.quantization.encodings_on_graph import EncodingsOnGraph
 from deploykit.quantization.rules import RULES as ENCODING_RULES
@@ -43,6 +44,11 @@ class Decision(Generic[P, D]):
     def situation(self) -> Situation:
         """The situation that is packaged."""
         return self.chosen.situation
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        """Where the graph that is packaged differs from the one that was given."""
+        return changes_between(self.given.facts, self.situation.facts)
 
     @property
     def right(self) -> Correctness:

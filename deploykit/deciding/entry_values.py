@@ -31,8 +31,7 @@ def observed_ranges(model: ModelProto, names: Iterable[str], feeds: Sequence[Fee
     wanted = tuple(names)
     ranges: dict[str, tuple[float, float]] = {}
     session = Session(model, capture=wanted) if wanted else None
-    for feed in feeds if session else ():
-        values = session.run(feed) if session else {}
+    for values in session.runs(feeds) if session else ():
         for name in wanted:
             finite = values[name][np.isfinite(values[name])]
             low, high = ranges.get(name, (math.inf, -math.inf))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, ClassVar, get_args
 
 from deploykit.contract.backend import Request
 from deploykit.contract.optional import MixesPrecision
@@ -25,13 +25,16 @@ from deploykit.numerics.reaching import Reaching
 from deploykit.numerics.sensitivity import Sensitivity
 from deploykit.numerics.sensitivity_analysis import Budget, QuestionOfFiles, analyze, read_question
 from deploykit.quantization.placement import layouts
+from deploykit.system.tabular import Tabular
 
 __all__ = ["Mixed", "mix_files", "wide_types"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mixed:
+class Mixed(Tabular):
     """The raised encodings as a file's ``text``, how they were found, and the front where one was asked for."""
+
+    main_table: ClassVar[str] = "trials"
 
     raised: Raised
     sensitivity: Sensitivity

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import onnx
 
@@ -31,17 +31,22 @@ from deploykit.contract.plans import Plan, Step
 from deploykit.contract.plugins import load_backends
 from deploykit.contract.status import Correctness, Status
 from deploykit.deciding.decision import Decision, decide
+from deploykit.deciding.drawn_detections import drawn_detections
 from deploykit.deciding.quantizing.step import quantized_situation
 from deploykit.deciding.reading import read_situation, read_situations, resolve_target
 from deploykit.deciding.sampling import samples_of
+from deploykit.deciding.steps import DECIDING, QUANTIZING, RUNNING, VERIFYING, WRITING, steps_to
 from deploykit.errors import DefectError, InputError, PackageError
 from deploykit.findings import Finding, exit_status, sort_findings
 from deploykit.graph.validity import blaming
 from deploykit.numerics.samples.recording import RECORDED_FILE, record
-from deploykit.packages.pages import render_readme, render_report
+from deploykit.packages.pages import render_readme, render_report, summary_html
+from deploykit.packages.recorded_decision import recorded_decision, recorded_quantization
 from deploykit.packages.sbom import SBOM, sbom_text
 from deploykit.packages.verifying import VerifyReport, verify_package
 from deploykit.packages.writing import PackageWriter
+from deploykit.system.steps import Steps, prefixed
+from deploykit.system.tabular import Tabular
 
 __all__ = ["Packaged", "check", "each_package", "make_package", "make_packages", "make_plan", "verify"]
 
@@ -53,11 +58,23 @@ D = TypeVar("D")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Packaged:
+class Output:
+    """How a package is put on disk. ``templates`` is a folder of the user's own, ``link`` shares large files."""
+
+    force: bool = False
+    templates: Path | None = None
+    sbom: bool = False
+    link: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packaged(Tabular):
     """The outcome of the main job. ``package`` is None when the answer was no and nothing was written.
 
     ``digest`` is what ``deploykit verify --expect-digest`` takes.
     """
+
+    main_table: ClassVar[str] = "findings"
 
     plan: Plan[Any]
     package: Path | None
@@ -90,13 +107,21 @@ class Packaged:
             "status": self.status.to_json(),
         }
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the verdict and the three facts, what is open, where the package is."""
+        return summary_html(self.plan, self.status, self.findings, self.package)
+
 
 def make_plan(request: Request, *, progress: Progress | None = None) -> Plan[Any]:
     """The decision for one request, nothing written."""
     tell: Progress = progress or _silent
     with blaming(request.model):
         backend, situation = read_situation(request)
-        return decide(backend, quantized_situation(backend, situation, tell), Kept(), tell).plan
+        steps = steps_to(DECIDING, backend, situation, tell)
+        steps.begin(QUANTIZING)
+        quantized = quantized_situation(backend, situation, tell)
+        steps.begin(DECIDING)
+        return decide(backend, quantized, Kept(), tell).plan
 
 
 def check(request: Request) -> tuple[Finding, ...]:
@@ -104,27 +129,16 @@ def check(request: Request) -> tuple[Finding, ...]:
     return make_plan(request).findings
 
 
-def make_package(
-    request: Request,
-    out: Path,
-    *,
-    force: bool = False,
-    templates: Path | None = None,
-    sbom: bool = False,
-    progress: Progress | None = None,
-) -> Packaged:
-    """Check, plan, render, write and verify one package; nothing is written when an error is not handled."""
-    return make_packages([request], out, force=force, templates=templates, sbom=sbom, progress=progress)[0]
+def make_package(request: Request, out: Path, *, progress: Progress | None = None, **output: Any) -> Packaged:
+    """Check, plan, render, write and verify one package; nothing is written when an error is not handled.
+
+    ``output`` are the fields of ``Output``, as for all of these functions.
+    """
+    return make_packages([request], out, progress=progress, **output)[0]
 
 
 def make_packages(
-    requests: Sequence[Request],
-    out: Path,
-    *,
-    force: bool = False,
-    templates: Path | None = None,
-    sbom: bool = False,
-    progress: Progress | None = None,
+    requests: Sequence[Request], out: Path, *, progress: Progress | None = None, **output: Any
 ) -> tuple[Packaged, ...]:
     """One package for each request; the requests differ in their target only.
 
@@ -136,28 +150,20 @@ def make_packages(
     made = each_package(
         requests,
         [out / name for name in names] if several else [out],
-        force=force,
-        templates=templates,
-        sbom=sbom,
-        progress=[_prefixed(name, tell) for name in names] if several else [tell],
+        progress=[prefixed(name, tell) for name in names] if several else [tell],
+        **output,
     )
     return tuple(make() for make in made)
 
 
 def each_package(
-    requests: Sequence[Request],
-    outs: Sequence[Path],
-    *,
-    force: bool = False,
-    templates: Path | None = None,
-    sbom: bool = False,
-    progress: Sequence[Progress],
+    requests: Sequence[Request], outs: Sequence[Path], *, progress: Sequence[Progress], **output: Any
 ) -> Iterator[Callable[[], Packaged]]:
     """What makes the package of each request when it is called, in order; model and prepared work are shared.
 
     The requests differ in their target, backend and SDK only. Raises as ``make_package`` does for what they share.
     """
-    kept = Kept()
+    kept, how = Kept(), Output(**output)
     for tell in progress[:1]:
         tell("reading the model and its encodings")
     with blaming(*dict.fromkeys(request.model for request in requests)):
@@ -167,15 +173,13 @@ def each_package(
         def make(
             backend: AnyBackend = backend, given: Situation = given, out: Path = out, tell: Progress = tell
         ) -> Packaged:
+            steps = steps_to(VERIFYING, backend, given, tell)
             with blaming(given.request.model):
+                steps.begin(QUANTIZING)
                 quantized = quantized_situation(backend, given, tell)
-                return _package(backend, quantized, out, kept, force=force, templates=templates, sbom=sbom, tell=tell)
+                return _package(backend, quantized, out, kept, how, steps, tell)
 
         yield make
-
-
-def _prefixed(name: str, tell: Progress) -> Progress:
-    return lambda line: tell(f"{name}: {line}")
 
 
 def _package(
@@ -183,22 +187,23 @@ def _package(
     given: Situation,
     out: Path,
     kept: Kept,
-    *,
-    force: bool,
-    templates: Path | None,
-    sbom: bool,
+    how: Output,
+    steps: Steps,
     tell: Progress,
+    *,
     avoided: tuple[Finding, ...] = (),
     seen: Correctness | None = None,
 ) -> Packaged:
     """One package; ``avoided`` is what an earlier try failed at, which this one gets over; ``seen`` how right."""
+    steps.begin(DECIDING)
     decision = decide(backend, given, kept, tell)
     plan = decision.plan
     if not plan.feasible:
         return Packaged(plan=plan, package=None, manifest=None, findings=plan.findings)
-    with PackageWriter(out, force=force, tell=tell) as writer:
-        tell("rendering")
-        writer.add(backend.render(decision.prepared, plan, templates))
+    with PackageWriter(out, force=how.force, link=how.link, tell=tell) as writer:
+        steps.begin(WRITING)
+        writer.add(backend.render(decision.prepared, plan, how.templates))
+        steps.begin(RUNNING)
         execution = _execute(backend, writer, decision, kept, tell)
         other = execution.instead
         if other is not None and not avoided:
@@ -208,23 +213,22 @@ def _package(
                 replace(given, request=other.request),
                 out,
                 kept,
-                force=force,
-                templates=templates,
-                sbom=sbom,
-                tell=tell,
+                how,
+                steps,
+                tell,
                 avoided=(*gone, *other.findings),
                 seen=other.right,
             )
             if again.package is not None:
                 return again
         writer.record_outputs()
-        findings = sort_findings((*plan.findings, *execution.findings, *avoided))
+        findings = sort_findings((*execution.settle(plan.findings), *execution.findings, *avoided))
         status = Status(compiled=execution.compiled, right=execution.right or seen or decision.right)
         recorded = _record_samples(writer, decision)
-        writer.add(_documents(plan, decision.situation, execution, status, findings, templates))
-        tell("verifying")
-        manifest_rows = {**_manifest(plan, given, execution, status, findings, writer), "samples": recorded}
-        writer.add([TextFile(path=SBOM, text=sbom_text(manifest_rows))] if sbom else [])
+        writer.add(_documents(decision, writer, execution, status, findings, how.templates))
+        steps.begin(VERIFYING)
+        manifest_rows = {**_manifest(decision, execution, status, findings, writer), "samples": recorded}
+        writer.add([TextFile(path=SBOM, text=sbom_text(manifest_rows))] if how.sbom else [])
         writer.seal(manifest_rows)
         _assert_sound(writer, given.request.model)
         manifest = writer.publish()
@@ -294,27 +298,28 @@ def _generated(plan: Plan[Any], execution: Execution) -> tuple[str, ...]:
 
 
 def _documents(
-    plan: Plan[Any],
-    situation: Situation,
+    decision: Decision[Any, Any],
+    writer: PackageWriter,
     execution: Execution,
     status: Status,
     findings: tuple[Finding, ...],
     templates: Path | None,
 ) -> Iterable[PackageFile]:
+    plan, situation, files = decision.plan, decision.situation, tuple(writer.records.values())
     model_name = situation.request.model.name
     generated = _generated(plan, execution)
     execution = replace(execution, executed=_executed(situation, execution))
-    yield TextFile(
-        path="README.md", text=render_readme(plan, model_name, execution, generated, status, findings, templates)
+    readme = render_readme(plan, model_name, execution, generated, status, findings, templates)
+    yield TextFile(path="README.md", text=readme)
+    drawn = drawn_detections(decision, execution)
+    report = render_report(
+        plan, situation, decision.changes, execution, generated, status, findings, files, templates, drawn
     )
-    yield TextFile(
-        path="report.html", text=render_report(plan, situation, execution, generated, status, findings, templates)
-    )
+    yield TextFile(path="report.html", text=report)
 
 
 def _manifest(
-    plan: Plan[Any],
-    situation: Situation,
+    decision: Decision[Any, Any],
     execution: Execution,
     status: Status,
     findings: tuple[Finding, ...],
@@ -322,6 +327,7 @@ def _manifest(
 ) -> Mapping[str, Any]:
     from importlib.metadata import version
 
+    plan, situation = decision.plan, decision.given
     return {
         "schema": 1,
         "deploykit": version("deploykit"),
@@ -329,24 +335,18 @@ def _manifest(
         "target": dict(plan.target),
         "sdk": dict(plan.sdk),
         "route": None if plan.route is None else plan.route.to_json(),
+        "decision": recorded_decision(plan, decision.changes),
         "inputs": _inputs(situation, writer),
         "steps": [*_quantizing(situation), *(step.to_json() for step in plan.steps)],
         "precision": {"intended": dict(plan.precision.intended), "expected": dict(plan.precision.expected)},
         "float_tensors": sorted(situation.encodings.floats) if situation.encodings is not None else [],
         "executed": list(_executed(situation, execution)),
         "generated": list(_generated(plan, execution)),
-        "quantization": _quantization(situation),
+        "quantization": recorded_quantization(situation),
         "record": dict(execution.record),
         "status": status.to_json(),
         "findings": [finding.to_json() for finding in findings],
     }
-
-
-def _quantization(situation: Situation) -> dict[str, Any] | None:
-    """The quantizer's account, and the ladder where one was walked: also where it led to float16 and no encodings."""
-    made = {} if situation.quantized is None else dict(situation.quantized.record)
-    walked = {} if situation.ladder is None else {"ladder": dict(situation.ladder)}
-    return {**made, **walked} or None
 
 
 def _executed(situation: Situation, execution: Execution) -> tuple[str, ...]:
@@ -378,6 +378,8 @@ def _inputs(situation: Situation, writer: PackageWriter) -> list[dict[str, Any]]
     rows += [("external-data", external.path) for external in situation.model.external]
     rows += [("encodings", request.encodings)] if request.encodings is not None else []
     rows += [("float-tensors", request.float_tensors)] if request.float_tensors is not None else []
+    own = {name: value for name, value in request.adapter_options.items() if isinstance(value, Path)}
+    rows += [(name.replace("_", "-"), path) for name, path in own.items() if path.is_file()]
     described = []
     for role, path in rows:
         size, digest = writer.witnessed.hash(path)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,9 +16,7 @@ import numpy.typing as npt
 
 from deploykit.encodings.values import EncodingSet, Float
 from deploykit.errors import InputError
-from deploykit.graph.collect import collect_facts
-from deploykit.graph.facts import GraphFacts
-from deploykit.graph.loading import wrap_proto
+from deploykit.graph.collect import facts_of
 from deploykit.graph.opset import opset_of
 from deploykit.numerics.reference import reference_outputs
 from deploykit.numerics.sessions import Feed, Session
@@ -31,7 +28,7 @@ from deploykit.rewrites.contract import Refusal, Rewritten, Site, Transform, loa
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-__all__ = ["SAFE_REWRITES", "RewriteStep", "Rewriting", "difference_in_ulps", "facts_of", "rewrite"]
+__all__ = ["SAFE_REWRITES", "RewriteStep", "Rewriting", "difference_in_ulps", "rewrite"]
 
 SAFE_REWRITES = ("saturating-constant", "mask-constant", "logit-of-sigmoid", "log-of-ratio")
 """Rewrites that keep the inputs and outputs as they are, in the order in which they are tried."""
@@ -150,7 +147,7 @@ class _Proof:
                 self._outputs = reference_outputs(self._model, self.feeds)
             else:
                 session = Session(self._model)
-                self._outputs = [session.run(feed) for feed in self.feeds]
+                self._outputs = session.runs(self.feeds)
         return self._outputs
 
     def accept(self, model: ModelProto, outputs: Sequence[Feed] | None) -> None:
@@ -169,7 +166,7 @@ def _step(state: Rewriting, transform: Transform, proof: _Proof) -> Rewriting:
         name=transform.name,
         kept=not problem,
         reason=problem or "proven equal on the samples",
-        sites=matched.sites,
+        sites=tuple(replace(site, data=None) for site in matched.sites),  # the rest was for ``apply``
         refusals=matched.refusals,
         notes=made.notes,
         ulps=ulps,
@@ -204,11 +201,6 @@ def _completed(made: Rewritten, evidence: Callable[[ModelProto], Evidence]) -> I
     return replace(inferred, encodings=replace(inferred.encodings, entries=entries))
 
 
-def facts_of(model: ModelProto) -> GraphFacts:
-    """The facts of a model that exists in memory only."""
-    return collect_facts(wrap_proto(model, path=Path("model.onnx")))
-
-
 def _prove(
     proof: _Proof, made: Rewritten, transform: Transform, sites: int
 ) -> tuple[float | None, str, Sequence[Feed] | None]:
@@ -217,15 +209,16 @@ def _prove(
         return None, "", None
     if not proof.feeds:
         return None, "undone: there are no samples to prove it on", None
-    worst, outputs = 0.0, []
     try:
         changed = Session(made.model)
         tail = None if made.tail is None else Session(made.tail)
-        for feed, wanted in zip(proof.feeds, proof.before(), strict=True):
-            values = changed.run(feed)
-            outputs.append(values)
-            whole = values if tail is None else {**values, **tail.run({**feed, **values})}
-            worst = max(worst, difference_in_ulps(wanted, whole))
+        before = proof.before()
+        outputs = changed.runs(proof.feeds)
+        wholes = outputs
+        if tail is not None:
+            ends = tail.runs([{**feed, **values} for feed, values in zip(proof.feeds, outputs, strict=True)])
+            wholes = [{**values, **end} for values, end in zip(outputs, ends, strict=True)]
+        worst = max((difference_in_ulps(wanted, got) for wanted, got in zip(before, wholes, strict=True)), default=0.0)
     except InputError as error:
         return None, f"undone: {error.what} ({error.why})", None
     allowed = transform.ulps * sites

@@ -95,7 +95,7 @@ def check_tail(chosen: Chosen) -> Iterator[Found]:
     "warning",
     what="A precision mix that could not be simulated.",
     why="Without numbers no way is better than another; the plan takes the one that changes least.",
-    fix="give --calibration data that fits the inputs; run 'deploykit simulate' on a machine that has the memory",
+    fix="give --calibration data that fits the inputs",
     sources=("this run",),
 )
 def check_simulated(chosen: Chosen) -> Iterator[Found]:

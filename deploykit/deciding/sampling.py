@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from deploykit.contract.backend import Request, Situation
 from deploykit.contract.kept import Kept, Same
-from deploykit.graph.weights import load_small_weights
+from deploykit.graph.mapped import load_small_weights
 from deploykit.numerics.samples.declared import parse_declarations
 from deploykit.numerics.samples.inputs import input_specs
 

@@ -5,23 +5,26 @@ Structural rewrites only, each proven equal. It knows no operator and no device:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deploykit.contract.backend import Situation
 from deploykit.contract.kept import Kept, Same
-from deploykit.deciding.rewriting import RewriteStep, rewrite
+from deploykit.deciding.rewriting import RewriteStep, Rewriting, rewrite
 from deploykit.deciding.sampling import samples_of
 from deploykit.errors import DeploykitError
 from deploykit.findings import Finding, Severity
 from deploykit.graph import wrap_proto
 from deploykit.graph.collect import collect_facts
-from deploykit.graph.weights import load_weights
+from deploykit.graph.mapped import lean_weights
 from deploykit.rewrites.contract import load_transform
+from deploykit.system.answers import LARGEST_ASKED, answered
 
 if TYPE_CHECKING:
     from deploykit.encodings.values import EncodingSet
+    from deploykit.numerics.sessions import Feed
 
 __all__ = ["REPAIRS", "STRUCTURAL_REWRITES", "Simplified", "simplify"]
 
@@ -37,9 +40,6 @@ REPAIRS = (
     *("write-out-functions", "einsum-to-matmul", "global-pool", "gathernd-to-gather", "flat-index", "mask-constant"),
 )
 """Rewrites that some compilers need and others must not be given: each is tried alone, after the others."""
-
-_LARGEST = 1 << 30
-"""Bytes of weights beyond which nothing is run here to prove a rewrite."""
 
 _SAMPLES = 2
 """A structural rewrite is right by construction; running it shows that the construction has no defect."""
@@ -60,8 +60,6 @@ def simplify(situation: Situation, kept: Kept, judge: Judge) -> Simplified:
 
     A model that the rules take as it is stays what the user gave, byte for byte.
     """
-    if situation.facts.weight_bytes > _LARGEST:
-        return Simplified(situation=situation)
     made = _simplified(situation, kept, judge)
     for name in REPAIRS:
         if name not in situation.request.no_rewrite:
@@ -127,7 +125,7 @@ def _rewritten(situation: Situation, names: tuple[str, ...], kept: Kept) -> Simp
     """The rewritten situation; None where nothing was changed, or nothing can be run to prove it."""
     try:
         feeds = samples_of(situation, kept).feeds[:_SAMPLES]
-        done = rewrite(load_weights(situation.model), situation.encodings, names, feeds)
+        done = _proven(situation, names, feeds)
     except DeploykitError:  # samples that do not fit, a model that does not run: later stages say so, with the reason
         return None
     if not done.kept:
@@ -136,6 +134,19 @@ def _rewritten(situation: Situation, names: tuple[str, ...], kept: Kept) -> Simp
     encodings = _with_strangers(done.encodings, situation)
     changed = replace(situation, model=model, facts=collect_facts(model), encodings=encodings, rewritten=True)
     return Simplified(situation=changed, steps=tuple(step for step in done.steps if step.kept))
+
+
+def _proven(situation: Situation, names: tuple[str, ...], feeds: Sequence[Feed]) -> Rewriting:
+    model, encodings = lean_weights(situation.model), situation.encodings
+    if situation.facts.weight_bytes > LARGEST_ASKED:
+        return rewrite(model, encodings, names, feeds)
+    return answered(
+        "rewritten",
+        (model, encodings, names, feeds),
+        lambda: rewrite(model, encodings, names, feeds),
+        known={"model": model, "encodings": encodings},
+        code=Path(__file__).parent,
+    )
 
 
 def _with_strangers(encodings: EncodingSet | None, given: Situation) -> EncodingSet | None:

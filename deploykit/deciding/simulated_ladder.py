@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from deploykit.deciding.data_findings import about_samples
 from deploykit.deciding.ladder import Ladder, Rung, walk
@@ -18,7 +18,7 @@ from deploykit.errors import DeploykitError, InputError
 from deploykit.findings import Finding, exit_status
 from deploykit.graph import load_model
 from deploykit.graph.collect import collect_facts
-from deploykit.graph.weights import load_weights
+from deploykit.graph.mapped import lean_weights
 from deploykit.numerics.costs import CostModel
 from deploykit.numerics.goals import Goal, goal_for
 from deploykit.numerics.metrics import UserMetric
@@ -32,6 +32,7 @@ from deploykit.numerics.samples.sources import load_calibration
 from deploykit.numerics.sensitivity_analysis import analyze
 from deploykit.numerics.simulation import Simulator
 from deploykit.quantization.borders import find_borders
+from deploykit.system.tabular import Tabular
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -49,8 +50,10 @@ MOST = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class SimulatedLadder:
+class SimulatedLadder(Tabular):
     """The ladder, and the data it was walked on: ``held_out`` is False where one sample had to serve for both."""
+
+    main_table: ClassVar[str] = "candidates"
 
     ladder: Ladder
     samples: Samples
@@ -88,7 +91,7 @@ def simulated_ladder(
     facts = collect_facts(read)
     if facts.is_qdq:
         raise InputError(f"{model}: holds Q/DQ nodes already", next="give the float model")
-    proto = load_weights(read)
+    proto = lean_weights(read)
     made = gather(proto, facts, calibration=data, most=samples or MOST)
     wides = wide_types(target, sdk, model)
     wanted = goal_for(goal, has_metric=metric is not None, may_judge=made.may_judge, lower_is_better=lower_is_better)

@@ -5,21 +5,20 @@ A way is simulated and judged where the samples allow it. What an SDK can do is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import numpy.typing as npt
-
 from deploykit.deciding.entry_values import evidence_of
 from deploykit.deciding.ranking import Way
-from deploykit.deciding.rewriting import SAFE_REWRITES, Rewriting, facts_of, rewrite
+from deploykit.deciding.rewriting import SAFE_REWRITES, Rewriting, rewrite
 from deploykit.deciding.segment_proof import ChainProof, SegmentChain, prove_chain
 from deploykit.encodings.values import EncodingSet, Float
 from deploykit.findings import Confidence, listed
+from deploykit.graph.collect import facts_of
 from deploykit.graph.facts import GraphFacts
-from deploykit.graph.graph_copy import GraphCopy
-from deploykit.graph.intervals import graph_bounds
+from deploykit.graph.graph_copy import view_of
+from deploykit.graph.intervals import LateBounds
 from deploykit.numerics.fitting import Fitted, fit_judge, settled
 from deploykit.numerics.judging import Judge, Verdict, made_by
 from deploykit.numerics.samples.gathering import Samples
@@ -238,14 +237,14 @@ def wider_end(ground: Ground, base: Prepared) -> Prepared | None:
         return None
     entries = {entry.name: range_of(entry) for entry in base.encodings}
     known = {name: ends for name, ends in entries.items() if ends is not None}
-    end = find_post_processing(base.facts, graph_bounds(GraphCopy(base.model, copy=False), known))
+    end = find_post_processing(base.facts, LateBounds(view_of(base.model), known))
     if end is None:
         return None
     encodings, widened = widen(base.facts, base.encodings, end.nodes)
     if not widened:
         return None
     simulator = _simulator(base.model, encodings, ground.judge)
-    verdict = ground.settled(ground.judge.judge(simulator.run))
+    verdict = ground.settled(ground.judge.compare(simulator.runs(ground.judge.feeds)))
     way = replace(base.way, id=WIDER_END, intrusion=max(base.way.intrusion, 1), **_numbers(verdict))
     return replace(base, way=way, encodings=encodings, verdict=verdict, end=end, widened=widened)
 
@@ -254,11 +253,11 @@ def _judged(judge: Judge, made: Rewriting, encodings: EncodingSet) -> Verdict:
     simulator = _simulator(made.model, encodings, judge)
     tail = None if made.tail is None else Session(made.tail, capture=made_by(made.tail, judge.choices))
 
-    def run(feed: Feed) -> Mapping[str, npt.NDArray[Any]]:
-        values = simulator.run(feed)
-        return values if tail is None else {**values, **tail.run({**feed, **values})}
-
-    return judge.judge(run)
+    shown = simulator.runs(judge.feeds)
+    if tail is None:
+        return judge.compare(shown)
+    ends = tail.runs([{**feed, **values} for feed, values in zip(judge.feeds, shown, strict=True)])
+    return judge.compare([{**values, **end} for values, end in zip(shown, ends, strict=True)])
 
 
 def fallback(ground: Ground) -> Prepared:
@@ -268,7 +267,8 @@ def fallback(ground: Ground) -> Prepared:
     stated = replace(ground.encodings, entries=entries, float_tensors=prediction.intended)
     verdict = None
     if ground.judge is not None:
-        verdict = ground.settled(ground.judge.judge(_simulator(ground.model, stated, ground.judge).run))
+        simulator = _simulator(ground.model, stated, ground.judge)
+        verdict = ground.settled(ground.judge.compare(simulator.runs(ground.judge.feeds)))
     way = Way(
         id="fallback",
         kind="fallback",

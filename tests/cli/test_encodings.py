@@ -8,6 +8,7 @@ from deploykit.cli import cli
 from deploykit.cli.frame import run
 from deploykit.encodings.float_tensors import read_float_tensors
 from deploykit.encodings.reading import read_encodings
+from deploykit.encodings.values import Lpbq
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 DETR = str(AIMET / "detr/model.onnx")
@@ -147,6 +148,19 @@ def test_convert_options(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> 
         capsys, "convert", file("mlp/bq-w4a16.v0.6.1.encodings"), "--to", "1.0.0", "--model", MLP, "--infer-blocks"
     )
     assert status == 0 and value["written"] == [] and value["counts"]["impossible"] == 0
+
+
+def test_convert_blocks_into_lpbq(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    out = tmp_path / "x"
+    blocks = file("mlp/bq-w4a16.v1.0.0.encodings")
+    args = ("convert", blocks, "--to", "1.0.0", "--lpbq", "-o", str(out))
+    status, value = call(capsys, *args, "--model", MLP)
+    assert status == 0 and "became LPBQ; their scales move by up to" in value["notes"][0]
+    before, after = read_encodings(Path(blocks)).entries, read_encodings(out).entries
+    made = {name for name, entry in after.items() if isinstance(entry.value, Lpbq)}
+    assert made == {name for name, entry in before.items() if entry.value.granularity == "per-block"} != set()
+    status, _ = text(capsys, *args, "--force")
+    assert status == 2  # the axes of blocks are the model's
 
 
 def test_convert_without_the_model_says_what_it_lacks(capsys: pytest.CaptureFixture[str]) -> None:

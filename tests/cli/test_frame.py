@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -164,6 +165,18 @@ def test_a_defect_is_70_and_no_traceback(monkeypatch: pytest.MonkeyPatch, capsys
     assert "Traceback" not in captured.err
 
 
+@pytest.mark.parametrize(("error", "status"), [(EOFError("marshal data too short"), 70), (KeyboardInterrupt(), 130)])
+def test_a_file_that_ends_too_early_is_no_interruption(
+    error: BaseException, status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("deploykit.deciding.pipeline.make_plan", fail)
+    assert run(cli, ["plan", "m.onnx", "--target", "sm8650"]) == status
+    assert ("interrupted" in capsys.readouterr().err) is (status == 130)
+
+
 def test_a_reader_that_leaves_is_no_error() -> None:
     command = f"{sys.executable} -m deploykit targets | head -n 1"
     done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, encoding="utf-8", check=False)
@@ -178,3 +191,83 @@ def test_a_missing_target_says_where_targets_are_listed(capsys: pytest.CaptureFi
     assert "'deploykit targets' lists the devices" in capsys.readouterr().err
     assert run(cli, ["package", "--target", "sm8650"]) == 2
     assert "deploykit targets" not in capsys.readouterr().err
+
+
+def test_a_mistyped_command_is_guessed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(cli, ["pakage", "model.onnx"]) == 2
+    assert "No such command 'pakage'. Did you mean 'package'?" in capsys.readouterr().err
+    assert run(cli, ["zzz"]) == 2
+    assert "No such command 'zzz'.\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("args", [["--version", "--verbose"], ["-v", "--version"]])
+def test_the_version_says_more_for_a_report(args: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(cli, ["--version"]) == 0
+    short = capsys.readouterr().out
+    assert short.count("\n") == 1
+    assert run(cli, args) == 0
+    told = capsys.readouterr().out
+    assert told.startswith(short)
+    rows = dict(line.split(" ", 1) for line in told.splitlines())
+    assert {"python", "machine", "onnx", "onnxruntime", "numpy", "click"} <= set(rows)
+    assert str(Path.home()) not in told
+    assert "backend qnn-htp (deploykit " in told
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_offered_for_every_shell(shell: str) -> None:
+    setting = {**os.environ, "_DEPLOYKIT_COMPLETE": f"{shell}_source"}
+    command = [sys.executable, "-c", "from deploykit.cli import main; main()"]
+    done = subprocess.run(command, env=setting, capture_output=True, encoding="utf-8", check=False)
+    assert "_DEPLOYKIT_COMPLETE" in done.stdout, done.stderr
+
+
+def test_bash_completes_commands_and_options(tmp_path: Path) -> None:
+    """In a real bash, as somebody types it."""
+    if shutil.which("bash") is None:
+        pytest.skip("no bash here")
+    program = tmp_path / "deploykit"
+    program.write_text(f"#!/bin/sh\nexec '{sys.executable}' -m deploykit \"$@\"\n")
+    program.chmod(0o755)
+    script = """
+        eval "$(_DEPLOYKIT_COMPLETE=bash_source deploykit)"
+        COMP_WORDS=(deploykit pack); COMP_CWORD=1; _deploykit_completion deploykit; echo "${COMPREPLY[*]}"
+        COMPREPLY=()
+        COMP_WORDS=(deploykit verify --num); COMP_CWORD=2; _deploykit_completion deploykit; echo "${COMPREPLY[*]}"
+    """
+    setting = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(["bash", "-c", script], env=setting, capture_output=True, encoding="utf-8", check=False)
+    assert done.stdout.split("\n")[:2] == ["package", "--numerics"], done.stderr
+
+
+SHELLS = {
+    "fish": """
+        _DEPLOYKIT_COMPLETE=fish_source deploykit | source
+        complete -C 'deploykit pack'; complete -C 'deploykit verify --num'
+    """,
+    # Completing itself needs a terminal; that it is registered, and what it is then told, does not.
+    "zsh": """
+        autoload -Uz compinit && compinit -D -u
+        eval "$(_DEPLOYKIT_COMPLETE=zsh_source deploykit)"
+        [ "$_comps[deploykit]" = _deploykit_completion ] || exit 1
+        for typed in 'deploykit pack:1' 'deploykit verify --num:2'; do
+            COMP_WORDS=${typed%:*} COMP_CWORD=${typed#*:} _DEPLOYKIT_COMPLETE=zsh_complete deploykit
+        done
+    """,
+}
+
+
+@pytest.mark.parametrize(("shell", "quiet"), [("fish", "--no-config"), ("zsh", "-f")])
+def test_other_shells_complete_commands_and_options(shell: str, quiet: str, tmp_path: Path) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"no {shell} here")
+    program = tmp_path / "deploykit"
+    program.write_text(f"#!/bin/sh\nexec '{sys.executable}' -m deploykit \"$@\"\n")
+    program.chmod(0o755)
+    setting = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": str(tmp_path)}
+    argv = [shell, quiet, "-c", SHELLS[shell]]
+    done = subprocess.run(argv, env=setting, capture_output=True, encoding="utf-8", check=False)
+    words = done.stdout.split()
+    assert done.returncode == 0, done.stderr
+    assert {"package", "--numerics"} <= set(words)
+    assert "plan" not in words

@@ -16,7 +16,7 @@ from deploykit.contract.requests import CORE_OPTIONS, RESERVED_NAMES, checked_re
 from deploykit.errors import UsageError
 
 OWN_KEYWORDS = {
-    "package": {"model", "target", "out", "force", "templates", "sbom", "progress"},
+    "package": {"model", "target", "out", "force", "templates", "sbom", "link", "progress"},
     "plan": {"model", "target", "progress"},
     "check": {"model", "target"},
 }

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deploykit.deciding.entry_values import evidence_of, observed_ranges
-from deploykit.deciding.rewriting import facts_of
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
+from deploykit.graph.collect import facts_of
 from deploykit.numerics.quantizers import fake_quantize
 from deploykit.numerics.samples.gathering import InputSource, Samples
 from deploykit.numerics.samples.labels import Label

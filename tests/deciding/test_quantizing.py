@@ -181,6 +181,33 @@ def test_the_second_run_finds_the_first_one_s_work(frames: Path, tmp_path: Path)
     assert not any("done before" in line for line in make("third", options=[("method", "minmax")]))
 
 
+def older_conv(folder: Path) -> Path:
+    """A convolution with bias of operator set 12, which knows no scale per channel."""
+    weight = np.linspace(-1, 1, 4 * 3, dtype=np.float32).reshape(4, 3, 1, 1)
+    stored = {"weight": weight, "bias": np.arange(4, dtype=np.float32)}
+    nodes = [helper.make_node("Conv", ["input", "weight", "bias"], ["out"], name="conv")]
+    values = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, channels, 16, 16])
+        for name, channels in (("input", 3), ("out", 4))
+    ]
+    initializers = [onnx.numpy_helper.from_array(array, name) for name, array in stored.items()]
+    graph = helper.make_graph(nodes, "older", values[:1], values[1:], initializers)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 12)], ir_version=7)
+    onnx.save(model, folder / "older.onnx")
+    return folder / "older.onnx"
+
+
+def test_scales_per_channel_of_an_operator_set_that_has_no_axis(frames: Path, tmp_path: Path) -> None:
+    given = {"target": "sm8650", "calibration": frames, "precision": "w8a8", "quantizer": "ort"}
+    done = deploykit.quantize(older_conv(tmp_path), out=tmp_path / "out", **given)  # type: ignore[arg-type]
+    assert "operator set 12 was raised to 13" in done.record["notes"][0]
+    entries = json.loads((done.folder / "model.encodings").read_text("utf-8"))["param_encodings"]
+    scales = {entry["name"]: len(entry["scale"]) for entry in entries}
+    assert scales["weight"] == 4
+    assert onnx.load(done.folder / "model.onnx").opset_import[0].version == 12, "what is packaged stays as it was"
+    assert done.record["numbers"]["sqnr_db"] > 25
+
+
 def test_what_makes_no_sense_is_refused_before_anything_runs(frames: Path, tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     with pytest.raises(PackageError, match="exists and was kept"):

@@ -140,11 +140,10 @@ def test_asked_for_by_name_nothing_has_to_be_wrong(changes: dict[str, Any], take
     assert bool(simplify(situation, Kept(), lambda one: ()).steps) is taken
 
 
-@pytest.mark.parametrize(("weights", "taken"), [(1 << 30, True), ((1 << 30) + 1, False)])
-def test_a_model_of_more_than_a_gigabyte_is_not_run(weights: int, taken: bool, tmp_path: Path) -> None:
+def test_a_model_of_many_gigabytes_is_simplified_as_any_other(tmp_path: Path) -> None:
     _, situation = read_situation(Request(model=_sized_by_shape(tmp_path / "m.onnx"), target="sm8650"))
-    large = replace(situation, facts=replace(situation.facts, weight_bytes=weights))
-    assert bool(simplify(large, Kept(), lambda one: () if one.rewritten else (ERROR,)).steps) is taken
+    large = replace(situation, facts=replace(situation.facts, weight_bytes=1 << 34))
+    assert simplify(large, Kept(), lambda one: () if one.rewritten else (ERROR,)).steps
 
 
 def _window_partition(path: Path) -> Path:

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from deploykit.contract.optional import QuantizesWhilePackaging
 from deploykit.deciding.ladder import Ladder
@@ -24,16 +24,22 @@ from deploykit.graph.collect import collect_facts
 from deploykit.graph.validity import blaming
 from deploykit.packages.results import check_results_place, publish_results
 from deploykit.packages.writing import read_manifest
+from deploykit.system.steps import Steps
+from deploykit.system.tabular import Tabular
 
 if TYPE_CHECKING:
     from deploykit.contract.backend import Progress, Request
 
 __all__ = ["Quantization", "quantize"]
 
+_READING, _QUANTIZING, _WRITING = "reading the model", "quantizing", "writing"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Quantization:
+class Quantization(Tabular):
     """What ``quantize`` left: the folder, its files by role, the account, and what was found."""
+
+    main_table: ClassVar[str] = "numbers.outputs"
 
     folder: Path
     files: Mapping[str, str]
@@ -66,6 +72,8 @@ def quantize(
     backend, target = resolve_target(request)
     if isinstance(backend, QuantizesWhilePackaging):
         return _while_packaging(backend, request, out, force=force, tell=tell)
+    steps = Steps((_READING, _QUANTIZING, _WRITING), tell)
+    steps.begin(_READING)
     with blaming(request.model):
         model = load_model(request.model)
         facts = collect_facts(model)
@@ -75,13 +83,16 @@ def quantize(
     def make(precision: str) -> Made:
         return make_candidate(request, backend, target, model, facts, name=precision, **asked)
 
+    steps.begin(_QUANTIZING)
     with blaming(request.model):
         if request.precision != AUTO:
             made = make_encodings(request, backend, target, model, facts, precision=request.precision, **asked)
+            steps.begin(_WRITING)
             return _written(made, out, force=force)
         best = make_best(request, backend, target, make=make, progress=tell)
     if best.made is None:
         raise _nothing_to_write(best.ladder)
+    steps.begin(_WRITING)
     return _written(best.made, out, force=force, ladder=best.ladder)
 
 

@@ -16,7 +16,7 @@ from deploykit.contract.kept import Kept
 from deploykit.deciding.choice import choose_way
 from deploykit.deciding.decision import decide
 from deploykit.deciding.segment_proof import SegmentChain
-from deploykit.graph.weights import load_weights
+from deploykit.graph.mapped import lean_weights
 from deploykit.numerics.judging import made_by
 from deploykit.numerics.sessions import Session
 from deploykit.numerics.simulation import Simulator
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from deploykit.encodings.values import EncodingSet
     from deploykit.numerics.sessions import Feed
 
-__all__ = ["Delivery", "deliver", "refused_by"]
+__all__ = ["Delivery", "deliver", "refused_by", "run_of"]
 
 Run: TypeAlias = "Callable[[Feed], Mapping[str, npt.NDArray[Any]]]"
 
@@ -67,7 +67,7 @@ def deliver(
     encodings = None if changed else chosen.situation.encodings if won is None else won.encodings
     return Delivery(
         way=chosen.explains,
-        run=_run(chosen, shown),
+        run=run_of(chosen, shown),
         encodings=encodings,
         on_npu=_on_npu(chosen),
         borders=_borders(chosen),
@@ -87,11 +87,12 @@ def _because(plan: Any) -> str:
     return "; ".join(f"{one.code} {one.message}" for one in blocking[:2]) or "no route is open"
 
 
-def _run(chosen: Chosen, shown: Sequence[str]) -> Run:
+def run_of(chosen: Chosen, shown: Sequence[str] = ()) -> Run:
+    """What computes the outputs of a way that was chosen, and the tensors ``shown`` as far as they are left."""
     situation, won = chosen.situation, chosen.prepared
     if situation.segments:
         return SegmentChain(situation.segments, quantized=True, half=True, capture=shown).run
-    model = load_weights(situation.model) if won is None else won.model
+    model = lean_weights(situation.model) if won is None else won.model
     encodings = situation.encodings if won is None else won.encodings
     assert encodings is not None
     simulator = Simulator(model, encodings, capture=made_by(model, shown))

@@ -17,7 +17,7 @@ import numpy as np
 from deploykit.errors import ToolError
 from deploykit.graph import load_model
 from deploykit.graph.collect import collect_facts
-from deploykit.graph.weights import load_weights
+from deploykit.graph.mapped import lean_weights
 from deploykit.numerics.judging import Judge, made_by
 from deploykit.numerics.samples.labels import Label
 from deploykit.numerics.simulation import (
@@ -79,12 +79,12 @@ def measure(given: Model, facts: GraphFacts, ran: Ran, feeds: Sequence[Feed], *,
     """
     quantized = load_model(ran.model)
     placed = read_placed(ran.encodings, collect_facts(quantized))
-    judge = Judge(load_weights(given), facts, feeds, label=Label.GIVEN, bits=narrowest_bits(placed))
-    weights = load_weights(quantized)
+    judge = Judge(lean_weights(given), facts, feeds, label=Label.GIVEN, bits=narrowest_bits(placed))
+    weights = lean_weights(quantized)
     if tuple(value.name for value in weights.graph.output) != judge.names:
         raise ToolError(f"{ran.model}: its outputs are not those of {given.path.name}", next=f"look at {ran.folder}")
     simulator = Simulator(weights, placed, capture=made_by(weights, judge.choices))
-    shown = [simulator.run(feed) for feed in feeds]
+    shown = simulator.runs(feeds)
     reference = [{name: row[name] for name in judge.names} for row in judge.reference]
     outputs = [{name: row[name] for name in judge.names} for row in shown]
     own = _own(ran.folder, judge.names)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import onnx
@@ -10,6 +11,8 @@ import onnxruntime
 from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod, QuantFormat, QuantType, quantize_static
 
 from deploykit.deciding.quantizing import child
+from deploykit.errors import InputError
+from deploykit.graph.opset import opset_of, raise_opset
 
 __all__ = ["main"]
 
@@ -32,12 +35,30 @@ class _Reader(CalibrationDataReader):  # type: ignore[misc]  # its package has n
         self._rest = iter(self._samples)
 
 
+_AXES_SINCE = 13
+"""The first operator set whose QuantizeLinear and DequantizeLinear have an axis, which a scale per channel needs."""
+
+
+def _with_axes(job: child.Job) -> Path:
+    """The job's model, as a copy of a newer operator set where its own knows no scale per channel."""
+    model = onnx.load(job.model)
+    if opset_of(model) >= _AXES_SINCE:
+        return job.model
+    job.result["notes"].append(f"operator set {opset_of(model)} was raised to {_AXES_SINCE} for scales per channel")
+    raised = job.folder / "raised.onnx"
+    try:
+        onnx.save(raise_opset(model, _AXES_SINCE), raised)
+    except InputError as error:
+        raise InputError(error.what, why=error.why, next="or quantize with the option per_channel=false") from None
+    return raised
+
+
 def work(job: child.Job) -> None:
     """Calibrate, write the QDQ model, run it on the samples that were held out."""
     settings = job.settings
     job.result["versions"] = {"onnxruntime": onnxruntime.__version__, "onnx": onnx.__version__}
     quantize_static(
-        str(job.model),
+        str(_with_axes(job) if settings["per_channel"] else job.model),
         str(job.out / QDQ),
         _Reader(job.calibration),
         quant_format=QuantFormat.QDQ,

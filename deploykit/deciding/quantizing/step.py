@@ -26,7 +26,7 @@ from deploykit.quantization.placed_encodings import read_placed
 if TYPE_CHECKING:
     from deploykit.contract.backend import AnyBackend, Progress, Request, Situation
 
-__all__ = ["NONE", "quantized_situation"]
+__all__ = ["NONE", "quantized_situation", "quantizes"]
 
 NONE = "none"
 """As the name of a quantizer: the target's own tools calibrate."""
@@ -38,7 +38,7 @@ def quantized_situation(backend: AnyBackend, given: Situation, tell: Progress) -
     The same one where that is not so. Raises UsageError for a quantizer that was named where none can run.
     """
     request = given.request
-    if not _applies(backend, given):
+    if not quantizes(backend, given):
         _refuse_unused(backend, request)
         return given
     ids = {one.id for one in quantizers_for(backend, given.target)}
@@ -87,7 +87,8 @@ def _in_float16(given: Situation, best: Best) -> Situation:
     return replace(given, request=replace(given.request, precision="fp16"), ladder=best.ladder.to_json())
 
 
-def _applies(backend: AnyBackend, given: Situation) -> bool:
+def quantizes(backend: AnyBackend, given: Situation) -> bool:
+    """True where ``quantized_situation`` would make encodings."""
     request = given.request
     return (
         isinstance(backend, HasQuantizers)

@@ -1,0 +1,76 @@
+"""What an audit of a model's kernels comes to: each distinct one with its verdict, as plain values. Nothing is run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from deploykit.findings import Finding
+from deploykit.system.tabular import Tabular
+
+__all__ = ["Audit", "AuditedKernel"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditedKernel:
+    """One distinct kernel: an operator with its attributes, shapes, types, grids and constants.
+
+    ``node`` is the first node that it is of, ``count`` how many of the model are the same. ``place`` is ``alone``, or
+    ``inside`` for the operators in ``operators`` together. ``verdict`` is right, narrowed, wrong, refused or not
+    judged, and ``why`` says why not right. ``measured`` are the numbers: deviations are in ``unit``. ``nodes`` are
+    all of the same kernel, where that is told.
+    """
+
+    node: str
+    operators: tuple[str, ...]
+    type: str
+    place: str
+    verdict: str
+    count: int = 1
+    why: str = ""
+    measured: Mapping[str, Any] = field(default_factory=dict)
+    nodes: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape."""
+        return {
+            "node": self.node,
+            "operators": list(self.operators),
+            "type": self.type,
+            "place": self.place,
+            "verdict": self.verdict,
+            "count": self.count,
+            "why": self.why,
+            "measured": dict(self.measured),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audit(Tabular):
+    """All kernels that were looked at, by whom (``by``), and what follows; ``level`` is quick or full."""
+
+    main_table: ClassVar[str] = "kernels"
+
+    level: str
+    by: str
+    kernels: tuple[AuditedKernel, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    known: int = 0
+    """How many of them had been measured before."""
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """How many kernels have each verdict."""
+        return dict(sorted(Counter(kernel.verdict for kernel in self.kernels).items()))
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape: what was found, the same whether it was measured now or before."""
+        return {
+            "level": self.level,
+            "by": self.by,
+            "summary": self.counts,
+            "kernels": [kernel.to_json() for kernel in self.kernels],
+            "findings": [finding.to_json() for finding in self.findings],
+        }

@@ -1,0 +1,68 @@
+"""Runs what is needed to draw detections on the samples: the model as given, and where no device ran, a simulation.
+
+It draws nothing, and gives up quietly: a page without pictures is no reason to fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from deploykit.contract.backend import Execution, Seen
+from deploykit.deciding.quantizing.delivering import run_of
+from deploykit.errors import DeploykitError
+from deploykit.graph.mapped import lean_weights
+from deploykit.numerics.detection_sets import DetectionSet, detection_sets
+from deploykit.numerics.pictures import picture_in
+from deploykit.numerics.samples.labels import Label
+from deploykit.numerics.sessions import Session
+from deploykit.packages.detection_pictures import DetectionPictures, draw_detections
+
+if TYPE_CHECKING:
+    from deploykit.deciding.decision import Decision
+    from deploykit.numerics.sessions import Feed
+
+__all__ = ["drawn_detections"]
+
+_SAMPLES = 3
+_PICTURES = (Label.GIVEN, Label.RECORDED)
+
+
+def drawn_detections(decision: Decision[Any, Any], execution: Execution) -> DetectionPictures | None:
+    """The pictures of the first set of detections; None where outputs are no boxes or samples are no pictures.
+
+    None as well where samples are private: a page that is handed on would show them.
+    """
+    if not decision.given.request.keep_samples:
+        return None
+    samples, groups = decision.chosen.samples, detection_sets(decision.given.facts)
+    if samples is None or not groups:
+        return None
+    feeds = samples.feeds[:_SAMPLES] if execution.seen is None else execution.seen.feeds[:_SAMPLES]
+    shown = picture_in(feeds[0]) if feeds else None
+    if shown is None or samples.of_inputs[shown.input].label not in _PICTURES:
+        return None
+    try:
+        after = _after(decision, execution, groups[0], feeds)
+        return None if after is None else draw_detections(groups[0], _before(decision, feeds), after)
+    except DeploykitError:
+        return None
+
+
+def _before(decision: Decision[Any, Any], feeds: Sequence[Feed]) -> Seen:
+    session = Session(lean_weights(decision.given.model))
+    return Seen(by="the model as it was given", feeds=tuple(feeds), outputs=tuple(map(session.run, feeds)))
+
+
+def _after(
+    decision: Decision[Any, Any], execution: Execution, group: DetectionSet, feeds: Sequence[Feed]
+) -> Seen | None:
+    """What ran the package; else its simulation, where it has encodings that say what to simulate."""
+    seen = execution.seen
+    if seen is not None and set(group.outputs) <= set(seen.outputs[0]):
+        return Seen(by=seen.by, feeds=tuple(feeds), outputs=seen.outputs[: len(feeds)])
+    if decision.situation.encodings is None:
+        return None
+    run = run_of(decision.chosen)
+    outputs = tuple(run(feed) for feed in feeds)
+    return Seen(by="simulation", feeds=tuple(feeds), outputs=outputs) if set(group.outputs) <= set(outputs[0]) else None

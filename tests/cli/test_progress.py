@@ -1,0 +1,130 @@
+"""News of long work: which step, what is waited for and how long; one line on a terminal, few lines in a log."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import deploykit
+from deploykit.cli.frame import Settings
+from deploykit.cli.progress import elapsed
+from deploykit.system.steps import Begun
+from terminals import on_a_terminal
+
+WORK = """
+import sys, time
+from deploykit.cli import progress as module
+from deploykit.system.steps import Begun
+module._PATIENCE, module._AGAIN, module._TICK, module._FIRST = 0.2, 0.4, 0.05, 0.02
+with module.progress() as tell:
+    tell(Begun.of(1, 2, "deciding"))
+    tell("trying \\x1b[2Jfallback " + "x" * int(sys.argv[1]))
+    time.sleep(0.7)
+    tell.say("one result")
+    tell(Begun.of(2, 2, "verifying"))
+    time.sleep(0.2)
+print("the answer")
+"""
+
+
+def at_work(*, columns: int, words: int = 0, **more: str) -> str:
+    argv = [sys.executable, "-c", WORK, str(words)]
+    status, written = on_a_terminal(argv, COLUMNS=str(columns), PYTHONIOENCODING="utf-8", **more)
+    assert status == 0
+    return written.decode()
+
+
+def drawn(written: str) -> list[str]:
+    """What stood in the line, one after the other."""
+    return [part.rstrip("\r\n") for part in written.split("\r\x1b[2K")]
+
+
+def test_a_terminal_shows_the_step_what_is_waited_for_and_the_time_in_one_line() -> None:
+    shown = drawn(at_work(columns=120))
+    assert any(line.startswith("[1/2] deciding: trying") and line.endswith(" · 0 s") for line in shown)
+    assert any(line.startswith("[2/2] verifying · 0 s") for line in shown)
+    assert "one result" in shown
+    assert shown[-1] == "the answer", "nothing of it is left before the answer"
+
+
+@pytest.mark.parametrize("columns", [24, 40, 120])
+def test_no_line_is_wider_than_the_terminal_and_the_time_stays(columns: int) -> None:
+    lines = [line for line in drawn(at_work(columns=columns, words=300)) if line.startswith("[")]
+    assert lines
+    assert all(len(line) < columns for line in lines)
+    assert all(" · 0 s" in line for line in lines)
+    assert any("…" in line for line in lines)
+
+
+def test_names_cannot_move_the_cursor_and_nothing_is_coloured() -> None:
+    written = at_work(columns=120, NO_COLOR="1")
+    assert "\x1b[2J" not in written
+    assert not re.search(r"\x1b\[[0-9;]*m", written)
+
+
+def test_a_dumb_terminal_gets_plain_lines() -> None:
+    assert "\x1b" not in at_work(columns=120, TERM="dumb")
+
+
+def piped(**more: str) -> tuple[str, str]:
+    done = subprocess.run(
+        [sys.executable, "-c", WORK, "0"], capture_output=True, text=True, check=True, env={**os.environ, **more}
+    )
+    return done.stdout, done.stderr
+
+
+def test_a_log_gets_a_plain_line_for_what_takes_long_and_the_answer_stays_clean() -> None:
+    out, err = piped()
+    assert out == "the answer\n"
+    assert "\x1b" not in err and "\r" not in err
+    lines = err.splitlines()
+    assert [line for line in lines if "fallback" in line][:2], "first when it takes long, then now and then"
+    assert lines.index("one result") < lines.index("[2/2] verifying (0 s)")
+    assert len(lines) <= 6, "a log is not flooded"
+
+
+def test_short_work_leaves_no_line_in_a_log(tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "deploykit", "doctor"]
+    done = subprocess.run(argv, capture_output=True, text=True, env=os.environ, check=False)
+    assert "looking at this machine (0 s)" not in done.stderr
+
+
+@pytest.mark.parametrize("given", [{"json": True}, {"verbosity": -1}], ids=["json", "quiet"])
+def test_json_and_quiet_are_silent(
+    given: Mapping[str, object], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from deploykit.cli import progress as module
+
+    monkeypatch.setattr(module, "settings", lambda: Settings(**given))  # type: ignore[arg-type]
+    with module.progress() as tell:
+        tell(Begun.of(1, 1, "deciding"))
+        tell.say("why nothing moves")
+    err = capsys.readouterr().err
+    assert "deciding" not in err
+    assert ("why nothing moves" in err) is ("json" in given)
+
+
+@pytest.mark.parametrize(("seconds", "words"), [(0.9, "0 s"), (59.9, "59 s"), (65, "1:05"), (7380, "2:03:00")])
+def test_time_reads_like_time(seconds: float, words: str) -> None:
+    assert elapsed(seconds) == words
+
+
+def test_packaging_counts_its_steps(tmp_path: Path) -> None:
+    from deploykit.contract.demo_model import write_demo
+
+    model, encodings = write_demo(tmp_path)
+    told: list[str] = []
+    asked: dict[str, Any] = {"target": "sm8650", "sdk": "2.33", "encodings": encodings, "progress": told.append}
+    deploykit.package(model, out=tmp_path / "out", compile=False, **asked)
+    steps = [str(line) for line in told if isinstance(line, Begun)]
+    assert steps == ["[1/3] deciding", "[2/3] writing", "[3/3] verifying"]
+    told.clear()
+    deploykit.plan(model, **asked)
+    assert [str(line) for line in told if isinstance(line, Begun)] == ["[1/1] deciding"]
