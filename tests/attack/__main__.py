@@ -163,11 +163,13 @@ class Attack:
             self.fault("lost or changed user files and packages", f"nothing is left: {arguments}")
         if first is quantizing and (out / "report.json").exists():
             shutil.rmtree(out)  # it was done before it could die, and no package replaces its results
-        self.faults(run_cli(*PACKAGING, out, "--force"), "the run after")
+        after = run_cli(*PACKAGING, out, "--force")
+        self.faults(after, "the run after")
         if mine.read_text() != "mine" or not _same(out, self.good):
             self.fault("lost or changed user files and packages", f"after the next run: {arguments}")
         if {path.name for path in folder.iterdir()} != {"out", "mine.txt"}:
-            self.fault("litter after the next run", str([path.name for path in folder.iterdir()]))
+            left = sorted(path.relative_to(folder).as_posix() for path in folder.glob(".*/**/*"))
+            self.fault("litter after the next run", f"{left} after {arguments}; the run after said: {after.output}")
 
     def _died(self, arguments: Sequence[str], light: bool) -> Ending:
         if not light:

@@ -12,7 +12,10 @@ from pathlib import Path
 import pytest
 
 PARENT = """
-import sys
+import signal, sys
+# Ignored where the tests run in the background of a shell, or under nohup.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 from deploykit.system.processes import run
 run([sys.executable, "-c", sys.argv[1], sys.argv[2]], on_line=lambda line: print(line, flush=True))
 """
@@ -49,6 +52,24 @@ def test_children_and_grandchildren_end_with_their_parent(how: signal.Signals) -
     parent.wait(30)
     parent.stdout.close()
     assert gone(pids)
+
+
+def test_a_signal_that_a_library_turns_into_another_error_still_ends_the_run() -> None:
+    """As C code does whose import it meets: ImportError, which nobody would take for an end."""
+    import click
+
+    from deploykit.cli.frame import run
+
+    @click.command()
+    def importing() -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(5)
+        except BaseException:
+            raise ImportError("numpy.core.multiarray failed to import") from None
+
+    assert run(importing, []) == 128 + signal.SIGTERM
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 def test_what_a_program_leaves_running_ends_with_it() -> None:

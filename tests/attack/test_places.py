@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import random
 import shutil
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from attacks.kinds import QUANTIZING, Ground
 from attacks.victims import Ending, run_cli
 
 Command = tuple[str, ...]
@@ -123,6 +126,48 @@ def test_a_run_that_dies_leaves_the_old_package_or_none(
         assert again.status == 0, (at, again.output)
         assert content(out) == content(old)
         assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")], at
+
+
+@pytest.mark.parametrize("largest", [4 << 10, 20 << 10])
+@pytest.mark.parametrize("over", [False, True])
+def test_a_disk_that_is_full_in_the_middle_of_a_file(
+    over: bool, largest: int, cnn: Command, made: tuple[Path, Ending], tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    if over:
+        shutil.copytree(made[0], out)
+    ending = run_cli(*cnn, out, *(["--force"] if over else []), largest=largest)
+    assert ending.status == 6, ending.output
+    assert "cannot be written" in ending.output
+    assert [path.name for path in tmp_path.iterdir()] == (["out"] if over else [])
+    assert not over or content(out) == content(made[0])
+
+
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_an_output_that_is_full(more: Command) -> None:
+    full = Path("/dev/full")
+    if not full.exists():
+        pytest.skip("no /dev/full here")
+    with full.open("w") as output:
+        argv = [sys.executable, "-m", "deploykit", "targets", *more]
+        done = subprocess.run(argv, stdout=output, stderr=subprocess.PIPE, encoding="utf-8", check=False)
+    assert done.returncode == 6
+    assert "No space left" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("largest", [4 << 10, 20 << 10, 60 << 10])
+def test_a_disk_that_is_full_while_a_model_is_quantized(largest: int, tmp_path: Path) -> None:
+    ground, place = Ground(tmp_path), tmp_path / "place"
+    place.mkdir()
+    ending = run_cli(*QUANTIZING, ground.data(), "-o", place / "out", largest=largest)
+    assert ending.status in (0, 5, 6), ending.output
+    assert "Traceback" not in ending.output
+    assert [path.name for path in place.iterdir()] == (["out"] if ending.status == 0 else [])
+    again = run_cli(*QUANTIZING, ground.data(), "-o", place / "out", "--force")
+    assert again.status in (0, 1), again.output
+    assert [path.name for path in place.iterdir()] == ["out"]
 
 
 def test_a_package_that_was_set_aside_is_put_back(cnn: Command, made: tuple[Path, Ending], tmp_path: Path) -> None:

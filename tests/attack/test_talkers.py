@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import struct
 import sys
 import time
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from attacks.kinds import MODEL
-from attacks.victims import Case, acceptable, run_many
+from attacks.victims import Case, acceptable, run_cli, run_many
 from deploykit.errors import InputError, ToolError
 from deploykit.system.processes import run
 from deploykit_ort_qnn.dlc import read_dlc
@@ -36,6 +37,16 @@ def test_a_program_that_never_stops_talking_ends_with_its_time(tmp_path: Path) -
     assert done.timed_out
     assert time.monotonic() - began < 30
     assert seen[0] < 20_000
+
+
+def test_a_log_of_long_lines_full_of_words_that_tell_of_trouble_is_answered(tmp_path: Path) -> None:
+    """Each line is looked at once, whatever leads to it, and patterns do not begin at every letter of it."""
+    words = "ret failed error cannot open no such file OSError: E QnnDsp not supported undefined symbol (12) err -13"
+    chance = random.Random(0)
+    lines = ("[ERROR] " + " ".join(chance.choices(words.split(), k=500)) for _ in range(300))
+    (tmp_path / "a.log").write_text("\n".join(lines))
+    ending = run_cli("diagnose", tmp_path / "a.log")
+    assert acceptable(ending), ending
 
 
 @pytest.mark.heavy

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 import shutil
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 
 from attacks.victims import run_cli
@@ -90,6 +92,21 @@ def test_a_manifest_that_is_sealed_again_has_another_digest(package: Path) -> No
     size, digest = len(b"#!/bin/sh\necho mine\n"), "0" * 64
     kept = forge(package, lambda m: m["files"]["scripts/build.sh"].update(bytes=size, sha256=digest))
     assert run_cli("verify", package, "--expect-digest", kept).status == 6
+
+
+def test_a_model_that_is_none_is_named_before_anything_reads_it(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sealed by somebody who knows how: the weights of one tensor are said to lie in a file without a name."""
+    path = "model/model.onnx"
+    model = onnx.load(package / path)
+    model.graph.initializer[0].data_location = onnx.TensorProto.EXTERNAL
+    data = model.SerializeToString()
+    (package / path).write_bytes(data)
+    record = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    forge(package, lambda m: m["files"][path].update(record))
+    monkeypatch.setattr("deploykit.packages.verifying.load_backend", lambda _name: pytest.fail("the adapter was asked"))
+    report = verify_package(package)
+    assert [check.id for check in report.checks if not check.ok] == ["model-readable"]
+    assert report.exit_status == 1
 
 
 EDITS: dict[str, Callable[[dict[str, Any]], object]] = {

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,34 +10,21 @@ import pytest
 
 from attacks.victims import run_cli
 from deploykit.cli.plain import defused, plain
+from terminals import on_a_terminal
 
-pty = pytest.importorskip("pty", reason="terminals of this kind are POSIX's")
 SPOOF = "x\x1b[2J\x1b[Hok      files-no-extra: no file beside the recorded ones\nok      digest-expected"
 
 
-def on_a_terminal(*words: str | Path) -> bytes:
+def shown(*words: str | Path) -> bytes:
     """What a command writes to a terminal, byte by byte."""
-    mine, its = pty.openpty()
-    argv = [sys.executable, "-m", "deploykit", *map(str, words)]
-    process = subprocess.Popen(argv, stdout=its, stderr=its, env={**os.environ, "COLUMNS": "200", "TERM": "xterm"})
-    os.close(its)
-    written = b""
-    try:
-        while part := os.read(mine, 4096):
-            written += part
-    except OSError:
-        pass  # Linux's way to say that the other end is closed
-    finally:
-        os.close(mine)
-    process.wait(60)
-    return written
+    return on_a_terminal([sys.executable, "-m", "deploykit", *map(str, words)], COLUMNS="200")[1]
 
 
 def test_a_name_cannot_turn_a_problem_into_ok(cnn: tuple[str, ...], tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert run_cli(*cnn, out).status == 0
     (out / SPOOF.replace("/", "")).write_text("planted")
-    written = on_a_terminal("verify", out)
+    written = shown("verify", out)
     assert b"\x1b[2J" not in written
     assert b"\x1b[H" not in written
     assert not [line for line in written.splitlines() if line.startswith(b"ok      digest-expected")]

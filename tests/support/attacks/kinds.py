@@ -8,6 +8,7 @@ import json
 import random
 import shutil
 import tarfile
+import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -17,6 +18,7 @@ from pathlib import Path
 from attacks.graphs import broken_models
 from attacks.mutations import broken_bytes, broken_json, broken_lines, broken_npz, json_with_change
 from attacks.victims import Case, run_cli
+from deploykit.packages.bundling import pack_bundle
 
 __all__ = ["AIMET", "COMPILING", "KINDS", "MODEL", "PACKAGING", "QUANTIZING", "Ground", "Kind"]
 
@@ -156,6 +158,11 @@ def _of_models() -> Iterator[Kind]:
         "compat": ("compat", "--target", "sm8650", "--model", "FILE"),
         "evaluate": ("evaluate", "FILE", str(MODEL), "--data", "DATA"),
         "lpbq": ("lpbq", "FILE", "-o", "OUT"),
+        "bundle": ("bundle", "pack", "FILE", "ENCODINGS", "-o", "OUT"),
+        "ladder": ("ladder", "FILE", "--data", "DATA"),
+        "audit": ("audit", "FILE", "--target", "sm8650", "ENCODINGS", "--audit", "quick"),
+        "mix": ("mix", "FILE", "ENCODINGS", "--data", "DATA", "--goal", "sqnr>=20", "-o", "OUT"),
+        "split": ("split", "FILE", "--parts", "2", "-o", "OUT"),
         "quantize": ("quantize", "FILE", *_CNN, "--with", "ort", "--calibration", "DATA", "-o", "OUT"),
     }
     models = {
@@ -183,7 +190,11 @@ def _of_models() -> Iterator[Kind]:
             filled = tuple(other for word in words for other in (given if word == "ENCODINGS" else (word,)))
             if of in only.get(title, models):
                 arrange = _OneFile(name="m.onnx", mutate=broken_models, good=good, words=filled)
-                yield Kind(id=f"{title} of {of}", arrange=arrange, costly=title in ("quantize", "compat"))
+                yield Kind(
+                    id=f"{title} of {of}",
+                    arrange=arrange,
+                    costly=title in ("quantize", "compat", "audit", "ladder", "mix"),
+                )
     for of, good in models.items():
         rewritten = _OneFile(name="m.onnx", mutate=broken_models, good=good, part="rewrites")
         yield Kind(id=f"rewrites of {of}", arrange=rewritten)
@@ -200,6 +211,7 @@ def _of_encodings() -> Iterator[Kind]:
         "convert": ("encodings", "convert", "FILE", "--to", "2.0.0", "-o", "OUT"),
         "apply": ("encodings", "apply", "FILE", "--model", str(MODEL), "-o", "OUT"),
         "diff": ("encodings", "diff", "FILE", str(_ENCODINGS["1.0.0"])),
+        "bundle": ("bundle", "pack", str(MODEL), "--encodings", "FILE", "-o", "OUT"),
         "simulate": ("simulate", str(MODEL), "--encodings", "FILE", "--data", "DATA"),
         "sensitivity": ("sensitivity", str(MODEL), "--encodings", "FILE", "--data", "DATA"),
     }
@@ -253,6 +265,11 @@ _REPLAY = b"""{"event": "backend", "build": "v2.33"}
 {"event": "done"}
 """
 _RESULT = b'{"ok": true, "outputs": {"a": "00"}, "errors_logged": []}'
+_FLEET = (
+    f'[models.cnn]\npath = "{MODEL}"\nencodings = "{_ENCODINGS["0.6.1"]}"\n'
+    '[targets.phone]\ndevice = "sm8650"\nbackends = ["qnn-htp"]\nsdks = ["2.33"]\n'
+    '[defaults]\nprecision = "w8a8"\n[[matrix.exclude]]\nmodel = "x*"\n'
+).encode()
 _ACCURACY = b'goal = 0.7\n[accuracy]\nfloat = 0.75\nw8a16 = 0.74\nw8a8 = 0.6\n"w4a16" = 0.5\n'
 
 
@@ -263,9 +280,18 @@ def _of_texts() -> Iterator[Kind]:
     table = lambda chance, _ground: chance.choice(devices).read_bytes()  # noqa: E731
     rows: tuple[tuple[str, str, Mutate, Callable[[random.Random, Ground], bytes], tuple[str, ...], str], ...] = (
         ("a log", "a.log", broken_lines, _text(_LOG), ("diagnose", "FILE"), ""),
+        (
+            "a log of a bundle",
+            "a.log",
+            broken_lines,
+            seen,
+            ("bundle", "pack", str(MODEL), "--log", "FILE", "-o", "OUT"),
+            "",
+        ),
         ("a log that was seen", "a.log", broken_lines, seen, ("diagnose", "FILE", "--model", str(MODEL)), ""),
         ("a recipe", "calibration.toml", broken_lines, _text(_RECIPE), (), "recipe"),
         ("a table", "t.toml", broken_lines, table, (), "device"),
+        ("a fleet", "deploykit.toml", broken_lines, _text(_FLEET), ("matrix", "FILE", "--dry-run"), ""),
         ("accuracies", "a.toml", broken_lines, _text(_ACCURACY), ("advise", "FILE"), ""),
         ("a record", "record.jsonl", broken_lines, _text(_RECORD), (), "record"),
         ("a replay", "r.txt", broken_lines, _text(_REPLAY), (), "replay"),
@@ -298,6 +324,20 @@ def _of_binaries() -> Iterator[Kind]:
         yield Kind(id=title, arrange=_OneFile(name=name, mutate=broken_bytes, good=good, words=words, part=part))
 
 
+def _bundle(chance: random.Random, folder: Path, _ground: Ground) -> Case:
+    """A bundle whose zip is damaged, or whose case says something else."""
+    made, bad = folder / "good.zip", folder / "bad.zip"
+    pack_bundle(MODEL, made)
+    if chance.random() < 0.3:
+        bad.write_bytes(broken_bytes(chance, made.read_bytes()))
+    else:
+        with zipfile.ZipFile(made) as good, zipfile.ZipFile(bad, "w") as other:
+            for name in good.namelist():
+                data = good.read(name)
+                other.writestr(name, broken_json(chance, data) if name == "case.json" else data)
+    return Case(words=("bundle", "unpack", str(bad), "-o", str(folder / "out")))
+
+
 def _forged(chance: random.Random, folder: Path, ground: Ground, *, backend: str, command: str, manifest: bool) -> Case:
     """A package of which the manifest or a file says something wrong, sealed again by somebody who knows how."""
     from deploykit.packages.manifests import read_manifest, sealed_text
@@ -321,11 +361,16 @@ def _forged(chance: random.Random, folder: Path, ground: Ground, *, backend: str
 
 
 def _of_packages() -> Iterator[Kind]:
+    yield Kind(id="a bundle", arrange=_bundle)
     for backend in _PACKAGES:
         for manifest in (True, False):
             what = "manifest" if manifest else "file"
             forged = partial(_forged, backend=backend, command="verify", manifest=manifest)
             yield Kind(id=f"verify a forged {what} of {backend}", arrange=forged)
+            yield Kind(
+                id=f"explain a forged {what} of {backend}",
+                arrange=partial(_forged, backend=backend, command="explain", manifest=manifest),
+            )
     yield Kind(
         id="build a forged manifest", arrange=partial(_forged, backend="qnn-htp", command="build", manifest=True)
     )

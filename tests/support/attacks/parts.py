@@ -66,6 +66,7 @@ def _feed(model: Any, seed: int, magnitude: float) -> dict[str, Any]:
     from onnx import TensorProto, helper
 
     chance = np.random.default_rng(seed)
+    numbers = {*helper.get_all_tensor_dtypes()} - {TensorProto.STRING}  # a file may name a type that nobody knows
     stored = {item.name for item in model.graph.initializer}
     feed = {}
     for item in model.graph.input:
@@ -73,9 +74,10 @@ def _feed(model: Any, seed: int, magnitude: float) -> dict[str, Any]:
             continue
         tensor = item.type.tensor_type
         shape = [max(dim.dim_value, 0) or 1 for dim in tensor.shape.dim]
-        if tensor.elem_type == TensorProto.STRING or np.prod([float(size) for size in shape]) > 1e7:
+        elem_type = tensor.elem_type or TensorProto.FLOAT
+        if elem_type not in numbers or np.prod([float(size) for size in shape]) > 1e7:
             continue
-        kind = helper.tensor_dtype_to_np_dtype(tensor.elem_type or 1)
+        kind = helper.tensor_dtype_to_np_dtype(elem_type)
         values = chance.normal(0.0, magnitude, shape)
         feed[item.name] = (np.abs(values) if kind.kind in "ub" else values).astype(kind)
     return feed

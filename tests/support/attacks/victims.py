@@ -96,11 +96,13 @@ def run_cli(
     then: str = "kill",
     after_seconds: float | None = None,
     cwd: Path | None = None,
+    largest: int | None = None,
 ) -> Ending:
     """Run ``deploykit ARGUMENTS`` in a child.
 
     ``at_event`` is the file event before which it happens: ``then`` is "kill" (SIGKILL), "term" (SIGTERM) or "full"
     (every write from there on fails as on a full disk). ``after_seconds`` kills it after that time instead.
+    ``largest`` are the bytes after which a write fails in the middle of a file, in programs that it starts as well.
     """
     with tempfile.TemporaryDirectory() as place:
         report, output = Path(place, "report.json"), Path(place, "output")
@@ -110,6 +112,7 @@ def run_cli(
             "then": then,
             "cwd": str(cwd or place),
             "mark": _mark(),
+            "largest": largest,
         }
         child = _context().Process(target=_work, args=(job, str(report), str(output)))
         child.start()
@@ -214,6 +217,10 @@ def _work(job: dict[str, Any], report: str, output: str) -> None:
     os.chdir(job["cwd"])
     os.environ[_MARKED] = job["mark"]
     resource.setrlimit(resource.RLIMIT_CPU, (_CPU_SECONDS, _CPU_SECONDS + 1))
+    if job["largest"] is not None:
+        # The interpreter takes half a file of bytecode for a whole one, and every later run would meet it.
+        os.environ["PYTHONDONTWRITEBYTECODE"], sys.dont_write_bytecode = "1", True
+        resource.setrlimit(resource.RLIMIT_FSIZE, (job["largest"], job["largest"]))
     from deploykit.cli import cli
     from deploykit.cli.frame import run
 
