@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
-HERE = Path(__file__).parent
+EXAMPLE = ROOT / "docs/examples/my_npu"
 MLP = ROOT / "tests/data/aimet/mlp/model.onnx"
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -91,9 +93,15 @@ def run(tree: Path) -> Run:
 
 
 @pytest.fixture
-def outside() -> Run:
+def outside(tmp_path: Path) -> Run:
     """With the backend of a third party on the path, as an installation would put it there."""
-    return runner(HERE, ROOT, ROOT / "backends", ROOT / "templates")
+    project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text("utf-8"))["project"]
+    group = "deploykit.backends"
+    points = [f"{name} = {place}" for name, place in project["entry-points"][group].items()]
+    installed = tmp_path / "installed"
+    (installed / "my_npu.dist-info").mkdir(parents=True)
+    (installed / "my_npu.dist-info/entry_points.txt").write_text("\n".join([f"[{group}]", *points, ""]), "utf-8")
+    return runner(installed, EXAMPLE, ROOT, ROOT / "backends", ROOT / "templates")
 
 
 def without_page_or_test(root: Path) -> list[str]:
@@ -154,7 +162,7 @@ def test_a_backend_of_a_third_party_is_found_and_holds_the_contract(outside: Run
 def test_its_option_is_on_the_command_line_and_in_the_api(outside: Run, tmp_path: Path) -> None:
     plan = ("-m", "deploykit", "plan", str(MLP), "--target", "my-board", "--json")
     assert "--effort" in outside("-m", "deploykit", "plan", "--help").stdout
-    assert json.loads(outside(*plan).stdout)["steps"][0]["argv"] == ["npucc", "--effort", "3", "model/model.onnx"]
+    assert json.loads(outside(*plan).stdout)["steps"][0]["argv"][:3] == ["npucc", "--effort", "3"]
     assert json.loads(outside(*plan, "--effort", "7").stdout)["steps"][0]["argv"][2] == "7"
     wrong = outside(*plan, "--effort", "10")
     assert wrong.returncode == 2
@@ -166,5 +174,32 @@ def test_its_option_is_on_the_command_line_and_in_the_api(outside: Run, tmp_path
     assert outside("-c", code).stdout == "5\n"
     made = outside("-m", "deploykit", "package", str(MLP), "--target", "my-board", "-o", str(tmp_path / "out"))
     assert made.returncode == 0, made.stderr
-    assert (tmp_path / "out/scripts/build.sh").read_text() == "#!/bin/sh\nnpucc --effort 3 model/model.onnx\n"
+    assert "npucc --effort 3 model/model.onnx " in (tmp_path / "out/scripts/build.sh").read_text("utf-8")
     assert outside("-m", "deploykit", "verify", str(tmp_path / "out")).returncode == 0
+
+
+def test_the_guide_shows_the_files_of_the_example() -> None:
+    page = (ROOT / "docs/plugins.md").read_text("utf-8")
+    blocks = re.finditer(r"`(docs/examples/[^`]+)`; [^\n]*\n```\w+\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    shown = {block[1]: block[2] for block in blocks}
+    files = [path for path in EXAMPLE.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    real = {path.relative_to(ROOT).as_posix(): path.read_text("utf-8") for path in files}
+    left_out = real.keys() - shown.keys()
+    assert left_out == {"docs/examples/my_npu/my_npu/__init__.py"}
+    assert shown == {name: text for name, text in real.items() if name not in left_out}
+
+
+def test_the_examples_import_only_what_is_public_for_backends() -> None:
+    """What a third party needs is what the policy of versions speaks of."""
+    policy = re.search(r"for \[backends\].*?;", (ROOT / "docs/contributing.md").read_text("utf-8"), re.DOTALL)
+    assert policy is not None
+    public = re.findall(r"`(deploykit[.a-z_]+)`", policy[0])
+    imported = {
+        f"{node.module}.{name.name}"
+        for path in (ROOT / "docs/examples").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("deploykit.")
+        for name in node.names
+    }
+    assert len(imported) > 10
+    assert [name for name in sorted(imported) if not any(f"{name}.".startswith(f"{room}.") for room in public)] == []

@@ -1,0 +1,64 @@
+"""What is asked of this backend and it does not do. That inputs need fixed shapes is a rule of the core (DK001)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from deploykit.contract.backend import Situation
+from deploykit.findings import SubjectKind
+from deploykit.findings.rules import Found, Registry
+
+__all__ = ["INT8", "PRECISIONS", "RULES"]
+
+INT8 = "w8a8"
+PRECISIONS = ("fp16", INT8)
+"""What is offered for a float model, the default first. A model with quantizers inside is taken as it is."""
+
+RULES: Registry[Situation] = Registry("openvino-npu")
+
+
+@RULES.rule(
+    "OVN001",
+    "precision-not-offered",
+    "error",
+    what="A precision that this backend does not make.",
+    why="NNCF's post-training quantization makes 8-bit weights and activations; in float the NPU computes in float16.",
+    fix="ask for fp16 or w8a8",
+    sources=["docs.openvino.ai 2023.3, NPU Device, Supported Inference Data Types"],
+)
+def check_precision(situation: Situation) -> Iterator[Found]:
+    """What was asked for."""
+    asked = situation.request.precision
+    if asked is not None and asked not in PRECISIONS:
+        yield Found(kind=SubjectKind.MODEL, name=situation.request.model.name, message=f"{asked} is not offered")
+
+
+@RULES.rule(
+    "OVN002",
+    "no-calibration-data",
+    "error",
+    what="INT8 is asked of a float model, and there is no data to calibrate with.",
+    why="Ranges that were measured on made-up data clip real data.",
+    fix="give --calibration",
+    sources=["docs.openvino.ai, Basic Quantization Flow: a calibration dataset is needed"],
+)
+def check_calibration(situation: Situation) -> Iterator[Found]:
+    """Without --calibration."""
+    request = situation.request
+    if request.precision == INT8 and request.calibration is None and not situation.facts.is_qdq:
+        yield Found(kind=SubjectKind.MODEL, name=request.model.name, message="w8a8 without calibration data")
+
+
+@RULES.rule(
+    "OVN003",
+    "encodings-not-used",
+    "error",
+    what="Encodings beside the model.",
+    why="OpenVINO reads quantizers that stand in the model; a file beside it changes nothing.",
+    fix="write them into the model with 'deploykit encodings apply', and leave out --encodings",
+    sources=["docs.openvino.ai, Model Formats: ONNX"],
+)
+def check_encodings(situation: Situation) -> Iterator[Found]:
+    """Where some were given."""
+    if situation.encodings is not None:
+        yield Found(kind=SubjectKind.MODEL, name=situation.request.model.name, message="encodings were given")

@@ -1,0 +1,183 @@
+"""The reference pages that are made from the code: command line, Python, schemas, tables. It writes no file.
+
+What the pages say stands in the code and its tables alone; whoever wants another word there changes it there.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+import deploykit
+from deploykit.cli import COMMANDS, cli
+from deploykit.contract import conformance
+from deploykit.contract.backend import AnyBackend
+from deploykit.contract.optional import DatesSources
+from deploykit.contract.plugins import all_devices, load_backends
+from deploykit.tables.capabilities import CompatRow
+
+__all__ = ["pages"]
+
+_WIDTH = 100
+
+
+def pages(docs: Path) -> Mapping[str, str]:
+    """Every generated page by its path below ``docs``."""
+    backends = load_backends()
+    return {
+        "reference/cli.md": command_page(),
+        "reference/api.md": api_page(),
+        "reference/schemas.md": schema_page(docs / "schemas"),
+        "reference/sources.md": source_page(backends),
+        "reference/devices.md": device_page(),
+        "reference/features.md": feature_page(backends),
+    }
+
+
+def command_page() -> str:
+    """Every command with its help text, as ``--help`` prints it."""
+    root = click.Context(cli, info_name="deploykit")
+    parts = [
+        "# Command line\n\nEvery command, as `--help` shows it. What `--json` to `--help` do goes with every command, "
+        "before or after its name; every option has an environment variable, `DEPLOYKIT_` and its name."
+    ]
+    for name in COMMANDS:
+        command = cli.get_command(root, name)
+        assert command is not None
+        parts.append(f"## deploykit {name}\n\n{COMMANDS[name]}")
+        parts += _helps(command, click.Context(command, info_name=name, parent=root, max_content_width=_WIDTH))
+    return "\n\n".join(parts) + "\n"
+
+
+def _helps(command: click.Command, context: click.Context) -> Iterator[str]:
+    yield f"```text\n{command.get_help(context)}\n```"
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            assert below is not None
+            yield f"### {context.command_path} {name}"
+            yield from _helps(below, click.Context(below, info_name=name, parent=context, max_content_width=_WIDTH))
+
+
+def api_page() -> str:
+    """Every public function with its signature and what it says of itself."""
+    parts = ["# Python\n\n`import deploykit`: every command is one function. The package is typed (`py.typed`)."]
+    parts += [_function(getattr(deploykit, name), f"deploykit.{name}") for name in deploykit.__all__]
+    parts.append("## For whoever writes a backend\n\n`deploykit.contract.conformance`: what every backend is held to.")
+    parts += [_function(getattr(conformance, name), name) for name in conformance.__all__]
+    return "\n\n".join(parts) + "\n"
+
+
+def _function(function: Callable[..., Any], name: str) -> str:
+    signature = inspect.signature(function)
+    rows = [f"    {one}," for one in _parameters(signature)]
+    text = "\n".join([f"{name}(", *rows, f") -> {signature.return_annotation}"])
+    return f"## {name}\n\n```text\n{text}\n```\n\n{inspect.getdoc(function) or ''}"
+
+
+def _parameters(signature: inspect.Signature) -> Iterator[str]:
+    starred = False
+    for parameter in signature.parameters.values():
+        if parameter.kind is parameter.KEYWORD_ONLY and not starred:
+            starred = True
+            yield "*"
+        yield str(parameter).replace("'", "")
+
+
+def schema_page(folder: Path) -> str:
+    """Every JSON Schema: what the file is, its keys, which of them it must have."""
+    parts = [
+        "# Schemas of data files\n\nGenerated from the dataclasses that load the files; editors take them as they are."
+    ]
+    for path in sorted(folder.glob("*.json")):
+        schema = json.loads(path.read_text("utf-8"))
+        needed = schema.get("required", ())
+        rows = [
+            (f"`{key}`", _type(value), "yes" if key in needed else "", value.get("description", ""))
+            for key, value in schema.get("properties", {}).items()
+        ]
+        parts.append(
+            f"## {path.name}\n\n{schema.get('description', schema['title'])} [The file](../schemas/{path.name})."
+        )
+        parts.append(_table(("key", "type", "needed", "what"), rows))
+    return "\n\n".join(parts) + "\n"
+
+
+def _type(value: Mapping[str, Any]) -> str:
+    kinds = (
+        value.get("type") or value.get("$ref", "").rpartition("/")[2] or " or ".join(map(_type, value.get("anyOf", ())))
+    )
+    return kinds if isinstance(kinds, str) else " or ".join(kinds)
+
+
+def source_page(backends: Sequence[AnyBackend]) -> str:
+    """Every source that a row of a capability table names: how many rows rest on it, and how sure they are."""
+    parts = [
+        "# Tables and their sources\n\nWhat the rows of the capability tables rest on "
+        "([confidence](../confidence.md)); the rows are [features](features.md) and [devices](devices.md)."
+    ]
+    for backend in backends:
+        cited: dict[str, Counter[str]] = {}
+        for row in backend.compat():
+            for source in row.source:
+                cited.setdefault(source, Counter())[str(row.confidence)] += 1
+        dates = backend.source_dates() if isinstance(backend, DatesSources) else {}
+        rows = [
+            (
+                source,
+                sum(count.values()),
+                ", ".join(f"{n} {kind}" for kind, n in count.most_common()),
+                _date(source, dates),
+            )
+            for source, count in sorted(cited.items(), key=lambda item: (-item[1].total(), item[0]))
+        ]
+        parts.append(f"## {backend.id}\n\n" + _table(("source", "rows", "how sure", "compared"), rows))
+    return "\n\n".join(parts) + "\n"
+
+
+def _date(source: str, dates: Mapping[str, str]) -> str:
+    begins = [start for start in dates if source.startswith(start)]
+    return dates[max(begins, key=len)] if begins else "unknown"
+
+
+def device_page() -> str:
+    """Every device with what is known of it and since who says so."""
+    parts = ["# Devices\n\n`deploykit targets` lists them. A fact that is not there is unknown, never false."]
+    for device in all_devices():
+        names = ", ".join(dict.fromkeys(filter(None, (device.marketing, *device.aliases))))
+        parts.append(f"## {device.id}\n\n{device.vendor} {device.name}{f' ({names})' if names else ''}. {device.note}")
+        facts = [
+            (name, fact.value, fact.confidence, "; ".join(fact.source), fact.note)
+            for name, fact in device.facts.items()
+        ]
+        parts.append(_table(("fact", "value", "how sure", "source", "note"), facts))
+    return "\n\n".join(parts) + "\n"
+
+
+def feature_page(backends: Sequence[AnyBackend]) -> str:
+    """Every row of the capability tables but those of single operators, which ``compat op`` answers."""
+    parts = ["# Features\n\n`deploykit compat FEATURE` answers from these rows; of operators, `compat op NAME` does."]
+    header = ("feature", "tool", "on", "releases", "status", "how sure", "source")
+    for backend in backends:
+        rows = [_feature(row) for row in backend.compat() if not row.feature.startswith("op")]
+        parts.append(f"## {backend.id}\n\n" + _table(header, rows))
+    return "\n\n".join(parts) + "\n"
+
+
+def _feature(row: CompatRow) -> tuple[object, ...]:
+    return f"`{row.feature}`", row.tool, row.arch, row.sdk, row.status, row.confidence, "; ".join(row.source)
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in lines)
+
+
+def _cell(value: object) -> str:
+    return " ".join(str(value).split()).replace("|", "\\|").replace("<", "&lt;")

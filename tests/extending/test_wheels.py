@@ -1,0 +1,127 @@
+"""A backend of docs/examples as its users have it: a wheel beside deploykit's own, in a fresh environment.
+
+Only what deploykit depends on is lent by the Python that runs the tests, so that nothing is fetched.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from wheels import Installed, installed_wheels
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "docs/examples/my_npu"
+MLP = ROOT / "tests/data/aimet/mlp/model.onnx"
+
+pytestmark = pytest.mark.heavy
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    return installed_wheels([ROOT, EXAMPLE], tmp_path_factory.mktemp("wheels"))
+
+
+@pytest.fixture
+def npucc(installed: Installed) -> Callable[[str], None]:
+    """Puts a program called npucc onto the PATH of the environment, gone after the test."""
+    path = installed.root / "bin/npucc"
+
+    def write(script: str) -> None:
+        path.write_text(f"#!/bin/sh\n{script}\n", "utf-8")
+        path.chmod(0o755)
+
+    return write
+
+
+@pytest.fixture(autouse=True)
+def without_npucc(installed: Installed) -> None:
+    (installed.root / "bin/npucc").unlink(missing_ok=True)
+
+
+def test_what_runs_is_what_was_installed(installed: Installed) -> None:
+    places = installed.python(
+        "import deploykit, my_npu; print(deploykit.__file__); print(my_npu.__file__)"
+    ).splitlines()
+    assert [place for place in places if not place.startswith(str(installed.root))] == []
+
+
+def test_its_device_option_and_compat_row_are_known(installed: Installed) -> None:
+    assert "My Board" in installed.ask("targets", "mb1")
+    assert "--effort" in installed.ask("package", "--help")
+    assert json.loads(installed.ask("compat", "npu-effort", "--json"))["rows"][0]["backend"] == "my-npu"
+    wrong = installed.run("deploykit", "plan", str(MLP), "--target", "my-board", "--effort", "10")
+    assert (wrong.returncode, "from 1 to 9" in wrong.stderr) == (2, True)
+
+
+def chain_of(count: int) -> onnx.ModelProto:
+    """So many Relus, one after the other."""
+    nodes = [helper.make_node("Relu", [f"t{index}"], [f"t{index + 1}"]) for index in range(count)]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in ("t0", f"t{count}")]
+    graph = helper.make_graph(nodes, "chain", ends[:1], ends[1:])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_its_rule_has_a_page_and_speaks(installed: Installed, tmp_path: Path) -> None:
+    assert "# NPU001: too-many-nodes" in installed.ask("rule", "NPU001")
+    for count, codes, status in ((64, set(), 0), (65, {"NPU001"}, 1)):
+        path = tmp_path / f"{count}.onnx"
+        onnx.save(chain_of(count), path)
+        found = json.loads(installed.ask("check", str(path), "--target", "my-board", "--json", status=status))
+        assert {finding["code"] for finding in found["findings"] if finding["severity"] == "error"} == codes
+
+
+def test_its_template_is_used_and_a_users_own_wins(installed: Installed, tmp_path: Path) -> None:
+    made = ("package", str(MLP), "--target", "my-board", "--effort", "7")
+    installed.ask(*made, "-o", str(tmp_path / "own"))
+    assert "npucc --effort 7 model/model.onnx" in (tmp_path / "own/scripts/build.sh").read_text("utf-8")
+    template = tmp_path / "templates/my_npu/scripts/build.sh.j2"
+    template.parent.mkdir(parents=True)
+    template.write_text("#!/bin/sh\necho {{ device | sh }}\n", "utf-8")
+    installed.ask(*made, "-o", str(tmp_path / "user"), "--templates", str(tmp_path / "templates"))
+    assert (tmp_path / "user/scripts/build.sh").read_text("utf-8") == "#!/bin/sh\necho 'My Board'\n"
+    assert "script" in installed.ask("verify", str(tmp_path / "user"), "-v")
+
+
+def test_its_known_error_is_found_in_a_log_and_after_a_build(
+    installed: Installed, npucc: Callable[[str], None], tmp_path: Path
+) -> None:
+    log = tmp_path / "npucc.log"
+    log.write_text("npucc: reading\nnpucc: out of scratch memory in layer 3\n", "utf-8")
+    assert "my-npu-scratch-memory" in installed.ask("diagnose", str(log), status=1)
+    installed.ask("package", str(MLP), "--target", "my-board", "-o", str(tmp_path / "out"))
+    npucc("echo 'npucc: out of scratch memory in layer 3'; exit 1")
+    told = json.loads(installed.ask("build", str(tmp_path / "out"), "--json", status=5))
+    assert [cause["id"] for cause in told["diagnosis"]["causes"]] == ["my-npu-scratch-memory"]
+    npucc('touch "$5"')
+    assert json.loads(installed.ask("build", str(tmp_path / "out"), "--json"))["done"] == ["compile"]
+    installed.ask("verify", str(tmp_path / "out"))
+
+
+def test_its_probe_is_asked_by_the_doctor(installed: Installed, npucc: Callable[[str], None]) -> None:
+    def line() -> tuple[str, str]:
+        # What else this machine lacks is no concern here.
+        lines = json.loads(installed.run("deploykit", "doctor", "--json").stdout)["lines"]
+        return next((entry["state"], entry["detail"]) for entry in lines if entry["id"] == "npucc")
+
+    assert line() == ("absent", "not on the PATH")
+    npucc("echo 1.2")
+    state, detail = line()
+    assert (state, detail.endswith("npucc: 1.2")) == ("ok", True)
+
+
+def test_it_passes_conformance(installed: Installed, tmp_path: Path) -> None:
+    code = f"""
+from functools import partial
+from pathlib import Path
+import deploykit
+from deploykit.contract.conformance import backend_problems, package_problems
+make = partial(deploykit.package, {str(MLP)!r}, target="my-board")
+print(backend_problems("my-npu"), package_problems(make, deploykit.verify, Path({str(tmp_path)!r})))
+"""
+    assert installed.python(code) == "() ()"

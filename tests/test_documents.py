@@ -1,0 +1,76 @@
+"""What the documentation tells its reader to type is typed here; what it only shows has a form that exists."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from documents import blocks_of, forms_of, problem_of_form, run_page
+
+ROOT = Path(__file__).parents[1]
+PAGES = {str(path.relative_to(ROOT)): path for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))}
+TEXTS = {name: path.read_text("utf-8") for name, path in PAGES.items()}
+RUN = [
+    name
+    for name, text in TEXTS.items()
+    if name != "docs/tutorial-quantize.md"  # tests/test_tutorial.py, which reads the packages too
+    and any(block.language in ("sh", "python") and not block.reason for block in blocks_of(text))
+]
+QUICK = {"docs/howto/in-ci.md"}
+"""Pages that take a second; the others are run with the heavy tests."""
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in QUICK else pytest.mark.heavy) for n in RUN])
+def test_every_block_of_the_page_does_as_it_says(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+    # Pages with models of the repository are read in a checkout.
+    (tmp_path / "tests").symlink_to(ROOT / "tests")
+    run_page(TEXTS[name])
+
+
+@pytest.mark.parametrize("name", [name for name, text in TEXTS.items() if any(forms_of(text))])
+def test_every_form_on_the_page_exists(name: str) -> None:
+    told = {line: problem_of_form(line) for line in forms_of(TEXTS[name])}
+    assert {line: problem for line, problem in told.items() if problem} == {}
+
+
+def test_a_form_that_does_not_exist_is_told() -> None:
+    assert problem_of_form("deploykit pakage model.onnx") == "there is no command 'pakage'"
+    assert problem_of_form("deploykit check model.onnx --tarket sm8650") == "check has no --tarket"
+    assert problem_of_form("deploykit encodings show FILE [NAME…] [--model MODEL]    what is in it") == ""
+
+
+def test_a_block_that_ends_or_answers_otherwise_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_page("```sh\ndeploykit check --nonsense  # status 2\n```\n")
+    run_page("*Not run by the tests: there is no such thing.*\n```sh\nno-such-thing\n```\n")
+    run_page("```python\nprint(1 + 1, 'and', 3)\n```\n\n```text\n2 … 3\n```\n")
+    with pytest.raises(AssertionError, match="the page shows '4'"):
+        run_page("```python\nprint(1 + 1)\n```\n\n```text\n4\n```\n")
+    with pytest.raises(AssertionError, match="nonsense"):
+        run_page("```sh\ndeploykit check --nonsense\n```\n")
+
+
+def test_every_link_between_pages_leads_somewhere() -> None:
+    dead = [
+        f"{name}: {link}"
+        for name, path in PAGES.items()
+        for link in re.findall(r"\]\(([^)#\s]+)[^)\s]*\)", re.sub(r"`[^`]*`", "", TEXTS[name]))
+        if "://" not in link and not link.startswith("mailto:") and not (path.parent / link).exists()
+    ]
+    assert dead == []
+
+
+def test_every_cell_of_the_comparison_has_a_source_or_is_unknown() -> None:
+    page = TEXTS["docs/comparison.md"]
+    known = set(re.findall(r"^(\d+)\. ", page.split("## Sources")[1], re.MULTILINE))
+    rows = [row for row in re.findall(r"^\| (?!tool |-).*\|$", page, re.MULTILINE) if not row.startswith("|---")]
+    assert len(rows) == 9 + 10 + 10
+    cells = [cell.strip() for row in rows[9:] for cell in row.strip("|").split("|")[1:]]
+    cells += [row.strip("|").split("|")[-1].strip() for row in rows[:9]]
+    assert [cell for cell in cells if cell != "unknown" and not re.search(r"\[\d|\]\(", cell)] == []
+    cited = {number for cell in re.findall(r"\[([\d, ]+)\]", page) for number in cell.split(", ")}
+    assert cited == known

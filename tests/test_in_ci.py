@@ -1,0 +1,202 @@
+"""What docs/howto/in-ci.md gives other programs is held against their schemas, and its shell lines are run."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from documents import Block, blocks_of
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs/howto/in-ci.md").read_text("utf-8")
+CNN = ROOT / "tests/data/aimet/cnn"
+MLP = ROOT / "tests/data/aimet/mlp"
+ASKED = "--target sm8650 --sdk 2.37"
+
+
+def block_with(text: str) -> Block:
+    """The one block of the page that holds this."""
+    (found,) = [block for block in blocks_of(PAGE) if text in block.text and block.reason]
+    return found
+
+
+def read(block: Block) -> Any:
+    return YAML(typ="safe").load(block.text)
+
+
+def programs(folder: Path, **scripts: str) -> dict[str, str]:
+    """An environment whose PATH begins with these programs, and has this deploykit."""
+    scripts = {"deploykit": f'exec "{sys.executable}" -m deploykit "$@"', **scripts}
+    folder.mkdir(exist_ok=True)
+    for name, text in scripts.items():
+        (folder / name).write_text(f"#!/bin/sh\n{text}\n", "utf-8")
+        (folder / name).chmod(0o755)
+    return {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
+
+
+@pytest.mark.parametrize(
+    ("text", "schema", "file"),
+    [
+        ("runs:\n  using: composite", "vendor.github-actions", "action.yml"),
+        ("image: python:", "vendor.gitlab-ci", ".gitlab-ci.yml"),
+    ],
+    ids=["action", "gitlab"],
+)
+def test_the_schema_of_its_host_takes_it_and_refuses_another_key(
+    text: str, schema: str, file: str, tmp_path: Path
+) -> None:
+    path = tmp_path / file
+    argv = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, str(path)]
+    path.write_text(block_with(text).text, "utf-8")
+    done = subprocess.run(argv, capture_output=True, encoding="utf-8", check=False)
+    assert done.returncode == 0, done.stdout
+    path.write_text(block_with(text).text.replace("script:", "skript:").replace("using:", "usin:"), "utf-8")
+    assert subprocess.run(argv, capture_output=True, check=False).returncode == 1
+
+
+def test_the_issue_templates_are_forms(tmp_path: Path) -> None:
+    forms = sorted((ROOT / "docs/issues").glob("*.yml"))
+    assert len(forms) == 2
+    broken = tmp_path / "broken.yml"
+    broken.write_text(forms[0].read_text("utf-8").replace("type: input", "type: entry"), "utf-8")
+    argv = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.github-issue-forms"]
+    done = subprocess.run([*argv, *map(str, forms)], capture_output=True, encoding="utf-8", check=False)
+    assert done.returncode == 0, done.stdout
+    assert subprocess.run([*argv, str(broken)], capture_output=True, check=False).returncode == 1
+
+
+def filled(text: str, known: Mapping[str, str]) -> str:
+    """With what the runner puts in the place of an expression."""
+    return re.sub(r"\$\{\{ (.+?) \}\}", lambda found: known[found[1]], text)
+
+
+def run_action(folder: Path, model: Path, encodings: Path) -> tuple[list[int], dict[str, str]]:
+    """Every shell step of the action as a runner starts it; their statuses, and what was put out."""
+    env = programs(folder / "deploykit/bin")
+    output = folder / "output"
+    output.touch()
+    env |= {"RUNNER_TEMP": str(folder), "GITHUB_OUTPUT": str(output)}
+    given = {"model": str(model), "target": "sm8650", "sdk": "2.37", "encodings": str(encodings)}
+    statuses: list[int] = []
+    put: dict[str, str] = {}
+    for step in read(block_with("using: composite"))["runs"]["steps"][1:]:
+        if "run" not in step:
+            continue
+        known = {f"inputs.{name}": value for name, value in given.items()}
+        known |= {f"steps.check.outputs.{name}": value for name, value in put.items()}
+        extra = {key: filled(value, known) for key, value in step.get("env", {}).items()}
+        argv = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]]
+        done = subprocess.run(argv, cwd=folder, env={**env, **extra}, check=False)
+        statuses.append(done.returncode)
+        put = dict(line.split("=", 1) for line in output.read_text("utf-8").splitlines())
+    return statuses, put
+
+
+@pytest.mark.heavy
+def test_the_steps_of_the_action_write_sarif_and_end_as_the_check_does(tmp_path: Path) -> None:
+    for status, model, encodings in (
+        (0, CNN / "model.onnx", CNN / "w8a16.v1.0.0.encodings"),
+        (1, MLP / "model.onnx", MLP / "bq-w4a16.v1.0.0.encodings"),
+        (3, MLP / "absent.onnx", MLP / "bq-w4a16.v1.0.0.encodings"),
+    ):
+        folder = tmp_path / str(status)
+        folder.mkdir()
+        (folder / "deploykit").mkdir()
+        assert run_action(folder, model, encodings) == ([0, status], {"status": str(status)})
+        if status < 2:
+            assert json.loads((folder / "deploykit.sarif").read_text("utf-8"))["version"] == "2.1.0"
+
+
+def test_the_action_installs_what_it_then_runs_and_uploads_only_what_was_written(tmp_path: Path) -> None:
+    steps = read(block_with("using: composite"))["runs"]["steps"]
+    log = tmp_path / "log"
+    env = programs(tmp_path / "bin", python3=f'echo "$@" >> {log}; mkdir -p "$3/bin"; cp "$0" "$3/bin/pip"')
+    subprocess.run(
+        ["bash", "-eo", "pipefail", "-c", steps[0]["run"]], env={**env, "RUNNER_TEMP": str(tmp_path)}, check=True
+    )
+    assert log.read_text("utf-8").splitlines() == [f"-m venv {tmp_path}/deploykit", "install deploykit"]
+    upload = next(step for step in steps if "uses" in step)
+    assert upload["if"] == "${{ steps.check.outputs.status == '0' || steps.check.outputs.status == '1' }}"
+
+
+def checkout(folder: Path) -> Path:
+    """A repository of somebody with a model, its encodings, and what was known about it when the gate was set up."""
+    folder.mkdir()
+    shutil.copy(MLP / "model.onnx", folder / "model.onnx")
+    shutil.copy(MLP / "bq-w4a16.v1.0.0.encodings", folder / "model.encodings")
+    words = f"check model.onnx --encodings model.encodings {ASKED} --write-baseline known.json"
+    argv = [sys.executable, "-m", "deploykit", *words.split()]
+    assert subprocess.run(argv, cwd=folder, capture_output=True, check=False).returncode == 1
+    return folder
+
+
+@pytest.mark.heavy
+def test_the_gate_of_gitlab_lets_known_findings_pass_and_no_others(tmp_path: Path) -> None:
+    here = checkout(tmp_path / "repository")
+    install, check = read(block_with("image: python:"))["deploykit"]["script"]
+    assert install == "pip install deploykit"
+    env = programs(tmp_path / "bin")
+    assert subprocess.run(["bash", "-c", check], cwd=here, env=env, capture_output=True, check=False).returncode == 0
+    known = json.loads((here / "known.json").read_text("utf-8"))
+    assert known["accepted"]
+    (here / "known.json").write_text(json.dumps({**known, "accepted": []}), "utf-8")
+    assert subprocess.run(["bash", "-c", check], cwd=here, env=env, capture_output=True, check=False).returncode == 1
+
+
+def test_the_container_is_built_of_what_there_is() -> None:
+    text = block_with("FROM python").text
+    lines = [line.split(" ", 1) for line in text.splitlines()]
+    assert [word for word, _ in lines] == ["FROM", "RUN", "RUN", "WORKDIR", "ENTRYPOINT"]
+    assert lines[1][1].endswith("libatomic1")  # deploykit_qualcomm.libraries says why
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    *pip, wanted = shlex.split(lines[2][1])
+    assert pip == ["pip", "install", "--no-cache-dir"]
+    name, extra = re.fullmatch(r"([a-z]+)\[([a-z-]+)\]", wanted).groups()  # type: ignore[union-attr]
+    assert name == project["name"]
+    assert extra in project["optional-dependencies"]
+    assert json.loads(lines[4][1])[0] in project["scripts"]
+
+
+@pytest.mark.heavy
+def test_pre_commit_runs_the_hook_of_the_page(tmp_path: Path) -> None:
+    """The real pre-commit; deploykit is the one at hand instead of the package index's."""
+    pytest.importorskip("pre_commit", reason="pre-commit is an extra of development")
+    here = checkout(tmp_path / "repository")
+    config = block_with("repo: local").text
+    own = "        language: python\n        additional_dependencies: [deploykit]\n"
+    assert own in config
+    (here / ".pre-commit-config.yaml").write_text(config.replace(own, "        language: system\n"), "utf-8")
+    env = programs(tmp_path / "bin") | {"PRE_COMMIT_HOME": str(tmp_path / "cache")}
+
+    def run(*argv: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(argv, cwd=here, env=env, capture_output=True, encoding="utf-8", check=False)
+
+    for words in ("init -q", "config user.email a@example.org", "config user.name a", "add -A"):
+        assert run("git", *words.split()).returncode == 0
+    pre_commit = (sys.executable, "-m", "pre_commit")
+    assert run(*pre_commit, "install").returncode == 0
+    first = run("git", "commit", "-qm", "model")
+    assert (first.returncode, "Passed" in first.stderr) == (0, True), first.stderr
+    (here / "notes.txt").write_text("nothing about models", "utf-8")
+    run("git", "add", "-A")
+    assert "Skipped" in run("git", "commit", "-qm", "notes").stderr
+    shutil.copy(MLP / "bq-asym-w4a16.v1.0.0.encodings", here / "model.encodings")
+    known = json.loads((here / "known.json").read_text("utf-8"))
+    (here / "known.json").write_text(json.dumps({**known, "accepted": []}), "utf-8")
+    run("git", "add", "-A")
+    refused = run("git", "commit", "-qm", "other encodings")
+    assert refused.returncode == 1
+    assert "Failed" in refused.stderr
+    assert run(*pre_commit, "validate-config").returncode == 0
