@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import hypothesis
 import numpy as np
 import onnx
 import pytest
@@ -22,6 +23,10 @@ from sample_models.detectors import decoder_detector as build_detector
 from sample_models.detectors import decoder_feeds
 
 AIMET = Path(__file__).parent / "data" / "aimet"
+
+# A time says nothing about the code on a machine that has other work.
+hypothesis.settings.register_profile("deploykit", deadline=None)
+hypothesis.settings.load_profile("deploykit")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -40,9 +45,10 @@ def only_the_installed_compiler() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def every_compilation_runs() -> Iterator[None]:
-    """A test that puts something else in the compiler's place must not be answered with what another test kept."""
+    """A test that puts something in the place of the compiler, or of a part, is not answered with what another kept."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("deploykit_ort_qnn.known_work.is_off", lambda: True)
+        patch.setattr("deploykit.system.answers.is_off", lambda: True)
         yield
 
 

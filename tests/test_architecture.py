@@ -166,9 +166,12 @@ LATE_ELSEWHERE = {
     ("deploykit.packages.sbom", "packageurl"): "an extra of the installation",
     ("deploykit.queries.capability_answers", "difflib"): "only an unknown name pays for it",
     ("deploykit.tables.reading", "tomllib"): "plain tables are read without it",
+    ("deploykit.numerics.reference", "onnx.reference"): "only models before operator set 7 are run by it",
     ("deploykit.deciding.quantizing.child", "PIL"): "only a job with images needs it",
+    ("deploykit.system.tabular", "pandas"): "only who asks for a table has it",
     ("deploykit_ort_qnn.context_reader", "onnxruntime_qnn"): "an extra of the installation",
     ("deploykit_ort_qnn.session", "onnxruntime_qnn"): "an extra of the installation",
+    ("deploykit_ort_qnn.worker", "onnx"): "a worker that runs or reads what was compiled loads no model itself",
 }
 """Whose import of what is late, and why."""
 

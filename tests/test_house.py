@@ -27,6 +27,13 @@ def test_the_core_holds_no_vendor_word() -> None:
     assert [line for line in found if not _is_source(line)] == []
 
 
+def test_what_the_core_knows_of_failures_cites_no_vendor() -> None:
+    """A vendor's tracker is a source in its adapter's own data (``[[witness]]``), never in the core's."""
+    paths = sorted((ROOT / "deploykit" / "contract" / "data").rglob("*.toml"))
+    assert paths
+    assert [path.name for path in paths if VENDORS.search(path.read_text("utf-8"))] == []
+
+
 def _is_source(line: str) -> bool:
     return any(mark in line for mark in ("qualcomm/aimet#", "onnxruntime-qnn", "amd-quark"))
 

@@ -122,17 +122,6 @@ def data_that_fits(bench: Any) -> Any:
     return detr(bench, calibration=calibration(bench))
 
 
-def simulated_elsewhere(bench: Any) -> None:
-    """What is too large to be simulated in passing can be simulated on its own."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("deploykit.deciding.choice._LARGEST", 0)
-        told = first(detr(bench), "DK203")
-    assert told.hint == "run 'deploykit simulate' on a machine that has the memory"
-    folder = bench.aimet / "detr"
-    files = [str(folder / "model.onnx"), "--encodings", str(folder / "w8a16.v0.6.1.encodings")]
-    assert bench.run("simulate", *files)["verdict"]["numbers"]
-
-
 def another_way(bench: Any) -> Any:
     """Float16 among integers, nothing rewritten and no mix allowed: no way is left; with another word there is."""
     given = {"no_rewrite": transform_names()}
@@ -264,7 +253,6 @@ WAYS: dict[str, Way] = {
     "DK202 tail": tail_run,
     "DK202 --no-rewrite": tail_whole,
     "DK203 --calibration": data_that_fits,
-    "DK203 deploykit simulate": simulated_elsewhere,
     "DK204 --mixed auto": another_way,
     "DK205 locate": located,
     "DK205 wider": wider,

@@ -1,6 +1,7 @@
 """``python tests/benchmarks [ROW…] [--times N] [--write]``: measures the rows and prints them as a table.
 
 Ratios of one run on one machine; CPU seconds, never wall time. It is no test: a time says nothing about a change.
+What was measured before, and why a row falls short, is taken from ``remarks.toml``.
 """
 
 from __future__ import annotations
@@ -9,15 +10,18 @@ import argparse
 import os
 import platform
 import tempfile
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterator, Mapping
+from datetime import date
 from importlib.metadata import version
 from pathlib import Path
 
 from rows import ROWS, Bench, Figure
 
-__all__ = ["main"]
+__all__ = ["filled", "main", "remarks", "table"]
 
 PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
+REMARKS = Path(__file__).with_name("remarks.toml")
 BEGIN, END = "<!-- measured -->\n", "<!-- end of the table -->\n"
 
 
@@ -26,7 +30,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("rows", nargs="*", metavar="ROW", help=", ".join(ROWS))
     parser.add_argument("--times", type=int, default=5, help="runs of each thing; the median counts")
-    parser.add_argument("--folder", type=Path, help="where generated models stay for the next time (4 GB)")
+    parser.add_argument("--folder", type=Path, help="where generated models stay for the next time (8 GB)")
     parser.add_argument("--write", action="store_true", help="put the table into docs/benchmarks.md")
     given = parser.parse_args()
     unknown = [name for name in given.rows if name not in ROWS]
@@ -36,40 +40,53 @@ def main() -> None:
         bench = Bench(folder=given.folder or Path(scratch), times=given.times)
         bench.folder.mkdir(parents=True, exist_ok=True)
         lines = []
-        for line in _lines(bench, given.rows or list(ROWS)):
+        for line in table(bench, given.rows or list(ROWS), remarks()):
             print(line, flush=True)
             lines.append(line)
     if given.write:
-        _write("\n".join([*_head(given.times), *lines]) + "\n")
+        text = "\n".join([*_head(), *lines]) + "\n"
+        PAGE.write_text(filled(PAGE.read_text("utf-8"), text), "utf-8")
 
 
-def _lines(bench: Bench, names: list[str]) -> Iterator[str]:
-    yield "| work | measured | | at most | reached |"
-    yield "|---|---|---|---|---|"
+def remarks() -> dict[str, dict[str, str]]:
+    """What is said of a figure by its id: ``before`` anything was done about it, and ``why`` it falls short."""
+    return tomllib.loads(REMARKS.read_text("utf-8"))
+
+
+def table(bench: Bench, names: list[str], said: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
+    """The table, line by line as it is measured, and under it why figures fall short."""
+    yield "| work | measured | reach | before | now | falls short | runs |"
+    yield "|---|---|---|---|---|---|---|"
+    reasons = []
     for name in names:
         title = ROWS[name].__doc__ or name
         for figure in ROWS[name](bench):
-            yield _line(title, figure)
+            remark = said.get(figure.id, {})
+            yield _line(title, figure, remark.get("before", ""))
+            if not figure.reached:
+                reasons.append(f"* {figure.what} ({name}): {remark.get('why', 'not looked into')}")
             title = ""
+    if reasons:
+        yield from ("", "Why these fall short:", "", *reasons)
 
 
-def _line(title: str, figure: Figure) -> str:
-    of = f"{figure.what} ({figure.of})" if figure.of else figure.what
-    by = "" if figure.reached else f", {figure.value / figure.limit:.1f} times as much"
-    number, limit = (f"{value:.3g} {figure.unit}" for value in (figure.value, figure.limit))
-    return f"| {title} | {of} | {number} | {limit} | {'yes' if figure.reached else f'no{by}'} |"
+def _line(title: str, figure: Figure, before: str) -> str:
+    now, reach = (f"{value:.3g} {figure.unit}" for value in (figure.value, figure.limit))
+    of = f" ({figure.of})" if figure.of else ""
+    short = "no" if figure.reached else f"by {figure.value / figure.limit:.2f} x"
+    return f"| {title} | {figure.what} | {reach} | {before} | {now}{of} | {short} | {figure.runs} |"
 
 
-def _head(times: int) -> tuple[str, ...]:
+def _head() -> tuple[str, ...]:
     tools = ", ".join(f"{name} {version(name)}" for name in ("onnx", "onnxruntime", "numpy"))
     machine = f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}, Python {platform.python_version()}"
-    return (f"{machine}, {tools}; medians of {times}.", "")
+    return (f"{machine}, {tools}; {date.today().isoformat()}. Medians of as many runs as the last column says.", "")
 
 
-def _write(text: str) -> None:
-    page = PAGE.read_text("utf-8")
+def filled(page: str, text: str) -> str:
+    """The page with the table in its place."""
     before, rest = page.split(BEGIN)
-    PAGE.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.split(END)[1]}", "utf-8")
+    return f"{before}{BEGIN}\n{text}\n{END}{rest.split(END)[1]}"
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 import sys
 import zipfile
 from collections.abc import Callable
@@ -13,7 +15,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-__all__ = ["blocks", "chain", "detector", "entries", "stored"]
+__all__ = ["blocks", "chain", "detector", "entries", "sampled", "sparse", "stored"]
 
 WIDTH = 266
 """Rows and columns of the weights of a chain: 5,000 nodes are 707 MB of float32."""
@@ -21,7 +23,12 @@ WIDTH = 266
 DETECTOR = Path(__file__).parents[1] / "data" / "zoo" / "rt_detr_v2.zip"
 
 
-def chain(folder: Path, nodes: int) -> None:
+def sampled(folder: Path, samples: int) -> None:
+    """A short chain with so many samples."""
+    chain(folder, 40, samples=samples)
+
+
+def chain(folder: Path, nodes: int, *, samples: int = 4) -> None:
     """``nodes`` nodes, MatMul and Relu in turn, external data, and encodings (w8a16) of every tensor.
 
     The weights are orthogonal up to a factor that makes up for what Relu takes, so that values keep their size.
@@ -40,17 +47,34 @@ def chain(folder: Path, nodes: int) -> None:
     moving = [f"r{i}" for i in range(pairs + 1)] + [f"m{i}" for i in range(pairs)]
     weights = [_entry(f"w{i}", 8, [2.0 / 127] * WIDTH) for i in range(pairs)]
     _write_encodings(folder / "model.encodings", [_entry(name, 16, [1 / 1024]) for name in moving], weights)
-    np.savez(folder / "samples.npz", r0=rng.standard_normal((4, 1, WIDTH)).astype(np.float32))
+    np.savez(folder / "samples.npz", r0=rng.standard_normal((samples, 1, WIDTH)).astype(np.float32))
 
 
 def stored(folder: Path, mebibytes: int) -> None:
-    """A float model of that much external data: MatMuls of 64 MiB each."""
-    rng, width = np.random.default_rng(0), 4096
+    """A model of that much external data: MatMuls of 64 MiB each, all of one matrix; encodings and one sample."""
+    rng, width, count = np.random.default_rng(0), 4096, max(1, mebibytes // 64)
     made, nodes = _External(folder / "model.data"), []
-    for i in range(max(1, mebibytes // 64)):
-        made.add(f"w{i}", rng.standard_normal((width, width), dtype=np.float32))
+    # Rows of about one: what is multiplied keeps its size.
+    matrix = rng.standard_normal((width, width), dtype=np.float32) / np.float32(width**0.5)
+    for i in range(count):
+        made.add(f"w{i}", matrix)
         nodes.append(helper.make_node("MatMul", [f"r{i}", f"w{i}"], [f"r{i + 1}"], name=f"product{i}"))
-    made.save(folder / "model.onnx", nodes, "r0", f"r{len(nodes)}", width)
+    made.save(folder / "model.onnx", nodes, "r0", f"r{count}", width)
+    moving = [_entry(f"r{i}", 16, [1 / 1024]) for i in range(count + 1)]
+    step = float(np.abs(matrix).max()) / 127
+    weights = [_entry(f"w{i}", 8, [step] * width) for i in range(count)]
+    _write_encodings(folder / "model.encodings", moving, weights)
+    np.savez(folder / "samples.npz", r0=rng.standard_normal((1, 1, width), dtype=np.float32))
+
+
+def sparse(folder: Path, mebibytes: int) -> None:
+    """The same of that much, all zeros in a file with a hole: no disk is taken, and every byte is read all the same."""
+    width, count = 4096, max(1, mebibytes // 64)
+    made, nodes = _External(folder / "model.data"), []
+    for i in range(count):
+        made.skip(f"w{i}", (width, width))
+        nodes.append(helper.make_node("MatMul", [f"r{i}", f"w{i}"], [f"r{i + 1}"], name=f"product{i}"))
+    made.save(folder / "model.onnx", nodes, "r0", f"r{count}", width)
 
 
 def entries(folder: Path, count: int) -> None:
@@ -115,11 +139,21 @@ class _External:
         with self._path.open("ab") as file:
             file.write(data)
         kind = kind or helper.np_dtype_to_tensor_dtype(values.dtype)
-        tensor = TensorProto(name=name, data_type=kind, dims=values.shape if dims is None else dims)
+        self._note(name, kind, values.shape if dims is None else dims, len(data))
+
+    def skip(self, name: str, dims: tuple[int, ...]) -> None:
+        """Float32 zeros that nobody writes."""
+        size = 4 * math.prod(dims)
+        self._path.touch()
+        os.truncate(self._path, self._offset + size)
+        self._note(name, TensorProto.FLOAT, dims, size)
+
+    def _note(self, name: str, kind: int, dims: tuple[int, ...], size: int) -> None:
+        tensor = TensorProto(name=name, data_type=kind, dims=dims)
         tensor.data_location = TensorProto.EXTERNAL
-        for key, value in (("location", self._path.name), ("offset", self._offset), ("length", len(data))):
+        for key, value in (("location", self._path.name), ("offset", self._offset), ("length", size)):
             tensor.external_data.add(key=key, value=str(value))
-        self._offset += len(data)
+        self._offset += size
         self.tensors.append(tensor)
 
     def save(self, path: Path, nodes: list[Any], first: str, last: str, width: int, *, opset: int = 17) -> None:
@@ -155,6 +189,8 @@ _KINDS: dict[str, Callable[[Path, int], None]] = {
     "chain": chain,
     "detector": detector,
     "entries": entries,
+    "sampled": sampled,
+    "sparse": sparse,
     "stored": stored,
 }
 

@@ -9,7 +9,7 @@ import shutil
 import statistics
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -23,12 +23,17 @@ _ORT = ("--backend", "ort-qnn")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """One number of a row: at most ``limit`` is wanted; ``of`` gives the absolute numbers behind it."""
+    """One number of a row: at most ``limit`` is wanted; ``of`` gives the absolute numbers behind it.
 
+    ``id`` is the name by which ``remarks.toml`` speaks of it; ``runs`` says of how many runs it is the median.
+    """
+
+    id: str
     what: str
     value: float
     limit: float
     unit: str
+    runs: int
     of: str = ""
 
     @property
@@ -39,10 +44,19 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """Where files are made, and how often each thing is done; models are made once for all rows."""
+    """Where files are made, and how often each thing is done; models are made, and commands measured, once.
+
+    ``times`` is for what is cheap; what takes ten seconds is done thrice at most, what takes more than that once.
+    """
 
     folder: Path
     times: int
+    _spent: dict[tuple[object, ...], Spent] = field(default_factory=dict, init=False, repr=False)
+
+    @property
+    def few(self) -> int:
+        """How often a dear thing is done."""
+        return min(self.times, 3)
 
     def made(self, kind: str, number: int) -> Path:
         """The folder of a generated model or file, made now where it was not."""
@@ -51,20 +65,30 @@ class Bench:
             spend(program("generating.py", kind, where, number))
         return where
 
-    def deploykit(self, *arguments: object) -> Spent:
+    def deploykit(self, *arguments: object, times: int | None = None) -> Spent:
         """The median cost of one command. What Python compiled is kept, as it is where deploykit is installed."""
-        return median(partial(spend, self._command(arguments), environment=self._environment()), self.times)
+        key = (*arguments, times)
+        if key not in self._spent:
+            run = partial(self._spend, self._command(arguments))
+            self._spent[key] = median(run, self.times if times is None else times)
+        return self._spent[key]
+
+    def _spend(self, argv: tuple[str, ...]) -> Spent:
+        """Without the package of the run before: to replace one is to read it whole, lest it be somebody else's."""
+        shutil.rmtree(self.folder / "out", ignore_errors=True)
+        return spend(argv, environment=self._environment())
 
     def shared(self, *arguments: object) -> tuple[float, float]:
-        """The CPU seconds of one command of its own and in the processes it starts; medians."""
+        """The CPU seconds of one command of its own and in the processes it starts; medians of few."""
         argv = program("sharing.py", *arguments)
-        texts = [spend(argv, environment=self._environment()).text for _ in range(self.times)]
+        texts = [self._spend(argv).text for _ in range(self.few)]
         found = [json.loads(text.strip().splitlines()[-1]) for text in texts]
         return statistics.median(row["own"] for row in found), statistics.median(row["others"] for row in found)
 
-    def probe(self, kind: str, where: Path) -> dict[str, float]:
+    def probe(self, kind: str, where: Path, *, times: int | None = None) -> dict[str, float]:
         """The medians of a probe's numbers, each run in a fresh process."""
-        texts = [spend(program("probing.py", kind, where), environment=self._environment()) for _ in range(self.times)]
+        argv, count = program("probing.py", kind, where), self.times if times is None else times
+        texts = [spend(argv, environment=self._environment()) for _ in range(count)]
         runs: list[dict[str, float]] = [json.loads(one.text) for one in texts]
         return {name: statistics.median(run[name] for run in runs) for name in runs[0]}
 
@@ -73,6 +97,10 @@ class Bench:
         where = self.folder / "out"
         shutil.rmtree(where, ignore_errors=True)
         return where
+
+    def forget(self) -> None:
+        """Empty deploykit's own cache."""
+        shutil.rmtree(self.folder / "cache", ignore_errors=True)
 
     def _command(self, arguments: tuple[object, ...]) -> tuple[str, ...]:
         return (sys.executable, "-m", "deploykit", *map(str, arguments))
@@ -92,21 +120,35 @@ Row = Callable[[Bench], Iterator[Figure]]
 def light(bench: Bench) -> Iterator[Figure]:
     """`--help`, `compat`, `targets`"""
     for command in (("--help",), ("compat",), ("compat", "lpbq"), ("targets",)):
-        bench.deploykit(*command)  # what Python compiles on the very first run
-        spent = bench.deploykit(*command)
-        yield Figure(what=f"`{' '.join(command)}`", value=spent.cpu, limit=0.15, unit="s CPU")
+        bench.deploykit(*command, times=1)  # what Python compiles on the very first run
+        spent, name = bench.deploykit(*command), "-".join(command).strip("-")
+        yield Figure(
+            id=f"light-{name}",
+            what=f"`{' '.join(command)}`",
+            value=spent.cpu,
+            limit=0.15,
+            unit="s CPU",
+            runs=bench.times,
+        )
 
 
 def check(bench: Bench) -> Iterator[Figure]:
     """`check` of 5,000 nodes with 707 MB of weights and encodings"""
-    where = bench.made("chain", 5000)
-    command = ("check", where / "model.onnx", *_HTP)
-    plain = bench.deploykit(*command)
-    full = bench.deploykit(*command, "--encodings", where / "model.encodings")
+    plain, full = _checked(bench, 5000, encodings=False), _checked(bench, 5000, encodings=True)
     of = f"{full.cpu:.1f} s beside {plain.cpu:.1f} s"
-    yield Figure(what="CPU beside the same without encodings", value=full.cpu / plain.cpu, limit=5, unit="x", of=of)
-    yield Figure(what="peak memory", value=full.peak, limit=300, unit="MB")
-    yield Figure(what="peak memory without encodings", value=plain.peak, limit=300, unit="MB")
+    what = "CPU beside the same without encodings"
+    yield Figure(id="check-cpu", what=what, value=full.cpu / plain.cpu, limit=5, unit="x", runs=1, of=of)
+    yield Figure(id="check-peak", what="peak memory", value=full.peak, limit=300, unit="MB", runs=1)
+    what = "peak memory without encodings"
+    yield Figure(id="check-peak-plain", what=what, value=plain.peak, limit=300, unit="MB", runs=bench.few)
+
+
+def _checked(bench: Bench, nodes: int, *, encodings: bool) -> Spent:
+    where = bench.made("chain", nodes)
+    command = ("check", where / "model.onnx", *_HTP)
+    if encodings:
+        return bench.deploykit(*command, "--encodings", where / "model.encodings", times=1)
+    return bench.deploykit(*command, times=bench.few)
 
 
 def _detector(bench: Bench) -> tuple[Path, tuple[object, ...]]:
@@ -119,24 +161,24 @@ def _detector(bench: Bench) -> tuple[Path, tuple[object, ...]]:
 def detector(bench: Bench) -> Iterator[Figure]:
     """`package` on `qnn-htp` of a detector (RT-DETRv2, 546 nodes) with encodings and 4 samples"""
     where, command = _detector(bench)
-    spent, inference = bench.deploykit(*command, *_HTP), bench.probe("inference", where)["inference"]
-    limit = 20 * inference + 2
-    of = f"20 float inferences are {20 * inference:.2f} s"
-    yield Figure(what="CPU", value=spent.cpu, limit=limit, unit="s CPU", of=of)
-    yield Figure(what="peak memory", value=spent.peak, limit=300, unit="MB")
+    spent, inference = bench.deploykit(*command, "--no-cache", *_HTP), bench.probe("inference", where)["inference"]
+    of, limit = f"20 float inferences are {20 * inference:.2f} s", 20 * inference + 2
+    yield Figure(id="detector-cpu", what="CPU", value=spent.cpu, limit=limit, unit="s CPU", runs=bench.times, of=of)
+    yield Figure(id="detector-peak", what="peak memory", value=spent.peak, limit=300, unit="MB", runs=bench.times)
 
 
 def provider(bench: Bench) -> Iterator[Figure]:
-    """`package` on `ort-qnn` of the same detector"""
-    command = (*_detector(bench)[1], "--no-cache")
-    own, vendor = bench.shared(*command, *_ORT, "--target", "sm8650")
+    """`package` on `ort-qnn` of the same detector, nothing kept, without audit"""
+    command = (*_detector(bench)[1], "--no-cache", *_ORT, "--audit", "off", "--target", "sm8650")
+    own, vendor = bench.shared(*command)
     of = f"{own:.1f} s of its own, {vendor:.1f} s in the vendor's compiler and emulator"
-    yield Figure(what="CPU beside the vendor's share", value=(own + vendor) / vendor, limit=1.2, unit="x", of=of)
-    both = sum(bench.shared(*command, *_ORT, "--target", "sm8650", "--target", "sm8750"))
-    more = (both - own - vendor) / (own + vendor)
-    yield Figure(
-        what="a second target, of the first's CPU", value=more, limit=0.4, unit="x", of=f"{both:.1f} s for two"
-    )
+    what, value = "CPU beside the vendor's share", (own + vendor) / vendor
+    yield Figure(id="provider-cpu", what=what, value=value, limit=1.2, unit="x", runs=bench.few, of=of)
+    own_2, vendor_2 = bench.shared(*command, "--target", "sm8750")
+    one = own + vendor
+    of = f"{(own_2 - own) / one:.2f} x its own, {(vendor_2 - vendor) / one:.2f} x the vendor's"
+    what, value = "a second target, of the first's CPU", (own_2 + vendor_2 - one) / one
+    yield Figure(id="provider-second", what=what, value=value, limit=0.4, unit="x", runs=bench.few, of=of)
 
 
 def again(bench: Bench) -> Iterator[Figure]:
@@ -146,22 +188,51 @@ def again(bench: Bench) -> Iterator[Figure]:
         ("qnn-htp", _HTP, ("--no-compile",)),
         ("ort-qnn", (*_ORT, "--target", "sm8650"), ("--strict-precision",)),
     ):
-        shutil.rmtree(bench.folder / "cache", ignore_errors=True)
-        first = Bench(folder=bench.folder, times=1).deploykit(*command, *options)
-        later = bench.deploykit(*command, *options, *changed)
+        bench.forget()
+        first = bench.deploykit(*command, *options, times=1)
+        later = bench.deploykit(*command, *options, *changed, times=bench.few)
         of = f"{later.cpu:.1f} s after {first.cpu:.1f} s"
-        what = f"CPU on `{backend}` with `{changed[0]}` beside the first"
-        yield Figure(what=what, value=later.cpu / first.cpu, limit=0.2, unit="x", of=of)
+        what, value = f"CPU on `{backend}` with `{changed[0]}` beside the first", later.cpu / first.cpu
+        yield Figure(id=f"again-{backend}", what=what, value=value, limit=0.2, unit="x", runs=bench.few, of=of)
+    bench.forget()
 
 
 def stored(bench: Bench) -> Iterator[Figure]:
     """`package` of 1.5 GiB of external data"""
+    where, runs = bench.made("stored", 1536), bench.few
+    once = bench.probe("sha256", where, times=runs)["pass"]
+    for id_, name, more in (("stored", "CPU", ()), ("stored-link", "CPU with `--link`", ("--link",))):
+        spent = _packaged(bench, where, *more)
+        of = f"{spent.cpu:.1f} s beside {once:.1f} s"
+        what = f"{name} beside one SHA-256 pass"
+        yield Figure(id=f"{id_}-cpu", what=what, value=spent.cpu / once, limit=1.3, unit="x", runs=runs, of=of)
+        what = name.replace("CPU", "peak memory")
+        yield Figure(id=f"{id_}-peak", what=what, value=spent.peak, limit=300, unit="MB", runs=runs)
+
+
+def _packaged(bench: Bench, where: Path, *more: object, times: int | None = None) -> Spent:
+    command = ("package", where / "model.onnx", *_HTP, "-o", bench.out(), "--force", *more)
+    spent = bench.deploykit(*command, times=times or bench.few)
+    bench.out()  # its gigabytes
+    return spent
+
+
+def large(bench: Bench) -> Iterator[Figure]:
+    """14 GiB of external data (a file of zeros that takes no disk)"""
+    spent = _packaged(bench, bench.made("sparse", 14 << 10), "--link", times=1)
+    what = "`package --link`, peak memory"
+    yield Figure(
+        id="large-peak", what=what, value=spent.peak, limit=300, unit="MB", runs=1, of=f"{spent.cpu:.0f} s CPU"
+    )
+
+
+def streamed(bench: Bench) -> Iterator[Figure]:
+    """`simulate` of 1.5 GiB of weights with `--memory 576M`, as 8 GiB with 3 GiB"""
     where = bench.made("stored", 1536)
-    once = bench.probe("sha256", where)["pass"]
-    spent = bench.deploykit("package", where / "model.onnx", *_HTP, "-o", bench.out(), "--force")
-    of = f"{spent.cpu:.1f} s beside {once:.1f} s"
-    yield Figure(what="CPU beside one SHA-256 pass", value=spent.cpu / once, limit=1.3, unit="x", of=of)
-    yield Figure(what="peak memory", value=spent.peak, limit=300, unit="MB")
+    given = ("--encodings", where / "model.encodings", "--data", where / "samples.npz")
+    spent = bench.deploykit("simulate", where / "model.onnx", *given, "--memory", "576M", "--no-cache", times=1)
+    of = f"{spent.cpu:.0f} s CPU"
+    yield Figure(id="streamed-peak", what="peak memory", value=spent.peak, limit=604, unit="MB", runs=1, of=of)
 
 
 def encodings(bench: Bench) -> Iterator[Figure]:
@@ -171,63 +242,68 @@ def encodings(bench: Bench) -> Iterator[Figure]:
     for version in ("0.6.1", "1.0.0", "2.0.0"):
         for work, beside, limit in (("read", "load", 2.0), ("write", "dump", 1.0)):
             mine, theirs = found[f"{work} {version}"], found[f"{beside} {version}"]
-            of = f"{mine:.2f} s beside {theirs:.2f} s"
-            what = f"{version}: {work} beside `json.{beside}`"
-            yield Figure(what=what, value=mine / theirs, limit=limit, unit="x", of=of)
+            of, what = f"{mine:.2f} s beside {theirs:.2f} s", f"{version}: {work} beside `json.{beside}`"
+            name, value = f"encodings-{work}-{version}", mine / theirs
+            yield Figure(id=name, what=what, value=value, limit=limit, unit="x", runs=bench.times, of=of)
     room = bench.probe("memory", where)
-    of = f"{room['peak']:.0f} MB for {room['file']:.0f} MB"
-    yield Figure(what="memory to read beside the file", value=room["peak"] / room["file"], limit=3, unit="x", of=of)
+    of, value = f"{room['peak']:.0f} MB for {room['file']:.0f} MB", room["peak"] / room["file"]
+    what = "memory to read beside the file"
+    yield Figure(id="encodings-memory", what=what, value=value, limit=3, unit="x", runs=bench.times, of=of)
 
 
 def inserting(bench: Bench) -> Iterator[Figure]:
     """QDQ insertion at 1,000 nodes"""
     found = bench.probe("inserting", bench.made("chain", 1000))
-    of = f"{found['insert']:.2f} s beside {found['bare']:.2f} s"
-    value = found["insert"] / found["bare"]
-    yield Figure(what="CPU beside a bare protobuf pass", value=value, limit=3, unit="x", of=of)
+    of = f"{found['insert']:.3f} s beside {found['bare']:.3f} s, means of {found['repeats']:.0f}"
+    what, value = "CPU beside a bare protobuf pass", found["insert"] / found["bare"]
+    yield Figure(id="inserting", what=what, value=value, limit=3, unit="x", runs=bench.times, of=of)
 
 
 def lpbq(bench: Bench) -> Iterator[Figure]:
     """BQ to LPBQ: seconds for a gigabyte of float weights"""
     found = bench.probe("converting", bench.made("blocks", 8))
     gigabytes = found["bytes"] / 1e9
-    of = f"{gigabytes / found['wall']:.1f} GB/s in wall time"
+    of, value = f"{gigabytes / found['wall']:.1f} GB/s in wall time", found["cpu"] / gigabytes
     # Two cores are to convert 1 GB in a second: two CPU seconds.
-    yield Figure(what="CPU for 1 GB", value=found["cpu"] / gigabytes, limit=2, unit="s CPU", of=of)
+    yield Figure(id="lpbq", what="CPU for 1 GB", value=value, limit=2, unit="s CPU", runs=bench.times, of=of)
 
 
 def growth(bench: Bench) -> Iterator[Figure]:
     """growth: the exponent over three sizes"""
-    yield _grown("`check` in nodes, without encodings", (1000, 2500, 5000), partial(_checking, bench, False))
-    yield _grown("`check` in nodes, with encodings", (1000, 2500, 5000), partial(_checking, bench, True))
-    yield _grown("`package` in bytes", (384, 768, 1536), partial(_packaging, bench))
-    yield _grown("reading encodings in entries", (25_000, 50_000, 100_000), partial(_reading, bench))
+    nodes, few = (1000, 2500, 5000), bench.few
+    yield _grown("nodes", "`check` in nodes", nodes, few, lambda n: _checked(bench, n, encodings=False).cpu)
+    what = "`check` in nodes, with encodings"
+    yield _grown("encoded-nodes", what, nodes, 1, lambda n: _checked(bench, n, encodings=True).cpu)
+    sizes = (384, 768, 1536)
+    yield _grown("bytes", "`package` in MiB", sizes, few, lambda n: _packaged(bench, bench.made("stored", n)).cpu)
+    what, sizes = "reading encodings in entries", (25_000, 50_000, 100_000)
+    yield _grown("entries", what, sizes, few, lambda n: _read(bench, n)["read 1.0.0"])
+    yield _grown("samples", "`simulate` in samples", (256, 512, 1024), few, partial(_simulated, bench))
 
 
-def _checking(bench: Bench, with_encodings: bool, nodes: int) -> float:
-    where = bench.made("chain", nodes)
-    more = ("--encodings", where / "model.encodings") if with_encodings else ()
-    return bench.deploykit("check", where / "model.onnx", *_HTP, *more).cpu
+def _read(bench: Bench, count: int) -> dict[str, float]:
+    return bench.probe("reading", bench.made("entries", count), times=bench.few)
 
 
-def _packaging(bench: Bench, mebibytes: int) -> float:
-    where = bench.made("stored", mebibytes)
-    return bench.deploykit("package", where / "model.onnx", *_HTP, "-o", bench.out(), "--force").cpu
+def _simulated(bench: Bench, samples: int) -> float:
+    where = bench.made("sampled", samples)
+    given = ("--encodings", where / "model.encodings", "--data", where / "samples.npz", "--no-cache")
+    return bench.deploykit("simulate", where / "model.onnx", *given, times=bench.few).cpu
 
 
-def _reading(bench: Bench, count: int) -> float:
-    return bench.probe("reading", bench.made("entries", count))["read 1.0.0"]
-
-
-def _grown(what: str, sizes: tuple[int, ...], cost: Callable[[int], float]) -> Figure:
+def _grown(name: str, what: str, sizes: tuple[int, ...], runs: int, cost: Callable[[int], float]) -> Figure:
     """The slope of cost over size in logarithms; a fixed share, like starting Python, makes it smaller."""
     xs, costs = [math.log(size) for size in sizes], [cost(size) for size in sizes]
     slope = statistics.linear_regression(xs, [math.log(value) for value in costs]).slope
-    of = ", ".join(f"{size:,}: {value:.1f} s" for size, value in zip(sizes, costs, strict=True))
-    return Figure(what=what, value=slope, limit=1.15, unit="exponent", of=of)
+    of = ", ".join(f"{size:,}: {value:.2f} s" for size, value in zip(sizes, costs, strict=True))
+    return Figure(id=f"growth-{name}", what=what, value=slope, limit=1.15, unit="exponent", runs=runs, of=of)
 
 
 ROWS: Mapping[str, Row] = {
-    row.__name__: row for row in (light, check, detector, provider, again, stored, encodings, inserting, lpbq, growth)
+    row.__name__: row
+    for row in (
+        *(light, check, detector, provider, again, stored, large, streamed),
+        *(encodings, inserting, lpbq, growth),
+    )
 }
 """Every row by the name that the command line takes."""

@@ -160,9 +160,12 @@ def context(flags: dict[str, list[str]], version: str) -> None:
             row = sdk.key(f"devices[].{key}")
             if row is None or row.status != "supported":
                 fail(f"Unknown Key = devices/{key} passed in config", 1)
-    made_from = Path(flags.get("--dlc_path", flags["--model"])[0])
+    made_from = [Path(name) for name in flags.get("--dlc_path", flags["--model"])[0].split(",")]
+    named = [name for graph in inner.get("graphs", []) for name in graph["graph_names"]]
+    if len(made_from) > 1 and [path.stem for path in made_from] != named:
+        fail(f"the configuration names the graphs {named}, the DLCs are {made_from}", 1)
     target = Path(flags["--output_dir"][0]) / f"{flags['--binary_file'][0]}.bin"
-    target.write_bytes(made_from.read_bytes())
+    target.write_bytes(b"".join(path.read_bytes() for path in made_from))
 
 
 def dlc(flags: dict[str, list[str]], version: str) -> None:

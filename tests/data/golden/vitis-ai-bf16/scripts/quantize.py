@@ -16,6 +16,7 @@ import json
 import os
 import sys
 import time
+import zipfile
 from importlib.metadata import version
 from pathlib import Path
 
@@ -291,6 +292,14 @@ def put_in_order(path):
     return True
 
 
+def save_arrays(path, arrays):
+    """A .npz of arrays under any names: numpy.savez takes some, such as `file`, for its own arguments."""
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, value in arrays.items():
+            with archive.open(name + ".npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.asanyarray(value), allow_pickle=False)
+
+
 def save_outputs(source, output, reader, folder, most=32):
     """Run both models on what was held out and on samples spread over the rest, one .npz of outputs per sample."""
     import onnxruntime
@@ -304,7 +313,7 @@ def save_outputs(source, output, reader, folder, most=32):
         names = [item.name for item in session.get_outputs()]
         (folder / side).mkdir(parents=True, exist_ok=True)
         for name, sample in picked:
-            np.savez(folder / side / f"{name}.npz", **dict(zip(names, session.run(None, sample))))
+            save_arrays(folder / side / f"{name}.npz", dict(zip(names, session.run(None, sample))))
 
 
 def main():

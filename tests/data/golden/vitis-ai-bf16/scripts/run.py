@@ -9,6 +9,7 @@ name. Compare with `deploykit evaluate --baseline CPU_FOLDER --candidate NPU_FOL
 import argparse
 import sys
 import time
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -57,6 +58,14 @@ def feed(session, path):
     return {i.name: values[i.name].astype(TYPES.get(i.type, values[i.name].dtype)) for i in inputs}
 
 
+def save_arrays(path, arrays):
+    """A .npz of arrays under any names: numpy.savez takes some, such as `file`, for its own arguments."""
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, value in arrays.items():
+            with archive.open(name + ".npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.asanyarray(value), allow_pickle=False)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, required=True)
@@ -76,7 +85,7 @@ def main():
         started = time.perf_counter()
         results = session.run(None, values)
         seconds.append(time.perf_counter() - started)
-        np.savez(arguments.out / f"{path.stem}.npz", **dict(zip(names, results)))
+        save_arrays(arguments.out / f"{path.stem}.npz", dict(zip(names, results)))
     print(f"{len(files)} samples, median {sorted(seconds)[len(seconds) // 2] * 1000:.2f} ms, outputs in {arguments.out}")
     return 0
 
