@@ -6,7 +6,6 @@ Nothing that does not qualify is touched, and every such weight is reported with
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +22,7 @@ from deploykit.graph.nodes import attribute
 from deploykit.graph.tensors import is_external
 from deploykit.quantization.lpbq_arithmetic import BlockWeight, Loss, lpbq_scales, measure_loss, refine
 from deploykit.quantization.qdq_files import data_of
+from deploykit.system.workspaces import scratch
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -107,8 +107,8 @@ def convert_file(source: Path, target: Path, *, refined: bool = False, force: bo
     model = load_model(source)
     if data.exists() and any(data.samefile(external.path) for external in model.external):
         raise UsageError(f"{data}: holds weights of the model itself", next="choose another name")
-    with tempfile.TemporaryDirectory(prefix=".lpbq-", dir=target.resolve().parent) as folder:
-        work = _Work(model=model, graph=GraphCopy(model.proto), refined=refined, scratch=Path(folder))
+    with scratch(target.resolve().parent) as folder:
+        work = _Work(model=model, graph=GraphCopy(model.proto), refined=refined, scratch=folder)
         reports = tuple(_convert_all(work))
         if not reports:
             raise InputError(

@@ -6,7 +6,6 @@ Where the cuts go is ``parting``'s decision; the folder appears as a whole or no
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from deploykit.graph.external import Claim
 from deploykit.graph.tensors import byte_size, is_external
 from deploykit.quantization.parting import CutPart, cut_alike, large_weights
 from deploykit.quantization.placed_encodings import read_placed
+from deploykit.system.workspaces import scratch
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -69,8 +69,8 @@ def split_files(
     given = [None if encodings is None else read_placed(encodings, collect_facts(model)) for model in read]
     sizes = {name: byte_size(model.stored[name], name) for model in read for name in large_weights(model.proto)}
     cut = cut_alike([model.proto for model in read], parts, sizes)
-    with tempfile.TemporaryDirectory(prefix=".split-", dir=out.absolute().parent) as scratch:
-        folder = Path(scratch) / out.name
+    with scratch(out.absolute().parent) as room:
+        folder = room / out.name
         folder.mkdir()
         try:
             made = [_written(read, row, number, folder, given) for number, row in enumerate(zip(*cut, strict=True), 1)]

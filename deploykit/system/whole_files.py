@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
-from collections.abc import Mapping
+import secrets
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -23,34 +22,30 @@ def write_files(files: Mapping[Path, str], *, force: bool) -> None:
             raise PackageError(f"{path}: is a folder", next="name a file")
         if path.exists() and not force:
             raise PackageError(f"{path}: exists and was kept", next="name another file, or replace it with --force")
-    written: dict[Path, Path] = {}
+    written = {path: path.with_name(f".{path.name}.{secrets.token_hex(8)}") for path in files}
     try:
-        for path, text in files.items():
-            written[path] = _write_beside(path, text)
-        for path, temporary in written.items():
-            temporary.replace(path)
+        for path, beside in written.items():
+            with beside.open("x", encoding="utf-8", newline="\n") as file:
+                file.write(files[path])
+        for path, beside in written.items():
+            beside.replace(path)
     except OSError as error:
         name = error.filename or "the file"
         raise PackageError(f"{name}: cannot be written", why=error.strerror or str(error)) from None
     finally:
-        for temporary in written.values():
-            with suppress(OSError):
-                temporary.unlink(missing_ok=True)
+        _remove_surely(written.values())
 
 
-def _write_beside(path: Path, text: str) -> Path:
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+def _remove_surely(paths: Iterable[Path]) -> None:
+    """Remove what is still there, also when the one signal that a command takes comes in the middle of it."""
     try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-        Path(name).chmod(0o666 & ~_umask())
+        _remove(paths)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        _remove(paths)
         raise
-    return Path(name)
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def _remove(paths: Iterable[Path]) -> None:
+    for path in paths:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)

@@ -6,6 +6,7 @@ The lock is the system's, so it ends with the process however that ends. Nothing
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -32,20 +33,42 @@ _TRIES = 100
 @contextmanager
 def workspace(parent: Path, stem: str) -> Iterator[Path]:
     """A new folder in ``parent``, named after ``stem``; it is removed at the end. Raises OSError."""
-    for _ in range(_TRIES):
-        folder = Path(tempfile.mkdtemp(prefix=_prefix(stem), dir=parent))
-        handle = _lock(folder)
-        # Between the two lines another process may have taken the folder for an abandoned one.
-        if folder.is_dir() and handle is not None:
-            break
-        _close(handle)
-    else:
-        raise OSError(f"no folder in {parent} can be held")
+    tried: list[Path] = []
+    handle = None
     try:
+        folder, handle = _hold_new(parent, stem, tried)
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        for made in tried:
+            _remove_surely(made)
         _close(handle)
+
+
+def _hold_new(parent: Path, stem: str, tried: list[Path]) -> tuple[Path, int]:
+    """A new folder and its lock. ``tried`` names a folder before it is made: a signal may come while it is."""
+    for _ in range(_TRIES):
+        folder = parent / f"{_prefix(stem)}{secrets.token_hex(8)}"
+        tried.append(folder)
+        try:
+            folder.mkdir(mode=0o700)
+        except FileExistsError:
+            tried.remove(folder)
+            continue
+        handle = _lock(folder)
+        # Between the two another process may have taken the folder for an abandoned one.
+        if folder.is_dir() and handle is not None:
+            return folder, handle
+        _close(handle)
+    raise OSError(f"no folder in {parent} can be held")
+
+
+def _remove_surely(folder: Path) -> None:
+    """Remove a folder, also when the one signal that a command takes comes in the middle of it."""
+    try:
+        shutil.rmtree(folder, ignore_errors=True)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def abandoned(parent: Path, stem: str) -> Iterator[Path]:
