@@ -6,7 +6,7 @@ For conclusions before anything is installed; who packages lets a quantizer make
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -24,7 +24,7 @@ from deploykit.numerics.goals import Goal, goal_for
 from deploykit.numerics.metrics import UserMetric
 from deploykit.numerics.min_max import min_max_encodings, precision_of
 from deploykit.numerics.partial_runs import PartialRuns
-from deploykit.numerics.raising import Raised, Raiser, WideType
+from deploykit.numerics.raising import MOST_SHOWN, Raised, Raiser, WideType
 from deploykit.numerics.reaching import Reaching
 from deploykit.numerics.samples.gathering import Samples, gather
 from deploykit.numerics.samples.labels import Label
@@ -184,4 +184,4 @@ class _Measurer:
             costs=self._costs,
             tell=self._tell,
         )
-        return raiser.smallest(wide, self._goal)
+        return replace(raiser.smallest(wide, self._goal), worst=found.worst_layers[:MOST_SHOWN])

@@ -18,6 +18,7 @@ from deploykit.graph.parameters import parameter_uses
 from deploykit.numerics.costs import Cost, CostModel
 from deploykit.numerics.goals import Goal, Reached
 from deploykit.numerics.layers import Layer
+from deploykit.numerics.sensitivity import LayerLoss
 from deploykit.numerics.simulation import Simulator
 from deploykit.quantization.borders import find_borders, float_nodes
 from deploykit.quantization.new_grids import GridKind, affine_for_range
@@ -27,7 +28,10 @@ if TYPE_CHECKING:
 
     from deploykit.numerics.sessions import Feed
 
-__all__ = ["Raised", "Raiser", "Trial", "WideType"]
+__all__ = ["MOST_SHOWN", "Raised", "Raiser", "Trial", "WideType"]
+
+MOST_SHOWN = 20
+"""Of the layers that cost most, in what is published of a search."""
 
 WideType: TypeAlias = Literal["float16", "int16"]
 Measure: TypeAlias = Callable[[Sequence[Mapping[str, Any]]], Reached]
@@ -65,12 +69,16 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Raised:
-    """What a search found: the smallest set that reaches the goal, else the best; and everything that was tried."""
+    """What a search found: the smallest set that reaches the goal, else the best; and everything that was tried.
+
+    ``worst`` are the first layers of the order with what quantizing each alone costs.
+    """
 
     goal: str
     best: Trial
     encodings: EncodingSet
     trials: tuple[Trial, ...]
+    worst: tuple[LayerLoss, ...] = ()
 
     @property
     def met(self) -> bool:
@@ -79,7 +87,24 @@ class Raised:
 
     def to_json(self) -> dict[str, Any]:
         """The published shape."""
-        return {"goal": self.goal, "best": self.best.to_json(), "trials": [trial.to_json() for trial in self.trials]}
+        return {
+            "goal": self.goal,
+            "best": self.best.to_json(),
+            "trials": [trial.to_json() for trial in self.trials],
+            "sensitivity": [_costs(row) for row in self.worst],
+        }
+
+
+def _costs(row: LayerLoss) -> dict[str, Any]:
+    """What a layer costs alone, in dB: None where nothing differs, in words where nothing is left."""
+    losses = {"weights": row.weights, "activations": row.activations, "together": row.alone}
+    known = {name: loss.db for name, loss in losses.items() if loss is not None}
+    words = {math.inf: None, -math.inf: "nothing left"}
+    return {
+        "layer": row.layer.name,
+        "op_type": row.layer.op_type,
+        "loss_db": {name: words.get(db, db) for name, db in known.items()},
+    }
 
 
 class Raiser:

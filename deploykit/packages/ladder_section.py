@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from deploykit.numerics.goals import parse_goal
+from deploykit.packages.charts import Bar, loss_bars
 from deploykit.packages.ladder_charts import Scatter, bars, scatter
 
 __all__ = ["Candidate", "LadderSection", "ladder_section"]
@@ -127,6 +128,11 @@ class LadderSection:
         """The row that was chosen."""
         return next((row for row in self.rows if row.is_chosen), None)
 
+    def costs(self, step: Mapping[str, Any]) -> tuple[Bar, ...]:
+        """Bars of what quantizing single layers costs, the worst first, where a step measured that."""
+        rows = (step["raised"] or {}).get("sensitivity", ())
+        return loss_bars([(row["layer"], _losses(row["loss_db"])) for row in rows])
+
     def words(self, row: Mapping[str, Any]) -> str:
         """What a candidate in its published shape keeps of the signal."""
         return "–" if row["sqnr_db"] is None else f"{row['sqnr_db']:.1f} dB"
@@ -151,6 +157,14 @@ def ladder_section(ladder: Mapping[str, Any]) -> LadderSection:
         bars=bars(goal, rows),
         scatter=points,
     )
+
+
+def _losses(published: Mapping[str, Any]) -> dict[str, float]:
+    """Weights and activations apart where both are known, else both together."""
+    known = {
+        name: math.inf if db is None else -math.inf if isinstance(db, str) else db for name, db in published.items()
+    }
+    return {name: db for name, db in known.items() if name != "together"} or known
 
 
 def _candidate(row: Mapping[str, Any], ladder: Mapping[str, Any]) -> Candidate:

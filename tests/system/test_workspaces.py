@@ -48,7 +48,7 @@ sys.exit(0 if seen < at else 9)
 
 @pytest.mark.parametrize("what", ["folder", "files"])
 def test_a_signal_at_any_moment_leaves_nothing_hidden(what: str, tmp_path: Path) -> None:
-    statuses = []
+    statuses: list[int] = []
     while 0 not in statuses:
         place = tmp_path / str(len(statuses))
         place.mkdir()

@@ -30,7 +30,7 @@ from deploykit.numerics.goals import Goal, Reached, goal_for
 from deploykit.numerics.metrics import UserMetric, user_metric
 from deploykit.numerics.min_max import min_max_encodings, precision_of
 from deploykit.numerics.partial_runs import PartialRuns
-from deploykit.numerics.raising import Raised, Raiser, WideType
+from deploykit.numerics.raising import MOST_SHOWN, Raised, Raiser, WideType
 from deploykit.numerics.reaching import Reaching
 from deploykit.numerics.samples.gathering import InputSource, Samples
 from deploykit.numerics.samples.labels import Label
@@ -220,7 +220,7 @@ class _Candidates:
             tell=self._tell,
         )
         raiser.front([wide], self._goal, most=_MOST_TRIED)
-        return raiser.smallest(wide, self._goal)
+        return replace(raiser.smallest(wide, self._goal), worst=found.worst_layers[:MOST_SHOWN])
 
     def confirmed(self, rung: Rung) -> Rung:
         """A candidate with raised layers, measured as it would be packaged."""
