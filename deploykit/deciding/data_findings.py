@@ -22,6 +22,7 @@ from deploykit.numerics.data_rules import RULES as FIT_RULES
 from deploykit.numerics.range_growth import MOST, RangeGrowth, range_growth
 from deploykit.numerics.samples.gathering import Samples, gather
 from deploykit.numerics.samples.guidelines import RULES as GUIDELINES
+from deploykit.numerics.samples.image_samples import can_decode
 from deploykit.numerics.samples.inputs import input_specs
 from deploykit.numerics.samples.labels import Label
 from deploykit.numerics.samples.sources import Calibration, load_calibration
@@ -56,7 +57,11 @@ def _of_situation(given: Situation, source: Path) -> tuple[Finding, ...]:
         return ()
     model, facts = given.model, given.facts
     gives_ranges = given.encodings is None and not facts.is_qdq and given.request.precision not in _FLOATS
-    samples = _read(given, source, MOST if gives_ranges else LOOKED_AT) if calibration.kind == "arrays" else None
+    samples = (
+        _read(given, source, MOST if gives_ranges else LOOKED_AT)
+        if calibration.kind == "arrays" or can_decode()
+        else None
+    )
     feeds = () if samples is None else samples.feeds
     count = 0 if samples is None else samples.available
     return about_samples(model, facts, calibration, feeds, available=count, gives_ranges=gives_ranges)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import struct
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,6 +25,7 @@ from deploykit.packages.verifying import VerifyReport
 from deploykit.system.environments import Environment
 from deploykit_vitis_ai.inspection import inspect_quantized
 from deploykit_vitis_ai.runner import quark_environment, run_quark
+from pictures import png
 
 pytestmark = [pytest.mark.heavy, pytest.mark.xdist_group("quark")]
 
@@ -236,16 +235,6 @@ def half() -> onnx.ModelProto:
     for value in (*model.graph.input, *model.graph.output):
         value.type.tensor_type.elem_type = TensorProto.FLOAT16
     return model
-
-
-def png(pixels: np.ndarray) -> bytes:
-    def chunk(kind: bytes, body: bytes) -> bytes:
-        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
-
-    height, width, _ = pixels.shape
-    rows = b"".join(b"\0" + row.tobytes() for row in pixels)
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
 
 
 def test_images_are_decoded_as_the_recipe_says(make: Make, default: Environment, tmp_path: Path) -> None:

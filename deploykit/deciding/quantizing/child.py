@@ -151,6 +151,9 @@ def _decode(job: Job) -> None:
     images = job.told.get("images")
     if images is None:
         return
+    # A copy of deploykit/numerics/samples/decoding.py; only a job with images needs what it imports.
+    from decoding import decoded
+
     for kind in ("samples", "held_out"):
         folder = job.folder / kind
         folder.mkdir(exist_ok=True)
@@ -158,7 +161,7 @@ def _decode(job: Job) -> None:
             tell("decoding images", index, len(images[kind]))
             target = folder / f"{index:05}.npz"
             if not target.is_file():
-                pixels = _image(Path(path), images["recipe"])
+                pixels = _image(decoded, Path(path), images["recipe"])
                 part = folder / f"{index:05}.part"
                 # numpy.savez takes some names, such as ``file``, for its own arguments.
                 with zipfile.ZipFile(part, "w") as archive, archive.open(f"{images['input']}.npy", "w") as member:
@@ -167,37 +170,11 @@ def _decode(job: Job) -> None:
     job.stage_done("decode")
 
 
-def _image(path: Path, recipe: Mapping[str, Any]) -> Any:
-    """Decode, resize and normalise one image as its recipe says."""
+def _image(decoded: Callable[..., Any], path: Path, recipe: Mapping[str, Any]) -> Any:
     try:
-        from PIL import Image
+        return decoded(path, recipe)
     except ImportError:
         raise RuntimeError("images need Pillow here (pip install pillow); or give .npz samples") from None
-    with Image.open(path) as opened:
-        placed = _placed(Image, opened.convert("RGB"), recipe)
-    pixels: Any = np.asarray(placed, np.float32)
-    if recipe.get("channels", "RGB") == "BGR":
-        pixels = pixels[..., ::-1]
-    pixels = pixels * np.float32(recipe.get("scale", 1.0))
-    pixels = (pixels - np.asarray(recipe.get("mean", [0, 0, 0]), np.float32)) / np.asarray(
-        recipe.get("std", [1, 1, 1]), np.float32
-    )
-    ordered = pixels.transpose(2, 0, 1)[None] if recipe.get("layout", "NCHW") == "NCHW" else pixels[None]
-    return np.ascontiguousarray(ordered)
-
-
-def _placed(library: Any, image: Any, recipe: Mapping[str, Any]) -> Any:
-    """Stretch, letterbox (keep the proportions, fill the rest) or crop the centre."""
-    width, height = int(recipe["width"]), int(recipe["height"])
-    mode, bilinear = recipe.get("resize", "stretch"), library.Resampling.BILINEAR
-    if mode == "stretch":
-        return image.resize((width, height), bilinear)
-    columns, rows = image.size
-    factor = (min if mode == "letterbox" else max)(width / columns, height / rows)
-    scaled = image.resize((max(1, round(columns * factor)), max(1, round(rows * factor))), bilinear)
-    canvas = library.new("RGB", (width, height), (int(recipe.get("fill", 114)),) * 3)
-    canvas.paste(scaled, ((width - scaled.size[0]) // 2, (height - scaled.size[1]) // 2))
-    return canvas
 
 
 if __name__ == "__main__":

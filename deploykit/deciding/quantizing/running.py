@@ -24,6 +24,7 @@ from deploykit.errors import ToolError
 from deploykit.graph import load_model
 from deploykit.graph.collect import collect_facts
 from deploykit.graph.weights import load_weights
+from deploykit.numerics.samples import decoding
 from deploykit.packages.writing import hash_file
 from deploykit.quantization.extract_qdq import extract_qdq
 from deploykit.quantization.placement import layouts, place
@@ -44,7 +45,8 @@ __all__ = ["Ran", "run_quantizer"]
 QDQ = "out/model.qdq.onnx"
 MODEL = "out/model.onnx"
 ENCODINGS = "out/model.encodings"
-_CHILD = Path(__file__).with_name("child.py")
+_BESIDE = (Path(__file__).with_name("child.py"), Path(str(decoding.__file__)))
+"""What lies beside each quantizer's script."""
 _LARGE = 1_900_000_000
 
 
@@ -103,7 +105,7 @@ def _key(told: Mapping[str, Any], plan: QuantizerJob, model: Model, division: Di
     images = told["images"] and {**told["images"], "samples": len(division.seen), "held_out": len(division.judged)}
     asked = {**told, "images": images, "rewrites": plan.rewrites, "data": division.to_json()}
     digest = sha256(json.dumps(asked, sort_keys=True).encode())
-    for path in (model.path, *(file.path for file in model.external), plan.script, _CHILD):
+    for path in (model.path, *(file.path for file in model.external), plan.script, *_BESIDE):
         digest.update(hash_file(path)[1].encode())
     return digest.hexdigest()[:24]
 
@@ -113,8 +115,8 @@ def _lay_out(folder: Path, told: Mapping[str, Any], plan: QuantizerJob, model: M
     for name in ("out", "samples", "held_out", "scripts"):
         shutil.rmtree(folder / name, ignore_errors=True)
     (folder / "scripts").mkdir(parents=True)
-    shutil.copyfile(_CHILD, folder / "scripts" / "child.py")
-    shutil.copyfile(plan.script, folder / "scripts" / plan.script.name)
+    for script in (*_BESIDE, plan.script):
+        shutil.copyfile(script, folder / "scripts" / script.name)
     (folder / "job.json").write_text(json.dumps(told, indent=1) + "\n", "utf-8")
     save_model(_rewritten(load_weights(model), plan.rewrites), folder / "model.onnx")
     division.write(folder)

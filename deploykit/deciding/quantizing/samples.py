@@ -14,6 +14,7 @@ import numpy as np
 
 from deploykit.errors import UsageError
 from deploykit.numerics.samples.arrays import write_arrays
+from deploykit.numerics.samples.image_samples import images_misfit
 from deploykit.numerics.samples.images import inspect_image
 from deploykit.numerics.samples.inputs import input_specs
 from deploykit.numerics.samples.sources import load_calibration
@@ -125,16 +126,11 @@ def _held_out(count: int) -> set[int]:
 def _check_images(calibration: Calibration, inputs: tuple[InputSpec, ...], source: Path) -> None:
     recipe = calibration.recipe
     assert recipe is not None
-    named = [spec for spec in inputs if recipe.input in ("", spec.name)]
-    if len(inputs) != 1 or not named:
+    misfit = images_misfit(recipe, inputs)
+    if misfit:
         raise UsageError(
-            f"{source}: images feed one input, and the model has {', '.join(spec.name for spec in inputs)}",
-            next="save the preprocessed samples as .npz with an array for each input",
-        )
-    if not named[0].fits(recipe.shape):
-        raise UsageError(
-            f"{source}: the recipe makes {list(recipe.shape)}, the model wants {named[0]}",
-            next="set width, height and layout in calibration.toml",
+            f"{source}: {misfit}",
+            next="set width, height and layout in calibration.toml, or give .npz with an array for each input",
         )
     for path in calibration.files:
         inspect_image(path)

@@ -6,7 +6,7 @@ Each input has its own source, the best there is for it; nothing is said about w
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -21,12 +21,13 @@ from deploykit.numerics.samples.declared import Declaration
 from deploykit.numerics.samples.derived import SETS, VARIED, Point, generator, make_floats, make_integers, make_mask
 from deploykit.numerics.samples.domains import Domain, input_domains
 from deploykit.numerics.samples.feeds import arbitrary_values
+from deploykit.numerics.samples.image_samples import WANTED, can_decode
 from deploykit.numerics.samples.inputs import InputSpec, input_specs
 from deploykit.numerics.samples.labels import Label, weakest
 from deploykit.numerics.samples.ranges import EncodedRange, encoded_range
 from deploykit.numerics.samples.recording import read_recorded
 from deploykit.numerics.samples.sources import load_calibration
-from deploykit.numerics.samples.stored import Place, places_in, read_places, spread
+from deploykit.numerics.samples.stored import Place, places_in, places_of, read_places, spread
 from deploykit.numerics.sessions import Feed
 
 if TYPE_CHECKING:
@@ -192,12 +193,13 @@ def _stored(
     note = ""
     if calibration is not None:
         data = load_calibration(calibration)
-        if data.kind == "arrays":
-            places = [place for file in data.files for place in places_in(file, inputs, optional=declared.keys())]
+        if data.kind == "arrays" or (data.kind == "images" and can_decode()):
+            places = places_of(data, inputs, optional=declared.keys())
             if not places:
                 raise InputError(f"{calibration}: holds no sample")
             return _given(places, declared, most)
-        note = f"the calibration data ({data.kind}) is not decoded here"
+        more = f" ({WANTED})" if data.kind == "images" else ""
+        note = f"the calibration data ({data.kind}) is not decoded here{more}"
     if recorded is not None:
         feeds = read_recorded(recorded, inputs)
         names = frozenset(feeds[0]) if feeds else frozenset()
@@ -207,7 +209,7 @@ def _stored(
     return _Stored(note=note)
 
 
-def _given(places: list[Place], declared: Mapping[str, Declaration], most: int) -> _Stored:
+def _given(places: Sequence[Place], declared: Mapping[str, Declaration], most: int) -> _Stored:
     feeds = tuple(read_places(places[index] for index in spread(len(places), most)))
     names = frozenset.intersection(*(frozenset(feed) for feed in feeds))
     for name in sorted(names & declared.keys()):

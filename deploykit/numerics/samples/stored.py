@@ -1,6 +1,7 @@
-"""Samples in .npy and .npz files: how many there are by the headers alone, and any of them by its place.
+"""Samples in files: how many there are by the headers alone, and any of them by its place.
 
-What an array means is decided by the model's inputs; nothing is guessed from values, and nothing is made up.
+What an array means is decided by the model's inputs, what an image means by its recipe; nothing is guessed from values,
+and nothing is made up.
 """
 
 from __future__ import annotations
@@ -13,38 +14,66 @@ from typing import TYPE_CHECKING, Any
 
 from deploykit.errors import InputError, UsageError
 from deploykit.numerics.samples.arrays import ArrayHeader, read_arrays, read_headers
+from deploykit.numerics.samples.image_samples import WANTED, can_decode, fed_by_images, images_misfit, read_image
 from deploykit.numerics.samples.inputs import InputSpec, input_specs
-from deploykit.numerics.samples.sources import load_calibration
+from deploykit.numerics.samples.recipe import ImageRecipe
+from deploykit.numerics.samples.sources import Calibration, load_calibration
 
 if TYPE_CHECKING:
     from deploykit.graph.facts import GraphFacts
 
-__all__ = ["Place", "places_in", "read_places", "read_samples", "samples_of", "spread"]
+__all__ = ["Place", "places_in", "places_of", "read_places", "read_samples", "samples_of", "spread"]
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where one sample lies: the file, its array per input, and which of the samples in those arrays it is."""
+    """Where one sample lies: the file, its array per input, and which of the samples in those arrays it is.
+
+    Of an image ``recipe`` says how it feeds the one input.
+    """
 
     file: Path
     arrays: tuple[tuple[InputSpec, str], ...]
     index: int
+    recipe: ImageRecipe | None = None
 
 
 def read_samples(source: Path, facts: GraphFacts) -> Iterator[dict[str, Any]]:
-    """Every sample of .npy or .npz data as an array per input, of the model's types; raises InputError for the first
-    file that does not fit. Images are refused: they are decoded where a decoder is.
+    """Every sample as an array per input, of the model's types; raises InputError for the first that does not fit.
+
+    Raises UsageError for a reader, which is code of the user's, and for images where nothing decodes them.
     """
     calibration = load_calibration(source)
-    if calibration.kind != "arrays":
+    if calibration.kind == "reader":
         raise UsageError(
-            f"{source}: {calibration.kind} cannot be read here",
-            why="deploykit itself decodes no images and imports no code of the user's",
+            f"{source}: a reader is not run here",
+            why="deploykit imports no code of the user's",
             next="save the preprocessed samples as .npy or .npz",
         )
-    inputs = input_specs(facts)
-    for file in calibration.files:
-        yield from samples_of(file, inputs)
+    if calibration.kind == "images" and not can_decode():
+        raise UsageError(
+            f"{source}: images cannot be read here",
+            why="Pillow, which decodes them, is not installed",
+            next=f"{WANTED}, or save the preprocessed samples as .npy or .npz",
+        )
+    yield from read_places(places_of(calibration, input_specs(facts)))
+
+
+def places_of(
+    calibration: Calibration, inputs: tuple[InputSpec, ...], *, optional: Collection[str] = frozenset()
+) -> tuple[Place, ...]:
+    """The samples of arrays or images. Inputs that are ``optional`` may come from elsewhere. Raises InputError."""
+    recipe = calibration.recipe
+    if recipe is None:
+        return tuple(place for file in calibration.files for place in places_in(file, inputs, optional=optional))
+    misfit = images_misfit(recipe, inputs, optional=optional)
+    fed = fed_by_images(recipe, inputs, optional=optional)
+    if misfit or fed is None:
+        raise InputError(
+            f"{calibration.origin}: {misfit}",
+            next="set width, height, layout and input in calibration.toml, or give .npz with an array for each input",
+        )
+    return tuple(Place(file, ((fed, ""),), 0, recipe) for file in calibration.files)
 
 
 def samples_of(file: Path, inputs: tuple[InputSpec, ...]) -> Iterator[dict[str, Any]]:
@@ -136,7 +165,10 @@ def spread(count: int, most: int) -> tuple[int, ...]:
 
 def read_places(places: Iterable[Place]) -> Iterator[dict[str, Any]]:
     """The samples at these places; the arrays of a file are read once for places that follow each other."""
-    for (file, named), group in groupby(places, key=lambda place: (place.file, place.arrays)):
+    for (file, named, recipe), group in groupby(places, key=lambda place: (place.file, place.arrays, place.recipe)):
+        if recipe is not None:
+            yield from ({spec.name: read_image(file, recipe, spec) for spec, _ in named} for _ in group)
+            continue
         arrays = read_arrays(file, {key for _, key in named})
         for place in group:
             yield {spec.name: _typed(file, _part(arrays[key], spec, place.index), spec) for spec, key in named}

@@ -13,6 +13,7 @@ from statistics import median
 from typing import Any
 
 from deploykit.errors import InputError
+from deploykit.numerics.samples.image_samples import images_misfit
 from deploykit.numerics.samples.images import inspect_image
 from deploykit.numerics.samples.inputs import InputSpec
 from deploykit.numerics.samples.sources import Calibration
@@ -90,21 +91,8 @@ def _images(calibration: Calibration, inputs: tuple[InputSpec, ...]) -> Survey:
         identical=_groups(digests),
         numbered_frames=_counts_frames(usable),
         labels=Counter(calibration.labels.values()),
-        misfit=_misfit(calibration, inputs),
+        misfit="" if calibration.recipe is None else images_misfit(calibration.recipe, inputs),
     )
-
-
-def _misfit(calibration: Calibration, inputs: tuple[InputSpec, ...]) -> str:
-    recipe = calibration.recipe
-    if recipe is None:
-        return ""
-    named = [spec for spec in inputs if recipe.input in ("", spec.name)]
-    if len(inputs) != 1 or not named:
-        names = ", ".join(spec.name for spec in inputs)
-        return f"images feed one input, the model has {names}; the recipe names {recipe.input or 'none'}"
-    if not named[0].fits(recipe.shape):
-        return f"the recipe makes {list(recipe.shape)}, the model wants {named[0]}"
-    return ""
 
 
 @dataclass(slots=True)

@@ -145,14 +145,6 @@ def test_a_declaration_that_the_data_contradicts_is_refused(tmp_path: Path) -> N
             _gather(_detector(), calibration=tmp_path / "x.npz", inputs=(said,))
 
 
-def test_images_are_not_decoded_and_the_note_says_so(tmp_path: Path) -> None:
-    (tmp_path / "a.png").write_bytes(b"any")
-    (tmp_path / "calibration.toml").write_text("schema = 1\nwidth = 2\nheight = 2\n")
-    made = _gather(_single(), calibration=tmp_path)
-    assert made.label is Label.ARBITRARY
-    assert "not decoded" in made.described_for_humans
-
-
 def test_recorded_samples_come_back_with_their_label(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", image=np.arange(10.0).reshape(5, 2), sizes=np.full((5, 2), 640))
     given = _gather(_detector(), calibration=tmp_path / "x.npz")

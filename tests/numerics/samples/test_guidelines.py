@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import struct
-import zlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -20,6 +18,7 @@ from deploykit.numerics.samples.guidelines import RULES as CALIBRATION_RULES
 from deploykit.numerics.samples.images import inspect_image
 from deploykit.numerics.samples.stored import samples_of
 from deploykit.numerics.samples.survey import Survey, survey, survey_of_random_data
+from pictures import png
 
 IMAGES = (InputSpec(name="images", dtype="float32", shape=(1, 3, 4, 4)),)
 RNG = np.random.default_rng(0)
@@ -105,7 +104,7 @@ def test_film_frames_are_noticed_by_value(tmp_path: Path) -> None:
 def test_frames_of_images_are_noticed_by_name(tmp_path: Path) -> None:
     (tmp_path / "calibration.toml").write_text("schema = 1\nwidth = 4\nheight = 4\n")
     for number in range(120):
-        (tmp_path / f"frame_{number:05}.png").write_bytes(png(4, 4 + number))
+        (tmp_path / f"frame_{number:05}.png").write_bytes(plain(4, 4 + number))
     assert codes(tmp_path) == {"DK625"}
 
 
@@ -156,29 +155,24 @@ def test_two_inputs_need_named_arrays(tmp_path: Path) -> None:
         list(samples_of(tmp_path / "c.npy", inputs))
 
 
-def png(width: int, height: int) -> bytes:
-    def chunk(kind: bytes, body: bytes) -> bytes:
-        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
-
-    rows = zlib.compress(b"".join(b"\0" + bytes(3 * width) for _ in range(height)))
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+def plain(width: int, height: int) -> bytes:
+    return png(np.zeros((height, width, 3), np.uint8))
 
 
 JPEG = b"\xff\xd8\xff\xe0\0\4ab\xff\xc0\0\x0b\x08\0\x10\0\x20\x01\x01\x11\0\xff\xda\0\2data\xff\xd9"
 
 
 def test_image_headers(tmp_path: Path) -> None:
-    (tmp_path / "a.png").write_bytes(png(6, 5))
+    (tmp_path / "a.png").write_bytes(plain(6, 5))
     (tmp_path / "b.jpg").write_bytes(JPEG)
     assert (inspect_image(tmp_path / "a.png").width, inspect_image(tmp_path / "a.png").height) == (6, 5)
     assert (inspect_image(tmp_path / "b.jpg").width, inspect_image(tmp_path / "b.jpg").height) == (32, 16)
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(0, len(png(6, 5)) - 1), st.booleans())
+@given(st.integers(0, len(plain(6, 5)) - 1), st.booleans())
 def test_a_cut_or_changed_png_is_refused(tmp_path_factory: pytest.TempPathFactory, at: int, cut: bool) -> None:
-    whole = png(6, 5)
+    whole = plain(6, 5)
     bad = whole[:at] if cut else whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
     path = tmp_path_factory.mktemp("png") / "x.png"
     path.write_bytes(bad)
@@ -194,8 +188,8 @@ def test_a_cut_jpeg_is_refused(tmp_path: Path, length: int) -> None:
 
 
 def test_images_need_a_recipe_that_fits(tmp_path: Path) -> None:
-    (tmp_path / "a.png").write_bytes(png(6, 5))
-    (tmp_path / "torn.png").write_bytes(png(6, 5)[:30])
+    (tmp_path / "a.png").write_bytes(plain(6, 5))
+    (tmp_path / "torn.png").write_bytes(plain(6, 5)[:30])
     with pytest.raises(UsageError, match="recipe"):
         load_calibration(tmp_path)
     (tmp_path / "calibration.toml").write_text("schema = 1\nwidth = 4\nheight = 4\n")

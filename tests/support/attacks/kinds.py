@@ -7,8 +7,10 @@ import io
 import json
 import random
 import shutil
+import struct
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -19,6 +21,7 @@ from attacks.graphs import broken_models
 from attacks.mutations import broken_bytes, broken_json, broken_lines, broken_npz, json_with_change
 from attacks.victims import Case, run_cli
 from deploykit.packages.bundling import pack_bundle
+from pictures import png
 
 __all__ = ["AIMET", "COMPILING", "KINDS", "MODEL", "PACKAGING", "QUANTIZING", "Ground", "Kind"]
 
@@ -290,6 +293,8 @@ def _of_texts() -> Iterator[Kind]:
         ),
         ("a log that was seen", "a.log", broken_lines, seen, ("diagnose", "FILE", "--model", str(MODEL)), ""),
         ("a recipe", "calibration.toml", broken_lines, _text(_RECIPE), (), "recipe"),
+        ("a picture", "p.png", broken_bytes, lambda chance, _ground: _picture(chance, "BMP", "JPEG"), (), "picture"),
+        ("a picture in chunks", "p.png", _with_sums, lambda chance, _ground: _picture(chance, "PNG"), (), "picture"),
         ("a table", "t.toml", broken_lines, table, (), "device"),
         ("a fleet", "deploykit.toml", broken_lines, _text(_FLEET), ("matrix", "FILE", "--dry-run"), ""),
         ("accuracies", "a.toml", broken_lines, _text(_ACCURACY), ("advise", "FILE"), ""),
@@ -308,6 +313,34 @@ def _of_texts() -> Iterator[Kind]:
     )
     for title, name, mutate, good, words, part in rows:
         yield Kind(id=title, arrange=_OneFile(name=name, mutate=mutate, good=good, words=words, part=part))
+
+
+def _picture(chance: random.Random, *formats: str) -> bytes:
+    """A small image of any kind; one that Pillow does not write where it is not installed."""
+    import numpy as np
+
+    values = np.random.default_rng(chance.randrange(1 << 30)).integers(0, 256, (20, 24, 3), dtype=np.uint8)
+    if find_spec("PIL") is None:
+        return png(values)
+    from PIL import Image
+
+    made, whole = Image.fromarray(values).convert(chance.choice(("RGB", "L", "P", "1"))), io.BytesIO()
+    kind = chance.choice(formats)
+    (made.convert("RGB") if kind == "JPEG" else made).save(whole, kind)
+    return whole.getvalue()
+
+
+def _with_sums(chance: random.Random, good: bytes) -> bytes:
+    """A PNG whose chunks are damaged and have the check sums of what they hold now."""
+    damaged, at = [good[:8]], 8
+    while at + 12 <= len(good):
+        length, kind = struct.unpack_from(">I4s", good, at)
+        body = good[at + 8 : at + 8 + length]
+        at += 12 + length
+        if body and chance.random() < 0.6:
+            body = broken_bytes(chance, body)
+        damaged.append(struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body)))
+    return b"".join(damaged)
 
 
 def _of_binaries() -> Iterator[Kind]:

@@ -98,6 +98,16 @@ def recipe(path: Path) -> None:
     read_recipe(path.parent)
 
 
+def picture(path: Path) -> None:
+    """An image as a sample."""
+    from deploykit.numerics.samples.image_samples import read_image
+    from deploykit.numerics.samples.inputs import InputSpec
+    from deploykit.numerics.samples.recipe import ImageRecipe
+
+    recipe = ImageRecipe(schema=1, width=16, height=16, resize="letterbox", scale=1 / 255)
+    read_image(path, recipe, InputSpec(name="image", dtype="float32", shape=(1, 3, 16, 16)))
+
+
 def device(path: Path) -> None:
     """A table of devices, as an adapter brings it."""
     from deploykit.tables.devices import load_device
@@ -166,5 +176,18 @@ def summary(path: Path) -> None:
 
 PARTS: Mapping[str, Callable[[Path], None]] = {
     part.__name__: part
-    for part in (rewrites, dlc, recipe, device, record, replay, remembered, references, arrays, job_result, summary)
+    for part in (
+        rewrites,
+        dlc,
+        recipe,
+        picture,
+        device,
+        record,
+        replay,
+        remembered,
+        references,
+        arrays,
+        job_result,
+        summary,
+    )
 }
