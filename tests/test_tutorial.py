@@ -15,7 +15,7 @@ from deploykit.cli.frame import run
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "tutorial-quantize.md").read_text("utf-8")
-SCRIPT = "make_detector.py"
+SCRIPTS = ("make_detector.py", "make_pictures.py")
 
 
 def _blocks(language: str) -> list[str]:
@@ -25,8 +25,8 @@ def _blocks(language: str) -> list[str]:
 def _run(line: str) -> int:
     """The exit status of a command of the page, within this process."""
     words = shlex.split(line, comments=True)
-    if words == ["python", SCRIPT]:
-        runpy.run_path(SCRIPT)
+    if words[0] == "python":
+        runpy.run_path(words[1])
         return 0
     assert words[0] == "deploykit"
     return run(cli, words[1:])
@@ -34,15 +34,24 @@ def _run(line: str) -> int:
 
 def test_every_command_of_the_tutorial_ends_as_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    (script,) = _blocks("python")
-    Path(SCRIPT).write_text(script, "utf-8")
+    for name, script in zip(SCRIPTS, _blocks("python"), strict=True):
+        Path(name).write_text(script, "utf-8")
     lines = "".join(_blocks("sh")).splitlines()
-    assert {line.split()[1] for line in lines} >= {"package", "quantize", "sensitivity", "mix", "ladder", "verify"}
+    assert {line.split()[1] for line in lines} >= {
+        *SCRIPTS,
+        "package",
+        "quantize",
+        "sensitivity",
+        "mix",
+        "ladder",
+        "verify",
+    }
     for line in lines:
         assert _run(line) == (1 if line.endswith("# status 1") else 0), line
-    told = {name: json.loads(Path(name, "manifest.json").read_text()) for name in ("first", "second", "best")}
+    told = {name: json.loads(Path(name, "manifest.json").read_text()) for name in ("first", "second", "best", "seen")}
     rights = {name: manifest["status"]["right"] for name, manifest in told.items()}
-    assert rights == {"first": "no", "second": "yes", "best": "yes"}
+    assert rights == {"first": "no", "second": "yes", "best": "yes", "seen": "yes"}
+    assert told["seen"]["quantization"]["samples"]["kind"] == "images"
     ladder = told["best"]["quantization"]["ladder"]
     reached = {row["precision"]: row["sqnr_db"] for row in ladder["candidates"]}
     assert reached["w16a16"] - reached["w8a8"] < 1

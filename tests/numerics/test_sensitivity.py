@@ -75,7 +75,9 @@ def test_it_agrees_with_the_recorded_analysis_of_aimet(name: str, tmp_path: Path
     """The same layers with the same tensors, the same loss of the whole, the same 20 worst, nearly the same order."""
     found = detr if name == "detr" else _from_zoo(name, tmp_path)
     recorded = json.loads((RECORDED / f"{name}.json").read_text())
-    assert found.whole.db == pytest.approx(recorded["all_quantized_db"], abs=0.05)  # releases of ONNX Runtime differ by 0.02
+    assert found.whole.db == pytest.approx(
+        recorded["all_quantized_db"], abs=0.05
+    )  # releases of ONNX Runtime differ by 0.02
     ours = {frozenset(row.layer.tensors): row for row in found.layers}
     theirs = {frozenset(row["tensors"]): row for row in recorded["layers"].values()}
     assert ours.keys() == theirs.keys()
