@@ -51,7 +51,7 @@ def test_every_command_of_the_tutorial_ends_as_it_says(tmp_path: Path, monkeypat
     told = {name: json.loads(Path(name, "manifest.json").read_text()) for name in ("first", "second", "best", "seen")}
     rights = {name: manifest["status"]["right"] for name, manifest in told.items()}
     assert rights == {"first": "no", "second": "yes", "best": "yes", "seen": "yes"}
-    assert told["seen"]["quantization"]["samples"]["kind"] == "images"
+    assert told["seen"]["quantization"]["calibration"]["kind"] == "images"
     ladder = told["best"]["quantization"]["ladder"]
     reached = {row["precision"]: row["sqnr_db"] for row in ladder["candidates"]}
     assert reached["w16a16"] - reached["w8a8"] < 1
