@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from onnx import AttributeProto
 
+from deploykit.errors import InputError
 from deploykit.graph.facts import GraphFacts, NodeFact, TensorFact, TensorRole
 from deploykit.graph.graph_copy import GraphView, view_of
 from deploykit.graph.loading import Model, wrap_proto
@@ -35,6 +36,12 @@ def collect_facts(model: Model) -> GraphFacts:
     """What is true of the model's main graph; the model is not changed and no external data is opened."""
     proto, graph = model.proto, model.proto.graph
     inferred = infer(proto)
+    if inferred.negative:
+        raise InputError(
+            f"{model.path}: {inferred.negative!r} would have fewer than no elements",
+            why="a window is larger than what it looks at, or more is cut off than there is",
+            next="export the model again with the input sizes that it is made for",
+        )
     tensors = _tensors(model, inferred)
     return GraphFacts(
         model_name=model.path.name,

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, TypeAlias
 
 from onnx import ModelProto, shape_inference
 
 from deploykit.graph.explosion import explosive_nodes
+from deploykit.graph.negative_shapes import OPAQUE, forget_negative, inferred_in_stages
 from deploykit.graph.tensors import dtype_name, element_count, is_external
 
 if TYPE_CHECKING:
@@ -25,7 +27,6 @@ Shape: TypeAlias = tuple[int | str | None, ...] | None
 
 _KEPT_INTEGERS = 1024
 _KEPT_OTHERS = 64
-_OPAQUE = "deploykit.opaque"
 
 _CONTRIBUTED = "com.microsoft"
 _SHAPED_LIKE = {"QuantizeLinear": "", "DequantizeLinear": "", "Gelu": "Identity", "QuickGelu": "Identity"}
@@ -35,10 +36,15 @@ one of the same name). 16-bit Q/DQ are among them before opset 21; without them 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inferred:
-    """(dtype, shape) of tensors by name; ``problem`` is empty unless inference was impossible."""
+    """(dtype, shape) of tensors by name; ``problem`` is empty unless inference was impossible.
+
+    ``negative`` names a tensor that would have fewer than no elements, in a graph with a Slice, where onnx and ONNX
+    Runtime end the process.
+    """
 
     types: Mapping[str, tuple[str, Shape]] = field(default_factory=dict)
     problem: str = ""
+    negative: str = ""
 
 
 _SEEN: dict[bytes, Inferred] = {}
@@ -63,34 +69,36 @@ def infer(proto: ModelProto) -> Inferred:
 def inferred_graph(proto: ModelProto) -> tuple[GraphProto, str]:
     """The graph with what onnx infers in its ``value_info``, without weights; as declared, and why, where it cannot."""
     try:
-        return _inferred(proto, _without_weights(proto))
+        graph, problem, _ = _inferred(proto, _without_weights(proto))
+        return graph, problem
     except Exception as error:
         return proto.graph, _reason(error)
 
 
-def _inferred(proto: ModelProto, lean: ModelProto) -> tuple[GraphProto, str]:
+def _inferred(proto: ModelProto, lean: ModelProto) -> tuple[GraphProto, str, str]:
     try:
         _hide_explosive(proto, lean)
-        return shape_inference.infer_shapes(lean, data_prop=True).graph, ""
+        graph, negative = inferred_in_stages(lean, partial(shape_inference.infer_shapes, data_prop=True))
+        return graph, "", negative
     except Exception as error:  # the binding raises whatever its C++ side threw; shapes are then simply unknown
-        return proto.graph, _reason(error)
+        return proto.graph, _reason(error), ""
 
 
 def _reason(error: Exception) -> str:
     return " ".join(str(error).split())[:300] or type(error).__name__
 
 
-def _types(proto: ModelProto, graph: GraphProto, problem: str) -> Inferred:
-    return Inferred(types=_collect_types(graph, _symbols(proto.graph)), problem=problem)
+def _types(proto: ModelProto, graph: GraphProto, problem: str, negative: str = "") -> Inferred:
+    return Inferred(types=_collect_types(graph, _symbols(proto.graph)), problem=problem, negative=negative)
 
 
 def _hide_explosive(proto: ModelProto, lean: ModelProto) -> None:
     """Give nodes that inference must not look at a domain of which it knows nothing."""
     explosive = explosive_nodes(proto.graph)
     for index in explosive:
-        lean.graph.node[index].domain = _OPAQUE
+        lean.graph.node[index].domain = OPAQUE
     if explosive:
-        lean.opset_import.add(domain=_OPAQUE, version=1)
+        lean.opset_import.add(domain=OPAQUE, version=1)
 
 
 def _collect_types(graph: GraphProto, symbols: frozenset[str]) -> dict[str, tuple[str, Shape]]:
@@ -143,6 +151,7 @@ def _without_weights(proto: ModelProto) -> ModelProto:
         (proto.graph.value_info, graph.value_info),
     ):
         copies.extend(items)
+        forget_negative(copies)
     for tensor in proto.graph.initializer:
         _copy_tensor(tensor, graph.initializer.add())
     for node in proto.graph.node:

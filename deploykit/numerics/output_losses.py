@@ -24,17 +24,18 @@ _Values = Mapping[str, npt.NDArray[Any]]
 class OutputLosses:
     """Holds the reference outputs of all samples. ``shown`` must be in every run: outputs, and what orders their rows.
 
-    Outputs that are no floats are left out where there are others: the distance of two labels says nothing.
+    Outputs that no node makes never differ. Those that are no floats are left out where there are others: the distance
+    of two labels says nothing.
     """
 
     def __init__(self, facts: GraphFacts) -> None:
-        floats = [name for name in facts.outputs if facts.tensors[name].is_float]
-        self._names = floats or list(facts.outputs)
-        self._judge = OutputJudge(facts, label="arbitrary")
         made = {name for node in facts.nodes for name in node.outputs}
+        outputs = [name for name in facts.outputs if name in made]
+        self._names = [name for name in outputs if facts.tensors[name].is_float] or outputs
+        self._judge = OutputJudge(facts, label="arbitrary")
         choices = tuple(name for name in self._judge.choices if name in made)
         self._matches = bool(choices)
-        self.shown = tuple(dict.fromkeys((*facts.outputs, *choices)))
+        self.shown = tuple(dict.fromkeys((*outputs, *choices)))
         self._reference: Sequence[_Values] = ()
         self._energy: dict[str, float] = {}
 

@@ -33,11 +33,11 @@ class Reaching:
     """
 
     def __init__(self, facts: GraphFacts, *, label: str = Label.GIVEN, metric: UserMetric | None = None) -> None:
-        self._outputs = list(facts.outputs)
+        self._outputs = [name for name in facts.outputs if facts.producer_of(name) is not None]
         self._losses = OutputLosses(facts)
         self._judge = OutputJudge(facts, label=label)
         self._metric = metric
-        self.shown = tuple(name for name in self._losses.shown if facts.producer_of(name) is not None)
+        self.shown = self._losses.shown
         self._feeds: Sequence[Feed] = ()
         self._reference: Sequence[_Values] = ()
         self._of_reference = math.nan

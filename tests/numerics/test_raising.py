@@ -53,6 +53,20 @@ def test_two_layers_repair_the_detector_and_what_is_written_says_so(data: str, t
     assert json.loads(json.dumps(found.to_json(), allow_nan=False))["best"]["meets_goal"] is True
 
 
+def test_an_output_that_no_node_makes_counts_for_nothing(tmp_path: Path) -> None:
+    """An input or a stored value that is handed on differs in no run."""
+    cnn = AIMET.parent / "cnn"
+    model = onnx.load(cnn / "model.onnx")
+    model.graph.output.extend([model.graph.input[0]])
+    onnx.save(model, tmp_path / "m.onnx")
+    np.savez(tmp_path / "x.npz", input=np.random.default_rng(1).normal(size=(4, 3, 16, 16)).astype(np.float32))
+    given: dict[str, Any] = {"encodings": cnn / "w8a8.v1.0.0.encodings", "data": tmp_path / "x.npz"}
+    handed_on = deploykit.mix(tmp_path / "m.onnx", goal="sqnr>=20", **given).raised.best.reached
+    assert handed_on == deploykit.mix(cnn / "model.onnx", goal="sqnr>=20", **given).raised.best.reached
+    found = deploykit.sensitivity(tmp_path / "m.onnx", **given)
+    assert found.whole.outputs.keys() == {"logits"}
+
+
 def test_sixteen_bit_integers_do_not_repair_it(data: str, capsys: pytest.CaptureFixture[str]) -> None:
     """A quotient of 1e5 beside one of 1e-3 has no place on any grid of 16 bits."""
     call = ["mix", str(DETR), "--encodings", str(W8A8), "--data", data, "--goal", "sqnr>=40", "--to", "int16"]
