@@ -70,7 +70,9 @@ def test_slices_behind_windows_have_their_shapes() -> None:
     nodes, read = [], "x"
     for number in range(12):
         nodes.append(_slice(read, f"cut{number}"))
-        padded = {"kernel_shape": [5, 5], "pads": [2, 2, 2, 2]} if number % 2 else {"pads": [2, 2, 2, 2]}
+        padded: dict[str, Any] = (
+            {"kernel_shape": [5, 5], "pads": [2, 2, 2, 2]} if number % 2 else {"pads": [2, 2, 2, 2]}
+        )
         nodes.append(helper.make_node("Conv", [f"cut{number}", "kernel"], [f"conv{number}"], **padded))
         read = f"conv{number}"
     nodes.append(_slice(read, "y"))
