@@ -165,6 +165,8 @@ LATE_ELSEWHERE = {
     ("deploykit.packages.sbom", "cyclonedx.output.json"): "an extra of the installation",
     ("deploykit.packages.sbom", "packageurl"): "an extra of the installation",
     ("deploykit.queries.capability_answers", "difflib"): "only an unknown name pays for it",
+    ("deploykit.queries.kept_rows", "deploykit.system.remembered"): "only what is written down again needs it",
+    ("deploykit.system.platforms", "subprocess"): "only Windows ends programs by another one",
     ("deploykit.tables.reading", "tomllib"): "plain tables are read without it",
     ("deploykit.numerics.reference", "onnx.reference"): "only models before operator set 7 are run by it",
     ("deploykit.deciding.quantizing.child", "decoding"): "only a job with images needs it",

@@ -60,6 +60,10 @@ class OrtQnn(QualcommBackend):
         yield from operator_rows()
         yield from kernel_rows()
 
+    def answered_from(self) -> Sequence[Path]:
+        """The shared tables, and what stands here."""
+        return (*super().answered_from(), Path(__file__).parent)
+
     def source_dates(self) -> Mapping[str, str]:
         """When the shared tables were compared with their sources."""
         from deploykit_qualcomm.tables import tables

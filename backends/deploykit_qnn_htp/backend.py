@@ -5,7 +5,7 @@ Cheap to import; what needs onnx or numpy is imported when it is called.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +52,10 @@ class QnnHtp(QualcommBackend):
 
         yield from compat_rows(self.id)
         yield from method_rows(self.id)
+
+    def answered_from(self) -> Sequence[Path]:
+        """The shared tables, and what stands here."""
+        return (*super().answered_from(), Path(__file__).parent)
 
     def source_dates(self) -> Mapping[str, str]:
         """When the shared tables were compared with their sources."""

@@ -5,7 +5,8 @@ Cheap to import; what needs more is imported when it is called.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -37,6 +38,10 @@ class QualcommBackend:
 
         found = device_of_id(name)
         return found if found is not None and self.id in found.backends else None
+
+    def answered_from(self) -> Sequence[Path]:
+        """The shared tables; a backend with tables of its own adds their folder."""
+        return (Path(__file__).parent,)
 
     def reserved_codes(self) -> Mapping[str, str]:
         """Codes that the shared rules had once."""

@@ -35,11 +35,18 @@ def judged_features(stated: Mapping[Any, Feature], parent: Mapping[Any, Feature]
         if before is made:
             found[key] = before
             continue
-        same = before is not None and replace(made, since=before.since) == before
+        same = before is not None and _say_the_same(made, before)
         found[key] = before if same and before is not None else replace(made, since=version) if before else made
     return found
 
 
+@cache
+def _say_the_same(one: Feature, other: Feature) -> bool:
+    """Equal but for when that began; release after release asks it of the same two."""
+    return replace(one, since=other.since) == other
+
+
+@cache
 def _lowered(row: Feature) -> Feature:
     if row.confidence is Confidence.INFERRED:
         return row

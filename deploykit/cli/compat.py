@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ from deploykit.cli.frame import Command
 from deploykit.cli.output import emit, table
 from deploykit.errors import UsageError
 from deploykit.findings import Confidence
-from deploykit.queries.asking import Comparison, ask, ask_binary, compare
+from deploykit.queries.asking import Comparison, ask, ask_binary, compare, features
 from deploykit.queries.capability_answers import Answer
 from deploykit.tables.capabilities import CompatRow
 
@@ -85,6 +85,8 @@ def command(
         _emit_answer(ask_binary(built_with, built_for, sdk, target=target, arch=arch), feature)
     elif diff is not None:
         _emit_comparison(compare(*diff, feature, target=target, arch=arch, tool=tool, backend=backend))
+    elif not (feature or sdks or target or arch or tool or backend):
+        emit(lambda: ask().to_json(), lambda: _overview(features()))
     else:
         asked = [ask(feature, sdk=one, target=target, arch=arch, tool=tool, backend=backend) for one in sdks or ("",)]
         _emit_states(asked, feature, narrowed=bool(feature or tool))
@@ -95,7 +97,7 @@ def _emit_states(asked: Sequence[Answer], words: tuple[str, ...], *, narrowed: b
     """One answer as it is, several one below the other; as JSON a list of them."""
 
     def text() -> str:
-        return "\n\n".join(_answer_text(found, words) if narrowed else _overview(found) for found in asked)
+        return "\n\n".join(_answer_text(found, words) if narrowed else _overview(_features(found)) for found in asked)
 
     if len(asked) == 1:
         emit(asked[0].to_json, text)
@@ -158,11 +160,15 @@ def _remarks(row: CompatRow) -> list[str]:
     return [click.style(f"    {part}", dim=part.startswith("source:")) for part in parts if part]
 
 
-def _overview(found: Answer) -> str:
+def _features(found: Answer) -> Iterator[str]:
+    return (row.feature for row in found.rows)
+
+
+def _overview(every: Iterable[str]) -> str:
     """All features by name, without the thousand rows."""
-    counted = ("flag ", "key ", "op ")
-    names = {row.feature for row in found.rows if not row.feature.startswith((*counted, "release "))}
-    kinds = Counter(row.feature.split(" ", 1)[0] for row in found.rows if row.feature.startswith(counted))
+    counted, found = ("flag ", "key ", "op "), list(every)
+    names = {feature for feature in found if not feature.startswith((*counted, "release "))}
+    kinds = Counter(feature.split(" ", 1)[0] for feature in found if feature.startswith(counted))
     lines = [*sorted(names), "", ", ".join(f"{count} rows about a {kind}" for kind, count in kinds.items())]
     return "\n".join([*lines, "'deploykit compat NAME' answers for one of them, a flag, a key or a device"])
 

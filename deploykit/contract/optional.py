@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AnswersBinaries",
+    "AnswersFromFiles",
     "AuditsKernels",
     "DatesSources",
     "FindsDevices",
@@ -42,6 +43,16 @@ __all__ = [
     "SettlesClaims",
     "WantsToolchains",
 ]
+
+
+@runtime_checkable
+class AnswersFromFiles(Protocol):
+    """A backend whose rows follow from its files alone, so that they can be kept while those stay the same."""
+
+    id: str
+
+    def answered_from(self) -> Sequence[Path]:
+        """The folders that hold every table and all code, beside the core's, from which ``compat()`` follows."""
 
 
 @runtime_checkable

@@ -8,11 +8,13 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import subprocess
 
 try:
     import fcntl
@@ -54,6 +56,8 @@ def end_tree(process: subprocess.Popen[bytes]) -> None:
             os.killpg(process.pid, signal.SIGKILL)
         return
     words = ("taskkill", "/T", "/F", "/PID", str(process.pid))
+    import subprocess
+
     with contextlib.suppress(OSError):
         subprocess.run(words, check=False, capture_output=True, stdin=subprocess.DEVNULL)
     process.kill()

@@ -10,7 +10,6 @@ import io
 import json
 import os
 import re
-import stat
 import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,7 +19,7 @@ from hashlib import sha256
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from deploykit.system.platforms import is_own
+from deploykit.system.entries import cache_folder, is_off, is_private, read_entry
 
 __all__ = ["Remembered", "Room", "cache_folder", "clear", "is_off", "key_of", "limit", "rooms"]
 
@@ -30,20 +29,6 @@ _LARGEST = 512 << 20
 """An entry beyond it is not kept: writing it would cost more than it is likely to save."""
 _ENTRY = re.compile(r"[0-9a-f]{64}\.(bin|json|zip)")
 """What an entry is called: nothing else is counted, and nothing else is ever deleted."""
-
-
-def cache_folder() -> Path:
-    """Where they live: ``DEPLOYKIT_CACHE``, else the user's cache folder (``XDG_CACHE_HOME`` honoured)."""
-    given = os.environ.get("DEPLOYKIT_CACHE")
-    if given:
-        return Path(given)
-    cache = os.environ.get("XDG_CACHE_HOME")
-    return (Path(cache) if cache else Path.home() / ".cache") / "deploykit"
-
-
-def is_off() -> bool:
-    """True where ``DEPLOYKIT_NO_CACHE`` says that nothing is to be taken from here, nor left."""
-    return os.environ.get("DEPLOYKIT_NO_CACHE", "").lower() not in ("", "0", "false", "no")
 
 
 def limit() -> int:
@@ -67,7 +52,7 @@ class Remembered:
 
     def get(self, key: str) -> dict[str, Any] | None:
         """The answer under a key, None where there is none that can be read."""
-        data = self._read(f"{key}.json")
+        data = read_entry(self.folder / f"{key}.json")
         try:
             found = None if data is None else json.loads(data)
         except (ValueError, RecursionError):
@@ -80,7 +65,7 @@ class Remembered:
 
     def get_bytes(self, key: str) -> bytes | None:
         """The bytes under a key, None where there are none that can be read."""
-        return self._read(f"{key}.bin")
+        return read_entry(self.folder / f"{key}.bin")
 
     def put_bytes(self, key: str, content: bytes) -> None:
         """Keep bytes, whole or not at all; none where they are too many."""
@@ -89,7 +74,7 @@ class Remembered:
 
     def take(self, key: str, folder: Path) -> bool:
         """Put the files of an entry back into an empty folder; False where there is no such entry, or not all of it."""
-        data = self._read(f"{key}.zip")
+        data = read_entry(self.folder / f"{key}.zip")
         if data is None:
             return False
         try:
@@ -112,27 +97,12 @@ class Remembered:
                 archive.write(path, name)
         self._write(f"{key}.zip", made.getvalue())
 
-    def _read(self, name: str) -> bytes | None:
-        """The content of an entry that is what was written, by nobody else."""
-        if is_off() or not _is_private(self.folder):
-            return None
-        path = self.folder / name
-        try:
-            digest, _, data = path.read_bytes().partition(b"\n")
-        except OSError:
-            return None
-        if digest != sha256(data).hexdigest().encode():
-            return None
-        with suppress(OSError):
-            os.utime(path)  # the oldest use goes first
-        return data
-
     def _write(self, name: str, data: bytes) -> None:
         if is_off() or len(data) > limit():
             return
         with suppress(OSError):
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if not _is_private(self.folder):
+            if not is_private(self.folder):
                 return
             _put(self.folder / name, sha256(data).hexdigest().encode() + b"\n" + data)
             _make_room(self.folder.parent)
@@ -154,16 +124,6 @@ def _put(path: Path, data: bytes) -> None:
 def _is_inside(name: str) -> bool:
     pure = PurePosixPath(name)
     return bool(pure.parts) and not pure.is_absolute() and ".." not in pure.parts and "\\" not in name
-
-
-def _is_private(folder: Path) -> bool:
-    """True for a folder of this user's that nobody else may write to; where the system has no such rights, for any."""
-    try:
-        status = folder.lstat()
-    except OSError:
-        return False
-    shared = os.name != "nt" and bool(status.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
-    return stat.S_ISDIR(status.st_mode) and is_own(folder) and not shared
 
 
 def _make_room(root: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
+import time
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
@@ -22,7 +23,10 @@ from deploykit.errors import InputError
 from deploykit.system.files import read_regular
 from deploykit.tables.plaintoml import parse_plain
 
-__all__ = ["parse_json", "parse_rows", "read_bytes", "read_json", "read_toml", "says_all", "structure"]
+__all__ = ["READ_FROM", "parse_json", "parse_rows", "read_bytes", "read_json", "read_toml", "says_all", "structure"]
+
+READ_FROM = time.time_ns()
+"""When this process could first read a table, in nanoseconds since 1970."""
 
 T = TypeVar("T")
 _Converter: TypeAlias = Callable[[Any], Any]

@@ -267,6 +267,9 @@ _REPLAY = b"""{"event": "backend", "build": "v2.33"}
 {"event": "binary", "bytes": 12}
 {"event": "done"}
 """
+_KEPT_ROWS = b"""{"features":["bf16","fp16"],"names":["bf16 vitis ai","fp16 vitis ai"]}
+["bf16","vitis-ai","","","supported","","","",["a test"],"reported","","","","","",[],""]
+["fp16","vitis-ai","","","supported","","","",["a test"],"reported","","","","","bf16",[],""]"""
 _RESULT = b'{"ok": true, "outputs": {"a": "00"}, "errors_logged": []}'
 _FLEET = (
     f'[models.cnn]\npath = "{MODEL}"\nencodings = "{_ENCODINGS["0.6.1"]}"\n'
@@ -301,6 +304,7 @@ def _of_texts() -> Iterator[Kind]:
         ("a record", "record.jsonl", broken_lines, _text(_RECORD), (), "record"),
         ("a replay", "r.txt", broken_lines, _text(_REPLAY), (), "replay"),
         ("a kept answer", "k.json", broken_json, _text(_RESULT), (), "remembered"),
+        ("kept rows", "k.bin", broken_lines, _text(_KEPT_ROWS), (), "kept_rows"),
         ("a job's result", "result.json", broken_json, _text(_RESULT), (), "job_result"),
         (
             "a baseline",

@@ -139,6 +139,17 @@ def remembered(path: Path) -> None:
     assert found is None or isinstance(found, dict)
 
 
+def kept_rows(path: Path) -> None:
+    """Rows that are said to have been kept between runs: there are as many as the backend has, or none."""
+    from deploykit.contract.plugins import load_backend
+    from deploykit.queries.capability_answers import Query
+    from deploykit.queries.kept_rows import _read
+
+    shelf = _read(path.read_bytes(), load_backend("vitis-ai"))
+    if shelf is not None:
+        shelf.named(Query(words=("bf16",)))
+
+
 def references(path: Path) -> None:
     """Labels for the user's own measure."""
     import numpy as np
@@ -185,6 +196,7 @@ PARTS: Mapping[str, Callable[[Path], None]] = {
         record,
         replay,
         remembered,
+        kept_rows,
         references,
         arrays,
         job_result,
