@@ -159,9 +159,10 @@ class GraphCopy:
         self.reindex()
 
     def _put(self, nodes: Iterable[NodeProto]) -> None:
-        kept = [_copied(node) for node in nodes]
-        del self.model.graph.node[:]
-        self.model.graph.node.extend(kept)
+        graph, kept = self.model.graph, list(nodes)
+        before = len(graph.node)
+        graph.node.extend(kept)  # copies: what is kept may be some of those that go now
+        del graph.node[:before]
 
     def index_of(self, node: NodeProto) -> int:
         """The position of a node of this graph."""
@@ -193,7 +194,11 @@ class GraphCopy:
         read = {*self._readers, *self.outputs, *(item.name for item in graph.input)}
         unused = set(names) - read
         _retain(graph.initializer, {tensor.name for tensor in graph.initializer} - unused)
-        self.set_nodes(node for node in self.nodes if node.op_type != "Constant" or node.output[0] not in unused)
+        if any(name in self.makers for name in unused):
+            self.set_nodes(node for node in self.nodes if node.op_type != "Constant" or node.output[0] not in unused)
+        else:
+            self.stored = {name: tensor for name, tensor in self.stored.items() if name not in unused}
+            self._names = None
 
     def shapes(self) -> dict[str, tuple[int | None, ...]]:
         """Shapes of all tensors that ONNX can infer; unknown dimensions are None."""
@@ -255,12 +260,6 @@ def view_of(model: ModelProto) -> GraphView:
     _VIEWS.append((content, view))
     del _VIEWS[:-_MOST_VIEWS]
     return copied(view)
-
-
-def _copied(node: NodeProto) -> NodeProto:
-    copy = NodeProto()
-    copy.CopyFrom(node)
-    return copy
 
 
 def _retain(items: Any, names: set[str]) -> None:

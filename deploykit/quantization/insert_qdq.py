@@ -120,15 +120,16 @@ def insert_qdq(
 
 def _integers(work: _Work) -> dict[str, str]:
     """What each dequantized tensor is read from; a bias that was stored for several layers has its last one."""
-    sources = {node.output[0]: node.input[0] for node in work.nodes if node.op_type == "DequantizeLinear"}
-    found = {name: sources[final] for name, final in work.read_as.items() if final in sources}
-    return {**found, **{name: sources[final] for (name, _), final in work.biases.items()}}
+    read_as = {**work.read_as, **{name: final for (name, _), final in work.biases.items()}}
+    makers = {name: work.graph.makers.get(final) for name, final in read_as.items()}
+    return {name: made.input[0] for name, made in makers.items() if made and made.op_type == "DequantizeLinear"}
 
 
 def _chosen(encodings: EncodingSet, only: Collection[str] | None) -> EncodingSet:
     if only is None:
         return encodings
-    return replace(encodings, entries={name: entry for name, entry in encodings.entries.items() if name in only})
+    wanted = frozenset(only)
+    return replace(encodings, entries={name: entry for name, entry in encodings.entries.items() if name in wanted})
 
 
 def _start(

@@ -51,6 +51,31 @@ def test_control_flow_reads_what_its_bodies_read() -> None:
     assert graph.only_reader("x") is None
 
 
+def test_nodes_are_replaced_by_some_of_their_own() -> None:
+    given = branching()
+    given.graph.node[0].output[0] = "also y"
+    graph = GraphCopy(given)
+    choice, dead = graph.nodes[1], graph.nodes[0]
+    graph.set_nodes([choice, dead, choice])
+    assert [node.name for node in graph.nodes] == ["choice", "dead", "choice"]
+    assert list(graph.model.graph.node[0].attribute) == list(given.graph.node[1].attribute)
+    assert [node.name for node in given.graph.node] == ["dead", "choice"]
+
+
+@pytest.mark.parametrize("as_node", [False, True])
+def test_dropping_what_nothing_reads_leaves_an_index_that_is_right(as_node: bool) -> None:
+    given = branching()
+    if as_node:
+        value = numpy_helper.from_array(np.full(2, 3, np.float32))
+        given.graph.node.insert(0, helper.make_node("Constant", [], ["two"], name="constant", value=value))
+    graph = GraphCopy(given)
+    graph.drop_unused(["unread", "shift", "default", *(["two"] if as_node else [])])
+    again = GraphCopy(graph.model)
+    assert graph.stored.keys() == again.stored.keys() == {"flag", "shift", "given", "default"}
+    assert graph.makers.keys() == again.makers.keys() == {"dead", "y"}
+    assert graph.fresh("unread") == "unread"
+
+
 def test_pruning_keeps_what_bodies_and_inputs_need() -> None:
     given = branching()
     graph = GraphCopy(given)
