@@ -8,6 +8,8 @@ signal.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -15,10 +17,11 @@ import numpy as np
 
 from deploykit.encodings.values import EncodingSet
 from deploykit.graph.facts import GraphFacts
+from deploykit.graph.mapped import mapped_bytes
 from deploykit.numerics.judging import Judge, Verdict, made_by
 from deploykit.numerics.samples.gathering import Samples
 from deploykit.numerics.samples.labels import Label
-from deploykit.numerics.sessions import Feed
+from deploykit.numerics.sessions import Feed, group_room
 from deploykit.numerics.simulation import Simulator
 from deploykit.numerics.thresholds import Thresholds
 
@@ -29,6 +32,9 @@ __all__ = ["Fitted", "fit_judge", "fitted_judge", "settled"]
 
 _FACTORS = (0.5, 0.25)
 """How much smaller derived inputs are made where they are too large."""
+_READ_FOR = 256
+"""Bytes of weights for each number that nodes give, above which reading weights is nearly all of a run: then each
+is used for a few numbers, as those of a convolution are for thousands."""
 _DESTROYED_DB = 12.0
 """Below it, on the best of the derived inputs, the encodings are wrong and not the inputs: right models of the test
 data have at least 14 dB there (4-bit weights), models with one destroyed tensor at most 10."""
@@ -56,28 +62,62 @@ def fit_judge(
     thresholds: Thresholds | None = None,
 ) -> Fitted:
     """The judge of every execution of this model; samples other than derived ones are taken as they are."""
-    derived = samples.label is Label.DERIVED
-    judge = Judge(model, facts, samples.varied, label=samples.label, thresholds=thresholds, stays_open=derived)
-    simulator = Simulator(model, encodings, capture=made_by(model, judge.choices))
-    tried = [Fitted(judge=judge, verdict=settled(judge.compare(simulator.runs(judge.feeds)), samples.label))]
-    # A model that reads its weights anew in each run is run once for all smaller inputs.
-    for factors in ((_FACTORS,) if simulator.streams else zip(_FACTORS)) if derived else ():
+    first, *later = _rounds(model, facts) if samples.label is Label.DERIVED else ((1.0,),)
+    start = Judge(
+        model, facts, _drawn(samples, first), label=samples.label, thresholds=thresholds, stays_open=bool(later)
+    )
+    simulator = Simulator(model, encodings, capture=made_by(model, start.choices))
+    tried = _tried(start, simulator, samples)
+    for factors in later:
         if tried[-1].verdict.right:
             break
-        smaller = judge.on([_smaller(feed, factor, samples) for factor in factors for feed in samples.varied])
-        shown, count = simulator.runs(smaller.feeds), len(samples.varied)
-        for first in range(0, len(shown), count):
-            one = smaller.part(first, first + count)
-            tried.append(Fitted(judge=one, verdict=settled(one.compare(shown[first : first + count]), samples.label)))
-            if tried[-1].verdict.right:
-                break
-    for item in tried:
-        item.judge.close()
+        tried += _tried(start.on(_drawn(samples, factors)), simulator, samples)
+    for judge in (start, *(item.judge for item in tried)):
+        judge.close()
     if tried[-1].verdict.right:
         return tried[-1]
     # Where size makes no difference, something else is wrong: what mends it is then seen best on the smallest.
     best = max(_order(item.verdict.overall_db) for item in tried)
     return next(item for item in reversed(tried) if _order(item.verdict.overall_db) >= best - _SAME_DB)
+
+
+def _drawn(samples: Samples, factors: Iterable[float]) -> list[Feed]:
+    """The samples at each of some sizes."""
+    return [feed if factor == 1 else _smaller(feed, factor, samples) for factor in factors for feed in samples.varied]
+
+
+def _tried(judge: Judge, simulator: Simulator, samples: Samples) -> list[Fitted]:
+    """The verdicts on the samples of each size, up to the first that is right."""
+    shown, count, tried = simulator.runs(judge.feeds), len(samples.varied), list[Fitted]()
+    for first in range(0, max(len(shown), 1), max(count, 1)):
+        one = judge.part(first, first + count)
+        tried.append(Fitted(judge=one, verdict=settled(one.compare(shown[first : first + count]), samples.label)))
+        if tried[-1].verdict.right:
+            break
+    return tried
+
+
+def _rounds(model: ModelProto, facts: GraphFacts) -> tuple[tuple[float, ...], ...]:
+    """The sizes of derived inputs that are run together, in the order in which they are judged.
+
+    A model that reads its weights anew in each run is run once for all smaller inputs; where running it is little
+    beside reading it, the smaller ones go with the first, whether they are needed or not.
+    """
+    weights = mapped_bytes(model)
+    if weights <= group_room():
+        return ((1.0,), *((factor,) for factor in _FACTORS))
+    return ((1.0, *_FACTORS),) if _numbers(facts) * _READ_FOR < weights else ((1.0,), _FACTORS)
+
+
+def _numbers(facts: GraphFacts) -> float:
+    """How many numbers the nodes give together; without end where a shape is not known."""
+    shapes = (fact.shape for fact in facts.tensors.values() if not fact.is_weight)
+    return sum(_product(shape) for shape in shapes)
+
+
+def _product(shape: tuple[int | str | None, ...] | None) -> float:
+    known = [dim for dim in shape or (None,) if isinstance(dim, int)]
+    return math.prod(known) if shape is not None and len(known) == len(shape) else math.inf
 
 
 def fitted_judge(model: ModelProto, facts: GraphFacts, encodings: EncodingSet, samples: Samples) -> Judge:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cached_property
 from itertools import accumulate
 
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
@@ -54,10 +55,15 @@ class GraphPieces:
         self.pieces = self._cut_by_bytes(room) if room else self._cut(size)
         self.piece_of = [number for number, piece in enumerate(self.pieces) for _ in piece]
         self.crossing = self._crossing(frozenset(wanted))
-        self.readers: dict[str, list[int]] = {}
+
+    @cached_property
+    def readers(self) -> dict[str, list[int]]:
+        """The nodes that read each tensor, computed or stored."""
+        found: dict[str, list[int]] = {}
         for place in range(len(self.nodes)):
             for name in (*self.reads[place], *self.holds[place]):
-                self.readers.setdefault(name, []).append(place)
+                found.setdefault(name, []).append(place)
+        return found
 
     def _cut(self, size: int) -> tuple[range, ...]:
         """Runs of at least ``size`` nodes, longer where a sequence would cross."""

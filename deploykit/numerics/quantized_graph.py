@@ -176,10 +176,9 @@ class _Chains:
             ("Sub", ("div", offset), "sub"),
             ("Add", ("sub", half), "add"),
             ("Floor", ("add",), "floor"),
-            ("IsNaN", ("floor",), "nan"),
-            ("Where", ("nan", zero, "floor"), "real"),
-            ("Max", ("real", zero), "max"),
-            ("Min", ("max", top), "q"),
+            ("Greater", ("floor", zero), "above"),  # NaN is not
+            ("Where", ("above", "floor", zero), "real"),
+            ("Min", ("real", top), "q"),
             ("Add", ("q", offset), "shifted"),
             ("Mul", ("shifted", scale), ""),
         ]
