@@ -31,7 +31,8 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[ModuleType, Modul
 def figures(modules: tuple[ModuleType, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What all rows yield where every program costs the same and every probe measures ones."""
     rows = modules[0]
-    monkeypatch.setattr(rows, "spend", lambda *_, **__: rows.Spent(cpu=2.0, peak=400.0, text='{"own": 1, "others": 1}'))
+    spent = rows.Spent(cpu=2.0, wall=3.0, peak=400.0, text='{"own": 1, "others": 1}')
+    monkeypatch.setattr(rows, "spend", lambda *_, **__: spent)
     monkeypatch.setattr(rows.Bench, "probe", lambda *_, **__: _Ones())
     monkeypatch.setattr(rows, "median", lambda run, times: run())
     bench = rows.Bench(folder=tmp_path, times=1)

@@ -39,7 +39,8 @@ def sha256(folder: Path) -> Numbers:
             while chunk := file.read(_CHUNK):
                 digest.update(chunk)
 
-    return {"pass": _cpu(work)}
+    started = time.perf_counter()
+    return {"pass": _cpu(work), "wall": time.perf_counter() - started}
 
 
 def inference(folder: Path) -> Numbers:
