@@ -187,8 +187,10 @@ class Speaker:
 class FailureKind:
     """One way to fail, whoever fails: regular expressions, in which the group ``name`` is what the line names.
 
-    ``cause`` is a sentence with ``{speaker}`` and ``{name}``; ``unnamed`` stands for a name that the line leaves out.
-    With ``speakers`` the kind is theirs alone: a number means one thing to a driver and another to a library.
+    ``cause`` and ``workaround`` are sentences with ``{speaker}``, ``{name}`` and any further group of the patterns; a
+    number in the group ``code`` is spelled out with what the tables say of it. ``unnamed`` stands for a name that the
+    line leaves out; where it is empty, the line itself does. With ``speakers`` the kind is theirs alone: a number means
+    one thing to a driver and another to a library. ``alone``: the line says enough by itself, whoever wrote it.
     """
 
     id: str
@@ -200,6 +202,7 @@ class FailureKind:
     unnamed: str = "something"
     root: Root = "cause"
     speakers: tuple[str, ...] = ()
+    alone: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,7 +302,10 @@ def _refuse_twins(errors: Iterable[KnownError], where: str) -> None:
 
 
 def merge_catalogs(catalogs: Iterable[Catalog]) -> Catalog:
-    """One catalogue of several; a row that several backends share is kept once, with what all say of its sources."""
+    """One catalogue of several; a row that several backends share is kept once, with what all say of its sources.
+
+    The last catalogue's kinds of failure are tried first: an adapter knows its tools more nearly than the core does.
+    """
     given = list(catalogs)
     errors = {row.id: row for catalog in given for row in catalog.errors}
     witnesses = tuple(dict.fromkeys(row for catalog in given for row in catalog.witnesses))
@@ -315,7 +321,7 @@ def merge_catalogs(catalogs: Iterable[Catalog]) -> Catalog:
         observations=tuple({row.id: row for catalog in given for row in catalog.observations}.values()),
         witnesses=witnesses,
         speakers=tuple({row.id: row for catalog in given for row in catalog.speakers}.values()),
-        kinds=tuple({row.id: row for catalog in given for row in catalog.kinds}.values()),
+        kinds=tuple({row.id: row for catalog in reversed(given) for row in catalog.kinds}.values()),
         explain=tuple(dict.fromkeys(reader for catalog in given for reader in catalog.explain)),
     )
 

@@ -91,9 +91,13 @@ def _by_structure(shown: Sequence[Cause], seen: Sightings, catalog: Catalog) -> 
     if "cause" in roots:
         return
     harmless = {hit.line for cause in shown if cause.error.severity is not Severity.ERROR for hit in cause.hits}
-    lines = [line for line in seen.error_lines.values() if line.trouble == "failure" and line.line not in harmless]
+    lines = [line for line in seen.error_lines.values() if line.line not in harmless]
+    if seen.finishes:
+        lines = [line for line in lines if line.trouble == "failure"]
     cause = answer_by_structure(lines, catalog)
-    if cause is not None and (cause.error.root == "cause" or not roots):
+    if cause is None or (roots and cause.error.severity is not Severity.ERROR):
+        return
+    if cause.error.root == "cause" or not roots:
         yield cause
 
 

@@ -19,8 +19,8 @@ FAILURES = (
     *("dumped", "fault", "FAULT", "illed", "Illegal", "annot", "CANNOT", "an't", "an not ", "ould not", "ouldn't"),
     *("nable to", "undefined", "not found", "ot found", "NOT FOUND", "o such ", "enied", "efused", "RITICAL"),
     *("imed out", "imeout", "TIMEOUT", "ssert", "Check failed", "terminate", "violation", "not selected", "<E> "),
-    *("ot implemented", "otimplemented", "NOT_IMPLEMENTED", "of memory", "_MEMORY", "bad_alloc", "not recognized"),
-    *("does not ", "did not ", "doesn't", "didn't", "orrupt", "ERR ", "nhandled", "egmentation"),
+    *("ot implemented", "otimplemented", "NOT_IMPLEMENTED", "of memory", "_MEMORY", "bad_alloc", "bad alloc"),
+    *("not recognized", "does not ", "did not ", "doesn't", "didn't", "orrupt", "ERR ", "nhandled", "egmentation"),
     *("return code", "exit code", "exit status", "exited with", "returned "),
 )
 """What a line that says of a failure holds, unless a letter at its start says it (``LEVELS``)."""
@@ -28,7 +28,11 @@ FAILURES = (
 DOUBTS = (
     *("arning", "WARN", "nvalid", "INVALID", "upported", "UPPORTED", "issing", "ismatch", "is-match"),
     *("alling back", "allback", "alls back", "gnored", "gnoring", "nexpected", "ncompatible", "eprecated", "NaN"),
-    "not exist",
+    *("not exist", "nrecogni", "nknown", "xceed", "too large", "too small", "too old", "too new", "higher than"),
+    *("ust be ", "equired", "equires", "xpected", "xpecting", "onflict", "nsufficient", "ot enough", "ot registered"),
+    *("ndeclared", "in use", "busy", "0 devices", "0 nodes", "is not ", "are not ", "was not ", "multiple times"),
+    *("only supports", "only supported", "_LOST", "offset", "broadcast", "road cast", "used more than once", "gated"),
+    *("nder development", " support"),
 )
 """What a line that says of no more than a doubt holds."""
 
@@ -63,14 +67,21 @@ _FAILURE = re.compile(
     |illegal\ instruction|\bcan(?:not|'t|\ not)\b|\b(?:could|does|did)(?:\ not|n't)\b|unable\ to
     |undefined\ (?:symbol|reference)|(?:was|is|were)\ not\ (?:found|selected)|\bno\ such\b|not\ found\b
     |(?:permission|access)\ (?:is\ )?denied|avc:\ +denied|\brefused\b|timed\ out|\btimeout\b|\bassert(?:ion)?\b
-    |terminate\ called|access\ violation|out\ of\ memory|OUT_OF_MEMORY|bad_alloc|is\ not\ recognized
+    |terminate\ called|access\ violation|out\ of\ memory|OUT_OF_MEMORY|bad[_ ]alloc|is\ not\ recognized
     |\b(?:return|exit)(?:ed)?\ ?(?:with\ )?(?:code|status|value)?[ :=]*(?:0x0*[1-9a-f]|-?[1-9])
     |\bunhandled\b|\bnot\ ?implemented|NOT_IMPLEMENTED|\bcorrupt""",
     re.IGNORECASE | re.VERBOSE,
 )
 _DOUBT = re.compile(
-    r"""\bwarn(?:ing)?s?\b|\binvalid|\b(?:un|not\ )supported|\bmissing\b|mis-?match|fall(?:ing|s)?[ -]?back|fallback
-    |\bignor(?:ed|ing)\b|\bunexpected|\bincompatible|\bdeprecated|\bnan\b|not\ exist""",
+    r"""\bwarn(?:ing)?s?\b|\binvalid|\bunsupported|\bnot\ support|\bmissing\b|mis-?match
+    |fall(?:ing|s)?[ -]?back|fallback|\bunder\ development
+    |\bignor(?:ed|ing)\b|\bunexpected|\bincompatible|\bdeprecated|\bnan\b|not\ exist
+    |\bunrecogni[sz]ed|\bunknown\b|\bexceed|\btoo\ (?:large|small|old|new)\b|\bhigher\ than\ (?:the|what)
+    |\bmust\ be\b|\brequire[sd]?\b|\bexpect(?:ed|ing)\b|\bconflict|\binsufficient
+    |\bnot\ (?:enough|registered|compatible)
+    |\bundeclared|\b(?:already|is)\ (?:in\ use|busy)|\b0\ (?:devices\ found|nodes\ delegated)|\bmultiple\ times
+    |\bonly\ support(?:s|ed)\b|device_(?:lost|removed)|\boffset\ \d+\ \+\ size|\bbroad\ ?cast\b
+    |\bused\ more\ than\ once|\bis\ gated|(?:is|are)\ not\ (?:a|an|equal|in|available|supported|found)\b""",
     re.IGNORECASE | re.VERBOSE,
 )
 

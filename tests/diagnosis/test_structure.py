@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
+import tomllib
+from collections import defaultdict
+from pathlib import Path
 
 import pytest
 
@@ -41,6 +45,14 @@ NUMBER = FailureKind(
 )
 BOTH = Catalog(speakers=(MILL, STONE), kinds=(LOOKUP, STOPPED, NUMBER))
 EVERY = merge_catalogs([general_errors(), qualcomm_errors(), vitis_errors()])
+ALONE = dataclasses.replace(EVERY, errors=())
+LINES = Path(__file__).parents[1] / "data" / "logs" / "kinds"
+SEEN = [
+    (kind, line)
+    for path in sorted(LINES.glob("*.toml"))
+    for kind, lines in tomllib.loads(path.read_text("utf-8")).items()
+    for line in lines
+]
 
 
 def of(log: str, catalog: Catalog = BOTH) -> Diagnosis:
@@ -93,6 +105,35 @@ def test_a_number_counts_only_for_its_speakers() -> None:
     assert row.id == "stone/number"
 
 
+@pytest.mark.parametrize(("kind", "line"), SEEN, ids=[f"{kind}-{i}" for i, (kind, _) in enumerate(SEEN)])
+def test_a_line_that_says_enough_needs_no_speaker(kind: str, line: str) -> None:
+    row = first(line, ALONE)
+    assert row is not None
+    assert row.id.partition("/")[2] == kind
+
+
+def test_every_kind_that_stands_alone_has_a_line() -> None:
+    assert {kind.id for kind in EVERY.kinds if kind.alone} == {kind for kind, _ in SEEN}
+
+
+def test_what_stands_above_a_stack_does_not_speak() -> None:
+    assert first('[MILL] done\nTraceback (most recent call last):\n  File "app.py", line 3\nKeyError: 3') is None
+
+
+def test_a_code_is_spelled_out() -> None:
+    row = first("Could not initialize backend due to error = 4000", EVERY)
+    assert row is not None
+    code = EVERY.code(4000)
+    assert code is not None
+    assert code.meaning in row.cause
+
+
+def test_a_warning_alone_is_answered_as_one() -> None:
+    causes = of("WARNING - Device 'npu' requested but no compatible EP found.", ALONE).causes
+    assert [cause.error.severity.value for cause in causes] == ["warning"]
+    assert of("WARNING - no compatible EP found.\nerror: it stands", ALONE).causes[0].error.severity.value == "error"
+
+
 @pytest.mark.parametrize(
     "line",
     ["[W:mill:x] [MILL] KeyError: 'flour'", "WARNING [MILL] key not found", "<V> [MILL] key not found"],
@@ -113,7 +154,7 @@ def test_every_kind_can_be_put_into_words_for_every_speaker() -> None:
     assert len(EVERY.speakers) >= 40
     for kind in EVERY.kinds:
         for text in (kind.cause, kind.workaround):
-            assert text.format(speaker="a tool", name="a name")
+            assert text.format_map(defaultdict(lambda: "a name"))
         assert set(kind.speakers) <= {speaker.id for speaker in EVERY.speakers}, kind.id
 
 
