@@ -21,6 +21,7 @@ FAILURES = (
     *("imed out", "imeout", "TIMEOUT", "ssert", "Check failed", "terminate", "violation", "not selected", "<E> "),
     *("ot implemented", "otimplemented", "NOT_IMPLEMENTED", "of memory", "_MEMORY", "bad_alloc", "bad alloc"),
     *("not recognized", "does not ", "did not ", "doesn't", "didn't", "orrupt", "ERR ", "nhandled", "egmentation"),
+    *("nsupport ", "o module", "not true"),
     *("return code", "exit code", "exit status", "exited with", "returned "),
 )
 """What a line that says of a failure holds, unless a letter at its start says it (``LEVELS``)."""
@@ -32,7 +33,7 @@ DOUBTS = (
     *("ust be ", "equired", "equires", "xpected", "xpecting", "onflict", "nsufficient", "ot enough", "ot registered"),
     *("ndeclared", "in use", "busy", "0 devices", "0 nodes", "is not ", "are not ", "was not ", "multiple times"),
     *("only supports", "only supported", "_LOST", "offset", "broadcast", "road cast", "used more than once", "gated"),
-    *("nder development", " support"),
+    *("nder development", " support", "dynamic shape"),
 )
 """What a line that says of no more than a doubt holds."""
 
@@ -69,12 +70,13 @@ _FAILURE = re.compile(
     |(?:permission|access)\ (?:is\ )?denied|avc:\ +denied|\brefused\b|timed\ out|\btimeout\b|\bassert(?:ion)?\b
     |terminate\ called|access\ violation|out\ of\ memory|OUT_OF_MEMORY|bad[_ ]alloc|is\ not\ recognized
     |\b(?:return|exit)(?:ed)?\ ?(?:with\ )?(?:code|status|value)?[ :=]*(?:0x0*[1-9a-f]|-?[1-9])
-    |\bunhandled\b|\bnot\ ?implemented|NOT_IMPLEMENTED|\bcorrupt""",
+    |\bunhandled\b|\bunsupport\b|\bno\ module\ named\b|\bwas\ not\ true\b
+    |\bnot\ ?implemented|NOT_IMPLEMENTED|\bcorrupt""",
     re.IGNORECASE | re.VERBOSE,
 )
 _DOUBT = re.compile(
     r"""\bwarn(?:ing)?s?\b|\binvalid|\bunsupported|\bnot\ support|\bmissing\b|mis-?match
-    |fall(?:ing|s)?[ -]?back|fallback|\bunder\ development
+    |fall(?:ing|s)?[ -]?back|fallback|\bunder\ development|\bwith\ dynamic\ shape
     |\bignor(?:ed|ing)\b|\bunexpected|\bincompatible|\bdeprecated|\bnan\b|not\ exist
     |\bunrecogni[sz]ed|\bunknown\b|\bexceed|\btoo\ (?:large|small|old|new)\b|\bhigher\ than\ (?:the|what)
     |\bmust\ be\b|\brequire[sd]?\b|\bexpect(?:ed|ing)\b|\bconflict|\binsufficient

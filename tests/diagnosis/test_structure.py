@@ -131,7 +131,7 @@ def test_a_code_is_spelled_out() -> None:
 def test_a_warning_alone_is_answered_as_one() -> None:
     causes = of("WARNING - Device 'npu' requested but no compatible EP found.", ALONE).causes
     assert [cause.error.severity.value for cause in causes] == ["warning"]
-    assert of("WARNING - no compatible EP found.\nerror: it stands", ALONE).causes[0].error.severity.value == "error"
+    assert not of("WARNING - no compatible EP found.\nerror: it stands", ALONE).causes
 
 
 @pytest.mark.parametrize(
