@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import groupby
 
 from deploykit.tables.capabilities import CompatRow, Status
@@ -209,4 +210,5 @@ def _releases() -> Iterator[CompatRow]:
             continue
         changes = "; ".join(change.text for change in release.changes)
         note = "; ".join(part for part in (f"Quark {release.quark}", changes) if part)
-        yield _row(f"release {release.name}", release, tool=release.name, note=note, sdk=release.version)
+        row = _row(f"release {release.name}", release, tool=release.name, note=note, sdk=release.version)
+        yield replace(row, since=release.version, until=release.version)
