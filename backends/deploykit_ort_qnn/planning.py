@@ -7,7 +7,6 @@ from typing import Any
 
 from deploykit.contract.plans import Plan, Precision, Rejected, Route
 from deploykit.findings import Confidence, Finding, exit_status
-from deploykit.graph.nodes import label
 from deploykit_ort_qnn.commands import steps
 from deploykit_ort_qnn.configs import build_configs
 from deploykit_ort_qnn.dlc import DLC
@@ -15,7 +14,6 @@ from deploykit_ort_qnn.prepare import Draft
 from deploykit_ort_qnn.rules.forms import RULES as FORM_RULES
 from deploykit_ort_qnn.rules.prepared import RULES as DRAFT_RULES
 from deploykit_ort_qnn.rules.release import RULES as RELEASE_RULES
-from deploykit_qualcomm.atlas.suspects import suspects_in
 from deploykit_qualcomm.carriers import forms_of
 from deploykit_qualcomm.hosts import machines
 
@@ -100,23 +98,12 @@ def _answered(draft: Draft) -> tuple[Finding, ...]:
     """The shared rules about shapes and operators; what preparation already changed is judged by the compiler."""
     prepared = draft.prepared
     done = None if prepared is None else {step.id: frozenset(step.names) for step in prepared.steps}
-    cleared = _cleared(draft)
     return tuple(
         finding.with_handled("the preparation writes it in a form that the row is not about")
-        if finding.code == "QNN320" and finding.subject.name in cleared
+        if finding.code == "QNN320" and finding.subject.name in draft.cleared
         else _handled(finding, done)
         for finding in draft.lint
     )
-
-
-def _cleared(draft: Draft) -> frozenset[str]:
-    """Nodes of the prepared model that no row of the atlas is about any more, where one was about the given node."""
-    found = {finding.subject.name for finding in draft.lint if finding.code == "QNN320"}
-    if draft.prepared is None or not found:
-        return frozenset()
-    model = draft.prepared.model
-    left = found & {label(node) for node in model.graph.node}
-    return frozenset(left - suspects_in(model, draft.wheel.sdk, verdicts=("wrong", "narrowed", "refused")))
 
 
 _BY_STEP = {

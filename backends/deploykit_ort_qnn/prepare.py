@@ -5,16 +5,18 @@ Only here are weights loaded; nothing is written.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import deploykit_qualcomm
 from deploykit.contract.backend import Situation
 from deploykit.contract.kept import Kept, Same
 from deploykit.deciding.sampling import samples_of
 from deploykit.errors import DeploykitError, InputError, UnknownTargetError, UsageError
 from deploykit.findings import Finding
+from deploykit.graph.nodes import label
 from deploykit.graph.weights import load_weights
 from deploykit.system.answers import LARGEST_ASKED, answered
 from deploykit_ort_qnn.provider_keys import Chosen, choose_options, has_option
@@ -43,6 +45,9 @@ _INTEGER = ("w8a8", "w8a16", "w4a8", "w4a16", "w16a16")
 _STEPS = {"centred-softmax": "softmax-rounding"}
 """The step of the preparation that writes a form, by what a wheel's row calls the form that it does not take."""
 _MOST_BYTES = 1_800_000_000
+_CODE = (Path(__file__).parent, Path(deploykit_qualcomm.__file__).parent)
+"""What the answers of this stage follow from, beside the core."""
+_SUSPECT = ("wrong", "narrowed", "refused")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +55,7 @@ class Draft:
     """The facts a plan is made of.
 
     ``prepared`` is the QDQ model to compile, None for a float one; ``lint`` is what the shared rules say
-    of the model as it was given.
+    of the model as it was given. ``cleared`` are nodes that a row of the atlas was about, and none is any more.
     """
 
     situation: Situation
@@ -63,6 +68,7 @@ class Draft:
     prepared: ProviderModel | None
     options: Mapping[str, Any] = field(default_factory=dict)
     lint: tuple[Finding, ...] = ()
+    cleared: frozenset[str] = frozenset()
 
     @property
     def wants_integers(self) -> bool:
@@ -111,6 +117,12 @@ def prepare(situation: Situation, kept: Kept) -> Draft:
         )
     if request.adapter_options.get("dlc"):
         _refuse_dlc(wheel)
+    prepared = None if source == "float" else prepared_model(situation, kept, wheel)
+    lint = (
+        *run_lint(situation, PROVIDER),
+        *FLOAT16_RULES.run(_float16_plan(situation, source)),
+        *CARRIER_RULES.run(_carried(situation, wheel)),
+    )
     return Draft(
         situation=situation,
         wheel=wheel,
@@ -119,14 +131,32 @@ def prepare(situation: Situation, kept: Kept) -> Draft:
         source=source,
         precision=_precision(request.precision, source),
         chosen=choose_options(request.options, wheel.version, {node.op_type for node in situation.facts.nodes}),
-        prepared=None if source == "float" else prepared_model(situation, kept, wheel),
-        lint=(
-            *run_lint(situation, PROVIDER),
-            *FLOAT16_RULES.run(_float16_plan(situation, source)),
-            *CARRIER_RULES.run(_carried(situation, wheel)),
-        ),
+        prepared=prepared,
+        lint=lint,
+        cleared=_cleared(lint, prepared, wheel, kept),
         options=request.adapter_options,
     )
+
+
+def _cleared(lint: Iterable[Finding], prepared: ProviderModel | None, wheel: Wheel, kept: Kept) -> frozenset[str]:
+    """Nodes of the prepared model that no row of the atlas is about any more, where one was about the given node."""
+    found = frozenset(finding.subject.name for finding in lint if finding.code == "QNN320")
+    if prepared is None or not found:
+        return frozenset()
+    model = prepared.model
+
+    def look() -> frozenset[str]:
+        from deploykit_qualcomm.atlas.suspects import suspects_in
+
+        left = found & {label(node) for node in model.graph.node}
+        return left - suspects_in(model, wheel.sdk, verdicts=_SUSPECT, only=left)
+
+    def known() -> frozenset[str]:
+        if model.ByteSize() > LARGEST_ASKED:
+            return look()
+        return answered("cleared", (model, wheel.sdk, found), look, code=_CODE)
+
+    return kept.once(("cleared", Same(model), wheel.sdk, found), known)
 
 
 def _refuse_dlc(wheel: Wheel) -> None:
@@ -193,7 +223,7 @@ def prepared_model(situation: Situation, kept: Kept, wheel: Wheel | None = None)
             return build()
         question = (model, encodings, _samples(situation, kept), int16, without, lpbq, forms.lacks)
         known = {} if encodings is None else {"encodings": encodings}
-        return answered("prepared", question, build, known=known, code=Path(__file__).parent)
+        return answered("prepared", question, build, known=known, code=_CODE)
 
     given = (Same(situation.model.proto), Same(situation.encodings))
     key = ("provider model", *given, int16, lpbq, without, forms.lacks)

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deploykit.contract.backend import AnyBackend, MixedSupport, Situation
-from deploykit.contract.kept import Kept
+from deploykit.contract.kept import Kept, Same
 from deploykit.contract.optional import MixesPrecision
 from deploykit.contract.status import Correctness, Right
 from deploykit.deciding.sampling import samples_of
@@ -140,15 +139,16 @@ def choose_way(backend: AnyBackend, situation: Situation, kept: Kept, tell: Call
         return _as_asked(situation, kept, tell) if situation.request.rewrite else Chosen(situation=situation)
     try:
         samples = samples_of(situation, kept)
-        filled = _filled(situation, samples)
+        given = (Same(situation.model.proto), Same(situation.encodings), Same(samples))
+        filled = kept.once(("filled", *given), lambda: _filled(situation, samples))
         situation = situation if filled is None else replace(situation, encodings=filled.encodings)
-        explored = _explored(situation, samples, support, tell)
+        explored = _explored(situation, samples, support, kept, tell)
     except UsageError:
         raise
     except DeploykitError as error:
         skipped = error.what + (f" ({error.why})" if error.why else "")
         return Chosen(situation=situation, skipped=skipped, instead=error.next)
-    changed = _changed(situation, explored.winner, support)
+    changed = _changed(situation, explored.winner, support, kept)
     return Chosen(situation=changed, explored=explored, samples=samples, filled=filled)
 
 
@@ -195,7 +195,22 @@ def _filled(situation: Situation, samples: Samples) -> Inference | None:
     return found if found.concluded else None
 
 
-def _explored(situation: Situation, samples: Samples, support: MixedSupport, tell: Callable[[str], None]) -> Explored:
+def _explored(
+    situation: Situation, samples: Samples, support: MixedSupport, kept: Kept, tell: Callable[[str], None]
+) -> Explored:
+    """Once for all targets for which the same was asked and that can mix the same."""
+    request = situation.request
+    given = (Same(situation.model.proto), Same(situation.encodings), Same(samples))
+    asked = (request.rewrite, request.no_rewrite, request.adapter_options.get("max_segments"), request.mixed)
+    known: list[tuple[MixedSupport, Explored]] = kept.once(("explored", *given, *asked), list)
+    found = next((explored for able, explored in known if able == support), None)
+    if found is None:
+        found = _explore(situation, samples, support, tell)
+        known.append((support, found))
+    return found
+
+
+def _explore(situation: Situation, samples: Samples, support: MixedSupport, tell: Callable[[str], None]) -> Explored:
     from deploykit.deciding.exploring import explore
     from deploykit.deciding.ways import Ground
 
@@ -217,11 +232,10 @@ def _explored(situation: Situation, samples: Samples, support: MixedSupport, tel
         (model, situation.model.proto, facts.model_name, encodings, samples, settings),
         make,
         known={"model": model, "encodings": encodings, "facts": facts},
-        code=Path(__file__).parent,
     )
 
 
-def _changed(situation: Situation, won: Prepared | None, support: MixedSupport) -> Situation:
+def _changed(situation: Situation, won: Prepared | None, support: MixedSupport, kept: Kept) -> Situation:
     """The situation that the winner stands for; the same one where nothing is changed."""
     if won is None or won.way.kind == "fallback" or won.way.id == "as-is":
         return situation
@@ -232,7 +246,7 @@ def _changed(situation: Situation, won: Prepared | None, support: MixedSupport) 
         return replace(situation, segments=won.segments)
     return replace(
         situation,
-        model=wrap_proto(won.model, path=situation.model.path),
+        model=kept.once(("won", Same(won)), lambda: wrap_proto(won.model, path=situation.model.path)),
         facts=won.facts,
         encodings=won.encodings,
         rewritten=situation.rewritten or won.model is not situation.model.proto,

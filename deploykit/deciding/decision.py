@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from deploykit.contract.backend import Backend, Progress, Situation
 from deploykit.contract.kept import Kept, Same
@@ -24,6 +24,10 @@ from deploykit.graph.changes import Change, changes_between
 from deploykit.graph.rules import RULES as GRAPH_RULES
 from deploykit.quantization.encodings_on_graph import EncodingsOnGraph
 from deploykit.quantization.rules import RULES as ENCODING_RULES
+
+if TYPE_CHECKING:
+    from deploykit.encodings.values import EncodingSet
+    from deploykit.graph.facts import GraphFacts
 
 __all__ = ["Decision", "decide", "plan_as_given"]
 
@@ -146,15 +150,17 @@ def _rewritten(core: tuple[Finding, ...], after: Iterable[Finding], chosen: Chos
 
 def _core_findings(backend: Backend[P, D], situation: Situation, kept: Kept) -> tuple[Finding, ...]:
     """What the core's rules find in a situation, as severe as the backend knows it to be on its devices."""
-    found = kept.once(("core findings", Same(situation)), lambda: _found_in(situation))
+    key = ("core findings", Same(situation.facts), Same(situation.encodings))
+    found = kept.once(key, lambda: _found_in(situation.facts, situation.encodings))
     return tuple(map(backend.rated, found)) if isinstance(backend, RatesFindings) else found
 
 
-def _found_in(situation: Situation) -> tuple[Finding, ...]:
-    graph = GRAPH_RULES.run(situation.facts)
-    if situation.encodings is None:
+def _found_in(facts: GraphFacts, encodings: EncodingSet | None) -> tuple[Finding, ...]:
+    """No device and no request is looked at: the same for every target."""
+    graph = GRAPH_RULES.run(facts)
+    if encodings is None:
         return graph
-    return (*graph, *ENCODING_RULES.run(EncodingsOnGraph(encodings=situation.encodings, facts=situation.facts)))
+    return (*graph, *ENCODING_RULES.run(EncodingsOnGraph(encodings=encodings, facts=facts)))
 
 
 def _each_once(findings: Iterable[Finding]) -> list[Finding]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deploykit.contract.backend import Situation
@@ -145,7 +144,6 @@ def _proven(situation: Situation, names: tuple[str, ...], feeds: Sequence[Feed])
         (model, encodings, names, feeds),
         lambda: rewrite(model, encodings, names, feeds),
         known={"model": model, "encodings": encodings},
-        code=Path(__file__).parent,
     )
 
 

@@ -31,12 +31,17 @@ _COMPUTING = ("deploykit", "numpy", "onnx", "onnxruntime")
 
 
 def answered(
-    kind: str, question: object, make: Callable[[], T], *, known: Mapping[str, object] | None = None, code: Path
+    kind: str,
+    question: object,
+    make: Callable[[], T],
+    *,
+    known: Mapping[str, object] | None = None,
+    code: tuple[Path, ...] = (),
 ) -> T:
-    """What ``make`` gives, or gave before for the same question; ``code`` is the folder of the code that asks.
+    """What ``make`` gives, or gave before for the same question.
 
-    ``known`` are parts of the question that the answer may hold, by name: they are the same objects again. What cannot
-    be written down is made each time.
+    ``known`` are parts of the question that the answer may hold, by name: they are the same objects again. ``code`` are
+    folders of code and tables that answer beside the core's. What cannot be written down is made each time.
     """
     if is_off():
         return make()
@@ -56,10 +61,10 @@ def answered(
 
 
 @cache
-def _makers(code: Path) -> str:
+def _makers(code: tuple[Path, ...]) -> str:
     """Everything that an answer follows from beside its question: what computes, and every line of the code."""
     found = sha256(json.dumps([sys.version, platform.machine(), *map(_version, _COMPUTING)]).encode())
-    for folder in dict.fromkeys((Path(__file__).parents[1], code)):
+    for folder in dict.fromkeys((Path(__file__).parents[1], *code)):
         for path in sorted(folder.rglob("*")):
             if path.suffix in (".py", ".toml"):
                 found.update(f"{path.relative_to(folder)}\n".encode() + path.read_bytes())

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from deploykit.cli import cli
 from deploykit.cli.frame import run
+from deploykit.contract.backend import MixedSupport, Request
+from deploykit.contract.kept import Kept
+from deploykit.deciding import decision, exploring
+from deploykit.deciding.choice import choose_way
+from deploykit.deciding.reading import read_situations
 from deploykit.graph import Model, load_model
 
 CNN = Path(__file__).parents[1] / "data" / "aimet" / "cnn"
@@ -35,6 +42,47 @@ def test_several_targets_are_several_packages(
     assert [made["target"]["id"] for made in packages] == ["sm8550", "sm8650", "sm8350"]
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["sm8350", "sm8550", "sm8650"]
     assert read.count(CNN / "model.onnx") == 1
+
+
+def test_what_does_not_depend_on_the_chip_is_done_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    for module, name in ((exploring, "explore"), (decision, "_found_in")):
+        real = getattr(module, name)
+
+        def noted(*args: Any, name: str = name, real: Any = real, **more: Any) -> Any:
+            done.append(name)
+            return real(*args, **more)
+
+        monkeypatch.setattr(module, name, noted)
+    assert package(tmp_path / "one", "sm8650") == 0
+    alone = Counter(done)
+    assert alone["explore"] == 1
+    done.clear()
+    assert package(tmp_path / "both", "sm8550", "sm8650") == 0
+    assert Counter(done) == alone
+    assert contents(tmp_path / "both" / "sm8650") == contents(tmp_path / "one")
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_chips_that_mix_in_other_ways_are_explored_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    abilities: list[MixedSupport] = []
+    real = exploring.explore
+
+    def noted(ground: Any, support: MixedSupport, **more: Any) -> Any:
+        abilities.append(support)
+        return real(ground, support, **more)
+
+    monkeypatch.setattr(exploring, "explore", noted)
+    given: dict[str, Any] = {"model": CNN / "model.onnx", "encodings": CNN / "w8a8.v0.6.1.encodings", "sdk": "2.37"}
+    # The second has no float16.
+    requests = [Request(target=target, backend="qnn-htp", **given) for target in ("sm8650", "sm8350", "sm8550")]
+    kept = Kept()
+    for backend, situation in read_situations(requests):
+        choose_way(backend, situation, kept, lambda line: None)
+    assert len(abilities) == 2 and abilities[0] != abilities[1]
 
 
 def test_one_target_goes_to_the_folder_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,7 +24,7 @@ class Asked:
             self.made += 1
             return (question, answer)
 
-        return answered(kind, question, make, code=code)
+        return answered(kind, question, make, code=(code,))
 
 
 @pytest.fixture(autouse=True)

@@ -18,13 +18,18 @@ if TYPE_CHECKING:
 __all__ = ["suspects_in"]
 
 
-def suspects_in(model: ModelProto, release: str, *, verdicts: Collection[str]) -> frozenset[str]:
-    """Labels of the nodes that such a verdict is predicted for; looked for once while the model stays the same."""
+def suspects_in(
+    model: ModelProto, release: str, *, verdicts: Collection[str], only: Collection[str] | None = None
+) -> frozenset[str]:
+    """Labels of the nodes that such a verdict is predicted for; ``only`` are those that are looked at, None is all.
 
-    def look() -> tuple[tuple[str, str], ...]:
-        wrapped = wrap_proto(model, path=Path("model.onnx"))
-        graph = SmallGraph(model=wrapped, facts=collect_facts(wrapped))
-        return tuple((node.label, row.verdict) for node, row in predicted(graph, release))
+    The model is read once while it stays the same: a plan asks about a few nodes of it, an audit about all.
+    """
+    graph = view_of(model).once("small graph", lambda: _read(model))
+    found = predicted(graph, release, only=only)
+    return frozenset(node.label for node, row in found if row.verdict in verdicts)
 
-    found = view_of(model).once(("suspects", release), look)
-    return frozenset(name for name, verdict in found if verdict in verdicts)
+
+def _read(model: ModelProto) -> SmallGraph:
+    wrapped = wrap_proto(model, path=Path("model.onnx"))
+    return SmallGraph(model=wrapped, facts=collect_facts(wrapped))

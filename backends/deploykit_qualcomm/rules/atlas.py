@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from deploykit.contract.backend import Situation
 from deploykit.contract.kept import Same
@@ -62,11 +62,11 @@ def check_atlas(situation: Situation) -> Iterator[Found]:
         )
 
 
-def predicted(graph: Grids, release: str) -> Iterator[tuple[NodeFact, Row]]:
-    """Every node that a row is about, by the measurements of the nearest release."""
+def predicted(graph: Grids, release: str, *, only: Collection[str] | None = None) -> Iterator[tuple[NodeFact, Row]]:
+    """Every node that a row is about, by the measurements of the nearest release; ``only`` are labels, None is all."""
     measured, known = nearest_sdk(release), operators()
     for node in graph.facts.nodes:
-        if node.op_type not in known or not is_standard(node):
+        if node.op_type not in known or not is_standard(node) or (only is not None and node.label not in only):
             continue
         rows = rows_for(node.op_type, type_of(graph, node), measured)
         row = matching(rows, traits_of(graph, node)) if rows else None
