@@ -5,7 +5,7 @@ External data is opened only by ``constant_value`` and ``constant_range``, for t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["collect_facts", "constant_range", "constant_value", "facts_of", "facts_seen"]
 
 _WORTH_READING = 16_384
+_LOOKED_AT = ("float", "float16", "double")
 
 
 def collect_facts(model: Model) -> GraphFacts:
@@ -43,6 +44,7 @@ def collect_facts(model: Model) -> GraphFacts:
             next="export the model again with the input sizes that it is made for",
         )
     tensors = _tensors(model, inferred)
+    non_finite, scalars = _small_floats(model)
     return GraphFacts(
         model_name=model.path.name,
         graph_name=graph.name,
@@ -56,9 +58,9 @@ def collect_facts(model: Model) -> GraphFacts:
         subgraph_ops=frozenset(node.op_type for inner in nested_graphs(graph.node) for node in inner.node),
         weight_bytes=sum(byte_size(stored.proto, stored.where) for stored in stored_tensors(proto)),
         functions=frozenset(function.name for function in proto.functions),
-        non_finite=_non_finite(model),
+        non_finite=non_finite,
         inference_problem=inferred.problem,
-        scalars=_scalars(model),
+        scalars=scalars,
     )
 
 
@@ -192,23 +194,20 @@ def _consumers(graph: GraphProto) -> Mapping[str, list[int]]:
     return readers
 
 
-def _non_finite(model: Model) -> dict[str, str]:
-    """Stored float tensors of moderate size, inside the model file, that hold NaN or infinity."""
-    found = {name: _oddities(weight(model, name)) for name in _readable_floats(model)}
-    return {name: what for name, what in found.items() if what}
-
-
-def _scalars(model: Model) -> dict[str, float]:
-    """Stored floats of one element, from inside the model file."""
-    names = (name for name in _readable_floats(model) if element_count(model.stored[name], name) == 1)
-    return {name: float(weight(model, name).reshape(())) for name in names}
-
-
-def _readable_floats(model: Model) -> Iterable[str]:
+def _small_floats(model: Model) -> tuple[dict[str, str], dict[str, float]]:
+    """Of stored floats of moderate size, inside the model file: what is no number in them, and those of one element."""
+    odd: dict[str, str] = {}
+    scalars: dict[str, float] = {}
     for name, tensor in model.stored.items():
-        is_float = dtype_name(tensor.data_type) in ("float", "float16", "double")
-        if is_float and not is_outside(tensor) and element_count(tensor, name) <= _WORTH_READING:
-            yield name
+        if dtype_name(tensor.data_type) not in _LOOKED_AT or is_outside(tensor):
+            continue
+        count = element_count(tensor, name)
+        if count <= _WORTH_READING:
+            values = weight(model, name)
+            odd[name] = _oddities(values)
+            if count == 1:
+                scalars[name] = float(values.reshape(()))
+    return {name: what for name, what in odd.items() if what}, scalars
 
 
 def _oddities(values: npt.NDArray[Any]) -> str:

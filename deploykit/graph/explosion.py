@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from onnx import numpy_helper
 
@@ -34,15 +33,14 @@ _PAIRWISE = {"Add", "And", "Div", "Equal", "Greater", "GreaterOrEqual", "Less", 
 _PAIRWISE |= {"Mul", "Or", "Pow", "Sub", "Where", "Xor"}
 
 
-@dataclass(frozen=True, slots=True)
-class _Bound:
+class _Bound(NamedTuple):
     """Upper bounds: the rank, the number of elements, how many values a shape computation carries, and their size.
 
     Zero elements mean a number that inference cannot know either.
     """
 
     rank: int = 0
-    count: float = 0
+    elements: float = 0
     carried: int = 0
     value: float = math.inf
 
@@ -77,16 +75,16 @@ class _Bounds:
     def _of(self, node: NodeProto) -> _Bound:
         inner = [self._subgraph(graph) for graph in bodies(node)]
         if inner:
-            return _Bound(rank=1 + max(inner), count=math.inf)
+            return _Bound(rank=1 + max(inner), elements=math.inf)
         if node.op_type == "Constant":
             return _constant(node)
         inputs = [self.known.get(name, _NOTHING) for name in node.input]
         if node.op_type == "Shape" and inputs:
             rank = inputs[0].rank
-            return _Bound(rank=1, count=rank, carried=rank, value=inputs[0].count or math.inf)
+            return _Bound(rank=1, elements=rank, carried=rank, value=inputs[0].elements or math.inf)
         return _Bound(
             rank=_rank(node, inputs),
-            count=_count(node, inputs),
+            elements=_count(node, inputs),
             carried=_carried(node, inputs),
             value=_value(node, inputs),
         )
@@ -99,7 +97,7 @@ class _Bounds:
 
 
 def _count(node: NodeProto, inputs: list[_Bound]) -> float:
-    counts = [bound.count for bound in inputs] or [0]
+    counts = [bound.elements for bound in inputs] or [0]
     match node.op_type:
         case "Size":
             return 1
@@ -125,9 +123,9 @@ def _capped(count: float) -> float:
 
 def _volume(shape: _Bound) -> float:
     """The elements of a tensor whose shape has these bounds."""
-    if math.inf in (shape.count, shape.value) or shape.count > MOST_DIMS:
+    if math.inf in (shape.elements, shape.value) or shape.elements > MOST_DIMS:
         return math.inf
-    return math.prod([float(shape.value)] * int(shape.count))
+    return math.prod([float(shape.value)] * int(shape.elements))
 
 
 def _value(node: NodeProto, inputs: list[_Bound]) -> float:
@@ -141,7 +139,7 @@ def _rank(node: NodeProto, inputs: list[_Bound]) -> int:
     ranks = [bound.rank for bound in inputs] or [0]
     operand = _SHAPE_OPERAND.get(node.op_type)
     if operand is not None and operand < len(inputs):
-        count = inputs[operand].count
+        count = inputs[operand].elements
         return MOST_DIMS + 1 if count > MOST_DIMS else max(int(count), ranks[0] if node.op_type == "Expand" else 0)
     match node.op_type:
         case "NonZero" | "Range":
@@ -149,7 +147,7 @@ def _rank(node: NodeProto, inputs: list[_Bound]) -> int:
         case "Gather" | "GatherND":
             return max(sum(ranks) - 1, 0)
         case "Unsqueeze":
-            added = inputs[1].count if len(inputs) > 1 else _longest_list(node)
+            added = inputs[1].elements if len(inputs) > 1 else _longest_list(node)
             return ranks[0] + int(min(max(added, 1), MOST_DIMS + 1))
         case "OneHot" | "ConcatFromSequence" | "SequenceAt":
             return max(ranks) + 1
@@ -184,7 +182,7 @@ def _declared(item: ValueInfoProto) -> _Bound:
     dims = item.type.tensor_type.shape.dim
     known = [dim.dim_value for dim in dims if dim.HasField("dim_value")]
     count = _capped(math.prod(known)) if len(known) == len(dims) <= MOST_DIMS else 0
-    return _Bound(rank=len(dims), count=count)
+    return _Bound(rank=len(dims), elements=count)
 
 
 def _stored(tensor: TensorProto) -> _Bound:
@@ -193,7 +191,8 @@ def _stored(tensor: TensorProto) -> _Bound:
     # Only lists of int32 and int64 are followed as shapes; the integers of a quantized weight are none.
     shape_like = len(tensor.dims) <= 1 and dtype_name(tensor.data_type) in ("int32", "int64")
     carried = count if count <= MOST_DIMS and shape_like else 0
-    return _Bound(rank=len(tensor.dims), count=count, carried=carried, value=_largest(tensor) if carried else math.inf)
+    value = _largest(tensor) if carried else math.inf
+    return _Bound(rank=len(tensor.dims), elements=count, carried=carried, value=value)
 
 
 def _largest(tensor: TensorProto) -> float:
@@ -209,13 +208,13 @@ def _constant(node: NodeProto) -> _Bound:
         if attribute.HasField("t"):
             return _stored(attribute.t)
     length = _longest_list(node)
-    return _Bound(rank=1, count=max(length, 1), carried=length if length <= MOST_DIMS else 0)
+    return _Bound(rank=1, elements=max(length, 1), carried=length if length <= MOST_DIMS else 0)
 
 
 def _larger(one: _Bound, other: _Bound) -> _Bound:
     return _Bound(
         rank=max(one.rank, other.rank),
-        count=max(one.count, other.count),
+        elements=max(one.elements, other.elements),
         carried=max(one.carried, other.carried),
         value=one.value,
     )

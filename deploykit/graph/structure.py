@@ -38,15 +38,15 @@ def check_structure(path: Path, proto: ModelProto) -> None:
 def _check_head(path: Path, proto: ModelProto) -> None:
     head = (proto.producer_name, proto.producer_version, proto.graph.name)
     for text in (*head, *(entry.domain for entry in proto.opset_import)):
-        _check_text(path, text, "the model")
+        if not isinstance(text, str):
+            raise _no_text(path, text, "the model")
 
 
-def _check_text(path: Path, text: str, what: str) -> None:
-    # Protobuf hands over bytes where a text is not valid.
-    if not isinstance(text, str):
-        raise InputError(
-            f"{path}: {what} has the name {text!r:.80}, which is not UTF-8", next="copy or export the model again"
-        )
+def _no_text(path: Path, text: object, what: str) -> InputError:
+    """Protobuf hands over bytes where a text is not valid."""
+    return InputError(
+        f"{path}: {what} has the name {text!r:.80}, which is not UTF-8", next="copy or export the model again"
+    )
 
 
 class _Checker:
@@ -80,7 +80,8 @@ class _Checker:
         for node in nodes:
             self._node(node, visible, nodes, where)
             for name in filter(None, node.output):
-                self._name(name, f"an output of node {label(node)!r}")
+                if not isinstance(name, str):
+                    raise _no_text(self.path, name, f"an output of node {label(node)!r}")
                 if name in made:
                     raise InputError(
                         f"{self.path}: node {label(node)!r} makes {name!r}, which exists already",
@@ -112,9 +113,11 @@ class _Checker:
         if not node.op_type:
             raise InputError(f"{self.path}: node {label(node)!r} has no operator type", next="export the model again")
         for name in (node.name, node.op_type, node.domain, *(attribute.name for attribute in node.attribute)):
-            _check_text(self.path, name, f"node {label(node)!r}")
+            if not isinstance(name, str):
+                raise _no_text(self.path, name, f"node {label(node)!r}")
         for name in filter(None, node.input):
-            _check_text(self.path, name, f"an input of node {label(node)!r}")
+            if not isinstance(name, str):
+                raise _no_text(self.path, name, f"an input of node {label(node)!r}")
             if name not in visible:
                 raise _unordered(self.path, nodes, node, name)
         for attribute in node.attribute:
@@ -122,7 +125,8 @@ class _Checker:
                 self.graph(graph, visible, f"{attribute.name!r} of node {label(node)!r} in {where}"[:300])
 
     def _name(self, name: str, what: str) -> None:
-        _check_text(self.path, name, what)
+        if not isinstance(name, str):
+            raise _no_text(self.path, name, what)
         if not name:
             raise InputError(f"{self.path}: {what} has no name", why="tensors are told apart by their names")
 

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from deploykit.errors import InputError
 from deploykit.graph.element_types import BITS
@@ -47,8 +46,7 @@ _FIELDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class StoredTensor:
+class StoredTensor(NamedTuple):
     """One stored tensor and where it was met: its name, or the node that holds it."""
 
     where: str
@@ -156,7 +154,7 @@ def dtype_name(data_type: int) -> str:
 def element_count(tensor: TensorProto, where: str) -> int:
     """How many elements the dimensions claim; InputError where they are negative or absurd."""
     dims = tuple(tensor.dims)
-    if any(dim < 0 for dim in dims):
+    if dims and min(dims) < 0:
         raise InputError(f"{where}: has the negative dimension {min(dims)}", why=f"its dimensions are {_brief(dims)}")
     if len(dims) > _MOST_DIMS:
         raise InputError(f"{where}: has {len(dims)} dimensions", why=f"no array has more than {_MOST_DIMS}")
