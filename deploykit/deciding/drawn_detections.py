@@ -5,7 +5,8 @@ It draws nothing, and gives up quietly: a page without pictures is no reason to 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from operator import is_
 from typing import TYPE_CHECKING, Any
 
 from deploykit.contract.backend import Execution, Seen
@@ -13,6 +14,7 @@ from deploykit.deciding.quantizing.delivering import run_of
 from deploykit.errors import DeploykitError
 from deploykit.graph.mapped import lean_weights
 from deploykit.numerics.detection_sets import DetectionSet, detection_sets
+from deploykit.numerics.fitting import FIRST
 from deploykit.numerics.pictures import picture_in
 from deploykit.numerics.samples.labels import Label
 from deploykit.numerics.sessions import Session
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["drawn_detections"]
 
-_SAMPLES = 3
+_SAMPLES = FIRST
 _PICTURES = (Label.GIVEN, Label.RECORDED)
 
 
@@ -63,6 +65,13 @@ def _after(
         return Seen(by=seen.by, feeds=tuple(feeds), outputs=seen.outputs[: len(feeds)])
     if decision.situation.encodings is None:
         return None
-    run = run_of(decision.chosen)
-    outputs = tuple(run(feed) for feed in feeds)
+    outputs = _simulated(decision, feeds)
     return Seen(by="simulation", feeds=tuple(feeds), outputs=outputs) if set(group.outputs) <= set(outputs[0]) else None
+
+
+def _simulated(decision: Decision[Any, Any], feeds: Sequence[Feed]) -> tuple[Mapping[str, Any], ...]:
+    """What the way that was chosen gave when it was judged on these very samples; else it is simulated now."""
+    won, samples = decision.chosen.prepared, decision.chosen.samples
+    if won is not None and samples is not None and len(won.drawn) >= len(feeds) and all(map(is_, feeds, samples.feeds)):
+        return won.drawn[: len(feeds)]
+    return tuple(map(run_of(decision.chosen), feeds))

@@ -5,8 +5,9 @@ A way is simulated and judged where the samples allow it. What an SDK can do is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import is_
 from typing import TYPE_CHECKING, Any
 
 from deploykit.deciding.entry_values import evidence_of
@@ -19,8 +20,9 @@ from deploykit.graph.collect import facts_of
 from deploykit.graph.facts import GraphFacts
 from deploykit.graph.graph_copy import view_of
 from deploykit.graph.intervals import LateBounds
-from deploykit.numerics.fitting import Fitted, fit_judge, settled
-from deploykit.numerics.judging import Judge, Verdict, made_by
+from deploykit.numerics.detection_sets import detection_sets
+from deploykit.numerics.fitting import FIRST, Fitted, fit_judge, settled
+from deploykit.numerics.judging import Judge, Numbers, Verdict, made_by
 from deploykit.numerics.samples.gathering import Samples
 from deploykit.numerics.sessions import Feed, Session
 from deploykit.numerics.simulation import Simulator
@@ -116,6 +118,18 @@ class Ground:
         """A verdict as far as the samples can carry it."""
         return settled(verdict, self.samples.label)
 
+    def drawn(self, outputs: Sequence[Mapping[str, Numbers]]) -> tuple[Mapping[str, Numbers], ...]:
+        """Of what a way gave that which a page may draw: boxes of the first samples, where they are judged as they are.
+
+        Nothing for other models: what they give may be large, and nobody looks at it again.
+        """
+        given, judge = self.samples.feeds[:FIRST], self.judge
+        if judge is None or not self.facts.once("detections", lambda: detection_sets(self.facts)):
+            return ()
+        same = len(judge.feeds) >= len(given) and all(map(is_, given, judge.feeds))
+        kept = outputs[: len(given)] if same else ()
+        return tuple({name: values[name] for name in judge.names if name in values} for values in kept)
+
     @property
     def has_sites(self) -> bool:
         """True when one of the first rewrites finds a place."""
@@ -135,7 +149,8 @@ class Prepared:
     """A way with what it is made of: the device's model and entries, the host's tail, the segments, and the verdict.
 
     ``inference`` says where the ranges of new integer entries come from, and which tensors none was found for; ``end``
-    is the post-processing that got wider grids, and ``widened`` are its tensors.
+    is the post-processing that got wider grids, and ``widened`` are its tensors. ``drawn`` is what it gave for the
+    first samples, where a page draws that.
     """
 
     way: Way
@@ -150,6 +165,7 @@ class Prepared:
     inference: Inference | None = None
     end: PostProcessing | None = None
     widened: tuple[str, ...] = ()
+    drawn: tuple[Mapping[str, Numbers], ...] = ()
 
 
 def simulated(ground: Ground) -> Verdict | None:
@@ -160,7 +176,9 @@ def simulated(ground: Ground) -> Verdict | None:
 def as_is(ground: Ground, verdict: Verdict | None) -> Prepared:
     """Nothing changed: for encodings that mean no tensor to be float. ``verdict`` is that of ``simulated``."""
     way = Way(id="as-is", kind="integer", confidence=Confidence.OBSERVED, **_numbers(verdict))
-    return Prepared(way=way, model=ground.model, encodings=ground.encodings, facts=ground.facts, verdict=verdict)
+    drawn = () if ground.fitted is None else ground.drawn(ground.fitted.first)
+    made = Prepared(way=way, model=ground.model, encodings=ground.encodings, facts=ground.facts, verdict=verdict)
+    return replace(made, drawn=drawn)
 
 
 def rewritten(
@@ -196,7 +214,8 @@ def _integer_way(ground: Ground, identity: str, intrusion: int, made: Rewriting)
     evidence = evidence_of(made.model, ground.samples)
     inference = infer_entries(made.model, facts, made.encodings, left, evidence=evidence)
     encodings = inference.encodings
-    verdict = None if ground.judge is None else ground.settled(_judged(ground.judge, made, encodings))
+    outputs = [] if ground.judge is None else _simulated(ground.judge, made, encodings)
+    verdict = None if ground.judge is None else ground.settled(ground.judge.compare(outputs))
     way = Way(
         id=identity,
         kind="integer",
@@ -215,6 +234,7 @@ def _integer_way(ground: Ground, identity: str, intrusion: int, made: Rewriting)
         rewriting=made,
         verdict=verdict,
         inference=replace(inference, concluded={**made.concluded, **inference.concluded}),
+        drawn=ground.drawn(outputs),
     )
 
 
@@ -243,21 +263,22 @@ def wider_end(ground: Ground, base: Prepared) -> Prepared | None:
     encodings, widened = widen(base.facts, base.encodings, end.nodes)
     if not widened:
         return None
-    simulator = _simulator(base.model, encodings, ground.judge)
-    verdict = ground.settled(ground.judge.compare(simulator.runs(ground.judge.feeds)))
+    outputs = _simulator(base.model, encodings, ground.judge).runs(ground.judge.feeds)
+    verdict, drawn = ground.settled(ground.judge.compare(outputs)), ground.drawn(outputs)
     way = replace(base.way, id=WIDER_END, intrusion=max(base.way.intrusion, 1), **_numbers(verdict))
-    return replace(base, way=way, encodings=encodings, verdict=verdict, end=end, widened=widened)
+    return replace(base, way=way, encodings=encodings, verdict=verdict, end=end, widened=widened, drawn=drawn)
 
 
-def _judged(judge: Judge, made: Rewriting, encodings: EncodingSet) -> Verdict:
+def _simulated(judge: Judge, made: Rewriting, encodings: EncodingSet) -> list[dict[str, Numbers]]:
+    """What the judge looks at of an integer way, for each of its samples; of one with a tail the tail's too."""
     simulator = _simulator(made.model, encodings, judge)
     tail = None if made.tail is None else Session(made.tail, capture=made_by(made.tail, judge.choices))
 
     shown = simulator.runs(judge.feeds)
     if tail is None:
-        return judge.compare(shown)
+        return shown
     ends = tail.runs([{**feed, **values} for feed, values in zip(judge.feeds, shown, strict=True)])
-    return judge.compare([{**values, **end} for values, end in zip(shown, ends, strict=True)])
+    return [{**values, **end} for values, end in zip(shown, ends, strict=True)]
 
 
 def fallback(ground: Ground) -> Prepared:
@@ -265,10 +286,10 @@ def fallback(ground: Ground) -> Prepared:
     prediction = ground.prediction
     entries = {name: entry for name, entry in ground.encodings.entries.items() if name not in prediction.intended}
     stated = replace(ground.encodings, entries=entries, float_tensors=prediction.intended)
-    verdict = None
+    verdict, drawn = None, ground.drawn(())
     if ground.judge is not None:
-        simulator = _simulator(ground.model, stated, ground.judge)
-        verdict = ground.settled(ground.judge.compare(simulator.runs(ground.judge.feeds)))
+        outputs = _simulator(ground.model, stated, ground.judge).runs(ground.judge.feeds)
+        verdict, drawn = ground.settled(ground.judge.compare(outputs)), ground.drawn(outputs)
     way = Way(
         id="fallback",
         kind="fallback",
@@ -276,7 +297,7 @@ def fallback(ground: Ground) -> Prepared:
         borders=len(find_borders(ground.facts, prediction.intended, ignored=prediction.absorbed.keys())),
         **_numbers(verdict),
     )
-    return Prepared(way=way, model=ground.model, encodings=stated, facts=ground.facts, verdict=verdict)
+    return Prepared(way=way, model=ground.model, encodings=stated, facts=ground.facts, verdict=verdict, drawn=drawn)
 
 
 def direct(ground: Ground, mixed: Prepared | None) -> Prepared:

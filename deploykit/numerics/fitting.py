@@ -9,7 +9,7 @@ signal.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ import numpy as np
 from deploykit.encodings.values import EncodingSet
 from deploykit.graph.facts import GraphFacts
 from deploykit.graph.mapped import mapped_bytes
-from deploykit.numerics.judging import Judge, Verdict, made_by
+from deploykit.numerics.judging import Judge, Numbers, Verdict, made_by
 from deploykit.numerics.samples.gathering import Samples
 from deploykit.numerics.samples.labels import Label
 from deploykit.numerics.sessions import Feed, group_room
@@ -28,7 +28,7 @@ from deploykit.numerics.thresholds import Thresholds
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-__all__ = ["Fitted", "fit_judge", "fitted_judge", "settled"]
+__all__ = ["FIRST", "Fitted", "fit_judge", "fitted_judge", "settled"]
 
 _FACTORS = (0.5, 0.25)
 """How much smaller derived inputs are made where they are too large."""
@@ -41,6 +41,9 @@ data have at least 14 dB there (4-bit weights), models with one destroyed tensor
 
 _SAME_DB = 1.0
 
+FIRST = 3
+"""Samples whose outputs are kept: as many as a page draws."""
+
 _PERHAPS = (
     "not judged: on derived inputs it misses what is asked, which may be the fault of the inputs; give --calibration"
 )
@@ -48,10 +51,14 @@ _PERHAPS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Fitted:
-    """A judge on samples that the encodings can hold, and its verdict on the encodings as they are."""
+    """A judge on samples that the encodings can hold, and its verdict on the encodings as they are.
+
+    ``first`` is what the simulation gave for the first of these samples, ``FIRST`` at most.
+    """
 
     judge: Judge
     verdict: Verdict
+    first: tuple[Mapping[str, Numbers], ...] = ()
 
 
 def fit_judge(
@@ -90,8 +97,9 @@ def _tried(judge: Judge, simulator: Simulator, samples: Samples) -> list[Fitted]
     """The verdicts on the samples of each size, up to the first that is right."""
     shown, count, tried = simulator.runs(judge.feeds), len(samples.varied), list[Fitted]()
     for first in range(0, max(len(shown), 1), max(count, 1)):
-        one = judge.part(first, first + count)
-        tried.append(Fitted(judge=one, verdict=settled(one.compare(shown[first : first + count]), samples.label)))
+        one, outputs = judge.part(first, first + count), shown[first : first + count]
+        verdict = settled(one.compare(outputs), samples.label)
+        tried.append(Fitted(judge=one, verdict=verdict, first=tuple(outputs[:FIRST])))
         if tried[-1].verdict.right:
             break
     return tried

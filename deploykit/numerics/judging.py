@@ -22,7 +22,7 @@ from deploykit.numerics.verdicts import JudgedNumber, Oddity, Verdict
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-__all__ = ["Judge", "JudgedNumber", "Oddity", "OutputJudge", "Verdict", "made_by"]
+__all__ = ["Judge", "JudgedNumber", "Numbers", "Oddity", "OutputJudge", "Verdict", "made_by"]
 
 Numbers: TypeAlias = npt.NDArray[Any]
 
