@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 import deploykit
 from deploykit.contract.audits import Audit, AuditedKernel
 from deploykit.contract.backend import Seen
+from deploykit.errors import InputError
 from deploykit.numerics.detection_sets import DetectionSet
 from deploykit.numerics.kinds import OutputKind, Piece
 from deploykit.packages.audit_section import audit_section, verdicts_by_node
@@ -102,6 +103,11 @@ def test_the_report_of_a_detector_shows_its_boxes_where_samples_are_pictures(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DEPLOYKIT_TOOLCHAINS", str(tmp_path / "toolchains"))
+
+    def twice(chosen: object) -> object:
+        raise InputError("simulated a second time, for the page")
+
+    monkeypatch.setattr("deploykit.deciding.drawn_detections.run_of", twice)
     rng = np.random.default_rng(3)
     frames = rng.uniform(size=(8, 1, 3, 64, 64))
     if kind != "noise":
