@@ -7,10 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from onnx import helper
 
 from deploykit.errors import InputError
 from deploykit.findings import Finding, Severity
+from deploykit.graph import load_model
+from deploykit.graph.collect import collect_facts
 from deploykit_qualcomm.atlas.rows import Row, atlas_rows, nearest_sdk, rows_for
+from deploykit_qualcomm.atlas.traits import RANGES, SmallGraph, traits_of, traits_without_grids
 from deploykit_qualcomm.atlas.verdicts import Verdict, costs, verdict_of
 
 Case = Mapping[str, Any]
@@ -104,3 +108,15 @@ def test_a_value_next_to_an_edge_may_fall_to_its_other_side() -> None:
 
 def test_an_operator_of_scalars_has_traits(lint: Lint) -> None:
     assert "QNN320" not in lint({"graph": "g (float x, float z) => (float y) { y = Min (x, z) }", "sdk": "2.51"})
+
+
+def test_what_is_known_without_grids_is_what_is_known_with_them() -> None:
+    """By it rows are left out before a grid is read; a setting that is called like a range of a grid is none of it."""
+    model = load_model(Path(__file__).parents[1] / "data" / "aimet" / "mlp" / "w8a16.qdq.onnx")
+    model.proto.graph.node[-1].attribute.append(helper.make_attribute("in span", 3.0))
+    graph, told = SmallGraph(model=model, facts=collect_facts(model)), 0
+    for node in graph.facts.nodes:
+        every, some = traits_of(graph, node), traits_without_grids(graph.facts, node)
+        assert some.items() <= every.items() and not some.keys() & RANGES
+        told += len(every.keys() & RANGES)
+    assert told > 20

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from deploykit.encodings.values import EncodingSet
     from deploykit.graph import Model
 
-__all__ = ["MEASURES", "RANGES", "SmallGraph", "Trait", "traits_of", "type_of"]
+__all__ = ["MEASURES", "RANGES", "SmallGraph", "Trait", "traits_of", "traits_without_grids", "type_of"]
 
 Trait: TypeAlias = float | str
 
@@ -39,6 +39,8 @@ RANGES = frozenset(
     | {f"{side} {end}" for side in ("in", "out", "second") for end in ("bits", "low", "high", "span")}
 )
 """Traits of grids, which are others in another type."""
+
+_OF_GRIDS = RANGES | {f"{side} channels of scales" for side in ("in", "out", "second")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,12 +67,18 @@ def type_of(graph: Grids, node: NodeFact) -> str:
 
 def traits_of(graph: Grids, node: NodeFact) -> dict[str, Trait]:
     """Every trait that is known, by its name; numbers are floats."""
-    found: dict[str, Trait] = dict(_settings(node))
-    found.update(_ranges(graph, node))
-    found.update(_shapes(graph.facts, node))
-    found["behind"] = _maker(graph.facts, node)
-    found["before"] = _reader(graph.facts, node)
-    return found
+    return {**dict(_settings(node)), **dict(_ranges(graph, node)), **_place(graph.facts, node)}
+
+
+def traits_without_grids(facts: GraphFacts, node: NodeFact) -> dict[str, Trait]:
+    """Those of ``traits_of`` that no grid tells; by these alone most rows are about another node."""
+    settings = {name: value for name, value in _settings(node) if name not in _OF_GRIDS}
+    return {**settings, **_place(facts, node)}
+
+
+def _place(facts: GraphFacts, node: NodeFact) -> dict[str, Trait]:
+    """Shapes and neighbours."""
+    return {**dict(_shapes(facts, node)), "behind": _maker(facts, node), "before": _reader(facts, node)}
 
 
 def _is_stored(facts: GraphFacts, name: str) -> bool:

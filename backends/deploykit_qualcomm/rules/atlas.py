@@ -11,7 +11,7 @@ from deploykit.findings.rules import Found, Registry
 from deploykit.graph.facts import NodeFact
 from deploykit.graph.ops import is_standard
 from deploykit_qualcomm.atlas.rows import Row, matching, nearest_sdk, operators, rows_for
-from deploykit_qualcomm.atlas.traits import RANGES, traits_of, type_of
+from deploykit_qualcomm.atlas.traits import RANGES, traits_of, traits_without_grids, type_of
 from deploykit_qualcomm.atlas.verdicts import costs
 from deploykit_qualcomm.rules.views import Grids
 
@@ -69,6 +69,9 @@ def predicted(graph: Grids, release: str, *, only: Collection[str] | None = None
         if node.op_type not in known or not is_standard(node) or (only is not None and node.label not in only):
             continue
         rows = rows_for(node.op_type, type_of(graph, node), measured)
+        if rows:
+            elsewhere = traits_without_grids(graph.facts, node)
+            rows = tuple(row for row in rows if row.may_hold(elsewhere))
         row = matching(rows, traits_of(graph, node)) if rows else None
         if row is not None:
             yield node, row
