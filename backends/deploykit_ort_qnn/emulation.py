@@ -18,7 +18,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from deploykit.contract.backend import Seen
-from deploykit.graph import load_model
+from deploykit.graph import Model, load_model
 from deploykit.graph.collect import collect_facts, facts_of
 from deploykit.graph.weights import load_weights
 from deploykit.numerics.alignment import match_contents
@@ -81,7 +81,8 @@ def narrowest(types: Iterable[str]) -> int:
 
 def compare(job: Comparison, progress: Progress | None = None) -> NumericScope:
     """Both verdicts on what the emulator gives, and the first node after which it differs. Raises ToolError."""
-    facts = _facts(job)
+    file = load_model(job.root / job.qdq)
+    facts = collect_facts(file)
     with tempfile.TemporaryDirectory(prefix=".numbers-", dir=job.root) as folder:
         inputs = Path(folder) / "inputs.npz"
         _save(inputs, [{name: feed[name] for name in facts.inputs} for feed in job.inputs])
@@ -95,7 +96,7 @@ def compare(job: Comparison, progress: Progress | None = None) -> NumericScope:
             progress=progress,
             host=job.host,
         )
-        device, quantization = _judged(job, facts, _samples(cpu), _samples(npu))
+        device, quantization = _judged(job, file, facts, _samples(cpu), _samples(npu))
         first, kind, value = "", "", None
         if device.right is False:
             first, kind, value = _first_difference(job, facts, Path(folder), progress)
@@ -110,7 +111,11 @@ def compare(job: Comparison, progress: Progress | None = None) -> NumericScope:
 
 
 def _judged(
-    job: Comparison, facts: GraphFacts, cpu: Sequence[Mapping[str, Numbers]], npu: Sequence[Mapping[str, Numbers]]
+    job: Comparison,
+    file: Model,
+    facts: GraphFacts,
+    cpu: Sequence[Mapping[str, Numbers]],
+    npu: Sequence[Mapping[str, Numbers]],
 ) -> tuple[Verdict, Verdict | None]:
     """The device against the same file on the CPU, and what the file loses against the float model, if there is one."""
     # A float file is its own reference: then what is missing against float was lost by the device alone.
@@ -120,25 +125,22 @@ def _judged(
     if job.original is None:
         return device, None
     # Where the device does as the file says, what the file loses is seen on the CPU, which shows what it chose inside.
-    shown = _with_choices(job, cpu) if device.right else npu
+    shown = _with_choices(job, file, cpu) if device.right else npu
     return device, settled(job.original.compare(shown), job.label)
 
 
-def _with_choices(job: Comparison, cpu: Sequence[Mapping[str, Numbers]]) -> Sequence[Mapping[str, Numbers]]:
+def _with_choices(
+    job: Comparison, file: Model, cpu: Sequence[Mapping[str, Numbers]]
+) -> Sequence[Mapping[str, Numbers]]:
     """The outputs of the file on the CPU with the inner tensors that tell which rows were chosen."""
-
     assert job.original is not None
     if not job.original.choices:
         return cpu
-    model = load_weights(load_model(job.root / job.qdq))
+    model = load_weights(file)
     choices = made_by(model, job.original.choices)
     session = Session(model, capture=choices)
     runs = [session.run(feed) for feed in job.inputs]
     return [{**{name: run[name] for name in choices}, **outputs} for run, outputs in zip(runs, cpu, strict=True)]
-
-
-def _facts(job: Comparison) -> GraphFacts:
-    return collect_facts(load_model(job.root / job.qdq))
 
 
 def _samples(outputs: Mapping[str, Numbers]) -> list[dict[str, Numbers]]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
-__all__ = ["collect_facts", "constant_range", "constant_value", "facts_of", "facts_seen"]
+__all__ = ["collect_facts", "constant_range", "constant_value", "facts_of", "facts_seen", "read_of"]
 
 _WORTH_READING = 16_384
 _LOOKED_AT = ("float", "float16", "double")
@@ -64,9 +64,14 @@ def collect_facts(model: Model) -> GraphFacts:
     )
 
 
+def read_of(model: ModelProto) -> Model:
+    """A model that exists in memory only, checked as one that was read; once while it stays the same."""
+    return view_of(model).once("read", lambda: wrap_proto(model, path=_NOWHERE))
+
+
 def facts_of(model: ModelProto) -> GraphFacts:
     """The facts of a model that exists in memory only, checked as one that was read; once while it stays the same."""
-    return view_of(model).once("facts", lambda: collect_facts(wrap_proto(model, path=_NOWHERE)))
+    return view_of(model).once("facts", lambda: collect_facts(read_of(model)))
 
 
 def facts_seen(view: GraphView) -> GraphFacts:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deploykit.graph.collect import collect_facts
-from deploykit.graph.graph_copy import view_of
-from deploykit.graph.loading import wrap_proto
+from deploykit.graph.collect import facts_of, read_of
 from deploykit_qualcomm.atlas.traits import SmallGraph
 from deploykit_qualcomm.rules.atlas import predicted
 
@@ -25,11 +22,6 @@ def suspects_in(
 
     The model is read once while it stays the same: a plan asks about a few nodes of it, an audit about all.
     """
-    graph = view_of(model).once("small graph", lambda: _read(model))
+    graph = SmallGraph(model=read_of(model), facts=facts_of(model))
     found = predicted(graph, release, only=only)
     return frozenset(node.label for node, row in found if row.verdict in verdicts)
-
-
-def _read(model: ModelProto) -> SmallGraph:
-    wrapped = wrap_proto(model, path=Path("model.onnx"))
-    return SmallGraph(model=wrapped, facts=collect_facts(wrapped))
