@@ -5,6 +5,7 @@ Emulated times are host noise and are not even kept. Limits and verdicts are the
 
 from __future__ import annotations
 
+import math
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -204,7 +205,12 @@ def _first_difference(
 
 
 def _tensor_db(one: Numbers, two: Numbers, axes: Sequence[object]) -> float:
-    """SQNR of an inner tensor in dB, its rows matched by what they hold where they were chosen."""
+    """SQNR of an inner tensor in dB, its rows matched by what they hold where they were chosen.
+
+    A kernel may give another shape than the model says: then nothing of it is right.
+    """
+    if one.shape != two.shape:
+        return -math.inf
     chosen = [axis for axis, rows in enumerate(axes) if rows is not None]
     if len(chosen) == 1 and one.ndim == len(axes) and one.shape == two.shape:
         tables = [np.moveaxis(side, chosen[0], 0).reshape(one.shape[chosen[0]], -1) for side in (one, two)]

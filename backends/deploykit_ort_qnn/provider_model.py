@@ -26,6 +26,7 @@ from deploykit_ort_qnn.fused_grids import Observer, fused_grids
 from deploykit_ort_qnn.kernel_grids import LOG_RANGE, clipped_ends, rounded_softmaxes, whole_softmax_steps, widen_logs
 from deploykit_ort_qnn.node_units import even_results, find_conversions, gates_apart, symmetric_int16
 from deploykit_ort_qnn.older_forms import older_forms
+from deploykit_ort_qnn.one_grids import conversions_before_moves, one_grids
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto
@@ -43,6 +44,7 @@ _REGRIDS = {
     "even-results": even_results,
     "softmax-rounding": rounded_softmaxes,
     "softmax-step": whole_softmax_steps,
+    "one-grid": one_grids,
 }
 """Changes of grids alone, by the name of their step."""
 
@@ -53,6 +55,8 @@ _WHY = {
     "softmax-rounding": "a 16-bit Softmax cuts off to a grid from 0 to 1; to one with 0 in the middle it rounds",
     "softmax-step": "a Softmax goes on with the whole part of its input's step, counted in 2^-22 of a factor of two",
     "gate-apart": "x times Sigmoid(x) in 16 bits is one operator that is wrong at many sizes; now the two stay apart",
+    "one-grid": "what only moves values takes over their integers: they are on its result's grid from the start",
+    "converted-moves": "what only moves values takes over their integers: they are converted to its result's grid",
     "one-width": "a node with 8-bit and 16-bit tensors would be compiled in float; its 8-bit sides are converted",
     "int16-matmul": "operand 1 of a 16-bit MatMul of two activations would be narrowed; symmetric int16 is not",
 }
@@ -135,11 +139,13 @@ def provider_model(
     encodings = _kernel_grids(model, encodings, without, steps, int16=int16_matmul)
     apart = {} if "gate-apart" in without else gates_apart(model, encodings)
     _note("gate-apart", [name for name, _ in apart], steps)
+    moved = {} if "one-grid" in without else conversions_before_moves(model, encodings)
+    _note("converted-moves", dict.fromkeys(name for name, _ in moved), steps)
     conversions = find_conversions(model, encodings, int16_matmul=int16_matmul)
     _note("one-width", conversions.widened, steps)
     _note("int16-matmul", conversions.int16, steps)
     made = insert_qdq(
-        model, encodings, bias="int32", requantize={**apart, **conversions.requantize}, first=conversions.first
+        model, encodings, bias="int32", requantize={**apart, **moved, **conversions.requantize}, first=conversions.first
     )
     return ProviderModel(
         model=made.model,
