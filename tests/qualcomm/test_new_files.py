@@ -91,7 +91,7 @@ def test_a_new_release_is_one_file(data: Path) -> None:
     ]
 
 
-def test_a_new_device_is_one_file(data: Path) -> None:
+def test_a_new_device_is_one_file_among_those_of_a_test(data: Path) -> None:
     (data / "devices/sm0002.toml").write_text(DEVICE)
     assert [device.id for device in qualcomm_devices(data)] == ["sm0001", "sm0002"]
     assert qualcomm_device("next-chip", data).id == "sm0002"
