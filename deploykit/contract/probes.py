@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from deploykit.errors import ToolError
+from deploykit.system.entries import user_home
 from deploykit.system.processes import ONLY_INSTALLED, Completed, run
 
 __all__ = ["CheckLine", "Probe", "Surroundings", "start"]
@@ -49,7 +50,7 @@ class Surroundings:
     """The machine as a probe sees it: environment, home, the file system's root, and how to find and start programs."""
 
     env: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
-    home: Path = field(default_factory=Path.home)
+    home: Path = field(default_factory=user_home)
     root: Path = Path("/")
     python: str = sys.executable
     which: Callable[[str], str | None] = shutil.which

@@ -61,7 +61,8 @@ def pack_bundle(
 
     Raises InputError for a file that cannot be read, PackageError where ``out`` exists or cannot be written.
     """
-    personal = personal_words(_account(), platform.node(), Path.home().name)
+    home = os.path.expanduser("~")  # noqa: PTH111 (Path.home raises where there is none)
+    personal = personal_words(_account(), platform.node(), Path(home).name)
     names = Names(numbered=numbered, personal=personal)
     made = emptied(load_small_weights(load_model(model), limit=1024), names.of_kind("t"), names.of_kind("n"))
     texts = {"versions.txt": versions}

@@ -13,16 +13,27 @@ from pathlib import Path
 
 from deploykit.system.platforms import is_own
 
-__all__ = ["cache_folder", "is_off", "is_private", "read_entry"]
+__all__ = ["cache_folder", "is_off", "is_private", "read_entry", "user_cache", "user_home"]
 
 
 def cache_folder() -> Path:
-    """Where entries live: ``DEPLOYKIT_CACHE``, else the user's cache folder (``XDG_CACHE_HOME`` honoured)."""
+    """Where entries live: ``DEPLOYKIT_CACHE``, else deploykit's part of the user's cache folder."""
     given = os.environ.get("DEPLOYKIT_CACHE")
-    if given:
-        return Path(given)
-    cache = os.environ.get("XDG_CACHE_HOME")
-    return (Path(cache) if cache else Path.home() / ".cache") / "deploykit"
+    return Path(given) if given else user_cache() / "deploykit"
+
+
+def user_cache() -> Path:
+    """The user's cache folder (``XDG_CACHE_HOME`` honoured)."""
+    given = os.environ.get("XDG_CACHE_HOME")
+    return Path(given) if given else user_home() / ".cache"
+
+
+def user_home() -> Path:
+    """The user's home. Whom the system does not know, as in containers, has none: a place where nothing can be."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return Path(os.devnull)
 
 
 def is_off() -> bool:

@@ -15,6 +15,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from deploykit.errors import ToolError
+from deploykit.system.entries import user_cache
 from deploykit.system.locks import holding, is_held
 from deploykit.system.platforms import on_disk, python_of, sites_of
 from deploykit.system.processes import ONLY_INSTALLED, Completed, run
@@ -56,12 +57,9 @@ class ToolchainState:
 
 
 def toolchains_root() -> Path:
-    """Where environments live: ``DEPLOYKIT_TOOLCHAINS``, else the user's cache folder (``XDG_CACHE_HOME`` honoured)."""
+    """Where environments live: ``DEPLOYKIT_TOOLCHAINS``, else deploykit's part of the user's cache folder."""
     chosen = os.environ.get("DEPLOYKIT_TOOLCHAINS")
-    if chosen:
-        return Path(chosen)
-    cache = os.environ.get("XDG_CACHE_HOME")
-    return (Path(cache) if cache else Path.home() / ".cache") / "deploykit" / "toolchains"
+    return Path(chosen) if chosen else user_cache() / "deploykit" / "toolchains"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -80,6 +80,22 @@ def test_a_home_that_may_not_be_looked_into(words: tuple[str, ...], status: int,
     assert status == 0 or "may not be written to" in done.stderr
 
 
+@pytest.mark.parametrize(
+    "words", [("cache", "info"), ("toolchain", "list"), ("compat", "lpbq"), ("doctor",)], ids=lambda words: words[0]
+)
+def test_a_user_whom_the_system_does_not_know_has_no_home(words: tuple[str, ...], tmp_path: Path) -> None:
+    """As where a container runs under a number that nobody has: what would be kept is not."""
+    code = "import pwd, sys\n"
+    code += "def unknown(number): raise KeyError(number)\n"
+    code += "pwd.getpwuid = unknown\n"
+    code += "from deploykit.cli import main; main()"
+    variables = {"PATH": os.environ["PATH"], "PYTHONPATH": ":".join(sys.path)}
+    command = [sys.executable, "-c", code, *words]
+    done = subprocess.run(command, env=variables, cwd=tmp_path, capture_output=True, encoding="utf-8", check=False)
+    assert done.returncode == 0 or (done.returncode == 1 and words == ("doctor",)), done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_suite_needs_neither_rights_nor_home_nor_utf_8(surroundings: dict[str, str], tmp_path: Path) -> None:
     pytest_ = [sys.executable, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", "--tb=short", *FILES]
     command = ["sh", "-c", 'umask 077; exec "$@"', "sh", *without_capabilities(), *pytest_]

@@ -171,3 +171,17 @@ def test_clearing_deletes_entries_and_nothing_else(folder: Path) -> None:
     assert [room.kind for room in clear()] == ["one"]
     assert rooms() == ()
     assert all(path.exists() for path in foreign)
+
+
+def test_a_user_whom_the_system_does_not_know_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("DEPLOYKIT_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", nowhere)
+    kept = Remembered("answers")
+    kept.put("a" * 64, {"answer": 1})
+    assert kept.get("a" * 64) is None
+    assert rooms() == ()
+    assert clear() == ()
