@@ -18,6 +18,7 @@ __all__ = ["RULES"]
 
 _LARGEST_INDEX_LIST = 4096
 _TRIED_WITH = (2, 51)
+_CONVERTER = "qnn-onnx-converter"
 
 RULES: Registry[Situation] = Registry("situation")
 
@@ -257,8 +258,8 @@ def _coordinates(situation: Situation, attributes: Mapping[str, Any]) -> Any:
     "grid-sample",
     "warning",
     what="GridSample, or a mode of it that is not taken.",
-    why="A user of releases 2.20 to 2.29 could not finalize it (q::flat_from_vtcm); 2.33 converts it, 2.36.1 and later "
-    "compile it. Linear and nearest exist, cubic does not.",
+    why="A user of releases 2.20 to 2.29 could not finalize it (q::flat_from_vtcm); the converter of 2.33 takes it, "
+    "its compiler perhaps; 2.36.1 and later compile it. Linear and nearest exist, cubic does not.",
     fix="check it on the target first; export another mode than cubic, or rewrite it as Gather where it fails",
     sources=(*constraint("gridsample").source, "qualcomm/aimet#4102 (RT-DETRv2 on 2.33)"),
 )
@@ -276,8 +277,13 @@ def check_grid_sample(situation: Situation) -> Iterator[Found]:
     if others and status is not Status.SUPPORTED:
         version = "" if sdk is None else f" on {sdk.version}"
         count = f"{len(others)} nodes, " if len(others) > 1 else ""
-        sources = () if row is None else row.source
-        yield at_node(others[0], f"{count}{status}{version}", sources=sources, status=str(status))
+        converter = None if sdk is None else sdk.feature("gridsample", tool=_CONVERTER, arch=arch(situation))
+        converts = converter is not None and converter.tool and converter.status is Status.SUPPORTED
+        sources = tuple(source for known in (row, converter) if known is not None for source in known.source)
+        known = "; the converter takes it, whether the compiler does is not known" if converts else ""
+        yield at_node(
+            others[0], f"{count}{status}{version}{known}", sources=tuple(dict.fromkeys(sources)), status=str(status)
+        )
 
 
 @RULES.rule(
