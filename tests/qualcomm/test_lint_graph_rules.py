@@ -263,3 +263,18 @@ def test_a_rank_at_the_border_is_an_error(lint: Lint) -> None:
     """There is nothing to merge it with; the compiler of 2.51 refuses onnx's own test_operator_permute2."""
     graph = "g (float[1,2,3,4,5,6] x) => (float[6,1,3,2,5,4] y) { y = Transpose <perm = [5,0,2,1,4,3]> (x) }"
     assert str(lint({"graph": graph, "sdk": "2.51"})["QNN200"][0].severity) == "error"
+
+
+DYNAMIC = (
+    "g (float[1,8,64] x, uint8[64,32] w, uint8 z, float s) => (%s) { "
+    "q, qs, qz = DynamicQuantizeLinear (x)  sums = MatMulInteger (q, w, qz, z)  f = Cast <to = 1> (sums)  "
+    "scale = Mul (qs, s)  y = Mul (f, scale) }"
+)
+
+
+def test_a_dynamically_quantized_layer_is_taken_by_the_provider_as_one(lint: Lint) -> None:
+    whole, read = ({"graph": DYNAMIC % out} for out in ("float[1,8,32] y", "float[1,8,32] y, uint8[1,8,64] q"))
+    assert "QNN284" not in lint({**whole, "sdk": "2.51", "backend": "ort-qnn"})
+    assert len(lint({**whole, "sdk": "2.51"})["QNN284"]) == 2
+    (left,) = lint({**read, "sdk": "2.51", "backend": "ort-qnn"})["QNN284"]
+    assert "takes as one" in left.message

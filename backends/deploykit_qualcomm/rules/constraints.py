@@ -76,7 +76,10 @@ class Refused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Untranslated:
-    """Operators of one domain that nothing is known to translate; ``backend`` empty: on either route."""
+    """Operators of one domain that nothing is known to translate; ``backend`` empty: on either route.
+
+    ``together_on`` names the backend that takes them where they are one dynamically quantized layer.
+    """
 
     ops: tuple[str, ...]
     why: str
@@ -84,6 +87,7 @@ class Untranslated:
     confidence: Confidence
     domain: str = ""
     backend: str = ""
+    together_on: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

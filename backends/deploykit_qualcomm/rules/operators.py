@@ -8,6 +8,7 @@ from typing import Any
 from deploykit.contract.backend import Situation
 from deploykit.findings.rules import Found, Registry
 from deploykit.graph.broadcasts import repeated_before_norm
+from deploykit.graph.dynamic_quantization import dynamically_quantized
 from deploykit.graph.facts import NodeFact
 from deploykit.graph.reductions import over_short_axes
 from deploykit.tables.capabilities import Status
@@ -79,8 +80,10 @@ def check_untranslated(situation: Situation) -> Iterator[Found]:
     for row in constraints().untranslated:
         if row.backend not in ("", situation.target.backend):
             continue
+        taken = dynamically_quantized(situation.facts) if row.together_on == situation.target.backend else frozenset()
         for op_type in row.ops:
             found = [node for node in nodes(situation, op_type) if (node.domain or "") == row.domain]
+            found = [node for node in found if node.label not in taken]
             if found:
                 more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
                 yield at_node(found[0], f"{row.why}{more}", sources=row.source)

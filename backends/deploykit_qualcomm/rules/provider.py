@@ -113,8 +113,8 @@ def check_lpbq_on_v68(situation: Situation) -> Iterator[Found]:
     "block-size",
     "error",
     what="A block size that the provider's block quantization does not take.",
-    why="4-bit blocks have to be a multiple of 8 long, 8-bit blocks a multiple of 4; 2- and 4-bit MatMulNBits take 32 "
-    "and 64 only.",
+    why="2-bit blocks have to be a multiple of 16 long, 4-bit blocks of 8, 8-bit blocks of 4; 2- and 4-bit MatMulNBits "
+    "take 32 and 64 only.",
     fix="quantize with blocks of 32 or 64",
     sources=constraint("bq-block-size").source,
     claim=claim_of(constraint("bq-block-size"), answered_by=Answerer.TOOLS),
@@ -122,7 +122,7 @@ def check_lpbq_on_v68(situation: Situation) -> Iterator[Found]:
 def check_block_size(situation: Situation) -> Iterator[Found]:
     """Blocked weights by width, and MatMulNBits by its attributes."""
     for node, found in _blocks(situation):
-        step = {4: 8, 8: 4}.get(found.bits)
+        step = {2: 16, 4: 8, 8: 4}.get(found.bits)
         if step is not None and found.block % step:
             yield at_node(node, f"blocks of {found.block} with {found.bits} bits, a multiple of {step} is taken")
     for node in nodes(situation, "MatMulNBits"):
