@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from deploykit.graph.facts import GraphFacts, NodeFact
 
+__all__ = ["dynamically_quantized"]
+
 _INTEGER = frozenset({"ConvInteger", "MatMulInteger"})
 
 
