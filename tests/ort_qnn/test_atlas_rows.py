@@ -7,7 +7,9 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from onnx import numpy_helper
 
 from deploykit.errors import InputError
 from deploykit.queries.asking import ask
@@ -46,6 +48,27 @@ def test_a_variation_is_what_it_says() -> None:
     assert [*wide.steps.values()] == [pytest.approx(3 * step) for step in plain.steps.values()]
 
 
+def test_a_form_by_chance_is_the_same_on_every_call() -> None:
+    one, two = (case_unit(case_of("MaxPool: by chance 7 | w8a8"), 1) for _ in range(2))
+    assert one.model == two.model
+    other = case_unit(case_of("MaxPool: by chance 8 | w8a8"), 1)
+    assert other.model != one.model
+
+
+def test_inputs_stay_within_their_grids_and_spreads_are_not_asked_about_equal_values() -> None:
+    made = case_unit(case_of("Concat: three, axis 1, rank 3 | w8a8"), 1)
+    stored = {tensor.name: numpy_helper.to_array(tensor) for tensor in made.model.graph.initializer}
+    ends = []
+    for node in made.model.graph.node:
+        values = [sample[node.input[0]] for sample in made.samples if node.input[0] in sample]
+        if values:
+            scale, zero = (float(stored[name]) for name in node.input[1:3])
+            ends.append((np.min(values) / scale + zero, np.max(values) / scale + zero))
+    assert len(ends) == 3 and min(low for low, _ in ends) >= -0.01 and max(high for _, high in ends) <= 255.01
+    norm = case_unit(case_of("LayerNormalization: last axis, rank 3 | w8a8"), 1)
+    assert len(norm.samples) == 6 and all(len(np.unique(value)) > 1 for one in norm.samples for value in one.values())
+
+
 def test_what_is_suspect_is_asked_first() -> None:
     cases = [case_of(f"{op}: rank {rank} | w8a16") for op in ("Relu", "Log", "Tanh") for rank in (3, 4, 5)]
     turn = in_turn(cases, {("Log", "w8a16")})
@@ -66,6 +89,18 @@ def test_a_condition_may_have_several_parts() -> None:
     examples = [example(mode == "n" and size > 4, mode=mode, size=size) for mode, size in pairs]
     (found,) = learn(examples)
     assert set(found.when) == {"mode", "size"} and len(found.hit) == 4
+
+
+def of_form(form: str, positive: bool, **traits: Any) -> Example:
+    return Example(case=f"{form} {traits}", form=form, traits=traits, positive=positive)
+
+
+def test_cases_of_one_form_count_as_one() -> None:
+    alike = [of_form("one", True, size=2.0, n=float(n)) for n in range(3)]
+    assert list(learn([*alike, of_form("other", False, size=9.0, n=0.0)])) == []
+    two = [of_form(name, True, size=2.0, n=1.0) for name in ("one", "two")]
+    (found,) = learn([*two, of_form("other", False, size=9.0, n=1.0)])
+    assert dict(found.when) == {"size": 2.0}
 
 
 def test_nothing_is_said_of_a_few_cases_or_of_what_differs_by_chance() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 from onnx import helper
 
@@ -13,6 +14,7 @@ from deploykit.errors import InputError
 from deploykit.findings import Finding, Severity
 from deploykit.graph import load_model
 from deploykit.graph.collect import collect_facts
+from deploykit.graph.loading import wrap_proto
 from deploykit_qualcomm.atlas.rows import Row, atlas_rows, nearest_sdk, rows_for
 from deploykit_qualcomm.atlas.traits import RANGES, SmallGraph, traits_of, traits_without_grids
 from deploykit_qualcomm.atlas.verdicts import Verdict, costs, verdict_of
@@ -45,11 +47,27 @@ def test_of_a_release_that_was_not_measured_the_rule_says_nothing(lint: Lint) ->
 
 
 def test_a_type_in_which_it_may_be_wrong_too_is_no_way_out(lint: Lint) -> None:
-    """With strides of two it was wrong in 16 bits as well, with strides of one not."""
+    """With strides of two it was wrong in 16 and 8 bits as well, with strides of one not."""
     text = pool(1)["graph"].replace("pads =", "strides = [2, 2], pads =").replace("8,9,9]", "8,5,5]")
     (strided,), (dense,) = lint({"graph": text, "sdk": "2.51"})["QNN320"], lint(pool(1))["QNN320"]
-    assert "16 bits" not in strided.hint and "8 bits" in strided.hint
-    assert "8 bits" in dense.hint
+    assert "8 bits" not in strided.hint and "16 bits" in dense.hint and "8 bits" in dense.hint
+    assert "another count_include_pad than 1" in strided.hint
+
+
+def traits(text: str) -> Mapping[str, Any]:
+    proto = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> g {text}')
+    model = wrap_proto(proto, path=Path("m.onnx"))
+    facts = collect_facts(model)
+    return traits_of(SmallGraph(model=model, facts=facts), facts.nodes[-1])
+
+
+def test_traits_say_what_windows_and_factors_are_like() -> None:
+    pooled = traits(
+        "(float[1,2,9,8] x) => (float[1,2,4,4] y) { y = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (x) }"
+    )
+    assert (pooled["left over"], pooled["windows"], pooled["padded"]) == (1.0, "even", "no")
+    resized = traits("(float[1,2,4,4] x) => (float[1,2,8,6] y) <int64[4] s = {1, 2, 8, 6}> { y = Resize (x, , , s) }")
+    assert resized["factors"] == "several"
 
 
 def row(**when: Any) -> Row:

@@ -10,16 +10,20 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from itertools import zip_longest
 from typing import Any, get_args
 
+import numpy as np
+
 from deploykit.errors import InputError
+from deploykit.graph.arrays import constant_values
+from deploykit_ort_qnn.atlas.form_chance import BY_CHANCE, drawn_by_chance
 from deploykit_ort_qnn.atlas.form_rare import rare_operators
 from deploykit_ort_qnn.atlas.form_settings import settings_of_operators
 from deploykit_ort_qnn.atlas.forms import Form, all_forms
-from deploykit_ort_qnn.atlas.inputs import COVERING, covering
-from deploykit_ort_qnn.atlas.sketch import AS_IT_IS, Numbers, Variation
+from deploykit_ort_qnn.atlas.inputs import COVERING, UNEVEN, covering
+from deploykit_ort_qnn.atlas.sketch import AS_IT_IS, Numbers, Sketch, Variation
 from deploykit_ort_qnn.atlas.units import Kind, Unit, unit
 
 __all__ = ["Case", "all_cases", "case_of", "case_unit", "every_form", "in_turn"]
@@ -47,6 +51,20 @@ _READERS: Mapping[str, Callable[[str], Any]] = {
     "before": lambda _: True,
 }
 
+_WITH_SETTINGS = frozenset(
+    {"AveragePool", "Concat", "Conv", "ConvTranspose", "CumSum", "DepthToSpace", "GatherElements", "GridSample"}
+    | {"InstanceNormalization", "LayerNormalization", "Log", "LpNormalization", "MatMul", "MaxPool", "Pad", "Resize"}
+    | {"ScatterElements", "ScatterND", "SpaceToDepth"}
+)
+_MANY, _FEW = 40, 4
+"""Forms by chance of each operator."""
+
+_BY_SPREAD = frozenset(
+    {"BatchNormalization", "GroupNormalization", "InstanceNormalization", "LayerNormalization", "LpNormalization"}
+    | {"MeanVarianceNormalization", "RMSNormalization"}
+)
+"""Operators that divide by how far values spread: of equal values only the rounding is left, which is no question."""
+
 _EACH = 3
 """Variations that are asked of a form in a type: those that its name falls on, so that all forms together have all."""
 
@@ -70,7 +88,15 @@ def every_form() -> Mapping[str, Form]:
     """All forms by id: those of the table of releases, those that differ in settings, and rare operators."""
     settings = (Form(op=op, name=name, draw=draw) for op, name, draw in settings_of_operators())
     rare = (Form(op=op, name=name, draw=draw, opset=opset) for op, name, opset, draw in rare_operators())
-    return {form.id: form for form in (*all_forms(), *settings, *rare)}
+    chance = (Form(op=op, name=name, draw=draw, opset=opset) for op, name, opset, draw in _by_chance())
+    return {form.id: form for form in (*all_forms(), *settings, *rare, *chance)}
+
+
+def _by_chance() -> Iterator[tuple[str, str, int, Callable[[Sketch], str]]]:
+    """More of the operators with settings that matter than of those without."""
+    for op in BY_CHANCE:
+        for number in range(_MANY if op in _WITH_SETTINGS else _FEW):
+            yield drawn_by_chance(op, number)
 
 
 def all_cases() -> Iterator[Case]:
@@ -131,11 +157,35 @@ def _variation(text: str) -> Variation:
 
 def case_unit(case: Case, number: int) -> Unit:
     """The graph of a case with its samples and sets that cover the ranges. Raises what ONNX raises of no graph."""
-    made = unit(case.form, case.kind, number, case.variation)
-    return replace(made, samples=(*made.samples, *_covering(made)))
+    all_sets = partial(_all_sets, op=case.form.op)
+    made = unit(case.form, case.kind, number, case.variation, sets=all_sets)
+    ends = _ends(made)
+    held = [
+        {name: np.clip(value, *ends[name]) if name in ends else value for name, value in sample.items()}
+        for sample in all_sets(made)
+    ]
+    return replace(made, samples=tuple(held))
 
 
-def _covering(made: Unit) -> Sequence[dict[str, Numbers]]:
+def _ends(made: Unit) -> dict[str, tuple[float, float]]:
+    """Where the grids of float inputs end: beyond them an operator made of several may cut off later, rightly."""
+    stored = {tensor.name: tensor for tensor in made.model.graph.initializer}
+    found = {}
+    for node in made.model.graph.node:
+        if node.op_type == "QuantizeLinear" and node.input[0] in made.spans:
+            scale, zero = (constant_values(stored[name]) for name in node.input[1:3])
+            info = np.iinfo(zero.dtype)
+            low, high = (float(scale) * (end - float(zero)) for end in (info.min, info.max))
+            found[node.input[0]] = (low, high)
+    return found
+
+
+def _all_sets(made: Unit | Sketch, op: str) -> tuple[Mapping[str, Numbers], ...]:
+    sets = _covering(made)
+    return (*made.samples, *([sets[number] for number in UNEVEN] if op in _BY_SPREAD else sets))
+
+
+def _covering(made: Unit | Sketch) -> Sequence[dict[str, Numbers]]:
     """Input sets for float inputs over their ranges; whole numbers are those of the samples, in turn."""
     sets: list[dict[str, Numbers]] = [dict(made.samples[number % len(made.samples)]) for number in range(COVERING)]
     for number, (name, span) in enumerate(made.spans.items()):

@@ -24,8 +24,9 @@ __all__ = ["Measured", "costs_of", "measured_cases", "rows_of"]
 _TYPES = {"fp16": "float", "w8a8": "u8", "w4a8": "u8", "w8a16": "u16", "w4a16": "u16"}
 _FLOAT_WRONG = 0.02
 _LEAST_FORMS = 3
-_PREDICTED = (Verdict.WRONG, Verdict.NARROWED, Verdict.REFUSED)
-_ALWAYS = {Verdict.WRONG: 3, Verdict.NARROWED: 3, Verdict.REFUSED: 2}
+_PREDICTED = ((Verdict.REFUSED,), (Verdict.WRONG, Verdict.NARROWED))
+"""What conditions are drawn for: refusals first, as what is refused is not run; how far off is a matter of size."""
+_ALWAYS = {Verdict.WRONG: 3, Verdict.REFUSED: 2}
 """Cases of an operator that it takes to say it of all: what is not taken twice was not taken by chance once."""
 
 
@@ -132,14 +133,21 @@ def rows_of(measured: Sequence[Measured], *, sdk: str, soc: int) -> Iterator[Row
             groups.setdefault(one.op, []).append(one)
     for op, group in sorted(groups.items()):
         by_case = {one.case.id: one for one in group}
-        for verdict in _PREDICTED:
+        for verdicts in _PREDICTED:
             examples = [
-                Example(case=one.case.id, traits={**_kind(one), **one.traits}, positive=one.verdict is verdict)
+                Example(
+                    case=one.case.id,
+                    traits={**_kind(one), **one.traits},
+                    positive=one.verdict in verdicts,
+                    form=one.case.form.id,
+                )
                 for one in group
+                if one.verdict in verdicts or Verdict.REFUSED in verdicts or one.verdict is Verdict.RIGHT
             ]
-            for found in learn(examples, always=_ALWAYS[verdict]):
+            for found in learn(examples, always=_ALWAYS[verdicts[0]]):
                 hit = [by_case[one.case] for one in found.hit]
                 when = {name: value for name, value in found.when.items() if name not in _kind(hit[0])}
+                verdict = max(verdicts, key=[one.verdict for one in hit].count)
                 yield _row(op, verdict, hit, when, sdk=sdk, soc=soc)
 
 
@@ -157,7 +165,7 @@ def _clarity(one: Measured) -> tuple[float, bool, str]:
 def _row(
     op: str, verdict: Verdict, hit: Sequence[Measured], when: Mapping[str, str | float], *, sdk: str, soc: int
 ) -> Row:
-    shown = max(hit, key=_clarity)
+    shown = max((one for one in hit if one.verdict is verdict), key=_clarity)
     found = shown.point.deviation
     return Row(
         op=op,

@@ -13,10 +13,12 @@ import numpy as np
 if TYPE_CHECKING:
     from deploykit_ort_qnn.atlas.sketch import Numbers
 
-__all__ = ["COVERING", "Span", "covering"]
+__all__ = ["COVERING", "UNEVEN", "Span", "covering"]
 
 COVERING = 6
 """How many input sets ``covering`` gives."""
+UNEVEN = (0, 1, 3, 5)
+"""Those of them in which many values differ: neither one value everywhere, nor a single spike."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

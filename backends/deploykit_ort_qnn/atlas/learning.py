@@ -16,9 +16,12 @@ __all__ = ["Condition", "Example", "Learned", "learn"]
 
 Condition: TypeAlias = Mapping[str, str | float]
 
-_MOST_PARTS = 3
+_MOST_PARTS = 4
+_FOLLOWED = 6
+"""Ways to a condition that are followed side by side."""
 _LEAST = 2
-"""Cases that a condition must hold for; with a border, one more."""
+"""Forms that a condition must hold for; with a border, one more."""
+_OF_ONE_FORM = 4
 _NEAR = 0.25
 """Where between the last case inside and the first outside a border is put: nearer to what was seen."""
 _FEW_VALUES = 6
@@ -28,11 +31,20 @@ _GAP = 0.15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Example:
-    """One measured case: its id, its traits, and whether it has the verdict that is asked for."""
+    """One measured case: its id, its traits, and whether it has the verdict that is asked for.
+
+    Cases of one ``form`` are alike: they count as one.
+    """
 
     case: str
     traits: Mapping[str, Trait]
     positive: bool
+    form: str = ""
+
+    @property
+    def kind(self) -> str:
+        """What counts as one: the form, or the case where no form is named."""
+        return self.form or self.case
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,25 +84,71 @@ def learn(examples: Sequence[Example], *, always: int = _LEAST + 1) -> Iterator[
         if parts is None:
             return
         hit = [one for one in left if all(part.holds(one) for part in parts)]
-        if len(hit) < (_LEAST + any(part.how != "is" for part in parts) if others else always):
+        if not others and len(hit) < always:
             return
         yield Learned(when=_condition(parts), hit=tuple(hit))
         left = [one for one in left if one not in hit]
 
 
-def _conjunction(left: Sequence[Example], others: Sequence[Example]) -> list[_Part] | None:
-    """Parts that exclude all others, added one by one, each the one that gains most; None where three do not."""
-    inside, outside, parts = list(left), list(others), list[_Part]()
-    while outside:
-        if len(parts) == _MOST_PARTS:
-            return None
-        best = max(_parts(inside, outside), key=lambda part: _gain(part, inside, outside), default=None)
-        if best is None or _gain(best, inside, outside) <= 0:
-            return None
-        parts.append(best)
-        inside = [one for one in inside if best.holds(one)]
-        outside = [one for one in outside if best.holds(one)]
-    return parts
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Way:
+    """Parts so far, and the examples on each side for which they hold."""
+
+    parts: tuple[_Part, ...]
+    inside: Sequence[Example]
+    outside: Sequence[Example]
+
+    @property
+    def forms(self) -> int:
+        return len({one.kind for one in self.inside})
+
+    @property
+    def is_done(self) -> bool:
+        """No others are left, and enough forms; of words alone so many cases of one form are enough."""
+        words = all(part.how == "is" for part in self.parts)
+        enough = self.forms >= _LEAST + (not words) or (words and len(self.inside) >= _OF_ONE_FORM)
+        return not self.outside and (enough or not self.parts)
+
+    @property
+    def worth(self) -> tuple[int, int, int, int]:
+        """More forms, more cases, fewer parts, fewer borders."""
+        borders = sum(part.how != "is" for part in self.parts)
+        return self.forms, len(self.inside), -len(self.parts), -borders
+
+    def with_part(self, part: _Part) -> _Way:
+        return _Way(
+            parts=(*self.parts, part),
+            inside=[one for one in self.inside if part.holds(one)],
+            outside=[one for one in self.outside if part.holds(one)],
+        )
+
+
+def _conjunction(left: Sequence[Example], others: Sequence[Example]) -> Sequence[_Part] | None:
+    """Parts that exclude all others and hold for most; None where no way of a few parts does it for enough examples.
+
+    Several ways are followed side by side, since the part that gains most by itself may lead nowhere.
+    """
+    ways = [_Way(parts=(), inside=left, outside=others)]
+    done = [way for way in ways if way.is_done]
+    for _ in range(_MOST_PARTS):
+        longer = _longer([way for way in ways if way.outside])
+        done += [way for way in longer if way.is_done]
+        ways = [way for way in longer if way.outside][:_FOLLOWED]
+    return max(done, key=lambda way: way.worth).parts if done else None
+
+
+def _longer(ways: Sequence[_Way]) -> list[_Way]:
+    """The ways with one part more, those that gained most first; of those with the same cases one."""
+    found: dict[tuple[int, ...], tuple[float, _Way]] = {}
+    for way in ways:
+        for part in _parts(way.inside, way.outside):
+            gain = _gain(part, way.inside, way.outside)
+            if gain > 0:
+                made = way.with_part(part)
+                key = tuple(map(id, (*made.inside, *made.outside)))
+                if key not in found or made.worth > found[key][1].worth:
+                    found[key] = gain, made
+    return [way for _, way in sorted(found.values(), key=lambda one: -one[0])]
 
 
 def _gain(part: _Part, inside: Sequence[Example], outside: Sequence[Example]) -> float:

@@ -5,9 +5,9 @@ The pairs are the plain ones: no repair of the preparation is made, since what a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
@@ -26,6 +26,7 @@ from deploykit_ort_qnn.atlas.sketch import AS_IT_IS, Numbers, Sketch, Variation
 __all__ = ["TYPES", "Kind", "Unit", "unit"]
 
 Kind = Literal["fp16", "w8a8", "w8a16", "w4a8", "w4a16"]
+Sets: TypeAlias = Sequence[Mapping[str, Numbers]]
 TYPES: tuple[Kind, ...] = ("fp16", "w8a8", "w8a16")
 
 _ACTIVATION = {
@@ -56,8 +57,20 @@ class Unit:
     steps: Mapping[str, float] = field(default_factory=dict)
 
 
-def unit(form: Form, kind: Kind, number: int, variation: Variation = AS_IT_IS) -> Unit:
-    """The graph of one form in one type, drawn as it is or otherwise."""
+def unit(
+    form: Form,
+    kind: Kind,
+    number: int,
+    variation: Variation = AS_IT_IS,
+    *,
+    sets: Callable[[Sketch], Sets] | None = None,
+) -> Unit:
+    """The graph of one form in one type, drawn as it is or otherwise.
+
+    ``sets`` are all that it will be given, where that is more than its two samples: then what lies between its
+    operators has a grid for all of them, so that nothing is cut off there, which an operator made of several may do
+    later than the file says.
+    """
     prefix = f"u{number}/"
     sketch = Sketch(form.id, prefix, form.opset, variation)
     made = form.draw(sketch)
@@ -69,7 +82,8 @@ def unit(form: Form, kind: Kind, number: int, variation: Variation = AS_IT_IS) -
     if kind == "fp16":
         model = _in_float16(model, prefix)
     else:
-        grids = dict(_grids(model, sketch.samples, kind))
+        several = len(model.graph.node) > 1
+        grids = dict(_grids(model, sets(sketch) if sets is not None and several else sketch.samples, kind))
         if variation.wide != 1 and made in grids:
             grids[made] = _wider(grids[made], variation.wide, _ACTIVATION[kind])
         entries = {name: Encoding(name=name, value=grid) for name, grid in grids.items()}

@@ -18,24 +18,57 @@ if TYPE_CHECKING:
     from deploykit.encodings.values import EncodingSet
     from deploykit.graph import Model
 
-__all__ = ["MEASURES", "RANGES", "SmallGraph", "Trait", "traits_of", "traits_without_grids", "type_of"]
+__all__ = [
+    "ANOTHER",
+    "MEASURES",
+    "RANGES",
+    "SAME",
+    "SmallGraph",
+    "Trait",
+    "traits_of",
+    "traits_without_grids",
+    "type_of",
+]
 
 Trait: TypeAlias = float | str
 
 _PAIR = ("QuantizeLinear", "DequantizeLinear", "Cast", "Identity")
 _SIZES = {2: ("rows", "last"), 3: ("batch", "channels", "last"), 4: ("batch", "channels", "height", "last")}
+_SCALE_FREE = frozenset(
+    {
+        "Abs",
+        "Add",
+        "AveragePool",
+        "Concat",
+        "Conv",
+        "ConvTranspose",
+        "CumSum",
+        "DepthToSpace",
+        "Gather",
+        "GatherElements",
+    }
+    | {"GatherND", "Gemm", "GlobalAveragePool", "GlobalMaxPool", "GridSample", "InstanceNormalization", "LeakyRelu"}
+    | {"LayerNormalization", "LpNormalization", "MatMul", "Max", "MaxPool", "Min", "Neg", "PRelu", "Pad", "ReduceMax"}
+    | {"ReduceMean", "ReduceMin", "ReduceSum", "Relu", "Reshape", "Resize", "ScatterElements", "ScatterND", "Slice"}
+    | {"SpaceToDepth", "Split", "Sub", "Tile", "TopK", "Transpose", "Unsqueeze"}
+)
+"""Operators that do the same with values that are all so many times as large: only how grids relate can matter."""
 _SECOND = 1
 _DIGITS = 6
+_LEAST_SPAN = 1e-30
+_MOST_FACTOR = 4
+SAME, ANOTHER = "the same", "another"
 
 MEASURES = frozenset(
     {"batch", "channels", "height", "rows", "last", "elements", "along the axis", "grows by", "last grows by"}
     | {"last of the result", "second elements", "second last", "second first", "in steps per out step"}
+    | {"second steps per out step", "grids apart", "left over"}
     | {f"{side} {end}" for side in ("in", "out", "second") for end in ("low", "high", "span")}
 )
 """Traits that have a size: that a kernel is wrong at one of their values alone says nothing of the next."""
 
 RANGES = frozenset(
-    {"in steps per out step"}
+    {"in steps per out step", "second steps per out step", "grid of the result", "grids apart", "grids of the inputs"}
     | {f"{side} {end}" for side in ("in", "out", "second") for end in ("bits", "low", "high", "span")}
 )
 """Traits of grids, which are others in another type."""
@@ -94,6 +127,7 @@ def _settings(node: NodeFact) -> Iterator[tuple[str, Trait]]:
             yield name, value
         elif isinstance(value, list | tuple) and value and all(isinstance(item, int | float) for item in value):
             yield f"most {name}", float(max(value))
+            yield f"least {name}", float(min(value))
             yield f"count {name}", float(len(value))
             yield f"last {name}", float(value[-1])
 
@@ -120,6 +154,9 @@ def _shapes(facts: GraphFacts, node: NodeFact) -> Iterator[tuple[str, Trait]]:
             yield "last grows by", round(made[-1] / first[-1], 4)
         if len(made) > 1:
             yield "last of the result", float(made[-1])
+    if first is not None:
+        yield from _windows(node, first)
+        yield from _factors(node, first, made)
     second = shapes[_SECOND] if len(shapes) > _SECOND else None
     if first is not None and second is not None:
         yield "second rank", float(len(second))
@@ -127,6 +164,47 @@ def _shapes(facts: GraphFacts, node: NodeFact) -> Iterator[tuple[str, Trait]]:
         if second:
             yield "second last", float(second[-1])
             yield "second first", float(second[0])
+
+
+def _factors(node: NodeFact, shape: tuple[int, ...], made: tuple[int, ...] | None) -> Iterator[tuple[str, Trait]]:
+    """Of a Resize: by what kinds of factors its sides grow."""
+    if node.op_type != "Resize" or made is None or len(made) != len(shape) or not all((*shape, *made)):
+        return
+    kinds = {_factor(old, new) for old, new in zip(shape, made, strict=True) if old != new}
+    yield "factors", kinds.pop() if len(kinds) == 1 else "several" if kinds else "1"
+
+
+def _factor(old: int, new: int) -> str:
+    if new % old == 0:
+        return f"{new // old}" if new // old <= _MOST_FACTOR else "whole"
+    return "up" if new > old else f"1/{old // new}" if old % new == 0 else "down"
+
+
+def _windows(node: NodeFact, shape: tuple[int, ...]) -> Iterator[tuple[str, Trait]]:
+    """Of operators that slide: what the last window leaves over, and whether sides are padded alike."""
+    kernel, sides = node.attributes.get("kernel_shape"), len(shape) - 2
+    if not isinstance(kernel, list | tuple) or len(kernel) != sides:
+        return
+    strides = list(node.attributes.get("strides") or [1] * sides)
+    if "strides" not in node.attributes:
+        yield from ((f"{which} strides", 1.0) for which in ("most", "least", "last"))
+    pads = list(node.attributes.get("pads") or [0] * 2 * sides)
+    dilations = list(node.attributes.get("dilations") or [1] * sides)
+    if len(strides) == sides == len(dilations) and len(pads) == 2 * sides:
+        room = [shape[2 + n] + pads[n] + pads[n + sides] - (kernel[n] - 1) * dilations[n] - 1 for n in range(sides)]
+        yield "left over", float(max(space % step for space, step in zip(room, strides, strict=True)))
+        yield (
+            "windows",
+            "even"
+            if all(size % 2 == 0 for size in kernel)
+            else "odd"
+            if all(size % 2 for size in kernel)
+            else "even and odd",
+        )
+        yield (
+            "padded",
+            "no" if not any(pads) else "by half" if all(pads[n] == kernel[n] // 2 for n in range(sides)) else "less",
+        )
 
 
 def _shape(facts: GraphFacts, name: str) -> tuple[int, ...] | None:
@@ -150,13 +228,41 @@ def _ranges(graph: Grids, node: NodeFact) -> Iterator[tuple[str, Trait]]:
         if grid.scale.size != 1:
             yield f"{side} channels of scales", float(grid.scale.size)
             continue
+        steps[side] = float(grid.scale.min())
         low, high = float(grid.minimum.min()), float(grid.maximum.max())
+        if node.op_type in _SCALE_FREE:
+            continue
         yield f"{side} span", _rounded(high - low)
         yield f"{side} low", _rounded(low)
         yield f"{side} high", _rounded(high)
-        steps[side] = float(grid.scale.min())
-    if "in" in steps and steps.get("out"):
-        yield "in steps per out step", _rounded(steps["in"] / steps["out"])
+    for side in ("in", "second"):
+        if side in steps and steps.get("out"):
+            yield f"{side} steps per out step", _rounded(steps[side] / steps["out"])
+    yield from _same_grids(graph, node)
+
+
+def _same_grids(graph: Grids, node: NodeFact) -> Iterator[tuple[str, Trait]]:
+    """Whether the result has the first input's grid, whether all computed inputs have one, and how far apart they lie.
+
+    How far is the largest distance between the ends of an input's grid and the result's, of the result's range.
+    """
+    made = _ends(graph, node.outputs[0]) if node.outputs else None
+    given = [_ends(graph, name) for name in node.inputs if name and not _is_stored(graph.facts, name)]
+    known = [ends for ends in given if ends is not None]
+    if known and made is not None:
+        yield "grid of the result", SAME if made == known[0] else ANOTHER
+        span = max(made[1] - made[0], _LEAST_SPAN)
+        yield "grids apart", _rounded(max(abs(one[end] - made[end]) for one in known for end in (0, 1)) / span)
+    if len(known) > 1:
+        yield "grids of the inputs", SAME if len(set(known)) == 1 else ANOTHER
+
+
+def _ends(graph: Grids, name: str) -> tuple[float, float, int] | None:
+    """Both ends of a grid per tensor, and its bits."""
+    grid = grid_of(graph, name)
+    if grid is None or grid.scale.size != 1:
+        return None
+    return _rounded(float(grid.minimum.min())), _rounded(float(grid.maximum.max())), grid.bits
 
 
 def _rounded(value: float) -> float:

@@ -27,6 +27,18 @@ _SAID = {
 }
 _TYPES = {"u8": "8 bits", "u16": "16 bits", "float": "float16"}
 
+_SIDES = {"in": "its input", "out": "its result", "second": "its second input"}
+_SETTINGS = frozenset({"axis", "exclusive", "group", "mode", "reduction", "reverse", "to"})
+"""Attributes of one word, beside those that are written with an underscore."""
+_OTHERWISE = {
+    "factors": "resize by another factor",
+    "grid of the result": "give its result the encoding of what it reads",
+    "grids apart": "give its result the encoding of what it reads",
+    "grids of the inputs": "give all that it reads one encoding",
+    "left over": "choose a size, or pads, with which the last window ends at the border",
+    "padded": "pad by an operator of its own",
+}
+
 RULES: Registry[Situation] = Registry("situation")
 
 
@@ -95,12 +107,18 @@ def _way_out(graph: Grids, node: NodeFact, row: Row) -> str:
 
 
 def _other(name: str, value: str | float) -> str:
-    side = {"in": "its input", "out": "its result", "second": "its second input"}.get(name.partition(" ")[0])
-    if side and name.endswith(("span", "high", "low")) and isinstance(value, str):
-        return f"give {side} an encoding whose {name.partition(' ')[2]} is {_turned(value)}"
+    side, _, what = name.partition(" ")
+    if side in _SIDES and what in ("span", "high", "low") and isinstance(value, str):
+        return f"give {_SIDES[side]} an encoding whose {what} is {_turned(value)}"
+    if name in _OTHERWISE:
+        return _OTHERWISE[name]
     if name in ("behind", "before"):
         return f"put another operator {'in front of' if name == 'behind' else 'after'} it than {value}"
-    return f"another {name} than {value}" if name.islower() and isinstance(value, str) and value[:1] not in "<>" else ""
+    setting = what if side in ("most", "least", "last") and "_" in what else name
+    is_setting = setting.islower() and ("_" in setting or setting in _SETTINGS)
+    if not is_setting or str(value)[:2] in ("<=", ">="):
+        return ""
+    return f"another {setting} than {value if isinstance(value, str) else f'{value:g}'}"
 
 
 def _turned(value: str) -> str:

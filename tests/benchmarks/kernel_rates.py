@@ -1,0 +1,191 @@
+"""``python tests/benchmarks/kernel_rates.py [--count N] [--seed S]``: how well wrong and refused kernels are told.
+
+Draws small models that the atlas was not made from, runs each on the emulator against the CPU, and holds what ``check``
+says and what ``package`` delivers against that. What is right is counted here by itself, not by the audit's judge.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+import deploykit
+from deploykit.errors import DeploykitError
+from deploykit_ort_qnn.atlas.cases import Case, case_unit
+from deploykit_ort_qnn.atlas.together import Ran, run_together
+from deploykit_ort_qnn.atlas.units import Unit
+from deploykit_ort_qnn.compiler import execute_both
+from unseen_kernels import drawn_cases
+
+__all__ = ["Answer", "confusion", "truth_of"]
+
+_SOC = 57
+_SAYING = ("wrong", "narrowed", "refused")
+_EDGED = ("Resize", "GridSample", "Where", "Floor", "Ceil", "Round", "Sign", "ThresholdedRelu", "TopK")
+_FAR, _NEAR = 0.05, 0.02
+"""Parts of the range: what is further off is wrong there, what is nearer is right everywhere."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """One model: what it does, what was said of it before, and what a package of it does."""
+
+    case: str
+    kind: str
+    truth: str
+    off: float
+    refused: str
+    said: str
+    row: str
+    delivered: str = ""
+    why: str = ""
+
+
+def main() -> None:
+    """Measure and print; ``--out`` keeps every answer, one a line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--right", type=int, default=20, help="so many right models are packaged too")
+    parser.add_argument("--out", type=Path, default=Path("kernel_rates.jsonl"))
+    given = parser.parse_args()
+    answers = []
+    with given.out.open("w", encoding="utf-8") as file:
+        for answer in measured(list(drawn_cases(given.count, given.seed)), given.right):
+            answers.append(answer)
+            file.write(json.dumps(asdict(answer)) + "\n")
+            file.flush()
+    print("\n".join(confusion(answers)))
+
+
+def measured(cases: Sequence[Case], right: int) -> Iterator[Answer]:
+    """Every case that is a model of ONNX."""
+    units: list[tuple[Case, Unit]] = []
+    for number, case in enumerate(cases):
+        try:
+            units.append((case, case_unit(case, number)))
+        except Exception:  # what shape inference makes of sizes that do not fit
+            continue
+    by_prefix = {unit.prefix: (case, unit) for case, unit in units}
+    for kind in dict.fromkeys(case.kind for case, _ in units):
+        some = [unit for case, unit in units if case.kind == kind]
+        for ran in run_together(some, host=None, soc_model=_SOC, progress=print, together=60):
+            case, unit = by_prefix[ran.probe.prefix]
+            if ran.answer == "invalid":
+                continue
+            truth, off = truth_of(case, ran)
+            packaged = truth in _SAYING or (truth == "right" and right > 0)
+            right -= truth == "right" and packaged
+            yield _answer(case, unit, ran, truth, off, packaged=packaged)
+
+
+def truth_of(case: Case, ran: Ran) -> tuple[str, float]:
+    """Wrong, right, between the two, or refused; and the part of the range that the worst hundredth is off."""
+    if ran.answer in ("refused", "failed"):
+        return "refused", 0.0
+    if not ran.got:
+        return ran.answer, 0.0
+    return _compared(case, ran.wanted, ran.got)
+
+
+def _compared(case: Case, wanted: Mapping[str, Sequence[Any]], got: Mapping[str, Sequence[Any]]) -> tuple[str, float]:
+    worst, few = 0.0, 0.03 if case.form.op in _EDGED else 0.005
+    for name, values in wanted.items():
+        one = np.concatenate([np.ravel(value) for value in values]).astype(np.float64)
+        two = np.concatenate([np.ravel(value) for value in got[name]]).astype(np.float64)
+        if one.shape != two.shape or (np.isfinite(one) & ~np.isfinite(two)).any():
+            return "wrong", 1.0
+        known = np.isfinite(one)
+        span = float(np.ptp(one[known])) if known.any() else 0.0
+        if span > 0:
+            worst = max(worst, float(np.quantile(np.abs(two - one)[known], 1 - few)) / span)
+    return "wrong" if worst > _FAR else "right" if worst <= _NEAR else "between", worst
+
+
+def _answer(case: Case, unit: Unit, ran: Ran, truth: str, off: float, *, packaged: bool) -> Answer:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        onnx.save(unit.model, path)
+        said, row = _said(path)
+        delivered, why = _delivered(case, unit, ran, path, Path(folder) / "out") if packaged else ("", "")
+    return Answer(
+        case=f"{case.form.op} {case.form.name} {case.variation}",
+        kind=case.kind,
+        truth=truth,
+        off=round(off, 4),
+        refused=ran.why,
+        said=said,
+        row=row,
+        delivered=delivered,
+        why=why,
+    )
+
+
+def _said(path: Path) -> tuple[str, str]:
+    """What the worst finding about a kernel says, and by which rule."""
+    told = []
+    for finding in deploykit.check(path, target="sm8650", backend="ort-qnn"):
+        if str(finding.severity) == "info" or finding.subject.kind != "node":
+            continue
+        verdict = str(finding.evidence.get("verdict", "refused" if str(finding.severity) == "error" else "wrong"))
+        told.append((verdict, f"{finding.code} {finding.message[:160]}"))
+    return min(told, key=lambda one: _SAYING.index(one[0])) if told else ("", "")
+
+
+def _delivered(case: Case, unit: Unit, ran: Ran, path: Path, out: Path) -> tuple[str, str]:
+    """What became of the package: no, right, wrong (with exit status 0), and which findings it had."""
+    try:
+        made = deploykit.package(path, target="sm8650", backend="ort-qnn", out=out)
+    except DeploykitError as error:
+        return "error", str(error).splitlines()[0]
+    except Exception as error:  # a defect: the worst answer of all
+        return "defect", repr(error)
+    codes = " ".join(sorted({one.code for one in made.findings if str(one.severity) != "info" and not one.handled}))
+    if made.exit_status:
+        return "no", codes
+    inputs = Path(out) / "artifacts" / "covering.npz"
+    model = onnx.load(out / "model" / "model.onnx", load_external_data=False)
+    names = {value.name for value in model.graph.input}
+    feeds = {
+        f"{number}:{name}": value
+        for number, sample in enumerate(unit.samples)
+        for name, value in sample.items()
+        if name in names
+    }
+    with inputs.open("wb") as file:
+        np.savez(file, **feeds)  # type: ignore[arg-type]
+    wanted, got = execute_both(
+        out, "model/model.onnx", "artifacts/model_ctx.onnx", inputs, options={"soc_model": str(_SOC)}
+    )
+    reference = ran.wanted or _sets(wanted, len(unit.samples))
+    return _compared(case, reference, _sets(got, len(unit.samples)))[0], codes
+
+
+def _sets(values: Mapping[str, Any], count: int) -> dict[str, list[Any]]:
+    names = dict.fromkeys(key.partition(":")[2] for key in values)
+    return {name: [values[f"{number}:{name}"] for number in range(count)] for name in names}
+
+
+def confusion(answers: Sequence[Answer]) -> Iterator[str]:
+    """The table: truth against what was said, then what was delivered of what was wrong."""
+    said = Counter((one.truth, one.said or "nothing") for one in answers)
+    yield "truth: said"
+    for (truth, word), count in sorted(said.items()):
+        yield f"  {truth:10} {word:10} {count}"
+    delivered = Counter((one.truth, one.delivered) for one in answers if one.delivered)
+    yield "truth: delivered"
+    for (truth, word), count in sorted(delivered.items()):
+        yield f"  {truth:10} {word:10} {count}"
+
+
+if __name__ == "__main__":
+    main()
