@@ -296,9 +296,12 @@ def split(
 
     Raises InputError for models that cannot be read or are not over the same weights.
     """
+    from deploykit.graph.validity import blaming
     from deploykit.quantization.split_files import split_files
 
-    return split_files([Path(model) for model in models], Path(out), parts=parts, encodings=_path(encodings))
+    paths = [Path(model) for model in models]
+    with blaming(*paths):
+        return split_files(paths, Path(out), parts=parts, encodings=_path(encodings))
 
 
 def _path(given: AnyPath | None) -> Path | None:

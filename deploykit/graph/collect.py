@@ -13,6 +13,7 @@ import numpy as np
 from onnx import AttributeProto
 
 from deploykit.errors import InputError
+from deploykit.graph.attention import check_attention
 from deploykit.graph.facts import GraphFacts, NodeFact, TensorFact, TensorRole
 from deploykit.graph.graph_copy import GraphView, view_of
 from deploykit.graph.loading import Model, wrap_proto
@@ -44,6 +45,8 @@ def collect_facts(model: Model) -> GraphFacts:
             next="export the model again with the input sizes that it is made for",
         )
     tensors = _tensors(model, inferred)
+    nodes = tuple(_node(index, node) for index, node in enumerate(graph.node))
+    check_attention(model.path, nodes, tensors)
     non_finite, scalars = _small_floats(model)
     return GraphFacts(
         model_name=model.path.name,
@@ -53,7 +56,7 @@ def collect_facts(model: Model) -> GraphFacts:
         opsets=_opsets(proto),
         inputs=tuple(name for name, fact in tensors.items() if fact.role is TensorRole.INPUT),
         outputs=tuple(item.name for item in graph.output),
-        nodes=tuple(_node(index, node) for index, node in enumerate(graph.node)),
+        nodes=nodes,
         tensors=tensors,
         subgraph_ops=frozenset(node.op_type for inner in nested_graphs(graph.node) for node in inner.node),
         weight_bytes=sum(byte_size(stored.proto, stored.where) for stored in stored_tensors(proto)),

@@ -104,7 +104,8 @@ class _Walk:
         """The model's inputs and what is made of them alone on the way in."""
         found = set(self.graph.inputs)
         for node in self.graph.nodes:
-            if node.op_type in _ENTRANCES and node.input[0] in found and {*node.input[1:]} <= self._static | {""}:
+            read, *rest = node.input or [""]
+            if node.op_type in _ENTRANCES and read in found and {*rest} <= self._static | {""}:
                 found.update(node.output)
         return found
 
