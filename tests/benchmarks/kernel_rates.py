@@ -105,7 +105,11 @@ def _compared(case: Case, wanted: Mapping[str, Sequence[Any]], got: Mapping[str,
         if one.shape != two.shape or (np.isfinite(one) & ~np.isfinite(two)).any():
             return "wrong", 1.0
         known = np.isfinite(one)
-        span = float(np.ptp(one[known])) if known.any() else 0.0
+        if not known.any():
+            continue
+        # A float has its precision by its size, an integer by its range.
+        size = np.abs(one[known]).max() if case.kind == "fp16" else np.ptp(one[known])
+        span = float(size)
         if span > 0:
             worst = max(worst, float(np.quantile(np.abs(two - one)[known], 1 - few)) / span)
     return "wrong" if worst > _FAR else "right" if worst <= _NEAR else "between", worst

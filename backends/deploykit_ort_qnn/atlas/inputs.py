@@ -17,8 +17,8 @@ __all__ = ["COVERING", "UNEVEN", "Span", "covering"]
 
 COVERING = 6
 """How many input sets ``covering`` gives."""
-UNEVEN = (0, 1, 3, 5)
-"""Those of them in which many values differ: neither one value everywhere, nor a single spike."""
+UNEVEN = (1, 3, 5)
+"""Those of them in which neighbours differ: not sorted, nor one value everywhere, nor a single spike."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,13 +10,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from deploykit_qualcomm.atlas.traits import MEASURES, Trait
+from deploykit_qualcomm.atlas.traits import MEASURES, RANGES, Trait
 
 __all__ = ["Condition", "Example", "Learned", "learn"]
 
 Condition: TypeAlias = Mapping[str, str | float]
 
 _MOST_PARTS = 4
+_AROUND = RANGES | {"behind", "before"}
 _FOLLOWED = 6
 """Ways to a condition that are followed side by side."""
 _LEAST = 2
@@ -110,10 +111,11 @@ class _Way:
         return not self.outside and (enough or not self.parts)
 
     @property
-    def worth(self) -> tuple[int, int, int, int]:
-        """More forms, more cases, fewer parts, fewer borders."""
+    def worth(self) -> tuple[int, int, int, int, int]:
+        """More forms, more cases; settings rather than grids and neighbours; fewer parts, fewer borders."""
         borders = sum(part.how != "is" for part in self.parts)
-        return self.forms, len(self.inside), -len(self.parts), -borders
+        around = sum(part.name in _AROUND for part in self.parts)
+        return self.forms, len(self.inside), -around, -len(self.parts), -borders
 
     def with_part(self, part: _Part) -> _Way:
         return _Way(
