@@ -30,7 +30,8 @@ AIMET = Path(__file__).parents[1] / "data/aimet"
 def somebody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("getpass.getuser", lambda: "Erika")
     monkeypatch.setattr("platform.node", lambda: "lab-seven.example.org")
-    monkeypatch.setattr(Path, "home", lambda: Path("/Users/mustermann"))
+    for name in ("HOME", "USERPROFILE"):
+        monkeypatch.setenv(name, "/Users/mustermann")
 
 
 def stored_values(model: onnx.ModelProto) -> Iterator[np.ndarray]:
