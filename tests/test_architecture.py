@@ -171,6 +171,7 @@ LATE_ELSEWHERE = {
     ("deploykit.numerics.reference", "onnx.reference"): "only models before operator set 7 are run by it",
     ("deploykit.deciding.quantizing.child", "decoding"): "only a job with images needs it",
     ("deploykit.numerics.samples.decoding", "PIL"): "an extra of the installation",
+    ("deploykit.system.platforms", "ctypes"): "only a child that is to end with its parent needs it",
     ("deploykit.system.tabular", "pandas"): "only who asks for a table has it",
     ("deploykit_ort_qnn.context_reader", "onnxruntime_qnn"): "an extra of the installation",
     ("deploykit_ort_qnn.session", "onnxruntime_qnn"): "an extra of the installation",

@@ -10,7 +10,8 @@ from io import TextIOWrapper
 
 import click
 
-from deploykit.cli.frame import Group, run, settings
+from deploykit.cli.frame import Group, run, settings, show_crash
+from deploykit.cli.guarding import guarded
 
 __all__ = ["COMMANDS", "cli", "main", "version_lines"]
 
@@ -148,4 +149,4 @@ def main() -> None:
         if isinstance(stream, TextIOWrapper):
             # A terminal or a pipe that lacks a letter gets its number: that is no reason to fail.
             stream.reconfigure(errors="backslashreplace")
-    sys.exit(run(cli))
+    sys.exit(guarded(lambda: run(cli), show_crash))

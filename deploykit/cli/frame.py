@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -19,11 +20,11 @@ import click
 
 from deploykit.cli.endings import Ended, ended_by_signals
 from deploykit.cli.plain import defused
-from deploykit.errors import DeploykitError, PackageError, UsageError
+from deploykit.errors import DeploykitError, PackageError, ToolError, UsageError
 from deploykit.system.memory import VARIABLE as MEMORY
 from deploykit.system.memory import with_memory
 
-__all__ = ["Command", "Group", "Settings", "run", "settings"]
+__all__ = ["Command", "Group", "Settings", "run", "settings", "show_crash"]
 
 
 _ENV = "DEPLOYKIT"
@@ -231,6 +232,16 @@ def _no_room(error: Exception) -> PackageError:
         why=getattr(error, "strerror", None) or str(error),
         next="make room there; TMPDIR and DEPLOYKIT_CACHE say where else work and what is kept may lie",
     )
+
+
+def show_crash(by: signal.Signals) -> int:
+    """What is said of a library that ended the process; the exit status."""
+    error = ToolError(
+        f"a library that deploykit calls ended the process ({by.name})",
+        why="onnx and ONNX Runtime do that at some damaged models, and what they print stands above",
+        next="export the model again; if onnx.checker.check_model(path) finds no fault, please report it",
+    )
+    return _show_error(sys.argv[1:], error)
 
 
 def _show_abort(arguments: Sequence[str], abort: click.Abort) -> int:

@@ -23,8 +23,11 @@ except ImportError:  # Windows
     import msvcrt
 
 __all__ = [
+    "can_end_with",
     "end_group",
     "end_tree",
+    "end_with",
+    "fork",
     "has_groups",
     "hold",
     "is_own",
@@ -36,6 +39,8 @@ __all__ = [
 ]
 
 _LOCKED_BYTES = 1
+_PR_SET_PDEATHSIG = 1
+"""Of prctl(2)."""
 
 
 def reap(process: subprocess.Popen[bytes]) -> tuple[int, float | None]:
@@ -61,6 +66,28 @@ def end_tree(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(OSError):
         subprocess.run(words, check=False, capture_output=True, stdin=subprocess.DEVNULL)
     process.kill()
+
+
+def can_end_with() -> bool:
+    """Whether this process can be forked, and the child be ended by the system when its parent dies: on Linux."""
+    return sys.platform.startswith("linux") and hasattr(os, "fork")
+
+
+def fork() -> int | None:
+    """``os.fork``; None where the user may have no more processes."""
+    try:
+        return os.fork()
+    except OSError:
+        return None
+
+
+def end_with(parent: int) -> None:
+    """Have the system end this process when its parent dies, however that happens; it ends now where that is so."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def has_groups() -> bool:

@@ -1,0 +1,68 @@
+"""Runs a command in a child process, so that a library that ends its process is answered with an error and a status.
+
+onnx and ONNX Runtime abort at some damaged models. The parent only waits: it hands on signals that somebody sent (the
+terminal tells both by itself), and ends as the child did. Linux only, where the child ends with the parent.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+from deploykit.system.platforms import can_end_with, end_with, fork
+
+__all__ = ["CRASHES", "guarded"]
+
+CRASHES = frozenset(
+    getattr(signal, name) for name in ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV") if hasattr(signal, name)
+)
+"""Signals by which code ends the process that it runs in."""
+
+
+def guarded(work: Callable[[], int], crashed: Callable[[signal.Signals], int]) -> int:
+    """The exit status of ``work``, or of ``crashed`` where a library ended the process. To be called before any thread.
+
+    Where there is no such process to be had, ``work`` is done in this one.
+    """
+    if not can_end_with() or threading.active_count() > 1:
+        return work()
+    watched = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD}
+    # Whoever started this may have it ignored; then nothing could be waited for.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
+    parent = os.getpid()
+    child = fork()
+    if child is None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        return work()
+    if child == 0:
+        end_with(parent)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        return work()
+    status = _waited(child, watched)
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else _ended(signal.Signals(-code), crashed)
+
+
+def _waited(child: int, watched: set[signal.Signals]) -> int:
+    while True:
+        found = signal.sigwaitinfo(watched)
+        if found.si_signo == signal.SIGCHLD:
+            done, status = os.waitpid(child, os.WNOHANG)
+            if done:
+                return status
+        elif found.si_code <= 0:  # sent by a process; what the terminal sends reaches the child as well
+            os.kill(child, found.si_signo)
+
+
+def _ended(by: signal.Signals, crashed: Callable[[signal.Signals], int]) -> int:
+    if by in CRASHES:
+        return crashed(by)
+    with suppress(OSError):  # nobody may say what SIGKILL does
+        signal.signal(by, signal.SIG_DFL)
+    os.kill(os.getpid(), by)
+    return 128 + by
