@@ -6,8 +6,9 @@ A kernel is an operator with the Q/DQ pairs around it, alone or with the operato
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from deploykit.graph.arrays import constant_values
 from deploykit.graph.graph_copy import GraphCopy, copy_of
+from deploykit.graph.intervals import ANYTHING, Interval, graph_bounds
 from deploykit.graph.nodes import label
 from deploykit.numerics.sessions import Session
 from deploykit_ort_qnn.atlas.inputs import Span, covering
@@ -37,6 +39,7 @@ _ABOVE_ZERO: Mapping[str, tuple[int, ...]] = {
     "Sqrt": (0,),
 }
 """Inputs of which zero and what lies below are no question: no number is the answer."""
+_PICKS = ("Gather", "GatherElements")
 _WHOLE = (TensorProto.INT32, TensorProto.INT64)
 _GRID_POINTS = 256
 _MOST_DENSE = 6
@@ -80,14 +83,33 @@ def kernels_of(model: ModelProto, *, only: Collection[str] | None = None) -> Ite
     positions = {id(node): index for index, node in enumerate(graph.nodes)}
     runs: list[tuple[tuple[int, ...], str]] = [((index,), "alone") for index in operators]
     runs += [(run, "inside") for index in operators if len(run := _neighbours(graph, index, positions, static)) > 1]
-    cuts: dict[str, tuple[ModelProto, list[tuple[int, ...]], str]] = {}
+    cuts: dict[str, tuple[ModelProto, list[tuple[int, ...]], str, bool]] = {}
+    places = _Places(graph, static)
     for run, place in runs:
         excerpt = excerpts.cut(run)
         if excerpt is not None:
-            key = sha256(anonymous(excerpt.model)).hexdigest()
-            cuts.setdefault(key, (excerpt.model, [], place))[1].append(run)
-    for number, (key, (cut, found, place)) in enumerate(cuts.items()):
-        yield _kernel(graph, cut, found, key, place, f"u{number}/")
+            forward = places.count_forward(run)
+            key = sha256(anonymous(excerpt.model) + (b" forward" if forward else b"")).hexdigest()
+            cuts.setdefault(key, (excerpt.model, [], place, forward))[1].append(run)
+    for number, (key, (cut, found, place, forward)) in enumerate(cuts.items()):
+        yield _kernel(graph, cut, found, key, place, f"u{number}/", forward=forward)
+
+
+class _Places:
+    """What is known of computed indices: those that a TopK gives, for one, never count from the end of an axis."""
+
+    def __init__(self, graph: GraphCopy, static: Collection[str]) -> None:
+        self._graph, self._static = graph, static
+
+    def count_forward(self, run: Iterable[int]) -> bool:
+        """True where operators of a run read computed indices, and none of these can be below zero."""
+        nodes = [self._graph.nodes[index] for index in run]
+        names = {node.input[1] for node in nodes if node.op_type in _PICKS and len(node.input) > 1} - {*self._static}
+        return bool(names) and all(self._bounds.get(name, ANYTHING)[0] >= 0 for name in names)
+
+    @cached_property
+    def _bounds(self) -> Mapping[str, Interval]:
+        return graph_bounds(self._graph)
 
 
 def within_grids(kernel: Kernel) -> Kernel:
@@ -170,14 +192,21 @@ def _readers(graph: GraphCopy, name: str) -> Iterator[NodeProto]:
 
 
 def _kernel(
-    graph: GraphCopy, cut: ModelProto, runs: Sequence[tuple[int, ...]], key: str, place: str, prefix: str
+    graph: GraphCopy,
+    cut: ModelProto,
+    runs: Sequence[tuple[int, ...]],
+    key: str,
+    place: str,
+    prefix: str,
+    *,
+    forward: bool,
 ) -> Kernel:
     run = runs[0]
     middles = [run[0] if place == "alone" else run[len(run) // 2] for run in runs]
     named = _prefixed(cut, prefix)
     inside = GraphCopy(named, copy=False)
     steps = {value.name: step for value in named.graph.output if (step := _step(inside, value.name))}
-    samples, why = _samples(inside, named)
+    samples, why = _samples(inside, named, forward=forward)
     return Kernel(
         key=key,
         nodes=tuple(label(graph.nodes[index]) for index in middles),
@@ -240,7 +269,7 @@ def _zero(graph: GraphCopy, name: str) -> Any:
     return _value(graph, pair.input[2]) if pair is not None and len(pair.input) > 2 else None
 
 
-def _samples(graph: GraphCopy, model: ModelProto) -> tuple[tuple[dict[str, Numbers], ...], str]:
+def _samples(graph: GraphCopy, model: ModelProto, *, forward: bool) -> tuple[tuple[dict[str, Numbers], ...], str]:
     """As many sets as the smallest float input needs, or why there are none."""
     floats = [value for value in model.graph.input if value.type.tensor_type.elem_type == TensorProto.FLOAT]
     counts = [math.prod(_shape(value)) for value in floats]
@@ -250,7 +279,7 @@ def _samples(graph: GraphCopy, model: ModelProto) -> tuple[tuple[dict[str, Numbe
         dense = max((math.ceil(_GRID_POINTS / max(count, 1)) for count in counts), default=1)
     sets: list[dict[str, Numbers]] = []
     for number, value in enumerate(model.graph.input):
-        values = _values(graph, value, number, min(dense, _MOST_DENSE))
+        values = _values(graph, value, number, min(dense, _MOST_DENSE), forward=forward)
         if isinstance(values, str):
             return (), values
         sets = sets or [{} for _ in values]
@@ -259,8 +288,8 @@ def _samples(graph: GraphCopy, model: ModelProto) -> tuple[tuple[dict[str, Numbe
     return tuple(sets), "" if sets else "it has no input"
 
 
-def _values(graph: GraphCopy, value: ValueInfoProto, number: int, dense: int) -> list[Numbers] | str:
-    """The sets of one input, or why it has none."""
+def _values(graph: GraphCopy, value: ValueInfoProto, number: int, dense: int, *, forward: bool) -> list[Numbers] | str:
+    """The sets of one input, or why it has none; indices count from both ends of an axis, or ``forward`` alone."""
     kind, shape, name = value.type.tensor_type.elem_type, _shape(value), value.name
     if kind in (TensorProto.FLOAT, TensorProto.FLOAT16):
         half = kind == TensorProto.FLOAT16
@@ -274,7 +303,7 @@ def _values(graph: GraphCopy, value: ValueInfoProto, number: int, dense: int) ->
         size = _places(graph, name)
         if size:
             dtype = np.int32 if kind == TensorProto.INT32 else np.int64
-            return [random.integers(-size, size, shape).astype(dtype) for _ in range(count)]
+            return [random.integers(0 if forward else -size, size, shape).astype(dtype) for _ in range(count)]
     return f"what its input {name.partition('/')[2]} may hold is not known"
 
 
@@ -319,7 +348,7 @@ def _carried(graph: GraphCopy, name: str) -> set[str]:
 def _places(graph: GraphCopy, name: str) -> int:
     """How long the axis is that an input of whole numbers points into, 0 where it is no such input."""
     for node in graph.readers(name):
-        if node.op_type in ("Gather", "GatherElements") and len(node.input) > 1 and node.input[1] == name:
+        if node.op_type in _PICKS and len(node.input) > 1 and node.input[1] == name:
             axis = next((setting.i for setting in node.attribute if setting.name == "axis"), 0)
             data = graph.stored.get(node.input[0])
             shape = tuple(data.dims) if data is not None else _known_shape(graph, node.input[0])

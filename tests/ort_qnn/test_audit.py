@@ -86,6 +86,22 @@ def test_places_are_all_legal_ones_negative_too() -> None:
     assert set(places) == set(range(-5, 5)) and kernel.type == "float"
 
 
+def test_places_that_the_model_computes_are_those_that_it_can_compute() -> None:
+    """A TopK gives no negative ones; after a subtraction there may be some: two kernels, though they look alike."""
+    text = """g (float[1,9] x) => (float[1,3] near, float[1,3] far) <int64[1] k = {3}, int64[1] two = {2}> {
+        v, i = TopK (x, k)  near = GatherElements <axis: int = 1> (x, i)
+        j = Sub (i, two)  far = GatherElements <axis: int = 1> (x, j)
+    }"""
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}')
+    least = {}
+    for kernel in kernels_of(model):
+        if kernel.operators == ("GatherElements",):
+            drawn = [values for sample in kernel.samples for values in sample.values() if values.dtype == np.int64]
+            least[kernel.nodes] = min(int(values.min()) for values in drawn)
+            assert max(int(values.max()) for values in drawn) == 8
+    assert least == {("GatherElements -> near",): 0, ("GatherElements -> far",): -9}
+
+
 def test_a_kernel_that_cannot_be_asked_says_why() -> None:
     text = "g (float[5,7] x, int64[1,3] i) => (float[3] y) { y = GatherND (x, i) }"
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text.replace("[1,3]", "[3,2]")}')
