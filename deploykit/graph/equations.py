@@ -1,6 +1,6 @@
-"""Checks that the equations of Einsum are equations: onnx and ONNX Runtime read some others without end.
+"""Checks settings over which onnx or ONNX Runtime never end, or end the process: equations of Einsum, axes.
 
-It looks at their grammar only; whether they fit the operands is for shape inference to say.
+It looks at what they are alone; whether they fit the operands is for shape inference to say.
 """
 
 from __future__ import annotations
@@ -19,16 +19,27 @@ from deploykit.graph.tensors import nested_graphs
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
 
-__all__ = ["check_equations"]
+__all__ = ["check_settings"]
 
 _TERM = r"[A-Za-z ]*(?:\.\.\.[A-Za-z ]*)?"
 _EQUATION = re.compile(rf"{_TERM}(?:,{_TERM})*(?:->{_TERM})?".encode())
 """Einsum of ONNX operator set 12: letters, at most one ellipsis in a term, and spaces that say nothing."""
 
 
-def check_equations(path: Path, proto: ModelProto) -> None:
-    """InputError, naming the node, where an Einsum has an equation that is none."""
+_FARTHEST = 1 << 16
+"""No tensor has so many dimensions; onnx keeps some axes in 32 bits."""
+
+
+def check_settings(path: Path, proto: ModelProto) -> None:
+    """InputError, naming the node, where an Einsum has an equation that is none, or an axis is none."""
     for node in _nodes(proto):
+        for attribute in node.attribute:
+            if attribute.name == "axis" and abs(attribute.i) > _FARTHEST:
+                raise InputError(
+                    f"{path}: node {label(node)!r} has the axis {attribute.i}",
+                    why="no tensor has so many dimensions",
+                    next="export the model again",
+                )
         if node.op_type == "Einsum" and is_standard(node):
             for attribute in node.attribute:
                 if attribute.name == "equation" and not _EQUATION.fullmatch(attribute.s):

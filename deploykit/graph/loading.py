@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from deploykit.errors import InputError
 from deploykit.graph.arity import check_arity
-from deploykit.graph.equations import check_equations
+from deploykit.graph.equations import check_settings
 from deploykit.graph.external import MAPPED, ExternalFile, locate_external
 from deploykit.graph.formats import name_format
 from deploykit.graph.ops import is_standard
@@ -71,7 +71,7 @@ def wrap_proto(proto: ModelProto, *, path: Path) -> Model:
     files = locate_external(path, external)
     check_structure(path, proto)
     check_arity(path, proto)
-    check_equations(path, proto)
+    check_settings(path, proto)
     return Model(path=path, proto=proto, external=files, stored=_stored(proto))
 
 

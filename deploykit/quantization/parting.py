@@ -223,10 +223,13 @@ def _pair(graph: GraphCopy, maker: NodeProto, readers: Iterable[NodeProto]) -> l
     """The pair that a tensor comes through, once more, for some readers of it."""
     name, quantizer = maker.output[0], graph.makers[maker.input[0]]
     whole, again = graph.fresh(f"{name}::q"), graph.fresh(f"{name}::dq")
+    rewired = False
     for node in readers:
         for at, read in enumerate(node.input):
             if read == name:
-                node.input[at] = again
+                node.input[at], rewired = again, True
+    if not rewired:  # only a body reads it, and goes on doing so
+        return []
     first = helper.make_node("QuantizeLinear", [name, *quantizer.input[1:]], [whole], name=graph.fresh(f"{whole}/Q"))
     second = helper.make_node("DequantizeLinear", [whole, *maker.input[1:]], [again], name=graph.fresh(f"{again}/DQ"))
     for made, like in ((first, quantizer), (second, maker)):

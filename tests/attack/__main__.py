@@ -45,6 +45,7 @@ FAULTS = (
     "orphans",
     "pairs of which both, or none, won",
 )
+ANSWERED = "ended by a library, and answered so where the command is typed"
 GOALS = {"bad files": 6000, "changed bits": 3000, "runs that died": 400, "pairs of runs at one place": 40}
 """What a whole run tries of each; the turns keep them in this proportion, however long it takes."""
 ZERO_ONE = {
@@ -67,7 +68,7 @@ class Attack:
     """One run; ``figures`` are by the rows of the page, ``answers`` the cases by the status that answered them."""
 
     def __init__(self, seed: int, place: Path) -> None:
-        self.figures: Counter[str] = Counter(dict.fromkeys((*GOALS, *FAULTS), 0))
+        self.figures: Counter[str] = Counter(dict.fromkeys((*GOALS, *FAULTS, ANSWERED), 0))
         self.answers: Counter[str] = Counter()
         self.chance = random.Random(seed)
         self.place = place
@@ -103,6 +104,9 @@ class Attack:
             arranged = [self._arranged(kind, Path(name, str(number))) for number, kind in enumerate(chosen)]
             for number, (kind, ending) in enumerate(zip(chosen, run_many(arranged), strict=True)):
                 self.figures["bad files"] += 1
+                if ending.retyped:
+                    self.figures[ANSWERED] += 1
+                    print(f"{ANSWERED}: {kind.id}: {arranged[number]}", file=sys.stderr, flush=True)
                 self.answers[str(ending.status)] += 1
                 if self.faults(ending, f"{kind.id}: {arranged[number]}"):
                     kept = shutil.copytree(Path(name, str(number)), Path(tempfile.mkdtemp(prefix="attack-"), "case"))
@@ -217,7 +221,7 @@ def _same(one: Path, other: Path) -> bool:
 
 
 def _table(figures: Mapping[str, int]) -> str:
-    rows = (f"| {row} | {figures.get(row, 0):,} | {ZERO_ONE.get(row, '')} |" for row in (*GOALS, *FAULTS))
+    rows = (f"| {row} | {figures.get(row, 0):,} | {ZERO_ONE.get(row, '')} |" for row in (*GOALS, *FAULTS, ANSWERED))
     return "\n".join(["| what | this state | 0.1.0 |", "|---|---|---|", *rows])
 
 

@@ -55,3 +55,14 @@ def test_what_is_let_through_comes_to_an_end(equation: str) -> None:
     except InputError:
         return
     collect_facts(model)
+
+
+@pytest.mark.parametrize("axis", [1 << 31, -(1 << 40), (1 << 16) + 1])
+def test_an_axis_that_no_tensor_has_is_refused(axis: int) -> None:
+    """onnx keeps LayerNormalization's in 32 bits, and reads beyond its tables at the first."""
+    node = helper.make_node("LayerNormalization", ["x", "w"], ["y"], name="n", axis=axis)
+    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 2]) for name in ("x", "w")]
+    made = helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 2])
+    model = helper.make_model(helper.make_graph([node], "g", infos, [made]), ir_version=8)
+    with pytest.raises(InputError, match=f"node 'n' has the axis {axis}"):
+        wrap_proto(model, path=Path("m.onnx"))

@@ -103,3 +103,36 @@ def test_what_cannot_be_written_leaves_nothing(decoder: Path, tmp_path: Path) ->
     with pytest.raises(UsageError, match="two models are called decode"):
         deploykit.split([decoder / "decode.onnx"] * 2, tmp_path / "parts", parts=2)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_only_a_body_reads_crosses_without_a_pair(tmp_path: Path) -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float[1,64] x, bool c) => (float[1,64] y) <float s = {0.1}, uint8 z = {128}> {
+        h = MatMul (x, first)  q = QuantizeLinear (h, s, z)  d = DequantizeLinear (q, s, z)
+        r = Relu (h)  k = MatMul (r, second)
+        b = If (c) <then_branch = yes () => (float[1,64] t) { t = Neg (d) },
+                    else_branch = no () => (float[1,64] e) { e = Abs (d) }>
+        y = Add (k, b)
+    }"""
+    body, drawn = (
+        text.replace("<float s", "<float[64,64] first, float[64,64] second, float s"),
+        np.random.default_rng(0),
+    )
+    model = onnx.parser.parse_model(body)
+    for name in ("first", "second"):
+        array = drawn.normal(size=(64, 64)).astype(np.float32) / 8
+        kept = [tensor for tensor in model.graph.initializer if tensor.name != name]
+        del model.graph.initializer[:]
+        model.graph.initializer.extend([*kept, onnx.numpy_helper.from_array(array, name)])
+    onnx.save(model, tmp_path / "m.onnx")
+    deploykit.split([tmp_path / "m.onnx"], tmp_path / "parts", parts=2)
+    feed = {"x": drawn.normal(size=(1, 64)).astype(np.float32), "c": np.array(True)}
+    whole = onnxruntime.InferenceSession(tmp_path / "m.onnx").run(["y"], feed)[0]
+    known = dict(feed)
+    for number in (1, 2):
+        session = onnxruntime.InferenceSession(tmp_path / f"parts/m_{number}.onnx")
+        names = [value.name for value in session.get_outputs()]
+        known |= dict(
+            zip(names, session.run(names, {i.name: known[i.name] for i in session.get_inputs()}), strict=True)
+        )
+    np.testing.assert_allclose(known["y"], whole, rtol=1e-5)

@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import resource
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -20,6 +21,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from deploykit.cli.guarding import CRASHES
 
 __all__ = ["FILE_EVENTS", "Case", "Ending", "acceptable", "leftovers", "run_cli", "run_many"]
 
@@ -65,7 +68,8 @@ class Ending:
     """How one command ended. ``status`` is negative for a signal, None where it hung and was killed.
 
     ``events`` are the file events met, ``peak_mb`` its largest resident set, ``cpu_seconds`` its computing time; all
-    are 0 where it was killed.
+    are 0 where it was killed. ``retyped`` is True where a library ended the process: then it is what the same command
+    line gives when it is typed.
     """
 
     status: int | None
@@ -73,6 +77,7 @@ class Ending:
     events: int = 0
     peak_mb: float = 0.0
     cpu_seconds: float = 0.0
+    retyped: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +162,19 @@ def _run_some(cases: Sequence[Case], place: Path) -> Iterator[Ending]:
     for number, row in enumerate(told):
         yield Ending(output=_said(place / f"{number}.txt"), **row)
     if len(told) < len(cases):
+        left = cases[len(told)]
+        if not hung and -(child.exitcode or 0) in CRASHES and left.words:
+            yield _retyped(left, place)
+            return
         yield Ending(status=None if hung else child.exitcode, output=_said(place / f"{len(told)}.txt"))
+
+
+def _retyped(case: Case, place: Path) -> Ending:
+    """What a command line gives that is typed: there a process of its own is between a library and its end."""
+    argv = [sys.executable, "-m", "deploykit", *case.words]
+    environment = {**os.environ, _MARKED: _mark(), "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(argv, cwd=place, env=environment, capture_output=True, timeout=SECONDS, check=False)
+    return Ending(status=done.returncode, output=(done.stdout + done.stderr).decode("utf-8", "replace"), retyped=True)
 
 
 _MARKED = "DEPLOYKIT_ATTACK_BY"
