@@ -230,7 +230,7 @@ class JointFacts:
             return None
         source, scale, lowest = found
         multiple = _polynomial(self.graph, self, operand, source)
-        if multiple is None or multiple[0] or multiple[2:] or scale * multiple[1] <= 0:
+        if multiple is None or len(multiple) != 2 or multiple[0] or scale * multiple[1] <= 0:
             return None
         return scale * multiple[1] * lowest, math.inf
 

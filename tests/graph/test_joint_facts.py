@@ -164,3 +164,13 @@ def test_every_norm_of_true_exports_is_bounded(name: str, most: float) -> None:
     norms = [node.output[0] for node in model.proto.graph.node if node.op_type == "Div" and "norm" in node.name.lower()]
     assert len(norms) >= 5
     assert all(max(map(abs, found[norm])) <= most for norm in norms)
+
+
+@pytest.mark.parametrize("value", [0.0, 3.0])
+def test_a_gated_product_with_a_constant_is_no_gated_product(value: float) -> None:
+    graph = start()
+    gate = graph.op("Sigmoid", ["x"], "gate")
+    graph.op("Mul", [graph.stored("constant", value), gate], "y")
+    low, high = bounds(graph, "y")["y"]
+    assert low <= 0
+    assert high >= value
