@@ -52,7 +52,7 @@ def explain(package: Path) -> Explanation:
     """What the manifest of a package tells; raises PackageError where the folder is none or it was changed."""
     manifest = read_manifest(package)
     findings = tuple(_findings(manifest))
-    status = status_from_json(manifest.get("status", {}))
+    status = status_from_json(_table(manifest, "status"))
     costs = costs_by_output(status.right.numbers)
     decision = _table(manifest, "decision")
     told = (

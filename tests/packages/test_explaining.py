@@ -14,6 +14,7 @@ from deploykit.cli.frame import run
 from deploykit.contract.status import Compilation, Compiled, Correctness, Right, Status
 from deploykit.findings import Finding, Severity, Subject, SubjectKind
 from deploykit.packages.costs_by_output import costs_by_output
+from deploykit.packages.manifests import sealed_text
 from deploykit.packages.shipping import Word, shipping
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
@@ -170,3 +171,12 @@ def test_a_notebook_shows_the_verdict_and_strangers_names_as_text(tmp_path: Path
     )
     assert "do not ship it" in refused._repr_html_()
     assert "No package was written" in refused._repr_html_()
+
+
+@pytest.mark.parametrize("key", ["status", "decision", "quantization", "target", "findings", "executed"])
+def test_a_sealed_manifest_that_says_nothing_there_is_explained(key: str, rewritten: Path, tmp_path: Path) -> None:
+    """Whoever can write to a package can seal it again."""
+    told = json.loads((rewritten / "manifest.json").read_text())
+    for value in (None, [], "x", 7, {"a": None}):
+        (tmp_path / "manifest.json").write_text(sealed_text({**told, key: value}))
+        assert run(cli, ["explain", str(tmp_path)]) in (0, 6), value
