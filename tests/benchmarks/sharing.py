@@ -9,15 +9,12 @@ import json
 import resource
 import sys
 
-from deploykit.cli import main
+from deploykit.cli import cli
+from deploykit.cli.frame import run
 
 if __name__ == "__main__":
-    sys.argv[0] = "deploykit"
-    status: int | str | None = 0
-    try:
-        main()
-    except SystemExit as done:
-        status = done.code
+    # Without the parent of a typed command: it would count the whole command among the processes that were started.
+    status = run(cli, sys.argv[1:])
     own, others = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     seconds = {"own": own.ru_utime + own.ru_stime, "others": others.ru_utime + others.ru_stime}
     print(json.dumps(seconds), flush=True)

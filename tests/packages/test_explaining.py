@@ -177,6 +177,7 @@ def test_a_notebook_shows_the_verdict_and_strangers_names_as_text(tmp_path: Path
 def test_a_sealed_manifest_that_says_nothing_there_is_explained(key: str, rewritten: Path, tmp_path: Path) -> None:
     """Whoever can write to a package can seal it again."""
     told = json.loads((rewritten / "manifest.json").read_text())
-    for value in (None, [], "x", 7, {"a": None}):
+    values: tuple[object, ...] = (None, [], "x", 7, {"a": None})
+    for value in values:
         (tmp_path / "manifest.json").write_text(sealed_text({**told, key: value}))
         assert run(cli, ["explain", str(tmp_path)]) in (0, 6), value
