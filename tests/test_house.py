@@ -94,3 +94,14 @@ def test_the_wheel_holds_every_source_and_data_file(tmp_path: Path) -> None:
             if path.is_file() and "__pycache__" not in path.parts
         }
         assert wanted <= names, sorted(wanted - names)
+
+
+def test_the_top_level_holds_nothing_else() -> None:
+    """What is downloaded or built beside the sources is not taken in with them."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("no checkout: what is tracked is not known")
+    done = subprocess.run(["git", "-C", str(ROOT), "ls-files"], capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"git does not tell: {done.stderr.strip()}")  # somebody else's checkout, or no git
+    kept = {".ci", ".gitignore", "LICENSE", "README.md", "backends", "deploykit", "docs", "pyproject.toml", "templates"}
+    assert {line.partition("/")[0] for line in done.stdout.splitlines()} == kept | {"tests"}
