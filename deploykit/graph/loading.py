@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from deploykit.errors import InputError
 from deploykit.graph.arity import check_arity
-from deploykit.graph.equations import check_settings
 from deploykit.graph.external import MAPPED, ExternalFile, locate_external
 from deploykit.graph.formats import name_format
+from deploykit.graph.hazards import check_hazards
 from deploykit.graph.ops import is_standard
 from deploykit.graph.structure import check_structure
 from deploykit.graph.tensors import check_inline, constant_tensor, is_external, stored_tensors
@@ -71,7 +71,7 @@ def wrap_proto(proto: ModelProto, *, path: Path) -> Model:
     files = locate_external(path, external)
     check_structure(path, proto)
     check_arity(path, proto)
-    check_settings(path, proto)
+    check_hazards(path, proto)
     return Model(path=path, proto=proto, external=files, stored=_stored(proto))
 
 

@@ -19,7 +19,7 @@ from deploykit.graph.tensors import nested_graphs
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
 
-__all__ = ["check_settings"]
+__all__ = ["check_hazards"]
 
 _TERM = r"[A-Za-z ]*(?:\.\.\.[A-Za-z ]*)?"
 _EQUATION = re.compile(rf"{_TERM}(?:,{_TERM})*(?:->{_TERM})?".encode())
@@ -30,7 +30,7 @@ _FARTHEST = 1 << 16
 """No tensor has so many dimensions; onnx keeps some axes in 32 bits."""
 
 
-def check_settings(path: Path, proto: ModelProto) -> None:
+def check_hazards(path: Path, proto: ModelProto) -> None:
     """InputError, naming the node, where an Einsum has an equation that is none, or an axis is none."""
     for node in _nodes(proto):
         for attribute in node.attribute:

@@ -1,4 +1,4 @@
-"""Equations of Einsum that no reader comes to the end of are refused where the model is read, with the node's name."""
+"""Settings that no reader comes to the end of, or that end the process, are refused where the model is read."""
 
 from __future__ import annotations
 
