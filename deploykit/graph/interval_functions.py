@@ -81,14 +81,12 @@ def _div(case: Case) -> Interval:
 
 
 def _inverse(b: Interval) -> Interval:
-    """1 / b; an end at zero leads to no bound on that side, zero inside to none at all."""
+    """1 / b; no upper bound above a lower end at zero, none at all with a zero elsewhere: 1 / +0 tops everything."""
     low, high = b
     if low > 0 or high < 0:
         return 1 / high, 1 / low
     if low == 0 and high > 0:
         return 1 / high, math.inf
-    if high == 0 and low < 0:
-        return -math.inf, 1 / low
     return ANYTHING
 
 
