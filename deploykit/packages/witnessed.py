@@ -8,17 +8,39 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from deploykit.packages.manifests import hash_file
 
-__all__ = ["Witnessed"]
+__all__ = ["Look", "Witnessed"]
 
 _LARGE = 16 << 20
 _SETTLED = 2_000_000_000
-"""Nanoseconds after which another write would show in the time of the last one, on any disk."""
+"""Nanoseconds after which another change would show in the time of the last one, on any disk."""
+_SETTLED_FINE = 100_000_000
+"""The same where times tell more than hundredths of a second: they then step with the system's own clock."""
+_HUNDREDTH = 10_000_000
 
 _Identity = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """The state of a file before it is read, and whether every change from then on shows in its times."""
+
+    status: os.stat_result
+    settled: bool
+
+    @classmethod
+    def at(cls, status: os.stat_result) -> Look:
+        """A state that was asked for just now.
+
+        To give a file another name, or to take one away, is a change too: its time is that of what was done last.
+        """
+        least = _SETTLED_FINE if status.st_ctime_ns % _HUNDREDTH else _SETTLED
+        age = time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns)
+        return cls(status=status, settled=age > least)
 
 
 class Witnessed:
@@ -27,16 +49,13 @@ class Witnessed:
     def __init__(self) -> None:
         self._known: dict[_Identity, tuple[int, str]] = {}
 
-    def note_read(
-        self, before: os.stat_result, after: os.stat_result, size: int, digest: str, *, linked: bool = False
-    ) -> None:
+    def note_read(self, before: Look, after: os.stat_result, size: int, digest: str, *, linked: bool = False) -> None:
         """A file of somebody else's, which has these states before and after it was read whole.
 
         One that was ``linked`` in between has a later change time; a write shows in the time of the last one.
         """
-        settled = time.time_ns() - max(before.st_mtime_ns, before.st_ctime_ns) > _SETTLED
-        same = _identity(before) == _identity(after) or (linked and _identity(before)[:-1] == _identity(after)[:-1])
-        if settled and same:
+        was, is_now = _identity(before.status), _identity(after)
+        if before.settled and (was == is_now or (linked and was[:-1] == is_now[:-1])):
             self._note(after, size, digest)
 
     def note_written(self, path: Path, size: int, digest: str) -> None:

@@ -28,7 +28,7 @@ from deploykit.packages.manifests import (
     sealed_text,
 )
 from deploykit.packages.replacing import FRESH, OLD, check_place, tidy
-from deploykit.packages.witnessed import Witnessed
+from deploykit.packages.witnessed import Look, Witnessed
 from deploykit.system.copying import copy_hashed
 from deploykit.system.files import open_regular, regular_size
 from deploykit.system.linking import link
@@ -138,8 +138,8 @@ class PackageWriter:
 
     def _link(self, source: Path, path: Path) -> tuple[int, str]:
         """Give the source a second name. What is hashed is what stands in the package, whatever the source does."""
-        before = source.stat()
-        if os.name != "nt" and before.st_mode & 0o7111:
+        before = Look.at(source.stat())
+        if os.name != "nt" and before.status.st_mode & 0o7111:
             why = "a linked file has the rights of its source, and no file of a package may run that was not made to"
             raise PackageError(f"--link: {source} may be executed", why=why, next="take that right away, or copy it")
         try:
@@ -154,7 +154,7 @@ class PackageWriter:
 
     def _copy(self, source: Path, path: Path) -> tuple[int, str]:
         with open_regular(source) as stream, path.open("w+b") as sink:
-            before = os.fstat(stream.fileno())
+            before = Look.at(os.fstat(stream.fileno()))
             size, digest = copy_hashed(stream, sink)
             self.witnessed.note_read(before, os.fstat(stream.fileno()), size, digest)
         return size, digest

@@ -6,6 +6,8 @@ import hashlib
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -13,7 +15,7 @@ from deploykit.contract.backend import CopiedFile
 from deploykit.errors import InputError
 from deploykit.packages import witnessed as module
 from deploykit.packages.verifying import verify_package
-from deploykit.packages.witnessed import Witnessed
+from deploykit.packages.witnessed import Look, Witnessed
 from deploykit.packages.writing import PackageWriter
 
 LIE = (4, "not the digest")
@@ -40,21 +42,51 @@ def later(monkeypatch: pytest.MonkeyPatch, seconds: float = 10) -> None:
 def test_an_untouched_file_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, seen = old(tmp_path / "a"), Witnessed()
     later(monkeypatch)
-    seen.note_read(path.stat(), path.stat(), *LIE)
+    seen.note_read(Look.at(path.stat()), path.stat(), *LIE)
     assert seen.hash(path) == LIE
 
 
 def test_a_file_written_to_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, seen = old(tmp_path / "a"), Witnessed()
     later(monkeypatch)
-    seen.note_read(path.stat(), path.stat(), *LIE)
+    seen.note_read(Look.at(path.stat()), path.stat(), *LIE)
     old(path, b"efgh")  # the same size, and the time of the last write as before
     assert seen.hash(path) == (4, hashlib.sha256(b"efgh").hexdigest())
 
 
 def test_a_file_written_to_a_moment_ago_is_not_remembered(tmp_path: Path) -> None:
     path, seen = old(tmp_path / "a"), Witnessed()
-    seen.note_read(path.stat(), path.stat(), *LIE)
+    seen.note_read(Look.at(path.stat()), path.stat(), *LIE)
+    assert seen.hash(path) != LIE
+
+
+def test_an_old_file_whose_names_changed_a_moment_ago_waits_for_the_clock_only(tmp_path: Path) -> None:
+    path = old(tmp_path / "a")
+    (tmp_path / "b").hardlink_to(path)  # as `--link` gives it names, and whoever deletes the package takes them away
+    if not path.stat().st_ctime_ns % 10_000_000:
+        pytest.skip("the times of this disk are coarse")
+    assert not Look.at(path.stat()).settled
+    time.sleep(0.2)
+    assert Look.at(path.stat()).settled
+
+
+def test_times_of_whole_seconds_are_trusted_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    second = 1_700_000_000
+    times = SimpleNamespace(st_mtime_ns=second * 10**9, st_ctime_ns=second * 10**9)
+    status = cast("os.stat_result", times)
+    monkeypatch.setattr(time, "time_ns", lambda: (second + 1) * 10**9)
+    assert not Look.at(status).settled
+    monkeypatch.setattr(time, "time_ns", lambda: (second + 3) * 10**9)
+    assert Look.at(status).settled
+
+
+def test_a_long_reading_does_not_settle_what_was_written_just_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, seen = old(tmp_path / "a"), Witnessed()
+    before = Look.at(path.stat())
+    later(monkeypatch)
+    seen.note_read(before, path.stat(), *LIE)
     assert seen.hash(path) != LIE
 
 
@@ -63,7 +95,7 @@ def test_a_file_that_changed_while_it_was_read_is_not_remembered(
 ) -> None:
     path, seen = old(tmp_path / "a"), Witnessed()
     later(monkeypatch)
-    before = path.stat()
+    before = Look.at(path.stat())
     old(path, b"efgh")
     seen.note_read(before, path.stat(), *LIE)
     assert seen.hash(path) != LIE
