@@ -64,6 +64,10 @@ class OrtQnn(QualcommBackend):
         """The shared tables, and what stands here."""
         return (*super().answered_from(), Path(__file__).parent)
 
+    def decided_from(self) -> Sequence[Path]:
+        """The same: what is found before anything runs follows from tables and code."""
+        return self.answered_from()
+
     def source_dates(self) -> Mapping[str, str]:
         """When the shared tables were compared with their sources."""
         from deploykit_qualcomm.tables import tables

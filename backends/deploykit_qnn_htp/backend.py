@@ -57,6 +57,12 @@ class QnnHtp(QualcommBackend):
         """The shared tables, and what stands here."""
         return (*super().answered_from(), Path(__file__).parent)
 
+    def decided_from(self) -> Sequence[Path]:
+        """The same, and what the lender of a compiler follows from."""
+        from deploykit_qnn_htp.lending import lent_from
+
+        return tuple(dict.fromkeys((*self.answered_from(), *lent_from())))
+
     def source_dates(self) -> Mapping[str, str]:
         """When the shared tables were compared with their sources."""
         from deploykit_qualcomm.tables import tables

@@ -5,14 +5,14 @@ Everything goes through the contract between core and backends, so neither adapt
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deploykit.contract.backend import AnyBackend, Check, Execution, PackageFile, Verification
-from deploykit.contract.optional import Inspects
-from deploykit.contract.plugins import load_backend
+from deploykit.contract.optional import DecidesFromFiles, Inspects
+from deploykit.contract.plugins import backend_ids, load_backend
 from deploykit.contract.requests import own_options
 from deploykit.errors import DefectError, DeploykitError
 from deploykit.tables.capabilities import Status
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from deploykit.contract.plans import Plan, Step
     from deploykit.contract.targets import Target
 
-__all__ = ["LENDER", "Lent", "carried_for", "lend", "verify_lent"]
+__all__ = ["LENDER", "Lent", "carried_for", "lend", "lent_from", "verify_lent"]
 
 LENDER = "ort-qnn"
 """The backend that compiles."""
@@ -35,6 +35,14 @@ _SHARED = ("emit",)
 
 _ON_DEVICE = ("run", "scripts/run_on_device.sh")
 """The lender's own step and script for the device: here the device has no ONNX Runtime."""
+
+
+def lent_from() -> Sequence[Path]:
+    """The folders of tables and code from which follows what the lender prepares and decides; none without it."""
+    if LENDER not in backend_ids():
+        return ()
+    backend = load_backend(LENDER)
+    return backend.decided_from() if isinstance(backend, DecidesFromFiles) else ()
 
 
 def carried_for(target: Target, *, insisted: bool = False, ask: str = "") -> Carried | None:
@@ -102,7 +110,8 @@ class Lent:
 def lend(situation: Situation, carried: Carried, kept: Kept, *, dlc: bool = False) -> Lent:
     """Have the lender prepare the situation for the wheel, with a DLC beside the context where one is wanted."""
     backend = load_backend(LENDER)
-    shared = {name: value for name, value in situation.request.adapter_options.items() if name in _SHARED}
+    own = situation.request.adapter_options
+    shared = {name: own[name] for name in _SHARED if name in own}
     request = replace(
         situation.request,
         backend=LENDER,

@@ -28,6 +28,7 @@ __all__ = [
     "AnswersFromFiles",
     "AuditsKernels",
     "DatesSources",
+    "DecidesFromFiles",
     "FindsDevices",
     "GivesSecondOpinion",
     "HasKnownErrors",
@@ -53,6 +54,20 @@ class AnswersFromFiles(Protocol):
 
     def answered_from(self) -> Sequence[Path]:
         """The folders that hold every table and all code, beside the core's, from which ``compat()`` follows."""
+
+
+@runtime_checkable
+class DecidesFromFiles(Protocol):
+    """A backend whose ``prepare`` and ``plan`` find the same in the same situation while these files stay the same.
+
+    They look at nothing else: at no program that is installed, no environment, no clock. A file that an option names
+    may be read: what was found then is not kept.
+    """
+
+    id: str
+
+    def decided_from(self) -> Sequence[Path]:
+        """The folders that hold every table and all code, beside the core's, from which what is found follows."""
 
 
 @runtime_checkable

@@ -19,6 +19,7 @@ from deploykit.deciding.data_findings import data_findings
 from deploykit.deciding.opinions import second_opinions
 from deploykit.deciding.rules import RULES as CHOICE_RULES
 from deploykit.deciding.simplifying import simplify
+from deploykit.deciding.starting import Judged, noting, start_from
 from deploykit.findings import Finding, Severity, sort_findings
 from deploykit.graph.changes import Change, changes_between
 from deploykit.graph.rules import RULES as GRAPH_RULES
@@ -65,18 +66,19 @@ def decide(backend: Backend[P, D], given: Situation, kept: Kept, tell: Progress)
 
     What is wrong with the model as it was given stays visible: its errors are shown as handled by the rewriting.
     """
-    start = simplify(given, kept, lambda situation: _findings(backend, situation, kept))
+    given = noting(given, kept)
+    start = start_from(backend, given, kept, lambda situation: _judged(backend, situation, kept))
     chosen = replace(choose_way(backend, start.situation, kept, tell), simplified=start.steps)
     tell("planning")
     chosen = replace(chosen, situation=_with_opinions(backend, chosen.situation, kept, tell))
     prepared, plan = _planned(backend, chosen.situation, kept)
     has_wider_end = chosen.prepared is not None and chosen.prepared.end is not None
     changed = chosen.situation.rewritten or chosen.situation.segments or has_wider_end
-    core = _core_findings(backend, start.situation, kept)
+    core = start.core
     avoided: tuple[Finding, ...] = ()
     if changed:
-        avoided = _avoided(_planned(backend, given, kept)[1].findings, plan.findings, chosen)
-        avoided += _avoided(_core_findings(backend, given, kept), core, chosen) if start.steps else ()
+        avoided = _avoided(start.given.planned, plan.findings, chosen)
+        avoided += _avoided(start.given.core, core, chosen) if start.steps else ()
         core = _rewritten(core, _core_findings(backend, chosen.situation, kept), chosen)
     made = data_findings(given, kept) if given.quantized is None else given.quantized.findings
     found = (*given.target.findings, *made, *core, *CHOICE_RULES.run(chosen), *plan.findings, *avoided)
@@ -94,7 +96,7 @@ def decide(backend: Backend[P, D], given: Situation, kept: Kept, tell: Progress)
 
 def _with_opinions(backend: Backend[P, D], situation: Situation, kept: Kept, tell: Progress) -> Situation:
     """The situation with what a compiler says of findings that would refuse it; the same one where none was asked."""
-    opinions = second_opinions(backend, situation, _findings(backend, situation, kept), kept, tell)
+    opinions = second_opinions(backend, situation, _judged(backend, situation, kept).all, kept, tell)
     return situation if opinions is None else replace(situation, opinions=opinions)
 
 
@@ -109,7 +111,7 @@ def _assumed(given: Situation, plan: Plan[D]) -> str:
 
 def plan_as_given(backend: Backend[P, D], situation: Situation, kept: Kept) -> Plan[D]:
     """The plan for a model, at most simplified, nothing chosen; asked for one model under many releases."""
-    situation = simplify(situation, kept, lambda tried: _findings(backend, tried, kept)).situation
+    situation = simplify(situation, kept, lambda tried: _judged(backend, tried, kept).all).situation
     situation = _with_opinions(backend, situation, kept, lambda _: None)
     plan = _planned(backend, situation, kept)[1]
     findings = (*situation.target.findings, *_core_findings(backend, situation, kept), *plan.findings)
@@ -118,9 +120,10 @@ def plan_as_given(backend: Backend[P, D], situation: Situation, kept: Kept) -> P
     return replace(plan, findings=sort_findings(_each_once(findings)))
 
 
-def _findings(backend: Backend[P, D], situation: Situation, kept: Kept) -> tuple[Finding, ...]:
+def _judged(backend: Backend[P, D], situation: Situation, kept: Kept) -> Judged:
     """What the rules of core and backend say of a model as it is."""
-    return (*_core_findings(backend, situation, kept), *_planned(backend, situation, kept)[1].findings)
+    core = _core_findings(backend, situation, kept)
+    return Judged(core=core, planned=_planned(backend, situation, kept)[1].findings)
 
 
 def _planned(backend: Backend[P, D], situation: Situation, kept: Kept) -> tuple[P, Plan[D]]:

@@ -20,7 +20,7 @@ from typing import TypeVar, cast
 from deploykit.system.frozen import UnfrozenError, freeze, thaw
 from deploykit.system.remembered import Remembered, is_off
 
-__all__ = ["LARGEST_ASKED", "answered"]
+__all__ = ["LARGEST_ASKED", "Question", "answered"]
 
 T = TypeVar("T")
 
@@ -28,6 +28,41 @@ LARGEST_ASKED = 64 << 20
 """Bytes of weights of a model beyond which writing answers down would take longer than many a question."""
 
 _COMPUTING = ("deploykit", "numpy", "onnx", "onnxruntime")
+
+
+class Question:
+    """Something asked of earlier runs: everything that its answer follows from, written down.
+
+    ``known`` are parts of the question that the answer may hold, by name: they are the same objects again. ``code`` are
+    folders of code and tables that answer beside the core's. Of what cannot be written down nothing is known or kept.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        question: object,
+        *,
+        known: Mapping[str, object] | None = None,
+        code: tuple[Path, ...] = (),
+    ) -> None:
+        self._store, self._known, self._key = Remembered(kind), known, ""
+        if not is_off():
+            with suppress(UnfrozenError):
+                self._key = sha256(freeze((kind, _makers(code), question))).hexdigest()
+
+    def answer(self) -> object:
+        """What was kept; None where nothing was."""
+        kept = self._store.get_bytes(self._key) if self._key else None
+        if kept is not None and kept[:64] == self._key.encode():
+            with suppress(UnfrozenError):
+                return thaw(kept[64:], self._known)[0]
+        return None
+
+    def keep(self, answer: object) -> None:
+        """Keep an answer that is not None, instead of an earlier one."""
+        if self._key:
+            with suppress(UnfrozenError):
+                self._store.put_bytes(self._key, self._key.encode() + freeze((answer,), self._known))
 
 
 def answered(
@@ -38,25 +73,13 @@ def answered(
     known: Mapping[str, object] | None = None,
     code: tuple[Path, ...] = (),
 ) -> T:
-    """What ``make`` gives, or gave before for the same question.
-
-    ``known`` are parts of the question that the answer may hold, by name: they are the same objects again. ``code`` are
-    folders of code and tables that answer beside the core's. What cannot be written down is made each time.
-    """
-    if is_off():
-        return make()
-    try:
-        asked = freeze((kind, _makers(code), question))
-    except UnfrozenError:
-        return make()
-    store, key = Remembered(kind), sha256(asked).hexdigest()
-    kept = store.get_bytes(key)
-    if kept is not None and kept[:64] == key.encode():
-        with suppress(UnfrozenError):
-            return cast("T", thaw(kept[64:], known))
+    """What ``make`` gives, or gave before for the same question."""
+    asked = Question(kind, question, known=known, code=code)
+    kept = asked.answer()
+    if kept is not None:
+        return cast("T", kept)
     answer = make()
-    with suppress(UnfrozenError):
-        store.put_bytes(key, key.encode() + freeze(answer, known))
+    asked.keep(answer)
     return answer
 
 
@@ -65,10 +88,18 @@ def _makers(code: tuple[Path, ...]) -> str:
     """Everything that an answer follows from beside its question: what computes, and every line of the code."""
     found = sha256(json.dumps([sys.version, platform.machine(), *map(_version, _COMPUTING)]).encode())
     for folder in dict.fromkeys((Path(__file__).parents[1], *code)):
-        for path in sorted(folder.rglob("*")):
-            if path.suffix in (".py", ".toml"):
-                found.update(f"{path.relative_to(folder)}\n".encode() + path.read_bytes())
+        found.update(_content(folder))
     return found.hexdigest()
+
+
+@cache
+def _content(folder: Path) -> bytes:
+    """The digest of all code and tables of a folder; several questions have the same makers."""
+    found = sha256()
+    for path in sorted(folder.rglob("*")):
+        if path.suffix in (".py", ".toml"):
+            found.update(f"{path.relative_to(folder)}\n".encode() + path.read_bytes())
+    return found.digest()
 
 
 def _version(name: str) -> str:

@@ -27,12 +27,17 @@ class Asked:
         return answered(kind, question, make, code=(code,))
 
 
+def _forget_code() -> None:
+    answers._makers.cache_clear()
+    answers._content.cache_clear()
+
+
 @pytest.fixture(autouse=True)
 def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DEPLOYKIT_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("DEPLOYKIT_NO_CACHE", raising=False)
     monkeypatch.setattr(answers, "is_off", is_off)
-    answers._makers.cache_clear()
+    _forget_code()
 
 
 def test_the_same_question_is_answered_once() -> None:
@@ -60,11 +65,11 @@ def test_other_code_answers_anew(tmp_path: Path) -> None:
     code.mkdir()
     (code / "a.py").write_text("1")
     ask(1, code=code)
-    answers._makers.cache_clear()
+    _forget_code()
     ask(1, code=code)
     assert ask.made == 1
     (code / "a.py").write_text("2")
-    answers._makers.cache_clear()
+    _forget_code()
     ask(1, code=code)
     assert ask.made == 2
 
@@ -73,10 +78,10 @@ def test_other_code_answers_anew(tmp_path: Path) -> None:
 def test_another_version_answers_anew(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ask = Asked()
     ask(1)
-    answers._makers.cache_clear()
+    _forget_code()
     monkeypatch.setattr(answers, "_version", lambda asked: "0.0.other" if asked == name else "same")
     ask(1)
-    answers._makers.cache_clear()
+    _forget_code()
     monkeypatch.setattr(answers, "_version", lambda _asked: "same")
     ask(1)
     assert ask.made == 3

@@ -128,9 +128,9 @@ def check_blocks_fp16(draft: Draft) -> Iterator[Found]:
 def check_blocks(draft: Draft) -> Iterator[Found]:
     """Per-block weights where FP16 exists."""
     if draft.fp16 is not False:
-        strict = Severity.ERROR if draft.options.get("strict_precision") else None
         for name in _block_weights(draft):
             message = f"{name}: block-quantized, so its layer runs in FP16"
+            strict = Severity.ERROR if draft.options.get("strict_precision") else None
             yield Found(kind=SubjectKind.TENSOR, name=name, message=message, severity=strict)
 
 
