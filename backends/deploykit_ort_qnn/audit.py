@@ -6,14 +6,16 @@ it. It changes no model, and chooses nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from deploykit.contract.audits import Audit, AuditedKernel
+from deploykit.graph.collect import facts_of
 from deploykit.system.remembered import Remembered, key_of
 from deploykit_ort_qnn.atlas.deviations import Deviation, deviation
 from deploykit_ort_qnn.atlas.together import Ran, run_together
+from deploykit_ort_qnn.audit_budget import affordable, within_reach
 from deploykit_ort_qnn.audit_units import Kernel, kernels_of, within_grids
 from deploykit_ort_qnn.compiler import installed_wheel
 from deploykit_ort_qnn.hosts import Host, toolchain_host
@@ -27,39 +29,58 @@ if TYPE_CHECKING:
 
 __all__ = ["audit_draft", "audit_model", "measured_right"]
 
-_FORM = 2
+_FORM = 3
 """Of what is remembered: another number forgets everything that was measured in another way."""
 _TOGETHER = 48
+_SUSPECT = {"quick": ("wrong",), "auto": ("wrong", "narrowed", "refused")}
+"""Whom a row says what of."""
+_LARGEST = 1 << 29
+"""Bytes of weights beyond which a model is not loaded unless all of its kernels are asked for."""
 _RAN = ("taken", "refused")
 """What is remembered: a death or a time that ran out may have had another reason."""
 
 
 def audit_draft(draft: Draft, *, level: str, progress: Callable[[str], None]) -> Audit:
-    """The kernels of what a package would compile: ``full`` all of them, ``quick`` those that a row calls wrong."""
+    """The kernels of what a package would compile.
+
+    ``full`` are all of them, ``auto`` as many as are affordable, ``quick`` those that a row calls wrong.
+    """
     host, installed = toolchain_host(draft.wheel), installed_wheel()
     wheel = installed if host is None else dict(host.identity)
     if wheel is None or wheel["wheel"] != draft.wheel.version or draft.soc_model is None:
         return Audit(level=level, by=f"nobody: the compiler of QAIRT {draft.wheel.sdk} is not here")
+    facts = draft.situation.facts
+    if level == "auto" and facts.weight_bytes > _LARGEST:
+        found = Audit(level=level, by="nobody: its weights are not loaded for it", left_out=len(facts.nodes))
+        return replace(found, findings=tuple(RULES.run(found)))
     model = whole_model(draft.situation) if draft.prepared is None else draft.prepared.model
+    suspects = frozenset() if level == "full" else suspects_in(model, draft.wheel.sdk, verdicts=_SUSPECT[level])
     found = audit_model(
         model,
         level=level,
         wheel=wheel,
         host=host,
         soc_model=draft.soc_model,
-        only=suspects_in(model, draft.wheel.sdk, verdicts=("wrong",)) if level == "quick" else None,
+        suspects=suspects,
         progress=progress,
     )
-    return replace(found, findings=tuple(RULES.run(found)))
+    return replace(found, findings=tuple(RULES.run(found)), settled=measured_right(found))
 
 
 def measured_right(audit: Audit) -> dict[tuple[str, str], str]:
-    """Of nodes that the atlas knows kernels like theirs of: whose own ones were run, in every place, and are right."""
+    """What was said of kernels like those of nodes whose own ones were run, in every place, and are right.
+
+    That an operator is never taken is said once, of the first node: there all of that kind must be right.
+    """
     named = [(kernel, {kernel.node, *kernel.nodes}) for kernel in audit.kernels]
-    right = {name for kernel, names in named if kernel.place == "alone" and kernel.verdict == "right" for name in names}
+    alone = {name: kernel.operators for kernel, names in named if kernel.place == "alone" for name in names}
     open_ = {name for kernel, names in named if kernel.verdict != "right" for name in names}
+    doubtful = {alone[name] for name in open_ & alone.keys()}
     how = f"this model's own kernel was run over its grid ({audit.by}): it is right"
-    return {("QNN320", name): how for name in sorted(right - open_)}
+    settled = {("QNN320", name): how for name in sorted(alone.keys() - open_)}
+    if not audit.left_out:
+        settled |= {("QNN284", name): how for name, operators in sorted(alone.items()) if operators not in doubtful}
+    return settled
 
 
 def audit_model(
@@ -69,11 +90,13 @@ def audit_model(
     wheel: Mapping[str, str],
     host: Host | None,
     soc_model: int,
-    only: Collection[str] | None,
+    suspects: Set[str],
     progress: Callable[[str], None],
 ) -> Audit:
-    """Each distinct kernel of a model with its verdict; ``only`` are labels of nodes, None is all."""
-    kernels = list(kernels_of(model, only=only))
+    """Each distinct kernel of a model that its level looks at, with its verdict; ``suspects`` are labels of nodes."""
+    only, beyond = within_reach(facts_of(model), suspects) if level == "auto" else (suspects, 0)
+    there = list(kernels_of(model, only=None if level == "full" else only))
+    kernels = list(affordable(there, suspects)) if level == "auto" else there
     memory = Remembered("audited")
     asked = {**wheel, "soc_model": soc_model, "form": _FORM}
     keys = {kernel.prefix: key_of(kernel.key.encode(), asked) for kernel in kernels}
@@ -90,6 +113,7 @@ def audit_model(
         by=f"QAIRT {wheel['qairt']} for soc_model {soc_model}",
         kernels=tuple(_judged(kernel, measured.get(kernel.prefix)) for kernel in kernels),
         known=len(known),
+        left_out=beyond + len(there) - len(kernels),
     )
 
 

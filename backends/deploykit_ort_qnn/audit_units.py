@@ -39,11 +39,14 @@ _ABOVE_ZERO: Mapping[str, tuple[int, ...]] = {
     "Sqrt": (0,),
 }
 """Inputs of which zero and what lies below are no question: no number is the answer."""
+_RUNNING = ("CumSum",)
+"""Operators that make each value of their result from the one before it."""
 _PICKS = ("Gather", "GatherElements")
 _WHOLE = (TensorProto.INT32, TensorProto.INT64)
 _GRID_POINTS = 256
 _MOST_DENSE = 6
 _FEW = 0.01
+"""The share of values that may lie on an end of their grid where nothing follows from it."""
 _MOST_ELEMENTS = 1 << 20
 """An input beyond it gets fewer sets: its values cover the grid many times over."""
 
@@ -113,28 +116,29 @@ class _Places:
 
 
 def within_grids(kernel: Kernel) -> Kernel:
-    """A kernel among its neighbours with those input sets only that keep what lies inside of it within its grids.
+    """A kernel with those input sets only that keep what lies inside of it within its grids.
 
     Calibrated grids hold what real inputs make of them. Beyond their ends operators that were made one cut off later
-    than the file says, which is no fault of theirs. Sets that go beyond are brought nearer to zero, by halves.
+    than the file says, and a sum that runs on begins anew from where it was cut off: no fault of theirs. Sets that go
+    beyond are brought nearer to zero, by halves.
     """
     inner = _inner_integers(kernel)
-    if kernel.place == "alone" or not inner:
+    if not inner:
         return kernel
     session = Session(kernel.model, capture=inner)
     kept = []
     for sample in kernel.samples:
         for shrunk in (sample, _nearer(sample, 0.5), _nearer(sample, 0.25), _nearer(sample, 0.1)):
             made = session.run(shrunk)
-            if not any(_is_cut_off(made[name], zero) for name, zero in inner.items()):
+            if not any(_is_cut_off(made[name], zero, few) for name, (zero, few) in inner.items()):
                 kept.append(shrunk)
                 break
     why = "" if kept else "what lies inside of it leaves its grid whatever it is given"
     return replace(kernel, samples=tuple(kept), why=why)
 
 
-def _inner_integers(kernel: Kernel) -> dict[str, Any]:
-    """The integers between the operators, each with its zero point."""
+def _inner_integers(kernel: Kernel) -> dict[str, tuple[Any, float]]:
+    """The integers between the operators, and results that run on: zero points, and how many may lie on an end."""
     graph = GraphCopy(kernel.model, copy=False)
     ends = {value.name for value in (*kernel.model.graph.input, *kernel.model.graph.output)}
     found = {}
@@ -142,21 +146,24 @@ def _inner_integers(kernel: Kernel) -> dict[str, Any]:
         if node.op_type == "QuantizeLinear" and len(node.input) > 2:
             behind = {name for reader in graph.readers(node.output[0]) for name in reader.output}
             zero = _value(graph, node.input[2])
-            if node.input[0] not in ends and ends.isdisjoint(behind) and zero is not None:
-                found[node.output[0]] = zero
+            maker = graph.makers.get(node.input[0])
+            runs_on = maker is not None and maker.op_type in _RUNNING
+            is_inside = node.input[0] not in ends and ends.isdisjoint(behind)
+            if (is_inside or runs_on) and zero is not None:
+                found[node.output[0]] = zero, 0.0 if runs_on else _FEW
     return found
 
 
-def _is_cut_off(values: Numbers, zero: Any) -> bool:
-    """True where more than a hundredth lie on an end of the type that is not zero: a Relu ends there rightly."""
+def _is_cut_off(values: Numbers, zero: Any, few: float) -> bool:
+    """True where more than that share lies on an end of the type that is not zero: a Relu ends there rightly."""
     info, point = np.iinfo(values.dtype), int(np.reshape(zero, -1)[0])
     ends = [end for end in (info.min, info.max) if end != point]
-    return any(float(np.mean(values == end)) > _FEW for end in ends)
+    return any(float(np.mean(values == end)) > few for end in ends)
 
 
 def _nearer(sample: Mapping[str, Numbers], part: float) -> dict[str, Numbers]:
     return {
-        name: (value * part).astype(value.dtype) if np.issubdtype(value.dtype, np.floating) else value
+        name: np.asarray(value * part, value.dtype) if np.issubdtype(value.dtype, np.floating) else value
         for name, value in sample.items()
     }
 

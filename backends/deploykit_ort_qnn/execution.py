@@ -20,7 +20,7 @@ from deploykit.findings import Finding, Severity
 from deploykit.graph.mapped import lean_weights
 from deploykit.numerics.fitting import fitted_judge
 from deploykit.packages.writing import json_text
-from deploykit_ort_qnn.audit import audit_draft, measured_right
+from deploykit_ort_qnn.audit import audit_draft
 from deploykit_ort_qnn.commands import CONTEXT, MODEL
 from deploykit_ort_qnn.compiler import (
     CompileJob,
@@ -110,7 +110,7 @@ def execute(package: Path, draft: Draft, plan: Plan[None], aids: Aids) -> Execut
         right=right,
         audit=audit,
         seen=numeric.seen,
-        settled={} if audit is None else measured_right(audit),
+        settled={} if audit is None else audit.settled,
     )
 
 

@@ -1,6 +1,6 @@
 """The options of this backend's own; provider options and session entries for ``--option`` are in ``provider_keys``."""
 
-from deploykit.contract.options import OptionSpec
+from deploykit.contract.options import AUDIT, OptionSpec
 from deploykit_qualcomm.emitting import EMIT
 
 __all__ = ["OPTIONS"]
@@ -16,13 +16,7 @@ OPTIONS = (
         help="Write a DLC too, without a converter, and compare its types with what is meant.",
     ),
     EMIT,
-    OptionSpec(
-        name="audit",
-        kind="choice",
-        choices=("off", "quick", "full"),
-        default="quick",
-        help="Run kernels by themselves over their whole grids: those under suspicion (quick), all, or none.",
-    ),
+    AUDIT,
     OptionSpec(name="lpbq", kind="flag", help="Turn block quantization into LPBQ (lossy)."),
     OptionSpec(name="strict_precision", kind="flag", help="Any change of precision is an error."),
     OptionSpec(

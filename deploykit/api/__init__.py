@@ -204,7 +204,7 @@ def check(
     **backend_options: OptionGiven,
 ) -> tuple[Finding, ...]:
     """Only the findings of a plan; arguments and what it raises as for ``package``."""
-    from deploykit.deciding.pipeline import check as find
+    from deploykit.deciding.checking import check as find
 
     request = make_request(
         model,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["audit"]
 
 AnyPath: TypeAlias = str | PathLike[str]
-Level: TypeAlias = Literal["quick", "full"]
+Level: TypeAlias = Literal["quick", "auto", "full"]
 
 
 def audit(
@@ -47,8 +47,9 @@ def audit(
 ) -> Audit:
     """Each distinct kernel of the model as ``package`` would compile it, run over its whole grid and judged.
 
-    ``audit`` is ``quick`` for those under suspicion alone. Deviations are in steps of the output's grid. Raises
-    UsageError for a backend that runs none by itself, DeploykitError for what makes no sense.
+    ``audit`` is ``quick`` for those under suspicion alone, ``auto`` for as many as are soon done. Deviations are in
+    steps of the output's grid. Raises UsageError for a backend that runs none by itself, DeploykitError for what makes
+    no sense.
     """
     from deploykit.deciding.auditing import audit as run
 

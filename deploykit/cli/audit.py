@@ -21,10 +21,10 @@ _ORDER = ("wrong", "refused", "narrowed", "not judged", "right")
 @click.command(cls=RequestCommand)
 @click.option(
     "--audit",
-    type=click.Choice(["quick", "full"]),
+    type=click.Choice(["quick", "auto", "full"]),
     default="full",
     show_default=True,
-    help="Kernels under suspicion, or all of them.",
+    help="Kernels under suspicion, what is quick to run, or all of them.",
 )
 def command(audit: str, **given: Any) -> int:
     """Run each distinct kernel of MODEL on the emulator, alone and among its neighbours, over its whole grid.

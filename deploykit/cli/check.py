@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from deploykit.cli.output import emit, findings_text
+from deploykit.cli.progress import progress
 from deploykit.cli.requests import RequestCommand, request_from
 from deploykit.contract.plugins import all_registries
 from deploykit.findings import Finding, exit_status, summarize
@@ -32,10 +33,12 @@ def command(
     form: str, baseline: Path | None, write_baseline: Path | None, severity: tuple[str, ...], **given: Any
 ) -> int:
     """Say what stands in the way of MODEL on one target, and what to do about it; nothing is written."""
-    from deploykit.deciding.pipeline import check
+    from deploykit.deciding.checking import check
 
     request = request_from(**given)
-    findings = _adjusted(check(request), baseline, write_baseline, severity)
+    with progress() as tell:
+        found = check(request, progress=tell)
+    findings = _adjusted(found, baseline, write_baseline, severity)
     if form == "sarif":
         click.echo(json.dumps(_sarif(findings, request.model), indent=1))
     else:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from deploykit.findings import Finding
 from deploykit.system.tabular import Tabular
 
-__all__ = ["Audit", "AuditedKernel"]
+__all__ = ["Audit", "AuditedKernel", "settled_findings"]
+
+
+def settled_findings(findings: Iterable[Finding], settled: Mapping[tuple[str, str], str]) -> tuple[Finding, ...]:
+    """Findings of a plan, those marked as handled that running showed to be about nothing here."""
+    told = ((finding, settled.get((finding.code, finding.subject.name))) for finding in findings)
+    return tuple(finding if how is None else finding.with_handled(how) for finding, how in told)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +55,11 @@ class AuditedKernel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit(Tabular):
-    """All kernels that were looked at, by whom (``by``), and what follows; ``level`` is quick or full."""
+    """All kernels that were looked at, by whom (``by``), and what follows; ``level`` is quick, auto or full.
+
+    ``left_out`` are those that the level had no room for. ``settled`` says of findings of the plan, by code and name of
+    the subject, what was seen instead.
+    """
 
     main_table: ClassVar[str] = "kernels"
 
@@ -59,6 +69,8 @@ class Audit(Tabular):
     findings: tuple[Finding, ...] = ()
     known: int = 0
     """How many of them had been measured before."""
+    left_out: int = 0
+    settled: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -71,6 +83,7 @@ class Audit(Tabular):
             "level": self.level,
             "by": self.by,
             "summary": self.counts,
+            "left_out": self.left_out,
             "kernels": [kernel.to_json() for kernel in self.kernels],
             "findings": [finding.to_json() for finding in self.findings],
         }

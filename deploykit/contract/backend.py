@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
-from deploykit.contract.audits import Audit
+from deploykit.contract.audits import Audit, settled_findings
 from deploykit.contract.kept import Kept
 from deploykit.contract.opinions import Opinions
 from deploykit.contract.options import OptionSpec
@@ -214,8 +214,7 @@ class Execution:
 
     def settle(self, findings: Iterable[Finding]) -> tuple[Finding, ...]:
         """The plan's findings, those marked as handled that running showed to be about nothing here."""
-        told = ((finding, self.settled.get((finding.code, finding.subject.name))) for finding in findings)
-        return tuple(finding if how is None else finding.with_handled(how) for finding, how in told)
+        return settled_findings(findings, self.settled)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ from typing import Literal, TypeAlias
 from deploykit.errors import UsageError
 
 __all__ = [
+    "AUDIT",
     "MAX_SEGMENTS",
     "ConfigKeys",
     "OptionGiven",
@@ -109,6 +110,16 @@ MAX_SEGMENTS = OptionSpec(
     name="max_segments", kind="integer", low=1, metavar="N", help="At most so many parts with segments."
 )
 """For backends that package segments: the core cuts the graph and reads this one itself."""
+
+AUDIT = OptionSpec(
+    name="audit",
+    kind="choice",
+    choices=("off", "quick", "auto", "full"),
+    default="auto",
+    help="Run kernels by themselves over their whole grids: none, those under suspicion (quick), as many as are soon "
+    "done (auto), all (full).",
+)
+"""For backends that run kernels by themselves: the core reads this one where a model is checked."""
 
 
 def _bounds(low: float | None, high: float | None) -> str:

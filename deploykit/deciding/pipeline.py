@@ -48,7 +48,7 @@ from deploykit.packages.writing import PackageWriter
 from deploykit.system.steps import Steps, prefixed
 from deploykit.system.tabular import Tabular
 
-__all__ = ["Packaged", "check", "each_package", "make_package", "make_packages", "make_plan", "verify"]
+__all__ = ["Packaged", "each_package", "make_package", "make_packages", "make_plan", "verify"]
 
 QUANTIZE = "quantize"
 """The step that makes encodings out of a float model, before anything is planned."""
@@ -122,11 +122,6 @@ def make_plan(request: Request, *, progress: Progress | None = None) -> Plan[Any
         quantized = quantized_situation(backend, situation, tell)
         steps.begin(DECIDING)
         return decide(backend, quantized, Kept(), tell).plan
-
-
-def check(request: Request) -> tuple[Finding, ...]:
-    """Only the findings of a plan."""
-    return make_plan(request).findings
 
 
 def make_package(request: Request, out: Path, *, progress: Progress | None = None, **output: Any) -> Packaged:

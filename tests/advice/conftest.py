@@ -21,7 +21,7 @@ from onnx import ModelProto
 from deploykit.cli import cli
 from deploykit.cli.frame import run
 from deploykit.contract.backend import Request
-from deploykit.deciding.pipeline import check
+from deploykit.deciding.checking import check
 from deploykit.deciding.rules import CORE_REGISTRIES
 from deploykit.findings import Finding
 from deploykit.findings.rules import Rule

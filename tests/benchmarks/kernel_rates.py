@@ -135,14 +135,16 @@ def _answer(case: Case, unit: Unit, ran: Ran, truth: str, off: float, *, package
 
 
 def _said(path: Path) -> tuple[str, str]:
-    """What the worst finding about a kernel says, and by which rule."""
+    """What is said about a kernel, and by which rule: what is measured before what is not, "handled" where all is."""
     told = []
     for finding in deploykit.check(path, target="sm8650", backend="ort-qnn"):
         if str(finding.severity) == "info" or finding.subject.kind != "node":
             continue
-        verdict = str(finding.evidence.get("verdict", "refused" if str(finding.severity) == "error" else "wrong"))
-        told.append((verdict, f"{finding.code} {finding.message[:160]}"))
-    return min(told, key=lambda one: _SAYING.index(one[0])) if told else ("", "")
+        measured = str(finding.evidence.get("verdict", ""))
+        verdict = measured or ("refused" if str(finding.severity) == "error" else "wrong")
+        rank = (bool(finding.handled), not measured, _SAYING.index(verdict))
+        told.append((rank, "handled" if finding.handled else verdict, f"{finding.code} {finding.message[:160]}"))
+    return min(told)[1:] if told else ("", "")
 
 
 def _delivered(case: Case, unit: Unit, ran: Ran, path: Path, out: Path) -> tuple[str, str]:

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from deploykit.contract.backend import Request
-from deploykit.deciding.pipeline import check
+from deploykit.deciding.checking import check
 from deploykit.errors import DeploykitError
 
 DATA = Path(__file__).parents[1] / "data" / "onnx_backend"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from deploykit.findings import Finding, Severity, Subject, SubjectKind
 from deploykit_ort_qnn.atlas.deviations import deviation
 from deploykit_ort_qnn.atlas.inputs import Span, covering
 from deploykit_ort_qnn.audit import measured_right
+from deploykit_ort_qnn.audit_budget import affordable
 from deploykit_ort_qnn.audit_units import kernels_of, within_grids
 from deploykit_ort_qnn.rules.audit import RULES
 
@@ -33,6 +35,7 @@ CASES: dict[str, tuple[Callable[[], Audit], Callable[[], Audit]]] = {
     "QNN321": (lambda: audit_of("wrong"), lambda: audit_of("right")),
     "QNN322": (lambda: audit_of("narrowed"), lambda: audit_of("right")),
     "QNN323": (lambda: audit_of("refused"), lambda: audit_of("refused", "inside")),
+    "QNN324": (lambda: replace(audit_of("right"), left_out=3), lambda: audit_of("right")),
 }
 
 
@@ -177,6 +180,42 @@ def test_only_kernels_that_are_right_in_every_place_settle_what_the_atlas_says()
 def test_a_backend_that_runs_no_kernels_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="runs no kernels"):
         deploykit.audit(pooled(tmp_path, 1), target="sm8650", backend="qnn-htp")
+
+
+def test_sums_that_run_on_are_not_asked_beyond_their_grid() -> None:
+    """Where a running sum leaves its grid, all that follows depends on where it was cut off."""
+    (kernel,) = kernels_of(quantized("CumSum ({0}, axis)", stored=", int64 axis = {3}"))
+    made = [kernel, within_grids(kernel)]
+    most = [
+        max(float(np.abs(np.cumsum(value, axis=3)).max()) for one in sets.samples for value in one.values())
+        for sets in made
+    ]
+    assert most[0] > 4.1 > most[1] > 0
+
+
+def test_what_is_not_affordable_is_left_out_but_no_suspect() -> None:
+    """Two kernels fit: the suspect though it is larger, and the cheapest of the others."""
+    kernels = list(kernels_of(quantized("Relu ({0})", "Tanh ({0})", "Sigmoid ({0})")))
+    suspect = next(kernel for kernel in kernels if kernel.operators == ("Sigmoid",))
+    sizes = {"Relu": 9_000_000, "Tanh": 2_000_000, "Sigmoid": 12_000_000}
+    given = [
+        replace(kernel, samples=({"x": np.broadcast_to(np.float32(0), sizes[kernel.operators[0]])},))
+        for kernel in kernels
+        if kernel.place == "alone"
+    ]
+    chosen = affordable(given, frozenset(suspect.nodes))
+    assert [kernel.operators[0] for kernel in chosen] == ["Tanh", "Sigmoid"]
+    assert affordable(kernels, frozenset()) == tuple(kernels)
+
+
+@pytest.mark.heavy
+def test_a_check_runs_kernels_where_it_may(tmp_path: Path) -> None:
+    ask = partial(deploykit.check, pooled(tmp_path, 1), target="sm8650", backend="ort-qnn")
+    found = {level: ask(audit=level) for level in ("off", "auto")}
+    (told,) = (one for one in found["auto"] if one.code == "QNN321")
+    assert told.subject.name == "AveragePool" and told.evidence["verdict"] == "wrong"
+    assert "QNN321" not in {one.code for one in found["off"]}
+    assert ask(audit="auto", compile=False) == found["off"]
 
 
 @pytest.mark.heavy

@@ -66,6 +66,25 @@ def check_refused(audit: Audit) -> Iterator[Found]:
             yield _found(kernel, audit, f"refused in {kernel.type}")
 
 
+@RULES.rule(
+    "QNN324",
+    "kernels-left-out",
+    "info",
+    what="Not every kernel of this model was run by itself: as many as are soon done were, the suspect ones first.",
+    why="Nothing was measured of the others; what the atlas says of them stands.",
+    fix="--audit full runs all of them",
+    sources=(_LAB,),
+)
+def check_left_out(audit: Audit) -> Iterator[Found]:
+    """By their number."""
+    if audit.left_out:
+        of = audit.left_out + len(audit.kernels)
+        message = f"{audit.left_out} of {of} kernels were not run by themselves, of which nothing is known"
+        yield Found(
+            kind=SubjectKind.MODEL, name="model", message=message, evidence={"left_out": audit.left_out, "of": of}
+        )
+
+
 def _where(kernel: AuditedKernel) -> str:
     return kernel.type if kernel.place == "alone" else f"{kernel.type}, as {' > '.join(kernel.operators)}"
 
@@ -78,5 +97,5 @@ def _found(kernel: AuditedKernel, audit: Audit, verdict: str) -> Found:
         name=kernel.node,
         message=f"{operator} {kernel.node}{more}: {verdict}: {kernel.why}",
         sources=(audit.by,),
-        evidence=dict(kernel.measured),
+        evidence={"verdict": kernel.verdict, "place": kernel.place, "type": kernel.type, **kernel.measured},
     )
