@@ -22,7 +22,7 @@ __all__ = ["affordable", "within_reach"]
 
 _SECONDS = 15.0
 """Of processor time, estimated: what a check or a package may take for kernels that nobody asked for by name."""
-_EACH = 0.025
+_EACH = 0.03
 """Seconds for a kernel of any size: the share that it has of a compilation and of a run."""
 _PER_VALUE = 1e-6
 """Seconds for each value that goes in, and for each that is stored."""

@@ -6,8 +6,8 @@ A kernel is an operator with the Q/DQ pairs around it, alone or with the operato
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from deploykit.graph.intervals import ANYTHING, Interval, graph_bounds
 from deploykit.graph.nodes import label
 from deploykit.numerics.sessions import Session
 from deploykit_ort_qnn.atlas.inputs import Span, covering
+from deploykit_ort_qnn.audit_runs import Runs
 from deploykit_ort_qnn.excerpts import PAIR, Excerpts, anonymous
 
 if TYPE_CHECKING:
@@ -78,24 +79,37 @@ def kernels_of(model: ModelProto, *, only: Collection[str] | None = None) -> Ite
     """
     graph, excerpts = GraphCopy(model, copy=False), Excerpts(model)
     static = graph.static()
+    found = Runs(graph, static)
     operators = [
         index
         for index, node in enumerate(graph.nodes)
-        if _computes(node, static) and (only is None or label(node) in only)
+        if found.computes(node) and (only is None or label(node) in only)
     ]
-    positions = {id(node): index for index, node in enumerate(graph.nodes)}
-    runs: list[tuple[tuple[int, ...], str]] = [((index,), "alone") for index in operators]
-    runs += [(run, "inside") for index in operators if len(run := _neighbours(graph, index, positions, static)) > 1]
-    cuts: dict[str, tuple[ModelProto, list[tuple[int, ...]], str, bool]] = {}
+    runs = [(index, found.alone(index), "alone") for index in operators]
+    inside = [run for index in operators if len(run := found.inside(index)) > 1]
+    runs += [(run[len(run) // 2], run, "inside") for run in inside]
+    cuts: dict[str, _Cut] = {}
     places = _Places(graph, static)
-    for run, place in runs:
+    for index, run, place in runs:
         excerpt = excerpts.cut(run)
         if excerpt is not None:
             forward = places.count_forward(run)
             key = sha256(anonymous(excerpt.model) + (b" forward" if forward else b"")).hexdigest()
-            cuts.setdefault(key, (excerpt.model, [], place, forward))[1].append(run)
-    for number, (key, (cut, found, place, forward)) in enumerate(cuts.items()):
-        yield _kernel(graph, cut, found, key, place, f"u{number}/", forward=forward)
+            cut = cuts.setdefault(key, _Cut(model=excerpt.model, run=run, place=place, forward=forward))
+            cut.nodes.append(index)
+    for number, (key, cut) in enumerate(cuts.items()):
+        yield _kernel(graph, cut, key, f"u{number}/")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cut:
+    """Operators cut out of a model: ``run`` are the positions of the first ones, ``nodes`` those that it is about."""
+
+    model: ModelProto
+    run: tuple[int, ...]
+    place: str
+    forward: bool
+    nodes: list[int] = field(default_factory=list)
 
 
 class _Places:
@@ -168,57 +182,16 @@ def _nearer(sample: Mapping[str, Numbers], part: float) -> dict[str, Numbers]:
     }
 
 
-def _computes(node: NodeProto, static: Collection[str]) -> bool:
-    return node.op_type not in (*PAIR, "Constant") and any(name not in static for name in node.input if name)
-
-
-def _neighbours(graph: GraphCopy, index: int, positions: Mapping[int, int], static: Collection[str]) -> tuple[int, ...]:
-    """The operator that makes its first computed input, itself, and the only one that reads its result."""
-    node = graph.nodes[index]
-    before = next((maker for name in node.input if (maker := _maker(graph, name)) is not None), None)
-    readers = [reader for reader in _readers(graph, node.output[0]) if reader.op_type not in PAIR]
-    behind = readers[0] if len(readers) == 1 else None
-    around = [before, node, behind]
-    return tuple(positions[id(one)] for one in around if one is not None and _computes(one, static))
-
-
-def _maker(graph: GraphCopy, name: str) -> NodeProto | None:
-    """What makes a tensor, through the pairs; None for inputs and what is stored."""
-    node = graph.makers.get(name)
-    while node is not None and node.op_type in PAIR:
-        node = graph.makers.get(node.input[0])
-    return node
-
-
-def _readers(graph: GraphCopy, name: str) -> Iterator[NodeProto]:
-    for reader in graph.readers(name):
-        if reader.op_type in PAIR:
-            yield from _readers(graph, reader.output[0])
-        else:
-            yield reader
-
-
-def _kernel(
-    graph: GraphCopy,
-    cut: ModelProto,
-    runs: Sequence[tuple[int, ...]],
-    key: str,
-    place: str,
-    prefix: str,
-    *,
-    forward: bool,
-) -> Kernel:
-    run = runs[0]
-    middles = [run[0] if place == "alone" else run[len(run) // 2] for run in runs]
-    named = _prefixed(cut, prefix)
+def _kernel(graph: GraphCopy, cut: _Cut, key: str, prefix: str) -> Kernel:
+    named = _prefixed(cut.model, prefix)
     inside = GraphCopy(named, copy=False)
     steps = {value.name: step for value in named.graph.output if (step := _step(inside, value.name))}
-    samples, why = _samples(inside, named, forward=forward)
+    samples, why = _samples(inside, named, forward=cut.forward)
     return Kernel(
         key=key,
-        nodes=tuple(label(graph.nodes[index]) for index in middles),
-        operators=tuple(graph.nodes[index].op_type for index in run),
-        place=place,
+        nodes=tuple(dict.fromkeys(label(graph.nodes[index]) for index in cut.nodes)),
+        operators=tuple(graph.nodes[index].op_type for index in cut.run),
+        place=cut.place,
         type=_type(inside, named),
         prefix=prefix,
         model=named,

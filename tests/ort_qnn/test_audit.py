@@ -182,6 +182,20 @@ def test_a_backend_that_runs_no_kernels_is_refused(tmp_path: Path) -> None:
         deploykit.audit(pooled(tmp_path, 1), target="sm8650", backend="qnn-htp")
 
 
+def test_what_no_pair_parts_is_one_kernel() -> None:
+    """A layer and the sum behind it, of both nodes; in a graph without pairs each operator is one by itself."""
+    steps = "m = MatMul (a0, w)  s0 = Add (m, b)  q1 = QuantizeLinear (s0, s, z)  y = DequantizeLinear (q1, s, z)"
+    pair = "qx = QuantizeLinear (x, s, z)  a0 = DequantizeLinear (qx, s, z)"
+    stored = "float s = {0.1}, uint8 z = {128}"
+    found = {}
+    for name, body in {"paired": f"{pair} {steps}", "plain": "m = MatMul (x, w)  y = Add (m, b)"}.items():
+        text = f"g (float[2,4] x, float[4,4] w, float[4] b) => (float[2,4] y) <{stored}> {{ {body} }}"
+        model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}')
+        alone = [kernel for kernel in kernels_of(model) if kernel.place == "alone"]
+        found[name] = {kernel.operators: len(kernel.nodes) for kernel in alone}
+    assert found == {"paired": {("MatMul", "Add"): 2}, "plain": {("MatMul",): 1, ("Add",): 1}}
+
+
 def test_sums_that_run_on_are_not_asked_beyond_their_grid() -> None:
     """Where a running sum leaves its grid, all that follows depends on where it was cut off."""
     (kernel,) = kernels_of(quantized("CumSum ({0}, axis)", stored=", int64 axis = {3}"))
