@@ -174,13 +174,20 @@ class Instead:
     """Another request for the same model, seen to get over what an execution failed at, and how in words.
 
     ``findings`` are what there is to say about it in the package that it leads to. ``right`` is what a trial showed of
-    its numbers, for a package whose own execution judges none.
+    its numbers, for a package whose own execution judges none. ``handles`` says how of single findings, by code and
+    name of the subject, whether they block or not.
     """
 
     request: Request
     how: str
+    handles: Mapping[tuple[str, str], str] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
     right: Correctness | None = None
+
+    def over(self, findings: Iterable[Finding]) -> tuple[Finding, ...]:
+        """Of an execution's findings those that it gets over, as handled."""
+        told = ((finding, self.handles.get((finding.code, finding.subject.name))) for finding in findings)
+        return tuple(finding.with_handled(how or self.how) for finding, how in told if how or finding.blocks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -215,6 +222,12 @@ class Execution:
     def settle(self, findings: Iterable[Finding]) -> tuple[Finding, ...]:
         """The plan's findings, those marked as handled that running showed to be about nothing here."""
         return settled_findings(findings, self.settled)
+
+    def with_avoided(self, avoided: Iterable[Finding]) -> tuple[Finding, ...]:
+        """Its findings, and those of an earlier try that it got over: what was found again it did not get over."""
+        found = {(finding.code, finding.subject.name) for finding in self.findings}
+        gone = (finding for finding in avoided if (finding.code, finding.subject.name) not in found)
+        return (*self.findings, *gone)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

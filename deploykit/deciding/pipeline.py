@@ -202,7 +202,6 @@ def _package(
         execution = _execute(backend, writer, decision, kept, tell)
         other = execution.instead
         if other is not None and not avoided:
-            gone = tuple(finding.with_handled(other.how) for finding in execution.findings if finding.blocks)
             again = _package(
                 backend,
                 replace(given, request=other.request),
@@ -211,13 +210,13 @@ def _package(
                 how,
                 steps,
                 tell,
-                avoided=(*gone, *other.findings),
+                avoided=(*other.over(execution.findings), *other.findings),
                 seen=other.right,
             )
             if again.package is not None:
                 return again
         writer.record_outputs()
-        findings = sort_findings((*execution.settle(plan.findings), *execution.findings, *avoided))
+        findings = sort_findings((*execution.settle(plan.findings), *execution.with_avoided(avoided)))
         status = Status(compiled=execution.compiled, right=execution.right or seen or decision.right)
         recorded = _record_samples(writer, decision)
         writer.add(_documents(decision, writer, execution, status, findings, how.templates))
