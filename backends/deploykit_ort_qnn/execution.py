@@ -38,6 +38,7 @@ from deploykit_ort_qnn.hosts import Host, toolchain_host
 from deploykit_ort_qnn.numbers import NUMBERS, correctness, numbers_json
 from deploykit_ort_qnn.precision import PrecisionScope
 from deploykit_ort_qnn.prepare import Draft
+from deploykit_ort_qnn.repairs.restarting import done_otherwise, wanted_repairs
 from deploykit_ort_qnn.rescue import rescue
 from deploykit_ort_qnn.rules.compiled import RULES as COMPILE_RULES
 from deploykit_ort_qnn.rules.dlc import RULES as DLC_RULES
@@ -99,6 +100,7 @@ def execute(package: Path, draft: Draft, plan: Plan[None], aids: Aids) -> Execut
     audit = _audited(package, draft, right, progress)
     if audit is not None:
         record["audit"] = {"level": audit.level, "by": audit.by, "kernels": dict(audit.counts)}
+    instead = wanted_repairs(draft, audit, numeric, host, progress)
     left = {AUDIT: audit is not None, NUMBERS: ran, DLC: dlc is not None and not dlc.why}
     findings += (*precision, *NUMERIC_RULES.run(numeric), *(DLC_RULES.run(dlc) if dlc is not None else ()))
     return Execution(
@@ -108,9 +110,10 @@ def execute(package: Path, draft: Draft, plan: Plan[None], aids: Aids) -> Execut
         findings=(*findings, *(audit.findings if audit is not None else ())),
         compiled=Compilation(state=Compiled.YES, by=by),
         right=right,
+        instead=instead,
         audit=audit,
         seen=numeric.seen,
-        settled={} if audit is None else audit.settled,
+        settled={**({} if audit is None else audit.settled), **done_otherwise(draft)},
     )
 
 

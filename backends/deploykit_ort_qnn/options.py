@@ -17,6 +17,12 @@ OPTIONS = (
     ),
     EMIT,
     AUDIT,
+    OptionSpec(
+        name="repair",
+        kind="texts",
+        metavar="NODE=WAY",
+        help="Do a node of the compiled model in another way; found by trial where the audit finds it wrong.",
+    ),
     OptionSpec(name="lpbq", kind="flag", help="Turn block quantization into LPBQ (lossy)."),
     OptionSpec(name="strict_precision", kind="flag", help="Any change of precision is an error."),
     OptionSpec(

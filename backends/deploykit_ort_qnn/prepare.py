@@ -6,7 +6,7 @@ Only here are weights loaded; nothing is written.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,6 +16,7 @@ from deploykit.contract.kept import Kept, Same
 from deploykit.deciding.sampling import samples_of
 from deploykit.errors import DeploykitError, InputError, UnknownTargetError, UsageError
 from deploykit.findings import Finding
+from deploykit.graph import wrap_proto
 from deploykit.graph.nodes import label
 from deploykit.graph.weights import load_weights
 from deploykit.system.answers import LARGEST_ASKED, answered
@@ -118,13 +119,14 @@ def prepare(situation: Situation, kept: Kept) -> Draft:
     if request.adapter_options.get("dlc"):
         _refuse_dlc(wheel)
     prepared = None if source == "float" else prepared_model(situation, kept, wheel)
+    given, prepared = _repaired(situation, prepared) if request.adapter_options.get("repair") else (situation, prepared)
     lint = (
         *run_lint(situation, PROVIDER),
         *FLOAT16_RULES.run(_float16_plan(situation, source)),
         *CARRIER_RULES.run(_carried(situation, wheel)),
     )
     return Draft(
-        situation=situation,
+        situation=given,
         wheel=wheel,
         soc_model=soc if isinstance(soc, int) else None,
         fp16=None if fp16 is None else bool(fp16.value),
@@ -136,6 +138,23 @@ def prepare(situation: Situation, kept: Kept) -> Draft:
         cleared=_cleared(lint, prepared, wheel, kept),
         options=request.adapter_options,
     )
+
+
+def _repaired(situation: Situation, prepared: ProviderModel | None) -> tuple[Situation, ProviderModel | None]:
+    """What is compiled with nodes done in other ways: the prepared model, or the float one itself."""
+    from deploykit_ort_qnn.provider_model import Step
+    from deploykit_ort_qnn.repairs.trying import repaired_model, repairs_of
+    from deploykit_ort_qnn.repairs.ways import WAYS
+
+    repairs = repairs_of(situation.request.adapter_options)
+    if prepared is None:
+        made = wrap_proto(repaired_model(whole_model(situation), repairs), path=situation.model.path)
+        return replace(situation, model=made, rewritten=True), None
+    ways = sorted(set(repairs.values()))
+    names = {way: tuple(node for node, done in repairs.items() if done == way) for way in ways}
+    steps = tuple(Step(id=way, why=WAYS[way].told, names=names[way]) for way in ways)
+    made = repaired_model(prepared.model, repairs)
+    return situation, replace(prepared, model=made, steps=(*prepared.steps, *steps))
 
 
 def _cleared(lint: Iterable[Finding], prepared: ProviderModel | None, wheel: Wheel, kept: Kept) -> frozenset[str]:

@@ -1,0 +1,161 @@
+"""Takes nodes under suspicion, measures them, tries every way on the emulator, and keeps the first that is right there.
+
+What counts is the kernel's own reference on the CPU over its whole grid, alone and among its neighbours: what is right
+for other models is not taken unseen. It changes no model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, TypeAlias
+
+from deploykit.numerics.sessions import Session
+from deploykit_ort_qnn.atlas.deviations import Deviation, deviation
+from deploykit_ort_qnn.audit_units import Kernel, kernels_of, within_grids
+from deploykit_ort_qnn.repairs.trying import AS_IT_IS, Trial, trials_of
+from deploykit_ort_qnn.repairs.ways import WAYS
+from deploykit_qualcomm.atlas.verdicts import Verdict, verdict_of
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+    from deploykit_ort_qnn.atlas.together import Outputs, Ran
+
+__all__ = ["Repair", "Runner", "find_repairs"]
+
+Runner: TypeAlias = "Callable[[Sequence[Trial]], Iterator[Ran]]"
+"""Runs trials on an emulator and gives what became of each, in any order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repair:
+    """A way that is right for equal nodes whose kernel is wrong; how far off it is before and after, in words."""
+
+    nodes: tuple[str, ...]
+    operator: str
+    way: str
+    before: str
+    after: str
+
+    @property
+    def told(self) -> str:
+        """In words."""
+        return f"{WAYS[self.way].told}: {self.after}, before {self.before}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seat:
+    """Where a suspect sits in a kernel: which one of its operators it is."""
+
+    kernel: Kernel
+    at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    verdict: Verdict
+    told: str
+
+
+def find_repairs(model: ModelProto, suspects: Collection[str], run: Runner) -> tuple[Repair, ...]:
+    """For every distinct kernel of these nodes (labels) that is wrong, the way to do it, as far as there is one."""
+    kernels = [within_grids(kernel) for kernel in kernels_of(model, only=suspects) if not kernel.why]
+    kernels = [kernel for kernel in kernels if not kernel.why]
+    alone = [_Seat(kernel=kernel, at=0) for kernel in kernels if kernel.place == "alone"]
+    around = {id(seat): _seats_of(seat.kernel, kernels, suspects) for seat in alone}
+    places = [*alone, *(seat for seats in around.values() for seat in seats)]
+    first = _measured([(seat, AS_IT_IS) for seat in places], run)
+    found = []
+    for seat in alone:
+        wrong = [one for one in (seat, *around[id(seat)]) if _verdict(first, one, AS_IT_IS) is Verdict.WRONG]
+        right = [one for one in around[id(seat)] if one not in wrong]
+        repair = _repaired(wrong[0], right, first, run) if wrong else None
+        if repair is not None:
+            found.append(replace(repair, nodes=seat.kernel.nodes))
+    return tuple(found)
+
+
+_Answers: TypeAlias = Mapping[tuple[str, int, str], _Found]
+
+
+def _repaired(wrong: _Seat, right: Sequence[_Seat], as_it_is: _Answers, run: Runner) -> Repair | None:
+    """The first way that is right where the kernel was wrong, and stays right where it was right."""
+    tried = _measured([(wrong, way) for way in WAYS], run)
+    for wanted in (Verdict.RIGHT, Verdict.NARROWED):
+        ways = [way for way in WAYS if _verdict(tried, wrong, way) is wanted]
+        among = _measured([(seat, way) for seat in right for way in ways], run)
+        for way in ways:
+            if all(_verdict(among, seat, way) is Verdict.RIGHT for seat in right):
+                return Repair(
+                    nodes=(),
+                    operator=wrong.kernel.operators[wrong.at],
+                    way=way,
+                    before=as_it_is[_key(wrong, AS_IT_IS)].told,
+                    after=tried[_key(wrong, way)].told,
+                )
+    return None
+
+
+def _seats_of(alone: Kernel, kernels: Sequence[Kernel], suspects: Collection[str]) -> list[_Seat]:
+    """The kernels among neighbours in which the operator of a kernel sits."""
+    seats = []
+    for kernel in kernels:
+        if kernel.place != "inside":
+            continue
+        if not set(alone.nodes).isdisjoint(kernel.nodes):
+            seats.append(_Seat(kernel=kernel, at=len(kernel.operators) // 2))
+        elif kernel.operators[0] == alone.operators[0] and set(suspects).isdisjoint(kernel.nodes):
+            seats.append(_Seat(kernel=kernel, at=0))  # the first of a graph has none before it
+    return seats
+
+
+def _measured(asked: Sequence[tuple[_Seat, str]], run: Runner) -> dict[tuple[str, int, str], _Found]:
+    """What each way comes to in each place; nothing of those that are no way there."""
+    trials: list[Trial] = []
+    keys = {}
+    for seat, way in asked:
+        for trial in trials_of(seat.kernel, seat.at, way, len(trials)):
+            trials.append(trial)
+            keys[trial.prefix] = _key(seat, way)
+    wanted: dict[str, Outputs] = {}
+    found = {}
+    for ran in run(trials) if trials else ():
+        trial = next(trial for trial in trials if trial.prefix == ran.probe.prefix)
+        kernel = trial.kernel
+        if kernel.prefix not in wanted:
+            wanted[kernel.prefix] = _on_the_cpu(kernel)
+        found[keys[trial.prefix]] = _judged(trial, ran, wanted[kernel.prefix])
+    return found
+
+
+def _judged(trial: Trial, ran: Ran, wanted: Outputs) -> _Found:
+    if not ran.ran:
+        return _Found(verdict=Verdict.REFUSED, told=f"{ran.answer}: {ran.why}")
+    kernel = trial.kernel
+    off = deviation(wanted, {trial.of_kernel(name): values for name, values in ran.got.items()}, kernel.steps)
+    numbers = {name: asdict(off)[name] for name in ("most", "usual", "span", "share", "odd")}
+    verdict = verdict_of(kernel.operators, kernel.type, **numbers)
+    if kernel.place == "inside" and verdict is not Verdict.RIGHT:
+        far = off.usual > off.span / 20 and off.share > 0.05
+        verdict = Verdict.WRONG if far or off.odd else Verdict.RIGHT
+    return _Found(verdict=verdict, told=_told(off))
+
+
+def _told(off: Deviation) -> str:
+    return f"{off.odd} values are not finite" if off.odd else f"up to {off.most:.4g} of {off.span:.4g} steps off"
+
+
+def _on_the_cpu(kernel: Kernel) -> Outputs:
+    session = Session(kernel.model)
+    made = session.runs(kernel.samples)
+    return {name: [one[name] for one in made] for name in session.outputs}
+
+
+def _key(seat: _Seat, way: str) -> tuple[str, int, str]:
+    return seat.kernel.prefix, seat.at, way
+
+
+def _verdict(answers: _Answers, seat: _Seat, way: str) -> Verdict | None:
+    found = answers.get(_key(seat, way))
+    return None if found is None else found.verdict

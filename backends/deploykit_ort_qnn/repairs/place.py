@@ -1,0 +1,297 @@
+"""One operator of the model that is compiled, with the pairs around it, and what is built to stand in its place.
+
+It knows no operator and decides nothing; what a way builds is put into a copy of the graph at once, or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+from deploykit.errors import DeploykitError
+from deploykit.graph.arrays import constant_values
+from deploykit.graph.graph_copy import GraphCopy
+from deploykit.graph.nodes import attribute
+from deploykit.graph.shape_inference import infer
+from deploykit.numerics.sessions import Session
+from deploykit.rewrites.contract import NoMatchError
+from deploykit_ort_qnn.excerpts import PAIR
+
+__all__ = ["Grid", "Place"]
+
+Numbers = npt.NDArray[Any]
+_MICROSOFT = "com.microsoft"
+_WIDE_OPSET = 21
+"""From here on the operator set itself has pairs of 16 bits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """The scale and the zero point of a pair; one of each, or one per channel along ``axis``."""
+
+    scale: Numbers
+    zero: Numbers
+    axis: int = 1
+
+    @property
+    def low(self) -> float:
+        """The least value that it holds, of one scale."""
+        return float((np.iinfo(self.zero.dtype).min - float(self.zero)) * float(self.scale))
+
+    @property
+    def high(self) -> float:
+        """The greatest."""
+        return float((np.iinfo(self.zero.dtype).max - float(self.zero)) * float(self.scale))
+
+    @property
+    def bits(self) -> int:
+        """Of its integers."""
+        return 8 * self.zero.dtype.itemsize
+
+    def is_same(self, other: Grid | None) -> bool:
+        """True where both have the same integers for the same values."""
+        if other is None or self.zero.dtype != other.zero.dtype:
+            return False
+        return np.array_equal(self.zero, other.zero) and np.array_equal(self.scale, other.scale)
+
+    @classmethod
+    def over(cls, low: float, high: float, dtype: npt.DTypeLike) -> Grid:
+        """That holds this range and zero; symmetric where the type has a sign."""
+        info, low, high = np.iinfo(np.dtype(dtype)), min(low, 0.0), max(high, 0.0)
+        if info.min < 0:
+            scale = max(-low, high) / info.max or 1.0
+            return cls(scale=np.asarray(scale, np.float32), zero=np.asarray(0, info.dtype))
+        scale = (high - low) / info.max or 1.0
+        return cls(scale=np.asarray(scale, np.float32), zero=np.asarray(round(-low / scale), info.dtype))
+
+    def integers(self, values: Numbers) -> Numbers:
+        """Values on the grid, of one scale."""
+        info = np.iinfo(self.zero.dtype)
+        steps = np.rint(np.asarray(values, np.float64) / float(self.scale)) + float(self.zero)
+        return np.clip(steps, info.min, info.max).astype(self.zero.dtype)
+
+
+class Place:
+    """An operator with one result. NoMatchError where it has more, or where a size is not known.
+
+    Names of what is built end in what the ways call them; ``finish`` puts it into the graph.
+    """
+
+    def __init__(self, graph: GraphCopy, node: NodeProto) -> None:
+        if len([name for name in node.output if name]) != 1:
+            raise NoMatchError("it has more than one result")
+        self.graph, self.node = graph, node
+        self._made: list[NodeProto] = []
+
+    # What is there.
+
+    @cached_property
+    def _types(self) -> Any:
+        return infer(self.graph.model).types
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The sizes of a tensor."""
+        stored = self.graph.stored.get(name)
+        known = tuple(stored.dims) if stored is not None else self._types.get(name, ("", None))[1]
+        if known is None or not all(isinstance(size, int) and size > 0 for size in known):
+            raise NoMatchError(f"the shape of {name} is not known")
+        return tuple(known)
+
+    @property
+    def result(self) -> str:
+        """The operator's result."""
+        return str(self.node.output[0])
+
+    @cached_property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the floats that it reads."""
+        half = self._types.get(self.node.input[0], ("", None))[0] == "float16"
+        return np.dtype(np.float16 if half else np.float32)
+
+    def is_float(self, name: str) -> bool:
+        """True for a tensor of float32."""
+        stored = self.graph.stored.get(name)
+        return self._types.get(name, ("",))[0] == "float" or (
+            stored is not None and stored.data_type == TensorProto.FLOAT
+        )
+
+    def assert_is(self, *operators: str) -> None:
+        """NoMatchError for another operator."""
+        if self.node.op_type not in operators:
+            raise NoMatchError(f"it is no {' or '.join(operators)}")
+
+    def setting(self, name: str, default: Any) -> Any:
+        """An attribute's value."""
+        return attribute(self.node, name, default)
+
+    @cached_property
+    def grid(self) -> Grid | None:
+        """Of the result; None for a float."""
+        return next((self._read(node) for node in self.graph.readers(self.result) if node.op_type == PAIR[0]), None)
+
+    def grid_of(self, name: str) -> Grid | None:
+        """Of what the operator reads; None for a float."""
+        maker = self.graph.makers.get(name)
+        return self._read(maker) if maker is not None and maker.op_type == PAIR[1] else None
+
+    def one_grid(self, name: str) -> Grid:
+        """Of what the operator reads, of one scale; NoMatchError where it has none."""
+        grid = self.grid_of(name)
+        if grid is None or grid.scale.size != 1:
+            raise NoMatchError(f"{name} has no grid of one scale")
+        return grid
+
+    @property
+    def result_grid(self) -> Grid:
+        """Of the result; NoMatchError for a float."""
+        if self.grid is None:
+            raise NoMatchError("its result has no grid")
+        return self.grid
+
+    def _read(self, pair: NodeProto) -> Grid:
+        scale, zero = (self.graph.stored.get(name) for name in pair.input[1:3])
+        if scale is None or zero is None:
+            raise NoMatchError("a grid around it is not stored")
+        one, two = constant_values(scale), constant_values(zero)
+        shaped = (one.reshape(()), two.reshape(())) if one.size == 1 else (one, two)
+        return Grid(scale=shaped[0], zero=shaped[1], axis=int(attribute(pair, "axis", 1)))
+
+    def integers(self, name: str) -> Numbers | None:
+        """The stored integers behind a tensor that the operator reads."""
+        maker = self.graph.makers.get(name)
+        stored = self.graph.stored.get(maker.input[0]) if maker is not None and maker.op_type == PAIR[1] else None
+        return None if stored is None else constant_values(stored)
+
+    def value(self, name: str) -> Numbers | None:
+        """What is stored, as the operator reads it; None for what is computed."""
+        stored = self.graph.stored.get(name)
+        if stored is not None:
+            return constant_values(stored)
+        integers, grid = self.integers(name), self.grid_of(name)
+        if integers is None or grid is None:
+            return None
+        sides = [-1 if axis == grid.axis else 1 for axis in range(integers.ndim)]
+        scale, zero = (side.reshape(sides) if side.size > 1 else side for side in (grid.scale, grid.zero))
+        return ((integers.astype(np.float64) - zero.astype(np.float64)) * scale).astype(np.float32)
+
+    @cached_property
+    def only_computed(self) -> str:
+        """The one tensor that the operator reads and that is not stored; NoMatchError where there are more."""
+        computed = [name for name in self.node.input if name and self.value(name) is None]
+        if len(computed) != 1 or computed[0] != self.node.input[0]:
+            raise NoMatchError("it reads more than one computed tensor")
+        return str(computed[0])
+
+    @cached_property
+    def function(self) -> Callable[[Numbers], Numbers]:
+        """What it makes of the one tensor that it computes from, in float32 on the CPU."""
+        source = self.only_computed
+        copy = NodeProto()
+        copy.CopyFrom(self.node)
+        stored = [
+            numpy_helper.from_array(value, name)
+            for name in dict.fromkeys(self.node.input)
+            if name and (value := self.value(name)) is not None
+        ]
+        given = helper.make_tensor_value_info(source, TensorProto.FLOAT, self.shape(source))
+        made = helper.make_tensor_value_info(self.result, TensorProto.FLOAT, None)
+        model = ModelProto()
+        model.CopyFrom(helper.make_model(helper.make_graph([copy], "alone", [given], [made], stored)))
+        model.ir_version = self.graph.model.ir_version
+        del model.opset_import[:]
+        model.opset_import.extend(self.graph.model.opset_import)
+        try:
+            session = Session(model)
+        except DeploykitError as error:
+            raise NoMatchError(f"it does not run by itself: {error.what}") from None
+        return lambda values: session.run({source: values.astype(np.float32)})[self.result]
+
+    # What is built.
+
+    def number(self, name: str, value: Numbers) -> str:
+        """A stored value as it is."""
+        return self.graph.store(f"{self.result}_{name}", value)
+
+    def constant(self, name: str, integers: Numbers, grid: Grid) -> str:
+        """Stored integers with the half of a pair that reads them."""
+        return self._half(PAIR[1], self.number(f"{name}_q", integers), f"{self.result}_{name}", grid)
+
+    def floats(self, name: str, values: Numbers, grid: Grid | None) -> str:
+        """Stored floats, on a grid where there is one."""
+        if grid is None:
+            return self.number(name, values.astype(self.dtype))
+        return self.constant(name, grid.integers(values), grid)
+
+    def step(self, op: str, inputs: Sequence[str], grid: Grid | None, name: str = "", **settings: Any) -> str:
+        """An operator more, and its result: on that grid, where there is one."""
+        made = self.graph.fresh(f"{self.result}_{name or op.lower()}")
+        self._made.append(helper.make_node(op, list(inputs), [made], name=made, **settings))
+        return made if grid is None else self.converted(made, grid)
+
+    def taken(self, source: str, places: Mapping[int, npt.NDArray[Any]], grid: Grid | None) -> str:
+        """Of the operator's input, converted or not, what is at those places of each axis; zeros for those below zero.
+
+        A mask makes the zeros: Pad and Concat put other integers there on some grids (QAIRT 2.51).
+        """
+        given, name = self.shape(self.node.input[0]), source
+        rank = len(given)
+        mask = np.ones([1] * rank)
+        for axis, along in places.items():
+            mask = mask * (along >= 0).reshape([-1 if other == axis else 1 for other in range(rank)])
+            if not np.array_equal(along, np.arange(given[axis])):
+                stored = self.number(f"places_{axis}", np.clip(along, 0, None).astype(np.int64))
+                name = self.step("Gather", [name, stored], grid, axis=axis)
+        if mask.all():
+            return name
+        ones = None if grid is None else Grid.over(0.0, 1.0, grid.zero.dtype)
+        return self.step("Mul", [name, self.floats("mask", mask, ones)], grid)
+
+    def converted(self, source: str, grid: Grid) -> str:
+        """A pair behind a tensor."""
+        return self._half(PAIR[1], self._half(PAIR[0], source, f"{source}_to", grid), f"{source}_on", grid)
+
+    def _half(self, op: str, source: str, name: str, grid: Grid) -> str:
+        made = self.graph.fresh(name)
+        scale, zero = self.number("scale", grid.scale), self.number("zero", grid.zero)
+        settings: dict[str, Any] = {"axis": grid.axis} if grid.scale.size > 1 else {}
+        node = helper.make_node(op, [source, scale, zero], [made], name=made, domain=self._domain(grid), **settings)
+        self._made.append(node)
+        return made
+
+    def _domain(self, grid: Grid) -> str:
+        if grid.bits == 8 or self.graph.opset >= _WIDE_OPSET:
+            return ""
+        known = self.graph.model.opset_import
+        if not any(entry.domain == _MICROSOFT for entry in known):
+            known.add(domain=_MICROSOFT, version=1)
+        return _MICROSOFT
+
+    def again(self, inputs: Sequence[str], **settings: Any) -> str:
+        """The operator itself on other tensors; a setting that is None is left out."""
+        made = self.graph.fresh(f"{self.result}_again")
+        node = NodeProto()
+        node.CopyFrom(self.node)
+        node.input[:], node.output[:], node.name = inputs, [made], made
+        kept = [one for one in node.attribute if one.name not in settings]
+        del node.attribute[:]
+        node.attribute.extend(kept)
+        node.attribute.extend(helper.make_attribute(n, value) for n, value in settings.items() if value is not None)
+        self._made.append(node)
+        return made
+
+    def finish(self, name: str) -> None:
+        """What was built takes the operator's place, and this tensor that of its result."""
+        makers = {made: node for node in self._made for made in node.output}
+        half = makers[name]
+        if half.op_type == PAIR[1] and self._read(half).is_same(self.grid):
+            name = makers[half.input[0]].input[0]  # the pair of the result stands behind
+        for node in self._made:
+            node.output[:] = [self.result if made == name else made for made in node.output]
+            node.input[:] = [self.result if read == name else read for read in node.input]
+        self.graph.replace_nodes([self.node], {self.graph.index_of(self.node): self._made})

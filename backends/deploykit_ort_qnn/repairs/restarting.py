@@ -1,0 +1,79 @@
+"""What an execution does about kernels that are wrong: the same package again, with nodes done in other ways.
+
+It packages nothing: what is found is a request for the core to start again with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from deploykit.contract.audits import Audit
+from deploykit.contract.backend import Instead, Progress
+from deploykit_ort_qnn.atlas.together import Ran, run_together
+from deploykit_ort_qnn.compiler import installed_wheel
+from deploykit_ort_qnn.hosts import Host
+from deploykit_ort_qnn.prepare import Draft, whole_model
+from deploykit_ort_qnn.repairs.driver import Repair, find_repairs
+from deploykit_ort_qnn.repairs.trying import Trial, repairs_of
+from deploykit_ort_qnn.repairs.ways import WAYS
+from deploykit_ort_qnn.rules.numerics import NumericScope
+from deploykit_qualcomm.atlas.verdicts import Verdict
+
+__all__ = ["done_otherwise", "wanted_repairs"]
+
+_TOGETHER = 48
+_ABOUT = ("QNN320", "QNN321")
+"""What is said of a node whose kernel is wrong."""
+
+
+def wanted_repairs(
+    draft: Draft, audit: Audit | None, numeric: NumericScope, host: Host | None, progress: Progress
+) -> Instead | None:
+    """Another request, with every node that is wrong and can be done otherwise; None where there is none.
+
+    Under suspicion is what the audit found wrong, and the first node after which the emulator parts from the CPU.
+    """
+    if audit_is_off(draft) or draft.soc_model is None or installed_wheel() is None or draft.options.get("repair"):
+        return None
+    kernels = () if audit is None else audit.kernels
+    suspects = {name for one in kernels if one.verdict == Verdict.WRONG for name in (one.node, *one.nodes)}
+    if numeric.device is not None and numeric.device.right is False and numeric.first:
+        suspects.add(numeric.first)
+    if not suspects:
+        return None
+    model = whole_model(draft.situation) if draft.prepared is None else draft.prepared.model
+    soc = draft.soc_model
+
+    def run(trials: Sequence[Trial]) -> Iterator[Ran]:
+        def tell(line: str) -> None:
+            progress(f"looking for another way: {line}")
+
+        return run_together(trials, host=host, soc_model=soc, progress=tell, together=_TOGETHER)
+
+    found = find_repairs(model, suspects, run)
+    return _restarted(draft, found) if found else None
+
+
+def audit_is_off(draft: Draft) -> bool:
+    """True where kernels are not to be run by themselves."""
+    return str(draft.options.get("audit", "off")) == "off"
+
+
+def _restarted(draft: Draft, found: Sequence[Repair]) -> Instead:
+    request = draft.situation.request
+    words = tuple(f"{node}={repair.way}" for repair in found for node in repair.nodes)
+    how = "; ".join(f"{one.operator} {', '.join(one.nodes)} is done in another way: {one.told}" for one in found)
+    return Instead(
+        request=replace(request, adapter_options={**request.adapter_options, "repair": words}),
+        how=how,
+        handles={("QNN321", node): one.told for one in found for node in one.nodes},
+    )
+
+
+def done_otherwise(draft: Draft) -> dict[tuple[str, str], str]:
+    """What was said of nodes that are done in another way now."""
+    repairs = repairs_of(draft.options)
+    return {
+        (code, node): f"it is done in another way: {WAYS[way].told}" for node, way in repairs.items() for code in _ABOUT
+    }
