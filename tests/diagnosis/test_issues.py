@@ -26,7 +26,7 @@ LOGS = Path(__file__).parents[1] / "data" / "logs"
 READ = (
     *("first_issues", "second_issues", "third_issues", "fifth_issues"),
     *("sixth_issues", "eighth_issues", "ninth_issues", "tenth_issues", "eleventh_issues", "twelfth_issues"),
-    "vendor_e_issues",
+    *("vendor_e_issues", "vendor_f_issues"),
     "runtimes_first_issues",
 )
 UNREAD = {"fourth_issues": (0.4, 0.7), "seventh_issues": (0.2, 0.5)}
