@@ -6,11 +6,13 @@ it. It changes no model, and chooses nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from deploykit.contract.audits import Audit, AuditedKernel
+from deploykit.findings import Finding, SubjectKind
 from deploykit.graph.collect import facts_of
 from deploykit.system.remembered import Remembered, key_of
 from deploykit_ort_qnn.atlas.deviations import Deviation, deviation
@@ -27,12 +29,15 @@ from deploykit_qualcomm.atlas.verdicts import Verdict, limits_of, verdict_of
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-__all__ = ["audit_draft", "audit_model", "measured_right"]
+    from deploykit.contract.backend import Situation
+
+__all__ = ["audit_draft", "audit_model", "settled_by"]
 
 _FORM = 3
 """Of what is remembered: another number forgets everything that was measured in another way."""
 _TOGETHER = 48
-_SUSPECT = {"quick": ("wrong",), "auto": ("wrong", "narrowed", "refused")}
+_FAULTS = ("wrong", "narrowed", "refused")
+_SUSPECT = {"quick": ("wrong",), "auto": _FAULTS}
 """Whom a row says what of."""
 _LARGEST = 1 << 29
 """Bytes of weights beyond which a model is not loaded unless all of its kernels are asked for."""
@@ -40,10 +45,11 @@ _RAN = ("taken", "refused")
 """What is remembered: a death or a time that ran out may have had another reason."""
 
 
-def audit_draft(draft: Draft, *, level: str, progress: Callable[[str], None]) -> Audit:
+def audit_draft(draft: Draft, *, level: str, progress: Callable[[str], None], given: Situation | None = None) -> Audit:
     """The kernels of what a package would compile.
 
-    ``full`` are all of them, ``auto`` as many as are affordable, ``quick`` those that a row calls wrong.
+    ``full`` are all of them, ``auto`` as many as are affordable, ``quick`` those that a row calls wrong. With ``given``
+    the kernels of a small model as it was given are looked at too: what is wrong with them is told as mended.
     """
     host, installed = toolchain_host(draft.wheel), installed_wheel()
     wheel = installed if host is None else dict(host.identity)
@@ -55,31 +61,46 @@ def audit_draft(draft: Draft, *, level: str, progress: Callable[[str], None]) ->
         return replace(found, findings=tuple(RULES.run(found)))
     model = whole_model(draft.situation) if draft.prepared is None else draft.prepared.model
     suspects = frozenset() if level == "full" else suspects_in(model, draft.wheel.sdk, verdicts=_SUSPECT[level])
-    found = audit_model(
-        model,
-        level=level,
-        wheel=wheel,
-        host=host,
-        soc_model=draft.soc_model,
-        suspects=suspects,
-        progress=progress,
-    )
-    return replace(found, findings=tuple(RULES.run(found)), settled=measured_right(found))
+    run = partial(audit_model, wheel=wheel, host=host, soc_model=draft.soc_model, progress=progress)
+    found = run(model, level=level, suspects=suspects)
+    findings = tuple(RULES.run(found))
+    if given is not None and level != "quick" and given.facts.is_qdq and not found.left_out:
+        first = run(whole_model(given), level="auto", suspects=frozenset())
+        findings += tuple(_mended(RULES.run(first), findings))
+    return replace(found, findings=findings, settled=settled_by(found, draft.lint))
 
 
-def measured_right(audit: Audit) -> dict[tuple[str, str], str]:
-    """What was said of kernels like those of nodes whose own ones were run, in every place, and are right.
+def _mended(before: Iterable[Finding], after: Iterable[Finding]) -> Iterator[Finding]:
+    """What was wrong with kernels as they were given, where nothing is wrong with those of what is compiled instead."""
+    left = {finding.subject.name for finding in after}
+    for finding in before:
+        if finding.subject.kind is SubjectKind.NODE and finding.subject.name not in left:
+            yield finding.with_handled("the preparation writes it in another form, of which no kernel is wrong")
 
-    That an operator is never taken is said once, of the first node: there all of that kind must be right.
+
+def settled_by(audit: Audit, lint: Iterable[Finding]) -> dict[tuple[str, str], str]:
+    """What was said of kernels like those of nodes whose own ones were run, and are right, or fail in another way.
+
+    Right are those that are so in every place. That an operator is never taken is said once, of the first node: there
+    all of that kind must be right.
     """
     named = [(kernel, {kernel.node, *kernel.nodes}) for kernel in audit.kernels]
-    alone = {name: kernel.operators for kernel, names in named if kernel.place == "alone" for name in names}
+    alone = {name: kernel for kernel, names in named if kernel.place == "alone" for name in names}
     open_ = {name for kernel, names in named if kernel.verdict != "right" for name in names}
-    doubtful = {alone[name] for name in open_ & alone.keys()}
-    how = f"this model's own kernel was run over its grid ({audit.by}): it is right"
-    settled = {("QNN320", name): how for name in sorted(alone.keys() - open_)}
-    if not audit.left_out:
-        settled |= {("QNN284", name): how for name, operators in sorted(alone.items()) if operators not in doubtful}
+    doubtful = {alone[name].operators for name in open_ & alone.keys()}
+    settled = {}
+    for finding in lint:
+        kernel = alone.get(finding.subject.name)
+        if kernel is None:
+            continue
+        fails_otherwise = kernel.verdict in _FAULTS and kernel.verdict != finding.evidence.get("verdict")
+        refuted = {
+            "QNN320": finding.subject.name not in open_ or fails_otherwise,
+            "QNN284": kernel.operators not in doubtful and not audit.left_out,
+        }
+        if refuted.get(finding.code):
+            how = f"this model's own kernel was run over its grid ({audit.by}): it is {kernel.verdict}"
+            settled[finding.code, finding.subject.name] = how
     return settled
 
 

@@ -104,11 +104,11 @@ class OrtQnn(QualcommBackend):
 
         return execute(package, prepared, plan, aids)
 
-    def audit(self, prepared: Prepared, *, level: str, progress: Progress) -> Audit:
+    def audit(self, prepared: Prepared, *, level: str, progress: Progress, given: Situation | None = None) -> Audit:
         """Each kernel of what would be compiled, by itself on the emulator."""
         from deploykit_ort_qnn.audit import audit_draft
 
-        return audit_draft(prepared, level=level, progress=progress)
+        return audit_draft(prepared, level=level, progress=progress, given=given)
 
     def atlas(self, operator: str, release: str) -> Sequence[Mapping[str, Any]]:
         """Rows of the measured table of kernels."""

@@ -111,8 +111,11 @@ class AuditsKernels(Protocol):
 
     id: str
 
-    def audit(self, prepared: Any, *, level: str, progress: Progress) -> Audit:
-        """The kernels of what ``prepare`` gave: those under suspicion (``quick``) or all (``full``)."""
+    def audit(self, prepared: Any, *, level: str, progress: Progress, given: Situation | None = None) -> Audit:
+        """The kernels of what ``prepare`` gave: those under suspicion (``quick``), soon done (``auto``), or all.
+
+        With ``given`` it says of kernels of the model as it was given, too, where they are wrong and were mended.
+        """
 
 
 @runtime_checkable

@@ -42,7 +42,7 @@ def _with_kernels(backend: AnyBackend, decision: Decision[Any, Any], tell: Progr
     level = str(request.adapter_options.get(AUDIT.name, "off"))
     if not isinstance(backend, AuditsKernels) or level == "off" or request.compile is False:
         return findings
-    audit = backend.audit(decision.prepared, level=level, progress=tell)
+    audit = backend.audit(decision.prepared, level=level, progress=tell, given=decision.given)
     return tuple(sort_findings((*settled_findings(findings, audit.settled), *audit.findings)))
 
 

@@ -135,7 +135,7 @@ def _answer(case: Case, unit: Unit, ran: Ran, truth: str, off: float, *, package
 
 
 def _said(path: Path) -> tuple[str, str]:
-    """What is said about a kernel, and by which rule: what is measured before what is not, "handled" where all is."""
+    """All that is said about kernels, and by which rule the worst: "handled" counts only where nothing else is."""
     told = []
     for finding in deploykit.check(path, target="sm8650", backend="ort-qnn"):
         if str(finding.severity) == "info" or finding.subject.kind != "node":
@@ -144,7 +144,8 @@ def _said(path: Path) -> tuple[str, str]:
         verdict = measured or ("refused" if str(finding.severity) == "error" else "wrong")
         rank = (bool(finding.handled), not measured, _SAYING.index(verdict))
         told.append((rank, "handled" if finding.handled else verdict, f"{finding.code} {finding.message[:160]}"))
-    return min(told)[1:] if told else ("", "")
+    words = {word for _, word, _ in told}
+    return (" ".join(sorted(words - {"handled"} or words)), min(told)[2]) if told else ("", "")
 
 
 def _delivered(case: Case, unit: Unit, ran: Ran, path: Path, out: Path) -> tuple[str, str]:

@@ -19,7 +19,7 @@ from deploykit.errors import UsageError
 from deploykit.findings import Finding, Severity, Subject, SubjectKind
 from deploykit_ort_qnn.atlas.deviations import deviation
 from deploykit_ort_qnn.atlas.inputs import Span, covering
-from deploykit_ort_qnn.audit import measured_right
+from deploykit_ort_qnn.audit import settled_by
 from deploykit_ort_qnn.audit_budget import affordable
 from deploykit_ort_qnn.audit_units import kernels_of, within_grids
 from deploykit_ort_qnn.rules.audit import RULES
@@ -167,14 +167,26 @@ def test_only_kernels_that_are_right_in_every_place_settle_what_the_atlas_says()
             kernel("b", "inside", "wrong"),
             kernel("c", "inside", "right"),
             kernel("d", "inside", "right"),
+            kernel("e", "alone", "refused"),
         ),
     )
-    settled = measured_right(audit)
-    assert set(settled) == {("QNN320", "a"), ("QNN320", "c")}
     subject = Subject(kind=SubjectKind.NODE, name="c")
     told = Finding(code="QNN320", slug="s", severity=Severity.WARNING, subject=subject, message="m", hint="h")
-    other = replace(told, subject=replace(subject, name="b"))
-    assert [bool(one.handled) for one in Execution(settled=settled).settle([told, other])] == [True, False]
+    lint = [replace(told, subject=replace(subject, name=name), evidence={"verdict": "wrong"}) for name in "abcde"]
+    settled = settled_by(audit, lint)
+    assert set(settled) == {("QNN320", "a"), ("QNN320", "c"), ("QNN320", "e")}
+    assert [bool(one.handled) for one in Execution(settled=settled).settle(lint)] == [True, False, True, False, True]
+    assert settled["QNN320", "e"].endswith("it is refused")
+
+
+def test_that_an_operator_is_never_taken_is_settled_where_all_of_its_kind_are() -> None:
+    subject = Subject(kind=SubjectKind.NODE, name="r")
+    never = Finding(code="QNN284", slug="s", severity=Severity.WARNING, subject=subject, message="m", hint="h")
+    right = audit_of("right")
+    (kernel,) = right.kernels
+    other = replace(right, kernels=(kernel, replace(kernel, node="r2", verdict="refused")))
+    assert set(settled_by(right, [never])) == {("QNN284", "r")}
+    assert settled_by(other, [never]) == settled_by(replace(right, left_out=1), [never]) == {}
 
 
 def test_a_backend_that_runs_no_kernels_is_refused(tmp_path: Path) -> None:
@@ -230,6 +242,12 @@ def test_a_check_runs_kernels_where_it_may(tmp_path: Path) -> None:
     assert told.subject.name == "AveragePool" and told.evidence["verdict"] == "wrong"
     assert "QNN321" not in {one.code for one in found["off"]}
     assert ask(audit="auto", compile=False) == found["off"]
+
+
+@pytest.mark.heavy
+def test_what_preparing_mends_is_told_as_handled(log_model: Path) -> None:
+    told = {one.code: one for one in deploykit.check(log_model, target="sm8650", backend="ort-qnn")}
+    assert told["QNN321"].subject.name == "the_log" and "another form" in str(told["QNN321"].handled)
 
 
 @pytest.mark.heavy
