@@ -7,7 +7,7 @@ it. It changes no model, and chooses nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from deploykit_ort_qnn.atlas.deviations import Deviation, deviation
 from deploykit_ort_qnn.atlas.together import Ran, run_together
 from deploykit_ort_qnn.audit_budget import affordable, within_reach
 from deploykit_ort_qnn.audit_units import Kernel, kernels_of, within_grids
+from deploykit_ort_qnn.audit_ways import FORMS, other_forms
 from deploykit_ort_qnn.compiler import installed_wheel
 from deploykit_ort_qnn.hosts import Host, toolchain_host
 from deploykit_ort_qnn.prepare import Draft, whole_model
@@ -36,6 +37,10 @@ __all__ = ["audit_draft", "audit_model", "settled_by"]
 _FORM = 3
 """Of what is remembered: another number forgets everything that was measured in another way."""
 _TOGETHER = 48
+_MOST_TRIED = 24
+"""Kernels that are not right of which other forms are run too."""
+_FORMS_FROM = 1_000_000
+"""Where the prefixes of other forms begin: those of kernels never come so far."""
 _FAULTS = ("wrong", "narrowed", "refused")
 _SUSPECT = {"quick": ("wrong",), "auto": _FAULTS}
 """Whom a row says what of."""
@@ -118,24 +123,67 @@ def audit_model(
     only, beyond = within_reach(facts_of(model), suspects) if level == "auto" else (suspects, 0)
     there = list(kernels_of(model, only=None if level == "full" else only))
     kernels = list(affordable(there, suspects)) if level == "auto" else there
-    memory = Remembered("audited")
-    asked = {**wheel, "soc_model": soc_model, "form": _FORM}
-    keys = {kernel.prefix: key_of(kernel.key.encode(), asked) for kernel in kernels}
-    known = {prefix: answer for prefix, key in keys.items() if (answer := memory.get(key)) is not None}
-    kernels = [kernel if kernel.prefix in known or kernel.why else within_grids(kernel) for kernel in kernels]
-    new = [kernel for kernel in kernels if kernel.prefix not in known and not kernel.why]
-    measured = dict(known)
-    for prefix, answer in _measured(new, host, soc_model, progress):
-        measured[prefix] = answer
-        if answer["answer"] in _RAN:
-            memory.put(keys[prefix], answer)
+    bench = _Bench(wheel=wheel, host=host, soc_model=soc_model, progress=progress)
+    known = bench.known(kernels)
+    judged = [_judged(kernel, answer) for kernel, answer in bench.answers(kernels, known)]
+    faulty = [place for place, one in enumerate(judged) if one.verdict in _FAULTS][:_MOST_TRIED]
+    for place, ways in bench.ways({place: kernels[place] for place in faulty}).items():
+        judged[place] = replace(judged[place], ways=ways)
     return Audit(
         level=level,
         by=f"QAIRT {wheel['qairt']} for soc_model {soc_model}",
-        kernels=tuple(_judged(kernel, measured.get(kernel.prefix)) for kernel in kernels),
+        kernels=tuple(judged),
         known=len(known),
         left_out=beyond + len(there) - len(kernels),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bench:
+    """Whose compiler runs kernels here, for which chip; what it answered is remembered."""
+
+    wheel: Mapping[str, str]
+    host: Host | None
+    soc_model: int
+    progress: Callable[[str], None]
+
+    def known(self, kernels: Sequence[Kernel]) -> dict[str, Mapping[str, Any]]:
+        """What was measured before, by prefix."""
+        memory = Remembered("audited")
+        answers = ((kernel.prefix, memory.get(self._key(kernel))) for kernel in kernels)
+        return {prefix: answer for prefix, answer in answers if answer is not None}
+
+    def answers(
+        self, kernels: Sequence[Kernel], known: Mapping[str, Mapping[str, Any]]
+    ) -> list[tuple[Kernel, Mapping[str, Any] | None]]:
+        """Each with what is known or found of it now; None where it cannot be asked."""
+        found = dict(known)
+        asked = [kernel if kernel.prefix in found or kernel.why else within_grids(kernel) for kernel in kernels]
+        new = [kernel for kernel in asked if kernel.prefix not in found and not kernel.why]
+        keys = {kernel.prefix: self._key(kernel) for kernel in new}
+        for prefix, answer in _measured(new, self.host, self.soc_model, self.progress):
+            found[prefix] = answer
+            if answer["answer"] in _RAN:
+                Remembered("audited").put(keys[prefix], answer)
+        return [(kernel, found.get(kernel.prefix)) for kernel in asked]
+
+    def ways(self, faulty: Mapping[int, Kernel]) -> dict[int, tuple[str, ...]]:
+        """Of each that is not right the other forms in which it is."""
+        tried = [
+            (place, words, form)
+            for place, kernel in faulty.items()
+            for words, form in other_forms(kernel, _FORMS_FROM + FORMS * place)
+        ]
+        forms = [form for _, _, form in tried]
+        answers = self.answers(forms, self.known(forms))
+        found: dict[int, tuple[str, ...]] = {place: () for place, _, _ in tried}
+        for (place, words, _), (form, answer) in zip(tried, answers, strict=True):
+            if _verdict(form, answer)[0] is Verdict.RIGHT:
+                found[place] = (*found[place], words)
+        return found
+
+    def _key(self, kernel: Kernel) -> str:
+        return key_of(kernel.key.encode(), {**self.wheel, "soc_model": self.soc_model, "form": _FORM})
 
 
 def _measured(

@@ -27,7 +27,7 @@ from deploykit_ort_qnn.excerpts import PAIR, Excerpts, anonymous
 if TYPE_CHECKING:
     from deploykit_ort_qnn.atlas.sketch import Numbers
 
-__all__ = ["Kernel", "kernels_of", "within_grids"]
+__all__ = ["Kernel", "kernels_of", "prefixed", "within_grids"]
 
 _FLOAT_SPAN = Span(low=-4.0, high=4.0)
 """What a float input is given: nothing says what it may hold."""
@@ -183,7 +183,7 @@ def _nearer(sample: Mapping[str, Numbers], part: float) -> dict[str, Numbers]:
 
 
 def _kernel(graph: GraphCopy, cut: _Cut, key: str, prefix: str) -> Kernel:
-    named = _prefixed(cut.model, prefix)
+    named = prefixed(cut.model, prefix)
     inside = GraphCopy(named, copy=False)
     steps = {value.name: step for value in named.graph.output if (step := _step(inside, value.name))}
     samples, why = _samples(inside, named, forward=cut.forward)
@@ -201,7 +201,7 @@ def _kernel(graph: GraphCopy, cut: _Cut, key: str, prefix: str) -> Kernel:
     )
 
 
-def _prefixed(model: ModelProto, prefix: str) -> ModelProto:
+def prefixed(model: ModelProto, prefix: str) -> ModelProto:
     """A copy in which every name of a tensor or node begins with the prefix."""
     copy = copy_of(model)
     graph = copy.graph

@@ -26,7 +26,8 @@ class AuditedKernel:
     ``node`` is the first node that it is of, ``count`` how many of the model are the same. ``place`` is ``alone``, or
     ``inside`` for the operators in ``operators`` together. ``verdict`` is right, narrowed, wrong, refused or not
     judged, and ``why`` says why not right. ``measured`` are the numbers: deviations are in ``unit``. ``nodes`` are
-    all of the same kernel, where that is told.
+    all of the same kernel, where that is told. ``ways`` are other forms in which it was run and is right, in words;
+    None where none was tried.
     """
 
     node: str
@@ -38,6 +39,7 @@ class AuditedKernel:
     why: str = ""
     measured: Mapping[str, Any] = field(default_factory=dict)
     nodes: tuple[str, ...] = ()
+    ways: tuple[str, ...] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The published shape."""
@@ -50,6 +52,7 @@ class AuditedKernel:
             "count": self.count,
             "why": self.why,
             "measured": dict(self.measured),
+            "ways": None if self.ways is None else list(self.ways),
         }
 
 

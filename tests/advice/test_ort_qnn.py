@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Callable
 from dataclasses import replace
@@ -194,6 +195,13 @@ def extra(bench: Any) -> Any:
     return bench.clean("ORT140")
 
 
+def all_kernels(bench: Any) -> Any:
+    """The level is one of those that check, package and audit take; at it nothing is left out."""
+    for command in ("check", "package", "audit"):
+        assert re.search(r"--audit \[[a-z|]*full", bench.text(command, "--help"))
+    return bench.clean("QNN324")
+
+
 WAYS: dict[str, Way] = {
     "ORT001 deploykit targets": known_devices,
     "ORT002 --encodings": mlp("w8a8.v1.0.0"),
@@ -225,6 +233,7 @@ WAYS: dict[str, Way] = {
     "ORT130 written": soc_model_written,
     "ORT131 compat": provider_options,
     "ORT140 extra": extra,
+    "QNN324 all kernels": all_kernels,
     "ORT142 compat wheel": wheels,
 }
 

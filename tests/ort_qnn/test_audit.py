@@ -22,6 +22,7 @@ from deploykit_ort_qnn.atlas.inputs import Span, covering
 from deploykit_ort_qnn.audit import settled_by
 from deploykit_ort_qnn.audit_budget import affordable
 from deploykit_ort_qnn.audit_units import kernels_of, within_grids
+from deploykit_ort_qnn.audit_ways import other_forms
 from deploykit_ort_qnn.rules.audit import RULES
 
 
@@ -192,6 +193,42 @@ def test_that_an_operator_is_never_taken_is_settled_where_all_of_its_kind_are() 
 def test_a_backend_that_runs_no_kernels_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="runs no kernels"):
         deploykit.audit(pooled(tmp_path, 1), target="sm8650", backend="qnn-htp")
+
+
+def test_other_forms_of_a_kernel_are_kernels_of_their_own() -> None:
+    """In float16 without pairs, in 16 bits and with a wider result on other grids, all given the same inputs."""
+    (kernel,) = kernels_of(quantized("Tanh ({0})"))
+    forms = dict(other_forms(kernel, 900))
+    assert list(forms) == ["in float16", "in 16 bits", "with a result range twice as wide"]
+    assert len({form.prefix for form in forms.values()} | {kernel.prefix}) == 4
+    assert [form.type for form in forms.values()] == ["float", "u16", "u8"]
+    (step,), steps = kernel.steps.values(), [list(form.steps.values()) for form in forms.values()]
+    assert steps == [[], [pytest.approx(step / 257, rel=1e-3)], [pytest.approx(step * 2, rel=1e-2)]]
+    given = next(iter(kernel.samples[0].values()))
+    for form in forms.values():
+        onnx.checker.check_model(form.model)
+        (read,) = form.model.graph.input
+        assert read.name.startswith(form.prefix) and np.array_equal(form.samples[0][read.name], given)
+
+
+def test_a_kernel_that_is_given_places_is_asked_without_negative_ones_too() -> None:
+    text = "g (float[5,7] x, int64[40] i) => (float[40,7] y) { y = Gather <axis = 0> (x, i) }"
+    (kernel,) = kernels_of(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}'))
+    ((words, form),) = other_forms(kernel, 900)
+    drawn = np.concatenate([value for sample in form.samples for name, value in sample.items() if name.endswith("/i")])
+    assert words == "with no index below zero" and set(drawn) == set(range(5))
+
+
+def test_what_is_right_otherwise_is_the_way_out() -> None:
+    def hint(ways: tuple[str, ...] | None) -> str:
+        audit = audit_of("wrong")
+        (found,) = RULES["QNN321"].run(replace(audit, kernels=(replace(audit.kernels[0], ways=ways),)))
+        return str(found.hint)
+
+    assert (
+        hint(("in float16", "in 16 bits")) == "in float16 it is right, as measured; in 16 bits it is right, as measured"
+    )
+    assert hint(()).startswith("write it with other operators") and hint(None).startswith("rewrite the operator")
 
 
 def test_what_no_pair_parts_is_one_kernel() -> None:

@@ -89,6 +89,14 @@ def _where(kernel: AuditedKernel) -> str:
     return kernel.type if kernel.place == "alone" else f"{kernel.type}, as {' > '.join(kernel.operators)}"
 
 
+def _way_out(kernel: AuditedKernel) -> str:
+    """What was tried and is right; "", for the rule's own words, where nothing was."""
+    if kernel.ways is None:
+        return ""
+    ways = [f"{way} it is right, as measured" for way in kernel.ways]
+    return "; ".join(ways) or "write it with other operators: in no other type, nor with a wider result, is it right"
+
+
 def _found(kernel: AuditedKernel, audit: Audit, verdict: str) -> Found:
     operator = kernel.operators[0 if kernel.place == "alone" else len(kernel.operators) // 2]
     more = f", and {kernel.count - 1} more of the same" if kernel.count > 1 else ""
@@ -96,6 +104,7 @@ def _found(kernel: AuditedKernel, audit: Audit, verdict: str) -> Found:
         kind=SubjectKind.NODE,
         name=kernel.node,
         message=f"{operator} {kernel.node}{more}: {verdict}: {kernel.why}",
+        hint=_way_out(kernel),
         sources=(audit.by,),
         evidence={"verdict": kernel.verdict, "place": kernel.place, "type": kernel.type, **kernel.measured},
     )
