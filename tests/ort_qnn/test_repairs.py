@@ -178,10 +178,10 @@ def test_what_no_way_is_for_is_said() -> None:
 
 
 class Device:
-    """A runner on which these ways are right, ``spoilt`` ones by themselves only; what is left alone is wrong alone."""
+    """A runner on which these ways are right, ``spoilt`` ones by themselves only; all else is so far off."""
 
-    def __init__(self, *right: str, spoilt: Sequence[str] = ()) -> None:
-        self.right, self.spoilt = right, spoilt
+    def __init__(self, *right: str, spoilt: Sequence[str] = (), off: float = 3.0) -> None:
+        self.right, self.spoilt, self.off = right, spoilt, off
         self.asked: list[str] = []
 
     def __call__(self, trials: Sequence[Trial]) -> Iterator[Ran]:
@@ -192,7 +192,7 @@ class Device:
             wanted = {name: [one[name] for one in made] for name in session.outputs}
             inside = trial.kernel.place == "inside"
             right = trial.way in self.right or (inside and trial.way == AS_IT_IS)
-            off = 0.0 if right and not (inside and trial.way in self.spoilt) else 3.0
+            off = 0.0 if right and not (inside and trial.way in self.spoilt) else self.off
             got = {name: [one + off for one in values] for name, values in wanted.items()}
             yield Ran(probe=trial, answer="taken", wanted=wanted, got=got)
 
@@ -217,6 +217,15 @@ def test_a_way_that_is_wrong_among_the_neighbours_is_none() -> None:
     assert repair.way == "even-result"
     (repair,) = find_repairs(chain(), {"the"}, Device("even-result", "in-16-bits", spoilt=("even-result",)))
     assert repair.way == "in-16-bits"
+
+
+def test_what_the_outputs_name_is_done_better_where_it_can_be() -> None:
+    """A kernel within what its operator costs: only what is much nearer is another way for it."""
+    near = Device("", *WAYS, off=0.04)
+    assert find_repairs(chain(), {"the"}, near, named={"the"}) == ()
+    near = Device("in-16-bits", off=0.04)
+    (repair,) = find_repairs(chain(), {"the"}, near, named={"the"})
+    assert repair.way == "in-16-bits" and find_repairs(chain(), {"the"}, near) == ()
 
 
 def finding(code: str, name: str, severity: Severity = Severity.ERROR) -> Finding:

@@ -6,6 +6,7 @@ for other models is not taken unseen. It changes no model.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
@@ -26,6 +27,10 @@ __all__ = ["Repair", "Runner", "find_repairs"]
 
 Runner: TypeAlias = "Callable[[Sequence[Trial]], Iterator[Ran]]"
 """Runs trials on an emulator and gives what became of each, in any order."""
+
+
+_LESS = 0.5
+"""How far off a way may be, of what it is instead of, where that is within what its operator costs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,12 +59,21 @@ class _Seat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Found:
+    """``most`` is how many steps the worst value is off."""
+
     verdict: Verdict
     told: str
+    most: float = 0.0
 
 
-def find_repairs(model: ModelProto, suspects: Collection[str], run: Runner) -> tuple[Repair, ...]:
-    """For every distinct kernel of these nodes (labels) that is wrong, the way to do it, as far as there is one."""
+def find_repairs(
+    model: ModelProto, suspects: Collection[str], run: Runner, *, named: Collection[str] = ()
+) -> tuple[Repair, ...]:
+    """For every distinct kernel of these nodes (labels) that is wrong, the way to do it, as far as there is one.
+
+    Of ``named`` ones the outputs of the whole say that something is wrong, whatever their kernels cost otherwise: a way
+    is one then if it is less than half as far off.
+    """
     kernels = [within_grids(kernel) for kernel in kernels_of(model, only=suspects) if not kernel.why]
     kernels = [kernel for kernel in kernels if not kernel.why]
     alone = [_Seat(kernel=kernel, at=0) for kernel in kernels if kernel.place == "alone"]
@@ -69,6 +83,8 @@ def find_repairs(model: ModelProto, suspects: Collection[str], run: Runner) -> t
     found = []
     for seat in alone:
         wrong = [one for one in (seat, *around[id(seat)]) if _verdict(first, one, AS_IT_IS) is Verdict.WRONG]
+        if not wrong and not set(named).isdisjoint(seat.kernel.nodes):
+            wrong = [seat]
         right = [one for one in around[id(seat)] if one not in wrong]
         repair = _repaired(wrong[0], right, first, run) if wrong else None
         if repair is not None:
@@ -81,9 +97,11 @@ _Answers: TypeAlias = Mapping[tuple[str, int, str], _Found]
 
 def _repaired(wrong: _Seat, right: Sequence[_Seat], as_it_is: _Answers, run: Runner) -> Repair | None:
     """The first way that is right where the kernel was wrong, and stays right where it was right."""
-    tried = _measured([(wrong, way) for way in WAYS], run)
+    tried, before = _measured([(wrong, way) for way in WAYS], run), as_it_is[_key(wrong, AS_IT_IS)]
+    limit = math.inf if before.verdict is Verdict.WRONG else before.most * _LESS
+    near = {way: one.verdict for way in WAYS if (one := tried.get(_key(wrong, way))) and one.most < limit}
     for wanted in (Verdict.RIGHT, Verdict.NARROWED):
-        ways = [way for way in WAYS if _verdict(tried, wrong, way) is wanted]
+        ways = [way for way, verdict in near.items() if verdict is wanted]
         among = _measured([(seat, way) for seat in right for way in ways], run)
         for way in ways:
             if all(_verdict(among, seat, way) is Verdict.RIGHT for seat in right):
@@ -91,7 +109,7 @@ def _repaired(wrong: _Seat, right: Sequence[_Seat], as_it_is: _Answers, run: Run
                     nodes=(),
                     operator=wrong.kernel.operators[wrong.at],
                     way=way,
-                    before=as_it_is[_key(wrong, AS_IT_IS)].told,
+                    before=before.told,
                     after=tried[_key(wrong, way)].told,
                 )
     return None
@@ -139,7 +157,7 @@ def _judged(trial: Trial, ran: Ran, wanted: Outputs) -> _Found:
     if kernel.place == "inside" and verdict is not Verdict.RIGHT:
         far = off.usual > off.span / 20 and off.share > 0.05
         verdict = Verdict.WRONG if far or off.odd else Verdict.RIGHT
-    return _Found(verdict=verdict, told=_told(off))
+    return _Found(verdict=verdict, told=_told(off), most=off.most)
 
 
 def _told(off: Deviation) -> str:

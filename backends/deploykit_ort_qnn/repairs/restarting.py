@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from deploykit.contract.audits import Audit
 from deploykit.contract.backend import Instead, Progress
+from deploykit.graph.nodes import label
 from deploykit_ort_qnn.atlas.together import Ran, run_together
 from deploykit_ort_qnn.compiler import installed_wheel
+from deploykit_ort_qnn.excerpts import PAIR
 from deploykit_ort_qnn.hosts import Host
 from deploykit_ort_qnn.prepare import Draft, whole_model
 from deploykit_ort_qnn.repairs.driver import Repair, find_repairs
@@ -20,9 +23,13 @@ from deploykit_ort_qnn.repairs.ways import WAYS
 from deploykit_ort_qnn.rules.numerics import NumericScope
 from deploykit_qualcomm.atlas.verdicts import Verdict
 
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
 __all__ = ["done_otherwise", "wanted_repairs"]
 
 _TOGETHER = 48
+_FEW = 12
 _ABOUT = ("QNN320", "QNN321")
 """What is said of a node whose kernel is wrong."""
 
@@ -32,17 +39,19 @@ def wanted_repairs(
 ) -> Instead | None:
     """Another request, with every node that is wrong and can be done otherwise; None where there is none.
 
-    Under suspicion is what the audit found wrong, and the first node after which the emulator parts from the CPU.
+    Under suspicion is what the audit found wrong, and the first node after which the emulator parts from the CPU; all
+    of a few nodes where the outputs differ and none of them could be named.
     """
-    if audit_is_off(draft) or draft.soc_model is None or installed_wheel() is None or draft.options.get("repair"):
+    if _is_off(draft) or draft.soc_model is None or installed_wheel() is None or draft.options.get("repair"):
         return None
     kernels = () if audit is None else audit.kernels
     suspects = {name for one in kernels if one.verdict == Verdict.WRONG for name in (one.node, *one.nodes)}
-    if numeric.device is not None and numeric.device.right is False and numeric.first:
-        suspects.add(numeric.first)
-    if not suspects:
-        return None
     model = whole_model(draft.situation) if draft.prepared is None else draft.prepared.model
+    named: set[str] = set()
+    if numeric.device is not None and numeric.device.right is False:
+        named = {numeric.first} if numeric.first else set() if suspects else _if_few(model)
+    if not suspects | named:
+        return None
     soc = draft.soc_model
 
     def run(trials: Sequence[Trial]) -> Iterator[Ran]:
@@ -51,11 +60,16 @@ def wanted_repairs(
 
         return run_together(trials, host=host, soc_model=soc, progress=tell, together=_TOGETHER)
 
-    found = find_repairs(model, suspects, run)
+    found = find_repairs(model, suspects | named, run, named=named)
     return _restarted(draft, found) if found else None
 
 
-def audit_is_off(draft: Draft) -> bool:
+def _if_few(model: ModelProto) -> set[str]:
+    named = {label(node) for node in model.graph.node if node.op_type not in (*PAIR, "Constant")}
+    return named if len(named) <= _FEW else set()
+
+
+def _is_off(draft: Draft) -> bool:
     """True where kernels are not to be run by themselves."""
     return str(draft.options.get("audit", "off")) == "off"
 
