@@ -29,6 +29,7 @@ Runner: TypeAlias = "Callable[[Sequence[Trial]], Iterator[Ran]]"
 """Runs trials on an emulator and gives what became of each, in any order."""
 
 
+_MUCH = 1 << 16
 _LESS = 0.5
 """How far off a way may be, of what it is instead of, where that is within what its operator costs."""
 
@@ -97,8 +98,13 @@ _Answers: TypeAlias = Mapping[tuple[str, int, str], _Found]
 
 def _repaired(wrong: _Seat, right: Sequence[_Seat], as_it_is: _Answers, run: Runner) -> Repair | None:
     """The first way that is right where the kernel was wrong, and stays right where it was right."""
-    tried, before = _measured([(wrong, way) for way in WAYS], run), as_it_is[_key(wrong, AS_IT_IS)]
+    before = as_it_is[_key(wrong, AS_IT_IS)]
     limit = math.inf if before.verdict is Verdict.WRONG else before.most * _LESS
+    tried: dict[tuple[str, int, str], _Found] = {}
+    for ways in _in_turn(wrong.kernel):
+        tried |= _measured([(wrong, way) for way in ways], run)
+        if any(one.verdict is Verdict.RIGHT and one.most < limit for one in tried.values()):
+            break
     near = {way: one.verdict for way in WAYS if (one := tried.get(_key(wrong, way))) and one.most < limit}
     for wanted in (Verdict.RIGHT, Verdict.NARROWED):
         ways = [way for way, verdict in near.items() if verdict is wanted]
@@ -113,6 +119,12 @@ def _repaired(wrong: _Seat, right: Sequence[_Seat], as_it_is: _Answers, run: Run
                     after=tried[_key(wrong, way)].told,
                 )
     return None
+
+
+def _in_turn(kernel: Kernel) -> list[list[str]]:
+    """The ways, all at once; one after the other where one alone is much to emulate."""
+    size = max(math.prod(dim.dim_value for dim in one.type.tensor_type.shape.dim) for one in kernel.model.graph.input)
+    return [[way] for way in WAYS] if size > _MUCH else [[*WAYS]]
 
 
 def _seats_of(alone: Kernel, kernels: Sequence[Kernel], suspects: Collection[str]) -> list[_Seat]:

@@ -54,6 +54,8 @@ def _found(place: Place) -> npt.NDArray[np.int64]:
     if size > _MOST:
         raise NoMatchError(f"it reads more than {_MOST} values")
     made = place.function(np.arange(size).reshape(shape))
+    if not np.isfinite(made).all():
+        raise NoMatchError("it does not only move values")
     found = np.rint(made).astype(np.int64)
     if not np.array_equal(made, found) or found.min(initial=0) < 0 or found.max(initial=0) >= size:
         raise NoMatchError("it does not only move values")

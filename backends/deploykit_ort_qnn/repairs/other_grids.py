@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Sequence
 
 import numpy as np
 from onnx import TensorProto
+from onnx.defs import OpSchema
 
 from deploykit.rewrites.contract import NoMatchError
 from deploykit_ort_qnn.repairs.place import Grid, Place
@@ -71,13 +72,29 @@ def in_16_bits(place: Place) -> None:
 
 def in_float16(place: Place) -> None:
     """It computes in float16."""
-    _ = place.result_grid
-    cast = partial(place.step, "Cast", grid=None)
+    if place.grid is None:
+        raise NoMatchError("its result has no grid")
     again: dict[str, str] = {}
-    for name in dict.fromkeys(place.node.input):
-        if name and place.is_float(name):
-            value = place.value(name)
-            half = None if value is None else value.astype(np.float16)
-            again[name] = cast([name], to=TensorProto.FLOAT16) if half is None else place.number("half", half)
+    for name in _of_the_first_type(place):
+        value = place.value(name)
+        if value is None:
+            again[name] = place.step("Cast", [name], None, to=TensorProto.FLOAT16)
+        else:
+            again[name] = place.number("half", value.astype(np.float16))
     name = place.again([again.get(name, name) for name in place.node.input])
-    place.finish(cast([name], to=TensorProto.FLOAT))
+    place.finish(place.step("Cast", [name], None, to=TensorProto.FLOAT))
+
+
+def _of_the_first_type(place: Place) -> list[str]:
+    """What the operator reads that has the type of its first input, by its definition, which must allow float16."""
+    schema = place.definition()
+    given = [*schema.inputs, *([schema.inputs[-1]] * (len(place.node.input) - len(schema.inputs)))]
+    kind = schema.inputs[0].type_str
+    if schema.outputs[0].type_str != kind or "tensor(float16)" not in _types(schema, kind):
+        raise NoMatchError("it has no form in float16")
+    pairs = zip(place.node.input, given, strict=False)
+    return list(dict.fromkeys(name for name, one in pairs if name and one.type_str == kind))
+
+
+def _types(schema: OpSchema, kind: str) -> Sequence[str]:
+    return next((one.allowed_type_strs for one in schema.type_constraints if one.type_param_str == kind), ())

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx.defs import OpSchema, SchemaError, get_schema
 
 from deploykit.errors import DeploykitError
 from deploykit.graph.arrays import constant_values
@@ -114,12 +115,12 @@ class Place:
         half = self._types.get(self.node.input[0], ("", None))[0] == "float16"
         return np.dtype(np.float16 if half else np.float32)
 
-    def is_float(self, name: str) -> bool:
-        """True for a tensor of float32."""
-        stored = self.graph.stored.get(name)
-        return self._types.get(name, ("",))[0] == "float" or (
-            stored is not None and stored.data_type == TensorProto.FLOAT
-        )
+    def definition(self) -> OpSchema:
+        """What ONNX says of the operator; NoMatchError for another's."""
+        try:
+            return get_schema(self.node.op_type, self.graph.opset, self.node.domain)
+        except SchemaError:
+            raise NoMatchError("it is no operator of ONNX") from None
 
     def assert_is(self, *operators: str) -> None:
         """NoMatchError for another operator."""

@@ -63,6 +63,8 @@ def _factors(place: Place) -> dict[int, Numbers]:
     if not math.isfinite(peak) or peak == 0:
         raise NoMatchError("it is no sum")
     found = {axis: _along(place, given, axis, top) / peak for axis in range(len(given))}
+    if not all(np.isfinite(one).all() for one in found.values()):
+        raise NoMatchError("it is no sum")
     last = max((axis for axis, one in found.items() if not np.array_equal(one, np.eye(len(one)))), default=0)
     found[last] = found[last] * peak
     _assert_is_all(place, given, found)
@@ -88,7 +90,9 @@ def _assert_is_all(place: Place, given: tuple[int, ...], factors: dict[int, Numb
         for axis, one in factors.items():
             made = np.moveaxis(np.tensordot(one, made, (1, axis)), 0, axis)
         wanted = place.function(values)
-        if not np.allclose(made, wanted, rtol=_CLOSE, atol=_CLOSE * float(np.abs(wanted).max())):
+        if not np.isfinite(wanted).all() or not np.allclose(
+            made, wanted, rtol=_CLOSE, atol=_CLOSE * float(np.abs(wanted).max())
+        ):
             raise NoMatchError("it is no sum with fixed factors along each axis")
 
 
