@@ -228,6 +228,20 @@ def test_what_the_outputs_name_is_done_better_where_it_can_be() -> None:
     assert repair.way == "in-16-bits" and find_repairs(chain(), {"the"}, near) == ()
 
 
+class Notes(dict[str, dict[str, Any]]):
+    """A memory."""
+
+    def put(self, key: str, value: dict[str, Any]) -> None:
+        self[key] = value
+
+
+def test_what_was_found_is_kept_and_what_was_not_is_asked_again() -> None:
+    notes, nobody = Notes(), Device()
+    (found,) = find_repairs(chain(), {"the"}, Device("in-16-bits"), memory=notes)
+    assert find_repairs(chain(), {"the"}, nobody, memory=notes) == (found,) and not nobody.asked
+    assert find_repairs(chain(), {"first"}, nobody, memory=notes) == () and nobody.asked and len(notes) == 1
+
+
 def finding(code: str, name: str, severity: Severity = Severity.ERROR) -> Finding:
     return Finding(
         code=code, slug=code.lower(), severity=severity, subject=Subject(kind=SubjectKind.NODE, name=name), message="m"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from deploykit.numerics.sessions import Session
 from deploykit_ort_qnn.atlas.deviations import Deviation, deviation
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from deploykit_ort_qnn.atlas.together import Outputs, Ran
 
-__all__ = ["Repair", "Runner", "find_repairs"]
+__all__ = ["Memory", "Repair", "Runner", "find_repairs"]
 
 Runner: TypeAlias = "Callable[[Sequence[Trial]], Iterator[Ran]]"
 """Runs trials on an emulator and gives what became of each, in any order."""
@@ -50,7 +50,7 @@ class Repair:
         return f"{WAYS[self.way].told}: {self.after}, before {self.before}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Seat:
     """Where a suspect sits in a kernel: which one of its operators it is."""
 
@@ -67,30 +67,52 @@ class _Found:
     most: float = 0.0
 
 
+class Memory(Protocol):
+    """What was found of a kernel before."""
+
+    def get(self, key: str) -> dict[str, Any] | None:
+        """What was put under a key."""
+
+    def put(self, key: str, value: dict[str, Any]) -> None:
+        """Keep it."""
+
+
 def find_repairs(
-    model: ModelProto, suspects: Collection[str], run: Runner, *, named: Collection[str] = ()
+    model: ModelProto,
+    suspects: Collection[str],
+    run: Runner,
+    *,
+    named: Collection[str] = (),
+    memory: Memory | None = None,
 ) -> tuple[Repair, ...]:
     """For every distinct kernel of these nodes (labels) that is wrong, the way to do it, as far as there is one.
 
     Of ``named`` ones the outputs of the whole say that something is wrong, whatever their kernels cost otherwise: a way
-    is one then if it is less than half as far off.
+    is one then if it is less than half as far off. What is found is kept in ``memory``.
     """
-    kernels = [within_grids(kernel) for kernel in kernels_of(model, only=suspects) if not kernel.why]
-    kernels = [kernel for kernel in kernels if not kernel.why]
-    alone = [_Seat(kernel=kernel, at=0) for kernel in kernels if kernel.place == "alone"]
-    around = {id(seat): _seats_of(seat.kernel, kernels, suspects) for seat in alone}
-    places = [*alone, *(seat for seats in around.values() for seat in seats)]
-    first = _measured([(seat, AS_IT_IS) for seat in places], run)
-    found = []
-    for seat in alone:
-        wrong = [one for one in (seat, *around[id(seat)]) if _verdict(first, one, AS_IT_IS) is Verdict.WRONG]
-        if not wrong and not set(named).isdisjoint(seat.kernel.nodes):
-            wrong = [seat]
-        right = [one for one in around[id(seat)] if one not in wrong]
-        repair = _repaired(wrong[0], right, first, run) if wrong else None
+    kernels = [kernel for kernel in kernels_of(model, only=suspects) if not kernel.why]
+    found: list[Repair] = []
+    for alone in (kernel for kernel in kernels if kernel.place == "alone"):
+        around, asked = _seats_of(alone, kernels, suspects), not set(named).isdisjoint(alone.nodes)
+        key = " ".join([alone.key, *sorted(seat.kernel.key for seat in around), str(asked)])
+        known = None if memory is None else memory.get(key)
+        repair = _repair_of(alone, around, run, named=asked) if known is None else Repair(**known)
         if repair is not None:
-            found.append(replace(repair, nodes=seat.kernel.nodes))
+            found.append(replace(repair, nodes=alone.nodes))
+            if memory is not None and known is None:
+                memory.put(key, asdict(repair))
     return tuple(found)
+
+
+def _repair_of(alone: Kernel, around: Sequence[_Seat], run: Runner, *, named: bool) -> Repair | None:
+    """The way for one kernel that is wrong, by itself or in one of the places where it sits among others."""
+    seats = [_Seat(kernel=alone, at=0), *around]
+    seats = [replace(seat, kernel=kernel) for seat in seats if not (kernel := within_grids(seat.kernel)).why]
+    first = _measured([(seat, AS_IT_IS) for seat in seats], run)
+    wrong = [seat for seat in seats if _verdict(first, seat, AS_IT_IS) is Verdict.WRONG]
+    if not wrong and named and seats and seats[0].kernel.place == "alone":
+        wrong = seats[:1]
+    return _repaired(wrong[0], [seat for seat in seats if seat not in wrong], first, run) if wrong else None
 
 
 _Answers: TypeAlias = Mapping[tuple[str, int, str], _Found]

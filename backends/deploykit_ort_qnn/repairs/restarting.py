@@ -5,13 +5,14 @@ It packages nothing: what is found is a request for the core to start again with
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from deploykit.contract.audits import Audit
 from deploykit.contract.backend import Instead, Progress
 from deploykit.graph.nodes import label
+from deploykit.system.remembered import Remembered, key_of
 from deploykit_ort_qnn.atlas.together import Ran, run_together
 from deploykit_ort_qnn.compiler import installed_wheel
 from deploykit_ort_qnn.excerpts import PAIR
@@ -42,16 +43,16 @@ def wanted_repairs(
     Under suspicion is what the audit found wrong, and the first node after which the emulator parts from the CPU; all
     of a few nodes where the outputs differ and none of them could be named.
     """
-    if _is_off(draft) or draft.soc_model is None or installed_wheel() is None or draft.options.get("repair"):
+    wheel = installed_wheel() if host is None else dict(host.identity)
+    if _is_off(draft) or draft.soc_model is None or wheel is None or draft.options.get("repair"):
         return None
     kernels = () if audit is None else audit.kernels
     suspects = {name for one in kernels if one.verdict == Verdict.WRONG for name in (one.node, *one.nodes)}
-    model = whole_model(draft.situation) if draft.prepared is None else draft.prepared.model
-    named: set[str] = set()
-    if numeric.device is not None and numeric.device.right is False:
-        named = {numeric.first} if numeric.first else set() if suspects else _if_few(model)
-    if not suspects | named:
+    differs = numeric.device is not None and numeric.device.right is False
+    if not suspects and not differs:
         return None
+    model = whole_model(draft.situation) if draft.prepared is None else draft.prepared.model
+    named = {numeric.first} if numeric.first else _if_few(model) if differs and not suspects else set()
     soc = draft.soc_model
 
     def run(trials: Sequence[Trial]) -> Iterator[Ran]:
@@ -60,8 +61,24 @@ def wanted_repairs(
 
         return run_together(trials, host=host, soc_model=soc, progress=tell, together=_TOGETHER)
 
-    found = find_repairs(model, suspects | named, run, named=named)
+    found = find_repairs(model, suspects | named, run, named=named, memory=_Kept(wheel, soc))
     return _restarted(draft, found) if found else None
+
+
+class _Kept:
+    """Repairs by kernel, wheel, chip and what ways there are."""
+
+    def __init__(self, wheel: Mapping[str, str], soc_model: int) -> None:
+        self._entries = Remembered("repaired")
+        self._asked = {**wheel, "soc_model": soc_model, "ways": [*WAYS], "form": 1}
+
+    def get(self, key: str) -> dict[str, Any] | None:
+        """What is known of a kernel."""
+        return self._entries.get(key_of(key.encode(), self._asked))
+
+    def put(self, key: str, value: dict[str, Any]) -> None:
+        """Keep it."""
+        self._entries.put(key_of(key.encode(), self._asked), value)
 
 
 def _if_few(model: ModelProto) -> set[str]:
