@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+from deploykit.graph.nodes import label
 from deploykit.numerics.sessions import Session
 from deploykit_ort_qnn.atlas.deviations import Deviation, deviation
 from deploykit_ort_qnn.audit_units import Kernel, kernels_of, within_grids
@@ -91,12 +92,13 @@ def find_repairs(
     is one then if it is less than half as far off. What is found is kept in ``memory``.
     """
     kernels = [kernel for kernel in kernels_of(model, only=suspects) if not kernel.why]
-    found: list[Repair] = []
+    operators, found = {label(node): node.op_type for node in model.graph.node}, list[Repair]()
     for alone in (kernel for kernel in kernels if kernel.place == "alone"):
-        around, asked = _seats_of(alone, kernels, suspects), not set(named).isdisjoint(alone.nodes)
-        key = " ".join([alone.key, *sorted(seat.kernel.key for seat in around), str(asked)])
+        seats = _seats_of(alone, kernels, suspects, operators[alone.nodes[0]])
+        asked = not set(named).isdisjoint(alone.nodes)
+        key = " ".join([str(asked), *sorted(f"{seat.kernel.key} {seat.at}" for seat in seats)])
         known = None if memory is None else memory.get(key)
-        repair = _repair_of(alone, around, run, named=asked) if known is None else Repair(**known)
+        repair = _repair_of(seats, run, named=asked) if known is None else Repair(**known)
         if repair is not None:
             found.append(replace(repair, nodes=alone.nodes))
             if memory is not None and known is None:
@@ -104,9 +106,8 @@ def find_repairs(
     return tuple(found)
 
 
-def _repair_of(alone: Kernel, around: Sequence[_Seat], run: Runner, *, named: bool) -> Repair | None:
+def _repair_of(seats: Sequence[_Seat], run: Runner, *, named: bool) -> Repair | None:
     """The way for one kernel that is wrong, by itself or in one of the places where it sits among others."""
-    seats = [_Seat(kernel=alone, at=0), *around]
     seats = [replace(seat, kernel=kernel) for seat in seats if not (kernel := within_grids(seat.kernel)).why]
     first = _measured([(seat, AS_IT_IS) for seat in seats], run)
     wrong = [seat for seat in seats if _verdict(first, seat, AS_IT_IS) is Verdict.WRONG]
@@ -149,15 +150,16 @@ def _in_turn(kernel: Kernel) -> list[list[str]]:
     return [[way] for way in WAYS] if size > _MUCH else [[*WAYS]]
 
 
-def _seats_of(alone: Kernel, kernels: Sequence[Kernel], suspects: Collection[str]) -> list[_Seat]:
-    """The kernels among neighbours in which the operator of a kernel sits."""
-    seats = []
+def _seats_of(alone: Kernel, kernels: Sequence[Kernel], suspects: Collection[str], operator: str) -> list[_Seat]:
+    """Where an operator sits: by itself first, then among its neighbours; not where two are of its type."""
+    seats = [_Seat(kernel=alone, at=alone.operators.index(operator))] if alone.operators.count(operator) == 1 else []
     for kernel in kernels:
+        middle = len(kernel.operators) // 2
         if kernel.place != "inside":
             continue
-        if not set(alone.nodes).isdisjoint(kernel.nodes):
-            seats.append(_Seat(kernel=kernel, at=len(kernel.operators) // 2))
-        elif kernel.operators[0] == alone.operators[0] and set(suspects).isdisjoint(kernel.nodes):
+        if not set(alone.nodes).isdisjoint(kernel.nodes) and kernel.operators[middle] == operator:
+            seats.append(_Seat(kernel=kernel, at=middle))
+        elif kernel.operators[0] == operator and set(suspects).isdisjoint(kernel.nodes):
             seats.append(_Seat(kernel=kernel, at=0))  # the first of a graph has none before it
     return seats
 

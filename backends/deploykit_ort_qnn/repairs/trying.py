@@ -46,6 +46,8 @@ def trials_of(kernel: Kernel, at: int, way: str, number: int) -> Iterator[Trial]
     graph = GraphCopy(kernel.model)
     operators = [node for node in graph.nodes if node.op_type not in (*PAIR, "Constant")]
     if way != AS_IT_IS:
+        if [node.op_type for node in operators[at : at + 1]] != [kernel.operators[at]]:
+            return
         try:
             WAYS[way].build(Place(graph, operators[at]))
         except (NoMatchError, DeploykitError):
