@@ -40,7 +40,8 @@ def _with_kernels(backend: AnyBackend, decision: Decision[Any, Any], tell: Progr
     """The plan's findings, those that running kernels settled marked as handled, and what it found."""
     request, findings = decision.given.request, decision.plan.findings
     level = str(request.adapter_options.get(AUDIT.name, "off"))
-    if not isinstance(backend, AuditsKernels) or level == "off" or request.compile is False:
+    forbidden = request.compile is False or (level == AUDIT.default and not request.second_opinion)
+    if not isinstance(backend, AuditsKernels) or level == "off" or forbidden:
         return findings
     audit = backend.audit(decision.prepared, level=level, progress=tell, given=decision.given)
     return tuple(sort_findings((*settled_findings(findings, audit.settled), *audit.findings)))

@@ -278,7 +278,7 @@ def test_a_check_runs_kernels_where_it_may(tmp_path: Path) -> None:
     (told,) = (one for one in found["auto"] if one.code == "QNN321")
     assert told.subject.name == "AveragePool" and told.evidence["verdict"] == "wrong"
     assert "QNN321" not in {one.code for one in found["off"]}
-    assert ask(audit="auto", compile=False) == found["off"]
+    assert ask(audit="auto", compile=False) == ask(second_opinion=False) == found["off"]
 
 
 @pytest.mark.heavy
