@@ -27,7 +27,7 @@ READ = (
     *("first_issues", "second_issues", "third_issues", "fifth_issues"),
     *("sixth_issues", "eighth_issues", "ninth_issues", "tenth_issues", "eleventh_issues", "twelfth_issues"),
     *("vendor_e_issues", "vendor_f_issues"),
-    "runtimes_first_issues",
+    *("runtimes_first_issues", "runtimes_second_issues", "runtimes_third_issues"),
 )
 UNREAD = {"fourth_issues": (0.4, 0.7), "seventh_issues": (0.2, 0.5)}
 """The least share of right, and of right or general answers: floors below what was measured."""
