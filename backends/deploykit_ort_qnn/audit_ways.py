@@ -17,6 +17,7 @@ from deploykit.quantization.extract_qdq import extract_qdq
 from deploykit.quantization.insert_qdq import insert_qdq
 from deploykit.quantization.new_grids import GridKind, affine_for_range
 from deploykit_ort_qnn.audit_units import Kernel, prefixed
+from deploykit_ort_qnn.rules.audit import FORWARD
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -37,7 +38,7 @@ def other_forms(kernel: Kernel, number: int) -> Iterator[tuple[str, Kernel]]:
     if any(_counts_back(value) for sample in kernel.samples for value in sample.values()):
         forward = tuple({name: _forward(value) for name, value in sample.items()} for sample in kernel.samples)
         counted = replace(kernel, samples=forward)
-        yield "with no index below zero", _form(counted, kernel.type, kernel.model, kernel.steps, number + 3)
+        yield FORWARD, _form(counted, kernel.type, kernel.model, kernel.steps, number + 3)
     if kernel.type == "float":
         return
     try:

@@ -23,7 +23,7 @@ from deploykit_ort_qnn.audit import settled_by
 from deploykit_ort_qnn.audit_budget import affordable
 from deploykit_ort_qnn.audit_units import kernels_of, within_grids
 from deploykit_ort_qnn.audit_ways import other_forms
-from deploykit_ort_qnn.rules.audit import RULES
+from deploykit_ort_qnn.rules.audit import FORWARD, RULES
 
 
 def audit_of(verdict: str, place: str = "alone") -> Audit:
@@ -217,6 +217,13 @@ def test_a_kernel_that_is_given_places_is_asked_without_negative_ones_too() -> N
     ((words, form),) = other_forms(kernel, 900)
     drawn = np.concatenate([value for sample in form.samples for name, value in sample.items() if name.endswith("/i")])
     assert words == "with no index below zero" and set(drawn) == set(range(5))
+
+
+@pytest.mark.parametrize(("way", "severity"), [(FORWARD, Severity.WARNING), ("in 16 bits", Severity.ERROR)])
+def test_what_only_negative_indices_show_is_a_warning(way: str, severity: Severity) -> None:
+    audit = audit_of("wrong")
+    (found,) = RULES["QNN321"].run(replace(audit, kernels=(replace(audit.kernels[0], ways=(way,)),)))
+    assert found.severity is severity
 
 
 def test_what_is_right_otherwise_is_the_way_out() -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from deploykit.contract.audits import Audit, AuditedKernel
-from deploykit.findings import SubjectKind
+from deploykit.findings import Severity, SubjectKind
 from deploykit.findings.rules import Found, Registry
 
-__all__ = ["RULES"]
+__all__ = ["FORWARD", "RULES"]
+
+FORWARD = "with no index below zero"
+"""A form in which a kernel is tried: indices that count from the end of an axis are legal, and seldom given."""
 
 _LAB = "the emulator of the compiler named in the message, against ONNX Runtime on the CPU without optimisations"
 
@@ -25,12 +29,13 @@ RULES: Registry[Audit] = Registry("audit")
     sources=(_LAB,),
 )
 def check_wrong(audit: Audit) -> Iterator[Found]:
-    """Alone or among its neighbours."""
+    """Alone or among its neighbours; a warning where only indices below zero show it, which few models are given."""
     wrong = [kernel for kernel in audit.kernels if kernel.verdict == "wrong"]
     alone = {kernel.node for kernel in wrong if kernel.place == "alone"}
     for kernel in wrong:
         if kernel.place == "alone" or kernel.node not in alone:
-            yield _found(kernel, audit, f"wrong in {_where(kernel)}")
+            found = _found(kernel, audit, f"wrong in {_where(kernel)}")
+            yield replace(found, severity=Severity.WARNING) if FORWARD in (kernel.ways or ()) else found
 
 
 @RULES.rule(
