@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from deploykit.contract.audits import Audit, AuditedKernel
 from deploykit.findings import Finding, SubjectKind
 from deploykit.graph.collect import facts_of
+from deploykit.system.answers import LARGEST_ASKED, answered
 from deploykit.system.remembered import Remembered, key_of
 from deploykit_ort_qnn.atlas.deviations import Deviation, deviation
 from deploykit_ort_qnn.atlas.together import Ran, run_together
@@ -22,7 +23,7 @@ from deploykit_ort_qnn.audit_units import Kernel, kernels_of, within_grids
 from deploykit_ort_qnn.audit_ways import FORMS, other_forms
 from deploykit_ort_qnn.compiler import installed_wheel
 from deploykit_ort_qnn.hosts import Host, toolchain_host
-from deploykit_ort_qnn.prepare import Draft, whole_model
+from deploykit_ort_qnn.prepare import CODE, Draft, whole_model
 from deploykit_ort_qnn.rules.audit import RULES
 from deploykit_qualcomm.atlas.suspects import suspects_in
 from deploykit_qualcomm.atlas.verdicts import Verdict, limits_of, verdict_of
@@ -65,7 +66,7 @@ def audit_draft(draft: Draft, *, level: str, progress: Callable[[str], None], gi
         found = Audit(level=level, by="nobody: its weights are not loaded for it", left_out=len(facts.nodes))
         return replace(found, findings=tuple(RULES.run(found)))
     model = whole_model(draft.situation) if draft.prepared is None else draft.prepared.model
-    suspects = frozenset() if level == "full" else suspects_in(model, draft.wheel.sdk, verdicts=_SUSPECT[level])
+    suspects = frozenset() if level == "full" else _suspects(model, draft.wheel.sdk, _SUSPECT[level])
     run = partial(audit_model, wheel=wheel, host=host, soc_model=draft.soc_model, progress=progress)
     found = run(model, level=level, suspects=suspects)
     findings = tuple(RULES.run(found))
@@ -73,6 +74,17 @@ def audit_draft(draft: Draft, *, level: str, progress: Callable[[str], None], gi
         first = run(whole_model(given), level="auto", suspects=frozenset())
         findings += tuple(_mended(RULES.run(first), findings))
     return replace(found, findings=findings, settled=settled_by(found, draft.lint))
+
+
+def _suspects(model: ModelProto, release: str, verdicts: tuple[str, ...]) -> frozenset[str]:
+    """The labels of nodes that a row of the atlas speaks so of; kept between runs: every node of a model is asked."""
+
+    def look() -> frozenset[str]:
+        return suspects_in(model, release, verdicts=verdicts)
+
+    if model.ByteSize() > LARGEST_ASKED:
+        return look()
+    return answered("suspects", (model, release, verdicts), look, code=CODE)
 
 
 def _mended(before: Iterable[Finding], after: Iterable[Finding]) -> Iterator[Finding]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from deploykit_ort_qnn.qnn_graph import QnnGraph, QnnNode
 from deploykit_ort_qnn.schematic import Schematic, SchematicOp
@@ -27,7 +28,7 @@ _PREPARED = ("weight", "bias")
 """Operations whose kind has one of these words prepare constants: their types are not those of activations."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class PrecisionScope:
     """One compiled model. ``stored`` maps a tensor to its name in the QDQ model, ``quantized`` are all such names
     (conversions that were asked for included). ``strict`` makes every change an error.
@@ -39,6 +40,18 @@ class PrecisionScope:
     stored: Mapping[str, str]
     quantized: frozenset[str] = frozenset()
     strict: bool = False
+
+    @cached_property
+    def activation_types(self) -> Mapping[str, frozenset[str]]:
+        """Per node, the types of activations in the optimized graph."""
+        found: dict[str, set[str]] = {}
+        for schematic in self.schematics:
+            for op in schematic.after:
+                name = schematic.names.get(op.origin)
+                if name is None or not op.computes or any(word in op.kind for word in _PREPARED):
+                    continue
+                found.setdefault(name, set()).update(_types_of(op))
+        return {name: frozenset(types) for name, types in found.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +108,7 @@ def float_nodes(scope: PrecisionScope) -> Iterator[FloatNode]:
     """Nodes that compute in float, by what was asked; a graph wholly in float has them too."""
     made = _made(scope)
     for graph in scope.graphs:
-        producers, consumers = graph.producers(), graph.consumers()
+        producers, consumers = graph.producers, graph.consumers
         for node in graph.nodes:
             if _computes_in_float(graph, node) and not _only_moves(graph, node, producers, consumers):
                 yield _float_node(scope, graph, node, made.get(node.name, ""))
@@ -132,7 +145,7 @@ def _float_node(scope: PrecisionScope, graph: QnnGraph, node: QnnNode, made: str
 def _tensor_of(graph: QnnGraph, node: QnnNode) -> str:
     """The node's output by the name it has in the model; inserted reshapes are looked through."""
     name = node.outputs[0]
-    consumers = graph.consumers()
+    consumers = graph.consumers
     for _ in range(4):
         readers = consumers.get(name, [])
         if len(readers) == 1 and readers[0].type in ("Reshape", "Transpose", "Cast", "Convert"):
@@ -144,7 +157,7 @@ def narrowed(scope: PrecisionScope) -> Iterator[Narrowed]:
     """Conversions from 16 to 8 bits that the provider put in by itself, and operations the compiler narrowed."""
     seen = set[str]()
     for graph in scope.graphs:
-        consumers = graph.consumers()
+        consumers = graph.consumers
         for node in graph.nodes:
             if node.type not in ("Convert", "Cast") or node.outputs[0] in scope.quantized:
                 continue
@@ -159,11 +172,11 @@ def narrowed(scope: PrecisionScope) -> Iterator[Narrowed]:
 
 
 def _narrowed_by_compiler(scope: PrecisionScope, seen: set[str]) -> Iterator[Narrowed]:
-    types = _activation_types(scope)
+    types = scope.activation_types
     for graph in scope.graphs:
         for node in graph.nodes:
             asked = {graph.tensors[name].dtype for name in (*node.inputs, *node.outputs) if _is_data(graph, name)}
-            got = types.get(node.name, set())
+            got = types.get(node.name, frozenset())
             if node.name not in seen and node.type not in _BORDER and asked and asked <= {"uint16", "int16"}:
                 for kind in sorted(got & {"uint8", "int8", "float16", "float32"}):
                     yield Narrowed(
@@ -179,18 +192,6 @@ def _is_data(graph: QnnGraph, name: str) -> bool:
     return graph.tensors[name].role != "static"
 
 
-def _activation_types(scope: PrecisionScope) -> dict[str, set[str]]:
-    """Per node, the types of activations in the optimized graph."""
-    found: dict[str, set[str]] = {}
-    for schematic in scope.schematics:
-        for op in schematic.after:
-            name = schematic.names.get(op.origin)
-            if name is None or not op.computes or any(word in op.kind for word in _PREPARED):
-                continue
-            found.setdefault(name, set()).update(_types_of(op))
-    return found
-
-
 def _types_of(op: SchematicOp) -> Iterator[str]:
     """Of an operation's outputs; what computes in float16 and writes float32 converts at the graph's border as well."""
     for output in op.outputs:
@@ -202,7 +203,7 @@ def _types_of(op: SchematicOp) -> Iterator[str]:
 def _made(scope: PrecisionScope) -> dict[str, str]:
     """Per node, the float type in the optimized graph; float16 wins, since borders are converted through float32."""
     found: dict[str, str] = {}
-    for name, kinds in _activation_types(scope).items():
+    for name, kinds in scope.activation_types.items():
         floats = kinds & {"float16", "float32"}
         if floats:
             found[name] = "float16" if "float16" in floats else "float32"

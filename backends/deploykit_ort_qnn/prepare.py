@@ -39,15 +39,15 @@ if TYPE_CHECKING:
     from deploykit.tables.devices import Device
     from deploykit_ort_qnn.provider_model import ProviderModel
 
-__all__ = ["Draft", "Source", "prepare", "prepared_model", "wheel_for", "whole_model"]
+__all__ = ["CODE", "Draft", "Source", "prepare", "prepared_model", "wheel_for", "whole_model"]
 
 Source = Literal["encodings", "qdq", "float"]
 _INTEGER = ("w8a8", "w8a16", "w4a8", "w4a16", "w16a16")
 _STEPS = {"centred-softmax": "softmax-rounding"}
 """The step of the preparation that writes a form, by what a wheel's row calls the form that it does not take."""
 _MOST_BYTES = 1_800_000_000
-_CODE = (Path(__file__).parent, Path(deploykit_qualcomm.__file__).parent)
-"""What the answers of this stage follow from, beside the core."""
+CODE = (Path(__file__).parent, Path(deploykit_qualcomm.__file__).parent)
+"""What the answers of this adapter follow from, beside the core."""
 _SUSPECT = ("wrong", "narrowed", "refused")
 
 
@@ -173,7 +173,7 @@ def _cleared(lint: Iterable[Finding], prepared: ProviderModel | None, wheel: Whe
     def known() -> frozenset[str]:
         if model.ByteSize() > LARGEST_ASKED:
             return look()
-        return answered("cleared", (model, wheel.sdk, found), look, code=_CODE)
+        return answered("cleared", (model, wheel.sdk, found), look, code=CODE)
 
     return kept.once(("cleared", Same(model), wheel.sdk, found), known)
 
@@ -242,7 +242,7 @@ def prepared_model(situation: Situation, kept: Kept, wheel: Wheel | None = None)
             return build()
         question = (model, encodings, _samples(situation, kept), int16, without, lpbq, forms.lacks)
         known = {} if encodings is None else {"encodings": encodings}
-        return answered("prepared", question, build, known=known, code=_CODE)
+        return answered("prepared", question, build, known=known, code=CODE)
 
     given = (Same(situation.model.proto), Same(situation.encodings))
     key = ("provider model", *given, int16, lpbq, without, forms.lacks)

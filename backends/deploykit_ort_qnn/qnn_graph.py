@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +78,7 @@ class QnnNode:
     outputs: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class QnnGraph:
     """One graph as it was given to the compiler."""
 
@@ -85,10 +86,12 @@ class QnnGraph:
     nodes: tuple[QnnNode, ...]
     tensors: Mapping[str, QnnTensor]
 
+    @cached_property
     def producers(self) -> dict[str, QnnNode]:
         """The node that makes each tensor."""
         return {output: node for node in self.nodes for output in node.outputs}
 
+    @cached_property
     def consumers(self) -> dict[str, list[QnnNode]]:
         """The nodes that read each tensor."""
         found: dict[str, list[QnnNode]] = {}

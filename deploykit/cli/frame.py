@@ -21,6 +21,7 @@ import click
 from deploykit.cli.endings import Ended, ended_by_signals
 from deploykit.cli.plain import defused
 from deploykit.errors import DeploykitError, PackageError, ToolError, UsageError
+from deploykit.system.collecting import collecting_seldom
 from deploykit.system.memory import VARIABLE as MEMORY
 from deploykit.system.memory import with_memory
 
@@ -174,7 +175,7 @@ def run(command: click.Command, args: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if args is None else args)
     try:
         _check_text(arguments)
-        with ended_by_signals():
+        with ended_by_signals(), collecting_seldom():
             result = command.main(arguments, prog_name="deploykit", standalone_mode=False, auto_envvar_prefix=_ENV)
         sys.stdout.flush()
     except click.exceptions.Exit as exit_:

@@ -1,7 +1,8 @@
 """Infers the type and shape of every tensor with onnx, on a copy without weights, and never fails because of it.
 
 It opens no external data and does not look into functions of the model: a few of them expand to any size. What is
-inferred follows from that copy alone, so a graph that was seen a moment ago is answered by its content.
+inferred follows from that copy alone, so a graph that was seen a moment ago is answered by its content, and a model of
+the same bytes without making the copy.
 """
 
 from __future__ import annotations
@@ -48,19 +49,29 @@ class Inferred:
 
 
 _SEEN: dict[bytes, Inferred] = {}
-_MOST_SEEN = 8
-"""Graphs of which the answer is kept: matchers, rules and proofs ask about a handful again and again."""
+_MOST_SEEN = 16
+"""Names of graphs of which the answer is kept: matchers, rules and proofs ask about a handful again and again."""
+_QUICKLY_NAMED = 8 << 20
+"""Bytes of a model up to which its own bytes name it as well: to write them takes less than to make the copy."""
 
 
 def infer(proto: ModelProto) -> Inferred:
     """What is declared and what onnx infers from it; the model is not changed and no external data is opened."""
     try:
+        whole = sha256(proto.SerializeToString()).digest() if proto.ByteSize() <= _QUICKLY_NAMED else b""
+        if whole in _SEEN:
+            return _keep(whole, _SEEN.pop(whole))
         lean = _without_weights(proto)
         key = sha256(lean.SerializeToString(deterministic=True)).digest()
     except Exception as error:  # as below: a tensor that claims what it cannot hold ends it before onnx is asked
         return _types(proto, proto.graph, _reason(error))
-    known = _SEEN.pop(key, None) or _types(proto, *_inferred(proto, lean))
-    _SEEN[key] = known  # the one asked for last stands last, and the first goes first
+    known = _SEEN.pop(key) if key in _SEEN else _types(proto, *_inferred(proto, lean))
+    return _keep(whole, _keep(key, known)) if whole else _keep(key, known)
+
+
+def _keep(name: bytes, known: Inferred) -> Inferred:
+    """The one asked for last stands last, and the first goes first."""
+    _SEEN[name] = known
     if len(_SEEN) > _MOST_SEEN:
         del _SEEN[next(iter(_SEEN))]
     return known

@@ -18,6 +18,7 @@ from typing import Any
 
 from deploykit.errors import DeploykitError, InputError, PackageError
 from deploykit.system.files import open_regular, read_regular
+from deploykit.system.indenting import indented
 
 __all__ = [
     "BUILD_FOLDERS",
@@ -30,6 +31,7 @@ __all__ = [
     "list_files",
     "parse_manifest",
     "read_manifest",
+    "sealed",
     "sealed_text",
 ]
 
@@ -60,7 +62,7 @@ class FileRecord:
 
 def json_text(value: Any) -> str:
     """JSON as deploykit writes it everywhere: one space of indent, the given key order, UTF-8, no NaN."""
-    return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return indented(json.dumps(value, ensure_ascii=False, allow_nan=False)) + "\n"
 
 
 def digest_of(manifest: Mapping[str, Any]) -> str:
@@ -70,9 +72,15 @@ def digest_of(manifest: Mapping[str, Any]) -> str:
 
 def sealed_text(manifest: Mapping[str, Any]) -> str:
     """The text of a manifest file: what is given, and its digest last."""
+    return sealed(manifest)[0]
+
+
+def sealed(manifest: Mapping[str, Any]) -> tuple[str, str]:
+    """The text of a manifest file, and the digest in it."""
     text = _unsealed(manifest)
+    digest = _digest_of_text(text)
     before, comma = (text.removesuffix("\n}\n"), ",") if text != "{}\n" else ("{", "")
-    return f'{before}{comma}\n "digest": "{_digest_of_text(text)}"\n}}\n'
+    return f'{before}{comma}\n "digest": "{digest}"\n}}\n', digest
 
 
 def _unsealed(manifest: Mapping[str, Any]) -> str:

@@ -20,11 +20,11 @@ from deploykit.packages.manifests import (
     BUILD_FOLDERS,
     MANIFEST,
     FileRecord,
-    digest_of,
     hash_file,
     json_text,
     list_files,
     read_manifest,
+    sealed,
     sealed_text,
 )
 from deploykit.packages.replacing import FRESH, OLD, check_place, tidy
@@ -180,11 +180,11 @@ class PackageWriter:
         try:
             # In one step: a part of a manifest would make strangers' files of all that is in the folder.
             part = self.folder / f"{MANIFEST}.part"
-            part.write_bytes(sealed_text(whole).encode())
+            text, self.digest = sealed(whole)
+            part.write_bytes(text.encode())
             part.replace(self.folder / MANIFEST)
         except OSError as error:
             raise _unwritable(self.out, error) from None
-        self.digest = digest_of(whole)
 
     def publish(self) -> Path:
         """Put the sealed package in its place; returns the manifest's path.

@@ -12,12 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deploykit.encodings import reading, writing
+from deploykit.encodings import reading
 from deploykit.encodings.ordinary import LateEntries, read_ordinary
 from deploykit.encodings.reading import read_encodings
 from deploykit.encodings.values import Encoding, EncodingSet, Float
 from deploykit.encodings.writing import write_encodings
 from deploykit.errors import InputError
+from deploykit.system import indenting
 
 pytest.importorskip("msgspec")
 
@@ -141,7 +142,7 @@ def test_the_text_written_is_the_same_without_the_library(tmp_path: Path, monkey
     for version in PLAIN:
         fast = write_encodings(read, version)
         with monkeypatch.context() as patch:
-            patch.setattr(writing, "typed_json", lambda: None)
+            patch.setattr(indenting, "_msgspec", lambda: None)
             assert write_encodings(read, version) == fast
 
 

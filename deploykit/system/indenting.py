@@ -1,0 +1,34 @@
+"""Indents JSON text by one space, as Python's encoder would have written it, without going through values in Python."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+__all__ = ["indented"]
+
+
+def indented(text: str) -> str:
+    """The same document over several lines; ``text`` is what ``json.dumps`` writes without ``indent``.
+
+    Python encodes without indentation five times as fast as with it.
+    """
+    msgspec = _msgspec()
+    if msgspec is not None:
+        try:
+            return str(msgspec.json.format(text, indent=1))
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):  # half a letter, or nested without end
+            pass
+    # Whoever wrote only ASCII may have escaped what is none.
+    return json.dumps(json.loads(text), indent=1, ensure_ascii=text.isascii())
+
+
+@cache
+def _msgspec() -> Any:
+    """The module, None where it is not installed."""
+    try:
+        return import_module("msgspec")
+    except ImportError:
+        return None
