@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +10,7 @@ from onnx import numpy_helper
 
 from deploykit.graph.nodes import attribute
 from deploykit.graph.tensors import is_external
+from deploykit.system.records import dataclass
 from deploykit_ort_qnn.dlc import Dlc, DlcTensor
 from deploykit_qualcomm.qnn_types import same_grid
 

@@ -9,7 +9,6 @@ import math
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +30,7 @@ from deploykit.numerics.row_sets import RowSets
 from deploykit.numerics.samples.labels import Label
 from deploykit.numerics.sessions import Session
 from deploykit.numerics.thresholds import Against, Measure, limit_for
+from deploykit.system.records import dataclass
 from deploykit_ort_qnn.compiler import CompileJob, Progress, compile_model, execute_both
 from deploykit_ort_qnn.hosts import Host
 from deploykit_ort_qnn.rules.numerics import NumericScope

@@ -6,7 +6,6 @@ Types and values stay as they are in the model; where a size is not known nothin
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
@@ -15,6 +14,7 @@ from deploykit.graph.facts import GraphFacts
 from deploykit.graph.graph_copy import copy_of, view_of
 from deploykit.graph.nodes import bodies
 from deploykit.quantization.cutting import part_of
+from deploykit.system.records import dataclass
 
 __all__ = ["PAIR", "Excerpt", "Excerpts", "anonymous"]
 

@@ -15,8 +15,8 @@ from packaging.version import Version
 from deploykit.contract.targets import nearest_names
 from deploykit.errors import UsageError
 from deploykit.findings import Confidence
+from deploykit.system.records import dataclass
 from deploykit.tables.reading import read_toml, structure
-from deploykit.tables.records import dataclass
 from deploykit.tables.sources import write_out
 
 __all__ = [

@@ -7,7 +7,7 @@ no files and starts nothing.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float8
@@ -21,6 +21,7 @@ from deploykit.quantization.insert_qdq import Skipped, insert_qdq
 from deploykit.quantization.lpbq_arithmetic import Loss, lpbq_encodings
 from deploykit.rewrites.blocks_to_matmul import blocks_to_matmul, match_blocks, value_grid
 from deploykit.rewrites.contract import load_transform
+from deploykit.system.records import dataclass
 from deploykit_ort_qnn.block_losses import block_losses
 from deploykit_ort_qnn.fused_grids import Observer, fused_grids
 from deploykit_ort_qnn.kernel_grids import LOG_RANGE, clipped_ends, rounded_softmaxes, whole_softmax_steps, widen_logs

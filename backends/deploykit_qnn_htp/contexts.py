@@ -6,7 +6,7 @@ No weight is read but to compare two files that say they hold the same ones. It 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from deploykit.graph.collect import collect_facts
 from deploykit.graph.tensors import byte_size
 from deploykit.graph.weights import weight
 from deploykit.quantization.parting import CutPart, cut_alike, large_weights
+from deploykit.system.records import dataclass
 from deploykit_qnn_htp.draft import Draft, draft_of
 from deploykit_qnn_htp.naming import graph_name, listed
 from deploykit_qnn_htp.routes import RouteRow, load_routes

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from deploykit.system.records import dataclass
 
 __all__ = ["Unloadable", "unloadable_library"]
 

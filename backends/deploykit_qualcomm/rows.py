@@ -10,9 +10,9 @@ from dataclasses import field
 from typing import Literal
 
 from deploykit.findings import Confidence
+from deploykit.system.records import dataclass
 from deploykit.tables.capabilities import Change, ConfigKey, Feature, Flag, Status
 from deploykit.tables.devices import Fact
-from deploykit.tables.records import dataclass
 
 __all__ = [
     "Arch",

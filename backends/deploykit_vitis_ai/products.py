@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from functools import cache
 
 from deploykit.findings import Confidence
+from deploykit.system.records import dataclass
 from deploykit.tables.reading import structure
-from deploykit.tables.records import dataclass
 from deploykit_vitis_ai.tables import DATA, Sourced, read_table
 
 __all__ = ["Operators", "Opsets", "Product", "product_of", "products"]

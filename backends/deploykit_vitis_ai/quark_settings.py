@@ -15,8 +15,8 @@ from typing import Any
 from deploykit.contract.targets import nearest_names
 from deploykit.errors import UsageError
 from deploykit.findings import Confidence
+from deploykit.system.records import dataclass
 from deploykit.tables.reading import parse_rows, structure
-from deploykit.tables.records import dataclass
 from deploykit_vitis_ai.tables import QuarkOption, Sourced, quark_options, read_rows, read_table
 
 __all__ = [

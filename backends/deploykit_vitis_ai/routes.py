@@ -6,7 +6,7 @@ from collections.abc import Collection
 from functools import cache
 from typing import Literal
 
-from deploykit.tables.records import dataclass
+from deploykit.system.records import dataclass
 from deploykit_vitis_ai.tables import Sourced, read_rows
 
 __all__ = ["AS_IS", "RouteRow", "ladder", "meant_by", "quark_formats", "route_row", "routes"]

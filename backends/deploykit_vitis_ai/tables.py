@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 
 from deploykit.errors import InputError
 from deploykit.findings import Confidence
+from deploykit.system.records import dataclass
 from deploykit.tables.capabilities import Change
 from deploykit.tables.devices import Device, load_device_of_id, load_devices
 from deploykit.tables.reading import parse_rows, read_toml, structure
-from deploykit.tables.records import dataclass
 from deploykit.tables.sources import read_source_file, read_sources, write_out
 
 __all__ = [

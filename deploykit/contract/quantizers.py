@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from deploykit.contract.options import OptionSpec, OptionValue
+from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from deploykit.contract.targets import Target

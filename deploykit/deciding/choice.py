@@ -7,7 +7,7 @@ decided by ``ranking``.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from deploykit.contract.backend import AnyBackend, MixedSupport, Situation
@@ -21,6 +21,7 @@ from deploykit.graph import wrap_proto
 from deploykit.graph.mapped import lean_weights, whole_model
 from deploykit.quantization.float_propagation import predict_float_set
 from deploykit.system.answers import LARGEST_ASKED, answered
+from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from deploykit.deciding.exploring import Explored

@@ -6,7 +6,7 @@ It writes nothing; what a device or an SDK can do is the adapter's business.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from deploykit.contract.backend import Backend, Progress, Situation
@@ -25,6 +25,7 @@ from deploykit.graph.changes import Change, changes_between
 from deploykit.graph.rules import RULES as GRAPH_RULES
 from deploykit.quantization.encodings_on_graph import EncodingsOnGraph
 from deploykit.quantization.rules import RULES as ENCODING_RULES
+from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from deploykit.encodings.values import EncodingSet

@@ -6,7 +6,7 @@ The order is structure; which way wins among those built is decided by ``ranking
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from deploykit.contract.backend import MixedSupport
 from deploykit.deciding.ranking import Choice, Way, choose, choose_unjudged, is_proven
@@ -23,6 +23,7 @@ from deploykit.deciding.ways import (
     wider_end,
 )
 from deploykit.numerics.judging import Verdict
+from deploykit.system.records import dataclass
 
 __all__ = ["Explored", "explore"]
 

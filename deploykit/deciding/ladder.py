@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from deploykit.deciding.learned_weights import LearnedStep, Learning, learn_weights
@@ -16,6 +16,7 @@ from deploykit.numerics.costs import Cost
 from deploykit.numerics.goals import Goal, Reached
 from deploykit.numerics.raising import Raised, WideType
 from deploykit.queries.precision_advice import Advice, advise
+from deploykit.system.records import dataclass
 
 __all__ = ["Ladder", "Rung", "Step", "walk"]
 

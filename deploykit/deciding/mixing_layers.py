@@ -6,7 +6,7 @@ Which wide types a target mixes with integers is asked of its backend. It packag
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, get_args
 
@@ -25,6 +25,7 @@ from deploykit.numerics.reaching import Reaching
 from deploykit.numerics.sensitivity import Sensitivity
 from deploykit.numerics.sensitivity_analysis import Budget, QuestionOfFiles, analyze, read_question
 from deploykit.quantization.placement import layouts
+from deploykit.system.records import dataclass
 from deploykit.system.tabular import Tabular
 
 __all__ = ["Mixed", "mix_files", "wide_types"]

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from deploykit.findings import Confidence
+from deploykit.system.records import dataclass
 
 __all__ = ["Choice", "Way", "choose", "choose_unjudged", "is_proven"]
 

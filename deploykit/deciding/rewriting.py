@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from deploykit.quantization.conclusions import Conclusion, Evidence, Inference
 from deploykit.quantization.cutting import chain_models
 from deploykit.quantization.inferring import infer_entries
 from deploykit.rewrites.contract import Refusal, Rewritten, Site, Transform, load_transform
+from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from onnx import ModelProto

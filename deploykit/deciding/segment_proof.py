@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from deploykit.numerics.sessions import Feed, Session
 from deploykit.numerics.simulation import Simulator
 from deploykit.quantization.segmentation import Segment, whole_as_cut
 from deploykit.quantization.segments import Partition
+from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -6,7 +6,7 @@ A way is simulated and judged where the samples allow it. What an SDK can do is 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import is_
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,7 @@ from deploykit.quantization.segmentation import Segment, split_model
 from deploykit.quantization.segments import partition
 from deploykit.quantization.wider_grids import range_of, widen
 from deploykit.rewrites.contract import load_transform
+from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -7,7 +7,7 @@ none: ``read_qdq`` collects what it says, ``extract_qdq`` takes the nodes out.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -22,6 +22,7 @@ from deploykit.graph.mapped import is_outside
 from deploykit.graph.nodes import attribute
 from deploykit.graph.ops import DEFAULT_DOMAINS, ROLES
 from deploykit.graph.tensors import dtype_name
+from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from onnx import NodeProto

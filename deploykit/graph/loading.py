@@ -6,7 +6,7 @@ External data is located and measured but never opened here, and what is given i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +21,7 @@ from deploykit.graph.structure import check_structure
 from deploykit.graph.tensors import check_inline, constant_tensor, is_external, stored_tensors
 from deploykit.graph.wire import ExcessError, WireError, scan
 from deploykit.system.files import read_regular, regular_size
+from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from onnx import ModelProto, TensorProto

@@ -8,7 +8,7 @@ the same bytes without making the copy.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, TypeAlias
@@ -18,6 +18,7 @@ from onnx import ModelProto, shape_inference
 from deploykit.graph.explosion import explosive_nodes
 from deploykit.graph.negative_shapes import OPAQUE, forget_negative, inferred_in_stages
 from deploykit.graph.tensors import dtype_name, element_count, is_external
+from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto, TensorProto, TypeProto, ValueInfoProto

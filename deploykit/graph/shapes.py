@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from deploykit.graph.element_types import BITS
 from deploykit.graph.facts import GraphFacts, NodeFact, TensorFact, TensorRole
 from deploykit.graph.ops import Trait, has
+from deploykit.system.records import dataclass
 
 __all__ = [
     "DynamicDim",

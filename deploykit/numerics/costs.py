@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from deploykit.encodings.values import Value
 from deploykit.graph.facts import GraphFacts, NodeFact
 from deploykit.graph.ops import Trait, has
 from deploykit.numerics.partial_runs import PartialRuns
+from deploykit.system.records import dataclass
 
 __all__ = ["Cost", "CostModel"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from deploykit.numerics.graph_pieces import GraphPieces
 from deploykit.numerics.range_growth import RangeGrowth
 from deploykit.numerics.samples.stored import spread
 from deploykit.numerics.sessions import Feed, Session
+from deploykit.system.records import dataclass
 
 __all__ = ["LOOKED_AT", "DataFit", "FirstLayer", "Preparation", "data_fit", "takes_pictures"]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -22,6 +21,7 @@ from deploykit.numerics.detections import (
 from deploykit.numerics.kinds import OutputKind
 from deploykit.numerics.thresholds import Measure
 from deploykit.numerics.verdicts import Context, JudgedNumber
+from deploykit.system.records import dataclass
 
 __all__ = ["Sides", "judge_detections"]
 

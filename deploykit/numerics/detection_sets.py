@@ -5,10 +5,9 @@ Read from operators and shapes as the kinds of outputs are, never from names. No
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from deploykit.graph.facts import GraphFacts
 from deploykit.numerics.kinds import BOX, MOVES, OutputKind, Piece, Shape, pieces_of
+from deploykit.system.records import dataclass
 
 __all__ = ["DetectionSet", "detection_sets", "size_input"]
 

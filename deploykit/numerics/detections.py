@@ -7,7 +7,6 @@ an error in pixels. It measures; limits are looked up elsewhere.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy.typing as npt
 from deploykit.numerics.alignment import Pairs, pair_costs
 from deploykit.numerics.detection_sets import DetectionSet
 from deploykit.numerics.kinds import OutputKind, Piece
+from deploykit.system.records import dataclass
 
 __all__ = ["WORKING_SCORES", "DetectionError", "Detections", "compare_detections", "image_side", "read_detections"]
 

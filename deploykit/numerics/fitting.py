@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,6 +24,7 @@ from deploykit.numerics.samples.labels import Label
 from deploykit.numerics.sessions import Feed, group_room
 from deploykit.numerics.simulation import Simulator
 from deploykit.numerics.thresholds import Thresholds
+from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -6,7 +6,6 @@ Nothing is forgiven here, near misses of the working score neither; limits are l
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -15,6 +14,7 @@ import numpy.typing as npt
 from deploykit.numerics.box_geometry import OVERLAP, areas, corners_of, overlaps
 from deploykit.numerics.detections import WORKING_SCORES, Detections
 from deploykit.numerics.kept_counts import KeptCount
+from deploykit.system.records import dataclass
 
 __all__ = ["background_class", "count_kept"]
 

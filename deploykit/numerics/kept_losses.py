@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from deploykit.graph.mapped import WeightFiles, is_mapped, mapped_bytes, stored_
 from deploykit.graph.tensors import byte_size
 from deploykit.numerics.sensitivity import Loss
 from deploykit.numerics.sessions import Feed
+from deploykit.system.records import dataclass
 from deploykit.system.remembered import Remembered, key_of
 
 if TYPE_CHECKING:

@@ -7,12 +7,12 @@ analysis groups quantizers, so that its layers and these can be held against eac
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 
 from deploykit.graph.facts import GraphFacts, NodeFact
 from deploykit.graph.fused_blocks import find_blocks
 from deploykit.graph.fusion import BLOCKS
 from deploykit.graph.parameters import ParameterUse, bias_after_matmul, parameter_uses
+from deploykit.system.records import dataclass
 
 __all__ = ["Layer", "layers_of"]
 

@@ -12,13 +12,14 @@ import shlex
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from deploykit.errors import InputError, ToolError, UsageError
 from deploykit.numerics.samples.arrays import read_arrays, write_arrays
 from deploykit.system.processes import Completed, run
+from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +22,7 @@ from deploykit.graph.settings import setting_of
 from deploykit.numerics.partial_runs import PartialRuns
 from deploykit.quantization.movement import copy_over_movement
 from deploykit.quantization.new_grids import GridKind, affine_for_range
+from deploykit.system.records import dataclass
 
 __all__ = ["Precision", "min_max_encodings", "precision_of"]
 

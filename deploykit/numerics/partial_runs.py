@@ -8,7 +8,6 @@ bit for bit. Memory grows linearly with the graph: what crosses between pieces, 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -24,6 +23,7 @@ from deploykit.numerics.quantized_graph import RAW, quantize_graph
 from deploykit.numerics.quantizers import check_shape, fake_quantize
 from deploykit.numerics.sessions import Feed, Session, check_feed
 from deploykit.system.memory import memory_budget
+from deploykit.system.records import dataclass
 
 __all__ = ["Change", "PartialRuns"]
 

@@ -7,7 +7,6 @@ names stay: a name that had an entry now carries the quantized value. It runs no
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
@@ -17,6 +16,7 @@ from deploykit.errors import InputError
 from deploykit.graph.mapped import is_mapped
 from deploykit.graph.opset import opset_of
 from deploykit.numerics.quantizers import check_shape, fake_quantize, is_simulated
+from deploykit.system.records import dataclass
 
 __all__ = ["RAW", "QuantizedGraph", "quantize_graph"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from deploykit.encodings.values import Affine, EncodingSet, Float, Value
@@ -22,6 +22,7 @@ from deploykit.numerics.sensitivity import LayerLoss
 from deploykit.numerics.simulation import Simulator
 from deploykit.quantization.borders import find_borders, float_nodes
 from deploykit.quantization.new_grids import GridKind, affine_for_range
+from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from onnx import ModelProto

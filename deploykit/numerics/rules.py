@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from deploykit.findings import Severity, SubjectKind, listed
@@ -13,6 +13,7 @@ from deploykit.graph.facts import GraphFacts
 from deploykit.numerics.thresholds import Thresholds
 from deploykit.numerics.verdicts import Verdict
 from deploykit.quantization.unlike_ranges import Mixing, find_mixing, output_of_shape
+from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from deploykit.numerics.comparison import AxisSlices, Comparison, OutputComparison, SliceRun

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -34,6 +33,7 @@ from deploykit.numerics.sessions import Feed
 from deploykit.numerics.tensor_statistics import TensorStatistics, statistics_of
 from deploykit.quantization.extract_qdq import extract_qdq
 from deploykit.quantization.placed_encodings import read_placed
+from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from onnx import ModelProto

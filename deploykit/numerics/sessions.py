@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy.typing as npt
@@ -18,6 +18,7 @@ from deploykit.graph.weights import is_native
 from deploykit.numerics.quantizers import fake_quantize
 from deploykit.numerics.streaming import StreamedModel, may_stream
 from deploykit.system.memory import memory_budget
+from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from deploykit.encodings.values import Value

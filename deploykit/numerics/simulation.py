@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -25,6 +25,7 @@ from deploykit.numerics.quantized_graph import quantize_graph
 from deploykit.numerics.samples.gathering import MOST, gather
 from deploykit.numerics.sessions import Feed, Session, check_feed
 from deploykit.quantization.placed_encodings import read_placed
+from deploykit.system.records import dataclass
 from deploykit.system.tabular import Tabular
 
 if TYPE_CHECKING:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from deploykit.errors import InputError
 from deploykit.numerics.kept_counts import KeptCount
 from deploykit.numerics.thresholds import Against, Limit, Measure, Thresholds, limit_for
+from deploykit.system.records import dataclass
 
 __all__ = ["NOT_JUDGED", "Context", "JudgedNumber", "Oddity", "Verdict"]
 

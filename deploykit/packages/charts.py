@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from deploykit.system.records import dataclass
 
 __all__ = ["Bar", "Place", "loss_bars", "places", "spark"]
 

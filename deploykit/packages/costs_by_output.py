@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
+
+from deploykit.system.records import dataclass
 
 __all__ = ["OutputCost", "costs_by_output"]
 

@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 from deploykit.errors import DeploykitError, InputError, PackageError
 from deploykit.system.files import open_regular, read_regular
 from deploykit.system.indenting import indented
+from deploykit.system.records import dataclass
 
 __all__ = [
     "BUILD_FOLDERS",

@@ -6,7 +6,6 @@ It reads the package and changes nothing; what the device makes of the numbers i
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +21,7 @@ from deploykit.numerics.probes import ModelProbe, SimulationProbe
 from deploykit.numerics.samples.gathering import gather
 from deploykit.numerics.samples.recording import RECORDED_FILE
 from deploykit.quantization.placed_encodings import read_placed
+from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +19,7 @@ from deploykit.graph.interval_cases import Interval, hull, product, total
 from deploykit.graph.nodes import attribute
 from deploykit.graph.ops import Trait, ops
 from deploykit.quantization.conclusions import Conclusion
+from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from onnx import NodeProto

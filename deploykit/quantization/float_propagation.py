@@ -8,7 +8,7 @@ two ops that the tool chain fuses has no type of its own; everything else is flo
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from deploykit.encodings.values import EncodingSet, Float
 from deploykit.graph.facts import GraphFacts, NodeFact, TensorFact
@@ -17,6 +17,7 @@ from deploykit.graph.settings import is_setting
 from deploykit.graph.static import with_static
 from deploykit.quantization.absorption import absorbing_fusions
 from deploykit.quantization.borders import Border, find_borders
+from deploykit.system.records import dataclass
 
 __all__ = ["FloatPrediction", "absorbed_tensors", "movement_pairs", "predict_float_set"]
 

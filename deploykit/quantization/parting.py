@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -18,6 +17,7 @@ from deploykit.errors import UsageError
 from deploykit.graph.graph_copy import GraphCopy
 from deploykit.graph.nodes import captured_names
 from deploykit.quantization.cutting import infer_types, part_of
+from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, ValueInfoProto

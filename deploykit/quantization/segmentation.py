@@ -5,7 +5,7 @@ It runs nothing and decides no cut.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from onnx import helper
@@ -14,6 +14,7 @@ from deploykit.encodings.values import Encoding, EncodingSet
 from deploykit.graph.graph_copy import GraphCopy, view_of
 from deploykit.quantization.cutting import infer_types, part_of
 from deploykit.quantization.segments import Partition, SegmentRange
+from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto

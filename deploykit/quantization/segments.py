@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from deploykit.graph.facts import GraphFacts, NodeFact
 from deploykit.graph.static import static_nodes, with_static
 from deploykit.quantization.borders import float_nodes
+from deploykit.system.records import dataclass
 
 __all__ = ["Partition", "SegmentCosts", "SegmentRange", "partition"]
 

@@ -25,8 +25,8 @@ from deploykit.queries.capability_answers import (
     search,
 )
 from deploykit.queries.kept_rows import Shelf, shelf_of
+from deploykit.system.records import dataclass
 from deploykit.tables.capabilities import CompatRow
-from deploykit.tables.records import dataclass
 
 if TYPE_CHECKING:
     from deploykit.tables.devices import Device

@@ -16,8 +16,8 @@ from deploykit.contract.optional import AnswersBinaries, Inspects
 from deploykit.contract.plugins import load_backend, load_backends
 from deploykit.contract.targets import find_device
 from deploykit.errors import UnknownTargetError, UsageError
+from deploykit.system.records import dataclass
 from deploykit.tables.capabilities import CompatRow, Status
-from deploykit.tables.records import dataclass
 
 __all__ = ["BinaryReport", "Runtime", "report_binary"]
 

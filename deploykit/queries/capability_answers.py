@@ -13,10 +13,10 @@ from typing import Any, ClassVar
 from packaging.version import InvalidVersion, Version
 
 from deploykit.errors import UnknownTargetError
+from deploykit.system.records import dataclass
 from deploykit.system.tabular import Tabular
 from deploykit.tables.capabilities import CompatRow, Status, release_range
 from deploykit.tables.devices import Device
-from deploykit.tables.records import dataclass
 
 __all__ = [
     "Answer",

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from deploykit.errors import UsageError
 from deploykit.numerics.goals import Goal, Reached
+from deploykit.system.records import dataclass
 
 __all__ = ["KNOWN", "Advice", "Conclusion", "advise"]
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from deploykit.contract.optional import DatesSources
 from deploykit.contract.plugins import all_registries, load_backends
+from deploykit.system.records import dataclass
 from deploykit.tables.auditing import Problem, contradictions, source_form, stale_sources, unresolved
-from deploykit.tables.records import dataclass
 
 if TYPE_CHECKING:
     from deploykit.contract.backend import AnyBackend

@@ -5,7 +5,6 @@ The same elements in the same order; an index that counts through the whole list
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +16,7 @@ from deploykit.graph.ops import is_standard
 from deploykit.graph.shape_inference import infer
 from deploykit.quantization.entries import keep_entries, share_entry
 from deploykit.rewrites.contract import MatchResult, Refusal, Rewritten, Site, Transform
+from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -6,7 +6,7 @@ the layer's result is read by nothing else.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from deploykit.graph.graph_copy import GraphCopy, view_of
 from deploykit.graph.nodes import attribute, label
 from deploykit.graph.ops import Trait, has
 from deploykit.rewrites.contract import MatchResult, Refusal, Rewritten, Site, Transform
+from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto

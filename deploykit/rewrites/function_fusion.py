@@ -7,7 +7,7 @@ operator computes it, is what each rewrite says.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from deploykit.graph.shape_inference import Shape, infer
 from deploykit.quantization.entries import keep_entries
 from deploykit.rewrites.contract import MatchResult, NoMatchError, Refusal, Rewritten, Site
 from deploykit.rewrites.scalar_functions import Floats, ScalarFunction, functions_through
+from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto

@@ -7,7 +7,6 @@ nothing that is only close to it. Weights are not read.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,6 +20,7 @@ from deploykit.graph.opset import changed_operators, opset_of, raise_opset
 from deploykit.graph.shape_inference import infer
 from deploykit.quantization.entries import keep_entries
 from deploykit.rewrites.contract import MatchResult, NoMatchError, Refusal, Rewritten, Site, Transform
+from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto

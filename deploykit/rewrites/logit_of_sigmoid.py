@@ -7,7 +7,6 @@ chain is the less exact of the two: near s = 1 it loses all but a few digits of 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,6 +17,7 @@ from deploykit.graph.intervals import clip_bounds
 from deploykit.graph.nodes import label
 from deploykit.quantization.entries import keep_entries
 from deploykit.rewrites.contract import MatchResult, NoMatchError, Refusal, Rewritten, Site, Transform
+from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto

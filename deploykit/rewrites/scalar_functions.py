@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy.typing as npt
 from deploykit.graph.graph_copy import GraphCopy
 from deploykit.graph.nodes import attribute
 from deploykit.graph.ops import is_standard
+from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from onnx import NodeProto

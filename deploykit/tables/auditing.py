@@ -13,8 +13,8 @@ from itertools import combinations
 from packaging.version import Version
 
 from deploykit.findings import Confidence
+from deploykit.system.records import dataclass
 from deploykit.tables.capabilities import CompatRow
-from deploykit.tables.records import dataclass
 
 __all__ = ["Problem", "contradictions", "source_form", "stale_sources", "unresolved"]
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from packaging.version import Version
 
 from deploykit.findings import Confidence
-from deploykit.tables.records import dataclass
+from deploykit.system.records import dataclass
 
 __all__ = ["Change", "CompatRow", "ConfigKey", "Feature", "Flag", "SdkTable", "Status", "release_range"]
 

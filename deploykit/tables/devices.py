@@ -13,8 +13,8 @@ from typing import Any
 
 from deploykit.errors import InputError
 from deploykit.findings import Confidence
+from deploykit.system.records import dataclass
 from deploykit.tables.reading import read_toml, structure
-from deploykit.tables.records import dataclass
 from deploykit.tables.sources import NO_SOURCES, write_out
 
 __all__ = ["Device", "Fact", "load_device", "load_device_of_id", "load_devices", "search_devices"]

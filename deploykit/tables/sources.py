@@ -14,8 +14,8 @@ from typing import Any, TypeAlias
 
 from packaging.version import Version
 
+from deploykit.system.records import dataclass
 from deploykit.tables.reading import read_toml, structure
-from deploykit.tables.records import dataclass
 
 __all__ = ["NO_SOURCES", "Extent", "SourceFile", "extent_of", "read_source_file", "read_sources", "write_out"]
 

@@ -78,7 +78,8 @@ def _answer(key: str, argv: tuple[str, ...], code: Path, out: Path) -> Any:
     more = ("-o", str(out), "--force") if package else ()
     shutil.rmtree(out, ignore_errors=True)
     roots = os.pathsep.join(str(code / room) for room in ("", "backends", "templates"))
-    environment = {**os.environ, "PYTHONPATH": roots, "DEPLOYKIT_NO_CACHE": "1"}
+    # Python would look in the folder that this was started in first, which is a checkout as well.
+    environment = {**os.environ, "PYTHONPATH": roots, "PYTHONSAFEPATH": "1", "DEPLOYKIT_NO_CACHE": "1"}
     said = spend((sys.executable, "-m", "deploykit", *argv, *more), environment=environment).text
     if not package:
         return json.loads(said)

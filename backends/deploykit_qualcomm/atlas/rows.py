@@ -6,10 +6,11 @@ It reads data files and matches; it imports neither onnx nor numpy.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from pathlib import Path
 
+from deploykit.system.records import dataclass
 from deploykit.tables.reading import parse_rows, read_toml
 
 __all__ = ["FOLDER", "Row", "atlas_rows", "matching", "nearest_sdk", "operators", "rows_for"]

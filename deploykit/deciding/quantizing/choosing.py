@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from deploykit.contract.backend import AnyBackend
 from deploykit.contract.optional import HasQuantizers, HasToolchains, QuantizesWhilePackaging
@@ -14,6 +13,7 @@ from deploykit.contract.targets import Target, nearest_names
 from deploykit.deciding.quantizing.embedded import EMBEDDED
 from deploykit.errors import DefectError, UsageError
 from deploykit.system.environments import Environment, environment_of
+from deploykit.system.records import dataclass
 from deploykit.system.specs import select
 
 __all__ = ["Picked", "environment_for", "options_of", "pick", "quantizers_for"]

@@ -7,7 +7,6 @@ writes nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy.typing as npt
@@ -21,6 +20,7 @@ from deploykit.numerics.judging import made_by
 from deploykit.numerics.sessions import Session
 from deploykit.numerics.simulation import Simulator
 from deploykit.quantization.borders import find_borders
+from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from deploykit.contract.backend import AnyBackend, Progress, Situation

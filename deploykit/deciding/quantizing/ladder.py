@@ -7,7 +7,7 @@ samples that it did not see.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Protocol
 
@@ -39,6 +39,7 @@ from deploykit.numerics.simulation import Simulator
 from deploykit.quantization.borders import find_borders
 from deploykit.quantization.placed_encodings import read_placed
 from deploykit.quantization.placement import layouts
+from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from onnx import ModelProto

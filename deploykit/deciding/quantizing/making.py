@@ -5,7 +5,7 @@ It joins the stages: divide the samples, pick the quantizer, run its job, measur
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from deploykit.contract.quantizers import QuantizerAsked
@@ -20,6 +20,7 @@ from deploykit.errors import InputError, ToolError, UsageError
 from deploykit.graph.collect import collect_facts
 from deploykit.numerics.range_growth import MOST
 from deploykit.packages.writing import hash_file
+from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from deploykit.contract.backend import AnyBackend, Progress, Request

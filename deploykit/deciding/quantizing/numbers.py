@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +27,7 @@ from deploykit.numerics.simulation import (
     overall_sqnr_db,
 )
 from deploykit.quantization.placed_encodings import read_placed
+from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from deploykit.deciding.quantizing.running import Ran

@@ -10,7 +10,6 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +30,7 @@ from deploykit.quantization.placement import layouts, place
 from deploykit.rewrites.contract import load_transform
 from deploykit.system.jobs import Job, finished_job, run_job
 from deploykit.system.locks import holding
+from deploykit.system.records import dataclass
 from deploykit.system.remembered import cache_folder, is_off
 
 if TYPE_CHECKING:

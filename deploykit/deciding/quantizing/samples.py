@@ -6,7 +6,6 @@ Arrays become one file per sample; images are only named, as they are decoded wh
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from deploykit.numerics.samples.inputs import input_specs
 from deploykit.numerics.samples.sources import load_calibration
 from deploykit.numerics.samples.stored import places_in, read_places, spread
 from deploykit.packages.writing import hash_file
+from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from deploykit.graph.facts import GraphFacts

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -17,6 +17,7 @@ from deploykit.errors import InputError, UsageError
 from deploykit.numerics.samples.inputs import InputSpec
 from deploykit.numerics.samples.stored import places_in
 from deploykit.system.files import open_regular
+from deploykit.system.records import dataclass
 
 __all__ = ["Declaration", "parse_declarations"]
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -29,6 +28,7 @@ from deploykit.numerics.samples.recording import read_recorded
 from deploykit.numerics.samples.sources import load_calibration
 from deploykit.numerics.samples.stored import Place, places_in, places_of, read_places, spread
 from deploykit.numerics.sessions import Feed
+from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from onnx import ModelProto

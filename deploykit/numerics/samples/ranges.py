@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +12,7 @@ from deploykit.encodings.values import Affine, EncodingSet, Float8
 from deploykit.graph.facts import GraphFacts, NodeFact
 from deploykit.graph.ops import Trait, is_standard, ops
 from deploykit.numerics.samples.claims import ReadConstant, stored_integers
+from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from deploykit.encodings.values import Value

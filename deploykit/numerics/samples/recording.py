@@ -10,7 +10,6 @@ import hashlib
 import io
 import zipfile
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from deploykit.errors import InputError
 from deploykit.numerics.samples.inputs import InputSpec
 from deploykit.numerics.samples.labels import Label
 from deploykit.numerics.samples.stored import places_in, read_places, spread
+from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from deploykit.numerics.samples.gathering import Samples

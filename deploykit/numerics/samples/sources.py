@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from io import StringIO
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from deploykit.errors import InputError, UsageError
 from deploykit.numerics.samples.arrays import ARRAY_SUFFIXES
 from deploykit.numerics.samples.images import IMAGE_SUFFIXES
 from deploykit.numerics.samples.recipe import RECIPE_FILE, ImageRecipe, read_recipe
+from deploykit.system.records import dataclass
 from deploykit.tables.reading import read_bytes
 
 __all__ = ["Calibration", "load_calibration"]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from deploykit.tables.records import dataclass
+from deploykit.system.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,3 +105,30 @@ def test_only_this_kind_is_made() -> None:
         @dataclass(frozen=False, slots=True, kw_only=True)
         class Loose:
             name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Itself:
+    name: str
+
+
+def test_one_that_equals_nothing_else_is_compared_by_identity() -> None:
+    one = Itself(name="a")
+    assert one == one and one != Itself(name="a") and len({one, Itself(name="a")}) == 2
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Further(Base):
+    more: int = 0
+
+
+def test_a_standard_one_may_be_made_of_it() -> None:
+    made = Further(name="a", more=2)
+    assert pickle.loads(pickle.dumps(made)) == made == copy.copy(made) != Further(name="a")
+    assert replace(made, more=3).more == 3
+
+
+def test_what_equals_nothing_equals_itself_inside_as_in_the_standard_one() -> None:
+    nothing: Any = float("nan")
+    standard = Standard(name=nothing)
+    assert (Base(name=nothing) == Base(name=nothing)) == (standard == Standard(name=nothing)) == True  # noqa: E712
