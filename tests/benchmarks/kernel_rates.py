@@ -21,9 +21,11 @@ import onnx
 import deploykit
 from deploykit.errors import DeploykitError
 from deploykit_ort_qnn.atlas.cases import Case, case_unit
+from deploykit_ort_qnn.atlas.form_chance import BY_CHANCE
 from deploykit_ort_qnn.atlas.together import Ran, run_together
 from deploykit_ort_qnn.atlas.units import Unit
 from deploykit_ort_qnn.compiler import execute_both
+from deploykit_qualcomm.atlas.rows import atlas_rows
 from unseen_kernels import drawn_cases
 
 __all__ = ["Answer", "confusion", "truth_of"]
@@ -58,10 +60,14 @@ def main() -> None:
     parser.add_argument("--right", type=int, default=20, help="so many right models are packaged too")
     parser.add_argument("--checked", type=int, default=10_000, help="so many right models are asked about at most")
     parser.add_argument("--out", type=Path, default=Path("kernel_rates.jsonl"))
+    parser.add_argument("--suspects", action="store_true", help="only operators that a row calls wrong or narrowed")
     given = parser.parse_args()
+    said = {row.op for row in atlas_rows() if row.verdict in ("wrong", "narrowed")}
+    only = said if given.suspects else tuple(BY_CHANCE)
     answers = []
     with given.out.open("w", encoding="utf-8") as file:
-        for answer in measured(list(drawn_cases(given.count, given.seed)), given.right, given.checked):
+        drawn = list(drawn_cases(given.count, given.seed, only=only))
+        for answer in measured(drawn, given.right, given.checked):
             answers.append(answer)
             file.write(json.dumps(asdict(answer)) + "\n")
             file.flush()

@@ -5,7 +5,7 @@ They come from where the sweep's own forms by chance come from, with other numbe
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from random import Random
 
 from deploykit_ort_qnn.atlas.cases import Case
@@ -22,9 +22,9 @@ _UNSEEN = 1000
 """Numbers from here on are not asked by the sweep."""
 
 
-def drawn_cases(count: int, seed: int) -> Iterator[Case]:
-    """So many cases, of all operators equally often."""
-    random, operators = Random(seed), sorted(BY_CHANCE)
+def drawn_cases(count: int, seed: int, *, only: Collection[str] = tuple(BY_CHANCE)) -> Iterator[Case]:
+    """So many cases, of all operators (or ``only`` those) equally often."""
+    random, operators = Random(seed), sorted(BY_CHANCE.keys() & {*only})
     random.shuffle(operators)
     for number in range(count):
         op, name, opset, draw = drawn_by_chance(operators[number % len(operators)], _UNSEEN * seed + number)
