@@ -228,6 +228,13 @@ def test_what_the_outputs_name_is_done_better_where_it_can_be() -> None:
     assert repair.way == "in-16-bits" and find_repairs(chain(), {"the"}, near) == ()
 
 
+def test_what_the_outputs_name_is_judged_where_it_is_furthest_off() -> None:
+    """Right by itself, and so far off among its neighbours that only the outputs of the whole tell."""
+    device = Device("", "even-result", "in-16-bits", spoilt=("", "even-result"), off=0.08)
+    (repair,) = find_repairs(chain(), {"the"}, device, named={"the"})
+    assert repair.way == "in-16-bits" and find_repairs(chain(), {"the"}, device) == ()
+
+
 class Notes(dict[str, dict[str, Any]]):
     """A memory."""
 

@@ -111,8 +111,9 @@ def _repair_of(seats: Sequence[_Seat], run: Runner, *, named: bool) -> Repair | 
     seats = [replace(seat, kernel=kernel) for seat in seats if not (kernel := within_grids(seat.kernel)).why]
     first = _measured([(seat, AS_IT_IS) for seat in seats], run)
     wrong = [seat for seat in seats if _verdict(first, seat, AS_IT_IS) is Verdict.WRONG]
-    if not wrong and named and seats and seats[0].kernel.place == "alone":
-        wrong = seats[:1]
+    if not wrong and named:
+        reached = [seat for seat in seats if _key(seat, AS_IT_IS) in first]
+        wrong = sorted(reached, key=lambda seat: first[_key(seat, AS_IT_IS)].most)[-1:]
     return _repaired(wrong[0], [seat for seat in seats if seat not in wrong], first, run) if wrong else None
 
 
