@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import onnx
 import pytest
 
 import deploykit
+from deploykit.contract.audits import Audit, AuditedKernel
 from deploykit.contract.backend import Execution, Instead, Request
 from deploykit.errors import UsageError
 from deploykit.findings import Finding, Severity, Subject, SubjectKind
@@ -20,6 +22,7 @@ from deploykit_ort_qnn.atlas.cases import case_of, case_unit
 from deploykit_ort_qnn.atlas.together import Ran
 from deploykit_ort_qnn.excerpts import PAIR
 from deploykit_ort_qnn.repairs.driver import find_repairs
+from deploykit_ort_qnn.repairs.restarting import suspects_of
 from deploykit_ort_qnn.repairs.trying import AS_IT_IS, Trial, repaired_model, repairs_of
 from deploykit_ort_qnn.repairs.ways import WAYS
 
@@ -247,6 +250,22 @@ def test_what_was_found_is_kept_and_what_was_not_is_asked_again() -> None:
     (found,) = find_repairs(chain(), {"the"}, Device("in-16-bits"), memory=notes)
     assert find_repairs(chain(), {"the"}, nobody, memory=notes) == (found,) and not nobody.asked
     assert find_repairs(chain(), {"first"}, nobody, memory=notes) == () and nobody.asked and len(notes) == 1
+
+
+@pytest.mark.parametrize(
+    ("measured", "anyway"),
+    [({"share": 0.011, "odd": 0}, False), ({"share": 0.2, "odd": 0}, True), ({"share": 0.0, "odd": 3}, True)],
+)
+def test_where_the_outputs_are_right_only_what_is_often_off_is_done_otherwise(
+    measured: dict[str, float], anyway: bool
+) -> None:
+    kernel = AuditedKernel(
+        node="n", nodes=("n", "m"), operators=("Tanh",), type="u8", place="alone", verdict="wrong", measured=measured
+    )
+    right = replace(kernel, node="r", nodes=("r",), verdict="right")
+    audit = Audit(level="full", by="the emulator", kernels=(kernel, right))
+    assert suspects_of(audit, is_right=False) == {"n", "m"}
+    assert suspects_of(audit, is_right=True) == ({"n", "m"} if anyway else set())
 
 
 def finding(code: str, name: str, severity: Severity = Severity.ERROR) -> Finding:

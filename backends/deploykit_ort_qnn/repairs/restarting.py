@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from deploykit.contract.audits import Audit
 from deploykit.contract.backend import Instead, Progress
+from deploykit.contract.status import Right
 from deploykit.graph.nodes import label
 from deploykit.system.remembered import Remembered, key_of
 from deploykit_ort_qnn.atlas.together import Ran, run_together
 from deploykit_ort_qnn.compiler import installed_wheel
 from deploykit_ort_qnn.excerpts import PAIR
 from deploykit_ort_qnn.hosts import Host
+from deploykit_ort_qnn.numbers import correctness
 from deploykit_ort_qnn.prepare import Draft, whole_model
 from deploykit_ort_qnn.repairs.driver import Repair, find_repairs
 from deploykit_ort_qnn.repairs.trying import Trial, repairs_of
@@ -27,10 +29,12 @@ from deploykit_qualcomm.atlas.verdicts import Verdict
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-__all__ = ["done_otherwise", "wanted_repairs"]
+__all__ = ["done_otherwise", "suspects_of", "wanted_repairs"]
 
 _TOGETHER = 48
 _FEW = 12
+_OFTEN = 0.05
+"""The share of a kernel's values that are far off, from which on it is repaired even if the outputs are right."""
 _ABOUT = ("QNN320", "QNN321")
 """What is said of a node whose kernel is wrong."""
 
@@ -40,14 +44,14 @@ def wanted_repairs(
 ) -> Instead | None:
     """Another request, with every node that is wrong and can be done otherwise; None where there is none.
 
-    Under suspicion is what the audit found wrong, and the first node after which the emulator parts from the CPU; all
-    of a few nodes where the outputs differ and none of them could be named.
+    Under suspicion is what the audit found wrong (``suspects_of``), and the first node after which the emulator parts
+    from the CPU; all of a few nodes where the outputs differ and none of them could be named.
     """
     wheel = installed_wheel() if host is None else dict(host.identity)
     if _is_off(draft) or draft.soc_model is None or wheel is None or draft.options.get("repair"):
         return None
-    kernels = () if audit is None else audit.kernels
-    suspects = {name for one in kernels if one.verdict == Verdict.WRONG for name in (one.node, *one.nodes)}
+    is_right = correctness(numeric).state is Right.YES
+    suspects = set() if audit is None else suspects_of(audit, is_right=is_right)
     differs = numeric.device is not None and numeric.device.right is False
     if not suspects and not differs:
         return None
@@ -63,6 +67,17 @@ def wanted_repairs(
 
     found = find_repairs(model, suspects | named, run, named=named, memory=_Kept(wheel, soc))
     return _restarted(draft, found) if found else None
+
+
+def suspects_of(audit: Audit, *, is_right: bool) -> set[str]:
+    """The nodes of wrong kernels; where the outputs are right on inputs that mean something, of those far off often.
+
+    What is off at a few places of its grid that such inputs do not reach is told, and not worth a slower type.
+    """
+    wrong = [one for one in audit.kernels if one.verdict == Verdict.WRONG]
+    if is_right:
+        wrong = [one for one in wrong if one.measured.get("odd") or one.measured.get("share", 0.0) > _OFTEN]
+    return {name for one in wrong for name in (one.node, *one.nodes)}
 
 
 class _Kept:
