@@ -40,6 +40,11 @@ _ABOVE_ZERO: Mapping[str, tuple[int, ...]] = {
     "Sqrt": (0,),
 }
 """Inputs of which zero and what lies below are no question: no number is the answer."""
+_CORNERS: Mapping[str, tuple[int, ...]] = {"RoiAlign": (1,)}
+"""Inputs that hold boxes by two corners each: the second lies behind the first, else nothing is defined.
+
+Where no grid says that they may begin before the map does they do not: the kernel of 2.51 moves such boxes into it.
+"""
 _RUNNING = ("CumSum",)
 """Operators that make each value of their result from the one before it."""
 _PICKS = ("Gather", "GatherElements")
@@ -276,6 +281,8 @@ def _values(graph: GraphCopy, value: ValueInfoProto, number: int, dense: int, *,
     if kind in (TensorProto.FLOAT, TensorProto.FLOAT16):
         half = kind == TensorProto.FLOAT16
         made = covering(shape, _span(graph, name), number, dense=dense, turned=bool(number % 2))
+        if _is_read_at(graph, name, _CORNERS):
+            made = [_in_order(one) for one in made]
         return [one.astype(np.float16) for one in made] if half else made
     count = len(covering((1,), _FLOAT_SPAN, 0, dense=dense))
     random = np.random.default_rng(number)
@@ -303,19 +310,30 @@ def _span(graph: GraphCopy, name: str) -> Span:
             info, step = np.iinfo(zero.dtype), float(scale.reshape(-1)[0])
             point = float(zero.reshape(-1)[0])
             low, high = (info.min - point) * step, (info.max - point) * step
-    if _must_be_positive(graph, name) and high > 0:
+    if _is_read_at(graph, name, _ABOVE_ZERO) and high > 0:
         low = max(low, step)
+    if pair is None and _is_read_at(graph, name, _CORNERS):
+        low = 0.0
     return Span(low=low, high=max(low, high))
 
 
-def _must_be_positive(graph: GraphCopy, name: str) -> bool:
+def _is_read_at(graph: GraphCopy, name: str, positions: Mapping[str, tuple[int, ...]]) -> bool:
+    """Whether a tensor, by itself or through its pairs, is one of these inputs of such an operator."""
     return any(
         name_in in _carried(graph, name)
         for node in graph.nodes
-        for position in _ABOVE_ZERO.get(node.op_type, ())
+        for position in positions.get(node.op_type, ())
         if position < len(node.input)
         for name_in in [node.input[position]]
     )
+
+
+def _in_order(boxes: Numbers) -> Numbers:
+    """Each box with its lesser corner first; what is no row of two corners stays."""
+    if boxes.shape[-1] != 4:
+        return boxes
+    corners = np.sort(boxes.reshape(*boxes.shape[:-1], 2, 2), axis=-2)
+    return np.asarray(corners.reshape(boxes.shape), dtype=boxes.dtype)
 
 
 def _carried(graph: GraphCopy, name: str) -> set[str]:

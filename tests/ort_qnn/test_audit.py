@@ -90,6 +90,19 @@ def test_places_are_all_legal_ones_negative_too() -> None:
     assert set(places) == set(range(-5, 5)) and kernel.type == "float"
 
 
+def test_boxes_are_given_with_their_lesser_corner_first_and_inside_the_map() -> None:
+    text = (
+        "g (float[1,2,8,8] x, float[3,4] boxes) => (float[3,2,2,2] y) <int64[3] which = {0, 0, 0}>"
+        "{ y = RoiAlign <output_height = 2, output_width = 2> (x, boxes, which) }"
+    )
+    (kernel,) = kernels_of(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}'))
+    (name,) = (name for name in kernel.samples[0] if name.endswith("boxes"))
+    for sample in kernel.samples:
+        first, second = sample[name][:, :2], sample[name][:, 2:]
+        assert (first <= second).all() and (first >= 0).all()
+    assert any((sample[name][:, 2:] > sample[name][:, :2]).all() for sample in kernel.samples)
+
+
 def test_places_that_the_model_computes_are_those_that_it_can_compute() -> None:
     """A TopK gives no negative ones; after a subtraction there may be some: two kernels, though they look alike."""
     text = """g (float[1,9] x) => (float[1,3] near, float[1,3] far) <int64[1] k = {3}, int64[1] two = {2}> {
