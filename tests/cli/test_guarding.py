@@ -23,6 +23,7 @@ from deploykit.cli.guarding import guarded
 # Ignored where the tests run in the background of a shell, or under nohup.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 def wait():
     times = 0
