@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import IO
 
 from deploykit.contract.known_errors import Catalog, KnownError, ToolMark, merge_catalogs
+from deploykit.diagnosis.fragments import fold, fragment_of
 from deploykit.diagnosis.names import MappedName, Names
 from deploykit.diagnosis.sightings import ErrorLine, Hit, Sighting, Sightings, collect
 from deploykit.diagnosis.structure import answer_by_structure
@@ -166,13 +167,13 @@ def _terms(hits: Iterable[Hit], catalog: Catalog) -> Iterator[tuple[str, str]]:
 def _group(causes: list[Cause]) -> list[Cause]:
     """Attach errors that merely follow to the error that explains them; warnings and information stand alone."""
     failures = [cause for cause in causes if cause.error.severity is Severity.ERROR]
-    roots = sorted((cause for cause in failures if cause.error.root == "cause"), key=lambda cause: cause.first_line)
+    roots = sorted((cause for cause in failures if cause.error.root == "cause"), key=_place)
     for rank in ("symptom", "follow-up"):
         loose = [cause for cause in failures if cause.error.root == rank]
         for cause in sorted(loose, key=lambda cause: cause.first_line):
             owner = _owner(cause, roots)
             if owner is None:
-                roots = sorted([*roots, cause], key=lambda root: root.first_line)
+                roots = sorted([*roots, cause], key=_place)
             else:
                 roots[owner] = _with_follow_up(roots[owner], cause)
     return [*roots, *(cause for cause in causes if cause.error.severity is not Severity.ERROR)]
@@ -205,7 +206,10 @@ def _with_follow_up(root: Cause, cause: Cause) -> Cause:
 
 
 def _in_order(causes: list[Cause]) -> list[Cause]:
-    """Errors first; among them the certain, then those that others follow from, then the earliest."""
+    """Errors first; among them the certain, then those that others follow from, then the earliest.
+
+    Of two on one line that with the longer words comes first: it says more of this line.
+    """
     return sorted(
         causes,
         key=lambda cause: (
@@ -214,8 +218,20 @@ def _in_order(causes: list[Cause]) -> list[Cause]:
             cause.error.root != "cause",
             not cause.follow_ups,
             cause.first_line,
+            -_words_said(cause),
         ),
     )
+
+
+def _place(cause: Cause) -> tuple[int, int]:
+    """Where a cause first shows; of two on one line the one that says more comes last, nearest to what follows."""
+    return cause.first_line, _words_said(cause)
+
+
+def _words_said(cause: Cause) -> int:
+    """The length of the longest fragment of a row in the first line that shows it."""
+    line = fold(cause.hits[0].text.encode()) if cause.hits else b""
+    return max((len(text) for text in cause.error.match if fragment_of(text).pattern.search(line)), default=0)
 
 
 def _lines(found: Iterable[Sighting], seen: Sightings) -> Iterator[str]:

@@ -24,6 +24,9 @@ _CHUNK = 1 << 20
 _NEWLINE = ord("\n")
 _LONGEST_LINE = 1 << 18
 _ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
+_CURLY_START = b"\xe2\x80"
+_CURLY = {b"\x98": b"'", b"\x99": b"'", b"\x9c": b'"', b"\x9d": b'"'}
+"""Quotation marks that compilers print in some languages, and that forums put in the place of the plain ones."""
 _WIDE = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 
 
@@ -74,7 +77,8 @@ class Window:
 def windows(stream: IO[bytes]) -> Iterator[Window]:
     """Read a stream to its end, as windows whose new regions follow each other without gap.
 
-    Colours and NUL bytes are dropped, UTF-16 with a byte order mark is transcoded, everything else is left as it is.
+    Colours and NUL bytes are dropped, curly quotation marks become plain ones, UTF-16 with a byte order mark is
+    transcoded, everything else is left as it is.
     """
     held, start, line = b"", 0, 1
     for fresh in _whole_lines(_bytes(stream)):
@@ -138,4 +142,7 @@ def _whole_lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
 def _clean(data: bytes) -> bytes:
     if b"\x1b" in data:
         data = _ANSI.sub(b"", data)
+    if _CURLY_START in data:
+        for curly, plain in _CURLY.items():
+            data = data.replace(_CURLY_START + curly, plain)
     return data.replace(b"\x00", b"") if b"\x00" in data else data

@@ -21,7 +21,7 @@ FAILURES = (
     *("imed out", "imeout", "TIMEOUT", "ssert", "Check failed", "terminate", "violation", "not selected", "<E> "),
     *("ot implemented", "otimplemented", "NOT_IMPLEMENTED", "of memory", "_MEMORY", "bad_alloc", "bad alloc"),
     *("not recognized", "does not ", "did not ", "doesn't", "didn't", "orrupt", "ERR ", "nhandled", "egmentation"),
-    *("nsupport ", "o module", "not true"),
+    *("nsupport ", "ot Support:", "o module", "not true"),
     *("return code", "exit code", "exit status", "exited with", "returned "),
 )
 """What a line that says of a failure holds, unless a letter at its start says it (``LEVELS``)."""
@@ -70,7 +70,7 @@ _FAILURE = re.compile(
     |(?:permission|access)\ (?:is\ )?denied|avc:\ +denied|\brefused\b|timed\ out|\btimeout\b|\bassert(?:ion)?\b
     |terminate\ called|access\ violation|out\ of\ memory|OUT_OF_MEMORY|bad[_ ]alloc|is\ not\ recognized
     |\b(?:return|exit)(?:ed)?\ ?(?:with\ )?(?:code|status|value)?[ :=]*(?:0x0*[1-9a-f]|-?[1-9])
-    |\bunhandled\b|\bunsupport\b|\bno\ module\ named\b|\bwas\ not\ true\b
+    |\bunhandled\b|\bunsupport\b|\bnot\ support:|\bno\ module\ named\b|\bwas\ not\ true\b
     |\bnot\ ?implemented|NOT_IMPLEMENTED|\bcorrupt""",
     re.IGNORECASE | re.VERBOSE,
 )

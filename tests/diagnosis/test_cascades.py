@@ -123,3 +123,20 @@ def test_no_word_of_success_outweighs_a_failure(row: FinishMark) -> None:
     for mark in row.marks:
         diagnosis = diagnose(io.BytesIO(f"[ERROR] the last tensor failed\n{mark}\n".encode()), CATALOGS)
         assert diagnosis.conclusion != "finished", mark
+
+
+def test_of_two_causes_on_one_line_the_more_specific_comes_first_and_takes_what_follows() -> None:
+    """Whichever catalog knows which of them."""
+    log = (
+        "OSError: /env/pytorch_nndct/nn/_kernels.so: undefined symbol: _ZN3c106detail\n"
+        "E Failed to finalize graph (id: 1) with err 1002\n"
+    )
+    first, second = diagnose(io.BytesIO(log.encode()), CATALOGS).causes[:2]
+    assert (first.error.id, second.error.id) == ("vai-q-kernels-other-torch", "symbol-missing")
+    assert first.follow_ups
+    assert not second.follow_ups
+
+
+def test_curly_quotation_marks_are_read_as_plain_ones() -> None:
+    log = "E MNNJNI: Can\u2019t Find type=5 backend\n"
+    assert [cause.error.id for cause in diagnose(io.BytesIO(log.encode()), CATALOGS).causes] == ["mnn-backend-missing"]
