@@ -23,9 +23,12 @@ _LONGEST_LINE = 2000
 _STACK = "Traceback (most recent call last)"
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|-?\d+")
 _NAMED_FIRST = re.compile(r"\(\?P<name>[^()]*\)")
-_MILD = re.compile(r"\[[WIVD]:|\b(?:WARNING|WARN|INFO|DEBUG|VERBOSE|[A-Z]\w+Warning)\b|^[WIVD](?:/|\d{4,8} )|<[WIVD]>")
+_MILD = re.compile(
+    r"\[[WIVD]:|\b(?:WARNING|WARN|INFO|DEBUG|VERBOSE|[A-Z]\w+Warning)\b|^[WIVD](?:/|\d{4,8} )|<[WIVD]>"
+    r"|^\d{4}-\S+ \S+: [WIVD] "
+)
 """The line's own level says that it is none of a failure, whatever its words."""
-_WARNING = re.compile(r"\[W:|\b(?:WARNING|WARN|Warning|[A-Z]\w+Warning)\b|^W(?:/|\d{4,8} )|<W>")
+_WARNING = re.compile(r"\[W:|\b(?:WARNING|WARN|Warning|[A-Z]\w+Warning)\b|^W(?:/|\d{4,8} )|<W>|^\d{4}-\S+ \S+: W ")
 
 
 def answer_by_structure(lines: Iterable[ErrorLine], catalog: Catalog) -> Cause | None:

@@ -29,9 +29,11 @@ READ = (
     *("vendor_e_issues", "vendor_f_issues"),
     *("runtimes_first_issues", "runtimes_second_issues", "runtimes_third_issues"),
 )
+OTHER_LINES = ("other_lines_first_issues", "other_lines_second_issues")
+"""Of threads that rows cite or that a file above holds, but other lines of them; read."""
 UNREAD = {"fourth_issues": (0.4, 0.7), "seventh_issues": (0.2, 0.5)}
 """The least share of right, and of right or general answers: floors below what was measured."""
-SETS = (*READ, *UNREAD)
+SETS = (*READ, *OTHER_LINES, *UNREAD)
 CATALOGS = (general_errors(), qualcomm_errors(), vitis_errors())
 TRACKER = re.compile(r"(?:https://github\.com/)?([\w.-]+/[\w.-]+)(?:#|/issues/|/pull/)\d+")
 
@@ -98,7 +100,7 @@ def test_no_issue_is_all_clear_and_none_is_answered_wrongly(name: str) -> None:
     assert [url for url, answer in answers.items() if answer in {"all-clear", "wrong"}] == []
 
 
-@pytest.mark.parametrize("name", READ)
+@pytest.mark.parametrize("name", (*READ, *OTHER_LINES))
 def test_four_of_five_issues_get_their_cause(name: str) -> None:
     """Of those that say what was wrong: where the lines are only a general word, no row can know more."""
     answers = [judged(excerpt, CATALOGS) for excerpt in excerpts(name) if excerpt.right]
@@ -133,8 +135,11 @@ def test_every_named_row_exists() -> None:
 
 
 def test_no_issue_stands_twice() -> None:
-    urls = [excerpt.url for excerpt in every_excerpt()]
+    urls = [excerpt.url for name in (*READ, *UNREAD) for excerpt in excerpts(name)]
     assert len(urls) == len(set(urls))
+    others = [excerpt.text for name in OTHER_LINES for excerpt in excerpts(name)]
+    assert len(others) == len(set(others))
+    assert not {excerpt.text for name in (*READ, *UNREAD) for excerpt in excerpts(name)} & set(others)
 
 
 def rows_of(stage: str) -> int:
