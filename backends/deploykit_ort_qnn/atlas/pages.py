@@ -12,6 +12,7 @@ from pathlib import Path
 
 from deploykit_ort_qnn.atlas.folding import Measured
 from deploykit_ort_qnn.atlas.holding_out import HeldOut, held_out
+from deploykit_qualcomm.atlas.elsewhere import places, told_elsewhere
 from deploykit_qualcomm.atlas.rows import Row, atlas_rows
 from deploykit_qualcomm.atlas.verdicts import Verdict, costs
 
@@ -63,6 +64,10 @@ def _index(
         "",
         *_families(rows, ("wrong", "narrowed")),
         "",
+        "## On other chips and in other releases",
+        "",
+        *_places(rows),
+        "",
         "## Cases that no condition covers yet",
         "",
         *_uncovered(measured, rows),
@@ -105,6 +110,22 @@ def _families(rows: Iterable[Row], verdicts: Sequence[str]) -> Iterator[str]:
 
 def _escaped(text: str) -> str:
     return text.replace("<", "&lt;").replace(">", "&gt;").replace("|", "\\|")
+
+
+def _places(rows: Sequence[Row]) -> Iterator[str]:
+    """What became of each row's case there, and which rows it tells apart."""
+    yield "The case of every row, not the whole of its condition, was run for other chips and by other releases."
+    yield ""
+    yield "| QAIRT | soc_model | cases | as the row says | otherwise |"
+    yield "|---|---|---|---|---|"
+    for place in places():
+        counts = Counter(place.otherwise.values())
+        told = ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items()))
+        yield f"| {place.sdk} | {place.soc} | {place.asked} | {place.asked - len(place.otherwise)} | {told} |"
+    yield ""
+    for row in rows:
+        if any(row.id in place.otherwise for place in places()):
+            yield f"* `{row.id}` ({row.verdict}): {told_elsewhere(row)}"
 
 
 def _uncovered(measured: Sequence[Measured], rows: Sequence[Row]) -> Iterator[str]:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from deploykit.findings import Confidence
 from deploykit.tables.capabilities import CompatRow, Status
 from deploykit_ort_qnn.atlas.answers import FAMILY
+from deploykit_qualcomm.atlas.elsewhere import told_elsewhere
 from deploykit_qualcomm.atlas.rows import Row, atlas_rows, nearest_sdk
 from deploykit_qualcomm.atlas.verdicts import Cost, costs
 
@@ -55,7 +56,9 @@ def _both(feature: str, status: Status, note: str, sdk: str) -> Iterator[CompatR
 
 def _told(row: Row) -> str:
     off = f", up to {100 * min(row.most / row.span, 1):.3g} % of its range off" if row.span else ""
-    return f'when {row.condition} ({row.hit} cases{off}); deploykit atlas probe "{row.id}"'
+    elsewhere = told_elsewhere(row)
+    also = f"; its case is {elsewhere}" if elsewhere else ""
+    return f'when {row.condition} ({row.hit} cases{off}){also}; deploykit atlas probe "{row.id}"'
 
 
 def _cost(cost: Cost) -> str:

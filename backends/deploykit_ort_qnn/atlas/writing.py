@@ -8,10 +8,11 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from deploykit_qualcomm.atlas.elsewhere import PLACES, Place, places
 from deploykit_qualcomm.atlas.rows import FOLDER, Row, atlas_rows
 from deploykit_qualcomm.atlas.verdicts import COSTS, Cost, costs
 
-__all__ = ["write_costs", "write_rows"]
+__all__ = ["write_costs", "write_place", "write_rows"]
 
 _HEAD = "# Written by `deploykit atlas fold`: conditions drawn from measurements, each with the case that shows it.\n"
 _EMPTY: tuple[Any, ...] = ("", 0, 0.0, {}, ())
@@ -39,6 +40,24 @@ def write_costs(found: Iterable[Cost], path: Path = COSTS) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(head + "".join(lines), "utf-8")
     costs.cache_clear()
+
+
+def write_place(place: Place, path: Path = PLACES) -> None:
+    """The whole file, with this place instead of what it held of it."""
+    held = places(path) if path.exists() else ()
+    others = [one for one in held if (one.sdk, one.soc) != (place.sdk, place.soc)]
+    head = (
+        "# Written by `python -m deploykit_ort_qnn.atlas RELEASE --rows --soc N`: the case of every row, run there.\n"
+    )
+    ordered = sorted((*others, place), key=lambda one: (one.sdk, one.soc), reverse=True)
+    path.write_text(head + "".join(map(_table_of_place, ordered)), "utf-8")
+    places.cache_clear()
+
+
+def _table_of_place(place: Place) -> str:
+    numbers = {"sdk": place.sdk, "soc": place.soc, "asked": place.asked}
+    otherwise = (f"{_text(row)} = {_text(verdict)}\n" for row, verdict in sorted(place.otherwise.items()))
+    return f"\n[[place]]\n{''.join(_assigned(numbers.items()))}\n[place.otherwise]\n{''.join(otherwise)}"
 
 
 def _table_of_row(row: Row) -> str:

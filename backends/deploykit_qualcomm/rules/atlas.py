@@ -10,6 +10,7 @@ from deploykit.findings import Severity, SubjectKind
 from deploykit.findings.rules import Found, Registry
 from deploykit.graph.facts import NodeFact
 from deploykit.graph.ops import is_standard
+from deploykit_qualcomm.atlas.elsewhere import told_elsewhere, verdict_at
 from deploykit_qualcomm.atlas.rows import Row, matching, nearest_sdk, operators, rows_for
 from deploykit_qualcomm.atlas.traits import RANGES, traits_of, traits_without_grids, type_of
 from deploykit_qualcomm.atlas.verdicts import costs
@@ -57,11 +58,14 @@ def check_atlas(situation: Situation) -> Iterator[Found]:
     """By operator, type and the row's condition; of several rows about a node the first."""
     target = situation.target
     release = target.sdk.version if target.sdk is not None else target.requested
+    soc = target.device.fact("soc_model")
     found = situation.facts.once(
         ("in the atlas", Same(situation.encodings), release), lambda: tuple(predicted(situation, release))
     )
     for node, row in found:
         if not _is_measured(row, release):  # what may hold there too is for 'compat op' to say
+            continue
+        if verdict_at(row, soc) == "right":  # its case was run for this very chip
             continue
         yield Found(
             kind=SubjectKind.NODE,
@@ -145,4 +149,6 @@ def _severity(row: Row) -> Severity:
 
 def _source(row: Row) -> str:
     told = f"observed, QAIRT {row.sdk} emulator, soc_model {row.soc}: {row.hit} cases"
-    return f'{told}; deploykit atlas probe "{row.id}"'
+    elsewhere = told_elsewhere(row)
+    also = f"; its case is {elsewhere}" if elsewhere else ""
+    return f'{told}{also}; deploykit atlas probe "{row.id}"'

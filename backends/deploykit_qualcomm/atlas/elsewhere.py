@@ -1,0 +1,63 @@
+"""What became of the atlas's rows on other chips and releases: the case of each, run there.
+
+Only the case that shows a row was run, not the whole of its condition. It reads data and runs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import field
+from functools import cache
+from pathlib import Path
+
+from deploykit.system.records import dataclass
+from deploykit.tables.reading import parse_rows, read_toml
+from deploykit_qualcomm.atlas.rows import Row
+
+__all__ = ["PLACES", "Place", "places", "told_elsewhere", "verdict_at"]
+
+PLACES = Path(__file__).parents[1] / "data" / "atlas" / "elsewhere.toml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """One release for one chip, how many rows' cases ran for it, and the verdicts that differ from the rows'."""
+
+    sdk: str
+    soc: int
+    asked: int
+    otherwise: Mapping[str, str] = field(default_factory=dict)
+
+    def verdict(self, row: Row) -> str:
+        """What the row's case is here."""
+        return self.otherwise.get(row.id, row.verdict)
+
+
+@cache
+def places(path: Path = PLACES) -> tuple[Place, ...]:
+    """In the order of the file; InputError where it is damaged."""
+    return parse_rows(Place, read_toml(path).get("place", []), where=path.name)
+
+
+def verdict_at(row: Row, soc: int | None) -> str:
+    """The verdict of a row's case for a chip, by the row's own release; "" where it did not run for that chip."""
+    if soc == row.soc:
+        return row.verdict
+    return next((place.verdict(row) for place in places() if (place.sdk, place.soc) == (row.sdk, soc)), "")
+
+
+def told_elsewhere(row: Row) -> str:
+    """In words: on which chips and in which releases its case is the same, and where not."""
+    chips = [(str(place.soc), place.verdict(row)) for place in places() if place.sdk == row.sdk]
+    releases = [(place.sdk, place.verdict(row)) for place in places() if place.soc == row.soc]
+    told = [_told(name, found, row.verdict) for name, found in (("soc_model", chips), ("QAIRT", releases)) if found]
+    return "; ".join(told)
+
+
+def _told(name: str, found: Iterable[tuple[str, str]], verdict: str) -> str:
+    by_verdict: dict[str, list[str]] = {}
+    for where, said in found:
+        by_verdict.setdefault(said, []).append(where)
+    same = by_verdict.pop(verdict, [])
+    parts = [f"the same for {name} {', '.join(same)}"] if same else []
+    return ", ".join([*parts, *(f"{said} for {name} {', '.join(where)}" for said, where in by_verdict.items())])
