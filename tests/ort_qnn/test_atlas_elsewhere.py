@@ -19,7 +19,7 @@ from deploykit_ort_qnn.atlas.folding import verdict_of_point
 from deploykit_ort_qnn.atlas.measuring import measure
 from deploykit_ort_qnn.atlas.writing import write_place
 from deploykit_qualcomm.atlas import elsewhere
-from deploykit_qualcomm.atlas.elsewhere import Place, places, told_elsewhere, verdict_at
+from deploykit_qualcomm.atlas.elsewhere import Place, places, told_elsewhere, verdict_at, verdict_in
 from deploykit_qualcomm.atlas.rows import atlas_rows
 from deploykit_qualcomm.atlas.verdicts import Verdict
 
@@ -52,6 +52,10 @@ def test_every_place_is_about_rows_that_there_are() -> None:
 @pytest.mark.usefixtures("known")
 def test_what_became_of_a_row_is_told_by_place() -> None:
     assert [verdict_at(ROW, soc) for soc in (ROW.soc, 69, 30, 87)] == [ROW.verdict, "right", ROW.verdict, ""]
+    assert [verdict_in(ROW, release) for release in ("2.51", "2.51.3.1", "2.47", "2.5", "2.33.0", "")] == [
+        *(ROW.verdict, ROW.verdict, "refused"),
+        *("", "", ""),
+    ]
     assert told_elsewhere(ROW) == "the same for soc_model 30, right for soc_model 69; refused for QAIRT 2.47.0"
     assert told_elsewhere(replace(ROW, sdk="2.33.0", soc=1)) == ""
 

@@ -46,6 +46,11 @@ def test_of_a_release_that_was_not_measured_the_rule_says_nothing(lint: Lint) ->
     assert "QNN320" not in lint(pool(1, "2.33"))
 
 
+def test_a_release_that_ran_the_case_of_a_row_is_told_of_too(lint: Lint) -> None:
+    (older,) = lint(pool(1, "2.47"))["QNN320"]
+    assert any("the same for QAIRT" in source and "2.47.0" in source for source in older.sources)
+
+
 def test_a_type_in_which_it_may_be_wrong_too_is_no_way_out(lint: Lint) -> None:
     """With strides of two it was wrong in 16 and 8 bits as well, with strides of one not."""
     text = pool(1)["graph"].replace("pads =", "strides = [2, 2], pads =").replace("8,9,9]", "8,5,5]")

@@ -14,7 +14,7 @@ from deploykit.system.records import dataclass
 from deploykit.tables.reading import parse_rows, read_toml
 from deploykit_qualcomm.atlas.rows import Row
 
-__all__ = ["PLACES", "Place", "places", "told_elsewhere", "verdict_at"]
+__all__ = ["PLACES", "Place", "places", "told_elsewhere", "verdict_at", "verdict_in"]
 
 PLACES = Path(__file__).parents[1] / "data" / "atlas" / "elsewhere.toml"
 
@@ -44,6 +44,19 @@ def verdict_at(row: Row, soc: int | None) -> str:
     if soc == row.soc:
         return row.verdict
     return next((place.verdict(row) for place in places() if (place.sdk, place.soc) == (row.sdk, soc)), "")
+
+
+def verdict_in(row: Row, release: str) -> str:
+    """The verdict of a row's case by a release of the same series, for the row's chip; "" where none of it ran that."""
+    if _is_of_series(release, row.sdk):
+        return row.verdict
+    of_chip = (place for place in places() if place.soc == row.soc and _is_of_series(release, place.sdk))
+    return next((place.verdict(row) for place in of_chip), "")
+
+
+def _is_of_series(release: str, sdk: str) -> bool:
+    """2.51 and 2.51.3 are of the series of 2.51.0; 2.5 is not."""
+    return release.split(".")[:2] == sdk.split(".")[:2]
 
 
 def told_elsewhere(row: Row) -> str:

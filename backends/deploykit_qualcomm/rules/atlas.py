@@ -10,7 +10,7 @@ from deploykit.findings import Severity, SubjectKind
 from deploykit.findings.rules import Found, Registry
 from deploykit.graph.facts import NodeFact
 from deploykit.graph.ops import is_standard
-from deploykit_qualcomm.atlas.elsewhere import told_elsewhere, verdict_at
+from deploykit_qualcomm.atlas.elsewhere import told_elsewhere, verdict_at, verdict_in
 from deploykit_qualcomm.atlas.rows import Row, matching, nearest_sdk, operators, rows_for
 from deploykit_qualcomm.atlas.traits import RANGES, traits_of, traits_without_grids, type_of
 from deploykit_qualcomm.atlas.verdicts import costs
@@ -138,8 +138,8 @@ def _is_right(graph: Grids, node: NodeFact, row: Row, kind: str) -> bool:
 
 
 def _is_measured(row: Row, release: str) -> bool:
-    """True where the row was measured with the release's own series."""
-    return release.startswith(row.sdk.rpartition(".")[0])
+    """True where the row was measured with the release's own series, or its case was run by that and is the same."""
+    return verdict_in(row, release) == row.verdict
 
 
 def _severity(row: Row) -> Severity:
