@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["audit_draft", "audit_model", "settled_by"]
 
-_FORM = 4
+_FORM = 5
 """Of what is remembered: another number forgets everything that was measured in another way."""
 _TOGETHER = 48
 _MOST_TRIED = 24

@@ -16,7 +16,7 @@ from deploykit.queries.asking import ask
 from deploykit.tables.capabilities import Status
 from deploykit_ort_qnn.atlas.cases import all_cases, case_of, case_unit, every_form, in_turn
 from deploykit_ort_qnn.atlas.commands import shown_rows
-from deploykit_ort_qnn.atlas.deviations import Deviation
+from deploykit_ort_qnn.atlas.deviations import Deviation, deviation
 from deploykit_ort_qnn.atlas.folding import costs_of, measured_cases, rows_of, verdict_of_point
 from deploykit_ort_qnn.atlas.holding_out import held_out
 from deploykit_ort_qnn.atlas.learning import Example, learn
@@ -162,6 +162,15 @@ def test_compat_answers_from_rows_and_says_what_is_inferred() -> None:
     assert {row["confidence"] for row in shown_rows("Log", "2.33")} == {"inferred"}
     found = ask(("op", "Log", "in", "u16"), sdk="2.51")
     assert any(row.status is Status.BROKEN and "deploykit atlas probe" in row.note for row in found.rows)
+
+
+def test_what_float16_does_not_hold_is_no_fault_of_a_kernel() -> None:
+    wanted = {"y": [np.array([1.0, -2.0, 1e30, -1e6], np.float32)]}
+    saturated = {"y": [np.array([1.0, -2.0, np.inf, -65504.0], np.float32)]}
+    assert deviation(wanted, saturated, {}).most == 0.0
+    assert deviation(wanted, {"y": [np.array([1.0, -2.0, 3.0, -65504.0], np.float32)]}, {}).share > 0
+    assert deviation(wanted, {"y": [np.array([np.nan, -2.0, np.inf, -65504.0], np.float32)]}, {}).odd == 1
+    assert deviation(wanted, saturated, {"y": 1.0}).odd == 1
 
 
 @pytest.mark.heavy

@@ -54,10 +54,11 @@ def _found(place: Place) -> npt.NDArray[np.int64]:
     if size > _MOST:
         raise NoMatchError(f"it reads more than {_MOST} values")
     made = place.function(np.arange(size).reshape(shape))
-    if not np.isfinite(made).all():
+    # In this order: what is not finite or beyond all places becomes no integer.
+    if not (np.isfinite(made).all() and made.min(initial=0) >= 0 and made.max(initial=0) < size):
         raise NoMatchError("it does not only move values")
     found = np.rint(made).astype(np.int64)
-    if not np.array_equal(made, found) or found.min(initial=0) < 0 or found.max(initial=0) >= size:
+    if not np.array_equal(made, found):
         raise NoMatchError("it does not only move values")
     random = np.random.default_rng(0)
     for _ in range(2):
