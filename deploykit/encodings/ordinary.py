@@ -11,7 +11,6 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
 from types import GenericAlias
 from typing import Annotated, Any, Literal
 
@@ -19,6 +18,7 @@ from deploykit.encodings import grids, v061, v100, v200
 from deploykit.encodings.columns import GridColumns, ZeroPointGrid, offset_columns, zero_point_columns
 from deploykit.encodings.values import Encoding, Float
 from deploykit.errors import InputError
+from deploykit.system.indenting import typed_json
 from deploykit.tables.reading import says_all
 
 __all__ = ["LateEntries", "read_ordinary", "typed_json"]
@@ -192,14 +192,6 @@ class _Tools:
     msgspec: Any
     parts: Any
     layouts: Mapping[str, _Layout]
-
-
-def typed_json() -> Any:
-    """The module msgspec, None where it is not installed: everything works without it, at a fraction of the speed."""
-    try:
-        return import_module("msgspec")
-    except ImportError:
-        return None
 
 
 @cache

@@ -142,7 +142,7 @@ def test_the_text_written_is_the_same_without_the_library(tmp_path: Path, monkey
     for version in PLAIN:
         fast = write_encodings(read, version)
         with monkeypatch.context() as patch:
-            patch.setattr(indenting, "_msgspec", lambda: None)
+            patch.setattr(indenting, "typed_json", lambda: None)
             assert write_encodings(read, version) == fast
 
 

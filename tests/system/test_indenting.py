@@ -25,7 +25,7 @@ def test_it_is_what_the_encoder_writes(value: Any, plain: bool) -> None:
 
 @pytest.mark.parametrize("value", [{}, [], {"a": {}, "é": [[], {}]}, 'a "quote"\\ ,:[]{}', 1e300, 10**400, -0.0])
 def test_without_the_library_too(value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(indenting, "_msgspec", lambda: None)
+    monkeypatch.setattr(indenting, "typed_json", lambda: None)
     for plain in (True, False):
         assert indented(json.dumps(value, ensure_ascii=plain)) == json.dumps(value, indent=1, ensure_ascii=plain)
 
