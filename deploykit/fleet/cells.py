@@ -5,11 +5,11 @@ It packages nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from deploykit.contract.backend import Request
 from deploykit.contract.plugins import all_options
@@ -21,6 +21,8 @@ __all__ = ["Cell", "cells_of", "chosen_cells", "moved", "request_from_json", "re
 
 _PATHS = ("encodings", "float_tensors", "calibration", "references")
 _REPLACED = ("inputs", "rewrite", "no_rewrite")
+
+Row = TypeVar("Row", bound=Shared)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +128,13 @@ def _check_unique(cells: Iterable[Cell]) -> None:
 
 def _cell(place: _Place, described: Described, folder: Path, more: Included | None = None) -> Cell:
     model, target = described.models[place.model], described.targets[place.target]
-    merged = _merged((described.defaults, model, target, *([] if more is None else [more])))
+    everywhere = tuple(backend for row in described.targets.values() for backend in row.backends)
+    shared = (
+        _without_others(described.defaults, place.backend, everywhere),
+        _without_others(model, place.backend, everywhere),
+        _without_others(target, place.backend, target.backends),
+    )
+    merged = _merged((*shared, *([] if more is None else [more])))
     try:
         request = make_request(
             folder / model.path,
@@ -150,6 +158,21 @@ def _merged(rows: Iterable[Shared | ModelRow | TargetRow | Included]) -> Shared:
         both: dict[str, Any] = {name: {**getattr(merged, name), **named.pop(name)} for name in ("options", "own")}
         merged = replace(merged, **both, **{name: value for name, value in named.items() if value is not None})
     return merged
+
+
+def _without_others(row: Row, backend: str | None, among: Collection[str]) -> Row:
+    """What is said for cells of several backends, without the options that this one lacks and another of them has."""
+    if backend is None or not row.own:
+        return row
+    owners: dict[str, set[str]] = {}
+    for spec, ids in all_options().items():
+        owners.setdefault(spec.name, set()).update(ids)
+    own = {
+        name: value
+        for name, value in row.own.items()
+        if backend in owners.get(name, ()) or owners.get(name, set()).isdisjoint(among)
+    }
+    return replace(row, own=own)
 
 
 def _core(merged: Shared, folder: Path) -> dict[str, Any]:

@@ -6,13 +6,16 @@ from dataclasses import fields
 from pathlib import Path
 
 import jsonschema
+import onnx.parser
 import pytest
 
 from deploykit.contract.requests import CORE_OPTIONS
+from deploykit.deciding.checking import check
 from deploykit.errors import DeploykitError, InputError, UsageError
 from deploykit.fleet.cells import cells_of, chosen_cells, moved, request_from_json, request_to_json
 from deploykit.fleet.description import Shared, read_file, schema
 
+MODEL = '<ir_version: 8, opset_import: ["" : 17]> g (float[1,4] x) => (float[1,4] y) { y = Relu (x) }'
 DOCS = Path(__file__).parents[2] / "docs"
 BASE = '[models.a]\npath = "a.onnx"\n[models.b]\npath = "b.onnx"\n[targets.phone]\ndevice = "sm8650"\n'
 
@@ -109,6 +112,29 @@ options = {vtcm_mb = 8}
     again = request_from_json(json.loads(json.dumps(request_to_json(cell.request))))
     assert again == cell.request
     assert moved(cell.request, lambda path: Path("/x") / path.name).inputs == ("size=64", "mask=/x/mask.npy")
+
+
+def test_each_cell_of_a_row_takes_the_options_that_its_backend_has(tmp_path: Path) -> None:
+    both = BASE + 'backends = ["qnn-htp", "ort-qnn"]\nown = {audit = "quick"}\n'
+    described(tmp_path, both)
+    cells = cells_of(read_file(tmp_path / "deploykit.toml"), tmp_path)
+    assert [(cell.id, cell.request.adapter_options.get("audit")) for cell in cells[:2]] == [
+        ("a/phone-qnn-htp", None),
+        ("a/phone-ort-qnn", "quick"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("said", "option"),
+    [('backends = ["qnn-htp"]\nown = {audit = "quick"}', "audit"), ('own = {audti = "quick"}', "audti")],
+)
+def test_an_option_that_no_cell_of_its_row_takes_is_refused(tmp_path: Path, said: str, option: str) -> None:
+    described(tmp_path, BASE + said)
+    cell = cells_of(read_file(tmp_path / "deploykit.toml"), tmp_path)[0]
+    onnx.save(onnx.parser.parse_model(MODEL), cell.request.model)
+    with pytest.raises(UsageError) as caught:
+        check(cell.request)
+    assert option in str(caught.value)
 
 
 def test_only_takes_cells_models_and_targets(tmp_path: Path) -> None:
