@@ -184,16 +184,18 @@ def provider(bench: Bench) -> Iterator[Figure]:
 def again(bench: Bench) -> Iterator[Figure]:
     """the same command again, one option changed"""
     command = _detector(bench)[1]
-    for backend, options, changed in (
-        ("qnn-htp", _HTP, ("--no-compile",)),
-        ("ort-qnn", (*_ORT, "--target", "sm8650"), ("--strict-precision",)),
+    provider = (*_ORT, "--target", "sm8650")
+    for number, backend, options, changed in (
+        ("again-qnn-htp", "`qnn-htp`", _HTP, "--no-compile"),
+        ("again-ort-qnn", "`ort-qnn` without audit", (*provider, "--audit", "off"), "--strict-precision"),
+        ("again-ort-qnn-audit", "`ort-qnn`", provider, "--strict-precision"),
     ):
         bench.forget()
         first = bench.deploykit(*command, *options, times=1)
-        later = bench.deploykit(*command, *options, *changed, times=bench.few)
+        later = bench.deploykit(*command, *options, changed, times=bench.few)
         of = f"{later.cpu:.1f} s after {first.cpu:.1f} s"
-        what, value = f"CPU on `{backend}` with `{changed[0]}` beside the first", later.cpu / first.cpu
-        yield Figure(id=f"again-{backend}", what=what, value=value, limit=0.2, unit="x", runs=bench.few, of=of)
+        what, value = f"CPU on {backend} with `{changed}` beside the first", later.cpu / first.cpu
+        yield Figure(id=number, what=what, value=value, limit=0.2, unit="x", runs=bench.few, of=of)
     bench.forget()
 
 
