@@ -28,6 +28,8 @@ _MILD = re.compile(
     r"|^\d{4}-\S+ \S+: [WIVD] "
 )
 """The line's own level says that it is none of a failure, whatever its words."""
+_TORN_DOWN = re.compile(r"[\s:]~[A-Z]\w+[\]:(]")
+"""A destructor speaks: what it misses follows from what ended the work before."""
 _WARNING = re.compile(r"\[W:|\b(?:WARNING|WARN|Warning|[A-Z]\w+Warning)\b|^W(?:/|\d{4,8} )|<W>|^\d{4}-\S+ \S+: W ")
 
 
@@ -40,6 +42,7 @@ def answer_by_structure(lines: Iterable[ErrorLine], catalog: Catalog) -> Cause |
     """
     every = list(lines)
     severe = [line for line in every if not _MILD.search(line.text)]
+    severe = [line for line in severe if not _TORN_DOWN.search(line.text)] or severe
     if (answer := _first(severe, catalog, mild=False)) is not None:
         return answer
     unexplained = any(line.trouble == "failure" for line in severe)

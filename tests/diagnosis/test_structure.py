@@ -182,3 +182,10 @@ def test_tools_that_one_meets(log: str, row: str) -> None:
     found = first(log, EVERY)
     assert found is not None
     assert found.id == row
+
+
+def test_what_a_destructor_misses_is_not_the_reason() -> None:
+    begun = "error: mill/grind.c: RuntimeError: the corn is wet"
+    torn_down = "error: mill/grind.c:9 ~Grinder] KeyError: flour"
+    assert [cause.error.id for cause in of(f"{begun}\n{torn_down}").causes] == ["mill/stopped"]
+    assert [cause.error.id for cause in of(torn_down).causes] == ["mill/lookup"]
