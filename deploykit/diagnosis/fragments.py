@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 
 from deploykit.contract.known_errors import GAP
@@ -33,14 +33,18 @@ def line_around(data: bytes, position: int) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fragment:
-    """A fragment ready for searching: ``anchor`` is its longest piece, folded, ``pattern`` the whole of it.
+    """A fragment ready for searching: ``anchor`` is its longest piece, folded.
 
     A fragment that begins or ends with a number does not match a part of a longer one.
     """
 
     text: str
     anchor: bytes
-    pattern: re.Pattern[bytes] = field(repr=False)
+
+    @property
+    def pattern(self) -> re.Pattern[bytes]:
+        """The whole of it. Made when first asked for: of thousands of fragments a log holds the anchors of a few."""
+        return _pattern_of(self.text)
 
     @property
     def is_literal(self) -> bool:
@@ -62,12 +66,17 @@ def fragment_of(text: str) -> Fragment:
     >>> limit.stands_at(b"needs allocation of 5 kb, limit is 4 kb", 23)
     True
     """
-    pieces = [piece.strip() if GAP in text else piece for piece in text.lower().split(GAP)]
+    return Fragment(text=text, anchor=max(_pieces(text), key=len).encode())
+
+
+def _pieces(text: str) -> list[str]:
+    return [piece.strip() if GAP in text else piece for piece in text.lower().split(GAP)]
+
+
+@cache
+def _pattern_of(text: str) -> re.Pattern[bytes]:
+    pieces = _pieces(text)
     before = r"(?<![0-9a-z])" if pieces[0][:1].isdigit() else ""
     after = r"(?![0-9a-z])" if _ENDS_IN_NUMBER.search(pieces[-1]) else ""
     middle = "[^\n]*?".join(re.escape(piece) for piece in pieces)
-    return Fragment(
-        text=text,
-        anchor=max(pieces, key=len).encode(),
-        pattern=re.compile(f"{before}{middle}{after}".encode()),
-    )
+    return re.compile(f"{before}{middle}{after}".encode())
