@@ -34,9 +34,6 @@ _ANSWERED = {
     "QNN247": "the scale is written on the same grid, unsigned",
     "QNN248": "the scale is written on the same grid, unsigned",
     "QNN249": "the constant gets a grid of its own, or the sum becomes a layer with an int32 bias",
-    "QNN290": "its input gets a step that the kernel takes",
-    "QNN291": "the Sigmoid reads x in other steps, so that the two stay apart",
-    "QNN292": "the output's grid ends at the bounds",
     "QNN253": "the pairs are completed; what is left is judged from the compiled types (ORT101)",
 }
 """Shared rules about the model as given, by what the preparation does about them."""
@@ -108,9 +105,6 @@ def _answered(draft: Draft) -> tuple[Finding, ...]:
 
 _BY_STEP = {
     "QNN241": "int16-matmul",
-    "QNN290": "softmax-step",
-    "QNN291": "gate-apart",
-    "QNN292": "clip-ends",
 }
 """Of these, what only a step of the preparation answers, which may have been left out."""
 

@@ -10,6 +10,7 @@ import pytest
 from deploykit.errors import UsageError
 
 PROVIDER, TYPES = "qualcomm/test_lint_provider_rules.py", "qualcomm/test_lint_quantization_rules.py"
+ATLAS = "qualcomm/test_atlas_rule.py"
 U8, U16, S8 = {"type": "uint8"}, {"type": "uint16"}, {"type": "int8"}
 Way = Callable[[Any], Any]
 
@@ -179,7 +180,8 @@ WAYS: dict[str, Way] = {
     "QNN279 pruned": pruned,
     "QNN280 unsigned": encoded("QNN280", x={**U16, "zero": 3}),
     "QNN281 folded": folded,
-    "QNN291 left out": encoded("QNN291", s=None),
+    "QNN320 gate left out": lambda bench: bench.module(ATLAS).gate(U16, s=None),
+    "QNN320 clip at its bounds": lambda bench: bench.module(ATLAS).clip(6.0),
 }
 
 

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import random
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import numpy_helper
 
+import deploykit
 from deploykit.errors import InputError
 from deploykit.queries.asking import ask
 from deploykit.tables.capabilities import Status
 from deploykit_ort_qnn.atlas.cases import all_cases, case_of, case_unit, every_form, in_turn
 from deploykit_ort_qnn.atlas.commands import shown_rows
 from deploykit_ort_qnn.atlas.deviations import Deviation, deviation
-from deploykit_ort_qnn.atlas.folding import costs_of, measured_cases, rows_of, verdict_of_point
+from deploykit_ort_qnn.atlas.folding import costs_of, counted, measured_cases, rows_of, traits_of_case, verdict_of_point
 from deploykit_ort_qnn.atlas.holding_out import held_out
 from deploykit_ort_qnn.atlas.learning import Example, learn
 from deploykit_ort_qnn.atlas.measuring import Point, measure, points_of
 from deploykit_ort_qnn.atlas.pages import write_pages
-from deploykit_ort_qnn.atlas.writing import write_rows
-from deploykit_qualcomm.atlas.rows import atlas_rows
+from deploykit_ort_qnn.atlas.writing import write_rows, write_stated
+from deploykit_qualcomm.atlas.rows import Row, atlas_rows
 
 ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "docs" / "atlas"
@@ -144,6 +147,61 @@ def test_rows_and_pages_are_drawn_from_points(tmp_path: Path) -> None:
     assert "`W`" in (tmp_path / "pages" / "Log.md").read_text("utf-8")
     halves = held_out(measured, by_form=False)
     assert halves.wrong == 3 and halves.right == 7 and halves.alarms == 0
+
+
+def test_a_stated_row_says_of_how_many_cases_it_is_true(tmp_path: Path) -> None:
+    measured = list(measured_cases(POINTS))
+    stated = Row(
+        op="Log",
+        types=("u16",),
+        verdict="wrong",
+        sdk="2.51.0",
+        soc=57,
+        hit=2,
+        example=POINTS[0].case,
+        mechanism="it answers its least value",
+    )
+    once = counted(stated, measured)
+    assert (once.hit, once.spared, once.cases, once.most, once.share) == (3, 4, "3 of 7", 60000.0, 1.0)
+    assert counted(replace(stated, when={"out span": "<= 3.9"}), measured).cases == "3"
+    assert counted(replace(stated, example="Log: rank 6 | w8a16"), measured).hit == 2
+    (tmp_path / "stated").mkdir()
+    write_stated([once], tmp_path / "stated")
+    write_rows([], sdk="2.51.0", folder=tmp_path / "rows")
+    assert atlas_rows(tmp_path / "rows") == (once,), "rows that are drawn take no stated one away"
+
+
+GATE = "Mul: by its own Sigmoid behind Conv, 8 channels, 9 by 9 | w8a16"
+KNOWN: dict[str, dict[str, Any]] = {
+    GATE: {"gate": "Sigmoid", "gated": "Conv", "grid of the gate": "the same"},
+    "Mul: two activations, rank 4 | w8a16": {},
+    "Clip: 0 to 1, rank 4 | w8a8 | wide=3 behind": {"steps beyond its bounds": 170.0, "behind": "Conv"},
+    "Clip: 0 to 1, rank 4 | w8a8 | behind": {"steps beyond its bounds": pytest.approx(0, abs=0.01), "behind": "Conv"},
+}
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_a_gate_and_the_bounds_of_a_clip_are_seen_through_pairs(name: str) -> None:
+    found = traits_of_case(case_of(name), 0)
+    assert {key: found.get(key) for key in KNOWN[name]} == KNOWN[name]
+    assert ("gate" in found) is (name == GATE)
+
+
+NARROW_8 = "Softmax: over 16 values, input span 0.009 | w8a8"
+STATED = {row.id: row.example for row in atlas_rows() if row.mechanism}
+STATED |= {name: NARROW_8 for name, example in STATED.items() if "w8a8" in example}  # not with a narrow result as well
+
+
+@pytest.mark.parametrize("row", STATED)
+def test_what_the_preparation_avoids_is_told_as_handled(row: str, tmp_path: Path) -> None:
+    model = tmp_path / "m.onnx"
+    onnx.save(case_unit(case_of(STATED[row]), 0).model, model)
+    asked: dict[str, Any] = {"target": "sm8650", "backend": "ort-qnn", "sdk": "2.51", "compile": False}
+    left = ("softmax-step", "gate-apart", "clip-ends")
+    for without, is_handled in (((), True), (left, False)):
+        plan = deploykit.plan(model, no_rewrite=without, **asked)
+        found = [one for one in plan.findings if one.evidence.get("row") == row]
+        assert len(found) == 1 and bool(found[0].handled) is is_handled
 
 
 def test_every_row_stands_on_the_page_of_its_operator() -> None:

@@ -48,26 +48,6 @@ def block(quantized: tuple[str, ...], **extra: Any) -> Case:
     return {"graph": graph, "stored": stored, "encodings": encodings, "target": "sa8775p", "sdk": "2.41", **extra}
 
 
-def softmax(scale: float) -> Case:
-    """A Softmax whose uint16 input has a step."""
-    graph = "g (float[4,16] x) => (float[4,16] y) { y = Softmax (x) }"
-    return {"graph": graph, "encodings": {"x": {**U16, "scale": scale, "zero": 32768}}}
-
-
-def swish(kind: dict[str, Any], maker: str = "Conv (x, w)") -> Case:
-    """x times Sigmoid(x) behind something, all of one type."""
-    graph = f"g (float[1,4,9,9] x) => (float[1,4,9,9] y) {{ h = {maker}  s = Sigmoid (h)  y = Mul (h, s) }}"
-    stored = {"w": ("float", (4, 4, 1, 1), 0.1)} if "w" in maker else {}
-    return {"graph": graph, "stored": stored, "encodings": dict.fromkeys("xhsy", kind)}
-
-
-def clip(high: float, zero: int = 0, maker: str = "Conv (x, w)", bounds: str = "<min = 0.0, max = 6.0>") -> Case:
-    """A Clip at 0 and 6 behind something, with an encoding that ends at a value."""
-    graph = f"g (float[1,4,9,9] x) => (float[1,4,9,9] y) {{ h = {maker}  y = Clip {bounds} (h) }}"
-    spec = {**U16, "scale": high / (65535 - zero), "zero": zero}
-    return {"graph": graph, "stored": {"w": ("float", (4, 4, 1, 1), 0.1)}, "encodings": {"y": spec}, "opset": 6}
-
-
 NORM = {
     "graph": "g (float[1,4,8] x) => (float[1,4,8] y) { y = LayerNormalization <axis = -1> (x, s, b) }",
     "stored": {"s": ("float", (8,), 1.0), "b": ("float", (8,), 0.0)},
@@ -121,9 +101,6 @@ CASES: dict[str, tuple[Case, Case]] = {
         {**BATCH_NORM, "encodings": {"x": U8, "c": U8}},
         {**BATCH_NORM, "encodings": {"x": U8, "y": U8}},
     ),
-    "QNN290": (softmax(2.64e-6), softmax(2.65e-6)),
-    "QNN291": (swish(U16), swish(U8)),
-    "QNN292": (clip(6.001), clip(6.0)),
 }
 
 

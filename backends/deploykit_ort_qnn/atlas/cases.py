@@ -19,6 +19,7 @@ import numpy as np
 from deploykit.errors import InputError
 from deploykit.graph.arrays import constant_values
 from deploykit_ort_qnn.atlas.form_chance import BY_CHANCE, drawn_by_chance
+from deploykit_ort_qnn.atlas.form_known import known_kernels
 from deploykit_ort_qnn.atlas.form_rare import rare_operators
 from deploykit_ort_qnn.atlas.form_settings import settings_of_operators
 from deploykit_ort_qnn.atlas.forms import Form, all_forms
@@ -85,8 +86,9 @@ class Case:
 
 @cache
 def every_form() -> Mapping[str, Form]:
-    """All forms by id: those of the table of releases, those that differ in settings, and rare operators."""
-    settings = (Form(op=op, name=name, draw=draw) for op, name, draw in settings_of_operators())
+    """All forms by id: those of the table of releases, those that differ in settings, known faults, rare operators."""
+    listed = (*settings_of_operators(), *known_kernels())
+    settings = (Form(op=op, name=name, draw=draw) for op, name, draw in listed)
     rare = (Form(op=op, name=name, draw=draw, opset=opset) for op, name, opset, draw in rare_operators())
     chance = (Form(op=op, name=name, draw=draw, opset=opset) for op, name, opset, draw in _by_chance())
     return {form.id: form for form in (*all_forms(), *settings, *rare, *chance)}

@@ -9,10 +9,10 @@ from typing import Any
 
 from deploykit.errors import InputError, ToolError
 from deploykit_ort_qnn.atlas.cases import all_cases, case_of
-from deploykit_ort_qnn.atlas.folding import costs_of, measured_cases, rows_of, verdict_of_point
+from deploykit_ort_qnn.atlas.folding import costs_of, counted, is_about, measured_cases, rows_of, verdict_of_point
 from deploykit_ort_qnn.atlas.measuring import measure, points_of, sweep_cases
 from deploykit_ort_qnn.atlas.pages import write_pages
-from deploykit_ort_qnn.atlas.writing import write_costs, write_rows
+from deploykit_ort_qnn.atlas.writing import write_costs, write_rows, write_stated
 from deploykit_ort_qnn.compiler import installed_wheel
 from deploykit_ort_qnn.hosts import Host, toolchain_host
 from deploykit_ort_qnn.prepare import wheel_for
@@ -43,10 +43,12 @@ def _plain(row: Row, inferred: bool) -> dict[str, Any]:
         "when": dict(row.when),
         "condition": row.condition,
         "hit": row.hit,
+        "spared": row.spared,
         "most": row.most,
         "span": row.span,
         "share": row.share,
         "why": row.why,
+        "mechanism": row.mechanism,
         "sdk": row.sdk,
         "soc_model": row.soc,
         "confidence": "inferred" if inferred else "observed",
@@ -75,17 +77,23 @@ def measure_more(file: Path, *, release: str, most: int | None, progress: Callab
 
 
 def fold(file: Path, *, release: str, pages: Path | None) -> Mapping[str, int]:
-    """Costs first, since verdicts are drawn by them; then rows, and pages where a folder is given for them."""
+    """Costs first, since verdicts are drawn by them; then rows, and pages where a folder is given for them.
+
+    What stated rows hold for, they tell: no other row is drawn from it.
+    """
     points = points_of(file)
     write_costs(costs_of(points))
     measured = list(measured_cases(points))
     sdk = wheel_for(release or None).sdk
-    rows = list(rows_of(measured, sdk=sdk, soc=SOC))
+    stated = [counted(row, measured) for row in atlas_rows() if row.mechanism and row.sdk == sdk]
+    left = [one for one in measured if not any(is_about(row, one) for row in stated)]
+    rows = list(rows_of(left, sdk=sdk, soc=SOC))
     write_rows(rows, sdk=sdk)
+    write_stated(stated)
     if pages is not None:
         write_pages(measured, file, pages, sdk=sdk)
     verdicts = Counter(str(one.verdict) for one in measured)
-    return {"cases": len(measured), **dict(sorted(verdicts.items())), "rows": len(rows)}
+    return {"cases": len(measured), **dict(sorted(verdicts.items())), "rows": len(rows) + len(stated)}
 
 
 def _host(release: str) -> Host | None:

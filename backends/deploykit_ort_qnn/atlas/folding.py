@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from deploykit.graph.collect import collect_facts
@@ -19,7 +19,7 @@ from deploykit_qualcomm.atlas.rows import Row
 from deploykit_qualcomm.atlas.traits import SmallGraph, Trait, traits_of
 from deploykit_qualcomm.atlas.verdicts import Cost, Verdict, verdict_of
 
-__all__ = ["Measured", "costs_of", "measured_cases", "rows_of"]
+__all__ = ["Measured", "costs_of", "counted", "is_about", "measured_cases", "rows_of", "traits_of_case"]
 
 _TYPES = {"fp16": "float", "w8a8": "u8", "w4a8": "u8", "w8a16": "u16", "w4a16": "u16"}
 _FLOAT_WRONG = 0.02
@@ -84,7 +84,9 @@ def measured_cases(points: Iterable[Point]) -> Iterator[Measured]:
         if verdict is Verdict.UNJUDGED:
             continue
         case = case_of(point.case)
-        yield Measured(case=case, type=type_of_case(case), verdict=verdict, point=point, traits=_traits(case, number))
+        yield Measured(
+            case=case, type=type_of_case(case), verdict=verdict, point=point, traits=traits_of_case(case, number)
+        )
 
 
 def verdict_of_point(point: Point) -> Verdict:
@@ -118,7 +120,8 @@ def _operators(case: Case) -> tuple[str, ...]:
     )
 
 
-def _traits(case: Case, number: int) -> dict[str, Trait]:
+def traits_of_case(case: Case, number: int) -> dict[str, Trait]:
+    """Of the first node of the operator that a case is about; none where the case is a pattern of others."""
     model = wrap_proto(case_unit(case, number).model, path=Path("case.onnx"))
     graph = SmallGraph(model=model, facts=collect_facts(model))
     node = next((node for node in graph.facts.nodes if node.op_type == case.form.op), None)
@@ -149,6 +152,21 @@ def rows_of(measured: Sequence[Measured], *, sdk: str, soc: int) -> Iterator[Row
                 when = {name: value for name, value in found.when.items() if name not in _kind(hit[0])}
                 verdict = max(verdicts, key=[one.verdict for one in hit].count)
                 yield _row(op, verdict, hit, when, sdk=sdk, soc=soc)
+
+
+def is_about(row: Row, one: Measured) -> bool:
+    """Whether a row's condition holds for a measured case."""
+    return row.op == one.op and one.type in row.types and bool(one.traits) and row.holds(one.traits)
+
+
+def counted(row: Row, measured: Sequence[Measured]) -> Row:
+    """A stated row with the numbers of the cases that it holds for; as it is where its own case is not among them."""
+    held = [one for one in measured if is_about(row, one)]
+    found = next((one.point.deviation for one in held if one.case.id == row.example), None)
+    if found is None:
+        return row
+    hit = sum(one.verdict == row.verdict for one in held)
+    return replace(row, hit=hit, spared=len(held) - hit, most=found.most, span=found.span, share=found.share)
 
 
 def _kind(one: Measured) -> dict[str, Trait]:

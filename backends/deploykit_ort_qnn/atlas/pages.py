@@ -104,7 +104,7 @@ def _families(rows: Iterable[Row], verdicts: Sequence[str]) -> Iterator[str]:
             shown = row.id.replace("|", "\\|")
             yield (
                 f"| [{row.op}]({row.op}.md) | {' '.join(row.types)} | {row.verdict} | {_escaped(row.condition)} | "
-                f"{row.hit} | {off} | `{shown}` |"
+                f"{row.cases} | {off} | `{shown}` |"
             )
 
 

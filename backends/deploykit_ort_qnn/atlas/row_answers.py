@@ -58,7 +58,7 @@ def _told(row: Row) -> str:
     off = f", up to {100 * min(row.most / row.span, 1):.3g} % of its range off" if row.span else ""
     elsewhere = told_elsewhere(row)
     also = f"; its case is {elsewhere}" if elsewhere else ""
-    return f'when {row.condition} ({row.hit} cases{off}){also}; deploykit atlas probe "{row.id}"'
+    return f'when {row.condition} ({row.cases} cases{off}){also}; deploykit atlas probe "{row.id}"'
 
 
 def _cost(cost: Cost) -> str:

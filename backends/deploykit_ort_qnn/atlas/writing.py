@@ -9,18 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from deploykit_qualcomm.atlas.elsewhere import PLACES, Place, places
-from deploykit_qualcomm.atlas.rows import FOLDER, Row, atlas_rows
+from deploykit_qualcomm.atlas.rows import FOLDER, STATED, Row, atlas_rows
 from deploykit_qualcomm.atlas.verdicts import COSTS, Cost, costs
 
-__all__ = ["write_costs", "write_place", "write_rows"]
+__all__ = ["write_costs", "write_place", "write_rows", "write_stated"]
 
 _HEAD = "# Written by `deploykit atlas fold`: conditions drawn from measurements, each with the case that shows it.\n"
+_STATED_HEAD = "# Conditions are stated by what the kernel does; `deploykit atlas fold` counts the cases of each.\n"
 _EMPTY: tuple[Any, ...] = ("", 0, 0.0, {}, ())
 
 
 def write_rows(rows: Iterable[Row], *, sdk: str, folder: Path = FOLDER) -> None:
-    """One file per operator; rows of other releases stay."""
-    kept = [row for row in atlas_rows(folder) if row.sdk != sdk] if folder.exists() else []
+    """One file per operator; rows of other releases stay, and stated ones, which are not drawn from cases."""
+    kept = [row for row in atlas_rows(folder) if row.sdk != sdk and not row.mechanism] if folder.exists() else []
     by_operator: dict[str, list[Row]] = {}
     for row in (*kept, *rows):
         by_operator.setdefault(row.op, []).append(row)
@@ -30,6 +31,16 @@ def write_rows(rows: Iterable[Row], *, sdk: str, folder: Path = FOLDER) -> None:
     for op, found in sorted(by_operator.items()):
         ordered = sorted(found, key=lambda row: (row.sdk, row.verdict != "wrong", row.verdict, row.types, -row.hit))
         (folder / f"{op}.toml").write_text(_HEAD + "".join(map(_table_of_row, ordered)), "utf-8")
+    atlas_rows.cache_clear()
+
+
+def write_stated(rows: Iterable[Row], folder: Path = STATED) -> None:
+    """One file per operator, in the order of the rows."""
+    by_operator: dict[str, list[Row]] = {}
+    for row in rows:
+        by_operator.setdefault(row.op, []).append(row)
+    for op, found in by_operator.items():
+        (folder / f"{op}.toml").write_text(_STATED_HEAD + "".join(map(_table_of_row, found)), "utf-8")
     atlas_rows.cache_clear()
 
 

@@ -13,9 +13,10 @@ from pathlib import Path
 from deploykit.system.records import dataclass
 from deploykit.tables.reading import parse_rows, read_toml
 
-__all__ = ["FOLDER", "Row", "atlas_rows", "matching", "nearest_sdk", "operators", "rows_for"]
+__all__ = ["FOLDER", "STATED", "Row", "atlas_rows", "matching", "nearest_sdk", "operators", "rows_for"]
 
 FOLDER = Path(__file__).parents[1] / "data" / "atlas" / "rows"
+STATED = FOLDER.with_name("stated")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +26,8 @@ class Row:
     ``when`` states it: a word or a number that a trait equals, or ``"<= 4"``, ``">= 2"``. ``types`` are those of u8,
     u16 and float in which it was seen. ``hit`` and ``spared`` are how many measured cases it is about and how many of
     other verdicts it holds (none, or the row would say so). ``example`` is the case that shows it best, ``most`` and
-    ``share`` what was measured of that.
+    ``share`` what was measured of that. ``mechanism`` is what the kernel does instead, where that is known: such a row
+    was stated by its mechanism, not drawn from cases.
     """
 
     op: str
@@ -40,6 +42,7 @@ class Row:
     span: float = 0.0
     share: float = 0.0
     why: str = ""
+    mechanism: str = ""
     when: Mapping[str, str | float] = field(default_factory=dict)
 
     @property
@@ -55,6 +58,11 @@ class Row:
             for name, value in self.when.items()
         )
         return ", ".join(told) or "as far as tried, always"
+
+    @property
+    def cases(self) -> str:
+        """How many it is about, and of how many that it holds for where that is more."""
+        return f"{self.hit} of {self.hit + self.spared}" if self.spared else f"{self.hit}"
 
     def may_hold(self, traits: Mapping[str, str | float]) -> bool:
         """True where no part of the condition is known not to hold."""
@@ -80,9 +88,9 @@ def _holds(wanted: str | float, value: str | float) -> bool:
 
 @cache
 def atlas_rows(folder: Path = FOLDER) -> tuple[Row, ...]:
-    """Every row, by file; InputError where one is damaged."""
+    """Every row, by file, then those of ``stated`` beside the folder; InputError where one is damaged."""
     found: list[Row] = []
-    for path in sorted(folder.glob("*.toml")):
+    for path in (*sorted(folder.glob("*.toml")), *sorted(folder.with_name(STATED.name).glob("*.toml"))):
         found += parse_rows(Row, read_toml(path).get("row", []), where=path.name)
     return tuple(found)
 

@@ -54,6 +54,7 @@ _SCALE_FREE = frozenset(
 )
 """Operators that do the same with values that are all so many times as large: only how grids relate can matter."""
 _SECOND = 1
+_FACTORS = 2
 _DIGITS = 6
 _LEAST_SPAN = 1e-30
 _MOST_FACTOR = 4
@@ -62,13 +63,14 @@ SAME, ANOTHER = "the same", "another"
 MEASURES = frozenset(
     {"batch", "channels", "height", "rows", "last", "elements", "along the axis", "grows by", "last grows by"}
     | {"last of the result", "second elements", "second last", "second first", "in steps per out step"}
-    | {"second steps per out step", "grids apart", "left over"}
+    | {"second steps per out step", "grids apart", "left over", "steps beyond its bounds"}
     | {f"{side} {end}" for side in ("in", "out", "second") for end in ("low", "high", "span")}
 )
 """Traits that have a size: that a kernel is wrong at one of their values alone says nothing of the next."""
 
 RANGES = frozenset(
     {"in steps per out step", "second steps per out step", "grid of the result", "grids apart", "grids of the inputs"}
+    | {"grid of the gate", "steps beyond its bounds"}
     | {f"{side} {end}" for side in ("in", "out", "second") for end in ("bits", "low", "high", "span")}
 )
 """Traits of grids, which are others in another type."""
@@ -111,7 +113,27 @@ def traits_without_grids(facts: GraphFacts, node: NodeFact) -> dict[str, Trait]:
 
 def _place(facts: GraphFacts, node: NodeFact) -> dict[str, Trait]:
     """Shapes and neighbours."""
-    return {**dict(_shapes(facts, node)), "behind": _maker(facts, node), "before": _reader(facts, node)}
+    around = {"behind": _maker(facts, node), "before": _reader(facts, node)}
+    return {**dict(_shapes(facts, node)), **around, **dict(_gate(facts, node))}
+
+
+def _gate(facts: GraphFacts, node: NodeFact) -> Iterator[tuple[str, Trait]]:
+    """Of a product of x with what one operator makes of x: which operator that is, and which one makes x."""
+    gate, x = _gated(facts, node)
+    if gate is not None:
+        maker = facts.producer_of(_origin(facts, x))
+        yield "gate", gate.op_type
+        yield "gated", "input" if maker is None else maker.op_type
+
+
+def _gated(facts: GraphFacts, node: NodeFact) -> tuple[NodeFact | None, str]:
+    """The operator that makes one factor of a product of the other alone, and the name of the other."""
+    if node.op_type == "Mul" and len(node.inputs) == len({*node.inputs}) == _FACTORS:
+        for x, made in (node.inputs, reversed(node.inputs)):
+            gate = facts.producer_of(_origin(facts, made))
+            if gate is not None and len(gate.inputs) == 1 and _origin(facts, gate.inputs[0]) == _origin(facts, x):
+                return gate, x
+    return None, ""
 
 
 def _is_stored(facts: GraphFacts, name: str) -> bool:
@@ -239,6 +261,32 @@ def _ranges(graph: Grids, node: NodeFact) -> Iterator[tuple[str, Trait]]:
         if side in steps and steps.get("out"):
             yield f"{side} steps per out step", _rounded(steps[side] / steps["out"])
     yield from _same_grids(graph, node)
+    yield from _beyond(graph, node)
+    gate, x = _gated(graph.facts, node)
+    if gate is not None:
+        yield "grid of the gate", SAME if _ends(graph, gate.inputs[0]) == _ends(graph, x) else ANOTHER
+
+
+def _beyond(graph: Grids, node: NodeFact) -> Iterator[tuple[str, Trait]]:
+    """Of a Clip: how many steps its result's grid goes on beyond its bounds, at the end where it is more."""
+    grid = grid_of(graph, node.outputs[0]) if node.op_type == "Clip" else None
+    if grid is None or grid.scale.size != 1:
+        return
+    below = _bound(graph, node, 1, "min") - float(grid.minimum.min())
+    beyond = max(below, float(grid.maximum.max()) - _bound(graph, node, 2, "max"))
+    if math.isfinite(beyond):
+        yield "steps beyond its bounds", _rounded(beyond / float(grid.scale.min()))
+
+
+def _bound(graph: Grids, node: NodeFact, position: int, attribute: str) -> float:
+    """A bound of a Clip, infinite where it is absent or computed."""
+    from deploykit.graph.collect import constant_range
+
+    if attribute in node.attributes:
+        return float(node.attributes[attribute])
+    name = node.inputs[position] if len(node.inputs) > position else ""
+    stored = constant_range(graph.model, name) if name else None
+    return (-math.inf if attribute == "min" else math.inf) if stored is None else stored[0]
 
 
 def _same_grids(graph: Grids, node: NodeFact) -> Iterator[tuple[str, Trait]]:
@@ -273,11 +321,18 @@ def _maker(facts: GraphFacts, node: NodeFact) -> str:
     """The operator that makes the first computed input, through pairs and conversions; ``input`` where none does."""
     for name in node.inputs:
         if name and not _is_stored(facts, name):
-            maker = facts.producer_of(name)
-            while maker is not None and maker.op_type in _PAIR and maker.inputs:
-                maker = facts.producer_of(maker.inputs[0])
+            maker = facts.producer_of(_origin(facts, name))
             return "input" if maker is None else maker.op_type
     return "input"
+
+
+def _origin(facts: GraphFacts, name: str) -> str:
+    """The tensor that one is, before the pairs and conversions between them."""
+    maker = facts.producer_of(name)
+    while maker is not None and maker.op_type in _PAIR and maker.inputs:
+        name = maker.inputs[0]
+        maker = facts.producer_of(name)
+    return name
 
 
 def _reader(facts: GraphFacts, node: NodeFact) -> str:

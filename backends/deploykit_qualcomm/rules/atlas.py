@@ -33,11 +33,13 @@ _SETTINGS = frozenset({"axis", "exclusive", "group", "mode", "reduction", "rever
 """Attributes of one word, beside those that are written with an underscore."""
 _OTHERWISE = {
     "factors": "resize by another factor",
+    "gate": "leave what the gate makes out of the encodings",
     "grid of the result": "give its result the encoding of what it reads",
     "grids apart": "give its result the encoding of what it reads",
     "grids of the inputs": "give all that it reads one encoding",
     "left over": "choose a size, or pads, with which the last window ends at the border",
     "padded": "pad by an operator of its own",
+    "steps beyond its bounds": "end the encoding of its result at its bounds",
 }
 
 RULES: Registry[Situation] = Registry("situation")
@@ -49,8 +51,9 @@ RULES: Registry[Situation] = Registry("situation")
     "warning",
     what="A node that is like kernels which were measured to be wrong, narrowed or refused.",
     why="The compiler says nothing of a wrong kernel. Conditions were drawn from measurements of small graphs on the "
-    "emulator; each holds for the cases that it names and for no other that was tried. 'deploykit audit' measures the "
-    "node itself.",
+    "emulator; each holds for the cases that it names and for no other that was tried, or says of how many. Where it "
+    "is known what the kernel does instead, that is said, and of releases that did not run it too. 'deploykit audit' "
+    "measures the node itself.",
     fix="audit the model, or write the operator in another way",
     sources=("the rows of data/atlas, each with the case that shows it",),
 )
@@ -63,17 +66,18 @@ def check_atlas(situation: Situation) -> Iterator[Found]:
         ("in the atlas", Same(situation.encodings), release), lambda: tuple(predicted(situation, release))
     )
     for node, row in found:
-        if not _is_measured(row, release):  # what may hold there too is for 'compat op' to say
+        if not _is_told(row, release):  # what may hold there too is for 'compat op' to say
             continue
         if verdict_at(row, soc) == "right":  # its case was run for this very chip
             continue
         yield Found(
             kind=SubjectKind.NODE,
             name=node.label,
-            message=f"{node.op_type} {node.label}: {_SAID[row.verdict]}{_numbers(row)} ({row.condition})",
+            message=f"{node.op_type} {node.label}: {_SAID[row.verdict]}{_numbers(row)} ({row.condition})"
+            + (f": {row.mechanism}" if row.mechanism else ""),
             hint=_way_out(situation, node, row),
             severity=_severity(row),
-            sources=(_source(row),),
+            sources=(_source(row, release),),
             evidence={"row": row.id, "verdict": row.verdict, "when": dict(row.when), "sdk": row.sdk},
         )
 
@@ -137,9 +141,13 @@ def _is_right(graph: Grids, node: NodeFact, row: Row, kind: str) -> bool:
     return not any(other.may_hold(known) for other in rows_for(node.op_type, kind, row.sdk))
 
 
-def _is_measured(row: Row, release: str) -> bool:
-    """True where the row was measured with the release's own series, or its case was run by that and is the same."""
-    return verdict_in(row, release) == row.verdict
+def _is_told(row: Row, release: str) -> bool:
+    """True where the row was measured with the release's own series, or its case was run by that and is the same.
+
+    A row whose mechanism is known is told where nothing ran, too, as inferred.
+    """
+    found = verdict_in(row, release)
+    return found == row.verdict or (not found and bool(row.mechanism))
 
 
 def _severity(row: Row) -> Severity:
@@ -147,8 +155,9 @@ def _severity(row: Row) -> Severity:
     return Severity.WARNING if gross else Severity.INFO
 
 
-def _source(row: Row) -> str:
-    told = f"observed, QAIRT {row.sdk} emulator, soc_model {row.soc}: {row.hit} cases"
+def _source(row: Row, release: str) -> str:
+    how = "observed" if verdict_in(row, release) else f"inferred for {release}, observed"
+    told = f"{how}, QAIRT {row.sdk} emulator, soc_model {row.soc}: {row.cases} cases"
     elsewhere = told_elsewhere(row)
     also = f"; its case is {elsewhere}" if elsewhere else ""
     return f'{told}{also}; deploykit atlas probe "{row.id}"'

@@ -17,7 +17,6 @@ from deploykit_qualcomm.rules import (
     carriers,
     converters,
     float16,
-    kernels,
     operators,
     options,
     provider,
@@ -38,7 +37,6 @@ _HTP: tuple[Registry[Situation], ...] = (
     weights.RULES,
     ranges.RULES,
     attention.RULES,
-    kernels.RULES,
     atlas.RULES,
     rewriting.RULES,
     options.RULES,
@@ -57,7 +55,13 @@ SHARED: tuple[Registry[Any], ...] = (sdk.RULES, target.RULES, carriers.RULES, fl
 REGISTRIES: tuple[Registry[Any], ...] = (*SHARED, *CONVERTERS, *PROVIDER)
 """Every registry of this package."""
 
-RESERVED: Mapping[str, str] = {"QNN201": "DK001", "QNN202": "DK002", "QNN203": "DK003", "QNN245": "QNN127"}
+RESERVED: Mapping[str, str] = {
+    "QNN201": "DK001",
+    "QNN202": "DK002",
+    "QNN203": "DK003",
+    "QNN245": "QNN127",
+    **dict.fromkeys(("QNN290", "QNN291", "QNN292"), "QNN320"),
+}
 """Codes of rules that another rule took over, with its code."""
 
 
