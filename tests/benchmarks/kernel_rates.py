@@ -20,6 +20,8 @@ import onnx
 
 import deploykit
 from deploykit.errors import DeploykitError
+from deploykit.numerics.sessions import Session
+from deploykit.quantization.extract_qdq import extract_qdq
 from deploykit_ort_qnn.atlas.cases import Case, case_unit
 from deploykit_ort_qnn.atlas.form_chance import BY_CHANCE
 from deploykit_ort_qnn.atlas.together import Ran, run_together
@@ -39,7 +41,11 @@ _FAR, _NEAR = 0.05, 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """One model: what it does, what was said of it before, and what a package of it does."""
+    """One model: what it does, what was said of it before, and what a package of it does.
+
+    ``delivered`` is by the file; ``distances`` are the parts of the range that the package is off the file and off the
+    float model, and that the file is off the float model.
+    """
 
     case: str
     kind: str
@@ -50,6 +56,7 @@ class Answer:
     row: str
     delivered: str = ""
     why: str = ""
+    distances: tuple[float, ...] = ()
 
 
 def main() -> None:
@@ -130,7 +137,8 @@ def _answer(case: Case, unit: Unit, ran: Ran, truth: str, off: float, *, package
         path = Path(folder) / "model.onnx"
         onnx.save(unit.model, path)
         said, row = _said(path)
-        delivered, why = _delivered(case, unit, ran, path, Path(folder) / "out") if packaged else ("", "")
+        out = Path(folder) / "out"
+        delivered, why, distances = _delivered(case, unit, ran, path, out) if packaged else ("", "", ())
     return Answer(
         case=f"{case.form.op} {case.form.name} {case.variation}",
         kind=case.kind,
@@ -141,6 +149,7 @@ def _answer(case: Case, unit: Unit, ran: Ran, truth: str, off: float, *, package
         row=row,
         delivered=delivered,
         why=why,
+        distances=distances,
     )
 
 
@@ -158,17 +167,20 @@ def _said(path: Path) -> tuple[str, str]:
     return (" ".join(sorted(words - {"handled"} or words)), min(told)[2]) if told else ("", "")
 
 
-def _delivered(case: Case, unit: Unit, ran: Ran, path: Path, out: Path) -> tuple[str, str]:
-    """What became of the package: no, right, wrong (with exit status 0), and which findings it had."""
+def _delivered(case: Case, unit: Unit, ran: Ran, path: Path, out: Path) -> tuple[str, str, tuple[float, ...]]:
+    """What became of the package: no, right, wrong (with exit status 0); which findings it had, how far off it is.
+
+    Off the file as given, and nearer to the float model than that file is, is a word of its own.
+    """
     try:
         made = deploykit.package(path, target="sm8650", backend="ort-qnn", out=out)
     except DeploykitError as error:
-        return "error", str(error).splitlines()[0]
+        return "error", str(error).splitlines()[0], ()
     except Exception as error:  # a defect: the worst answer of all
-        return "defect", repr(error)
+        return "defect", repr(error), ()
     codes = " ".join(sorted({one.code for one in made.findings if str(one.severity) != "info" and not one.handled}))
     if made.exit_status:
-        return "no", codes
+        return "no", codes, ()
     inputs = Path(out) / "artifacts" / "covering.npz"
     model = onnx.load(out / "model" / "model.onnx", load_external_data=False)
     names = {value.name for value in model.graph.input}
@@ -183,8 +195,17 @@ def _delivered(case: Case, unit: Unit, ran: Ran, path: Path, out: Path) -> tuple
     wanted, got = execute_both(
         out, "model/model.onnx", "artifacts/model_ctx.onnx", inputs, options={"soc_model": str(_SOC)}
     )
-    reference = ran.wanted or _sets(wanted, len(unit.samples))
-    return _compared(case, reference, _sets(got, len(unit.samples)))[0], codes
+    of_file, of_package = ran.wanted or _sets(wanted, len(unit.samples)), _sets(got, len(unit.samples))
+    word, off = _compared(case, of_file, of_package)
+    if case.kind == "fp16":
+        return word, codes, (round(off, 4),)
+    session = Session(extract_qdq(unit.model).model)
+    runs = session.runs(unit.samples)
+    meant = {name: [run[name] for run in runs] for name in session.outputs}
+    off_float, file_off = _compared(case, meant, of_package)[1], _compared(case, meant, of_file)[1]
+    if word != "right" and off_float < file_off:
+        word = f"{word}, nearer to float"
+    return word, codes, (round(off, 4), round(off_float, 4), round(file_off, 4))
 
 
 def _sets(values: Mapping[str, Any], count: int) -> dict[str, list[Any]]:
