@@ -6,49 +6,43 @@ it. It changes no model, and chooses nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Set
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from deploykit.contract.audits import Audit, AuditedKernel
-from deploykit.findings import Finding, SubjectKind
+from deploykit.findings import Finding
 from deploykit.graph.collect import facts_of
 from deploykit.system.answers import LARGEST_ASKED, answered
-from deploykit.system.remembered import Remembered, key_of
-from deploykit_ort_qnn.atlas.deviations import Deviation, deviation
-from deploykit_ort_qnn.atlas.together import Ran, run_together
 from deploykit_ort_qnn.audit_budget import affordable, within_reach
-from deploykit_ort_qnn.audit_units import Kernel, kernels_of, within_grids
-from deploykit_ort_qnn.audit_ways import FORMS, other_forms
+from deploykit_ort_qnn.audit_units import Kernel, kernels_of
 from deploykit_ort_qnn.compiler import installed_wheel
-from deploykit_ort_qnn.hosts import Host, toolchain_host
+from deploykit_ort_qnn.forward_places import counting_forward
+from deploykit_ort_qnn.hosts import toolchain_host
+from deploykit_ort_qnn.in_place_of import mended
+from deploykit_ort_qnn.kernel_bench import Answer, Bench, bench_of, judged, verdict_on
 from deploykit_ort_qnn.prepare import CODE, Draft, whole_model
-from deploykit_ort_qnn.rules.audit import RULES
+from deploykit_ort_qnn.repairs.driver import Outlook, outlooks
+from deploykit_ort_qnn.repairs.trying import repairs_of
+from deploykit_ort_qnn.rules.audit import BACKWARD, COUNTED, RULES, Counted
 from deploykit_qualcomm.atlas.suspects import suspects_in
-from deploykit_qualcomm.atlas.verdicts import Verdict, limits_of, verdict_of
+from deploykit_qualcomm.atlas.verdicts import Verdict
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
     from deploykit.contract.backend import Situation
 
-__all__ = ["audit_draft", "audit_model", "settled_by"]
+__all__ = ["audit_draft", "audit_model", "settled_by", "with_count"]
 
-_FORM = 5
-"""Of what is remembered: another number forgets everything that was measured in another way."""
-_TOGETHER = 48
 _MOST_TRIED = 24
-"""Kernels that are not right of which other forms are run too."""
-_FORMS_FROM = 1_000_000
-"""Where the prefixes of other forms begin: those of kernels never come so far."""
-_FAULTS = ("wrong", "narrowed", "refused")
-_SUSPECT = {"quick": ("wrong",), "auto": _FAULTS}
+"""Kernels that are not right of which other ways are tried."""
+_FAULTS = (Verdict.WRONG, Verdict.REFUSED, Verdict.NARROWED)
+_SUSPECT = {"quick": ("wrong",), "auto": ("wrong", "narrowed", "refused")}
 """Whom a row says what of."""
 _LARGEST = 1 << 29
 """Bytes of weights beyond which a model is not loaded unless all of its kernels are asked for."""
-_RAN = ("taken", "refused")
-"""What is remembered: a death or a time that ran out may have had another reason."""
 
 
 def audit_draft(draft: Draft, *, level: str, progress: Callable[[str], None], given: Situation | None = None) -> Audit:
@@ -69,13 +63,22 @@ def audit_draft(draft: Draft, *, level: str, progress: Callable[[str], None], gi
         return replace(found, findings=tuple(RULES.run(found)))
     model = whole_model(draft.situation) if draft.prepared is None else draft.prepared.model
     suspects = frozenset() if level == "full" else _suspects(model, draft.wheel.sdk, _SUSPECT[level])
-    run = partial(audit_model, wheel=wheel, host=host, soc_model=draft.soc_model, progress=progress)
+    bench = bench_of(wheel, host, draft.soc_model, progress, "auditing kernels")
+    run = partial(audit_model, bench=bench, by=f"QAIRT {wheel['qairt']} for soc_model {draft.soc_model}")
     found = run(model, level=level, suspects=suspects)
-    findings = tuple(RULES.run(found))
+    as_given: tuple[Finding, ...] = ()
     if given is not None and level != "quick" and given.facts.is_qdq and not found.left_out:
-        first = run(whole_model(given), level="auto", suspects=frozenset())
-        findings += tuple(_mended(RULES.run(first), findings))
+        whole = whole_model(given)
+        first = run(whole, level="auto", suspects=frozenset(), ways=False)
+        as_given = tuple(mended(RULES.run(first), first, whole, found, model))
+    findings = (*RULES.run(found), *as_given)
     return replace(found, findings=findings, settled=settled_by(found, draft.lint))
+
+
+def with_count(audit: Audit, draft: Draft) -> Audit:
+    """With the finding that says how many kernels were run: for whoever tells nothing else of the whole audit."""
+    nodes = {finding.subject.name for finding in audit.findings if finding.handled} | repairs_of(draft.options).keys()
+    return replace(audit, findings=(*audit.findings, *COUNTED.run(Counted(audit=audit, otherwise=len(nodes)))))
 
 
 def _suspects(model: ModelProto, release: str, verdicts: tuple[str, ...]) -> frozenset[str]:
@@ -87,14 +90,6 @@ def _suspects(model: ModelProto, release: str, verdicts: tuple[str, ...]) -> fro
     if model.ByteSize() > LARGEST_ASKED:
         return look()
     return answered("suspects", (model, release, verdicts), look, code=CODE)
-
-
-def _mended(before: Iterable[Finding], after: Iterable[Finding]) -> Iterator[Finding]:
-    """What was wrong with kernels as they were given, where nothing is wrong with those of what is compiled instead."""
-    left = {finding.subject.name for finding in after}
-    for finding in before:
-        if finding.subject.kind is SubjectKind.NODE and finding.subject.name not in left:
-            yield finding.with_handled("the preparation writes it in another form, of which no kernel is wrong")
 
 
 def settled_by(audit: Audit, lint: Iterable[Finding]) -> dict[tuple[str, str], str]:
@@ -124,102 +119,29 @@ def settled_by(audit: Audit, lint: Iterable[Finding]) -> dict[tuple[str, str], s
 
 
 def audit_model(
-    model: ModelProto,
-    *,
-    level: str,
-    wheel: Mapping[str, str],
-    host: Host | None,
-    soc_model: int,
-    suspects: Set[str],
-    progress: Callable[[str], None],
+    model: ModelProto, *, level: str, bench: Bench, by: str, suspects: Set[str], ways: bool = True
 ) -> Audit:
-    """Each distinct kernel of a model that its level looks at, with its verdict; ``suspects`` are labels of nodes."""
+    """Each distinct kernel of a model that its level looks at, with its verdict; ``suspects`` are labels of nodes.
+
+    With ``ways`` those that are not right are done in other ways too, to tell in which they are.
+    """
     only, beyond = within_reach(facts_of(model), suspects) if level == "auto" else (suspects, 0)
     there = list(kernels_of(model, only=None if level == "full" else only))
     kernels = list(affordable(there, suspects)) if level == "auto" else there
-    bench = _Bench(wheel=wheel, host=host, soc_model=soc_model, progress=progress)
     known = bench.known(kernels)
-    judged = [_judged(kernel, answer) for kernel, answer in bench.answers(kernels, known)]
-    faulty = [place for place, one in enumerate(judged) if one.verdict in _FAULTS][:_MOST_TRIED]
-    for place, ways in bench.ways({place: kernels[place] for place in faulty}).items():
-        judged[place] = replace(judged[place], ways=ways)
+    found = {kernel.prefix: (kernel, answer) for kernel, answer in bench.as_they_are(kernels, known)}
+    audited = [_audited(*found[kernel.prefix]) for kernel in kernels]
+    faulty = [place for fault in _FAULTS for place, one in enumerate(audited) if one.verdict == fault][:_MOST_TRIED]
+    names = {name for place in faulty for name in kernels[place].nodes}
+    outlook = outlooks(model, names, bench, faults=_FAULTS) if ways and names else ()
+    _complete(audited, {place: kernels[place] for place in faulty}, outlook, bench)
     return Audit(
-        level=level,
-        by=f"QAIRT {wheel['qairt']} for soc_model {soc_model}",
-        kernels=tuple(judged),
-        known=len(known),
-        left_out=beyond + len(there) - len(kernels),
+        level=level, by=by, kernels=tuple(audited), known=len(known), left_out=beyond + len(there) - len(kernels)
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Bench:
-    """Whose compiler runs kernels here, for which chip; what it answered is remembered."""
-
-    wheel: Mapping[str, str]
-    host: Host | None
-    soc_model: int
-    progress: Callable[[str], None]
-
-    def known(self, kernels: Sequence[Kernel]) -> dict[str, Mapping[str, Any]]:
-        """What was measured before, by prefix."""
-        memory = Remembered("audited")
-        answers = ((kernel.prefix, memory.get(self._key(kernel))) for kernel in kernels)
-        return {prefix: answer for prefix, answer in answers if answer is not None}
-
-    def answers(
-        self, kernels: Sequence[Kernel], known: Mapping[str, Mapping[str, Any]]
-    ) -> list[tuple[Kernel, Mapping[str, Any] | None]]:
-        """Each with what is known or found of it now; None where it cannot be asked."""
-        found = dict(known)
-        asked = [kernel if kernel.prefix in found or kernel.why else within_grids(kernel) for kernel in kernels]
-        new = [kernel for kernel in asked if kernel.prefix not in found and not kernel.why]
-        keys = {kernel.prefix: self._key(kernel) for kernel in new}
-        for prefix, answer in _measured(new, self.host, self.soc_model, self.progress):
-            found[prefix] = answer
-            if answer["answer"] in _RAN:
-                Remembered("audited").put(keys[prefix], answer)
-        return [(kernel, found.get(kernel.prefix)) for kernel in asked]
-
-    def ways(self, faulty: Mapping[int, Kernel]) -> dict[int, tuple[str, ...]]:
-        """Of each that is not right the other forms in which it is."""
-        tried = [
-            (place, words, form)
-            for place, kernel in faulty.items()
-            for words, form in other_forms(kernel, _FORMS_FROM + FORMS * place)
-        ]
-        forms = [form for _, _, form in tried]
-        answers = self.answers(forms, self.known(forms))
-        found: dict[int, tuple[str, ...]] = {place: () for place, _, _ in tried}
-        for (place, words, _), (form, answer) in zip(tried, answers, strict=True):
-            if _verdict(form, answer)[0] is Verdict.RIGHT:
-                found[place] = (*found[place], words)
-        return found
-
-    def _key(self, kernel: Kernel) -> str:
-        return key_of(kernel.key.encode(), {**self.wheel, "soc_model": self.soc_model, "form": _FORM})
-
-
-def _measured(
-    kernels: Sequence[Kernel], host: Host | None, soc_model: int, progress: Callable[[str], None]
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    by_prefix = {kernel.prefix: kernel for kernel in kernels}
-
-    def tell(line: str) -> None:
-        progress(f"auditing kernels: {line}")
-
-    for ran in run_together(kernels, host=host, soc_model=soc_model, progress=tell, together=_TOGETHER):
-        kernel = by_prefix[ran.probe.prefix]
-        found = deviation(ran.wanted, ran.got, kernel.steps) if ran.ran else None
-        yield kernel.prefix, _answer(ran, found)
-
-
-def _answer(ran: Ran, found: Deviation | None) -> dict[str, Any]:
-    return {"answer": ran.answer, "why": ran.why, "deviation": None if found is None else asdict(found)}
-
-
-def _judged(kernel: Kernel, answer: Mapping[str, Any] | None) -> AuditedKernel:
-    verdict, why, measured = _verdict(kernel, answer)
+def _audited(kernel: Kernel, answer: Answer | None) -> AuditedKernel:
+    verdict, why, measured = judged(kernel, answer)
     return AuditedKernel(
         node=kernel.nodes[0],
         nodes=kernel.nodes,
@@ -233,35 +155,13 @@ def _judged(kernel: Kernel, answer: Mapping[str, Any] | None) -> AuditedKernel:
     )
 
 
-def _verdict(kernel: Kernel, answer: Mapping[str, Any] | None) -> tuple[Verdict, str, Mapping[str, Any]]:
-    if answer is None or kernel.why:
-        return Verdict.UNJUDGED, kernel.why or "it was not reached", {}
-    found = answer["deviation"]
-    if answer["answer"] == "refused":
-        return Verdict.REFUSED, str(answer["why"]), {}
-    if found is None:
-        said = "not finalized" if answer["answer"] == "failed" else str(answer["answer"])
-        return (Verdict.REFUSED if answer["answer"] == "failed" else Verdict.UNJUDGED), f"{said}: {answer['why']}", {}
-    numbers = {name: found[name] for name in ("most", "usual", "span", "share", "odd")}
-    verdict = verdict_of(kernel.operators, kernel.type, **numbers)
-    if kernel.place == "inside" and verdict is not Verdict.RIGHT:
-        # Steps of one operator grow in the next one: only what is far off in most places is laid to the kernels.
-        far = found["usual"] > found["span"] / 20 and found["share"] > 0.05
-        verdict = Verdict.WRONG if far or found["odd"] else Verdict.RIGHT
-    limits = limits_of(kernel.operators, kernel.type)
-    told = {**found, "unit": "steps", "limit": limits.most}
-    return verdict, "" if verdict is Verdict.RIGHT else _told(found), told
-
-
-def _told(found: Mapping[str, Any]) -> str:
-    """In words: how far, of what, where, and by which factor."""
-    if found["odd"]:
-        return f"{found['odd']} values are not finite"
-    parts = [
-        f"up to {found['most']:.4g} of {found['span']:.4g} steps off",
-        f"{100 * found['share']:.3g} % of values far",
-    ]
-    factor = found["factor"]
-    if factor is not None and abs(factor - 1) > 0.02:
-        parts.append(f"about {factor:.3g} times what it should be")
-    return f"{', '.join(parts)}, most in input set {found['set']}"
+def _complete(
+    audited: list[AuditedKernel], faulty: Mapping[int, Kernel], outlook: Iterable[Outlook], bench: Bench
+) -> None:
+    """Adds to those that are not right in which ways they are, and what alone shows it."""
+    ways = {name: tuple(repair.words for repair in one.repairs) for one in outlook for name in one.nodes}
+    forward = bench.as_they_are([*counting_forward(faulty.values())])
+    shown = {kernel.prefix for kernel, answer in forward if verdict_on(kernel, answer) is Verdict.RIGHT}
+    for place, kernel in faulty.items():
+        only = BACKWARD if kernel.prefix in shown else ""
+        audited[place] = replace(audited[place], ways=ways.get(kernel.nodes[0]), shown_by=only)

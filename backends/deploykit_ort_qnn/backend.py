@@ -106,9 +106,10 @@ class OrtQnn(QualcommBackend):
 
     def audit(self, prepared: Prepared, *, level: str, progress: Progress, given: Situation | None = None) -> Audit:
         """Each kernel of what would be compiled, by itself on the emulator."""
-        from deploykit_ort_qnn.audit import audit_draft
+        from deploykit_ort_qnn.audit import audit_draft, with_count
 
-        return audit_draft(prepared, level=level, progress=progress, given=given)
+        found = audit_draft(prepared, level=level, progress=progress, given=given)
+        return found if given is None else with_count(found, prepared)
 
     def atlas(self, operator: str, release: str) -> Sequence[Mapping[str, Any]]:
         """Rows of the measured table of kernels."""

@@ -20,7 +20,7 @@ from deploykit.findings import Finding, Severity
 from deploykit.graph.mapped import lean_weights
 from deploykit.numerics.fitting import fitted_judge
 from deploykit.packages.writing import json_text
-from deploykit_ort_qnn.audit import audit_draft
+from deploykit_ort_qnn.audit import audit_draft, with_count
 from deploykit_ort_qnn.commands import CONTEXT, MODEL
 from deploykit_ort_qnn.compiler import (
     CompileJob,
@@ -132,8 +132,8 @@ def _audited(package: Path, draft: Draft, right: Correctness, progress: Progress
     level = str(draft.options.get("audit", "off"))
     if level == "off" or installed_wheel() is None:
         return None
-    audit = audit_draft(draft, level=level, progress=progress)
-    if not audit.kernels:
+    audit = with_count(audit_draft(draft, level=level, progress=progress), draft)
+    if not audit.findings:
         return None
     if right.state is Right.YES:
         lowered = (

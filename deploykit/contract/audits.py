@@ -26,8 +26,9 @@ class AuditedKernel:
     ``node`` is the first node that it is of, ``count`` how many of the model are the same. ``place`` is ``alone``, or
     ``inside`` for the operators in ``operators`` together. ``verdict`` is right, narrowed, wrong, refused or not
     judged, and ``why`` says why not right. ``measured`` are the numbers: deviations are in ``unit``. ``nodes`` are
-    all of the same kernel, where that is told. ``ways`` are other forms in which it was run and is right, in words;
-    None where none was tried.
+    all of the same kernel, where that is told. ``ways`` are those in which it was done and is right, the one to take
+    first, each with its name and, in words, what is done; None where none was tried. ``shown_by`` is what alone shows
+    that it is not right, "" where anything does.
     """
 
     node: str
@@ -40,6 +41,7 @@ class AuditedKernel:
     measured: Mapping[str, Any] = field(default_factory=dict)
     nodes: tuple[str, ...] = ()
     ways: tuple[str, ...] | None = None
+    shown_by: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """The published shape."""
@@ -53,6 +55,7 @@ class AuditedKernel:
             "why": self.why,
             "measured": dict(self.measured),
             "ways": None if self.ways is None else list(self.ways),
+            "shown_by": self.shown_by,
         }
 
 

@@ -14,6 +14,8 @@ import pytest
 
 from deploykit.deciding.pipeline import make_plan
 from deploykit_ort_qnn import provider_keys
+from deploykit_ort_qnn.repairs.trying import repairs_of
+from deploykit_ort_qnn.repairs.ways import WAYS as OTHER_WAYS
 from sample_models.networks import attention_net
 
 UNCHECKED = (("kv_cache_bit_width", "8"),)
@@ -202,6 +204,21 @@ def all_kernels(bench: Any) -> Any:
     return bench.clean("QNN324")
 
 
+def another_way(bench: Any) -> Any:
+    """check and package take the option, with every way that a finding may name; that it is right was measured."""
+    for command in ("check", "package"):
+        assert "--repair NODE=WAY" in bench.text(command, "--help")
+    words = tuple(f"a node={way}" for way in OTHER_WAYS)
+    assert all(repairs_of({"repair": (word,)}) == {"a node": way} for word, way in zip(words, OTHER_WAYS, strict=True))
+    return bench.clean("QNN321")
+
+
+def each_kernel(bench: Any) -> Any:
+    """The command is there, and prints kernels one by one."""
+    assert "each distinct kernel" in bench.text("audit", "--help")
+    return bench.clean("QNN325")
+
+
 WAYS: dict[str, Way] = {
     "ORT001 deploykit targets": known_devices,
     "ORT002 --encodings": mlp("w8a8.v1.0.0"),
@@ -233,7 +250,9 @@ WAYS: dict[str, Way] = {
     "ORT130 written": soc_model_written,
     "ORT131 compat": provider_options,
     "ORT140 extra": extra,
+    "QNN321 another way": another_way,
     "QNN324 all kernels": all_kernels,
+    "QNN325 each kernel": each_kernel,
     "ORT142 compat wheel": wheels,
 }
 

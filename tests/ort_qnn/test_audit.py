@@ -24,29 +24,33 @@ from deploykit_ort_qnn.atlas.inputs import Span, covering
 from deploykit_ort_qnn.audit import settled_by
 from deploykit_ort_qnn.audit_budget import affordable
 from deploykit_ort_qnn.audit_units import kernels_of, within_grids
-from deploykit_ort_qnn.audit_ways import other_forms
-from deploykit_ort_qnn.rules.audit import FORWARD, RULES
+from deploykit_ort_qnn.forward_places import counting_forward
+from deploykit_ort_qnn.rules.audit import BACKWARD, COUNTED, RULES, Counted
 
 
-def audit_of(verdict: str, place: str = "alone") -> Audit:
+def audit_of(verdict: str, place: str = "alone", **more: Any) -> Audit:
     operators = ("Relu",) if place == "alone" else ("Conv", "Relu")
-    kernel = AuditedKernel(node="r", operators=operators, type="u16", place=place, verdict=verdict, why="so far off")
+    kernel = AuditedKernel(
+        node="r", operators=operators, type="u16", place=place, verdict=verdict, why="so far off", **more
+    )
     return Audit(level="full", by="QAIRT 2.51.0", kernels=(kernel,))
 
 
-CASES: dict[str, tuple[Callable[[], Audit], Callable[[], Audit]]] = {
+CASES: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
     "QNN321": (lambda: audit_of("wrong"), lambda: audit_of("right")),
     "QNN322": (lambda: audit_of("narrowed"), lambda: audit_of("right")),
     "QNN323": (lambda: audit_of("refused"), lambda: audit_of("refused", "inside")),
     "QNN324": (lambda: replace(audit_of("right"), left_out=3), lambda: audit_of("right")),
+    "QNN325": (lambda: Counted(audit=audit_of("right")), lambda: Counted(audit=Audit(level="quick", by="nobody"))),
 }
 
 
 @pytest.mark.parametrize("code", sorted(CASES))
 def test_triggering_and_clean(code: str, as_expected: Callable[[str, Iterable[Finding]], None]) -> None:
     trigger, clean = CASES[code]
-    as_expected(code, RULES[code].run(trigger()))
-    assert list(RULES[code].run(clean())) == []
+    rule: Any = COUNTED[code] if code == "QNN325" else RULES[code]
+    as_expected(code, rule.run(trigger()))
+    assert list(rule.run(clean())) == []
 
 
 def quantized(*nodes: str, kind: str = "uint8", stored: str = "") -> onnx.ModelProto:
@@ -210,47 +214,41 @@ def test_a_backend_that_runs_no_kernels_is_refused(tmp_path: Path) -> None:
         deploykit.audit(pooled(tmp_path, 1), target="sm8650", backend="qnn-htp")
 
 
-def test_other_forms_of_a_kernel_are_kernels_of_their_own() -> None:
-    """In float16 without pairs, in 16 bits and with a wider result on other grids, all given the same inputs."""
-    (kernel,) = kernels_of(quantized("Tanh ({0})"))
-    forms = dict(other_forms(kernel, 900))
-    assert list(forms) == ["in float16", "in 16 bits", "with a result range twice as wide"]
-    assert len({form.prefix for form in forms.values()} | {kernel.prefix}) == 4
-    assert [form.type for form in forms.values()] == ["float", "u16", "u8"]
-    (step,), steps = kernel.steps.values(), [list(form.steps.values()) for form in forms.values()]
-    assert steps == [[], [pytest.approx(step / 257, rel=1e-3)], [pytest.approx(step * 2, rel=1e-2)]]
-    given = next(iter(kernel.samples[0].values()))
-    for form in forms.values():
-        onnx.checker.check_model(form.model)
-        (read,) = form.model.graph.input
-        assert read.name.startswith(form.prefix) and np.array_equal(form.samples[0][read.name], given)
-
-
 def test_a_kernel_that_is_given_places_is_asked_without_negative_ones_too() -> None:
     text = "g (float[5,7] x, int64[40] i) => (float[40,7] y) { y = Gather <axis = 0> (x, i) }"
     (kernel,) = kernels_of(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}'))
-    ((words, form),) = other_forms(kernel, 900)
+    (form,) = counting_forward([kernel])
     drawn = np.concatenate([value for sample in form.samples for name, value in sample.items() if name.endswith("/i")])
-    assert words == "with no index below zero" and set(drawn) == set(range(5))
+    assert set(drawn) == set(range(5)) and form.key != kernel.key and [*counting_forward([form])] == []
 
 
-@pytest.mark.parametrize(("way", "severity"), [(FORWARD, Severity.WARNING), ("in 16 bits", Severity.ERROR)])
-def test_what_only_negative_indices_show_is_a_warning(way: str, severity: Severity) -> None:
-    audit = audit_of("wrong")
-    (found,) = RULES["QNN321"].run(replace(audit, kernels=(replace(audit.kernels[0], ways=(way,)),)))
+@pytest.mark.parametrize(("only", "severity"), [(BACKWARD, Severity.WARNING), ("", Severity.ERROR)])
+def test_what_only_negative_indices_show_is_a_warning(only: str, severity: Severity) -> None:
+    (found,) = RULES["QNN321"].run(audit_of("wrong", ways=("in-16-bits (it computes in 16 bits)",), shown_by=only))
     assert found.severity is severity
+    assert found.hint.startswith("with no indices below zero it is right" if only else "--repair r=in-16-bits (it")
 
 
 def test_what_is_right_otherwise_is_the_way_out() -> None:
     def hint(ways: tuple[str, ...] | None) -> str:
-        audit = audit_of("wrong")
-        (found,) = RULES["QNN321"].run(replace(audit, kernels=(replace(audit.kernels[0], ways=ways),)))
+        (found,) = RULES["QNN321"].run(audit_of("wrong", ways=ways))
         return str(found.hint)
 
-    assert (
-        hint(("in float16", "in 16 bits")) == "in float16 it is right, as measured; in 16 bits it is right, as measured"
-    )
+    told = "--repair r=one-grid (all on one): right, as measured; --repair r=in-float16 (so): right, as measured"
+    assert hint(("one-grid (all on one)", "in-float16 (so)")) == told
     assert hint(()).startswith("write it with other operators") and hint(None).startswith("rewrite the operator")
+
+
+def test_how_many_kernels_were_run_is_told() -> None:
+    audit = audit_of("refused")
+    more = replace(audit, kernels=(*audit.kernels, *audit_of("right").kernels * 2), left_out=3)
+    (found,) = COUNTED.run(Counted(audit=more, otherwise=1))
+    assert found.message == (
+        "3 kernels run on the emulator: 2 right, 1 refused; 1 done in another way; 3 left out (QNN324)"
+    )
+    assert found.evidence == {"run": 3, "right": 2, "refused": 1, "otherwise": 1, "left_out": 3}
+    (found,) = COUNTED.run(Counted(audit=audit_of("right")))
+    assert found.message == "1 kernel run on the emulator: 1 right"
 
 
 def test_what_no_pair_parts_is_one_kernel() -> None:
@@ -299,7 +297,10 @@ def test_a_check_runs_kernels_where_it_may(tmp_path: Path) -> None:
     found = {level: ask(audit=level) for level in ("off", "auto")}
     (told,) = (one for one in found["auto"] if one.code == "QNN321")
     assert told.subject.name == "AveragePool" and told.evidence["verdict"] == "wrong"
-    assert "QNN321" not in {one.code for one in found["off"]}
+    assert told.hint.startswith("--repair AveragePool=") and "right, as measured" in told.hint
+    (count,) = (one for one in found["auto"] if one.code == "QNN325")
+    assert count.message.startswith("3 kernels run on the emulator: ") and count.evidence["wrong"] >= 1
+    assert {"QNN321", "QNN325"}.isdisjoint(one.code for one in found["off"])
     assert ask(audit="auto", compile=False) == ask(second_opinion=False) == found["off"]
 
 
@@ -335,6 +336,8 @@ def test_a_package_is_the_same_whether_its_kernels_were_measured_before(
     assert [one.handled is not None for one in packages[0].findings if one.code == "QNN321"] == [True]
     first, second = (told_by(tmp_path / name) for name in ("one", "two"))
     assert first.keys() == second.keys() and [name for name in first if first[name] != second[name]] == []
+    told = [one.message for package in packages for one in package.findings if one.code == "QNN325"]
+    assert len(told) == 2 and told[0] == told[1] and "; 1 done in another way" in told[0]
 
 
 def told_by(package: Path) -> dict[str, bytes]:

@@ -20,10 +20,13 @@ from deploykit.graph.nodes import label
 from deploykit.numerics.sessions import Session
 from deploykit_ort_qnn.atlas.cases import case_of, case_unit
 from deploykit_ort_qnn.atlas.together import Ran
+from deploykit_ort_qnn.audit import audit_model
+from deploykit_ort_qnn.audit_units import kernels_of
 from deploykit_ort_qnn.excerpts import PAIR
-from deploykit_ort_qnn.repairs.driver import find_repairs
+from deploykit_ort_qnn.kernel_bench import Bench
+from deploykit_ort_qnn.repairs.driver import find_repairs, outlooks
 from deploykit_ort_qnn.repairs.restarting import suspects_of
-from deploykit_ort_qnn.repairs.trying import AS_IT_IS, Trial, repaired_model, repairs_of
+from deploykit_ort_qnn.repairs.trying import Trial, repaired_model, repairs_of
 from deploykit_ort_qnn.repairs.ways import WAYS
 
 LAYER = "w = {0.5, -1, 0.25, 1, 1, -0.5, 0.75, -0.25, 0.5, 1, -1, 0.25, 0.125, 0.5, 1, -0.75}"
@@ -180,62 +183,7 @@ def test_what_no_way_is_for_is_said() -> None:
             repairs_of({"repair": (word,)})
 
 
-class Device:
-    """A runner on which these ways are right, ``spoilt`` ones by themselves only; all else is so far off."""
-
-    def __init__(self, *right: str, spoilt: Sequence[str] = (), off: float = 3.0) -> None:
-        self.right, self.spoilt, self.off = right, spoilt, off
-        self.asked: list[str] = []
-
-    def __call__(self, trials: Sequence[Trial]) -> Iterator[Ran]:
-        for trial in trials:
-            self.asked.append(trial.way)
-            session = Session(trial.model)
-            made = session.runs(trial.samples)
-            wanted = {name: [one[name] for one in made] for name in session.outputs}
-            inside = trial.kernel.place == "inside"
-            right = trial.way in self.right or (inside and trial.way == AS_IT_IS)
-            off = 0.0 if right and not (inside and trial.way in self.spoilt) else self.off
-            got = {name: [one + off for one in values] for name, values in wanted.items()}
-            yield Ran(probe=trial, answer="taken", wanted=wanted, got=got)
-
-
-def test_the_first_right_way_is_kept() -> None:
-    device = Device("even-result", "in-16-bits")
-    (repair,) = find_repairs(quantized("Tanh (d)"), {"the"}, device)
-    assert (repair.nodes, repair.way, repair.operator) == (("the",), "even-result", "Tanh")
-    assert "steps off, before up to" in repair.told
-    assert "max-inside" not in device.asked  # is none for a Tanh
-
-
-def test_what_is_right_is_left_alone_and_what_nothing_helps_too() -> None:
-    right = Device("", *WAYS)
-    assert find_repairs(quantized("Tanh (d)"), {"the"}, right) == () and set(right.asked) == {""}
-    assert find_repairs(quantized("Tanh (d)"), {"the"}, Device()) == ()
-    assert find_repairs(quantized("Tanh (d)"), {"another"}, Device()) == ()
-
-
-def test_a_way_that_is_wrong_among_the_neighbours_is_none() -> None:
-    (repair,) = find_repairs(chain(), {"the"}, Device("even-result", "in-16-bits"))
-    assert repair.way == "even-result"
-    (repair,) = find_repairs(chain(), {"the"}, Device("even-result", "in-16-bits", spoilt=("even-result",)))
-    assert repair.way == "in-16-bits"
-
-
-def test_what_the_outputs_name_is_done_better_where_it_can_be() -> None:
-    """A kernel within what its operator costs: only what is much nearer is another way for it."""
-    near = Device("", *WAYS, off=0.04)
-    assert find_repairs(chain(), {"the"}, near, named={"the"}) == ()
-    near = Device("in-16-bits", off=0.04)
-    (repair,) = find_repairs(chain(), {"the"}, near, named={"the"})
-    assert repair.way == "in-16-bits" and find_repairs(chain(), {"the"}, near) == ()
-
-
-def test_what_the_outputs_name_is_judged_where_it_is_furthest_off() -> None:
-    """Right by itself, and so far off among its neighbours that only the outputs of the whole tell."""
-    device = Device("", "even-result", "in-16-bits", spoilt=("", "even-result"), off=0.08)
-    (repair,) = find_repairs(chain(), {"the"}, device, named={"the"})
-    assert repair.way == "in-16-bits" and find_repairs(chain(), {"the"}, device) == ()
+AS_IT_IS = ""
 
 
 class Notes(dict[str, dict[str, Any]]):
@@ -245,11 +193,115 @@ class Notes(dict[str, dict[str, Any]]):
         self[key] = value
 
 
-def test_what_was_found_is_kept_and_what_was_not_is_asked_again() -> None:
-    notes, nobody = Notes(), Device()
-    (found,) = find_repairs(chain(), {"the"}, Device("in-16-bits"), memory=notes)
-    assert find_repairs(chain(), {"the"}, nobody, memory=notes) == (found,) and not nobody.asked
-    assert find_repairs(chain(), {"first"}, nobody, memory=notes) == () and nobody.asked and len(notes) == 1
+class Device:
+    """A runner on which these ways are right, ``spoilt`` ones by themselves only; all else is so far off."""
+
+    def __init__(self, *right: str, spoilt: Sequence[str] = (), off: float = 3.0) -> None:
+        self.right, self.spoilt, self.off = right, spoilt, off
+        self.asked: list[str] = []
+        self.kernels, self.ways = Notes(), Notes()
+
+    @property
+    def bench(self) -> Bench:
+        return Bench(run=self.run, kernels=self.kernels, ways=self.ways)
+
+    def run(self, probes: Sequence[Any]) -> Iterator[Ran]:
+        for probe in probes:
+            kernel, way = (probe.kernel, probe.way) if isinstance(probe, Trial) else (probe, AS_IT_IS)
+            self.asked.append(way)
+            session = Session(probe.model)
+            made = session.runs(probe.samples)
+            wanted = {name: [one[name] for one in made] for name in session.outputs}
+            inside = kernel.place == "inside"
+            right = way in self.right or (inside and way == AS_IT_IS)
+            off = 0.0 if right and not (inside and way in self.spoilt) else self.off
+            got = {name: [one + off for one in values] for name, values in wanted.items()}
+            yield Ran(probe=probe, answer="taken", wanted=wanted, got=got)
+
+
+def test_the_first_right_way_is_kept() -> None:
+    device = Device("even-result", "in-16-bits")
+    (repair,) = find_repairs(quantized("Tanh (d)"), {"the"}, device.bench)
+    assert (repair.nodes, repair.way, repair.operator) == (("the",), "even-result", "Tanh")
+    assert "steps off, before up to" in repair.told
+    assert "max-inside" not in device.asked  # is none for a Tanh
+
+
+def test_what_is_advised_begins_with_what_is_done() -> None:
+    device = Device("even-result", "in-16-bits")
+    (outlook,) = outlooks(quantized("Tanh (d)"), {"the"}, device.bench)
+    assert [repair.way for repair in outlook.repairs] == ["even-result", "in-16-bits"]
+    assert find_repairs(quantized("Tanh (d)"), {"the"}, device.bench) == outlook.repairs[:1]
+    (kernel,) = kernels_of(quantized("Tanh (d)"))
+    audit = audit_model(quantized("Tanh (d)"), level="full", bench=device.bench, by="a device", suspects=frozenset())
+    assert [one.ways for one in audit.kernels] == [tuple(repair.words for repair in outlook.repairs)]
+    assert outlook.repairs[0].words.startswith("even-result (its result has") and kernel.nodes == outlook.nodes
+
+
+def test_what_is_right_is_left_alone_and_what_nothing_helps_too() -> None:
+    right = Device("", *WAYS)
+    assert find_repairs(quantized("Tanh (d)"), {"the"}, right.bench) == () and set(right.asked) == {""}
+    assert find_repairs(quantized("Tanh (d)"), {"the"}, Device().bench) == ()
+    assert find_repairs(quantized("Tanh (d)"), {"another"}, Device().bench) == ()
+
+
+def test_a_way_that_is_wrong_among_the_neighbours_is_none() -> None:
+    (repair,) = find_repairs(chain(), {"the"}, Device("even-result", "in-16-bits").bench)
+    assert repair.way == "even-result"
+    spoilt = Device("even-result", "in-16-bits", spoilt=("even-result",))
+    (repair,) = find_repairs(chain(), {"the"}, spoilt.bench)
+    assert repair.way == "in-16-bits"
+
+
+def test_a_way_that_is_right_wherever_it_was_wrong_comes_first() -> None:
+    """Wrong by itself and among its neighbours: what helps in both places is taken, else what helps by itself."""
+    wrong = Device("even-result", "in-16-bits", spoilt=("", "even-result"))
+    (repair,) = find_repairs(chain(), {"the"}, wrong.bench)
+    assert repair.way == "in-16-bits"
+    wrong = Device("even-result", spoilt=("", "even-result"))
+    (repair,) = find_repairs(chain(), {"the"}, wrong.bench)
+    assert repair.way == "even-result"
+
+
+def test_what_the_outputs_name_is_done_better_where_it_can_be() -> None:
+    """A kernel within what its operator costs: only what is much nearer is another way for it."""
+    near = Device("", *WAYS, off=0.04)
+    assert find_repairs(chain(), {"the"}, near.bench, named={"the"}) == ()
+    near = Device("in-16-bits", off=0.04)
+    (repair,) = find_repairs(chain(), {"the"}, near.bench, named={"the"})
+    assert repair.way == "in-16-bits" and find_repairs(chain(), {"the"}, near.bench) == ()
+
+
+def test_what_the_outputs_name_is_judged_where_it_is_furthest_off() -> None:
+    """Right by itself, and so far off among its neighbours that only the outputs of the whole tell."""
+    device = Device("", "even-result", "in-16-bits", spoilt=("", "even-result"), off=0.08)
+    (repair,) = find_repairs(chain(), {"the"}, device.bench, named={"the"})
+    assert repair.way == "in-16-bits" and find_repairs(chain(), {"the"}, device.bench) == ()
+
+
+def test_what_was_found_is_kept_and_what_did_not_help_too() -> None:
+    """A second time nothing is run; a way that died there may be asked again."""
+    for device in (Device("in-16-bits"), Device()):
+        found = find_repairs(chain(), {"the"}, device.bench)
+        assert device.asked and bool(found) == bool(device.right)
+        device.asked.clear()
+        assert find_repairs(chain(), {"the"}, device.bench) == found and not device.asked
+        assert {"none", "taken"} == {one["answer"] for one in device.ways.values()}
+
+
+def test_what_died_is_asked_again_and_what_is_refused_is_not() -> None:
+    class Dying(Device):
+        def run(self, probes: Sequence[Any]) -> Iterator[Ran]:
+            for ran in super().run(probes):
+                way = getattr(ran.probe, "way", AS_IT_IS)
+                answer = {"in-16-bits": "crashed", "even-result": "failed"}.get(way, "taken")
+                yield ran if answer == "taken" else Ran(probe=ran.probe, answer=answer, why="it did")
+
+    device = Dying()
+    for asked in (True, False):
+        device.asked.clear()
+        assert find_repairs(quantized("Tanh (d)"), {"the"}, device.bench) == ()
+        assert ("even-result" in device.asked) is asked and "in-16-bits" in device.asked
 
 
 @pytest.mark.parametrize(

@@ -5,23 +5,22 @@ It packages nothing: what is found is a request for the core to start again with
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from deploykit.contract.audits import Audit
 from deploykit.contract.backend import Instead, Progress
 from deploykit.contract.status import Right
 from deploykit.graph.nodes import label
-from deploykit.system.remembered import Remembered, key_of
-from deploykit_ort_qnn.atlas.together import Ran, run_together
 from deploykit_ort_qnn.compiler import installed_wheel
 from deploykit_ort_qnn.excerpts import PAIR
 from deploykit_ort_qnn.hosts import Host
+from deploykit_ort_qnn.kernel_bench import bench_of
 from deploykit_ort_qnn.numbers import correctness
 from deploykit_ort_qnn.prepare import Draft, whole_model
 from deploykit_ort_qnn.repairs.driver import Repair, find_repairs
-from deploykit_ort_qnn.repairs.trying import Trial, repairs_of
+from deploykit_ort_qnn.repairs.trying import repairs_of
 from deploykit_ort_qnn.repairs.ways import WAYS
 from deploykit_ort_qnn.rules.numerics import NumericScope
 from deploykit_qualcomm.atlas.verdicts import Verdict
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 
 __all__ = ["done_otherwise", "suspects_of", "wanted_repairs"]
 
-_TOGETHER = 48
 _FEW = 12
 _OFTEN = 0.05
 """The share of a kernel's values that are far off, from which on it is repaired even if the outputs are right."""
@@ -57,15 +55,8 @@ def wanted_repairs(
         return None
     model = whole_model(draft.situation) if draft.prepared is None else draft.prepared.model
     named = {numeric.first} if numeric.first else _if_few(model) if differs and not suspects else set()
-    soc = draft.soc_model
-
-    def run(trials: Sequence[Trial]) -> Iterator[Ran]:
-        def tell(line: str) -> None:
-            progress(f"looking for another way: {line}")
-
-        return run_together(trials, host=host, soc_model=soc, progress=tell, together=_TOGETHER)
-
-    found = find_repairs(model, suspects | named, run, named=named, memory=_Kept(wheel, soc))
+    bench = bench_of(wheel, host, draft.soc_model, progress, "looking for another way")
+    found = find_repairs(model, suspects | named, bench, named=named)
     return _restarted(draft, found) if found else None
 
 
@@ -78,22 +69,6 @@ def suspects_of(audit: Audit, *, is_right: bool) -> set[str]:
     if is_right:
         wrong = [one for one in wrong if one.measured.get("odd") or one.measured.get("share", 0.0) > _OFTEN]
     return {name for one in wrong for name in (one.node, *one.nodes)}
-
-
-class _Kept:
-    """Repairs by kernel, wheel, chip and what ways there are."""
-
-    def __init__(self, wheel: Mapping[str, str], soc_model: int) -> None:
-        self._entries = Remembered("repaired")
-        self._asked = {**wheel, "soc_model": soc_model, "ways": [*WAYS], "form": 1}
-
-    def get(self, key: str) -> dict[str, Any] | None:
-        """What is known of a kernel."""
-        return self._entries.get(key_of(key.encode(), self._asked))
-
-    def put(self, key: str, value: dict[str, Any]) -> None:
-        """Keep it."""
-        self._entries.put(key_of(key.encode(), self._asked), value)
 
 
 def _if_few(model: ModelProto) -> set[str]:

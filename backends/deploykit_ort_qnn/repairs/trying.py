@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from deploykit.errors import DeploykitError, UsageError
+from deploykit.errors import UsageError
 from deploykit.graph.graph_copy import GraphCopy, copy_of
 from deploykit.graph.nodes import label
 from deploykit.rewrites.contract import NoMatchError
@@ -20,10 +20,7 @@ if TYPE_CHECKING:
 
     from deploykit_ort_qnn.atlas.sketch import Numbers
 
-__all__ = ["AS_IT_IS", "Trial", "repaired_model", "repairs_of", "trials_of"]
-
-AS_IT_IS = ""
-"""The way of a kernel that is left alone."""
+__all__ = ["Trial", "repaired_model", "repairs_of", "trial_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,19 +38,18 @@ class Trial:
         return self.kernel.prefix + name.removeprefix(self.prefix)
 
 
-def trials_of(kernel: Kernel, at: int, way: str, number: int) -> Iterator[Trial]:
-    """The kernel with its operator at that position done in that way, if it is one; ``number`` is of its prefix."""
+def trial_of(kernel: Kernel, at: int, way: str, number: int) -> Trial:
+    """The kernel with its operator at that position done in that way; ``number`` is of its prefix.
+
+    Raises NoMatchError where it is none for that operator.
+    """
     graph = GraphCopy(kernel.model)
     operators = [node for node in graph.nodes if node.op_type not in (*PAIR, "Constant")]
-    if way != AS_IT_IS:
-        if [node.op_type for node in operators[at : at + 1]] != [kernel.operators[at]]:
-            return
-        try:
-            WAYS[way].build(Place(graph, operators[at]))
-        except (NoMatchError, DeploykitError):
-            return
+    if [node.op_type for node in operators[at : at + 1]] != [kernel.operators[at]]:
+        raise NoMatchError("the operator does not stand where it was")
+    WAYS[way].build(Place(graph, operators[at]))
     prefix = f"u{number}/"
-    yield Trial(
+    return Trial(
         kernel=kernel,
         way=way,
         prefix=prefix,

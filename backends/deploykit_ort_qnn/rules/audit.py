@@ -1,4 +1,4 @@
-"""Rules about kernels that were run by themselves. Codes QNN321 to QNN324."""
+"""Rules about kernels that were run by themselves. Codes QNN321 to QNN325."""
 
 from __future__ import annotations
 
@@ -8,15 +8,28 @@ from dataclasses import replace
 from deploykit.contract.audits import Audit, AuditedKernel
 from deploykit.findings import Severity, SubjectKind
 from deploykit.findings.rules import Found, Registry
+from deploykit.system.records import dataclass
 
-__all__ = ["FORWARD", "RULES"]
+__all__ = ["BACKWARD", "COUNTED", "RULES", "Counted"]
 
-FORWARD = "with no index below zero"
-"""A form in which a kernel is tried: indices that count from the end of an axis are legal, and seldom given."""
+BACKWARD = "indices below zero"
+"""What alone may show that a kernel is wrong: such indices count from the end of an axis. They are seldom given."""
 
+_VERDICTS = ("right", "wrong", "narrowed", "refused", "not judged")
 _LAB = "the emulator of the compiler named in the message, against ONNX Runtime on the CPU without optimisations"
 
 RULES: Registry[Audit] = Registry("audit")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """An audit that is part of something larger, and how many nodes are done in another way than they were given."""
+
+    audit: Audit
+    otherwise: int = 0
+
+
+COUNTED: Registry[Counted] = Registry("audit-count")
 
 
 @RULES.rule(
@@ -29,13 +42,13 @@ RULES: Registry[Audit] = Registry("audit")
     sources=(_LAB,),
 )
 def check_wrong(audit: Audit) -> Iterator[Found]:
-    """Alone or among its neighbours; a warning where only indices below zero show it, which few models are given."""
+    """Alone or among its neighbours; a warning where only what few models are given shows it."""
     wrong = [kernel for kernel in audit.kernels if kernel.verdict == "wrong"]
     alone = {kernel.node for kernel in wrong if kernel.place == "alone"}
     for kernel in wrong:
         if kernel.place == "alone" or kernel.node not in alone:
             found = _found(kernel, audit, f"wrong in {_where(kernel)}")
-            yield replace(found, severity=Severity.WARNING) if FORWARD in (kernel.ways or ()) else found
+            yield replace(found, severity=Severity.WARNING) if kernel.shown_by else found
 
 
 @RULES.rule(
@@ -90,16 +103,45 @@ def check_left_out(audit: Audit) -> Iterator[Found]:
         )
 
 
+@COUNTED.rule(
+    "QNN325",
+    "kernels-run",
+    "info",
+    what="So many kernels of this model were run by themselves, over all that their grids hold, with these verdicts.",
+    why="It says how much of the model was looked at: a kernel that was not run is right only as far as anyone knows.",
+    fix="'deploykit audit' lists them one by one",
+    sources=(_LAB,),
+)
+def check_count(scope: Counted) -> Iterator[Found]:
+    """By verdict, the same whether they were run now or before."""
+    audit = scope.audit
+    counts = {word: audit.counts[word] for word in _VERDICTS if word in audit.counts}
+    if not audit.kernels:
+        return
+    told = ", ".join(f"{count} {word}" for word, count in counts.items())
+    more = f"; {scope.otherwise} done in another way" if scope.otherwise else ""
+    left = f"; {audit.left_out} left out (QNN324)" if audit.left_out else ""
+    plural = "" if len(audit.kernels) == 1 else "s"
+    yield Found(
+        kind=SubjectKind.MODEL,
+        name="model",
+        message=f"{len(audit.kernels)} kernel{plural} run on the emulator: {told}{more}{left}",
+        sources=(audit.by,),
+        evidence={"run": len(audit.kernels), **counts, "otherwise": scope.otherwise, "left_out": audit.left_out},
+    )
+
+
 def _where(kernel: AuditedKernel) -> str:
     return kernel.type if kernel.place == "alone" else f"{kernel.type}, as {' > '.join(kernel.operators)}"
 
 
 def _way_out(kernel: AuditedKernel) -> str:
-    """What was tried and is right; "", for the rule's own words, where nothing was."""
-    if kernel.ways is None:
-        return ""
-    ways = [f"{way} it is right, as measured" for way in kernel.ways]
-    return "; ".join(ways) or "write it with other operators: in no other type, nor with a wider result, is it right"
+    """What was tried and is right, that which a package takes first; "", for the rule's own words, without a trial."""
+    ways = [f"with no {kernel.shown_by} it is right, as measured"] if kernel.shown_by else []
+    ways += [f"--repair {kernel.node}={way}: right, as measured" for way in kernel.ways or ()]
+    if kernel.ways is None or ways:
+        return "; ".join(ways)
+    return "write it with other operators: in no way that is known is it right"
 
 
 def _found(kernel: AuditedKernel, audit: Audit, verdict: str) -> Found:

@@ -34,4 +34,5 @@ REGISTRIES: tuple[Registry[Any], ...] = (
     package.RULES,
     dlc.RULES,
     audit.RULES,
+    audit.COUNTED,
 )
