@@ -28,7 +28,7 @@ READ = (
     *("sixth_issues", "eighth_issues", "ninth_issues", "tenth_issues", "eleventh_issues", "twelfth_issues"),
     *("vendor_e_issues", "vendor_f_issues"),
     *("runtimes_first_issues", "runtimes_second_issues", "runtimes_third_issues"),
-    "fifteenth_issues_ort",
+    *("fifteenth_issues_ort", "sixteenth_issues_ort"),
 )
 OTHER_LINES = (
     *("other_lines_first_issues", "other_lines_second_issues", "other_lines_third_issues"),
