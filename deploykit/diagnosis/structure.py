@@ -24,8 +24,8 @@ _STACK = "Traceback (most recent call last)"
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|-?\d+")
 _NAMED_FIRST = re.compile(r"\(\?P<name>[^()]*\)")
 _MILD = re.compile(
-    r"\[[WIVD]:|\b(?:WARNING|WARN|INFO|DEBUG|VERBOSE|[A-Z]\w+Warning)\b|^[WIVD](?:/|\d{4,8} )|<[WIVD]>"
-    r"|^\d{4}-\S+ \S+: [WIVD] "
+    r"\[[WIVD](?::| {1,2}\d{1,2}/)|\b(?:WARNING|WARN|INFO|DEBUG|VERBOSE|[A-Z]\w+Warning)\b"
+    r"|^[WIVD](?:/|\d{4,8} )|<[WIVD]>|^\d{4}-\S+ \S+: [WIVD] "
 )
 """The line's own level says that it is none of a failure, whatever its words."""
 _TORN_DOWN = re.compile(r"[\s:]~[A-Z]\w+[\]:(]")
