@@ -14,9 +14,10 @@ import deploykit
 from deploykit.errors import UsageError
 from deploykit_ort_qnn.atlas.cases import case_of, case_unit
 from deploykit_ort_qnn.atlas.commands import shown_rows
-from deploykit_ort_qnn.atlas.elsewhere import run_rows
+from deploykit_ort_qnn.atlas.deviations import Deviation
+from deploykit_ort_qnn.atlas.elsewhere import drawn_cases, run_rows
 from deploykit_ort_qnn.atlas.folding import verdict_of_point
-from deploykit_ort_qnn.atlas.measuring import measure
+from deploykit_ort_qnn.atlas.measuring import Point, measure
 from deploykit_ort_qnn.atlas.writing import write_place
 from deploykit_qualcomm.atlas import elsewhere
 from deploykit_qualcomm.atlas.elsewhere import Place, places, told_elsewhere, verdict_at, verdict_in
@@ -78,6 +79,27 @@ def test_a_place_is_kept_beside_the_others(tmp_path: Path) -> None:
     write_place(Place(sdk="2.47.0", soc=57, asked=3), path)
     write_place(replace(first, asked=4), path)
     assert places(path) == (replace(first, asked=4), Place(sdk="2.47.0", soc=57, asked=3))
+
+
+def test_what_was_drawn_is_kept_with_each_case_that_turned(tmp_path: Path) -> None:
+    path = tmp_path / "elsewhere.toml"
+    place = Place(sdk="2.51.0", soc=30, asked=3, drawn=20, turned={"CumSum: last | fp16": "right, here refused"})
+    write_place(place, path)
+    assert places(path) == (place,)
+    assert len(place.turned) < place.drawn
+
+
+def test_drawn_are_all_that_are_off_and_right_ones_of_their_operators() -> None:
+    off = Deviation(most=50.0, usual=50.0, span=100.0, share=1.0, factor=1.0, set=0, odd=0)
+    near = replace(off, most=0.0, usual=0.0, share=0.0)
+    points = [Point(case="Log: a | w8a8", answer="taken", deviation=off)]
+    points += [
+        Point(case=f"{op}: {number} | w8a8", answer="taken", deviation=near) for op in ("Log", "Abs") for number in "bc"
+    ]
+    points.append(Point(case="Abs: d | w8a8", answer="refused"))
+    drawn = drawn_cases(points)
+    assert drawn["Log: a | w8a8"] == "wrong" and drawn["Abs: d | w8a8"] == "refused"
+    assert sum(verdict == "right" for verdict in drawn.values()) == 1 and not any("Abs: b" in case for case in drawn)
 
 
 def test_rows_are_not_run_where_they_are_from() -> None:

@@ -58,7 +58,8 @@ def write_place(place: Place, path: Path = PLACES) -> None:
     held = places(path) if path.exists() else ()
     others = [one for one in held if (one.sdk, one.soc) != (place.sdk, place.soc)]
     head = (
-        "# Written by `python -m deploykit_ort_qnn.atlas RELEASE --rows --soc N`: the case of every row, run there.\n"
+        "# Written by `python -m deploykit_ort_qnn.atlas RELEASE --rows --soc N`: the case of every row, run there;\n"
+        "# with `--cases FILE` those of the sweep that the conditions were drawn from, and as many that are right.\n"
     )
     ordered = sorted((*others, place), key=lambda one: (one.sdk, one.soc), reverse=True)
     path.write_text(head + "".join(map(_table_of_place, ordered)), "utf-8")
@@ -67,8 +68,13 @@ def write_place(place: Place, path: Path = PLACES) -> None:
 
 def _table_of_place(place: Place) -> str:
     numbers = {"sdk": place.sdk, "soc": place.soc, "asked": place.asked}
-    otherwise = (f"{_text(row)} = {_text(verdict)}\n" for row, verdict in sorted(place.otherwise.items()))
-    return f"\n[[place]]\n{''.join(_assigned(numbers.items()))}\n[place.otherwise]\n{''.join(otherwise)}"
+    numbers |= {"drawn": place.drawn} if place.drawn else {}
+    told = f"\n[[place]]\n{''.join(_assigned(numbers.items()))}\n[place.otherwise]\n{_by_case(place.otherwise)}"
+    return f"{told}\n[place.turned]\n{_by_case(place.turned)}" if place.turned else told
+
+
+def _by_case(verdicts: Mapping[str, str]) -> str:
+    return "".join(f"{_text(case)} = {_text(verdict)}\n" for case, verdict in sorted(verdicts.items()))
 
 
 def _table_of_row(row: Row) -> str:

@@ -1,6 +1,6 @@
 """What became of the atlas's rows on other chips and releases: the case of each, run there.
 
-Only the case that shows a row was run, not the whole of its condition. It reads data and runs nothing.
+Of some chips the cases behind the conditions were run as well: ``drawn`` of them. It reads data and runs nothing.
 """
 
 from __future__ import annotations
@@ -21,12 +21,17 @@ PLACES = Path(__file__).parents[1] / "data" / "atlas" / "elsewhere.toml"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """One release for one chip, how many rows' cases ran for it, and the verdicts that differ from the rows'."""
+    """One release for one chip, how many rows' cases ran for it, and the verdicts that differ from the rows'.
+
+    ``drawn`` is how many cases of the sweep ran beside those, and ``turned`` names each that is otherwise here.
+    """
 
     sdk: str
     soc: int
     asked: int
+    drawn: int = 0
     otherwise: Mapping[str, str] = field(default_factory=dict)
+    turned: Mapping[str, str] = field(default_factory=dict)
 
     def verdict(self, row: Row) -> str:
         """What the row's case is here."""
