@@ -110,6 +110,7 @@ def settled_by(audit: Audit, lint: Iterable[Finding]) -> dict[tuple[str, str], s
         fails_otherwise = kernel.verdict in _FAULTS and kernel.verdict != finding.evidence.get("verdict")
         refuted = {
             "QNN320": finding.subject.name not in open_ or fails_otherwise,
+            "QNN214": finding.subject.name not in open_,
             "QNN284": kernel.operators not in doubtful and not audit.left_out,
         }
         if refuted.get(finding.code):

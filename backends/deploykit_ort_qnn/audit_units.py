@@ -21,6 +21,7 @@ from deploykit.graph.intervals import ANYTHING, Interval, graph_bounds
 from deploykit.graph.nodes import label
 from deploykit.numerics.sessions import Session
 from deploykit_ort_qnn.atlas.inputs import Span, covering
+from deploykit_ort_qnn.audit_borders import with_conversions
 from deploykit_ort_qnn.audit_runs import Runs
 from deploykit_ort_qnn.excerpts import PAIR, Excerpts, anonymous
 
@@ -97,12 +98,13 @@ def kernels_of(model: ModelProto, *, only: Collection[str] | None = None) -> Ite
     runs += [(run[len(run) // 2], run, "inside") for run in inside]
     cuts: dict[str, _Cut] = {}
     places = _Places(graph, static)
+    ends = {value.name for value in (*model.graph.input, *model.graph.output)}
     for index, run, place in runs:
         excerpt = excerpts.cut(run)
         if excerpt is not None:
-            forward = places.count_forward(run)
-            key = sha256(anonymous(excerpt.model) + (b" forward" if forward else b"")).hexdigest()
-            cut = cuts.setdefault(key, _Cut(model=excerpt.model, run=run, place=place, forward=forward))
+            part, forward = with_conversions(excerpt.model, ends), places.count_forward(run)
+            key = sha256(anonymous(part) + (b" forward" if forward else b"")).hexdigest()
+            cut = cuts.setdefault(key, _Cut(model=part, run=run, place=place, forward=forward))
             cut.nodes.append(index)
     for number, (key, cut) in enumerate(cuts.items()):
         yield _kernel(graph, cut, key, f"u{number}/")
@@ -337,10 +339,10 @@ def _in_order(boxes: Numbers) -> Numbers:
 
 
 def _carried(graph: GraphCopy, name: str) -> set[str]:
-    """A tensor and what its pairs make of it."""
+    """A tensor and what its pairs and conversions make of it."""
     found = {name}
     for node in graph.readers(name):
-        if node.op_type in PAIR:
+        if node.op_type in (*PAIR, "Cast"):
             found |= _carried(graph, node.output[0])
     return found
 

@@ -199,6 +199,30 @@ def test_only_kernels_that_are_right_in_every_place_settle_what_the_atlas_says()
     assert settled["QNN320", "e"].endswith("it is refused")
 
 
+def test_that_a_reduction_is_taken_in_part_is_settled_where_this_one_is_right() -> None:
+    subject = Subject(kind=SubjectKind.NODE, name="r")
+    partly = Finding(code="QNN214", slug="s", severity=Severity.WARNING, subject=subject, message="m", hint="h")
+    assert set(settled_by(audit_of("right"), [partly])) == {("QNN214", "r")}
+    assert settled_by(audit_of("refused"), [partly]) == settled_by(audit_of("wrong"), [partly]) == {}
+
+
+def test_what_lies_in_the_midst_of_a_float16_model_is_given_no_float16() -> None:
+    """An AveragePool that reads the graph's own float16 is wrong, and right behind a conversion."""
+    text = """g (float[1,4,6,6] x, float16[1,4,6,6] h) => (float[1,4,6,6] y, float16[1,4,6,6] k) {
+      a = Cast <to = 10> (x)  b = Tanh (a)  y = Cast <to = 1> (b)  c = Log (h)  k = Relu (c) }"""
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}')
+    alone = {kernel.operators: kernel for kernel in kernels_of(model) if kernel.place == "alone"}
+    ends = {
+        ops: [value.type.tensor_type.elem_type for value in (*kernel.model.graph.input, *kernel.model.graph.output)]
+        for ops, kernel in alone.items()
+    }
+    half, single = onnx.TensorProto.FLOAT16, onnx.TensorProto.FLOAT
+    assert (ends["Tanh",], ends["Log",], ends["Relu",]) == ([single, single], [half, single], [single, half])
+    onnx.checker.check_model(alone["Tanh",].model)
+    (before,) = (kernel for kernel in kernels_of(model) if kernel.operators == ("Log", "Relu"))
+    assert all(value.min() > 0 for sample in before.samples for value in sample.values())
+
+
 def test_that_an_operator_is_never_taken_is_settled_where_all_of_its_kind_are() -> None:
     subject = Subject(kind=SubjectKind.NODE, name="r")
     never = Finding(code="QNN284", slug="s", severity=Severity.WARNING, subject=subject, message="m", hint="h")
