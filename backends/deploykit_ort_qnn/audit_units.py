@@ -13,7 +13,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, shape_inference
 
 from deploykit.graph.arrays import constant_values
 from deploykit.graph.graph_copy import GraphCopy, copy_of
@@ -359,12 +359,16 @@ def _places(graph: GraphCopy, name: str) -> int:
 
 
 def _known_shape(graph: GraphCopy, name: str) -> tuple[int, ...]:
-    """The shape of what a tensor was before its pairs, where that is an input or stored."""
+    """The shape of a tensor: of what it was before its pairs and conversions, where that is an input or stored."""
     node = graph.makers.get(name)
-    while node is not None and node.op_type in PAIR:
+    while node is not None and node.op_type in (*PAIR, "Cast"):
         name = node.input[0]
         node = graph.makers.get(name)
     stored = graph.stored.get(name)
     if stored is not None:
         return tuple(stored.dims)
-    return next((_shape(value) for value in graph.model.graph.input if value.name == name), ())
+    given = next((value for value in graph.model.graph.input if value.name == name), None)
+    if given is not None:
+        return _shape(given)
+    inferred = shape_inference.infer_shapes(graph.model).graph.value_info
+    return next((_shape(value) for value in inferred if value.name == name), ())

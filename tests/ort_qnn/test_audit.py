@@ -39,7 +39,7 @@ def audit_of(verdict: str, place: str = "alone", **more: Any) -> Audit:
 CASES: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
     "QNN321": (lambda: audit_of("wrong"), lambda: audit_of("right")),
     "QNN322": (lambda: audit_of("narrowed"), lambda: audit_of("right")),
-    "QNN323": (lambda: audit_of("refused"), lambda: audit_of("refused", "inside")),
+    "QNN323": (lambda: audit_of("refused"), lambda: audit_of("right")),
     "QNN324": (lambda: replace(audit_of("right"), left_out=3), lambda: audit_of("right")),
     "QNN325": (lambda: Counted(audit=audit_of("right")), lambda: Counted(audit=Audit(level="quick", by="nobody"))),
 }
@@ -197,6 +197,29 @@ def test_only_kernels_that_are_right_in_every_place_settle_what_the_atlas_says()
     assert set(settled) == {("QNN320", "a"), ("QNN320", "c"), ("QNN320", "e")}
     assert [bool(one.handled) for one in Execution(settled=settled).settle(lint)] == [True, False, True, False, True]
     assert settled["QNN320", "e"].endswith("it is refused")
+
+
+def test_how_long_the_axis_is_that_computed_values_are_picked_from_is_inferred() -> None:
+    text = """g (float[1,4,6,6] x, int64[3] i) => (float[1,4,6,3] y) {
+      a = Tanh (x)  y = Gather <axis = 3> (a, i) }"""
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}')
+    inside = [kernel for kernel in kernels_of(model) if kernel.place == "inside"]
+    assert inside and not any(kernel.why for kernel in inside)
+    given = [value for one in inside[0].samples for value in one.values() if value.dtype.kind == "i"]
+    places = {int(place) for value in given for place in value}
+    assert places <= {*range(-6, 6)} and min(places) < 0 < max(places)
+
+
+def test_neighbours_that_are_refused_together_are_told_where_each_is_taken() -> None:
+    (alone,), (inside,) = audit_of("refused").kernels, audit_of("refused", "inside").kernels
+    layer = replace(alone, node="l", operators=("Conv",), verdict="right")
+
+    def told(*kernels: AuditedKernel) -> list[str]:
+        return [finding.message for finding in RULES.run(replace(audit_of("right"), kernels=kernels))]
+
+    (together,) = told(layer, replace(alone, verdict="right"), inside)
+    assert "refused in u16, as Conv > Relu" in together
+    assert len(told(layer, alone, inside)) == 1 and told(layer, alone, inside) == told(layer, alone)
 
 
 def test_that_a_reduction_is_taken_in_part_is_settled_where_this_one_is_right() -> None:

@@ -71,17 +71,19 @@ def check_narrowed(audit: Audit) -> Iterator[Found]:
     "QNN323",
     "kernel-refused",
     "warning",
-    what="A kernel of this model is not taken when it is compiled by itself.",
-    why="With its neighbours it may be taken, where ONNX Runtime makes one operator of them; the compilation says.",
+    what="A kernel of this model is not taken when it is compiled by itself, or with its neighbours, each of which is.",
+    why="In the whole model it may be taken, where ONNX Runtime makes one operator of several; the compilation says.",
     fix="look at what the compilation of the whole says (ORT100 and later)",
     sources=(_LAB,),
 )
 def check_refused(audit: Audit) -> Iterator[Found]:
-    """Those that are refused alone, and not taken among their neighbours either."""
+    """Those that are refused alone and among their neighbours; and neighbours together, where each is taken alone."""
     taken = {kernel.node for kernel in audit.kernels if kernel.verdict != "refused"}
-    for kernel in audit.kernels:
-        if kernel.verdict == "refused" and kernel.place == "alone" and kernel.node not in taken:
-            yield _found(kernel, audit, f"refused in {kernel.type}")
+    refused = [kernel for kernel in audit.kernels if kernel.verdict == "refused"]
+    alone = {operator for kernel in refused if kernel.place == "alone" for operator in kernel.operators}
+    for kernel in refused:
+        if kernel.node not in taken if kernel.place == "alone" else alone.isdisjoint(kernel.operators):
+            yield _found(kernel, audit, f"refused in {_where(kernel)}")
 
 
 @RULES.rule(
