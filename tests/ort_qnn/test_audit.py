@@ -220,6 +220,8 @@ def test_neighbours_that_are_refused_together_are_told_where_each_is_taken() -> 
     (together,) = told(layer, replace(alone, verdict="right"), inside)
     assert "refused in u16, as Conv > Relu" in together
     assert len(told(layer, alone, inside)) == 1 and told(layer, alone, inside) == told(layer, alone)
+    further = replace(inside, operators=("Cast", "Conv", "Relu"), verdict="right")
+    assert told(layer, inside, further) == [] and told(layer, inside, replace(further, operators=("Relu", "Conv")))
 
 
 def test_that_a_reduction_is_taken_in_part_is_settled_where_this_one_is_right() -> None:

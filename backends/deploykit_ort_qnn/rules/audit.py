@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from deploykit.contract.audits import Audit, AuditedKernel
@@ -77,13 +77,22 @@ def check_narrowed(audit: Audit) -> Iterator[Found]:
     sources=(_LAB,),
 )
 def check_refused(audit: Audit) -> Iterator[Found]:
-    """Those that are refused alone and among their neighbours; and neighbours together, where each is taken alone."""
-    taken = {kernel.node for kernel in audit.kernels if kernel.verdict != "refused"}
+    """Those that are refused alone and among their neighbours; and neighbours together, where each is taken alone.
+
+    Not those that are taken with a further neighbour: then it was the border that was refused, a type of truth values.
+    """
+    taken = [kernel for kernel in audit.kernels if kernel.verdict != "refused"]
     refused = [kernel for kernel in audit.kernels if kernel.verdict == "refused"]
+    known, longer = {kernel.node for kernel in taken}, {kernel.operators for kernel in taken}
     alone = {operator for kernel in refused if kernel.place == "alone" for operator in kernel.operators}
     for kernel in refused:
-        if kernel.node not in taken if kernel.place == "alone" else alone.isdisjoint(kernel.operators):
+        together = alone.isdisjoint(kernel.operators) and not any(_holds(run, kernel.operators) for run in longer)
+        if kernel.node not in known if kernel.place == "alone" else together:
             yield _found(kernel, audit, f"refused in {_where(kernel)}")
+
+
+def _holds(longer: Sequence[str], run: Sequence[str]) -> bool:
+    return any(longer[start : start + len(run)] == run for start in range(len(longer) - len(run) + 1))
 
 
 @RULES.rule(
