@@ -18,14 +18,14 @@ from deploykit.system.answers import LARGEST_ASKED, answered
 from deploykit_ort_qnn.audit_budget import affordable, within_reach
 from deploykit_ort_qnn.audit_units import Kernel, kernels_of
 from deploykit_ort_qnn.compiler import installed_wheel
-from deploykit_ort_qnn.forward_places import counting_forward
 from deploykit_ort_qnn.hosts import toolchain_host
 from deploykit_ort_qnn.in_place_of import mended
 from deploykit_ort_qnn.kernel_bench import Answer, Bench, bench_of, judged, verdict_on
+from deploykit_ort_qnn.milder_inputs import spared
 from deploykit_ort_qnn.prepare import CODE, Draft, whole_model
 from deploykit_ort_qnn.repairs.driver import Outlook, outlooks
 from deploykit_ort_qnn.repairs.trying import repairs_of
-from deploykit_ort_qnn.rules.audit import BACKWARD, COUNTED, RULES, Counted
+from deploykit_ort_qnn.rules.audit import COUNTED, RULES, Counted
 from deploykit_qualcomm.atlas.suspects import suspects_in
 from deploykit_qualcomm.atlas.verdicts import Verdict
 
@@ -161,8 +161,9 @@ def _complete(
 ) -> None:
     """Adds to those that are not right in which ways they are, and what alone shows it."""
     ways = {name: tuple(repair.words for repair in one.repairs) for one in outlook for name in one.nodes}
-    forward = bench.as_they_are([*counting_forward(faulty.values())])
-    shown = {kernel.prefix for kernel, answer in forward if verdict_on(kernel, answer) is Verdict.RIGHT}
+    milder = {kernel.prefix: (what, kernel) for what, kernel in spared(faulty.values())}
+    answers = bench.as_they_are([kernel for _, kernel in milder.values()])
+    shown = {one.prefix: milder[one.prefix][0] for one, answer in answers if verdict_on(one, answer) is Verdict.RIGHT}
     for place, kernel in faulty.items():
-        only = BACKWARD if kernel.prefix in shown else ""
+        only = shown.get(kernel.prefix, "")
         audited[place] = replace(audited[place], ways=ways.get(kernel.nodes[0]), shown_by=only)

@@ -28,7 +28,7 @@ from deploykit_ort_qnn.excerpts import PAIR, Excerpts, anonymous
 if TYPE_CHECKING:
     from deploykit_ort_qnn.atlas.sketch import Numbers
 
-__all__ = ["Kernel", "kernels_of", "prefixed", "within_grids"]
+__all__ = ["RUNNING", "Kernel", "kernels_of", "prefixed", "within_grids"]
 
 _FLOAT_SPAN = Span(low=-4.0, high=4.0)
 """What a float input is given: nothing says what it may hold."""
@@ -46,7 +46,7 @@ _CORNERS: Mapping[str, tuple[int, ...]] = {"RoiAlign": (1,)}
 
 Where no grid says that they may begin before the map does they do not: the kernel of 2.51 moves such boxes into it.
 """
-_RUNNING = ("CumSum",)
+RUNNING = ("CumSum",)
 """Operators that make each value of their result from the one before it."""
 _PICKS = ("Gather", "GatherElements")
 _WHOLE = (TensorProto.INT32, TensorProto.INT64)
@@ -138,14 +138,14 @@ class _Places:
         return graph_bounds(self._graph)
 
 
-def within_grids(kernel: Kernel) -> Kernel:
+def within_grids(kernel: Kernel, *, results: bool = False) -> Kernel:
     """A kernel with those input sets only that keep what lies inside of it within its grids.
 
     Calibrated grids hold what real inputs make of them. Beyond their ends operators that were made one cut off later
-    than the file says, and a sum that runs on begins anew from where it was cut off: no fault of theirs. Sets that go
-    beyond are brought nearer to zero, by halves.
+    than the file says: no fault of theirs. Sets that go beyond are brought nearer to zero, by halves. With ``results``
+    sums that run on and end the kernel are kept within their grid, too.
     """
-    inner = _inner_integers(kernel)
+    inner = _inner_integers(kernel, results=results)
     if not inner:
         return kernel
     session = Session(kernel.model, capture=inner)
@@ -160,8 +160,8 @@ def within_grids(kernel: Kernel) -> Kernel:
     return replace(kernel, samples=tuple(kept), why=why)
 
 
-def _inner_integers(kernel: Kernel) -> dict[str, tuple[Any, float]]:
-    """The integers between the operators, and results that run on: zero points, and how many may lie on an end."""
+def _inner_integers(kernel: Kernel, *, results: bool) -> dict[str, tuple[Any, float]]:
+    """Of integers inside, with ``results`` of running sums at the end, too: zero points, how many may lie on an end."""
     graph = GraphCopy(kernel.model, copy=False)
     ends = {value.name for value in (*kernel.model.graph.input, *kernel.model.graph.output)}
     found = {}
@@ -170,9 +170,9 @@ def _inner_integers(kernel: Kernel) -> dict[str, tuple[Any, float]]:
             behind = {name for reader in graph.readers(node.output[0]) for name in reader.output}
             zero = _value(graph, node.input[2])
             maker = graph.makers.get(node.input[0])
-            runs_on = maker is not None and maker.op_type in _RUNNING
+            runs_on = maker is not None and maker.op_type in RUNNING
             is_inside = node.input[0] not in ends and ends.isdisjoint(behind)
-            if (is_inside or runs_on) and zero is not None:
+            if (is_inside or (runs_on and results)) and zero is not None:
                 found[node.output[0]] = zero, 0.0 if runs_on else _FEW
     return found
 

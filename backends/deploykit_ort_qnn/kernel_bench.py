@@ -32,7 +32,7 @@ Runner: TypeAlias = "Callable[[Sequence[Probe]], Iterator[Ran]]"
 SeatedWay: TypeAlias = tuple[str, int, str]
 """The prefix of a kernel, which of its operators, and a way: each once in one request."""
 
-_FORM = 5
+_FORM = 6
 """Of what is remembered of kernels: another number forgets everything that was measured in another way."""
 _TOGETHER = 48
 _RAN = ("taken", "refused")
@@ -171,7 +171,7 @@ def bench_of(
         return run_together(probes, host=host, soc_model=soc_model, progress=tell, together=_TOGETHER)
 
     asked = {**wheel, "soc_model": soc_model}
-    return Bench(run=run, kernels=_Measured({**asked, "form": _FORM}), ways=_Tried(asked))
+    return Bench(run=run, kernels=_Measured({**asked, "form": _FORM}), ways=_Tried({**asked, "form": _FORM}))
 
 
 class _Measured:

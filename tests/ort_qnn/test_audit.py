@@ -24,8 +24,8 @@ from deploykit_ort_qnn.atlas.inputs import Span, covering
 from deploykit_ort_qnn.audit import settled_by
 from deploykit_ort_qnn.audit_budget import affordable
 from deploykit_ort_qnn.audit_units import kernels_of, within_grids
-from deploykit_ort_qnn.forward_places import counting_forward
-from deploykit_ort_qnn.rules.audit import BACKWARD, COUNTED, RULES, Counted
+from deploykit_ort_qnn.milder_inputs import BACKWARD, BEYOND, spared
+from deploykit_ort_qnn.rules.audit import COUNTED, RULES, Counted
 
 
 def audit_of(verdict: str, place: str = "alone", **more: Any) -> Audit:
@@ -266,9 +266,9 @@ def test_a_backend_that_runs_no_kernels_is_refused(tmp_path: Path) -> None:
 def test_a_kernel_that_is_given_places_is_asked_without_negative_ones_too() -> None:
     text = "g (float[5,7] x, int64[40] i) => (float[40,7] y) { y = Gather <axis = 0> (x, i) }"
     (kernel,) = kernels_of(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}'))
-    (form,) = counting_forward([kernel])
+    ((what, form),) = spared([kernel])
     drawn = np.concatenate([value for sample in form.samples for name, value in sample.items() if name.endswith("/i")])
-    assert set(drawn) == set(range(5)) and form.key != kernel.key and [*counting_forward([form])] == []
+    assert set(drawn) == set(range(5)) and form.key != kernel.key and [*spared([form])] == [] and what == BACKWARD
 
 
 @pytest.mark.parametrize(("only", "severity"), [(BACKWARD, Severity.WARNING), ("", Severity.ERROR)])
@@ -314,10 +314,13 @@ def test_what_no_pair_parts_is_one_kernel() -> None:
     assert found == {"paired": {("MatMul", "Add"): 2}, "plain": {("MatMul",): 1, ("Add",): 1}}
 
 
-def test_sums_that_run_on_are_not_asked_beyond_their_grid() -> None:
-    """Where a running sum leaves its grid, all that follows depends on where it was cut off."""
+def test_sums_that_run_on_are_asked_beyond_their_grid_and_within_it() -> None:
+    """Where a running sum leaves its grid, all that follows depends on where it was cut off: that alone may show it."""
     (kernel,) = kernels_of(quantized("CumSum ({0}, axis)", stored=", int64 axis = {3}"))
-    made = [kernel, within_grids(kernel)]
+    assert within_grids(kernel) == kernel
+    ((what, within),) = spared([kernel])
+    assert what == BEYOND and within.key != kernel.key
+    made = [kernel, within]
     most = [
         max(float(np.abs(np.cumsum(value, axis=3)).max()) for one in sets.samples for value in one.values())
         for sets in made

@@ -15,6 +15,8 @@ from deploykit.graph.loading import wrap_proto
 from deploykit_ort_qnn.atlas.cases import Case, case_of, case_unit
 from deploykit_ort_qnn.atlas.learning import Example, learn
 from deploykit_ort_qnn.atlas.measuring import Point
+from deploykit_ort_qnn.atlas.sketch import AS_IT_IS, Variation
+from deploykit_ort_qnn.audit_units import RUNNING
 from deploykit_qualcomm.atlas.rows import Row
 from deploykit_qualcomm.atlas.traits import SmallGraph, Trait, traits_of
 from deploykit_qualcomm.atlas.verdicts import Cost, Verdict, verdict_of
@@ -24,6 +26,8 @@ __all__ = ["Measured", "costs_of", "counted", "is_about", "measured_cases", "row
 _TYPES = {"fp16": "float", "w8a8": "u8", "w4a8": "u8", "w8a16": "u16", "w4a16": "u16"}
 _FLOAT_WRONG = 0.02
 _LEAST_FORMS = 3
+_IN_GRID = Variation(wide=3.0)
+"""How a running sum is drawn so that it stays within its grid."""
 _PREDICTED = ((Verdict.REFUSED,), (Verdict.WRONG, Verdict.NARROWED))
 """What conditions are drawn for: refusals first, as what is refused is not run; how far off is a matter of size."""
 _ALWAYS = {Verdict.WRONG: 3, Verdict.REFUSED: 2}
@@ -52,12 +56,17 @@ def type_of_case(case: Case) -> str:
 
 
 def costs_of(points: Iterable[Point]) -> tuple[Cost, ...]:
-    """The middle deviation of each operator and type, of forms alone and as they are; of three forms at least."""
+    """The middle deviation of each operator and type, of forms alone and as they are; of three forms at least.
+
+    Of sums that run on with a wider result: as they are these leave their grid, and go on from where they were cut off.
+    """
     found: dict[tuple[str, str], list[Point]] = {}
     for point in points:
-        if point.deviation is None or point.deviation.odd or point.case.count("|") > 1:
+        if point.deviation is None or point.deviation.odd:
             continue
         case = case_of(point.case)
+        if case.variation != (_IN_GRID if case.form.op in RUNNING else AS_IT_IS):
+            continue
         if point.deviation.span and point.deviation.usual <= _FLOAT_WRONG * point.deviation.span:
             found.setdefault((case.form.op, type_of_case(case)), []).append(point)
     return tuple(

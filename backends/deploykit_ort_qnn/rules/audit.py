@@ -10,10 +10,7 @@ from deploykit.findings import Severity, SubjectKind
 from deploykit.findings.rules import Found, Registry
 from deploykit.system.records import dataclass
 
-__all__ = ["BACKWARD", "COUNTED", "RULES", "Counted"]
-
-BACKWARD = "indices below zero"
-"""What alone may show that a kernel is wrong: such indices count from the end of an axis. They are seldom given."""
+__all__ = ["COUNTED", "RULES", "Counted"]
 
 _VERDICTS = ("right", "wrong", "narrowed", "refused", "not judged")
 _LAB = "the emulator of the compiler named in the message, against ONNX Runtime on the CPU without optimisations"
