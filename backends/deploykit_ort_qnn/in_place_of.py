@@ -33,7 +33,7 @@ def mended(
     """
     places, verdicts = InPlaceOf(given, made), _verdicts(found)
     for finding in before:
-        if finding.subject.kind is not SubjectKind.NODE:
+        if finding.subject.kind is not SubjectKind.NODE or finding.severity is Severity.INFO:
             continue
         alike = {name for one in first.kernels if one.node == finding.subject.name for name in one.nodes}
         instead = [places.of(name) for name in sorted(alike or {finding.subject.name})]

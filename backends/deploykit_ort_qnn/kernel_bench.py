@@ -6,12 +6,13 @@ It says how far off each is and what that means. It chooses nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from deploykit.errors import DeploykitError
 from deploykit.numerics.sessions import Session
+from deploykit.quantization.extract_qdq import extract_qdq
 from deploykit.rewrites.contract import NoMatchError
 from deploykit.system.answers import Question
 from deploykit.system.remembered import Remembered, key_of
@@ -57,17 +58,26 @@ class Seat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What became of a kernel: ``answer`` as in ``Ran``, or "none" where a way is none; the deviation where it ran."""
+    """What became of a kernel: ``answer`` as in ``Ran``, or "none" where a way is none; the deviation where it ran.
+
+    ``from_float`` are the most steps that the file and the kernel are off the float model, where steps grew inside.
+    """
 
     answer: str
     why: str = ""
     deviation: Deviation | None = None
+    from_float: tuple[float, float] | None = None
 
     @classmethod
     def read(cls, kept: Mapping[str, Any]) -> Answer:
         """Back from plain values."""
-        off = kept["deviation"]
-        return cls(answer=kept["answer"], why=kept["why"], deviation=None if off is None else Deviation(**off))
+        off, apart = kept["deviation"], kept.get("from_float")
+        return cls(
+            answer=kept["answer"],
+            why=kept["why"],
+            deviation=None if off is None else Deviation(**off),
+            from_float=None if apart is None else (apart[0], apart[1]),
+        )
 
 
 class Memory(Protocol):
@@ -112,6 +122,8 @@ class Bench:
         for ran in self.run([*new.values()]) if new else ():
             kernel = new[ran.probe.prefix]
             answer = _answer(ran, ran.wanted, ran.got, kernel)
+            if _has_grown(kernel, answer.deviation):
+                answer = replace(answer, from_float=_from_float(kernel, ran))
             found[kernel.prefix] = self.seen[kernel.key] = answer
             if answer.answer in _RAN:
                 self.kernels.put(kernel.key, asdict(answer))
@@ -234,16 +246,37 @@ def judged(kernel: Kernel, answer: Answer | None) -> tuple[Verdict, str, Mapping
     if off is None:
         said = "not finalized" if answer.answer == "failed" else answer.answer
         return (Verdict.REFUSED if answer.answer == "failed" else Verdict.UNJUDGED), f"{said}: {answer.why}", {}
-    found = asdict(off)
-    numbers = {name: found[name] for name in ("most", "usual", "span", "share", "odd")}
-    verdict = verdict_of(kernel.operators, kernel.type, **numbers)
+    verdict = _by_its_limits(kernel, off)
     if kernel.place == "inside" and verdict is not Verdict.RIGHT:
         # Steps of one operator grow in the next one: only what is far off in most places is laid to the kernels.
         far = off.usual > off.span / 20 and off.share > 0.05
         verdict = Verdict.WRONG if far or off.odd else Verdict.RIGHT
     limits = limits_of(kernel.operators, kernel.type)
-    told = {**found, "unit": "steps", "limit": limits.most}
+    told = {**asdict(off), "unit": "steps", "limit": limits.most}
+    if answer.from_float is not None:
+        told |= {"file_from_float": answer.from_float[0], "from_float": answer.from_float[1]}
     return verdict, "" if verdict is Verdict.RIGHT else _told(off), told
+
+
+def _by_its_limits(kernel: Kernel, off: Deviation) -> Verdict:
+    numbers = {name: getattr(off, name) for name in ("most", "usual", "span", "share")}
+    return verdict_of(kernel.operators, kernel.type, odd=off.odd, **numbers)
+
+
+def _has_grown(kernel: Kernel, off: Deviation | None) -> bool:
+    """True among neighbours for what is beyond the limits of its operators: the file may be as far off, in its way."""
+    return kernel.place == "inside" and off is not None and _by_its_limits(kernel, off) is not Verdict.RIGHT
+
+
+def _from_float(kernel: Kernel, ran: Ran) -> tuple[float, float] | None:
+    """The most steps that the file and the kernel are off the model without its pairs; None where these stay."""
+    taken = extract_qdq(kernel.model)
+    if taken.kept or not kernel.steps:
+        return None
+    session = Session(taken.model)
+    made = session.runs(kernel.samples)
+    meant = {name: [one[name] for one in made] for name in ran.wanted}
+    return deviation(meant, ran.wanted, kernel.steps).most, deviation(meant, ran.got, kernel.steps).most
 
 
 def _told(off: Deviation) -> str:

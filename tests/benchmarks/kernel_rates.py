@@ -35,6 +35,7 @@ __all__ = ["Answer", "confusion", "said_of", "truth_of"]
 _SOC = 57
 _SAYING = ("wrong", "narrowed", "refused")
 _EDGED = ("Resize", "GridSample", "Where", "Floor", "Ceil", "Round", "Sign", "ThresholdedRelu", "TopK")
+_NEARER = "nearer to float"
 _FAR, _NEAR = 0.05, 0.02
 """Parts of the range: off by the one in many values is wrong; right is within the other, and no single value as far."""
 
@@ -97,10 +98,11 @@ def measured(cases: Sequence[Case], right: int, checked: int) -> Iterator[Answer
             if ran.answer == "invalid":
                 continue
             truth, off = truth_of(case, ran)
+            truth = by_float(case, unit, ran, truth)
             checked -= truth == "right"
             if truth == "right" and checked < 0:
                 continue
-            packaged = truth in _SAYING or (truth == "right" and right > 0)
+            packaged = truth.startswith(_SAYING) or (truth == "right" and right > 0)
             right -= truth == "right" and packaged
             yield _answer(case, unit, ran, truth, off, packaged=packaged)
 
@@ -112,6 +114,21 @@ def truth_of(case: Case, ran: Ran) -> tuple[str, float]:
     if not ran.got:
         return ran.answer, 0.0
     return _compared(case, ran.wanted, ran.got)
+
+
+def by_float(case: Case, unit: Unit, ran: Ran, truth: str) -> str:
+    """The truth, with a word more where what is off the file is nearer to the float model than the file is."""
+    if truth not in ("wrong", "between") or case.kind == "fp16":
+        return truth
+    off, of_file = _off_float(case, unit, ran.got), _off_float(case, unit, ran.wanted)
+    return f"{truth}, {_NEARER}" if off < of_file else truth
+
+
+def _off_float(case: Case, unit: Unit, outputs: Mapping[str, Sequence[Any]]) -> float:
+    """How far outputs are off the model without its pairs."""
+    session = Session(extract_qdq(unit.model).model)
+    runs = session.runs(unit.samples)
+    return _compared(case, {name: [run[name] for run in runs] for name in session.outputs}, outputs)[1]
 
 
 def _compared(case: Case, wanted: Mapping[str, Sequence[Any]], got: Mapping[str, Sequence[Any]]) -> tuple[str, float]:
@@ -201,12 +218,9 @@ def _delivered(case: Case, unit: Unit, ran: Ran, path: Path, out: Path) -> tuple
     word, off = _compared(case, of_file, of_package)
     if case.kind == "fp16":
         return word, codes, (round(off, 4),)
-    session = Session(extract_qdq(unit.model).model)
-    runs = session.runs(unit.samples)
-    meant = {name: [run[name] for run in runs] for name in session.outputs}
-    off_float, file_off = _compared(case, meant, of_package)[1], _compared(case, meant, of_file)[1]
+    off_float, file_off = _off_float(case, unit, of_package), _off_float(case, unit, of_file)
     if word != "right" and off_float < file_off:
-        word = f"{word}, nearer to float"
+        word = f"{word}, {_NEARER}"
     return word, codes, (round(off, 4), round(off_float, 4), round(file_off, 4))
 
 

@@ -41,6 +41,10 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
     "QNN322": (lambda: audit_of("narrowed"), lambda: audit_of("right")),
     "QNN323": (lambda: audit_of("refused"), lambda: audit_of("right")),
     "QNN324": (lambda: replace(audit_of("right"), left_out=3), lambda: audit_of("right")),
+    "QNN326": (
+        lambda: audit_of("right", "inside", measured={"most": 9, "span": 248, "file_from_float": 12, "from_float": 7}),
+        lambda: audit_of("right", "inside", measured={"most": 9, "span": 248}),
+    ),
     "QNN325": (lambda: Counted(audit=audit_of("right")), lambda: Counted(audit=Audit(level="quick", by="nobody"))),
 }
 

@@ -1,4 +1,4 @@
-"""Rules about kernels that were run by themselves. Codes QNN321 to QNN325."""
+"""Rules about kernels that were run by themselves. Codes QNN321 to QNN326."""
 
 from __future__ import annotations
 
@@ -111,6 +111,26 @@ def check_left_out(audit: Audit) -> Iterator[Found]:
         )
 
 
+@RULES.rule(
+    "QNN326",
+    "steps-grow",
+    "info",
+    what="Operators that are right one by one are off what the file says together: a step of one grows in the next.",
+    why="Kernels round elsewhere than the file does. What that grows to the file's own rounding grows to as well: the "
+    "float model judges both, and the numbers say how far either is off it.",
+    fix="give the tensor between them 16 bits where that is too far",
+    sources=(_LAB,),
+)
+def check_grown(audit: Audit) -> Iterator[Found]:
+    """Among neighbours, where the float model could be held against both."""
+    for kernel in audit.kernels:
+        if kernel.verdict == "right" and "from_float" in kernel.measured:
+            file, own = kernel.measured["file_from_float"], kernel.measured["from_float"]
+            most = f"up to {kernel.measured['most']:.4g} of {kernel.measured['span']:.4g} steps off the file"
+            told = f"{most}; {own:.4g} steps off the float model, off which the file is {file:.4g}"
+            yield _found(kernel, audit, f"right alone, as {' > '.join(kernel.operators)} {told}")
+
+
 @COUNTED.rule(
     "QNN325",
     "kernels-run",
@@ -158,7 +178,7 @@ def _found(kernel: AuditedKernel, audit: Audit, verdict: str) -> Found:
     return Found(
         kind=SubjectKind.NODE,
         name=kernel.node,
-        message=f"{operator} {kernel.node}{more}: {verdict}: {kernel.why}",
+        message=f"{operator} {kernel.node}{more}: {verdict}{': ' if kernel.why else ''}{kernel.why}",
         hint=_way_out(kernel),
         sources=(audit.by,),
         evidence={"verdict": kernel.verdict, "place": kernel.place, "type": kernel.type, **kernel.measured},
