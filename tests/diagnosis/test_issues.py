@@ -34,7 +34,7 @@ OTHER_LINES = (
     *("other_lines_first_issues", "other_lines_second_issues", "other_lines_third_issues"),
     *("fourteenth_issues_ort", "phones_first_issues", "phones_second_issues", "fourteenth_vendors_issues"),
 )
-"""Of threads that rows cite or that a file above holds, but other lines of them (the later ones: half of them); read."""
+"""Of threads that rows cite or that a file above holds, but other lines (the later ones: half of them); read."""
 UNREAD = {"fourth_issues": (0.4, 0.7), "seventh_issues": (0.2, 0.5)}
 """The least share of right, and of right or general answers: floors below what was measured."""
 SETS = (*READ, *OTHER_LINES, *UNREAD)
