@@ -33,7 +33,7 @@ Runner: TypeAlias = "Callable[[Sequence[Probe]], Iterator[Ran]]"
 SeatedWay: TypeAlias = tuple[str, int, str]
 """The prefix of a kernel, which of its operators, and a way: each once in one request."""
 
-_FORM = 6
+_FORM = 7
 """Of what is remembered of kernels: another number forgets everything that was measured in another way."""
 _TOGETHER = 48
 _RAN = ("taken", "refused")
