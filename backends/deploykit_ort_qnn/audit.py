@@ -25,7 +25,7 @@ from deploykit_ort_qnn.milder_inputs import spared
 from deploykit_ort_qnn.prepare import CODE, Draft, whole_model
 from deploykit_ort_qnn.repairs.driver import Outlook, outlooks
 from deploykit_ort_qnn.repairs.trying import repairs_of
-from deploykit_ort_qnn.rules.audit import COUNTED, RULES, Counted
+from deploykit_ort_qnn.rules.audit import BEYOND, COUNTED, RULES, Counted
 from deploykit_qualcomm.atlas.suspects import suspects_in
 from deploykit_qualcomm.atlas.verdicts import Verdict
 
@@ -100,7 +100,9 @@ def settled_by(audit: Audit, lint: Iterable[Finding]) -> dict[tuple[str, str], s
     """
     named = [(kernel, {kernel.node, *kernel.nodes}) for kernel in audit.kernels]
     alone = {name: kernel for kernel, names in named if kernel.place == "alone" for name in names}
-    open_ = {name for kernel, names in named if kernel.verdict != "right" for name in names}
+    open_ = {
+        name for kernel, names in named if kernel.verdict != "right" for name in names if kernel.shown_by != BEYOND
+    }
     doubtful = {alone[name].operators for name in open_ & alone.keys()}
     settled = {}
     for finding in lint:
@@ -114,7 +116,8 @@ def settled_by(audit: Audit, lint: Iterable[Finding]) -> dict[tuple[str, str], s
             "QNN284": kernel.operators not in doubtful and not audit.left_out,
         }
         if refuted.get(finding.code):
-            how = f"this model's own kernel was run over its grid ({audit.by}): it is {kernel.verdict}"
+            is_now = "right" if kernel.shown_by == BEYOND else kernel.verdict
+            how = f"this model's own kernel was run over its grid ({audit.by}): it is {is_now}"
             settled[finding.code, finding.subject.name] = how
     return settled
 

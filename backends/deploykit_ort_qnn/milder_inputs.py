@@ -9,16 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from deploykit_ort_qnn.audit_units import RUNNING, Kernel, within_grids
+from deploykit_ort_qnn.rules.audit import BACKWARD, BEYOND
 
 if TYPE_CHECKING:
     from deploykit_ort_qnn.atlas.sketch import Numbers
 
-__all__ = ["BACKWARD", "BEYOND", "spared"]
-
-BACKWARD = "indices below zero"
-"""They count from the end of an axis."""
-BEYOND = "sums beyond the grid"
-"""The file cuts off each sum that leaves its grid; a kernel goes on from where it cut off."""
+__all__ = ["spared"]
 
 
 def spared(kernels: Iterable[Kernel]) -> Iterator[tuple[str, Kernel]]:

@@ -19,13 +19,11 @@ from deploykit.contract.audits import Audit, AuditedKernel
 from deploykit.contract.backend import Execution
 from deploykit.errors import UsageError
 from deploykit.findings import Finding, Severity, Subject, SubjectKind
-from deploykit_ort_qnn.atlas.deviations import deviation
-from deploykit_ort_qnn.atlas.inputs import Span, covering
 from deploykit_ort_qnn.audit import settled_by
 from deploykit_ort_qnn.audit_budget import affordable
 from deploykit_ort_qnn.audit_units import kernels_of, within_grids
-from deploykit_ort_qnn.milder_inputs import BACKWARD, BEYOND, spared
-from deploykit_ort_qnn.rules.audit import COUNTED, RULES, Counted
+from deploykit_ort_qnn.milder_inputs import spared
+from deploykit_ort_qnn.rules.audit import BACKWARD, BEYOND, COUNTED, RULES, Counted
 
 
 def audit_of(verdict: str, place: str = "alone", **more: Any) -> Audit:
@@ -145,27 +143,6 @@ def test_among_neighbours_nothing_inside_is_cut_off() -> None:
     assert max(beyond) <= 0.01 < np.mean(np.abs(next(iter(kernel.samples[0].values()))) > 2.1)
 
 
-def test_inputs_cover_the_range_in_every_way() -> None:
-    sets = covering((4, 8), Span(low=-1.0, high=3.0), 0, dense=3)
-    assert {array.shape for array in sets} == {(4, 8)} and len(sets) == 8
-    assert min(map(np.min, sets)) == -1.0 and max(map(np.max, sets)) == 3.0
-    assert any(len(np.unique(array)) == 1 for array in sets) and any(len(np.unique(array)) == 2 for array in sets)
-    coarse = covering((4, 8), Span(low=-2.0, high=2.0, coarse=True), 0)
-    assert all(np.allclose((array - 0.125) * 4, np.rint((array - 0.125) * 4)) for array in coarse)
-
-
-def test_deviations_are_counted_in_steps() -> None:
-    wanted = np.arange(100, dtype=np.float32)
-    found = deviation({"y": [wanted, wanted]}, {"y": [wanted, wanted * 2]}, {"y": 0.5})
-    assert (found.most, found.span, found.set, found.factor) == (198.0, 198.0, 1, 1.5)
-    assert deviation({"y": [wanted]}, {"y": [wanted]}, {"y": 0.5}).most == 0
-    broken = wanted.copy()
-    broken[3] = np.nan
-    assert deviation({"y": [wanted]}, {"y": [broken]}, {}).odd == 1
-    assert deviation({"y": [broken]}, {"y": [wanted]}, {}).odd == 0
-    assert deviation({"y": [np.arange(4)]}, {"y": [np.array([0, 1, 2, 9])]}, {}).share == 0.25
-
-
 def pooled(folder: Path, counted: int) -> Path:
     settings = f"kernel_shape = [2, 2], strides = [2, 2], pads = [1, 1, 1, 1], count_include_pad = {counted}"
     text = f"g (float[1,8,8,8] x) => (float[1,8,5,5] y) {{ h = Relu (x) y = AveragePool <{settings}> (h) }}"
@@ -260,6 +237,9 @@ def test_that_an_operator_is_never_taken_is_settled_where_all_of_its_kind_are() 
     other = replace(right, kernels=(kernel, replace(kernel, node="r2", verdict="refused")))
     assert set(settled_by(right, [never])) == {("QNN284", "r")}
     assert settled_by(other, [never]) == settled_by(replace(right, left_out=1), [never]) == {}
+    told = replace(never, code="QNN320", evidence={"verdict": "wrong"})
+    assert settled_by(audit_of("wrong"), [told]) == {}
+    assert settled_by(audit_of("wrong", shown_by=BEYOND), [told])["QNN320", "r"].endswith("it is right")
 
 
 def test_a_backend_that_runs_no_kernels_is_refused(tmp_path: Path) -> None:
@@ -275,11 +255,15 @@ def test_a_kernel_that_is_given_places_is_asked_without_negative_ones_too() -> N
     assert set(drawn) == set(range(5)) and form.key != kernel.key and [*spared([form])] == [] and what == BACKWARD
 
 
-@pytest.mark.parametrize(("only", "severity"), [(BACKWARD, Severity.WARNING), ("", Severity.ERROR)])
-def test_what_only_negative_indices_show_is_a_warning(only: str, severity: Severity) -> None:
+@pytest.mark.parametrize(
+    ("only", "severity"), [(BACKWARD, Severity.WARNING), (BEYOND, Severity.INFO), ("", Severity.ERROR)]
+)
+def test_what_only_inputs_show_that_few_models_are_given_is_no_error(only: str, severity: Severity) -> None:
     (found,) = RULES["QNN321"].run(audit_of("wrong", ways=("in-16-bits (it computes in 16 bits)",), shown_by=only))
     assert found.severity is severity
-    assert found.hint.startswith("with no indices below zero it is right" if only else "--repair r=in-16-bits (it")
+    often = audit_of("wrong", shown_by=only, measured={"share": 0.2})
+    assert [one.severity for one in RULES["QNN321"].run(often)] == [Severity.WARNING if only else Severity.ERROR]
+    assert found.hint.startswith(f"with no {only} it is right" if only else "--repair r=in-16-bits (it")
 
 
 def test_what_is_right_otherwise_is_the_way_out() -> None:

@@ -22,6 +22,7 @@ from deploykit_ort_qnn.prepare import Draft, whole_model
 from deploykit_ort_qnn.repairs.driver import Repair, find_repairs
 from deploykit_ort_qnn.repairs.trying import repairs_of
 from deploykit_ort_qnn.repairs.ways import WAYS
+from deploykit_ort_qnn.rules.audit import OFTEN
 from deploykit_ort_qnn.rules.numerics import NumericScope
 from deploykit_qualcomm.atlas.verdicts import Verdict
 
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 __all__ = ["done_otherwise", "suspects_of", "wanted_repairs"]
 
 _FEW = 12
-_OFTEN = 0.05
-"""The share of a kernel's values that are far off, from which on it is repaired even if the outputs are right."""
 _ABOUT = ("QNN320", "QNN321")
 """What is said of a node whose kernel is wrong."""
 
@@ -67,7 +66,7 @@ def suspects_of(audit: Audit, *, is_right: bool) -> set[str]:
     """
     wrong = [one for one in audit.kernels if one.verdict == Verdict.WRONG]
     if is_right:
-        wrong = [one for one in wrong if one.measured.get("odd") or one.measured.get("share", 0.0) > _OFTEN]
+        wrong = [one for one in wrong if one.measured.get("odd") or one.measured.get("share", 0.0) > OFTEN]
     return {name for one in wrong for name in (one.node, *one.nodes)}
 
 
