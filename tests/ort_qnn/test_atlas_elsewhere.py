@@ -90,16 +90,18 @@ def test_what_was_drawn_is_kept_with_each_case_that_turned(tmp_path: Path) -> No
 
 
 def test_drawn_are_all_that_are_off_and_right_ones_of_their_operators() -> None:
-    off = Deviation(most=50.0, usual=50.0, span=100.0, share=1.0, factor=1.0, set=0, odd=0)
+    off = Deviation(most=250.0, usual=250.0, span=255.0, share=1.0, factor=1.0, set=0, odd=0)
     near = replace(off, most=0.0, usual=0.0, share=0.0)
-    points = [Point(case="Log: a | w8a8", answer="taken", deviation=off)]
-    points += [
-        Point(case=f"{op}: {number} | w8a8", answer="taken", deviation=near) for op in ("Log", "Abs") for number in "bc"
+    points = [
+        Point(case="Abs: by chance 0 | w8a8", answer="taken", deviation=off),
+        Point(case="Abs: by chance 1 | w8a8", answer="taken", deviation=near),
+        Point(case="Abs: by chance 2 | w8a8", answer="taken", deviation=near),
+        Point(case="Ceil: by chance 1 | w8a8", answer="taken", deviation=near),
+        Point(case="Ceil: by chance 2 | w8a8", answer="refused"),
     ]
-    points.append(Point(case="Abs: d | w8a8", answer="refused"))
     drawn = drawn_cases(points)
-    assert drawn["Log: a | w8a8"] == "wrong" and drawn["Abs: d | w8a8"] == "refused"
-    assert sum(verdict == "right" for verdict in drawn.values()) == 1 and not any("Abs: b" in case for case in drawn)
+    assert drawn["Abs: by chance 0 | w8a8"] == "wrong" and drawn["Ceil: by chance 2 | w8a8"] == "refused"
+    assert len(drawn) == 3 and [case[:4] for case, verdict in drawn.items() if verdict == "right"] == ["Abs:"]
 
 
 def test_rows_are_not_run_where_they_are_from() -> None:
