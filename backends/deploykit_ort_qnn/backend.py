@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from deploykit.contract.backend import Aids, Execution, MixedSupport, PackageFile, Progress, Situation, Verification
     from deploykit.contract.kept import Kept
     from deploykit.contract.opinions import Compiler, Opinion
+    from deploykit.contract.optional import Spread
     from deploykit.contract.options import OptionSpec
     from deploykit.contract.plans import Plan
     from deploykit.contract.probes import Probe
@@ -123,11 +124,13 @@ class OrtQnn(QualcommBackend):
 
         return probe(row)
 
-    def measure(self, file: Path, *, release: str, most: int | None, progress: Progress) -> None:
+    def measure(
+        self, file: Path, *, release: str, soc: int | None, most: int | None, progress: Progress, spread: Spread | None
+    ) -> None:
         """More measurements for the table."""
         from deploykit_ort_qnn.atlas.commands import measure_more
 
-        measure_more(file, release=release, most=most, progress=progress)
+        measure_more(file, release=release, soc=soc, most=most, progress=progress, spread=spread)
 
     def fold(self, file: Path, *, release: str, pages: Path | None) -> Mapping[str, Any]:
         """The table, drawn from a file of measurements."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,6 +15,9 @@ from deploykit.cli.progress import progress
 from deploykit.contract.optional import MeasuresKernels
 from deploykit.contract.plugins import load_backends
 from deploykit.errors import UsageError
+
+if TYPE_CHECKING:
+    from deploykit.contract.optional import Spread
 
 __all__ = ["command"]
 
@@ -55,12 +59,14 @@ def probe(row: str, backend: str | None) -> int:
 @command.command("run")
 @click.option("--out", type=click.Path(path_type=Path), required=True, metavar="FILE", help="Measurements.")
 @click.option("--sdk", default="", metavar="VERSION", help="The release that is asked. Default: the newest.")
+@click.option("--soc", type=click.IntRange(min=0), metavar="N", help="The chip's number. Default: that of the table.")
 @click.option("--most", type=click.IntRange(min=1), metavar="N", help="Stop after so many cases.")
+@click.option("--executor", default="local", metavar="WHERE", help="local, or dask://HOST:PORT (extra 'dask').")
 @click.option("--backend", metavar="ID", help="Whose kernels. Default: the first backend that has a table.")
-def run(out: Path, sdk: str, most: int | None, backend: str | None) -> None:
+def run(out: Path, sdk: str, soc: int | None, most: int | None, executor: str, backend: str | None) -> None:
     """Measure cases that FILE does not have yet: hours in all, to be stopped and taken up again at any time."""
-    with progress() as tell:
-        _backend(backend).measure(out, release=sdk, most=most, progress=tell)
+    with progress() as tell, _spread(executor, tell) as spread:
+        _backend(backend).measure(out, release=sdk, soc=soc, most=most, progress=tell, spread=spread)
     emit({"file": str(out)}, f"{out}")
 
 
@@ -73,6 +79,21 @@ def fold(file: Path, sdk: str, pages: Path | None, backend: str | None) -> None:
     """Draw the table anew from a FILE of measurements."""
     found = _backend(backend).fold(file, release=sdk, pages=pages)
     emit(found, lambda: ", ".join(f"{value} {name}" for name, value in found.items()))
+
+
+@contextlib.contextmanager
+def _spread(executor: str, tell: Callable[[str], None]) -> Iterator[Spread | None]:
+    """How work gets to the workers of a cluster; None where it is done here."""
+    if executor == "local":
+        yield None
+        return
+    scheme, _, address = executor.partition("://")
+    if scheme != "dask" or not address:
+        raise UsageError(f"--executor {executor}: no such executor", next="local, or dask://HOST:PORT")
+    from deploykit.fleet.cluster import spread_over
+
+    with spread_over(address, lambda name, line: tell(f"{name}: {line}")) as spread:
+        yield spread
 
 
 def _backend(asked: str | None) -> MeasuresKernels:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from deploykit.errors import InputError, ToolError
-from deploykit_ort_qnn.atlas.cases import all_cases, case_of
+from deploykit_ort_qnn.atlas.cases import Case, all_cases, case_of
 from deploykit_ort_qnn.atlas.folding import costs_of, counted, is_about, measured_cases, rows_of, verdict_of_point
-from deploykit_ort_qnn.atlas.measuring import measure, points_of, sweep_cases
+from deploykit_ort_qnn.atlas.measuring import Point, measure, point_of, points_of, sweep_cases
 from deploykit_ort_qnn.atlas.pages import write_pages
 from deploykit_ort_qnn.atlas.writing import write_costs, write_rows, write_stated
 from deploykit_ort_qnn.compiler import installed_wheel
@@ -18,10 +20,17 @@ from deploykit_ort_qnn.hosts import Host, toolchain_host
 from deploykit_ort_qnn.prepare import wheel_for
 from deploykit_qualcomm.atlas.rows import Row, atlas_rows, nearest_sdk
 
-__all__ = ["SOC", "fold", "measure_more", "probe", "shown_rows"]
+if TYPE_CHECKING:
+    from deploykit.contract.optional import Spread
+
+__all__ = ["SOC", "fold", "measure_more", "measured_lines", "probe", "shown_rows"]
 
 SOC = 57
 """SM8650, HTP v75: the chip that every release from 2.22 on knows."""
+_PART = 80
+"""Cases that one worker takes at a time: what one graph holds."""
+_PARTS = 16
+"""Such parts between two looks at what is suspect so far."""
 
 
 def shown_rows(operator: str, release: str) -> list[dict[str, Any]]:
@@ -71,9 +80,34 @@ def probe(text: str) -> dict[str, Any]:
     }
 
 
-def measure_more(file: Path, *, release: str, most: int | None, progress: Callable[[str], None]) -> None:
-    """More of the sweep."""
-    sweep_cases(all_cases(), file, host=_host(release), soc_model=SOC, progress=progress, most=most)
+def measure_more(
+    file: Path,
+    *,
+    release: str,
+    soc: int | None = None,
+    most: int | None,
+    progress: Callable[[str], None],
+    spread: Spread | None = None,
+) -> None:
+    """More of the sweep, here or by ``spread`` on machines that have the release's compiler."""
+    chip = SOC if soc is None else soc
+    if spread is None:
+        measured = partial(measure, host=_host(release), soc_model=chip)
+        sweep_cases(all_cases(), file, measured=measured, progress=progress, most=most)
+        return
+
+    def elsewhere(cases: Sequence[Case]) -> Iterator[Point]:
+        parts = [[case.id for case in cases[start : start + _PART]] for start in range(0, len(cases), _PART)]
+        for lines in spread(partial(measured_lines, release=release, soc=chip), parts):
+            yield from map(point_of, lines)
+
+    sweep_cases(all_cases(), file, measured=elsewhere, at_once=_PARTS * _PART, progress=progress, most=most)
+
+
+def measured_lines(cases: Sequence[str], *, release: str, soc: int) -> list[str]:
+    """Cases by their ids, measured on the machine that this is called on; lines of the sweep's file."""
+    points = measure([case_of(case) for case in cases], host=_host(release), soc_model=soc)
+    return [json.dumps(point.to_json()) for point in points]
 
 
 def fold(file: Path, *, release: str, pages: Path | None) -> Mapping[str, int]:

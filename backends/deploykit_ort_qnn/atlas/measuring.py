@@ -18,7 +18,7 @@ from deploykit_ort_qnn.atlas.together import Ran, run_together
 from deploykit_ort_qnn.atlas.units import Unit
 from deploykit_ort_qnn.hosts import Host
 
-__all__ = ["Point", "measure", "points_of", "sweep_cases"]
+__all__ = ["Point", "measure", "point_of", "points_of", "sweep_cases"]
 
 _CHUNK = 320
 _FAR = 0.005
@@ -44,10 +44,12 @@ class Point:
 
 def points_of(path: Path) -> tuple[Point, ...]:
     """Every line of a file of measurements; InputError for a line that is none."""
-    return tuple(_point(line, path, number) for number, line in enumerate(path.read_text("utf-8").splitlines(), 1))
+    lines = path.read_text("utf-8").splitlines()
+    return tuple(point_of(line, where=f"{path.name}: line {number}") for number, line in enumerate(lines, 1))
 
 
-def _point(line: str, path: Path, number: int) -> Point:
+def point_of(line: str, *, where: str = "this line") -> Point:
+    """A line of the file; InputError where it is none."""
     try:
         value = json.loads(line)
         deviated = value.get("deviation")
@@ -58,30 +60,30 @@ def _point(line: str, path: Path, number: int) -> Point:
             deviation=None if deviated is None else Deviation(**deviated),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{path.name}: line {number} is no measurement", why=repr(error)) from None
+        raise InputError(f"{where} is no measurement", why=repr(error)) from None
 
 
 def sweep_cases(
     cases: Iterable[Case],
     path: Path,
     *,
-    host: Host | None,
-    soc_model: int,
+    measured: Callable[[Sequence[Case]], Iterable[Point]],
     progress: Callable[[str], None],
+    at_once: int = _CHUNK,
     most: int | None = None,
 ) -> None:
     """Measure what the file does not have yet, at most so many, and add it there chunk by chunk.
 
-    What was found wrong so far decides what is asked next.
+    ``measured`` measures a chunk of ``at_once``. What was found wrong so far decides what is asked next.
     """
     done = {point.case: point for point in points_of(path)} if path.exists() else {}
     left, asked = [case for case in cases if case.id not in done], 0
     while left and (most is None or asked < most):
         turn = in_turn(left, {_about(point) for point in done.values() if _is_suspect(point)})
         # Forms of one operator side by side: those that are not finalized are then found with fewer trials.
-        chunk = sorted(turn[: min(_CHUNK, _CHUNK if most is None else most - asked)], key=lambda case: case.id)
+        chunk = sorted(turn[: at_once if most is None else min(at_once, most - asked)], key=lambda case: case.id)
         with path.open("a", encoding="utf-8") as file:
-            for point in measure(chunk, host=host, soc_model=soc_model):
+            for point in measured(chunk):
                 done[point.case] = point
                 file.write(json.dumps(point.to_json()) + "\n")
                 file.flush()
