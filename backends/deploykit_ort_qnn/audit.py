@@ -25,7 +25,8 @@ from deploykit_ort_qnn.milder_inputs import spared
 from deploykit_ort_qnn.prepare import CODE, Draft, whole_model
 from deploykit_ort_qnn.repairs.driver import Outlook, outlooks
 from deploykit_ort_qnn.repairs.trying import repairs_of
-from deploykit_ort_qnn.rules.audit import BEYOND, COUNTED, RULES, Counted
+from deploykit_ort_qnn.rules import counted
+from deploykit_ort_qnn.rules.audit import BEYOND, RULES
 from deploykit_qualcomm.atlas.suspects import suspects_in
 from deploykit_qualcomm.atlas.verdicts import Verdict
 
@@ -78,7 +79,9 @@ def audit_draft(draft: Draft, *, level: str, progress: Callable[[str], None], gi
 def with_count(audit: Audit, draft: Draft) -> Audit:
     """With the finding that says how many kernels were run: for whoever tells nothing else of the whole audit."""
     nodes = {finding.subject.name for finding in audit.findings if finding.handled} | repairs_of(draft.options).keys()
-    return replace(audit, findings=(*audit.findings, *COUNTED.run(Counted(audit=audit, otherwise=len(nodes)))))
+    return replace(
+        audit, findings=(*audit.findings, *counted.RULES.run(counted.Counted(audit=audit, otherwise=len(nodes))))
+    )
 
 
 def _suspects(model: ModelProto, release: str, verdicts: tuple[str, ...]) -> frozenset[str]:

@@ -23,7 +23,9 @@ from deploykit_ort_qnn.audit import settled_by
 from deploykit_ort_qnn.audit_budget import affordable
 from deploykit_ort_qnn.audit_units import kernels_of, within_grids
 from deploykit_ort_qnn.milder_inputs import spared
-from deploykit_ort_qnn.rules.audit import BACKWARD, BEYOND, COUNTED, RULES, Counted
+from deploykit_ort_qnn.rules.audit import BACKWARD, BEYOND, RULES
+from deploykit_ort_qnn.rules.counted import RULES as COUNTED
+from deploykit_ort_qnn.rules.counted import Counted
 
 
 def audit_of(verdict: str, place: str = "alone", **more: Any) -> Audit:
@@ -280,9 +282,8 @@ def test_how_many_kernels_were_run_is_told() -> None:
     audit = audit_of("refused")
     more = replace(audit, kernels=(*audit.kernels, *audit_of("right").kernels * 2), left_out=3)
     (found,) = COUNTED.run(Counted(audit=more, otherwise=1))
-    assert found.message == (
-        "3 kernels run on the emulator: 2 right, 1 refused; 1 done in another way; 3 left out (QNN324)"
-    )
+    told = "3 kernels run on the emulator: 2 right, 1 refused; 1 done in another way; 3 left out (QNN324)"
+    assert found.message == told
     assert found.evidence == {"run": 3, "right": 2, "refused": 1, "otherwise": 1, "left_out": 3}
     (found,) = COUNTED.run(Counted(audit=audit_of("right")))
     assert found.message == "1 kernel run on the emulator: 1 right"
@@ -383,8 +384,7 @@ def test_a_package_is_the_same_whether_its_kernels_were_measured_before(
 def told_by(package: Path) -> dict[str, bytes]:
     """Each file of a package but the context binary, without the digests that follow from it.
 
-    The vendor's compiler leaves what padding of this graph's stored values holds open: one compilation in ten, of the
-    same files by the same command, writes other bytes there.
+    The vendor's compiler leaves open what padding of stored values holds: one compilation in ten is of other bytes.
     """
     binary = package / "artifacts/model_ctx_qnn.bin"
     manifest = json.loads((package / "manifest.json").read_bytes())

@@ -1,4 +1,4 @@
-"""Rules about kernels that were run by themselves. Codes QNN321 to QNN326."""
+"""Rules about kernels that were run by themselves. Codes QNN321 to QNN324 and QNN326."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from dataclasses import replace
 from deploykit.contract.audits import Audit, AuditedKernel
 from deploykit.findings import Severity, SubjectKind
 from deploykit.findings.rules import Found, Registry
-from deploykit.system.records import dataclass
 
-__all__ = ["BACKWARD", "BEYOND", "COUNTED", "OFTEN", "RULES", "Counted"]
+__all__ = ["BACKWARD", "BEYOND", "LAB", "OFTEN", "RULES"]
 
 BACKWARD = "indices below zero"
 """What alone may show that a kernel is wrong: such indices count from the end of an axis. Few models are given any."""
@@ -19,21 +18,9 @@ BEYOND = "sums beyond the grid"
 OFTEN = 0.05
 """The share of a kernel's values that are far off, from which on it matters where calibrated inputs show nothing."""
 
-_VERDICTS = ("right", "wrong", "narrowed", "refused", "not judged")
-_LAB = "the emulator of the compiler named in the message, against ONNX Runtime on the CPU without optimisations"
+LAB = "the emulator of the compiler named in the message, against ONNX Runtime on the CPU without optimisations"
 
 RULES: Registry[Audit] = Registry("audit")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counted:
-    """An audit that is part of something larger, and how many nodes are done in another way than they were given."""
-
-    audit: Audit
-    otherwise: int = 0
-
-
-COUNTED: Registry[Counted] = Registry("audit-count")
 
 
 @RULES.rule(
@@ -43,7 +30,7 @@ COUNTED: Registry[Counted] = Registry("audit-count")
     what="A kernel of this model, run by itself over its whole grid, computes something else than the model says.",
     why="The compiler says nothing of it; whether the outputs of the model show it depends on what it is given.",
     fix="rewrite the operator, give its result another range, or leave it in float",
-    sources=(_LAB,),
+    sources=(LAB,),
 )
 def check_wrong(audit: Audit) -> Iterator[Found]:
     """Alone or among its neighbours; less than an error where only what few models are given shows it."""
@@ -62,7 +49,7 @@ def check_wrong(audit: Audit) -> Iterator[Found]:
     what="A 16-bit kernel of this model, run by itself, has the precision of about 8 bits.",
     why="The compiler converts inside of it, without a word.",
     fix="accept it, or give the tensor another type",
-    sources=(_LAB,),
+    sources=(LAB,),
 )
 def check_narrowed(audit: Audit) -> Iterator[Found]:
     """By itself."""
@@ -78,7 +65,7 @@ def check_narrowed(audit: Audit) -> Iterator[Found]:
     what="A kernel of this model is not taken when it is compiled by itself, or with its neighbours, each of which is.",
     why="In the whole model it may be taken, where ONNX Runtime makes one operator of several; the compilation says.",
     fix="look at what the compilation of the whole says (ORT100 and later)",
-    sources=(_LAB,),
+    sources=(LAB,),
 )
 def check_refused(audit: Audit) -> Iterator[Found]:
     """Those that are refused alone and among their neighbours; and neighbours together, where each is taken alone.
@@ -106,7 +93,7 @@ def _holds(longer: Sequence[str], run: Sequence[str]) -> bool:
     what="Not every kernel of this model was run by itself: as many as are soon done were, the suspect ones first.",
     why="Nothing was measured of the others; what the atlas says of them stands.",
     fix="--audit full runs all of them",
-    sources=(_LAB,),
+    sources=(LAB,),
 )
 def check_left_out(audit: Audit) -> Iterator[Found]:
     """By their number."""
@@ -126,7 +113,7 @@ def check_left_out(audit: Audit) -> Iterator[Found]:
     why="Kernels round elsewhere than the file does. What that grows to the file's own rounding grows to as well: the "
     "float model judges both, and the numbers say how far either is off it.",
     fix="give the tensor between them 16 bits where that is too far",
-    sources=(_LAB,),
+    sources=(LAB,),
 )
 def check_grown(audit: Audit) -> Iterator[Found]:
     """Among neighbours, where the float model could be held against both."""
@@ -136,34 +123,6 @@ def check_grown(audit: Audit) -> Iterator[Found]:
             most = f"up to {kernel.measured['most']:.4g} of {kernel.measured['span']:.4g} steps off the file"
             told = f"{most}; {own:.4g} steps off the float model, off which the file is {file:.4g}"
             yield _found(kernel, audit, f"right alone, as {' > '.join(kernel.operators)} {told}")
-
-
-@COUNTED.rule(
-    "QNN325",
-    "kernels-run",
-    "info",
-    what="So many kernels of this model were run by themselves, over all that their grids hold, with these verdicts.",
-    why="It says how much of the model was looked at: a kernel that was not run is right only as far as anyone knows.",
-    fix="'deploykit audit' lists them one by one",
-    sources=(_LAB,),
-)
-def check_count(scope: Counted) -> Iterator[Found]:
-    """By verdict, the same whether they were run now or before."""
-    audit = scope.audit
-    counts = {word: audit.counts[word] for word in _VERDICTS if word in audit.counts}
-    if not audit.kernels:
-        return
-    told = ", ".join(f"{count} {word}" for word, count in counts.items())
-    more = f"; {scope.otherwise} done in another way" if scope.otherwise else ""
-    left = f"; {audit.left_out} left out (QNN324)" if audit.left_out else ""
-    plural = "" if len(audit.kernels) == 1 else "s"
-    yield Found(
-        kind=SubjectKind.MODEL,
-        name="model",
-        message=f"{len(audit.kernels)} kernel{plural} run on the emulator: {told}{more}{left}",
-        sources=(audit.by,),
-        evidence={"run": len(audit.kernels), **counts, "otherwise": scope.otherwise, "left_out": audit.left_out},
-    )
 
 
 def _severity(kernel: AuditedKernel) -> Severity:

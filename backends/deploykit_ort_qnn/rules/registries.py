@@ -8,6 +8,7 @@ from deploykit.findings.rules import Registry
 from deploykit_ort_qnn.rules import (
     audit,
     compiled,
+    counted,
     dlc,
     environment,
     forms,
@@ -34,5 +35,5 @@ REGISTRIES: tuple[Registry[Any], ...] = (
     package.RULES,
     dlc.RULES,
     audit.RULES,
-    audit.COUNTED,
+    counted.RULES,
 )
