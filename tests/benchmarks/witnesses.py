@@ -85,11 +85,12 @@ def share(taken: int, cases: int) -> str:
     return "none" if not taken else "all" if taken == cases else "some"
 
 
-def outcome_of(says: str, measured: str) -> str:
-    """They differ where one takes none and the other all; where one takes some, the conditions decide."""
+def outcome_of(says: str, measured: str, *, is_one_graph: bool = False) -> str:
+    """They differ where one takes none and the other takes any; of a single graph, where it is not among all cases."""
     if says == measured and says != "some":
         return "agree"
-    return "differ" if {says, measured} == {"none", "all"} else "open"
+    both = {says, measured}
+    return "differ" if both == {"none", "all"} or (both == {"none", "some"} and not is_one_graph) else "open"
 
 
 def by_rows(counts: Counts, sweep: Sequence[Asked]) -> Iterator[Told]:
@@ -139,9 +140,10 @@ def by_facts(witness: str, facts: Sequence[Mapping[str, Any]], sweep: Sequence[A
         found = share(hit, len(held))
         said = "none" if fact["says"] == "refused" else "all"
         told = f"{hit} of {len(held)}" + (" off" if off else "")
+        outcome = outcome_of(said, found, is_one_graph=True) if held else "not measured"
         yield Told(
             witness=witness, op=fact["op"], kind=fact["kind"], about=fact["name"], says=fact["says"],
-            measured=told, cases=len(held), outcome=outcome_of(said, found) if held else "not measured",
+            measured=told, cases=len(held), outcome=outcome,
         )  # fmt: skip
 
 
