@@ -58,6 +58,7 @@ def test_two_workers_measure_what_is_measured_here(tmp_path: Path, address: str)
     assert {point.case: point for point in points_of(there)} == {point.case: point for point in points_of(here)}
 
 
+@pytest.mark.heavy
 def test_what_a_worker_cannot_do_is_said(address: str) -> None:
     with spread_over(address, _told) as spread, pytest.raises(ToolError, match="did not do its part"):
         list(spread(int, ["no number"]))
