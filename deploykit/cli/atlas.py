@@ -84,14 +84,12 @@ def fold(file: Path, sdk: str, pages: Path | None, backend: str | None) -> None:
 @contextlib.contextmanager
 def _spread(executor: str, tell: Callable[[str], None]) -> Iterator[Spread | None]:
     """How work gets to the workers of a cluster; None where it is done here."""
-    if executor == "local":
+    from deploykit.fleet.cluster import address_of, spread_over
+
+    address = address_of(executor)
+    if address is None:
         yield None
         return
-    scheme, _, address = executor.partition("://")
-    if scheme != "dask" or not address:
-        raise UsageError(f"--executor {executor}: no such executor", next="local, or dask://HOST:PORT")
-    from deploykit.fleet.cluster import spread_over
-
     with spread_over(address, lambda name, line: tell(f"{name}: {line}")) as spread:
         yield spread
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -164,15 +165,22 @@ def _without_others(row: Row, backend: str | None, among: Collection[str]) -> Ro
     """What is said for cells of several backends, without the options that this one lacks and another of them has."""
     if backend is None or not row.own:
         return row
-    owners: dict[str, set[str]] = {}
-    for spec, ids in all_options().items():
-        owners.setdefault(spec.name, set()).update(ids)
+    owners = _owners()
     own = {
         name: value
         for name, value in row.own.items()
         if backend in owners.get(name, ()) or owners.get(name, set()).isdisjoint(among)
     }
     return replace(row, own=own)
+
+
+@cache
+def _owners() -> dict[str, set[str]]:
+    """The ids of the backends that have an option, by its name."""
+    owners: dict[str, set[str]] = {}
+    for spec, ids in all_options().items():
+        owners.setdefault(spec.name, set()).update(ids)
+    return owners
 
 
 def _core(merged: Shared, folder: Path) -> dict[str, Any]:

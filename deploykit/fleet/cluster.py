@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 
     from deploykit.contract.optional import Spread
 
-__all__ = ["make_on_worker", "run_on_cluster", "spread_over"]
+__all__ = ["address_of", "make_on_worker", "run_on_cluster", "spread_over"]
 
+_DASK = "dask://"
 _TOPIC = "deploykit-news"
 _RETRIES = 2
 """How often a batch whose worker died is begun again elsewhere."""
@@ -42,6 +43,15 @@ _PER_BYTE = 6
 _CONNECT_SECONDS = 20
 _AHEAD = 2
 """Tasks per thread of a worker that are sent ahead: one that runs, one whose inputs are on their way."""
+
+
+def address_of(executor: str) -> str | None:
+    """The scheduler's address that an ``--executor`` names, None for this machine; UsageError for what is neither."""
+    if executor == "local":
+        return None
+    if not executor.startswith(_DASK) or executor == _DASK:
+        raise UsageError(f"--executor {executor}: no such executor", next=f"local, or {_DASK}HOST:PORT")
+    return executor.removeprefix(_DASK)
 
 
 def run_on_cluster(

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from deploykit.errors import DeploykitError, PackageError, UsageError
+from deploykit.errors import DeploykitError, PackageError
 from deploykit.fleet.cells import Cell, cells_of, chosen_cells
-from deploykit.fleet.cluster import run_on_cluster
+from deploykit.fleet.cluster import address_of, run_on_cluster
 from deploykit.fleet.description import read_file
 from deploykit.fleet.junit import junit_text
 from deploykit.fleet.keys import Keys
@@ -85,17 +85,15 @@ def run_matrix(
 
 
 def _executor(name: str, processes: int | None, limit: float, fail_fast: bool) -> Executor:
-    if name == "local":
+    address = address_of(name)
+    if address is None:
         count = processes or default_processes()
         return lambda batches, folder, tell: run_batches(
             batches, folder, processes=count, limit=limit, fail_fast=fail_fast, tell=tell
         )
-    if name.startswith("dask://"):
-        address = name.removeprefix("dask://")
-        return lambda batches, folder, tell: run_on_cluster(
-            address, batches, folder, limit=limit, fail_fast=fail_fast, tell=tell
-        )
-    raise UsageError(f"--executor {name}: no such executor", next="local, or dask://HOST:PORT")
+    return lambda batches, folder, tell: run_on_cluster(
+        address, batches, folder, limit=limit, fail_fast=fail_fast, tell=tell
+    )
 
 
 def _sorted(

@@ -56,9 +56,7 @@ def _of_output(wanted: Sequence[Any], got: Sequence[Any], step: float | None) ->
         return _of_whole_numbers(wanted, got)
     one, two = _flat(wanted), _flat(got)
     known = np.isfinite(one)
-    if (
-        not step
-    ):  # computed in float16: what it does not hold is no fault of a kernel, and infinite is as far as it goes
+    if not step:  # computed in float16: what that does not hold is no fault of a kernel, infinite is as far as it goes
         one, two = np.clip(one, -_FLOAT16, _FLOAT16), np.clip(two, -_FLOAT16, _FLOAT16)
     odd = int((known & ~np.isfinite(two)).sum())
     both = known & np.isfinite(two)

@@ -11,7 +11,7 @@ from deploykit_ort_qnn.atlas.cases import case_of
 from deploykit_ort_qnn.atlas.folding import verdict_of_point
 from deploykit_ort_qnn.atlas.measuring import Point, measure
 from deploykit_ort_qnn.hosts import Host
-from deploykit_qualcomm.atlas.elsewhere import Place, places
+from deploykit_qualcomm.atlas.elsewhere import Place, place_of
 from deploykit_qualcomm.atlas.rows import atlas_rows
 from deploykit_qualcomm.atlas.verdicts import Verdict
 
@@ -30,7 +30,7 @@ def run_rows(*, sdk: str, soc: int, host: Host | None, progress: Callable[[str],
     points = measure([case_of(row.example) for row in rows], host=host, soc_model=soc)
     found = {point.case: str(verdict_of_point(point)) for point in points}
     otherwise = {row.id: found[row.example] for row in rows if found[row.example] != row.verdict}
-    before = next((one for one in places() if (one.sdk, one.soc) == (sdk, soc)), Place(sdk=sdk, soc=soc, asked=0))
+    before = place_of(sdk, soc) or Place(sdk=sdk, soc=soc, asked=0)
     return replace(before, asked=len(rows), otherwise=otherwise)
 
 
@@ -52,7 +52,7 @@ def run_cases(
     points: Sequence[Point], *, sdk: str, soc: int, host: Host | None, progress: Callable[[str], None]
 ) -> Place:
     """The cases drawn from a sweep there; UsageError where the rows' own cases did not run there before."""
-    place = next((one for one in places() if (one.sdk, one.soc) == (sdk, soc)), None)
+    place = place_of(sdk, soc)
     if place is None:
         raise UsageError(f"the rows did not run for soc_model {soc} by QAIRT {sdk}", next="the same with --rows first")
     drawn = drawn_cases(points)

@@ -14,7 +14,7 @@ from deploykit.system.records import dataclass
 from deploykit.tables.reading import parse_rows, read_toml
 from deploykit_qualcomm.atlas.rows import Row
 
-__all__ = ["PLACES", "Place", "places", "told_elsewhere", "verdict_at", "verdict_in"]
+__all__ = ["PLACES", "Place", "place_of", "places", "told_elsewhere", "verdict_at", "verdict_in"]
 
 PLACES = Path(__file__).parents[1] / "data" / "atlas" / "elsewhere.toml"
 
@@ -44,11 +44,17 @@ def places(path: Path = PLACES) -> tuple[Place, ...]:
     return parse_rows(Place, read_toml(path).get("place", []), where=path.name)
 
 
+def place_of(sdk: str, soc: int | None) -> Place | None:
+    """What ran for a chip by exactly this release; None where nothing did."""
+    return next((place for place in places() if (place.sdk, place.soc) == (sdk, soc)), None)
+
+
 def verdict_at(row: Row, soc: int | None) -> str:
     """The verdict of a row's case for a chip, by the row's own release; "" where it did not run for that chip."""
     if soc == row.soc:
         return row.verdict
-    return next((place.verdict(row) for place in places() if (place.sdk, place.soc) == (row.sdk, soc)), "")
+    place = place_of(row.sdk, soc)
+    return "" if place is None else place.verdict(row)
 
 
 def verdict_in(row: Row, release: str) -> str:
