@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import deploykit_ort_qnn.atlas.commands as commands
-from deploykit.errors import ToolError
+from deploykit.errors import ToolError, UnknownTargetError
 from deploykit.fleet.cluster import spread_over
 from deploykit_ort_qnn.atlas.commands import measure_more
 from deploykit_ort_qnn.atlas.measuring import Point, points_of
@@ -47,6 +47,13 @@ def test_parts_are_sent_and_points_written_here(tmp_path: Path, monkeypatch: pyt
     found = [point.case for point in points_of(file)]
     assert [len(part) for part in sent] == [80, 20, 60]
     assert len(found) == len(set(found)) == 160
+
+
+def test_a_chip_of_no_table_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
+    """The compiler takes any number, and then no kernel."""
+    with pytest.raises(UnknownTargetError, match="no device has soc_model 12345"):
+        measure_more(tmp_path / "points.jsonl", release="2.51", soc=12345, most=1, progress=lambda line: None)
+    assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.heavy

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deploykit.errors import InputError, ToolError
+from deploykit.errors import InputError, ToolError, UnknownTargetError
 from deploykit_ort_qnn.atlas.cases import Case, all_cases, case_of
 from deploykit_ort_qnn.atlas.folding import costs_of, counted, is_about, measured_cases, rows_of, verdict_of_point
 from deploykit_ort_qnn.atlas.measuring import Point, measure, point_of, points_of, sweep_cases
@@ -19,6 +19,7 @@ from deploykit_ort_qnn.compiler import installed_wheel
 from deploykit_ort_qnn.hosts import Host, toolchain_host
 from deploykit_ort_qnn.prepare import wheel_for
 from deploykit_qualcomm.atlas.rows import Row, atlas_rows, nearest_sdk
+from deploykit_qualcomm.devices import qualcomm_devices
 
 if TYPE_CHECKING:
     from deploykit.contract.optional import Spread
@@ -89,8 +90,14 @@ def measure_more(
     progress: Callable[[str], None],
     spread: Spread | None = None,
 ) -> None:
-    """More of the sweep, here or by ``spread`` on machines that have the release's compiler."""
+    """More of the sweep, here or by ``spread`` on machines that have the release's compiler.
+
+    Raises UnknownTargetError for a chip of no table: the compiler would take the number, and refuse every kernel.
+    """
     chip = SOC if soc is None else soc
+    known = {device.fact("soc_model") for device in qualcomm_devices()} - {None}
+    if chip not in known:
+        raise UnknownTargetError(f"no device has soc_model {chip}", next="deploykit targets lists devices and numbers")
     if spread is None:
         measured = partial(measure, host=_host(release), soc_model=chip)
         sweep_cases(all_cases(), file, measured=measured, progress=progress, most=most)
