@@ -180,11 +180,13 @@ def _group(causes: list[Cause]) -> list[Cause]:
 
 
 def _owner(cause: Cause, roots: list[Cause]) -> int | None:
-    """The last root that shows before the cause does, or in the lines right after it."""
+    """The last root that shows before the cause does, or the first in the lines right after it."""
     reach = cause.hits[-1].line + CONTEXT_LINES
     earlier = [index for index, root in enumerate(roots) if root.first_line <= reach and _explains(root, cause)]
     before = [index for index in earlier if roots[index].first_line <= cause.first_line]
-    return before[-1] if before else earlier[0] if earlier else None
+    if before:
+        return before[-1]
+    return min(earlier, key=lambda index: (roots[index].first_line, -_words_said(roots[index])), default=None)
 
 
 def _explains(root: Cause, cause: Cause) -> bool:
