@@ -138,8 +138,8 @@ def test_every_named_row_exists() -> None:
 
 def test_no_block_stands_twice() -> None:
     """A thread may be quoted at several places, also by several readers, but no block of it counts twice."""
-    texts = [excerpt.text.strip() for excerpt in every_excerpt()]
-    assert len(texts) == len(set(texts))
+    blocks = [(excerpt.url, excerpt.text.strip()) for excerpt in every_excerpt()]
+    assert len(blocks) == len(set(blocks))
 
 
 def rows_of(stage: str) -> int:
