@@ -174,7 +174,7 @@ def test_marks_are_long_enough_to_be_nobody_elses() -> None:
             "neural-compressor/name-not-in-its-table",
         ),
         ("ImportError: cannot import name 'GenieContext' from 'qai_appbuilder'", "appbuilder/name-missing-in-package"),
-        ("ModuleNotFoundError: No module named 'executorch.backends.qualcomm.tool'", "executorch-qualcomm/module-missing"),
+        ("ModuleNotFoundError: No module named 'executorch.backends.qualcomm.t'", "executorch-qualcomm/module-missing"),
         ("amdxdna 0000:05:00.1: aie2_frobnicate: mailbox wait failed, ret -110", "amdxdna/errno-timed-out"),
     ],
 )
