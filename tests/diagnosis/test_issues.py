@@ -123,7 +123,7 @@ def test_the_rows_of_other_trackers_answer_most_of_a_tracker() -> None:
     found = Counter(judged(excerpt, without(CATALOGS, excerpt.tracker)) for excerpt in every_excerpt())
     assert not found["all-clear"]
     assert found["wrong"] <= 0.02 * found.total()
-    assert found["right"] >= 0.5 * found.total()
+    assert found["right"] >= 0.45 * found.total()
     assert found["right"] + found["general"] >= 0.7 * found.total()
 
 
