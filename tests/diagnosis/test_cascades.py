@@ -132,7 +132,7 @@ def test_of_two_causes_on_one_line_the_more_specific_comes_first_and_takes_what_
         "E Failed to finalize graph (id: 1) with err 1002\n"
     )
     first, second = diagnose(io.BytesIO(log.encode()), CATALOGS).causes[:2]
-    assert (first.error.id, second.error.id) == ("vai-q-kernels-other-torch", "symbol-missing")
+    assert (first.error.id, second.error.id) == ("vai-q-kernels-other-torch", "symbol-of-torch")
     assert first.follow_ups
     assert not second.follow_ups
 
