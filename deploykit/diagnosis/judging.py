@@ -170,7 +170,7 @@ def _group(causes: list[Cause]) -> list[Cause]:
     roots = sorted((cause for cause in failures if cause.error.root == "cause"), key=_place)
     for rank in ("symptom", "follow-up"):
         loose = [cause for cause in failures if cause.error.root == rank]
-        for cause in sorted(loose, key=lambda cause: cause.first_line):
+        for cause in sorted(loose, key=lambda cause: (cause.first_line, -_words_said(cause))):
             owner = _owner(cause, roots)
             if owner is None:
                 roots = sorted([*roots, cause], key=_place)
@@ -190,9 +190,13 @@ def _owner(cause: Cause, roots: list[Cause]) -> int | None:
 
 
 def _explains(root: Cause, cause: Cause) -> bool:
-    """A cause explains anything, a general wording only what follows from it; a mere possibility explains nothing."""
+    """A cause explains anything, a general wording what follows from it and a vaguer one of the same line.
+
+    A mere possibility explains nothing.
+    """
     both_general = root.error.root == cause.error.root == "symptom"
-    return root.certainty == "likely" and not both_general
+    vaguer = root.first_line == cause.first_line and _words_said(root) > _words_said(cause)
+    return root.certainty == "likely" and (not both_general or vaguer)
 
 
 def _with_follow_up(root: Cause, cause: Cause) -> Cause:

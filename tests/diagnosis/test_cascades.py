@@ -140,3 +140,10 @@ def test_of_two_causes_on_one_line_the_more_specific_comes_first_and_takes_what_
 def test_curly_quotation_marks_are_read_as_plain_ones() -> None:
     log = "E MNNJNI: Can\u2019t Find type=5 backend\n"
     assert [cause.error.id for cause in diagnose(io.BytesIO(log.encode()), CATALOGS).causes] == ["mnn-backend-missing"]
+
+
+def test_of_two_general_wordings_on_one_line_the_vaguer_follows_from_the_other() -> None:
+    log = b"Status Message: QNN graph execute error. Error code: 6001\n"
+    (cause,) = diagnose(io.BytesIO(log), CATALOGS).causes
+    assert cause.error.id == "graph-6001"
+    assert "graph-execute-failed" in {follow.error.id for follow in cause.follow_ups}
