@@ -37,6 +37,7 @@ _MOST_UNKNOWN = 8
 _MOST_CODES = 20
 _MOST_BY_CODE = 3
 _NO_NAMES = Names()
+_NO_ROW_SAYS_WHY = "by what the line itself says; rows have words of this log, and none says why"
 _COLLECT = (
     "the whole log from the first command on, not only its end",
     "the exact command line and the configuration files it was given",
@@ -98,8 +99,10 @@ def _by_structure(shown: Sequence[Cause], seen: Sightings, catalog: Catalog) -> 
     cause = answer_by_structure(lines, catalog)
     if cause is None or (roots and cause.error.severity is not Severity.ERROR):
         return
-    if cause.error.root == "cause" or not roots:
+    if not roots:
         yield cause
+    elif cause.error.root == "cause":
+        yield replace(cause, because=_NO_ROW_SAYS_WHY)
 
 
 def _unexplained(seen: Sightings, found: Iterable[Sighting]) -> list[ErrorLine]:
