@@ -72,7 +72,7 @@ _FAILURE = re.compile(
     |terminate\ called|access\ violation|out\ of\ memory|OUT_OF_MEMORY|bad[_ ]alloc|is\ not\ recognized
     |\b(?:return|exit)(?:ed)?\ ?(?:with\ )?(?:code|status|value)?[ :=]*(?:0x0*[1-9a-f]|-?[1-9])
     |\bunhandled\b|\bunsupport\b|\bnot\ support:|\bno\ module\ named\b|\bwas\ not\ true\b
-    |\bnot\ ?implemented|NOT_IMPLEMENTED|\bcorrupt
+    |\bnot\ ?implemented|NOT_IMPLEMENTED|\bcorrupt|\bnon-zero\ (?:exit\ )?status\b
     |\bcrash(?:ed|es|ing)?\b|\bFaulting\ module|\#0?0\ +pc\ |\.(?:dll|so)!\S+.{0,3}\+|^\#\ C\ +\[""",
     re.IGNORECASE | re.VERBOSE,
 )
