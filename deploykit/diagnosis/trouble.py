@@ -23,7 +23,7 @@ FAILURES = (
     *("not recognized", "does not ", "did not ", "doesn't", "didn't", "orrupt", "ERR ", "nhandled", "egmentation"),
     *("nsupport ", "ot Support:", "o module", "not true"),
     *("return code", "exit code", "exit status", "exited with", "returned "),
-    *("rash", "CRASH", "Faulting module", "#00 pc ", "#0 pc ", ".dll!", ".so!", "# C  ["),
+    *("rash", "CRASH", "by signal ", "Faulting module", "#00 pc ", "#0 pc ", ".dll!", ".so!", "# C  ["),
 )
 """What a line that says of a failure holds, unless a letter at its start says it (``LEVELS``)."""
 
@@ -73,7 +73,7 @@ _FAILURE = re.compile(
     |\b(?:return|exit)(?:ed)?\ ?(?:with\ )?(?:code|status|value)?[ :=]*(?:0x0*[1-9a-f]|-?[1-9])
     |\bunhandled\b|\bunsupport\b|\bnot\ support:|\bno\ module\ named\b|\bwas\ not\ true\b
     |\bnot\ ?implemented|NOT_IMPLEMENTED|\bcorrupt|\bnon-zero\ (?:exit\ )?status\b
-    |\bcrash(?:ed|es|ing)?\b|\bFaulting\ module|\#0?0\ +pc\ |\.(?:dll|so)!\S+.{0,3}\+|^\#\ C\ +\[""",
+    |\bcrash(?:ed|es|ing)?\b|\bFaulting\ module|\#0?0\ +pc\ |\.(?:dll|so)!\S+.{0,3}\+|^lib\S+\.so!\w+::|\bby\ signal\ \d|^\#\ C\ +\[""",
     re.IGNORECASE | re.VERBOSE,
 )
 _DOUBT = re.compile(
