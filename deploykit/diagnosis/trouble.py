@@ -73,7 +73,8 @@ _FAILURE = re.compile(
     |\b(?:return|exit)(?:ed)?\ ?(?:with\ )?(?:code|status|value)?[ :=]*(?:0x0*[1-9a-f]|-?[1-9])
     |\bunhandled\b|\bunsupport\b|\bnot\ support:|\bno\ module\ named\b|\bwas\ not\ true\b
     |\bnot\ ?implemented|NOT_IMPLEMENTED|\bcorrupt|\bnon-zero\ (?:exit\ )?status\b
-    |\bcrash(?:ed|es|ing)?\b|\bFaulting\ module|\#0?0\ +pc\ |\.(?:dll|so)!\S+.{0,3}\+|^lib\S+\.so!\w+::|\bby\ signal\ \d|^\#\ C\ +\[""",
+    |\bcrash(?:ed|es|ing)?\b|\bFaulting\ module|\#0?0\ +pc\ |\.(?:dll|so)!\S+.{0,3}\+
+    |^lib\S+\.so!\w+::|\bby\ signal\ \d|^\#\ C\ +\[""",
     re.IGNORECASE | re.VERBOSE,
 )
 _DOUBT = re.compile(
