@@ -169,7 +169,7 @@ def _overview(every: Iterable[str]) -> str:
     counted, found = ("flag ", "key ", "op "), list(every)
     names = {feature for feature in found if not feature.startswith((*counted, "release "))}
     kinds = Counter(feature.split(" ", 1)[0] for feature in found if feature.startswith(counted))
-    lines = [*sorted(names), "", ", ".join(f"{count} rows about a {kind}" for kind, count in kinds.items())]
+    lines = [*sorted(names), "", ", ".join(f"{kind}: {count} rows" for kind, count in kinds.items())]
     return "\n".join([*lines, "'deploykit compat NAME' answers for one of them, a flag, a key or a device"])
 
 
