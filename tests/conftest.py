@@ -12,13 +12,13 @@ import numpy as np
 import onnx
 import pytest
 
+from deploykit.accuracy.simulate.sessions import Session
+from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.findings import Finding
-from deploykit.graph import load_model, wrap_proto
-from deploykit.graph.collect import collect_facts
-from deploykit.graph.facts import GraphFacts
-from deploykit.numerics.sessions import Session
-from deploykit.quantization.new_grids import GridKind, affine_for_range
+from deploykit.model import load_model, wrap_proto
+from deploykit.model.collect import collect_facts
+from deploykit.model.facts import GraphFacts
 from sample_models.detectors import decoder_detector as build_detector
 from sample_models.detectors import decoder_feeds
 

@@ -45,16 +45,16 @@ QUALCOMM = "backends/deploykit_qualcomm"
 VITIS_AI = "backends/deploykit_vitis_ai"
 AREAS: Mapping[str, Sequence[str]] = {
     "encodings": ("deploykit/encodings",),
-    "graph": ("deploykit/graph",),
-    "quantization": ("deploykit/quantization",),
-    "deciding": ("deploykit/deciding",),
+    "graph": ("deploykit/model",),
+    "quantization": ("deploykit/encodings",),
+    "deciding": ("deploykit/flow",),
     "tables": (
         "deploykit/tables",
         "deploykit/findings",
         *(f"{QUALCOMM}/{name}.py" for name in ("archs", "devices", "tables", "resolving")),
         *(f"{VITIS_AI}/{name}.py" for name in ("products", "routes")),
     ),
-    "rules of numerics": ("deploykit/numerics/rules.py", "deploykit/numerics/samples/guidelines.py"),
+    "rules of numerics": ("deploykit/accuracy/judge/rules.py", "deploykit/accuracy/samples/guidelines.py"),
     "rules of qualcomm": (f"{QUALCOMM}/rules",),
     "rules of qnn-htp": ("backends/deploykit_qnn_htp/rules",),
     "rules of ort-qnn": ("backends/deploykit_ort_qnn/rules",),

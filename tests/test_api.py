@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import deploykit
+from deploykit.backend.requests import CORE_OPTIONS
 from deploykit.cli import cli
-from deploykit.contract.requests import CORE_OPTIONS
 from deploykit.errors import DeploykitError, InputError, PackageError, UnknownTargetError
 
 DATA = Path(__file__).parent / "data"

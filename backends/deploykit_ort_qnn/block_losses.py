@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from deploykit.accuracy.judge.quality import sqnr_db
+from deploykit.accuracy.simulate.quantizers import fake_quantize, grid_scale, spread_scale
+from deploykit.encodings.lpbq_arithmetic import Loss
 from deploykit.encodings.values import Affine, EncodingSet, Lpbq
-from deploykit.graph.arrays import constant_values
-from deploykit.numerics.quality import sqnr_db
-from deploykit.numerics.quantizers import fake_quantize, grid_scale, spread_scale
-from deploykit.quantization.lpbq_arithmetic import Loss
+from deploykit.model.files.arrays import constant_values
 
 if TYPE_CHECKING:
     from onnx import TensorProto

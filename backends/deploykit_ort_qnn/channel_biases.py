@@ -14,8 +14,8 @@ import numpy as np
 from onnx import NodeProto, helper
 
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
-from deploykit.graph.graph_copy import GraphCopy
-from deploykit.graph.nodes import label
+from deploykit.model.graph_copy import GraphCopy
+from deploykit.model.nodes import label
 from deploykit.system.records import dataclass
 
 __all__ = ["channel_biases"]

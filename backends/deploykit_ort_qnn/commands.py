@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deploykit.contract.plans import Step
+from deploykit.backend.plans import Step
 
 __all__ = ["BINARY", "CONTEXT", "GRAPHS", "MODEL", "TAIL", "steps"]
 

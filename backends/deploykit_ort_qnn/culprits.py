@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from deploykit.graph.nodes import label
+from deploykit.model.nodes import label
 from deploykit.system.records import dataclass
 from deploykit_ort_qnn.excerpts import PAIR, Excerpts, anonymous
 from deploykit_ort_qnn.trials import Trials

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from onnx import numpy_helper
 
-from deploykit.graph.nodes import attribute
-from deploykit.graph.tensors import is_external
+from deploykit.model.files.tensors import is_external
+from deploykit.model.nodes import attribute
 from deploykit.system.records import dataclass
 from deploykit_ort_qnn.dlc import Dlc, DlcTensor
 from deploykit_qualcomm.qnn_types import same_grid

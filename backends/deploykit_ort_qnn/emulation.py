@@ -17,19 +17,19 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper
 
-from deploykit.contract.backend import Seen
-from deploykit.graph import Model, load_model
-from deploykit.graph.collect import collect_facts, facts_of
-from deploykit.graph.weights import load_weights
-from deploykit.numerics.alignment import match_contents
-from deploykit.numerics.fitting import settled
-from deploykit.numerics.judging import made_by
-from deploykit.numerics.output_judging import OutputJudge
-from deploykit.numerics.quality import sqnr_db
-from deploykit.numerics.row_sets import RowSets
-from deploykit.numerics.samples.labels import Label
-from deploykit.numerics.sessions import Session
-from deploykit.numerics.thresholds import Against, Measure, limit_for
+from deploykit.accuracy.judge.alignment import match_contents
+from deploykit.accuracy.judge.judging import made_by
+from deploykit.accuracy.judge.output_judging import OutputJudge
+from deploykit.accuracy.judge.quality import sqnr_db
+from deploykit.accuracy.judge.row_sets import RowSets
+from deploykit.accuracy.judge.thresholds import Against, Measure, limit_for
+from deploykit.accuracy.samples.labels import Label
+from deploykit.accuracy.simulate.fitting import settled
+from deploykit.accuracy.simulate.sessions import Session
+from deploykit.backend.backend import Seen
+from deploykit.model import Model, load_model
+from deploykit.model.collect import collect_facts, facts_of
+from deploykit.model.files.weights import load_weights
 from deploykit.system.records import dataclass
 from deploykit_ort_qnn.compiler import CompileJob, Progress, compile_model, execute_both
 from deploykit_ort_qnn.hosts import Host
@@ -38,9 +38,9 @@ from deploykit_ort_qnn.rules.numerics import NumericScope
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from deploykit.graph.facts import GraphFacts
-    from deploykit.numerics.judging import Judge
-    from deploykit.numerics.verdicts import Verdict
+    from deploykit.accuracy.judge.judging import Judge
+    from deploykit.accuracy.judge.verdicts import Verdict
+    from deploykit.model.facts import GraphFacts
 
 __all__ = ["Comparison", "compare", "narrowest"]
 

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Sequence
 
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
-from deploykit.graph.collect import facts_of
-from deploykit.graph.facts import GraphFacts
-from deploykit.graph.graph_copy import copy_of, view_of
-from deploykit.graph.nodes import bodies
-from deploykit.quantization.cutting import part_of
+from deploykit.encodings.cutting import part_of
+from deploykit.model.collect import facts_of
+from deploykit.model.facts import GraphFacts
+from deploykit.model.graph_copy import copy_of, view_of
+from deploykit.model.nodes import bodies
 from deploykit.system.records import dataclass
 
 __all__ = ["PAIR", "Excerpt", "Excerpts", "anonymous"]

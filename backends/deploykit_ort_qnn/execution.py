@@ -11,14 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deploykit.contract.audits import Audit
-from deploykit.contract.backend import Aids, Execution, Instead, Progress
-from deploykit.contract.plans import Plan
-from deploykit.contract.status import Compilation, Compiled, Correctness, Right
+from deploykit.accuracy.simulate.fitting import fitted_judge
+from deploykit.backend.audits import Audit
+from deploykit.backend.backend import Aids, Execution, Instead, Progress
+from deploykit.backend.plans import Plan
+from deploykit.backend.status import Compilation, Compiled, Correctness, Right
 from deploykit.errors import ToolError
 from deploykit.findings import Finding, Severity
-from deploykit.graph.mapped import lean_weights
-from deploykit.numerics.fitting import fitted_judge
+from deploykit.model.files.mapped import lean_weights
 from deploykit.packages.writing import json_text
 from deploykit_ort_qnn.audit import audit_draft, with_count
 from deploykit_ort_qnn.commands import CONTEXT, MODEL
@@ -50,8 +50,8 @@ from deploykit_ort_qnn.rules.numerics import NumericScope
 from deploykit_ort_qnn.rules.precision import RULES as PRECISION_RULES
 
 if TYPE_CHECKING:
-    from deploykit.numerics.judging import Judge
-    from deploykit.numerics.samples.gathering import Samples
+    from deploykit.accuracy.judge.judging import Judge
+    from deploykit.accuracy.samples.gathering import Samples
 
 __all__ = ["execute"]
 

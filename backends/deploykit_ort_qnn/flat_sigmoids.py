@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from onnx import helper
 
+from deploykit.encodings.entries import keep_entries, share_entry
 from deploykit.encodings.values import Affine
-from deploykit.graph.graph_copy import GraphCopy
-from deploykit.graph.nodes import label
-from deploykit.graph.shape_inference import infer
-from deploykit.quantization.entries import keep_entries, share_entry
+from deploykit.model.graph_copy import GraphCopy
+from deploykit.model.nodes import label
+from deploykit.model.shape_inference import infer
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto

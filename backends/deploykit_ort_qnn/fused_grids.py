@@ -10,13 +10,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
+from deploykit.encodings.absorption import absorbing_fusions
+from deploykit.encodings.conclusions import Evidence
+from deploykit.encodings.inferring import infer_entries
 from deploykit.encodings.values import Affine, EncodingSet
-from deploykit.graph.collect import facts_of
-from deploykit.graph.facts import GraphFacts
-from deploykit.graph.parameters import bias_after_matmul
-from deploykit.quantization.absorption import absorbing_fusions
-from deploykit.quantization.conclusions import Evidence
-from deploykit.quantization.inferring import infer_entries
+from deploykit.model.collect import facts_of
+from deploykit.model.facts import GraphFacts
+from deploykit.model.parameters import bias_after_matmul
 
 if TYPE_CHECKING:
     from onnx import ModelProto

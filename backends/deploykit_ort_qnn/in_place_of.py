@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from deploykit.contract.audits import Audit
+from deploykit.backend.audits import Audit
 from deploykit.findings import Finding, Severity, SubjectKind, listed
-from deploykit.graph.graph_copy import view_of
-from deploykit.graph.nodes import label
+from deploykit.model.graph_copy import view_of
+from deploykit.model.nodes import label
 from deploykit_ort_qnn.excerpts import PAIR
 from deploykit_qualcomm.atlas.verdicts import Verdict
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from deploykit.errors import InputError
-from deploykit.graph import load_model
-from deploykit.graph.nodes import attribute
+from deploykit.model import load_model
+from deploykit.model.nodes import attribute
 from deploykit.system.records import dataclass
 from deploykit.system.workspaces import scratch
 from deploykit_ort_qnn.compiler import read_context

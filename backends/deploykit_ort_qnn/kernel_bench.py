@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+from deploykit.accuracy.simulate.sessions import Session
+from deploykit.encodings.extract_qdq import extract_qdq
 from deploykit.errors import DeploykitError
-from deploykit.numerics.sessions import Session
-from deploykit.quantization.extract_qdq import extract_qdq
 from deploykit.rewrites.contract import NoMatchError
 from deploykit.system.answers import Question
 from deploykit.system.remembered import Remembered, key_of

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from deploykit.contract.status import Correctness, Right
+from deploykit.accuracy.judge.verdicts import Verdict
+from deploykit.backend.status import Correctness, Right
 from deploykit.errors import InputError
-from deploykit.numerics.verdicts import Verdict
 from deploykit_ort_qnn.rules.numerics import NumericScope
 
 __all__ = ["NUMBERS", "correctness", "numbers_json", "numbers_scope"]

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from onnx import NodeProto, TensorProto, helper
 
+from deploykit.encodings.entries import keep_entries
 from deploykit.encodings.values import Affine, EncodingSet
-from deploykit.graph.graph_copy import GraphCopy
-from deploykit.graph.intervals import ANYTHING, graph_bounds
-from deploykit.graph.nodes import label
-from deploykit.graph.shape_inference import infer
-from deploykit.quantization.entries import keep_entries
+from deploykit.model.graph_copy import GraphCopy
+from deploykit.model.nodes import label
+from deploykit.model.ranges.intervals import ANYTHING, graph_bounds
+from deploykit.model.shape_inference import infer
 from deploykit_ort_qnn.channel_biases import channel_biases
 from deploykit_ort_qnn.flat_sigmoids import flat_sigmoids
 from deploykit_ort_qnn.kernel_grids import whole_hardsigmoids

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from deploykit.contract.backend import Progress, Situation
-from deploykit.contract.kept import Kept, Same
-from deploykit.contract.opinions import Compiler, Opinion, OpinionState
+from deploykit.backend.backend import Progress, Situation
+from deploykit.backend.kept import Kept, Same
+from deploykit.backend.opinions import Compiler, Opinion, OpinionState
 from deploykit.errors import DeploykitError, ToolError
 from deploykit.findings import Finding
 from deploykit.tables.devices import Device

@@ -1,6 +1,6 @@
 """The options of this backend's own; provider options and session entries for ``--option`` are in ``provider_keys``."""
 
-from deploykit.contract.options import AUDIT, OptionSpec
+from deploykit.backend.options import AUDIT, OptionSpec
 from deploykit_qualcomm.emitting import EMIT
 
 __all__ = ["OPTIONS"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from deploykit.contract.plans import Plan, Precision, Rejected, Route
+from deploykit.backend.plans import Plan, Precision, Rejected, Route
 from deploykit.findings import Confidence, Finding, exit_status
 from deploykit_ort_qnn.commands import steps
 from deploykit_ort_qnn.configs import build_configs

@@ -10,7 +10,7 @@ from typing import Any
 
 from onnx import ModelProto
 
-from deploykit.contract.backend import Progress
+from deploykit.backend.backend import Progress
 from deploykit.system.workspaces import scratch
 from deploykit.tables.devices import Device
 from deploykit_ort_qnn.compiler import CompileJob, compile_model, installed_wheel

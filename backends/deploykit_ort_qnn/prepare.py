@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import deploykit_qualcomm
-from deploykit.contract.backend import Situation
-from deploykit.contract.kept import Kept, Same
-from deploykit.deciding.sampling import samples_of
+from deploykit.backend.backend import Situation
+from deploykit.backend.kept import Kept, Same
 from deploykit.errors import DeploykitError, InputError, UnknownTargetError, UsageError
 from deploykit.findings import Finding
-from deploykit.graph import wrap_proto
-from deploykit.graph.nodes import label
-from deploykit.graph.weights import load_weights
+from deploykit.flow.sampling import samples_of
+from deploykit.model import wrap_proto
+from deploykit.model.files.weights import load_weights
+from deploykit.model.nodes import label
 from deploykit.system.answers import LARGEST_ASKED, answered
 from deploykit_ort_qnn.provider_keys import Chosen, choose_options, has_option
 from deploykit_qualcomm.archs import capability, has
@@ -34,8 +34,8 @@ from deploykit_qualcomm.tables import tables
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from deploykit.numerics.samples.gathering import Samples
-    from deploykit.quantization.conclusions import Evidence
+    from deploykit.accuracy.samples.gathering import Samples
+    from deploykit.encodings.conclusions import Evidence
     from deploykit.tables.devices import Device
     from deploykit_ort_qnn.provider_model import ProviderModel
 
@@ -251,8 +251,8 @@ def prepared_model(situation: Situation, kept: Kept, wheel: Wheel | None = None)
 
 def _evidence(model: ModelProto, situation: Situation, kept: Kept) -> Evidence:
     """What the user's data tells; nothing where it does not fit, which the judging of numbers says."""
-    from deploykit.deciding.entry_values import evidence_of
-    from deploykit.quantization.conclusions import Evidence
+    from deploykit.encodings.conclusions import Evidence
+    from deploykit.flow.entry_values import evidence_of
 
     samples = _samples(situation, kept)
     try:

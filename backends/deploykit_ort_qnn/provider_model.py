@@ -10,15 +10,15 @@ from collections.abc import Collection, Mapping
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
+from deploykit.encodings.block_grids import symmetric_blocks
+from deploykit.encodings.complete_encodings import complete_encodings
+from deploykit.encodings.extract_qdq import extract_qdq
+from deploykit.encodings.insert_qdq import Skipped, insert_qdq
+from deploykit.encodings.lpbq_arithmetic import Loss, lpbq_encodings
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float8
-from deploykit.graph.arrays import constant_values, element_type
-from deploykit.graph.graph_copy import view_of
-from deploykit.graph.ops import Trait, has
-from deploykit.quantization.block_grids import symmetric_blocks
-from deploykit.quantization.complete_encodings import complete_encodings
-from deploykit.quantization.extract_qdq import extract_qdq
-from deploykit.quantization.insert_qdq import Skipped, insert_qdq
-from deploykit.quantization.lpbq_arithmetic import Loss, lpbq_encodings
+from deploykit.model.files.arrays import constant_values, element_type
+from deploykit.model.graph_copy import view_of
+from deploykit.model.ops import Trait, has
 from deploykit.rewrites.blocks_to_matmul import blocks_to_matmul, match_blocks, value_grid
 from deploykit.rewrites.contract import load_transform
 from deploykit.system.records import dataclass

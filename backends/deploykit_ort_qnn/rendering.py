@@ -7,9 +7,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from deploykit.contract.backend import BytesFile, JsonFile, PackageFile, TextFile, copied_model
-from deploykit.contract.plans import Plan
-from deploykit.packages.rendering import render
+from deploykit.backend.backend import BytesFile, JsonFile, PackageFile, TextFile, copied_model
+from deploykit.backend.plans import Plan
+from deploykit.report.rendering import render
 from deploykit.tables.capabilities import Status
 from deploykit_ort_qnn.commands import CONTEXT, MODEL, TAIL
 from deploykit_ort_qnn.configs import COMPILE, RUN, TYPES

@@ -12,9 +12,9 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deploykit.contract.backend import Instead, Progress, Request
-from deploykit.graph import load_model
-from deploykit.graph.weights import load_weights
+from deploykit.backend.backend import Instead, Progress, Request
+from deploykit.model import load_model
+from deploykit.model.files.weights import load_weights
 from deploykit.rewrites.contract import load_transform, transform_names
 from deploykit.system.records import dataclass
 from deploykit_ort_qnn.culprits import Culprit, find_culprit

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from onnx import NodeProto, helper
 
-from deploykit.graph.graph_copy import GraphCopy
-from deploykit.graph.nodes import label
-from deploykit.graph.shape_inference import infer
-from deploykit.quantization.entries import keep_entries, share_entry
+from deploykit.encodings.entries import keep_entries, share_entry
+from deploykit.model.graph_copy import GraphCopy
+from deploykit.model.nodes import label
+from deploykit.model.shape_inference import infer
 
 if TYPE_CHECKING:
     from onnx import ModelProto

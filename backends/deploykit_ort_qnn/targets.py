@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from deploykit.contract.backend import MixedSupport
-from deploykit.contract.targets import Target
+from deploykit.backend.backend import MixedSupport
+from deploykit.backend.targets import Target
 from deploykit.findings import Confidence
 from deploykit.tables.devices import Device
 from deploykit_ort_qnn.prepare import wheel_for

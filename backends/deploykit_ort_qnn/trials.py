@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from deploykit.contract.backend import Progress
+from deploykit.backend.backend import Progress
 from deploykit.system.remembered import Remembered, key_of
 from deploykit.system.workspaces import scratch
 from deploykit_ort_qnn.compiler import CompileJob, CompileOutcome, compile_model, installed_wheel

@@ -8,7 +8,7 @@ from typing import Any
 
 import onnx
 
-from deploykit.contract.backend import Check, Verification
+from deploykit.backend.backend import Check, Verification
 from deploykit.errors import DeploykitError
 from deploykit.findings import Finding
 from deploykit.tables.reading import read_json

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from copy import copy
 
-from deploykit.contract.plans import Step
+from deploykit.backend.plans import Step
 from deploykit.errors import DefectError
 from deploykit.tables.capabilities import Flag, SdkTable, Status
 from deploykit_qnn_htp.draft import Candidate

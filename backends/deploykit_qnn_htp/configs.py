@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from deploykit.contract.targets import nearest_names
+from deploykit.backend.targets import nearest_names
 from deploykit.errors import DefectError, UsageError
 from deploykit.system.records import dataclass
 from deploykit.tables.capabilities import ConfigKey, SdkTable, Status

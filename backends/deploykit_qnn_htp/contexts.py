@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from deploykit.contract.backend import Situation
+from deploykit.backend.backend import Situation
+from deploykit.encodings.parting import CutPart, cut_alike, large_weights
 from deploykit.encodings.values import Affine, Lpbq
 from deploykit.errors import UsageError
-from deploykit.graph import load_model, wrap_proto
-from deploykit.graph.collect import collect_facts
-from deploykit.graph.tensors import byte_size
-from deploykit.graph.weights import weight
-from deploykit.quantization.parting import CutPart, cut_alike, large_weights
+from deploykit.model import load_model, wrap_proto
+from deploykit.model.collect import collect_facts
+from deploykit.model.files.tensors import byte_size
+from deploykit.model.files.weights import weight
 from deploykit.system.records import dataclass
 from deploykit_qnn_htp.draft import Draft, draft_of
 from deploykit_qnn_htp.naming import graph_name, listed
@@ -27,7 +27,7 @@ from deploykit_qnn_htp.routes import RouteRow, load_routes
 from deploykit_qualcomm.archs import capability
 
 if TYPE_CHECKING:
-    from deploykit.graph.loading import Model
+    from deploykit.model.files.loading import Model
 
 __all__ = ["CutGraph", "cut_graphs", "wants_contexts"]
 

@@ -8,11 +8,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deploykit.contract.backend import Situation
+from deploykit.backend.backend import Situation
+from deploykit.encodings.float_propagation import predict_float_set
 from deploykit.encodings.values import Affine, Float
 from deploykit.errors import DefectError, UsageError
 from deploykit.findings import Finding
-from deploykit.quantization.float_propagation import predict_float_set
 from deploykit.tables.capabilities import SdkTable, Status
 from deploykit_qnn_htp.lending import carried_for
 from deploykit_qnn_htp.routes import Intent, RouteRow, load_routes
@@ -20,8 +20,8 @@ from deploykit_qualcomm.carriers import Carried
 from deploykit_qualcomm.rules.float16 import Float16Plan
 
 if TYPE_CHECKING:
+    from deploykit.encodings.float_propagation import FloatPrediction
     from deploykit.encodings.values import EncodingSet
-    from deploykit.quantization.float_propagation import FloatPrediction
 
 __all__ = ["FLOAT_KINDS", "Candidate", "Draft", "Widths", "draft_of", "float16_plan"]
 
@@ -93,7 +93,7 @@ class Draft:
     @cached_property
     def writable(self) -> frozenset[str]:
         """The encodings versions that can say every entry; all of them where there are no entries."""
-        from deploykit.encodings.writing import WRITTEN_VERSIONS
+        from deploykit.encodings.formats.writing import WRITTEN_VERSIONS
         from deploykit_qnn_htp.encodings import can_write
 
         completed = self.completed

@@ -9,14 +9,14 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from deploykit.encodings.conversion import Conversion, OutcomeKind, convert
+from deploykit.encodings.completion import complete as complete_set
+from deploykit.encodings.formats.conversion import Conversion, OutcomeKind, convert
+from deploykit.encodings.placement import layouts
 from deploykit.encodings.values import Encoding, EncodingSet, Float
-from deploykit.graph.collect import constant_value
-from deploykit.quantization.completion import complete as complete_set
-from deploykit.quantization.placement import layouts
+from deploykit.model.collect import constant_value
 
 if TYPE_CHECKING:
-    from deploykit.contract.backend import Situation
+    from deploykit.backend.backend import Situation
     from deploykit_qnn_htp.draft import Candidate
 
 __all__ = ["can_write", "complete", "written"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from deploykit.contract.plans import Precision
+from deploykit.backend.plans import Precision
 from deploykit.findings import Finding
 from deploykit_qnn_htp.draft import FLOAT_KINDS, Draft
 from deploykit_qnn_htp.parts import Part, in_contexts, precision_of

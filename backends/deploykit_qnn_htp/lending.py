@@ -10,10 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deploykit.contract.backend import AnyBackend, Check, Execution, PackageFile, Verification
-from deploykit.contract.optional import DecidesFromFiles, Inspects
-from deploykit.contract.plugins import backend_ids, load_backend
-from deploykit.contract.requests import own_options
+from deploykit.backend.backend import AnyBackend, Check, Execution, PackageFile, Verification
+from deploykit.backend.optional import DecidesFromFiles, Inspects
+from deploykit.backend.plugins import backend_ids, load_backend
+from deploykit.backend.requests import own_options
 from deploykit.errors import DefectError, DeploykitError
 from deploykit.system.records import dataclass
 from deploykit.tables.capabilities import Status
@@ -21,10 +21,10 @@ from deploykit_qualcomm.binaries import judge_loading
 from deploykit_qualcomm.carriers import Carried, carrier_for
 
 if TYPE_CHECKING:
-    from deploykit.contract.backend import Aids, Situation
-    from deploykit.contract.kept import Kept
-    from deploykit.contract.plans import Plan, Step
-    from deploykit.contract.targets import Target
+    from deploykit.backend.backend import Aids, Situation
+    from deploykit.backend.kept import Kept
+    from deploykit.backend.plans import Plan, Step
+    from deploykit.backend.targets import Target
 
 __all__ = ["LENDER", "Lent", "carried_for", "lend", "lent_from", "verify_lent"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from deploykit.contract.backend import MixedSupport
-from deploykit.contract.targets import Target
+from deploykit.backend.backend import MixedSupport
+from deploykit.backend.targets import Target
 from deploykit.findings import Confidence
 from deploykit.tables.capabilities import Status
 from deploykit_qnn_htp.lending import carried_for

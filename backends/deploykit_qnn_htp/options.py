@@ -1,6 +1,6 @@
 """The options of this backend's own; configuration keys for ``--option`` stand in the SDK tables instead."""
 
-from deploykit.contract.options import MAX_SEGMENTS, OptionSpec
+from deploykit.backend.options import MAX_SEGMENTS, OptionSpec
 from deploykit_qualcomm.emitting import EMIT
 
 __all__ = ["OPTIONS"]

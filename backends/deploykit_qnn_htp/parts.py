@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from deploykit.contract.plans import Precision
+from deploykit.backend.plans import Precision
 from deploykit.errors import DefectError
 from deploykit.findings import Finding
 from deploykit_qnn_htp.commands import Paths
@@ -19,7 +19,7 @@ from deploykit_qnn_htp.prepare import DraftedPart
 from deploykit_qnn_htp.selection import Selection, select_route
 
 if TYPE_CHECKING:
-    from deploykit.encodings.conversion import Conversion
+    from deploykit.encodings.formats.conversion import Conversion
 
 __all__ = ["Part", "in_contexts", "part_of", "precision_of"]
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from deploykit.contract.plans import Alternative, Plan, Rejected, Route, Step
+from deploykit.backend.plans import Alternative, Plan, Rejected, Route, Step
 from deploykit.errors import UsageError
 from deploykit.findings import Confidence, Finding, exit_status
 from deploykit_qnn_htp.commands import from_dlc, net_run, shared_steps, steps

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from deploykit.contract.backend import Situation
-from deploykit.contract.kept import Kept
+from deploykit.backend.backend import Situation
+from deploykit.backend.kept import Kept
 from deploykit.findings import Finding
 from deploykit.system.records import dataclass
 from deploykit_qnn_htp.commands import Paths

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from deploykit.contract.backend import BytesFile, CopiedFile, JsonFile, PackageFile, Situation, TextFile, copied_model
-from deploykit.contract.plans import Plan
+from deploykit.accuracy.samples import read_samples
+from deploykit.backend.backend import BytesFile, CopiedFile, JsonFile, PackageFile, Situation, TextFile, copied_model
+from deploykit.backend.plans import Plan
 from deploykit.errors import InputError
-from deploykit.graph.mapped import whole_model
-from deploykit.numerics.samples import read_samples
+from deploykit.model.files.mapped import whole_model
 from deploykit_qnn_htp.lending import Lent
 from deploykit_qnn_htp.parts import Part
 from deploykit_qnn_htp.prepare import Prepared

@@ -9,9 +9,9 @@ from typing import Any
 
 from onnx import ModelProto
 
-from deploykit.contract.backend import PackageFile, Situation, TextFile
-from deploykit.contract.plans import Plan
-from deploykit.packages.rendering import render
+from deploykit.backend.backend import PackageFile, Situation, TextFile
+from deploykit.backend.plans import Plan
+from deploykit.report.rendering import render
 from deploykit_qnn_htp.commands import HOST
 from deploykit_qnn_htp.naming import graph_name
 from deploykit_qnn_htp.parts import Part, in_contexts

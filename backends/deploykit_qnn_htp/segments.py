@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from deploykit.contract.backend import Request, Situation
+from deploykit.backend.backend import Request, Situation
+from deploykit.encodings.float_propagation import predict_float_set
 from deploykit.errors import UsageError
 from deploykit.findings import Finding
-from deploykit.graph import wrap_proto
-from deploykit.graph.collect import collect_facts
-from deploykit.quantization.float_propagation import predict_float_set
+from deploykit.model import wrap_proto
+from deploykit.model.collect import collect_facts
 from deploykit_qnn_htp.draft import Draft, draft_of, float16_plan
 from deploykit_qnn_htp.encodings import complete
 from deploykit_qnn_htp.routes import Intent, load_routes
@@ -22,9 +22,9 @@ from deploykit_qnn_htp.rules.prepared import RULES as DRAFT_RULES
 from deploykit_qualcomm.rules.float16 import RULES as FLOAT16_RULES
 
 if TYPE_CHECKING:
+    from deploykit.encodings.segmentation import Segment
     from deploykit.encodings.values import EncodingSet
-    from deploykit.graph.facts import GraphFacts
-    from deploykit.quantization.segmentation import Segment
+    from deploykit.model.facts import GraphFacts
 
 __all__ = ["crossing_findings", "segment_drafts"]
 

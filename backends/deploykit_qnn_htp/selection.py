@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from deploykit.contract.plans import Alternative, Plan, Rejected
+from deploykit.backend.plans import Alternative, Plan, Rejected
 from deploykit.errors import UsageError
 from deploykit.findings import Finding
 from deploykit.system.records import dataclass

@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from deploykit.contract.backend import Check, Verification
-from deploykit.encodings.reading import read_encodings
+from deploykit.backend.backend import Check, Verification
+from deploykit.encodings.formats.reading import read_encodings
 from deploykit.errors import DeploykitError
 from deploykit.system.records import dataclass
 from deploykit.tables.reading import read_json

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deploykit.contract.options import OptionSpec, OptionValue
-from deploykit.contract.quantizers import Quantizer, QuantizerAsked, QuantizerJob, WeightMethod, bits_of
+from deploykit.backend.options import OptionSpec, OptionValue
+from deploykit.backend.quantizers import Quantizer, QuantizerAsked, QuantizerJob, WeightMethod, bits_of
 from deploykit.errors import UsageError
 from deploykit.tables.capabilities import Status
 
 if TYPE_CHECKING:
-    from deploykit.contract.targets import Target
+    from deploykit.backend.targets import Target
 
 __all__ = ["AIMET", "configuration", "encodings_version"]
 

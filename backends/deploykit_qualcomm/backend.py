@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from deploykit.contract.backend import Situation
-    from deploykit.contract.known_errors import Catalog
-    from deploykit.contract.quantizers import Quantizer
-    from deploykit.contract.targets import Target
+    from deploykit.backend.backend import Situation
+    from deploykit.backend.known_errors import Catalog
+    from deploykit.backend.quantizers import Quantizer
+    from deploykit.backend.targets import Target
     from deploykit.findings import Finding
     from deploykit.tables.capabilities import CompatRow
     from deploykit.tables.devices import Device

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from deploykit.contract.targets import find_device
+from deploykit.backend.targets import find_device
 from deploykit.tables.devices import Device, Fact, load_device_of_id, load_devices
 from deploykit_qualcomm.archs import capability
 from deploykit_qualcomm.tables import DATA

@@ -1,6 +1,6 @@
 """The option that asks for a workflow of a CI service, in which a package is compiled; it writes none."""
 
-from deploykit.contract.options import OptionSpec
+from deploykit.backend.options import OptionSpec
 
 __all__ = ["EMIT", "WORKFLOW"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 
-from deploykit.contract.probes import CheckLine, Surroundings
+from deploykit.backend.probes import CheckLine, Surroundings
 from deploykit.system.environments import environment_of
 from deploykit.system.specs import ToolchainSpec
 from deploykit_qualcomm.rows import Wheel

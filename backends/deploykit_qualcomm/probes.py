@@ -12,7 +12,7 @@ from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
-from deploykit.contract.probes import CheckLine, Probe, Surroundings, start
+from deploykit.backend.probes import CheckLine, Probe, Surroundings, start
 from deploykit.errors import DeploykitError
 from deploykit.system.processes import Completed
 from deploykit.tables.capabilities import SdkTable, Status

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from packaging.version import InvalidVersion, Version
 
-from deploykit.contract.targets import Target, nearest_names
+from deploykit.backend.targets import Target, nearest_names
 from deploykit.errors import UnknownTargetError
 from deploykit.findings import Finding
 from deploykit.tables.capabilities import SdkTable

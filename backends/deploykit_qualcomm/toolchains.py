@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from deploykit.contract.toolchains import load_toolchains
+from deploykit.backend.toolchains import load_toolchains
 from deploykit.system.specs import ToolchainSpec
 
 __all__ = ["qualcomm_toolchains"]

@@ -1,4 +1,4 @@
-"""The vitis-ai backend behind ``deploykit.contract.backend``: each method calls the module that works."""
+"""The vitis-ai backend behind ``deploykit.backend.backend``: each method calls the module that works."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from deploykit.contract.backend import Aids, Execution, PackageFile, Situation, Verification
-    from deploykit.contract.kept import Kept
-    from deploykit.contract.known_errors import Catalog
-    from deploykit.contract.options import OptionSpec
-    from deploykit.contract.plans import Plan
-    from deploykit.contract.targets import Target
+    from deploykit.backend.backend import Aids, Execution, PackageFile, Situation, Verification
+    from deploykit.backend.kept import Kept
+    from deploykit.backend.known_errors import Catalog
+    from deploykit.backend.options import OptionSpec
+    from deploykit.backend.plans import Plan
+    from deploykit.backend.targets import Target
     from deploykit.findings.rules import Registry
     from deploykit.system.specs import ToolchainSpec
     from deploykit.tables.capabilities import CompatRow
@@ -71,7 +71,7 @@ class VitisAiBackend:
 
     def toolchains(self) -> tuple[ToolchainSpec, ...]:
         """The environments for AMD Quark, one per release that was tried."""
-        from deploykit.contract.toolchains import load_toolchains
+        from deploykit.backend.toolchains import load_toolchains
         from deploykit_vitis_ai.tables import DATA
 
         return load_toolchains(DATA / "toolchains", backend=self.id, files=DATA.parent)

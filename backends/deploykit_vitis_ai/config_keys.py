@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from deploykit.contract.targets import nearest_names
+from deploykit.backend.targets import nearest_names
 from deploykit.errors import UsageError
 from deploykit_vitis_ai.quark_settings import (
     key_names,

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
-from deploykit.graph.facts import GraphFacts, NodeFact
-from deploykit.numerics.samples import Calibration, InputSpec
+from deploykit.accuracy.samples import Calibration, InputSpec
+from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit_vitis_ai.draft import Draft
 from deploykit_vitis_ai.products import product_of
 from deploykit_vitis_ai.tables import VaimlKey, passes, quark_options, vaiml_keys

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from deploykit.contract.backend import Request, Situation
+from deploykit.accuracy.search.goals import GOAL, Goal, parse_goal
+from deploykit.backend.backend import Request, Situation
 from deploykit.errors import UsageError
-from deploykit.graph.facts import GraphFacts
-from deploykit.numerics.goals import GOAL, Goal, parse_goal
+from deploykit.model.facts import GraphFacts
 from deploykit_vitis_ai.config_keys import ChosenOptions, check_quark_version, parse_options
 from deploykit_vitis_ai.exclusions import Exclusions, resolve_exclusions
 from deploykit_vitis_ai.float_parts import FloatPart, float_parts

@@ -11,10 +11,10 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from deploykit.contract.targets import nearest_names
+from deploykit.backend.targets import nearest_names
 from deploykit.errors import UsageError
-from deploykit.graph.facts import GraphFacts, NodeFact
-from deploykit.graph.ops import Trait, has
+from deploykit.model.facts import GraphFacts, NodeFact
+from deploykit.model.ops import Trait, has
 
 __all__ = ["GRAPH_INPUT", "Exclusions", "Leak", "Region", "Subgraph", "parse_subgraph", "resolve_exclusions"]
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deploykit.contract.backend import Aids, Execution
-from deploykit.contract.plans import Plan
+from deploykit.accuracy.judge.rules import RULES as COMPARISON_RULES
+from deploykit.accuracy.judge.rules import Judged
+from deploykit.backend.backend import Aids, Execution
+from deploykit.backend.plans import Plan
 from deploykit.findings import Finding
-from deploykit.numerics.rules import RULES as COMPARISON_RULES
-from deploykit.numerics.rules import Judged
 from deploykit_vitis_ai.inspection import inspect_quantized
 from deploykit_vitis_ai.ladder import find_precision
 from deploykit_vitis_ai.measuring import Measured, measure
@@ -24,7 +24,7 @@ from deploykit_vitis_ai.rules.quantized import RULES as QUANTIZED_RULES
 from deploykit_vitis_ai.runner import RESULT, quark_environment
 
 if TYPE_CHECKING:
-    from deploykit.numerics.comparison import Comparison
+    from deploykit.accuracy.judge.comparison import Comparison
 
 __all__ = ["execute"]
 

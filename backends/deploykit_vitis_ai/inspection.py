@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deploykit.graph import load_model
-from deploykit.graph.facts import GraphFacts, NodeFact
-from deploykit.graph.pairs import QUANTIZERS, integer_type
+from deploykit.model import load_model
+from deploykit.model.facts import GraphFacts, NodeFact
+from deploykit.model.pairs import QUANTIZERS, integer_type
 from deploykit.system.files import regular_size
 
 if TYPE_CHECKING:
-    from deploykit.graph import Model
+    from deploykit.model import Model
 
 __all__ = ["Grid", "Quantized", "actual_types", "grids_of", "inspect_quantized", "is_power_of_two"]
 
@@ -63,7 +63,7 @@ def inspect_quantized(
     float16_source: bool = False,
 ) -> Quantized:
     """Read one model file; raises InputError when it is no ONNX model."""
-    from deploykit.graph.collect import collect_facts
+    from deploykit.model.collect import collect_facts
 
     model = load_model(path)
     facts = collect_facts(model)
@@ -83,7 +83,7 @@ def inspect_quantized(
 def _refusal(path: Path) -> str:
     import onnxruntime as ort
 
-    from deploykit.graph.running import CpuSession
+    from deploykit.model.running import CpuSession
 
     options = ort.SessionOptions()
     options.log_severity_level = 4
@@ -96,7 +96,7 @@ def _refusal(path: Path) -> str:
 
 def grids_of(model: Model, facts: GraphFacts) -> Iterator[Grid]:
     """The grids of all QuantizeLinear and DequantizeLinear nodes, in graph order."""
-    from deploykit.graph.collect import constant_value
+    from deploykit.model.collect import constant_value
 
     seen: dict[str, tuple[Any, ...]] = {}
 

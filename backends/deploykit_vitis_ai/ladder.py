@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deploykit.contract.backend import Instead, Progress, Request
-from deploykit.numerics.goals import GOAL
+from deploykit.accuracy.search.goals import GOAL
+from deploykit.backend.backend import Instead, Progress, Request
 from deploykit_vitis_ai.draft import Draft, make_draft
 from deploykit_vitis_ai.measuring import Measured
 from deploykit_vitis_ai.prepare import Prepared

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deploykit.contract.backend import Progress
-from deploykit.contract.status import Correctness, Right
-from deploykit.numerics.comparison import Comparison, compare
-from deploykit.numerics.outputs import read_outputs
-from deploykit.numerics.samples.labels import Label
+from deploykit.accuracy.judge.comparison import Comparison, compare
+from deploykit.accuracy.judge.outputs import read_outputs
+from deploykit.accuracy.samples.labels import Label
+from deploykit.backend.backend import Progress
+from deploykit.backend.status import Correctness, Right
 from deploykit.system.workspaces import scratch
 from deploykit_vitis_ai import configs
 from deploykit_vitis_ai.draft import Draft
@@ -21,7 +21,7 @@ from deploykit_vitis_ai.quality import Quality, judge_quality
 from deploykit_vitis_ai.runner import QuarkRun, run_quark
 
 if TYPE_CHECKING:
-    from deploykit.graph.facts import GraphFacts
+    from deploykit.model.facts import GraphFacts
     from deploykit.system.environments import Environment
 
 __all__ = ["Measured", "measure"]

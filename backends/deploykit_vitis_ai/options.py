@@ -1,6 +1,6 @@
 """The options of this backend's own; keys of the compiler, the provider and Quark are in ``config_keys``."""
 
-from deploykit.contract.options import OptionSpec
+from deploykit.backend.options import OptionSpec
 
 __all__ = ["OPTIONS"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from deploykit.contract.plans import Plan, Precision, Rejected, Route, Step
+from deploykit.accuracy.search.goals import GOAL
+from deploykit.backend.plans import Plan, Precision, Rejected, Route, Step
 from deploykit.errors import DefectError
-from deploykit.numerics.goals import GOAL
 from deploykit_vitis_ai import configs
 from deploykit_vitis_ai.draft import Draft
 from deploykit_vitis_ai.prepare import Prepared

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from deploykit.contract.backend import Situation
+from deploykit.accuracy.samples import Calibration, InputSpec, input_specs, load_calibration
+from deploykit.accuracy.samples.guidelines import RULES as CALIBRATION_RULES
+from deploykit.accuracy.samples.survey import Survey, survey, survey_of_random_data
+from deploykit.backend.backend import Situation
 from deploykit.errors import InputError
 from deploykit.findings import Finding
-from deploykit.numerics.samples import Calibration, InputSpec, input_specs, load_calibration
-from deploykit.numerics.samples.guidelines import RULES as CALIBRATION_RULES
-from deploykit.numerics.samples.survey import Survey, survey, survey_of_random_data
 from deploykit_vitis_ai.draft import Draft, make_draft
 from deploykit_vitis_ai.rules.registries import DRAFT_REGISTRIES
 

@@ -9,16 +9,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from deploykit.numerics.goals import Goal, Reached
-from deploykit.numerics.kept_counts import KeptCount
-from deploykit.numerics.output_judging import OutputJudge
-from deploykit.numerics.samples.labels import Label
-from deploykit.numerics.verdicts import Verdict
+from deploykit.accuracy.judge.kept_counts import KeptCount
+from deploykit.accuracy.judge.output_judging import OutputJudge
+from deploykit.accuracy.judge.verdicts import Verdict
+from deploykit.accuracy.samples.labels import Label
+from deploykit.accuracy.search.goals import Goal, Reached
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from deploykit.graph.facts import GraphFacts
+    from deploykit.model.facts import GraphFacts
 
 __all__ = ["Quality", "judge_quality"]
 

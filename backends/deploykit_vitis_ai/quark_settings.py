@@ -12,7 +12,7 @@ from dataclasses import field
 from functools import cache
 from typing import Any
 
-from deploykit.contract.targets import nearest_names
+from deploykit.backend.targets import nearest_names
 from deploykit.errors import UsageError
 from deploykit.findings import Confidence
 from deploykit.system.records import dataclass

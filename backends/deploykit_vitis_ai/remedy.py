@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deploykit.contract.backend import Instead, Progress, Request
-from deploykit.graph.facts import GraphFacts
+from deploykit.backend.backend import Instead, Progress, Request
+from deploykit.model.facts import GraphFacts
 from deploykit_vitis_ai.draft import Draft
 from deploykit_vitis_ai.float_parts import FloatPart, float_parts
 from deploykit_vitis_ai.measuring import Measured

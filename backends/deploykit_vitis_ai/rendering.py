@@ -7,9 +7,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from deploykit.contract.backend import CopiedFile, JsonFile, PackageFile, TextFile, copied_model
-from deploykit.contract.plans import Plan
-from deploykit.packages.rendering import render
+from deploykit.backend.backend import CopiedFile, JsonFile, PackageFile, TextFile, copied_model
+from deploykit.backend.plans import Plan
+from deploykit.report.rendering import render
 from deploykit_vitis_ai import configs
 from deploykit_vitis_ai.prepare import Prepared
 

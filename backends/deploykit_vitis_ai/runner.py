@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deploykit.contract.toolchains import load_toolchains
-from deploykit.diagnosis import diagnose
+from deploykit.answers.diagnosis import diagnose
+from deploykit.backend.toolchains import load_toolchains
 from deploykit.errors import InputError, ToolError
 from deploykit.system.environments import Environment, environment_of
 from deploykit.system.processes import Completed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from packaging.version import InvalidVersion, Version
 
-from deploykit.contract.targets import Target
+from deploykit.backend.targets import Target
 from deploykit.errors import UnknownTargetError
 from deploykit.tables.capabilities import SdkTable
 from deploykit.tables.devices import Device

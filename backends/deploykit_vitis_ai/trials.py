@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deploykit.contract.backend import Progress, Request
+from deploykit.backend.backend import Progress, Request
 from deploykit.errors import ToolError
 from deploykit.system.workspaces import scratch
 from deploykit_vitis_ai import configs

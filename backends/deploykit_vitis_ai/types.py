@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from deploykit.graph.facts import GraphFacts, NodeFact
+from deploykit.model.facts import GraphFacts, NodeFact
 
 __all__ = ["PASSIVE", "activation_types"]
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from deploykit.contract.backend import Check, Verification
+from deploykit.backend.backend import Check, Verification
 from deploykit.errors import InputError
 from deploykit.findings import Finding
-from deploykit.graph import load_model
-from deploykit.graph.collect import collect_facts
+from deploykit.model import load_model
+from deploykit.model.collect import collect_facts
 from deploykit.tables.reading import read_json
 from deploykit_vitis_ai import configs
 from deploykit_vitis_ai.inspection import Quantized, actual_types, inspect_quantized

@@ -13,20 +13,20 @@ from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias
 from deploykit.api.audits import audit
 from deploykit.api.fleets import init, matrix
 from deploykit.api.measures import advise, evaluate, ladder, locate, lpbq, mix, sensitivity, simulate, split
-from deploykit.contract.options import ConfigKeys, OptionGiven
-from deploykit.contract.requests import make_request
+from deploykit.backend.options import ConfigKeys, OptionGiven
+from deploykit.backend.requests import make_request
 
 if TYPE_CHECKING:
-    from deploykit.contract.plans import Plan
-    from deploykit.contract.probes import CheckLine
-    from deploykit.deciding.pipeline import Packaged
-    from deploykit.deciding.quantizing.command import Quantization
-    from deploykit.diagnosis import Diagnosis
+    from deploykit.answers.capability_answers import Answer
+    from deploykit.answers.diagnosis import Diagnosis
+    from deploykit.backend.plans import Plan
+    from deploykit.backend.probes import CheckLine
     from deploykit.findings import Finding
+    from deploykit.flow.pipeline import Packaged
+    from deploykit.flow.quantizing.command import Quantization
     from deploykit.packages.building import BuildReport
-    from deploykit.packages.explaining import Explanation
     from deploykit.packages.verifying import VerifyReport
-    from deploykit.queries.capability_answers import Answer
+    from deploykit.report.explaining import Explanation
     from deploykit.tables.devices import Device
 
 __all__ = [
@@ -93,7 +93,7 @@ def package(
     **backend_options: OptionGiven,
 ) -> Packaged:
     """Check, plan, render, write and verify one package; ``package`` None is a no. Raises DeploykitError."""
-    from deploykit.deciding.pipeline import make_package as make
+    from deploykit.flow.pipeline import make_package as make
 
     request = make_request(
         model,
@@ -149,7 +149,7 @@ def plan(
     **backend_options: OptionGiven,
 ) -> Plan[Any]:
     """The decision for one model and target, nothing written; arguments and what it raises as for ``package``."""
-    from deploykit.deciding.pipeline import make_plan
+    from deploykit.flow.pipeline import make_plan
 
     request = make_request(
         model,
@@ -204,7 +204,7 @@ def check(
     **backend_options: OptionGiven,
 ) -> tuple[Finding, ...]:
     """Only the findings of a plan; arguments and what it raises as for ``package``."""
-    from deploykit.deciding.checking import check as find
+    from deploykit.flow.checking import check as find
 
     request = make_request(
         model,
@@ -257,7 +257,7 @@ def quantize(
     ``options`` are the quantizer's own; ``time_limit`` is in seconds. Raises DeploykitError for what makes no sense,
     ToolError when the quantizer fails or is not installed.
     """
-    from deploykit.deciding.quantizing.command import quantize as run
+    from deploykit.flow.quantizing.command import quantize as run
 
     request = make_request(
         model,
@@ -289,7 +289,7 @@ def verify(
     ``expect_digest`` is the digest that was printed when it was made or built; ``allowed_signers`` a file that names
     who may have signed it, in the format of ssh-keygen.
     """
-    from deploykit.deciding.pipeline import verify as judge
+    from deploykit.flow.pipeline import verify as judge
 
     signers = _path(allowed_signers)
     return judge(Path(package), numerics=numerics, expect_digest=expect_digest, allowed_signers=signers)
@@ -300,7 +300,7 @@ def explain(package: AnyPath) -> Explanation:
 
     PackageError when the folder is no package, or its manifest was changed.
     """
-    from deploykit.packages.explaining import explain as tell
+    from deploykit.report.explaining import explain as tell
 
     return tell(Path(package))
 
@@ -314,7 +314,7 @@ def build(package: AnyPath, *, on_line: Progress | None = None) -> BuildReport:
 
 def targets(words: str = "") -> tuple[Device, ...]:
     """The devices of all backends whose id, names or facts contain every word; () where none does. Raises nothing."""
-    from deploykit.contract.plugins import all_devices
+    from deploykit.backend.plugins import all_devices
     from deploykit.tables.devices import search_devices
 
     return search_devices(all_devices(), words)
@@ -326,7 +326,7 @@ def compat(*words: str, sdk: str = "", target: str = "", arch: str = "", tool: s
     Each row has its status, since when, its sources and how sure it is; what has no row is unknown. Raises
     UnknownTargetError for a device or an SDK that is in no table.
     """
-    from deploykit.queries.asking import ask
+    from deploykit.answers.asking import ask
 
     return ask(words, sdk=sdk, target=target, arch=arch, tool=tool, backend=backend)
 
@@ -336,9 +336,9 @@ def diagnose(log: AnyPath | IO[bytes], *, model: AnyPath | None = None, tools: I
 
     ``tools`` are known to have written the log. Raises InputError when a file cannot be read.
     """
-    from deploykit.contract.plugins import catalog_of, load_backends
-    from deploykit.diagnosis import diagnose as judge
-    from deploykit.diagnosis import diagnose_log
+    from deploykit.answers.diagnosis import diagnose as judge
+    from deploykit.answers.diagnosis import diagnose_log
+    from deploykit.backend.plugins import catalog_of, load_backends
     from deploykit.packages.building import names_of_models
 
     names = None if model is None else names_of_models([Path(model)])
@@ -350,8 +350,8 @@ def diagnose(log: AnyPath | IO[bytes], *, model: AnyPath | None = None, tools: I
 
 def doctor() -> tuple[CheckLine, ...]:
     """What this machine can do: SDKs, wheels, compilers, devices. Raises nothing: what fails is a line of its own."""
-    from deploykit.contract.plugins import load_backends
-    from deploykit.queries.machine import examine
+    from deploykit.answers.machine import examine
+    from deploykit.backend.plugins import load_backends
 
     return examine(load_backends())
 

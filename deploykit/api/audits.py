@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable
 from os import PathLike
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from deploykit.contract.options import ConfigKeys, OptionGiven
-from deploykit.contract.requests import make_request
+from deploykit.backend.options import ConfigKeys, OptionGiven
+from deploykit.backend.requests import make_request
 
 if TYPE_CHECKING:
-    from deploykit.contract.audits import Audit
+    from deploykit.backend.audits import Audit
 
 __all__ = ["audit"]
 
@@ -51,7 +51,7 @@ def audit(
     steps of the output's grid. Raises UsageError for a backend that runs none by itself, DeploykitError for what makes
     no sense.
     """
-    from deploykit.deciding.auditing import audit as run
+    from deploykit.flow.auditing import audit as run
 
     request = make_request(
         model,

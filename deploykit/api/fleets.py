@@ -23,7 +23,7 @@ def init(folder: AnyPath, *, targets: Iterable[str], force: bool = False) -> tup
     Raises InputError where the folder holds no model, UnknownTargetError for a device that is none, PackageError where
     the file exists and ``force`` is not given.
     """
-    from deploykit.contract.plugins import device_named
+    from deploykit.backend.plugins import device_named
     from deploykit.fleet.description import FILE_NAME
     from deploykit.fleet.scouting import scout, toml_text
     from deploykit.system.whole_files import write_files

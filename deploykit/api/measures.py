@@ -14,15 +14,15 @@ from deploykit.system.limits import limited_time
 from deploykit.system.memory import memory_budget, with_memory
 
 if TYPE_CHECKING:
-    from deploykit.deciding.mixing_layers import Mixed
-    from deploykit.deciding.simulated_ladder import SimulatedLadder
-    from deploykit.numerics.evaluation import Evaluation
-    from deploykit.numerics.locating import Located
-    from deploykit.numerics.sensitivity import Sensitivity
-    from deploykit.numerics.simulation import Simulation
-    from deploykit.quantization.lpbq_files import LpbqReport
-    from deploykit.quantization.split_files import PartReport
-    from deploykit.queries.precision_advice import Advice
+    from deploykit.accuracy.judge.evaluation import Evaluation
+    from deploykit.accuracy.search.locating import Located
+    from deploykit.accuracy.search.sensitivity import Sensitivity
+    from deploykit.accuracy.simulate.simulation import Simulation
+    from deploykit.answers.precision_advice import Advice
+    from deploykit.encodings.lpbq_files import LpbqReport
+    from deploykit.encodings.split_files import PartReport
+    from deploykit.flow.mixing_layers import Mixed
+    from deploykit.flow.simulated_ladder import SimulatedLadder
 
 __all__ = ["advise", "evaluate", "ladder", "locate", "lpbq", "mix", "sensitivity", "simulate", "split"]
 
@@ -50,8 +50,8 @@ def evaluate(
     completes the command that is then proposed. The thresholds are in dB but for the cosine, the errors (those of boxes
     in pixels) and the agreement. Raises InputError for files that cannot be read or compared.
     """
-    from deploykit.numerics.evaluation import evaluate as judge
-    from deploykit.numerics.rules import Thresholds
+    from deploykit.accuracy.judge.evaluation import evaluate as judge
+    from deploykit.accuracy.judge.rules import Thresholds
 
     asked = Thresholds(
         min_cosine=min_cosine,
@@ -83,9 +83,9 @@ def simulate(
     The thresholds replace the limits of the verdict: dB, pixels, ratios. A model whose weights would take more than
     ``memory`` (``"3G"``) is run part by part, with the same numbers. Raises InputError for files that cannot be read.
     """
-    from deploykit.graph.validity import blaming
-    from deploykit.numerics.simulation import simulate_files
-    from deploykit.numerics.thresholds import Thresholds
+    from deploykit.accuracy.judge.thresholds import Thresholds
+    from deploykit.accuracy.simulate.simulation import simulate_files
+    from deploykit.model.files.validity import blaming
 
     with with_memory(memory), blaming(Path(model)):
         return simulate_files(
@@ -118,8 +118,8 @@ def locate(
     After ``time_limit`` seconds the nearest operator known by then is named, and ``exhausted`` says so. They diverge
     below ``threshold_db`` of signal to noise. Raises InputError for files that cannot be read.
     """
-    from deploykit.graph.validity import blaming
-    from deploykit.numerics.probes import locate_files
+    from deploykit.accuracy.search.probes import locate_files
+    from deploykit.model.files.validity import blaming
 
     with limited_time(time_limit), with_memory(memory), blaming(Path(model)):
         return locate_files(
@@ -154,8 +154,8 @@ def sensitivity(
     measurements of an earlier call are taken over. Losses are signal to noise in dB. Raises InputError for files that
     cannot be read.
     """
-    from deploykit.graph.validity import blaming
-    from deploykit.numerics.sensitivity_analysis import Budget, analyze_files
+    from deploykit.accuracy.search.sensitivity_analysis import Budget, analyze_files
+    from deploykit.model.files.validity import blaming
 
     with with_memory(memory), blaming(Path(model)):
         return analyze_files(
@@ -185,7 +185,7 @@ def advise(
     such a table as TOML or JSON. The ``goal`` is a drop of at most 1 % unless said otherwise; ``lower_is_better`` for
     an error instead of an accuracy. ``ladder`` measures them. Raises InputError, UsageError for a goal that is none.
     """
-    from deploykit.queries.accuracy_table import advise_on
+    from deploykit.answers.accuracy_table import advise_on
 
     return advise_on(_path(file), dict(accuracies or {}), goal=goal, lower_is_better=lower_is_better)
 
@@ -211,9 +211,9 @@ def ladder(
     ``goal`` of a measure 1 % may be lost, else outputs must be right (docs/quantize.md). ``data`` are samples of the
     field: an ``.npz``, ``.npy`` or a folder. Raises InputError for files that cannot be read or do not fit.
     """
-    from deploykit.deciding.simulated_ladder import simulated_ladder
-    from deploykit.graph.validity import blaming
-    from deploykit.numerics.metrics import user_metric
+    from deploykit.accuracy.judge.metrics import user_metric
+    from deploykit.flow.simulated_ladder import simulated_ladder
+    from deploykit.model.files.validity import blaming
 
     with blaming(Path(model)):
         return simulated_ladder(
@@ -254,10 +254,10 @@ def mix(
     own measure (docs/metrics.md); with ``front`` quality against cost is measured as well. Raises InputError for files
     that cannot be read, UsageError for a goal that is none.
     """
-    from deploykit.deciding.mixing_layers import mix_files
-    from deploykit.graph.validity import blaming
-    from deploykit.numerics.goals import parse_goal
-    from deploykit.numerics.metrics import user_metric
+    from deploykit.accuracy.judge.metrics import user_metric
+    from deploykit.accuracy.search.goals import parse_goal
+    from deploykit.flow.mixing_layers import mix_files
+    from deploykit.model.files.validity import blaming
 
     with blaming(Path(model)):
         return mix_files(
@@ -282,8 +282,8 @@ def lpbq(model: AnyPath, out: AnyPath, *, refine: bool = False, force: bool = Fa
 
     Raises InputError for a model that cannot be read, PackageError where ``out`` stands and ``force`` is not given.
     """
-    from deploykit.graph.validity import blaming
-    from deploykit.quantization.lpbq_files import convert_file
+    from deploykit.encodings.lpbq_files import convert_file
+    from deploykit.model.files.validity import blaming
 
     with blaming(Path(model)):
         return convert_file(Path(model), Path(out), refined=refine, force=force)
@@ -296,8 +296,8 @@ def split(
 
     Raises InputError for models that cannot be read or are not over the same weights.
     """
-    from deploykit.graph.validity import blaming
-    from deploykit.quantization.split_files import split_files
+    from deploykit.encodings.split_files import split_files
+    from deploykit.model.files.validity import blaming
 
     paths = [Path(model) for model in models]
     with blaming(*paths):

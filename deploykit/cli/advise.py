@@ -13,7 +13,7 @@ from deploykit.cli.output import emit, table
 from deploykit.errors import UsageError
 
 if TYPE_CHECKING:
-    from deploykit.queries.precision_advice import Advice, Conclusion
+    from deploykit.answers.precision_advice import Advice, Conclusion
 
 __all__ = ["command"]
 

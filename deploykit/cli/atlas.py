@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from deploykit.backend.optional import MeasuresKernels
+from deploykit.backend.plugins import load_backends
 from deploykit.cli.frame import Group
 from deploykit.cli.output import emit, table
 from deploykit.cli.progress import progress
-from deploykit.contract.optional import MeasuresKernels
-from deploykit.contract.plugins import load_backends
 from deploykit.errors import UsageError
 
 if TYPE_CHECKING:
-    from deploykit.contract.optional import Spread
+    from deploykit.backend.optional import Spread
 
 __all__ = ["command"]
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
+from deploykit.backend.audits import Audit, AuditedKernel
 from deploykit.cli.output import emit, findings_text, table
 from deploykit.cli.progress import progress
 from deploykit.cli.requests import RequestCommand, request_from
-from deploykit.contract.audits import Audit, AuditedKernel
 from deploykit.findings import exit_status
 
 __all__ = ["command"]
@@ -31,7 +31,7 @@ def command(audit: str, **given: Any) -> int:
 
     Exit status 1 when one computes something else than the model says, or is refused.
     """
-    from deploykit.deciding.auditing import audit as run
+    from deploykit.flow.auditing import audit as run
 
     with progress() as tell:
         found = run(request_from(**given), level=audit, progress=tell)

@@ -8,18 +8,18 @@ from typing import Any
 
 import click
 
+from deploykit.backend.plugins import all_registries
 from deploykit.cli.output import emit, findings_text
 from deploykit.cli.progress import progress
 from deploykit.cli.requests import RequestCommand, request_from
-from deploykit.contract.plugins import all_registries
 from deploykit.findings import Finding, exit_status, summarize
-from deploykit.packages.baseline import (
+from deploykit.report.baseline import (
     apply_baseline,
     apply_severity_overrides,
     read_baseline,
     write_baseline_file,
 )
-from deploykit.packages.sarif import to_sarif
+from deploykit.report.sarif import to_sarif
 
 __all__ = ["command"]
 
@@ -33,7 +33,7 @@ def command(
     form: str, baseline: Path | None, write_baseline: Path | None, severity: tuple[str, ...], **given: Any
 ) -> int:
     """Say what stands in the way of MODEL on one target, and what to do about it; nothing is written."""
-    from deploykit.deciding.checking import check
+    from deploykit.flow.checking import check
 
     request = request_from(**given)
     with progress() as tell:

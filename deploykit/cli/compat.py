@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 
 import click
 
+from deploykit.answers.asking import Comparison, ask, ask_binary, compare, features
+from deploykit.answers.capability_answers import Answer
 from deploykit.cli.frame import Command
 from deploykit.cli.output import emit, table
 from deploykit.errors import UsageError
 from deploykit.findings import Confidence
-from deploykit.queries.asking import Comparison, ask, ask_binary, compare, features
-from deploykit.queries.capability_answers import Answer
 from deploykit.tables.capabilities import CompatRow
 
 if TYPE_CHECKING:
-    from deploykit.deciding.sdk_search import SdkSearch
+    from deploykit.flow.sdk_search import SdkSearch
 
 __all__ = ["command"]
 
@@ -73,8 +73,8 @@ def command(
     if len(sdks) > 1 and (binary or model or built_with or built_for or diff):
         raise UsageError("more than one --sdk goes with a feature", next="ask for one release at a time")
     if binary is not None:
+        from deploykit.answers.binaries import report_binary
         from deploykit.cli.inspect import emit_binary
-        from deploykit.queries.binaries import report_binary
 
         return emit_binary(report_binary(binary, backend=backend or None, runtime=runtime or sdk, target=target))
     if runtime:
@@ -106,8 +106,8 @@ def _emit_states(asked: Sequence[Answer], words: tuple[str, ...], *, narrowed: b
 
 
 def _search(model: Path, encodings: Path | None, target: str, backend: str) -> SdkSearch:
-    from deploykit.contract.backend import Request
-    from deploykit.deciding.sdk_search import lowest_sdk
+    from deploykit.backend.backend import Request
+    from deploykit.flow.sdk_search import lowest_sdk
 
     if not target:
         raise UsageError("--model needs --target", next="name the device")

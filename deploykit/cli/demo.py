@@ -16,7 +16,7 @@ from deploykit.packages.manifests import MANIFEST, list_files
 from deploykit.system.workspaces import scratch
 
 if TYPE_CHECKING:
-    from deploykit.deciding.pipeline import Packaged
+    from deploykit.flow.pipeline import Packaged
 
 __all__ = ["command"]
 
@@ -27,7 +27,7 @@ _TARGET, _SDK = "sm8650", "2.33"
 @click.option("-o", "--out", type=click.Path(path_type=Path), metavar="DIR", help="Keep the package in DIR.")
 def command(out: Path | None) -> int:
     """Package an embedded detector with mixed float16 encodings for a phone locked to an old SDK."""
-    from deploykit.contract.demo_model import write_demo
+    from deploykit.backend.demo_model import write_demo
 
     with scratch() as place, progress() as tell:
         model, encodings = write_demo(place)

@@ -8,11 +8,11 @@ from pathlib import Path
 import click
 
 from deploykit import api
+from deploykit.backend.known_errors import search_errors
+from deploykit.backend.plugins import catalog_of, load_backends
 from deploykit.cli.diagnosis_text import diagnosis_text, error_text
 from deploykit.cli.frame import Command, settings
 from deploykit.cli.output import emit
-from deploykit.contract.known_errors import search_errors
-from deploykit.contract.plugins import catalog_of, load_backends
 from deploykit.errors import UsageError
 
 __all__ = ["command"]

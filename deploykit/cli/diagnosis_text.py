@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from deploykit.contract.known_errors import KnownError
+from deploykit.backend.known_errors import KnownError
 
 if TYPE_CHECKING:
-    from deploykit.diagnosis import Cause, Diagnosis
-    from deploykit.diagnosis.sightings import ErrorLine
+    from deploykit.answers.diagnosis import Cause, Diagnosis
+    from deploykit.answers.diagnosis.sightings import ErrorLine
 
 __all__ = ["diagnosis_text", "error_text"]
 

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 import click
 
+from deploykit.answers.machine import examine
+from deploykit.backend.plugins import backend_ids, load_backend
+from deploykit.backend.probes import CheckLine
 from deploykit.cli.frame import Command
 from deploykit.cli.output import emit
 from deploykit.cli.progress import progress
 from deploykit.cli.toolchain import known_toolchains
-from deploykit.contract.plugins import backend_ids, load_backend
-from deploykit.contract.probes import CheckLine
 from deploykit.errors import DeploykitError
-from deploykit.queries.machine import examine
 from deploykit.system.environments import environment_of
 
 __all__ = ["command"]

@@ -13,8 +13,8 @@ from deploykit.cli.output import emit, findings_text, table
 from deploykit.errors import UsageError
 
 if TYPE_CHECKING:
-    from deploykit.numerics.comparison import Comparison
-    from deploykit.numerics.evaluation import Evaluation
+    from deploykit.accuracy.judge.comparison import Comparison
+    from deploykit.accuracy.judge.evaluation import Evaluation
 
 __all__ = ["command"]
 

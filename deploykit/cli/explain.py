@@ -14,7 +14,7 @@ from deploykit.cli.output import columns, emit
 from deploykit.cli.plain import plain
 
 if TYPE_CHECKING:
-    from deploykit.packages.explaining import Explanation
+    from deploykit.report.explaining import Explanation
 
 __all__ = ["command"]
 

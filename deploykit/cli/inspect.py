@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
+from deploykit.answers.binaries import BinaryReport, Runtime, report_binary
 from deploykit.cli.frame import Command
 from deploykit.cli.output import emit
-from deploykit.queries.binaries import BinaryReport, Runtime, report_binary
 from deploykit.system.limits import limited_time
 from deploykit.tables.capabilities import Status
 

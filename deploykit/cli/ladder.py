@@ -15,10 +15,10 @@ from deploykit.cli.progress import progress
 from deploykit.system.whole_files import write_files
 
 if TYPE_CHECKING:
-    from deploykit.deciding.ladder import Ladder, Rung, Step
-    from deploykit.deciding.learned_weights import LearnedStep
-    from deploykit.deciding.simulated_ladder import SimulatedLadder
-    from deploykit.queries.precision_advice import Conclusion
+    from deploykit.answers.precision_advice import Conclusion
+    from deploykit.flow.ladder import Ladder, Rung, Step
+    from deploykit.flow.learned_weights import LearnedStep
+    from deploykit.flow.simulated_ladder import SimulatedLadder
 
 __all__ = ["command"]
 
@@ -48,7 +48,7 @@ def command(model: Path, report: Path | None, force: bool, **asked: Any) -> int:
     with progress() as tell:
         found = api.ladder(model, progress=tell, **asked)
     if report is not None:
-        from deploykit.deciding.ladder_page import render_ladder
+        from deploykit.flow.ladder_page import render_ladder
 
         write_files(
             {report: render_ladder(found.ladder, model.name, _samples(found), findings=found.findings)}, force=force

@@ -14,7 +14,7 @@ from deploykit.cli.output import emit, table
 from deploykit.cli.progress import progress
 
 if TYPE_CHECKING:
-    from deploykit.numerics.locating import Located, TensorView
+    from deploykit.accuracy.search.locating import Located, TensorView
 
 __all__ = ["command"]
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from deploykit import api
+from deploykit.backend.plugins import load_backend, load_backends
 from deploykit.cli.frame import Command
 from deploykit.cli.output import emit, table
-from deploykit.contract.plugins import load_backend, load_backends
 
 if TYPE_CHECKING:
-    from deploykit.quantization.lpbq_arithmetic import ExplainsBlockWeights
-    from deploykit.quantization.lpbq_files import LpbqReport, WeightReport
+    from deploykit.encodings.lpbq_arithmetic import ExplainsBlockWeights
+    from deploykit.encodings.lpbq_files import LpbqReport, WeightReport
 
 __all__ = ["command"]
 
@@ -44,7 +44,7 @@ def command(model: Path, out: Path, refine: bool, backend: str | None, sdk: str,
 
 
 def _explainer(backend: str | None) -> ExplainsBlockWeights | None:
-    from deploykit.quantization.lpbq_arithmetic import ExplainsBlockWeights
+    from deploykit.encodings.lpbq_arithmetic import ExplainsBlockWeights
 
     candidates = load_backends() if backend is None else (load_backend(backend),)
     return next((known for known in candidates if isinstance(known, ExplainsBlockWeights)), None)

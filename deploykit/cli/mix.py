@@ -15,8 +15,8 @@ from deploykit.cli.progress import progress
 from deploykit.system.whole_files import write_files
 
 if TYPE_CHECKING:
-    from deploykit.deciding.mixing_layers import Mixed
-    from deploykit.numerics.raising import Trial
+    from deploykit.accuracy.search.raising import Trial
+    from deploykit.flow.mixing_layers import Mixed
 
 __all__ = ["command"]
 
@@ -52,7 +52,7 @@ def command(model: Path, report: Path | None, out: Path | None, force: bool, **a
         found = api.mix(model, front=report is not None, progress=tell, **asked)
     files = {} if out is None else {out: found.text}
     if report is not None:
-        from deploykit.packages.mix_page import render_mix
+        from deploykit.report.mix_page import render_mix
 
         files[report] = render_mix(found.raised, found.front, model.name)
     write_files(files, force=force)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
+from deploykit.answers.option_pages import OptionEntry, every_option, find_options, write_options
 from deploykit.cli.frame import Command
 from deploykit.cli.output import emit, table
-from deploykit.queries.option_pages import OptionEntry, every_option, find_options, write_options
 
 __all__ = ["command"]
 

@@ -22,7 +22,7 @@ __all__ = ["columns", "emit", "findings_text", "status_lines", "table"]
 
 
 if TYPE_CHECKING:
-    from deploykit.contract.status import Status
+    from deploykit.backend.status import Status
 
 _COLORS = {"error": "red", "warning": "yellow", "info": "cyan"}
 

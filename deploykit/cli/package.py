@@ -12,7 +12,7 @@ from deploykit.cli.progress import progress
 from deploykit.cli.requests import TargetsCommand, request_from
 
 if TYPE_CHECKING:
-    from deploykit.deciding.pipeline import Packaged
+    from deploykit.flow.pipeline import Packaged
 
 __all__ = ["command"]
 
@@ -31,7 +31,7 @@ def command(
     \b
     deploykit package model.onnx --target sm8650 --sdk 2.33 --encodings model.encodings -o out
     """
-    from deploykit.deciding.pipeline import make_packages
+    from deploykit.flow.pipeline import make_packages
 
     requests = [request_from(target=target, **given) for target in dict.fromkeys(targets)]
     with progress() as tell:

@@ -13,7 +13,7 @@ from deploykit.cli.requests import RequestCommand, request_from
 from deploykit.findings import exit_status
 
 if TYPE_CHECKING:
-    from deploykit.contract.plans import Alternative, Plan
+    from deploykit.backend.plans import Alternative, Plan
 
 __all__ = ["command", "plan_text"]
 
@@ -21,7 +21,7 @@ __all__ = ["command", "plan_text"]
 @click.command(cls=RequestCommand)
 def command(**given: Any) -> int:
     """Decide how MODEL would be packaged: route, rejected routes, commands, configurations, findings."""
-    from deploykit.deciding.pipeline import make_plan
+    from deploykit.flow.pipeline import make_plan
 
     plan = make_plan(request_from(**given))
     emit(plan.to_json(), lambda: plan_text(plan))

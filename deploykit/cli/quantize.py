@@ -14,7 +14,7 @@ from deploykit.cli.progress import progress
 from deploykit.errors import UsageError
 
 if TYPE_CHECKING:
-    from deploykit.deciding.quantizing.command import Quantization
+    from deploykit.flow.quantizing.command import Quantization
 
 __all__ = ["command"]
 

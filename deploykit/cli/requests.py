@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from deploykit.backend.options import OptionSpec, OptionValue, read_value
+from deploykit.backend.plugins import all_options
+from deploykit.backend.requests import CORE_OPTIONS, make_request
 from deploykit.cli.frame import Command
-from deploykit.contract.options import OptionSpec, OptionValue, read_value
-from deploykit.contract.plugins import all_options
-from deploykit.contract.requests import CORE_OPTIONS, make_request
 from deploykit.errors import UsageError
 
 if TYPE_CHECKING:
-    from deploykit.contract.backend import Request
+    from deploykit.backend.backend import Request
 
 __all__ = ["RequestCommand", "SpecOption", "TargetsCommand", "request_from"]
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
+from deploykit.answers.rule_pages import all_rules, find_rule, rule_page, write_pages
 from deploykit.cli.frame import Command
 from deploykit.cli.output import emit, table
-from deploykit.deciding.rules import CORE_REGISTRIES
-from deploykit.queries.rule_pages import all_rules, find_rule, rule_page, write_pages
+from deploykit.flow.rules import CORE_REGISTRIES
 
 __all__ = ["command"]
 

@@ -15,7 +15,7 @@ from deploykit.cli.progress import progress
 from deploykit.system.whole_files import write_files
 
 if TYPE_CHECKING:
-    from deploykit.numerics.sensitivity import LayerLoss, Loss, Sensitivity, TensorLoss
+    from deploykit.accuracy.search.sensitivity import LayerLoss, Loss, Sensitivity, TensorLoss
 
 __all__ = ["command"]
 
@@ -45,7 +45,7 @@ def command(model: Path, top: int, report: Path | None, force: bool, fresh: bool
     with progress() as tell:
         found = api.sensitivity(model, resume=not fresh, progress=tell, **asked)
     if report is not None:
-        from deploykit.packages.sensitivity_page import render_sensitivity
+        from deploykit.report.sensitivity_page import render_sensitivity
 
         write_files({report: render_sensitivity(found, model.name)}, force=force)
     emit(found.to_json, lambda: _text(found, top))

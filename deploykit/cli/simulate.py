@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from deploykit import api
+from deploykit.accuracy.judge.thresholds import ASKED
 from deploykit.cli.frame import Command
 from deploykit.cli.output import emit, table
 from deploykit.cli.progress import progress
-from deploykit.numerics.thresholds import ASKED
 
 if TYPE_CHECKING:
-    from deploykit.numerics.simulation import Simulation
+    from deploykit.accuracy.simulate.simulation import Simulation
 
 __all__ = ["command"]
 

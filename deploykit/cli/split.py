@@ -12,7 +12,7 @@ from deploykit.cli.frame import Command
 from deploykit.cli.output import emit, table
 
 if TYPE_CHECKING:
-    from deploykit.quantization.split_files import PartReport
+    from deploykit.encodings.split_files import PartReport
 
 __all__ = ["command"]
 

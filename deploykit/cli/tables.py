@@ -6,10 +6,10 @@ from datetime import date
 
 import click
 
+from deploykit.answers.table_audit import Audit, audit_tables
 from deploykit.cli.frame import Group
 from deploykit.cli.output import emit, table
 from deploykit.errors import UsageError
-from deploykit.queries.table_audit import Audit, audit_tables
 
 __all__ = ["command"]
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import click
 
+from deploykit.backend.optional import HasToolchains, WantsToolchains
+from deploykit.backend.plugins import device_named, load_backend, load_backends
 from deploykit.cli.frame import Group
 from deploykit.cli.output import emit, table
 from deploykit.cli.progress import progress
-from deploykit.contract.optional import HasToolchains, WantsToolchains
-from deploykit.contract.plugins import device_named, load_backend, load_backends
 from deploykit.errors import UsageError
 from deploykit.system.environments import ToolchainState, environment_of, toolchains_root
 from deploykit.system.installing import install, remove

@@ -10,7 +10,7 @@ from dataclasses import replace
 from math import prod
 from typing import NoReturn
 
-from deploykit.encodings.shapes import fit, shape_text
+from deploykit.encodings.formats.shapes import fit, shape_text
 from deploykit.encodings.values import Affine, Array, Encoding, Float, Lpbq
 from deploykit.errors import InputError
 from deploykit.system.records import dataclass

@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from deploykit.encodings.differences import compare_values
+from deploykit.encodings.formats.differences import compare_values
 from deploykit.encodings.qdq_graph import DEQUANTIZE, QdqGraph, ReadTensor
 from deploykit.encodings.qdq_names import PlainNames
 from deploykit.encodings.values import Encoding, EncodingSet
-from deploykit.graph.graph_copy import view_of
+from deploykit.model.graph_copy import view_of
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from deploykit.encodings import grids
-from deploykit.encodings.differences import compare_values
+from deploykit.encodings.formats import grids
+from deploykit.encodings.formats.differences import compare_values
 from deploykit.encodings.values import Array, Value
 from deploykit.errors import InputError
-from deploykit.graph.arrays import constant_values, element_type
-from deploykit.graph.graph_copy import GraphCopy
-from deploykit.graph.mapped import is_outside
-from deploykit.graph.nodes import attribute
-from deploykit.graph.ops import DEFAULT_DOMAINS, ROLES
-from deploykit.graph.tensors import dtype_name
+from deploykit.model.files.arrays import constant_values, element_type
+from deploykit.model.files.mapped import is_outside
+from deploykit.model.files.tensors import dtype_name
+from deploykit.model.graph_copy import GraphCopy
+from deploykit.model.nodes import attribute
+from deploykit.model.ops import DEFAULT_DOMAINS, ROLES
 from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:

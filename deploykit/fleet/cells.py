@@ -12,9 +12,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from deploykit.contract.backend import Request
-from deploykit.contract.plugins import all_options
-from deploykit.contract.requests import make_request
+from deploykit.backend.backend import Request
+from deploykit.backend.plugins import all_options
+from deploykit.backend.requests import make_request
 from deploykit.errors import InputError, UsageError
 from deploykit.fleet.description import Described, Excluded, Included, ModelRow, Shared, TargetRow
 

@@ -27,7 +27,7 @@ from deploykit.system.workspaces import scratch
 if TYPE_CHECKING:
     from distributed import Client, Future
 
-    from deploykit.contract.optional import Spread
+    from deploykit.backend.optional import Spread
 
 __all__ = ["address_of", "make_on_worker", "run_on_cluster", "spread_over"]
 

@@ -12,7 +12,7 @@ from typing import Any
 from deploykit.errors import UsageError
 from deploykit.fleet.keys import input_files
 from deploykit.fleet.running import Selected
-from deploykit.packages.rendering import render
+from deploykit.report.rendering import render
 
 __all__ = ["ENGINES", "emit"]
 

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from deploykit.contract.backend import Request
+from deploykit.backend.backend import Request
 from deploykit.errors import InputError
 from deploykit.fleet.cells import Cell, request_to_json
-from deploykit.graph import load_model
+from deploykit.model import load_model
 from deploykit.packages.manifests import hash_file
 from deploykit.system.files import regular_size
 

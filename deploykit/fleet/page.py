@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deploykit.fleet.results import CellResult, Results, pages_of
-from deploykit.packages.rendering import render
+from deploykit.report.rendering import render
 
 __all__ = ["render_matrix", "size_text"]
 

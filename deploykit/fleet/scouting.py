@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from deploykit.errors import DeploykitError, InputError
-from deploykit.graph import load_model
-from deploykit.graph.collect import collect_facts
+from deploykit.model import load_model
+from deploykit.model.collect import collect_facts
 
 __all__ = ["Found", "Scouted", "scout", "toml_text"]
 

@@ -25,7 +25,7 @@ from deploykit.system.locks import holding
 from deploykit.system.whole_files import write_files
 
 if TYPE_CHECKING:
-    from deploykit.deciding.pipeline import Packaged
+    from deploykit.flow.pipeline import Packaged
 
 __all__ = ["TOO_LONG", "main", "work"]
 
@@ -95,7 +95,7 @@ def _alone(cell: Mapping[str, Any], folder: Path, tell: Callable[[Mapping[str, A
 def _makers(
     cells: Sequence[Mapping[str, Any]], folder: Path, tell: Callable[[Mapping[str, Any]], None]
 ) -> Iterator[Callable[[], Packaged]]:
-    from deploykit.deciding.pipeline import each_package
+    from deploykit.flow.pipeline import each_package
 
     return each_package(
         [request_from_json(cell["request"]) for cell in cells],

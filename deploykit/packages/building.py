@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deploykit.contract.plugins import catalog_of, load_backends
-from deploykit.diagnosis import Names, diagnose
+from deploykit.answers.diagnosis import Names, diagnose
+from deploykit.backend.plugins import catalog_of, load_backends
 from deploykit.errors import PackageError
-from deploykit.graph import load_model
-from deploykit.graph.collect import collect_facts
+from deploykit.model import load_model
+from deploykit.model.collect import collect_facts
 from deploykit.packages.manifests import BUILD_FOLDERS, MANIFEST
 from deploykit.packages.verifying import verify_integrity
 from deploykit.packages.writing import record_build
@@ -25,7 +25,7 @@ from deploykit.system.processes import run
 from deploykit.system.workspaces import abandoned, holding
 
 if TYPE_CHECKING:
-    from deploykit.diagnosis import Diagnosis
+    from deploykit.answers.diagnosis import Diagnosis
 
 __all__ = ["SCRIPT", "BuildReport", "build_package", "names_of_models"]
 

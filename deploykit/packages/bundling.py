@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from deploykit.errors import DefectError, InputError, PackageError
-from deploykit.graph import load_model
-from deploykit.graph.emptying import Emptied, emptied
-from deploykit.graph.mapped import load_small_weights
+from deploykit.model import load_model
+from deploykit.model.files.emptying import Emptied, emptied
+from deploykit.model.files.mapped import load_small_weights
 from deploykit.packages.anonymous_text import Names, clean_text, personal_words
 from deploykit.system.files import open_regular, read_regular
 from deploykit.system.publishing import put_in_place

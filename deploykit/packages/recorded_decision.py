@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from deploykit.contract.backend import Situation
-from deploykit.contract.plans import Plan
+from deploykit.backend.backend import Situation
+from deploykit.backend.plans import Plan
 
 if TYPE_CHECKING:
-    from deploykit.graph.changes import Change
+    from deploykit.model.changes import Change
 
 __all__ = ["recorded_decision", "recorded_quantization"]
 

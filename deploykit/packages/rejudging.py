@@ -9,27 +9,27 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deploykit.contract.backend import Check
-from deploykit.contract.status import Correctness, Right
+from deploykit.accuracy.samples.gathering import gather
+from deploykit.accuracy.samples.recording import RECORDED_FILE
+from deploykit.accuracy.search.locating import locate
+from deploykit.accuracy.search.probes import ModelProbe, SimulationProbe
+from deploykit.accuracy.simulate.fitting import fit_judge
+from deploykit.backend.backend import Check
+from deploykit.backend.status import Correctness, Right
+from deploykit.encodings.placed_encodings import read_placed
 from deploykit.errors import DeploykitError
-from deploykit.graph import load_model
-from deploykit.graph.collect import collect_facts
-from deploykit.graph.mapped import lean_weights
-from deploykit.numerics.fitting import fit_judge
-from deploykit.numerics.locating import locate
-from deploykit.numerics.probes import ModelProbe, SimulationProbe
-from deploykit.numerics.samples.gathering import gather
-from deploykit.numerics.samples.recording import RECORDED_FILE
-from deploykit.quantization.placed_encodings import read_placed
+from deploykit.model import load_model
+from deploykit.model.collect import collect_facts
+from deploykit.model.files.mapped import lean_weights
 from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
+    from deploykit.accuracy.judge.thresholds import Thresholds
+    from deploykit.accuracy.samples.gathering import Samples
     from deploykit.encodings.values import EncodingSet
-    from deploykit.graph.facts import GraphFacts
-    from deploykit.numerics.samples.gathering import Samples
-    from deploykit.numerics.thresholds import Thresholds
+    from deploykit.model.facts import GraphFacts
 
 __all__ = ["Rejudged", "rejudge"]
 

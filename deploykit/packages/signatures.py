@@ -8,7 +8,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from deploykit.contract.backend import Check
+from deploykit.backend.backend import Check
 from deploykit.errors import InputError, ToolError
 from deploykit.packages.manifests import MANIFEST, SIGNATURE
 from deploykit.system.files import read_regular

@@ -12,12 +12,12 @@ from pathlib import Path
 from stat import S_ISGID, S_ISUID
 from typing import Any, ClassVar
 
-from deploykit.contract.backend import Check, Verification
-from deploykit.contract.plugins import load_backend
-from deploykit.contract.status import Status, status_from_json
+from deploykit.backend.backend import Check, Verification
+from deploykit.backend.plugins import load_backend
+from deploykit.backend.status import Status, status_from_json
 from deploykit.errors import DeploykitError, InputError, PackageError
 from deploykit.findings import Finding, exit_status
-from deploykit.graph import load_model
+from deploykit.model import load_model
 from deploykit.packages.manifests import BUILD_FOLDERS, hash_file, list_files, read_manifest
 from deploykit.packages.rejudging import Rejudged, rejudge
 from deploykit.packages.signatures import check_signature

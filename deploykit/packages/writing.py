@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from deploykit.contract.backend import BytesFile, CopiedFile, JsonFile, PackageFile, TextFile
+from deploykit.backend.backend import BytesFile, CopiedFile, JsonFile, PackageFile, TextFile
 from deploykit.errors import DefectError, DeploykitError, PackageError
 from deploykit.packages.manifests import (
     BUILD_FOLDERS,

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from deploykit.graph.graph_copy import GraphCopy, view_of
-from deploykit.quantization.entries import keep_entries
+from deploykit.encodings.entries import keep_entries
+from deploykit.model.graph_copy import GraphCopy, view_of
 from deploykit.rewrites.contract import MatchResult, Refusal, Rewritten, Site, Transform
 
 if TYPE_CHECKING:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from deploykit.graph.graph_copy import GraphCopy, view_of
-from deploykit.graph.nodes import label
-from deploykit.graph.ops import Trait, has
-from deploykit.quantization.cutting import crossing_tensors
-from deploykit.quantization.post_processing import NETWORK_OPS
+from deploykit.encodings.cutting import crossing_tensors
+from deploykit.encodings.post_processing import NETWORK_OPS
+from deploykit.model.graph_copy import GraphCopy, view_of
+from deploykit.model.nodes import label
+from deploykit.model.ops import Trait, has
 from deploykit.rewrites.contract import MatchResult, Site, Transform
 from deploykit.rewrites.tails import MOVES, apply_cut
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from onnx import helper
 
-from deploykit.graph.graph_copy import GraphCopy, view_of
-from deploykit.graph.nodes import label
-from deploykit.graph.ops import is_standard
-from deploykit.quantization.entries import keep_entries
+from deploykit.encodings.entries import keep_entries
+from deploykit.model.graph_copy import GraphCopy, view_of
+from deploykit.model.nodes import label
+from deploykit.model.ops import is_standard
 from deploykit.rewrites.contract import MatchResult, Refusal, Rewritten, Site, Transform
 
 if TYPE_CHECKING:

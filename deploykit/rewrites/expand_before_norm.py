@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from onnx import helper
 
+from deploykit.encodings.entries import keep_entries
 from deploykit.encodings.values import Affine, EncodingSet
-from deploykit.graph.broadcasts import Repeated, repeated_before_norm
-from deploykit.graph.collect import facts_seen
-from deploykit.graph.graph_copy import GraphCopy, view_of
-from deploykit.quantization.entries import keep_entries
+from deploykit.model.broadcasts import Repeated, repeated_before_norm
+from deploykit.model.collect import facts_seen
+from deploykit.model.graph_copy import GraphCopy, view_of
 from deploykit.rewrites.contract import MatchResult, Refusal, Rewritten, Site, Transform
 
 if TYPE_CHECKING:

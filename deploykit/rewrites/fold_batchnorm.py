@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float, Lpbq, Value
-from deploykit.graph.arrays import constant_values
-from deploykit.graph.graph_copy import GraphCopy, view_of
-from deploykit.graph.nodes import attribute, label
-from deploykit.graph.ops import Trait, has
+from deploykit.model.files.arrays import constant_values
+from deploykit.model.graph_copy import GraphCopy, view_of
+from deploykit.model.nodes import attribute, label
+from deploykit.model.ops import Trait, has
 from deploykit.rewrites.contract import MatchResult, Refusal, Rewritten, Site, Transform
 from deploykit.system.records import dataclass
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import onnxruntime as ort
 from onnx import numpy_helper
 
+from deploykit.encodings.cutting import part_of
+from deploykit.encodings.entries import keep_entries
 from deploykit.errors import InputError
-from deploykit.graph.graph_copy import GraphCopy, view_of
-from deploykit.graph.mapped import is_outside, whole_model
-from deploykit.graph.nodes import captured_names, label
-from deploykit.graph.running import CpuSession
-from deploykit.quantization.cutting import part_of
-from deploykit.quantization.entries import keep_entries
+from deploykit.model.files.mapped import is_outside, whole_model
+from deploykit.model.graph_copy import GraphCopy, view_of
+from deploykit.model.nodes import captured_names, label
+from deploykit.model.running import CpuSession
 from deploykit.rewrites.contract import MatchResult, Refusal, Rewritten, Site, Transform
 
 if TYPE_CHECKING:

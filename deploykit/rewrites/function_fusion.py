@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from onnx import helper
 
+from deploykit.encodings.entries import keep_entries
 from deploykit.encodings.values import Affine, EncodingSet
-from deploykit.graph.graph_copy import GraphCopy, copy_of, view_of
-from deploykit.graph.nodes import label
-from deploykit.graph.ops import is_standard
-from deploykit.graph.opset import changed_operators, opset_of, raise_opset
-from deploykit.graph.shape_inference import Shape, infer
-from deploykit.quantization.entries import keep_entries
+from deploykit.model.graph_copy import GraphCopy, copy_of, view_of
+from deploykit.model.nodes import label
+from deploykit.model.ops import is_standard
+from deploykit.model.opset import changed_operators, opset_of, raise_opset
+from deploykit.model.shape_inference import Shape, infer
 from deploykit.rewrites.contract import MatchResult, NoMatchError, Refusal, Rewritten, Site
 from deploykit.rewrites.scalar_functions import Floats, ScalarFunction, functions_through
 from deploykit.system.records import dataclass

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from onnx import helper
 
+from deploykit.encodings.entries import keep_entries
 from deploykit.errors import InputError
-from deploykit.graph.arrays import element_type
-from deploykit.graph.graph_copy import GraphCopy, copy_of, view_of
-from deploykit.graph.nodes import attribute, label
-from deploykit.graph.opset import changed_operators, opset_of, raise_opset
-from deploykit.graph.shape_inference import infer
-from deploykit.quantization.entries import keep_entries
+from deploykit.model.files.arrays import element_type
+from deploykit.model.graph_copy import GraphCopy, copy_of, view_of
+from deploykit.model.nodes import attribute, label
+from deploykit.model.opset import changed_operators, opset_of, raise_opset
+from deploykit.model.shape_inference import infer
 from deploykit.rewrites.contract import MatchResult, NoMatchError, Refusal, Rewritten, Site, Transform
 from deploykit.system.records import dataclass
 

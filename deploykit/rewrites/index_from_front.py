@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from deploykit.graph.graph_copy import GraphCopy, view_of
-from deploykit.graph.nodes import attribute, label
-from deploykit.graph.shape_inference import Shape, infer
-from deploykit.quantization.entries import keep_entries
+from deploykit.encodings.entries import keep_entries
+from deploykit.model.graph_copy import GraphCopy, view_of
+from deploykit.model.nodes import attribute, label
+from deploykit.model.shape_inference import Shape, infer
 from deploykit.rewrites.contract import MatchResult, Refusal, Rewritten, Site, Transform
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from onnx import helper
 
-from deploykit.graph.graph_copy import GraphCopy, view_of
-from deploykit.graph.intervals import ANYTHING, graph_bounds
-from deploykit.graph.nodes import attribute, label
-from deploykit.graph.shape_inference import infer
-from deploykit.quantization.entries import keep_entries
+from deploykit.encodings.entries import keep_entries
+from deploykit.model.graph_copy import GraphCopy, view_of
+from deploykit.model.nodes import attribute, label
+from deploykit.model.ranges.intervals import ANYTHING, graph_bounds
+from deploykit.model.shape_inference import infer
 from deploykit.rewrites.contract import MatchResult, Refusal, Rewritten, Site, Transform
 
 if TYPE_CHECKING:

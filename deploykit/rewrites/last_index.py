@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from onnx import helper
 
-from deploykit.graph.graph_copy import GraphCopy, view_of
-from deploykit.graph.nodes import attribute, label
-from deploykit.graph.shape_inference import infer
-from deploykit.quantization.entries import keep_entries, share_entry
+from deploykit.encodings.entries import keep_entries, share_entry
+from deploykit.model.graph_copy import GraphCopy, view_of
+from deploykit.model.nodes import attribute, label
+from deploykit.model.shape_inference import infer
 from deploykit.rewrites.contract import MatchResult, Refusal, Rewritten, Site, Transform
 
 if TYPE_CHECKING:

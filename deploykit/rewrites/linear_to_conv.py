@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from onnx import helper
 
+from deploykit.encodings.entries import keep_entries
 from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Float8, Lpbq, Value
-from deploykit.graph.graph_copy import GraphCopy, view_of
-from deploykit.graph.nodes import label
-from deploykit.quantization.entries import keep_entries
+from deploykit.model.graph_copy import GraphCopy, view_of
+from deploykit.model.nodes import label
 from deploykit.rewrites.contract import MatchResult, Refusal, Rewritten, Site, Transform
 from deploykit.system.records import dataclass
 

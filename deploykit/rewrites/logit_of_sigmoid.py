@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from onnx import helper
 
-from deploykit.graph.graph_copy import GraphCopy, view_of
-from deploykit.graph.intervals import clip_bounds
-from deploykit.graph.nodes import label
-from deploykit.quantization.entries import keep_entries
+from deploykit.encodings.entries import keep_entries
+from deploykit.model.graph_copy import GraphCopy, view_of
+from deploykit.model.nodes import label
+from deploykit.model.ranges.intervals import clip_bounds
 from deploykit.rewrites.contract import MatchResult, NoMatchError, Refusal, Rewritten, Site, Transform
 from deploykit.system.records import dataclass
 

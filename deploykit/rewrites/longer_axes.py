@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from onnx import helper
 
+from deploykit.encodings.entries import keep_entries, share_entry
 from deploykit.encodings.values import EncodingSet
-from deploykit.graph.collect import facts_seen
-from deploykit.graph.graph_copy import GraphCopy, view_of
-from deploykit.graph.nodes import attribute
-from deploykit.graph.opset import opset_of
-from deploykit.graph.reductions import Reduction, over_short_axes
-from deploykit.quantization.entries import keep_entries, share_entry
+from deploykit.model.collect import facts_seen
+from deploykit.model.graph_copy import GraphCopy, view_of
+from deploykit.model.nodes import attribute
+from deploykit.model.opset import opset_of
+from deploykit.model.reductions import Reduction, over_short_axes
 from deploykit.rewrites.contract import MatchResult, Refusal, Rewritten, Site, Transform
 
 if TYPE_CHECKING:

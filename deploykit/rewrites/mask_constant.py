@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from deploykit.graph.graph_copy import GraphCopy, view_of
-from deploykit.graph.intervals import ANYTHING, Interval
-from deploykit.graph.nodes import attribute, label
+from deploykit.model.graph_copy import GraphCopy, view_of
+from deploykit.model.nodes import attribute, label
+from deploykit.model.ranges.intervals import ANYTHING, Interval
 from deploykit.rewrites.contract import MatchResult, NoMatchError, Refusal, Rewritten, Site, Transform
 from deploykit.rewrites.smaller_constants import shrink_constants
 from deploykit.system.records import dataclass

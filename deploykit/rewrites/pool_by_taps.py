@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 from onnx import helper
 
-from deploykit.graph.graph_copy import GraphCopy, view_of
-from deploykit.graph.nodes import attribute, label
-from deploykit.graph.ops import is_standard
-from deploykit.graph.shape_inference import Shape, infer
-from deploykit.quantization.entries import keep_entries, share_entry
+from deploykit.encodings.entries import keep_entries, share_entry
+from deploykit.model.graph_copy import GraphCopy, view_of
+from deploykit.model.nodes import attribute, label
+from deploykit.model.ops import is_standard
+from deploykit.model.shape_inference import Shape, infer
 from deploykit.rewrites.contract import MatchResult, NoMatchError, Refusal, Rewritten, Site, Transform
 from deploykit.system.records import dataclass
 

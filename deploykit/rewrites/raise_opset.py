@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from deploykit.encodings.entries import keep_entries, share_entry
 from deploykit.errors import InputError
-from deploykit.graph.graph_copy import GraphCopy, copy_of
-from deploykit.graph.opset import opset_of, raise_opset
-from deploykit.graph.shape_inference import infer
-from deploykit.quantization.entries import keep_entries, share_entry
+from deploykit.model.graph_copy import GraphCopy, copy_of
+from deploykit.model.opset import opset_of, raise_opset
+from deploykit.model.shape_inference import infer
 from deploykit.rewrites.contract import MatchResult, Refusal, Rewritten, Site, Transform
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from deploykit.graph.graph_copy import GraphCopy
-from deploykit.graph.nodes import attribute
-from deploykit.graph.ops import is_standard
+from deploykit.model.graph_copy import GraphCopy
+from deploykit.model.nodes import attribute
+from deploykit.model.ops import is_standard
 from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:

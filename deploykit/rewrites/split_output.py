@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from deploykit.graph.graph_copy import view_of
-from deploykit.graph.intervals import ANYTHING, Interval, LateBounds
-from deploykit.graph.nodes import label
+from deploykit.model.graph_copy import view_of
+from deploykit.model.nodes import label
+from deploykit.model.ranges.intervals import ANYTHING, Interval, LateBounds
 from deploykit.rewrites.contract import MatchResult, Refusal, Site, Transform
 from deploykit.rewrites.tails import MOVES, apply_cut, closed_downward, followers
 

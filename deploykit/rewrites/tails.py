@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
-from deploykit.graph.graph_copy import GraphCopy
-from deploykit.graph.ops import Trait, ops
-from deploykit.quantization.cutting import cut_model
-from deploykit.quantization.entries import keep_entries
+from deploykit.encodings.cutting import cut_model
+from deploykit.encodings.entries import keep_entries
+from deploykit.model.graph_copy import GraphCopy
+from deploykit.model.ops import Trait, ops
 from deploykit.rewrites.contract import MatchResult, Rewritten
 
 if TYPE_CHECKING:

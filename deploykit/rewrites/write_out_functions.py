@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import onnx.inliner
 from onnx import NodeProto, defs
 
+from deploykit.encodings.entries import keep_entries
 from deploykit.errors import InputError
-from deploykit.graph.graph_copy import GraphCopy, copy_of, view_of
-from deploykit.graph.nodes import label
-from deploykit.graph.ops import is_standard
-from deploykit.graph.opset import raise_opset
-from deploykit.quantization.entries import keep_entries
+from deploykit.model.graph_copy import GraphCopy, copy_of, view_of
+from deploykit.model.nodes import label
+from deploykit.model.ops import is_standard
+from deploykit.model.opset import raise_opset
 from deploykit.rewrites.contract import MatchResult, Refusal, Rewritten, Site, Transform
 from deploykit.rewrites.folding import fold
 

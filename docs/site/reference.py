@@ -15,11 +15,11 @@ from typing import Any
 import click
 
 import deploykit
+from deploykit.backend import conformance
+from deploykit.backend.backend import AnyBackend
+from deploykit.backend.optional import DatesSources
+from deploykit.backend.plugins import all_devices, load_backends
 from deploykit.cli import COMMANDS, cli
-from deploykit.contract import conformance
-from deploykit.contract.backend import AnyBackend
-from deploykit.contract.optional import DatesSources
-from deploykit.contract.plugins import all_devices, load_backends
 from deploykit.tables.capabilities import CompatRow
 
 __all__ = ["pages"]
@@ -69,7 +69,7 @@ def api_page() -> str:
     """Every public function with its signature and what it says of itself."""
     parts = ["# Python\n\n`import deploykit`: every command is one function. The package is typed (`py.typed`)."]
     parts += [_function(getattr(deploykit, name), f"deploykit.{name}") for name in deploykit.__all__]
-    parts.append("## For whoever writes a backend\n\n`deploykit.contract.conformance`: what every backend is held to.")
+    parts.append("## For whoever writes a backend\n\n`deploykit.backend.conformance`: what every backend is held to.")
     parts += [_function(getattr(conformance, name), name) for name in conformance.__all__]
     return "\n\n".join(parts) + "\n"
 

@@ -18,16 +18,16 @@ from typing import Any
 import pytest
 from onnx import ModelProto
 
+from deploykit.answers.rule_pages import all_rules
+from deploykit.backend.backend import Request
 from deploykit.cli import cli
 from deploykit.cli.frame import run
-from deploykit.contract.backend import Request
-from deploykit.deciding.checking import check
-from deploykit.deciding.rules import CORE_REGISTRIES
 from deploykit.findings import Finding
 from deploykit.findings.rules import Rule
-from deploykit.graph import wrap_proto
-from deploykit.graph.collect import collect_facts
-from deploykit.queries.rule_pages import all_rules
+from deploykit.flow.checking import check
+from deploykit.flow.rules import CORE_REGISTRIES
+from deploykit.model import wrap_proto
+from deploykit.model.collect import collect_facts
 
 TESTS = Path(__file__).parents[1]
 _CODE = re.compile(r"[A-Z]{2,3}\d{3}")

@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 import deploykit
-from deploykit.numerics.sessions import Session
+from deploykit.accuracy.simulate.sessions import Session
 from deploykit.rewrites.contract import transform_names
 from sample_models.tiny_graphs import TinyGraph
 
@@ -137,9 +137,9 @@ def located(bench: Any) -> None:
 
 def coarse(folder: Path, bits: int) -> tuple[Path, Path]:
     """A model whose values need more than 8 bits, and its encodings with so many."""
+    from deploykit.encodings.formats.writing import write_encodings
+    from deploykit.encodings.new_grids import GridKind, affine_for_range
     from deploykit.encodings.values import Encoding, EncodingSet
-    from deploykit.encodings.writing import write_encodings
-    from deploykit.quantization.new_grids import GridKind, affine_for_range
 
     graph = TinyGraph()
     squared = graph.op("Mul", [graph.input("x", (1, 64)), "x"], "q")
@@ -194,10 +194,10 @@ def with_entries(bench: Any) -> Any:
     """The file with the entries that were concluded: nothing is left to conclude."""
     from dataclasses import replace
 
-    from deploykit.encodings.reading import read_encodings
+    from deploykit.encodings.formats.reading import read_encodings
+    from deploykit.encodings.formats.writing import write_encodings
+    from deploykit.encodings.new_grids import GridKind, affine_for_range
     from deploykit.encodings.values import Encoding
-    from deploykit.encodings.writing import write_encodings
-    from deploykit.quantization.new_grids import GridKind, affine_for_range
 
     given = bench.module(OPEN).chosen(result=True, mixed="refuse").situation.request
     ask = {"sdk": "2.33", "mixed": "refuse"}
@@ -233,7 +233,7 @@ def on_scenes(*left_alone: str) -> Way:
     """A detector with 8-bit encodings, planned with the scenes it was calibrated on."""
 
     def make(bench: Any) -> Any:
-        from deploykit.deciding.pipeline import make_plan
+        from deploykit.flow.pipeline import make_plan
 
         made, data = bench.module("deciding/test_wider_end.py"), bench.folder / "scenes"
         data.mkdir()

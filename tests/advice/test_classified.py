@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from deploykit.answers.rule_pages import all_rules
+from deploykit.backend.plugins import load_backend
 from deploykit.cli import COMMANDS, cli
-from deploykit.contract.plugins import load_backend
-from deploykit.deciding.rules import CORE_REGISTRIES
-from deploykit.deciding.ways import WIDER_END
 from deploykit.findings import Finding
-from deploykit.queries.rule_pages import all_rules
+from deploykit.flow.rules import CORE_REGISTRIES
+from deploykit.flow.ways import WIDER_END
 from deploykit.rewrites.contract import transform_names
 
 Lines = tuple[Any, ...]

@@ -55,7 +55,7 @@ def equal(bench: Any, given: Any, text: str, **stored: Any) -> Any:
     build = bench.module("qualcomm/conftest.py").build
     case = {"graph": text, "stored": stored}
     before, after = (build(one).model.proto for one in (triggering, case))
-    from deploykit.numerics.sessions import Session
+    from deploykit.accuracy.simulate.sessions import Session
 
     rng = np.random.default_rng(0)
     feed = {

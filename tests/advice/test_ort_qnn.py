@@ -12,7 +12,7 @@ from typing import Any
 import onnx
 import pytest
 
-from deploykit.deciding.pipeline import make_plan
+from deploykit.flow.pipeline import make_plan
 from deploykit_ort_qnn import provider_keys
 from deploykit_ort_qnn.repairs.trying import repairs_of
 from deploykit_ort_qnn.repairs.ways import WAYS as OTHER_WAYS

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from deploykit.deciding.pipeline import make_plan
 from deploykit.findings import Confidence
+from deploykit.flow.pipeline import make_plan
 from deploykit.tables.devices import Fact
 from sample_models.networks import conv_net, huge_constant_net
 

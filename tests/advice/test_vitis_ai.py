@@ -143,7 +143,7 @@ def options(**values: str) -> Way:
     """The keys are documented ones, taken by the whole path, and stand in the configuration."""
 
     def make(bench: Any) -> None:
-        from deploykit.deciding.pipeline import make_plan
+        from deploykit.flow.pipeline import make_plan
 
         given = {"precision": "bf16", "options": tuple(values.items())}
         plan = make_plan(bench.request(bench.quark / "fp32.onnx", "vek385", backend="vitis-ai", **given))

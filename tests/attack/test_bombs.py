@@ -190,8 +190,8 @@ def test_the_advice_to_unpickle_is_not_passed_on(cnn: tuple[str, ...], tmp_path:
 
 
 def test_an_image_of_a_million_megapixels(tmp_path: Path) -> None:
+    from deploykit.accuracy.samples.images import inspect_image
     from deploykit.errors import InputError
-    from deploykit.numerics.samples.images import inspect_image
 
     def chunk(kind: bytes, body: bytes) -> bytes:
         return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))

@@ -66,8 +66,8 @@ DEEP = (
 
 @pytest.mark.parametrize("data", DEEP, ids=range(len(DEEP)))
 def test_deep_tables(data: bytes, tmp_path: Path) -> None:
+    from deploykit.accuracy.samples.recipe import read_recipe
     from deploykit.errors import DeploykitError
-    from deploykit.numerics.samples.recipe import read_recipe
 
     (tmp_path / "calibration.toml").write_bytes(data)
     with pytest.raises(DeploykitError) as caught:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from attacks.victims import run_cli
-from deploykit.contract.backend import TextFile
+from deploykit.backend.backend import TextFile
 from deploykit.errors import InputError, PackageError
 from deploykit.packages import replacing, results, verifying
 from deploykit.packages.manifests import MANIFEST, read_manifest

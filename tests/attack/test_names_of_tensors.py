@@ -17,8 +17,8 @@ import pytest
 from onnx import ModelProto
 
 import deploykit
-from deploykit.numerics.metrics import user_metric
-from deploykit.numerics.samples.arrays import read_arrays, write_arrays
+from deploykit.accuracy.judge.metrics import user_metric
+from deploykit.accuracy.samples.arrays import read_arrays, write_arrays
 from sample_models.tiny_graphs import TinyGraph
 
 OUTPUTS = ("file", "args", "allow_pickle", "a/b", "save\x1b[31m")

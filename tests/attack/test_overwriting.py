@@ -129,8 +129,8 @@ def test_the_page_of_options_and_a_baseline_replace_only_their_like(tmp_path: Pa
 
 
 def test_weights_beside_a_model_are_not_replaced_unasked(tmp_path: Path) -> None:
-    from deploykit.quantization.lpbq_files import convert_file
-    from deploykit.quantization.qdq_files import apply_encodings
+    from deploykit.encodings.lpbq_files import convert_file
+    from deploykit.encodings.qdq_files import apply_encodings
 
     data = tmp_path / "out.onnx.data"
     data.write_text("mine")
@@ -204,8 +204,8 @@ def test_a_closed_folder_is_named(cnn: Command, tmp_path: Path) -> None:
 
 def test_references_are_read_as_carefully_as_samples(tmp_path: Path) -> None:
     """They went through NumPy's own reader: exit 70 for damaged ones, and a pipe was waited on."""
+    from deploykit.accuracy.judge.metrics import user_metric
     from deploykit.errors import InputError
-    from deploykit.numerics.metrics import user_metric
 
     outputs = [{"y": np.zeros(2, np.float32)}]
     np.savez(tmp_path / "good.npz", y=np.zeros((1, 2), np.float32))

@@ -12,7 +12,7 @@ import pytest
 
 from attacks.kinds import AIMET
 from attacks.victims import run_cli
-from deploykit.packages.rendering import markdown_text
+from deploykit.report.rendering import markdown_text
 
 Command = tuple[str, ...]
 NAME = (

@@ -84,7 +84,7 @@ def test_of_two_runs_at_one_place_one_is_told_no(more: Command, cnn: Command, tm
 
 
 def test_a_file_that_comes_while_the_package_is_made_is_kept(cnn: Command, tmp_path: Path) -> None:
-    from deploykit.contract.backend import TextFile
+    from deploykit.backend.backend import TextFile
     from deploykit.errors import PackageError
     from deploykit.packages.writing import PackageWriter
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from attacks.kinds import AIMET, MODEL
-from deploykit.contract.probes import Surroundings, start
+from deploykit.backend.probes import Surroundings, start
 from deploykit.system.processes import ONLY_INSTALLED, run
 
 PLANTED = (

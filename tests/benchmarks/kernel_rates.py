@@ -19,9 +19,9 @@ import numpy as np
 import onnx
 
 import deploykit
+from deploykit.accuracy.simulate.sessions import Session
+from deploykit.encodings.extract_qdq import extract_qdq
 from deploykit.errors import DeploykitError
-from deploykit.numerics.sessions import Session
-from deploykit.quantization.extract_qdq import extract_qdq
 from deploykit_ort_qnn.atlas.cases import Case, case_unit
 from deploykit_ort_qnn.atlas.form_chance import BY_CHANCE
 from deploykit_ort_qnn.atlas.together import Ran, run_together

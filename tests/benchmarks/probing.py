@@ -61,8 +61,8 @@ def reading(folder: Path) -> Numbers:
     """Encodings of each version: read beside ``json.load``, written beside ``json.dump``."""
     import numpy  # noqa: F401 - what it costs to import is not the reader's
 
-    from deploykit.encodings.reading import read_encodings
-    from deploykit.encodings.writing import write_encodings
+    from deploykit.encodings.formats.reading import read_encodings
+    from deploykit.encodings.formats.writing import write_encodings
 
     found: Numbers = {}
     for path in sorted(folder.glob("*.encodings")):
@@ -84,7 +84,7 @@ def memory(folder: Path) -> Numbers:
     """What reading one file of encodings adds to the peak, in MB, and the file's size."""
     import numpy  # noqa: F401
 
-    from deploykit.encodings.reading import read_encodings
+    from deploykit.encodings.formats.reading import read_encodings
 
     path, before = folder / "1.0.0.encodings", _peak()
     kept = read_encodings(path)
@@ -95,11 +95,11 @@ def inserting(folder: Path) -> Numbers:
     """Q/DQ nodes put behind every tensor, beside a bare pass: copying the model and adding as many nodes and values."""
     from onnx import ModelProto, NodeProto, TensorProto, helper
 
-    from deploykit.graph import load_model
-    from deploykit.graph.collect import collect_facts
-    from deploykit.graph.weights import load_weights
-    from deploykit.quantization.insert_qdq import insert_qdq
-    from deploykit.quantization.placed_encodings import read_placed
+    from deploykit.encodings.insert_qdq import insert_qdq
+    from deploykit.encodings.placed_encodings import read_placed
+    from deploykit.model import load_model
+    from deploykit.model.collect import collect_facts
+    from deploykit.model.files.weights import load_weights
 
     read = load_model(folder / "model.onnx")
     model, encodings = load_weights(read), read_placed(folder / "model.encodings", collect_facts(read))
@@ -141,8 +141,8 @@ _PAIR = ("QuantizeLinear", "DequantizeLinear")
 
 def converting(folder: Path) -> Numbers:
     """LPBQ of a model with weights in blocks: CPU seconds, wall seconds, and the float bytes of the weights."""
-    from deploykit.graph import load_model
-    from deploykit.quantization.lpbq_files import convert_file
+    from deploykit.encodings.lpbq_files import convert_file
+    from deploykit.model import load_model
 
     path = folder / "model.onnx"
     shapes = [tuple(t.dims) for t in load_model(path).proto.graph.initializer if len(t.dims) == 2]

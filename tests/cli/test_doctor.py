@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from deploykit.backend.probes import CheckLine
 from deploykit.cli import cli
 from deploykit.cli.frame import run
-from deploykit.contract.probes import CheckLine
 
 
 def test_doctor_looks_at_this_machine(capsys: pytest.CaptureFixture[str]) -> None:

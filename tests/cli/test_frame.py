@@ -17,7 +17,7 @@ from deploykit.cli.frame import run
 HEAVY = ("onnx", "onnxruntime", "numpy", "jinja2")
 
 
-ROOMS = ("deploykit.api", "deploykit.deciding", "deploykit.graph", "deploykit.numerics", "deploykit.packages")
+ROOMS = ("deploykit.api", "deploykit.flow", "deploykit.model", "deploykit.accuracy", "deploykit.packages")
 
 
 def traced(*args: str) -> tuple[int, set[str], list[str]]:
@@ -153,12 +153,12 @@ def test_options_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_a_defect_is_70_and_no_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    import deploykit.deciding.reading
+    import deploykit.flow.reading
 
     def broken(request: object) -> None:
         raise ZeroDivisionError(str(type(request)))
 
-    monkeypatch.setattr(deploykit.deciding.reading, "resolve_target", broken)
+    monkeypatch.setattr(deploykit.flow.reading, "resolve_target", broken)
     assert run(cli, ["plan", "m.onnx", "--target", "sm8650"]) == 70
     captured = capsys.readouterr()
     assert "defect" in captured.err
@@ -172,7 +172,7 @@ def test_a_file_that_ends_too_early_is_no_interruption(
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("deploykit.deciding.pipeline.make_plan", fail)
+    monkeypatch.setattr("deploykit.flow.pipeline.make_plan", fail)
     assert run(cli, ["plan", "m.onnx", "--target", "sm8650"]) == status
     assert ("interrupted" in capsys.readouterr().err) is (status == 130)
 

@@ -117,7 +117,7 @@ def test_time_reads_like_time(seconds: float, words: str) -> None:
 
 
 def test_packaging_counts_its_steps(tmp_path: Path) -> None:
-    from deploykit.contract.demo_model import write_demo
+    from deploykit.backend.demo_model import write_demo
 
     model, encodings = write_demo(tmp_path)
     told: list[str] = []

@@ -15,7 +15,7 @@ from deploykit.cli.frame import run
 
 SNAPSHOTS = Path(__file__).parents[1] / "data" / "help"
 THIRD_PARTY = """
-from deploykit.contract.options import OptionSpec
+from deploykit.backend.options import OptionSpec
 from deploykit_qnn_htp.backend import QnnHtp
 
 backend_of_the_family = QnnHtp()
@@ -136,8 +136,8 @@ def test_an_environment_variable_is_an_option_too(
 
 
 def test_what_is_typed_reaches_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    import deploykit.deciding.pipeline
-    from deploykit.contract.backend import Request
+    import deploykit.flow.pipeline
+    from deploykit.backend.backend import Request
     from deploykit.errors import ToolError
 
     seen: list[Request] = []
@@ -146,7 +146,7 @@ def test_what_is_typed_reaches_the_request(monkeypatch: pytest.MonkeyPatch) -> N
         seen.append(request)
         raise ToolError("seen")
 
-    monkeypatch.setattr(deploykit.deciding.pipeline, "make_plan", stop)
+    monkeypatch.setattr(deploykit.flow.pipeline, "make_plan", stop)
     words = ["--input", "x=0..1", "--input", "y=y.npy", "--no-samples", "--no-input-list", "--option", "a=b=c"]
     assert run(cli, ["plan", "m.onnx", "--target", "t", *words, "--exclude-node", "n"]) == 5
     assert run(cli, ["plan", "m.onnx", "--target", "t"]) == 5

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deploykit.encodings import v061, v100, v200
-from deploykit.encodings.reading import parse_encodings
+from deploykit.encodings.formats import v061, v100, v200
+from deploykit.encodings.formats.reading import parse_encodings
 from deploykit.encodings.values import Affine
 from deploykit.errors import InputError
 from deploykit.tables.reading import parse_json

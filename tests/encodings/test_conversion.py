@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deploykit.encodings.conversion import Conversion, OutcomeKind, convert
-from deploykit.encodings.differences import diff
-from deploykit.encodings.reading import parse_encodings, read_encodings
-from deploykit.encodings.signedness import Signedness
+from deploykit.encodings.formats.conversion import Conversion, OutcomeKind, convert
+from deploykit.encodings.formats.differences import diff
+from deploykit.encodings.formats.reading import parse_encodings, read_encodings
+from deploykit.encodings.formats.signedness import Signedness
+from deploykit.encodings.placement import layouts, place
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float, Float8, Lpbq
 from deploykit.errors import InputError, UsageError
-from deploykit.graph.facts import GraphFacts
-from deploykit.quantization.placement import layouts, place
+from deploykit.model.facts import GraphFacts
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 

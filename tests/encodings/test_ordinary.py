@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deploykit.encodings import reading
-from deploykit.encodings.ordinary import LateEntries, read_ordinary
-from deploykit.encodings.reading import read_encodings
+from deploykit.encodings.formats import reading
+from deploykit.encodings.formats.ordinary import LateEntries, read_ordinary
+from deploykit.encodings.formats.reading import read_encodings
+from deploykit.encodings.formats.writing import write_encodings
 from deploykit.encodings.values import Encoding, EncodingSet, Float
-from deploykit.encodings.writing import write_encodings
 from deploykit.errors import InputError
 from deploykit.system import indenting
 

@@ -9,14 +9,14 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from deploykit.encodings.conversion import OutcomeKind, convert
-from deploykit.encodings.differences import compare_values, diff
+from deploykit.encodings.formats.conversion import OutcomeKind, convert
+from deploykit.encodings.formats.differences import compare_values, diff
+from deploykit.encodings.formats.reading import read_encodings
+from deploykit.encodings.placement import place
 from deploykit.encodings.qdq import read_qdq
-from deploykit.encodings.reading import read_encodings
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float8, Lpbq
 from deploykit.errors import InputError
-from deploykit.graph.facts import GraphFacts
-from deploykit.quantization.placement import place
+from deploykit.model.facts import GraphFacts
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 MODELS = sorted(AIMET.rglob("*.qdq.onnx"))

@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from deploykit.encodings.differences import diff
-from deploykit.encodings.reading import read_encodings
+from deploykit.encodings.formats.differences import diff
+from deploykit.encodings.formats.reading import read_encodings
+from deploykit.encodings.formats.writing import write_encodings
 from deploykit.encodings.values import Affine, Encoding, Float, Float8, Lpbq
-from deploykit.encodings.writing import write_encodings
 from deploykit.errors import InputError
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"

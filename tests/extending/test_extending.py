@@ -134,12 +134,12 @@ def test_a_new_rewrite_is_three_files(tree: Path, run: Run) -> None:
 
 
 def test_a_new_rule_is_a_function_a_case_and_a_page(tree: Path, run: Run) -> None:
-    with (tree / "deploykit/graph/rules.py").open("a") as file:
+    with (tree / "deploykit/model/rules.py").open("a") as file:
         file.write(RULE)
     code = (
         "from pathlib import Path\n"
-        "from deploykit.deciding.rules import CORE_REGISTRIES\n"
-        "from deploykit.queries.rule_pages import all_rules, stale_pages\n"
+        "from deploykit.flow.rules import CORE_REGISTRIES\n"
+        "from deploykit.answers.rule_pages import all_rules, stale_pages\n"
         "print(*stale_pages(Path('docs/rules'), all_rules(CORE_REGISTRIES)))"
     )
     stale = run("-c", code)
@@ -154,7 +154,7 @@ def test_a_new_rule_is_a_function_a_case_and_a_page(tree: Path, run: Run) -> Non
 def test_a_backend_of_a_third_party_is_found_and_holds_the_contract(outside: Run) -> None:
     assert "my-board" in outside("-m", "deploykit", "targets", "my-board").stdout
     assert "NPU001: too-many-nodes" in outside("-m", "deploykit", "rule", "NPU001").stdout
-    code = "from deploykit.contract.conformance import backend_problems; print(backend_problems('my-npu'))"
+    code = "from deploykit.backend.conformance import backend_problems; print(backend_problems('my-npu'))"
     done = outside("-c", code)
     assert done.stdout == "()\n", done.stderr
 

@@ -45,7 +45,7 @@ def test_it_passes_conformance(installed: Installed, calibration: Path, tmp_path
 from functools import partial
 from pathlib import Path
 import deploykit
-from deploykit.contract.conformance import backend_problems, package_problems
+from deploykit.backend.conformance import backend_problems, package_problems
 wanted = dict(target="lunar-lake", precision="w8a8", calibration={str(calibration)!r})
 make = partial(deploykit.package, {str(CNN)!r}, **wanted)
 print(backend_problems("openvino-npu"), package_problems(make, deploykit.verify, Path({str(tmp_path)!r})))

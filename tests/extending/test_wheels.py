@@ -120,7 +120,7 @@ def test_it_passes_conformance(installed: Installed, tmp_path: Path) -> None:
 from functools import partial
 from pathlib import Path
 import deploykit
-from deploykit.contract.conformance import backend_problems, package_problems
+from deploykit.backend.conformance import backend_problems, package_problems
 make = partial(deploykit.package, {str(MLP)!r}, target="my-board")
 print(backend_problems("my-npu"), package_problems(make, deploykit.verify, Path({str(tmp_path)!r})))
 """

@@ -16,18 +16,18 @@ import numpy as np
 import onnx
 import pytest
 
+from deploykit.accuracy.judge.judging import Judge
+from deploykit.accuracy.judge.thresholds import limits
+from deploykit.accuracy.samples.declared import parse_declarations
+from deploykit.accuracy.samples.gathering import Samples, gather
+from deploykit.accuracy.samples.inputs import input_specs
+from deploykit.accuracy.samples.labels import Label
+from deploykit.accuracy.simulate.sessions import Feed, Session
+from deploykit.accuracy.simulate.simulation import Simulator
+from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
-from deploykit.graph.collect import collect_facts
-from deploykit.graph.loading import wrap_proto
-from deploykit.numerics.judging import Judge
-from deploykit.numerics.samples.declared import parse_declarations
-from deploykit.numerics.samples.gathering import Samples, gather
-from deploykit.numerics.samples.inputs import input_specs
-from deploykit.numerics.samples.labels import Label
-from deploykit.numerics.sessions import Feed, Session
-from deploykit.numerics.simulation import Simulator
-from deploykit.numerics.thresholds import limits
-from deploykit.quantization.new_grids import GridKind, affine_for_range
+from deploykit.model.collect import collect_facts
+from deploykit.model.files.loading import wrap_proto
 
 PAGE = Path(__file__).parents[2] / "docs" / "numbers.md"
 WRITE = "run: DEPLOYKIT_WRITE_DOCS=1 pytest -m '' tests/numbers"

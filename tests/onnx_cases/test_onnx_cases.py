@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from deploykit.contract.backend import Request
-from deploykit.deciding.checking import check
+from deploykit.backend.backend import Request
 from deploykit.errors import DeploykitError
+from deploykit.flow.checking import check
 
 DATA = Path(__file__).parents[1] / "data" / "onnx_backend"
 PAGE = Path(__file__).parents[2] / "docs" / "onnx-cases.md"

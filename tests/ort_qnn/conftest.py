@@ -10,8 +10,8 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
+from deploykit.encodings.insert_qdq import insert_qdq
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Lpbq
-from deploykit.quantization.insert_qdq import insert_qdq
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 

@@ -9,10 +9,10 @@ from typing import Any
 import onnx
 import pytest
 
+from deploykit.accuracy.judge.thresholds import Measure, limit_for
+from deploykit.accuracy.simulate.sessions import Session
+from deploykit.answers.asking import ask
 from deploykit.findings import Confidence
-from deploykit.numerics.sessions import Session
-from deploykit.numerics.thresholds import Measure, limit_for
-from deploykit.queries.asking import ask
 from deploykit.tables.capabilities import Status
 from deploykit_ort_qnn import hosts, worker
 from deploykit_ort_qnn.atlas import together

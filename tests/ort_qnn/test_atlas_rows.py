@@ -14,8 +14,8 @@ import pytest
 from onnx import numpy_helper
 
 import deploykit
+from deploykit.answers.asking import ask
 from deploykit.errors import InputError
-from deploykit.queries.asking import ask
 from deploykit.tables.capabilities import Status
 from deploykit_ort_qnn.atlas.cases import all_cases, case_of, case_unit, every_form, in_turn
 from deploykit_ort_qnn.atlas.commands import shown_rows

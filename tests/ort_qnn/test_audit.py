@@ -15,8 +15,8 @@ import onnx
 import pytest
 
 import deploykit
-from deploykit.contract.audits import Audit, AuditedKernel
-from deploykit.contract.backend import Execution
+from deploykit.backend.audits import Audit, AuditedKernel
+from deploykit.backend.backend import Execution
 from deploykit.errors import UsageError
 from deploykit.findings import Finding, Severity, Subject, SubjectKind
 from deploykit_ort_qnn.audit import settled_by

@@ -10,8 +10,8 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from deploykit.encodings.insert_qdq import insert_qdq
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
-from deploykit.quantization.insert_qdq import insert_qdq
 from deploykit_ort_qnn.older_forms import older_forms
 
 RNG = np.random.default_rng(5)

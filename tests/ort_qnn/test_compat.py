@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import deploykit
+from deploykit.answers.machine import examine
 from deploykit.errors import UnknownTargetError, UsageError
-from deploykit.queries.machine import examine
 from deploykit.tables.capabilities import Status
 from deploykit_ort_qnn import backend
 from deploykit_ort_qnn.prepare import wheel_for

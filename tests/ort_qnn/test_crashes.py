@@ -14,11 +14,11 @@ import numpy as np
 import onnx
 import pytest
 
-from deploykit.contract.backend import Instead, Request
-from deploykit.deciding import simplifying
-from deploykit.deciding.pipeline import Packaged, make_package
+from deploykit.backend.backend import Instead, Request
+from deploykit.encodings.formats.writing import write_encodings
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
-from deploykit.encodings.writing import write_encodings
+from deploykit.flow import simplifying
+from deploykit.flow.pipeline import Packaged, make_package
 from deploykit_ort_qnn import execution, rescue, trials
 from deploykit_ort_qnn.compiler import CompileJob, CompileOutcome
 from deploykit_ort_qnn.culprits import find_culprit

@@ -10,8 +10,8 @@ import numpy as np
 import onnx
 import pytest
 
-from deploykit.contract.backend import Request
-from deploykit.deciding.pipeline import make_package
+from deploykit.backend.backend import Request
+from deploykit.flow.pipeline import make_package
 from sample_models.tiny_graphs import TinyGraph
 
 pytest.importorskip("onnxruntime_qnn", reason="the wheel is for Linux x86-64 only")

@@ -16,9 +16,9 @@ import pytest
 from onnx import numpy_helper
 
 import deploykit
-from deploykit.deciding.pipeline import Packaged
 from deploykit.errors import InputError, UsageError
 from deploykit.findings import Finding
+from deploykit.flow.pipeline import Packaged
 from deploykit_ort_qnn.dlc import DLC, read_dlc, with_check_sums
 from deploykit_ort_qnn.dlc_types import Compared, compare_dlc
 from deploykit_ort_qnn.rules.dlc import RULES, DlcScope

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import onnx
 import pytest
 
-from deploykit.contract.audits import Audit, AuditedKernel
+from deploykit.backend.audits import Audit, AuditedKernel
+from deploykit.encodings.extract_qdq import extract_qdq
+from deploykit.encodings.insert_qdq import insert_qdq
 from deploykit.findings import Finding, Severity
-from deploykit.quantization.extract_qdq import extract_qdq
-from deploykit.quantization.insert_qdq import insert_qdq
 from deploykit_ort_qnn.in_place_of import InPlaceOf, mended
 from deploykit_ort_qnn.rules.audit import RULES
 

@@ -15,9 +15,9 @@ import pytest
 from click.testing import CliRunner
 from onnx import TensorProto, helper, numpy_helper
 
+from deploykit.answers.binaries import BinaryReport
 from deploykit.cli import cli, frame
 from deploykit.errors import InputError, ToolError, UnknownTargetError, UsageError
-from deploykit.queries.binaries import BinaryReport
 from deploykit.system.processes import Completed, run
 from deploykit_ort_qnn import workers
 from deploykit_ort_qnn.compiler import CompileJob, compile_model

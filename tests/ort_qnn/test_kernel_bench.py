@@ -9,7 +9,7 @@ from typing import Any
 
 import onnx
 
-from deploykit.numerics.sessions import Session
+from deploykit.accuracy.simulate.sessions import Session
 from deploykit_ort_qnn.atlas.together import Ran
 from deploykit_ort_qnn.audit import audit_model
 from deploykit_ort_qnn.kernel_bench import Bench

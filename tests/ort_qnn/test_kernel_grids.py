@@ -13,8 +13,8 @@ import onnx
 import pytest
 from onnx import ModelProto
 
+from deploykit.accuracy.judge.quality import sqnr_db
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
-from deploykit.numerics.quality import sqnr_db
 from deploykit_ort_qnn.compiler import CompileJob, compile_model, execute_both
 from deploykit_ort_qnn.kernel_grids import clipped_ends, rounded_softmaxes, whole_softmax_steps
 from deploykit_ort_qnn.node_units import even_results, gates_apart

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from deploykit.contract.backend import Request
-from deploykit.contract.status import Compiled, Right
-from deploykit.deciding.pipeline import make_package, verify
+from deploykit.backend.backend import Request
+from deploykit.backend.status import Compiled, Right
 from deploykit.errors import UsageError
+from deploykit.flow.pipeline import make_package, verify
 from deploykit.system.environments import environment_of
 from deploykit.system.installing import install
 from deploykit_ort_qnn.compiler import CompileJob, compile_model

@@ -10,10 +10,10 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from deploykit.contract.backend import Request
-from deploykit.deciding.pipeline import make_package
+from deploykit.backend.backend import Request
+from deploykit.encodings.insert_qdq import insert_qdq
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
-from deploykit.quantization.insert_qdq import insert_qdq
+from deploykit.flow.pipeline import make_package
 
 
 def grid(low: float, high: float) -> Affine:

@@ -10,9 +10,9 @@ import onnx
 import pytest
 
 import deploykit
-from deploykit.deciding.pipeline import Packaged
+from deploykit.encodings.extract_qdq import extract_qdq
 from deploykit.encodings.values import Affine, EncodingSet
-from deploykit.quantization.extract_qdq import extract_qdq
+from deploykit.flow.pipeline import Packaged
 from deploykit_ort_qnn.emulation import _tensor_db
 from deploykit_ort_qnn.node_units import shares_grid
 from deploykit_ort_qnn.one_grids import conversions_before_moves, one_grids

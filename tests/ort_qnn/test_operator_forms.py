@@ -12,17 +12,17 @@ import onnx
 import pytest
 from onnx import ModelProto, numpy_helper
 
-from deploykit.contract.backend import Request
-from deploykit.deciding.entry_values import observed_ranges
-from deploykit.deciding.pipeline import Packaged, make_package
+from deploykit.accuracy.simulate.sessions import Feed
+from deploykit.backend.backend import Request
+from deploykit.encodings.conclusions import Evidence
+from deploykit.encodings.formats.writing import write_encodings
+from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
-from deploykit.encodings.writing import write_encodings
-from deploykit.graph.collect import collect_facts
-from deploykit.graph.fusion import fusions
-from deploykit.graph.loading import wrap_proto
-from deploykit.numerics.sessions import Feed
-from deploykit.quantization.conclusions import Evidence
-from deploykit.quantization.new_grids import GridKind, affine_for_range
+from deploykit.flow.entry_values import observed_ranges
+from deploykit.flow.pipeline import Packaged, make_package
+from deploykit.model.collect import collect_facts
+from deploykit.model.files.loading import wrap_proto
+from deploykit.model.fusion import fusions
 from deploykit_ort_qnn.fused_grids import fused_grids
 from sample_models.tiny_graphs import TinyGraph
 

@@ -13,11 +13,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import deploykit
+from deploykit.backend.plans import Plan
 from deploykit.cli import cli
 from deploykit.cli.frame import run
-from deploykit.contract.plans import Plan
+from deploykit.encodings.formats.writing import write_encodings
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
-from deploykit.encodings.writing import write_encodings
 from deploykit.findings import Confidence, Finding, Severity, Subject, SubjectKind
 from deploykit.findings.rules import Registry
 from deploykit_ort_qnn import opinions, trials
@@ -146,7 +146,7 @@ def test_without_the_wheel_the_answer_is_todays_and_says_so(roi: Path, monkeypat
 def test_time_that_is_over_leaves_it_open_and_keeps_nothing(
     roi: Path, monkeypatch: pytest.MonkeyPatch, own_cache: Path
 ) -> None:
-    monkeypatch.setattr("deploykit.deciding.opinions.SECONDS", 0.0)
+    monkeypatch.setattr("deploykit.flow.opinions.SECONDS", 0.0)
     plan = deploykit.plan(roi, target="sm8650", sdk="2.33")
     assert of_code(plan, "QNN211")[0].blocks and not own_cache.exists()
     assert "open QNN211 roi" in of_code(plan, "DK211")[0].message

@@ -16,16 +16,16 @@ import numpy as np
 import onnx
 import pytest
 
-from deploykit.contract.backend import Request
-from deploykit.contract.kept import Kept
-from deploykit.deciding.pipeline import Packaged, make_package, make_plan, verify
-from deploykit.deciding.reading import read_situations
+from deploykit.accuracy.samples.labels import Label
+from deploykit.backend.backend import Request
+from deploykit.backend.kept import Kept
+from deploykit.encodings.extract_qdq import extract_qdq
+from deploykit.encodings.insert_qdq import insert_qdq
+from deploykit.encodings.lpbq_files import convert_file
 from deploykit.encodings.values import Affine
-from deploykit.numerics.samples.labels import Label
+from deploykit.flow.pipeline import Packaged, make_package, make_plan, verify
+from deploykit.flow.reading import read_situations
 from deploykit.packages.building import build_package
-from deploykit.quantization.extract_qdq import extract_qdq
-from deploykit.quantization.insert_qdq import insert_qdq
-from deploykit.quantization.lpbq_files import convert_file
 from deploykit_ort_qnn import backend
 from deploykit_ort_qnn.compiler import CompileJob, compile_model
 from deploykit_ort_qnn.emulation import Comparison, compare

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from deploykit.contract.backend import Request
-from deploykit.deciding.pipeline import make_package, verify
+from deploykit.backend.backend import Request
+from deploykit.flow.pipeline import make_package, verify
 from deploykit.system.environments import environment_of
 from deploykit.system.installing import install
 from deploykit_ort_qnn.compiler import CompileJob, compile_model

@@ -12,12 +12,12 @@ import onnx
 import pytest
 
 import deploykit
-from deploykit.contract.audits import Audit, AuditedKernel
-from deploykit.contract.backend import Execution, Instead, Request
+from deploykit.accuracy.simulate.sessions import Session
+from deploykit.backend.audits import Audit, AuditedKernel
+from deploykit.backend.backend import Execution, Instead, Request
 from deploykit.errors import UsageError
 from deploykit.findings import Finding, Severity, Subject, SubjectKind
-from deploykit.graph.nodes import label
-from deploykit.numerics.sessions import Session
+from deploykit.model.nodes import label
 from deploykit_ort_qnn.atlas.cases import case_of, case_unit
 from deploykit_ort_qnn.atlas.together import Ran
 from deploykit_ort_qnn.audit import audit_model

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from deploykit.contract.backend import Request
-from deploykit.deciding.pipeline import make_plan
+from deploykit.backend.backend import Request
 from deploykit.errors import UnknownTargetError, UsageError
+from deploykit.flow.pipeline import make_plan
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 

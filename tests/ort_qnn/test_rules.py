@@ -12,20 +12,20 @@ import numpy as np
 import onnx.parser
 import pytest
 
-from deploykit.contract.backend import Request
-from deploykit.contract.kept import Kept
-from deploykit.contract.plans import Plan
-from deploykit.deciding.pipeline import make_plan
-from deploykit.deciding.reading import read_situation
+from deploykit.accuracy.judge.thresholds import Against, Measure
+from deploykit.accuracy.judge.verdicts import Context, Verdict
+from deploykit.backend.backend import Request
+from deploykit.backend.kept import Kept
+from deploykit.backend.plans import Plan
+from deploykit.encodings.insert_qdq import Skipped
+from deploykit.encodings.lpbq_arithmetic import Loss
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.findings import Finding, Severity
 from deploykit.findings.rules import Rule
-from deploykit.graph.collect import collect_facts
-from deploykit.graph.loading import wrap_proto
-from deploykit.numerics.thresholds import Against, Measure
-from deploykit.numerics.verdicts import Context, Verdict
-from deploykit.quantization.insert_qdq import Skipped
-from deploykit.quantization.lpbq_arithmetic import Loss
+from deploykit.flow.pipeline import make_plan
+from deploykit.flow.reading import read_situation
+from deploykit.model.collect import collect_facts
+from deploykit.model.files.loading import wrap_proto
 from deploykit_ort_qnn import backend
 from deploykit_ort_qnn.compiler import CompileOutcome, RefusedNode
 from deploykit_ort_qnn.precision import PrecisionScope

@@ -9,10 +9,10 @@ from pathlib import Path
 import onnx
 import pytest
 
-from deploykit.contract.backend import Request
-from deploykit.contract.kept import Kept
-from deploykit.deciding.reading import read_situation
+from deploykit.backend.backend import Request
+from deploykit.backend.kept import Kept
 from deploykit.findings import Finding, Severity, Subject, SubjectKind
+from deploykit.flow.reading import read_situation
 from deploykit_ort_qnn import prepare as preparing
 from deploykit_ort_qnn.prepare import prepared_model, wheel_for
 from deploykit_qualcomm.atlas.suspects import suspects_in

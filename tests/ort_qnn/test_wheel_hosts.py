@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from deploykit.contract.backend import Request
-from deploykit.deciding.pipeline import make_package
+from deploykit.backend.backend import Request
 from deploykit.errors import ToolError
+from deploykit.flow.pipeline import make_package
 from deploykit.system.environments import environment_of
 from deploykit.system.installing import install
 from deploykit_ort_qnn.hosts import WheelHost, toolchain_host

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from deploykit.contract.backend import Request
-from deploykit.deciding.pipeline import Packaged, each_package, make_package, verify
+from deploykit.backend.backend import Request
+from deploykit.flow.pipeline import Packaged, each_package, make_package, verify
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 CHIPS = {"sm8350": 30, "sm8450": 36, "sm8550": 43, "sm8650": 57, "sm8750": 69, "sm8850": 87}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from jinja2 import Environment, FileSystemLoader
 
-from deploykit.packages.compiled_templates import CompiledTemplates
+from deploykit.report.compiled_templates import CompiledTemplates
 
 
 @pytest.fixture

@@ -11,13 +11,13 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import deploykit
-from deploykit.contract.audits import Audit, AuditedKernel
-from deploykit.contract.backend import Seen
+from deploykit.accuracy.judge.detection_sets import DetectionSet
+from deploykit.accuracy.judge.kinds import OutputKind, Piece
+from deploykit.backend.audits import Audit, AuditedKernel
+from deploykit.backend.backend import Seen
 from deploykit.errors import InputError
-from deploykit.numerics.detection_sets import DetectionSet
-from deploykit.numerics.kinds import OutputKind, Piece
-from deploykit.packages.audit_section import audit_section, verdicts_by_node
-from deploykit.packages.detection_pictures import draw_detections
+from deploykit.report.audit_section import audit_section, verdicts_by_node
+from deploykit.report.detection_pictures import draw_detections
 
 GROUP = DetectionSet(
     boxes=Piece(output="boxes", kind=OutputKind.BOXES), scores=Piece(output="scores", kind=OutputKind.SCORES)
@@ -107,7 +107,7 @@ def test_the_report_of_a_detector_shows_its_boxes_where_samples_are_pictures(
     def twice(chosen: object) -> object:
         raise InputError("simulated a second time, for the page")
 
-    monkeypatch.setattr("deploykit.deciding.drawn_detections.run_of", twice)
+    monkeypatch.setattr("deploykit.flow.drawn_detections.run_of", twice)
     rng = np.random.default_rng(3)
     frames = rng.uniform(size=(8, 1, 3, 64, 64))
     if kind != "noise":

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 import deploykit
+from deploykit.backend.status import Compilation, Compiled, Correctness, Right, Status
 from deploykit.cli import cli
 from deploykit.cli.frame import run
-from deploykit.contract.status import Compilation, Compiled, Correctness, Right, Status
 from deploykit.findings import Finding, Severity, Subject, SubjectKind
-from deploykit.packages.costs_by_output import costs_by_output
 from deploykit.packages.manifests import sealed_text
-from deploykit.packages.shipping import Word, shipping
+from deploykit.report.costs_by_output import costs_by_output
+from deploykit.report.shipping import Word, shipping
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 NUMBER = {"output": "logits", "measure": "sqnr", "value": 40.0, "unit": "dB", "threshold": 12.0, "passes": True}

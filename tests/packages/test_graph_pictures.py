@@ -8,16 +8,16 @@ from pathlib import Path
 import onnx.parser
 import pytest
 
-from deploykit.contract.plans import Precision
-from deploykit.encodings.reading import read_encodings
+from deploykit.backend.plans import Precision
+from deploykit.encodings.formats.reading import read_encodings
 from deploykit.findings import Finding, Severity, Subject, SubjectKind
-from deploykit.graph import wrap_proto
-from deploykit.graph.changes import changes_between
-from deploykit.graph.collect import collect_facts
-from deploykit.graph.facts import GraphFacts, NodeFact
-from deploykit.packages.drawings import BOX_HEIGHT, BOX_WIDTH, lay_out
-from deploykit.packages.graph_pictures import change_pictures, precision_map
-from deploykit.packages.ranges import range_chart
+from deploykit.model import wrap_proto
+from deploykit.model.changes import changes_between
+from deploykit.model.collect import collect_facts
+from deploykit.model.facts import GraphFacts, NodeFact
+from deploykit.report.drawings import BOX_HEIGHT, BOX_WIDTH, lay_out
+from deploykit.report.graph_pictures import change_pictures, precision_map
+from deploykit.report.ranges import range_chart
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from deploykit.contract.backend import CopiedFile
+from deploykit.backend.backend import CopiedFile
 from deploykit.errors import PackageError
 from deploykit.packages import witnessed, writing
 from deploykit.packages.verifying import verify_package

@@ -13,9 +13,9 @@ import numpy as np
 import onnx
 import pytest
 
+from deploykit.backend.demo_model import write_demo
 from deploykit.cli import cli
 from deploykit.cli.frame import run
-from deploykit.contract.demo_model import write_demo
 
 CHROMIUM = next(filter(None, map(shutil.which, ["chromium", "chromium-browser", "google-chrome"])), None)
 MLP = Path(__file__).parents[1] / "data" / "aimet" / "mlp" / "model.onnx"

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deploykit.deciding.rules import CORE_REGISTRIES
+from deploykit.answers.rule_pages import all_rules
 from deploykit.findings import Finding, Severity, Subject, SubjectKind
 from deploykit.findings.rules import Found, Registry
-from deploykit.packages.sarif import to_sarif
-from deploykit.queries.rule_pages import all_rules
+from deploykit.flow.rules import CORE_REGISTRIES
+from deploykit.report.sarif import to_sarif
 
 SCHEMA = json.loads((Path(__file__).parents[1] / "data" / "sarif" / "sarif-schema-2.1.0.json").read_text("utf-8"))
 VALIDATOR = jsonschema.Draft7Validator(SCHEMA, format_checker=jsonschema.Draft7Validator.FORMAT_CHECKER)

@@ -11,7 +11,7 @@ from typing import cast
 
 import pytest
 
-from deploykit.contract.backend import CopiedFile
+from deploykit.backend.backend import CopiedFile
 from deploykit.errors import InputError
 from deploykit.packages import witnessed as module
 from deploykit.packages.verifying import verify_package

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deploykit.contract.backend import BytesFile, CopiedFile, JsonFile, PackageFile, TextFile
+from deploykit.backend.backend import BytesFile, CopiedFile, JsonFile, PackageFile, TextFile
 from deploykit.errors import DefectError, InputError, PackageError
 from deploykit.packages.writing import MANIFEST, PackageWriter, list_files, read_manifest, record_build
 
@@ -66,7 +66,7 @@ def test_an_existing_package_is_kept_unless_forced(tmp_path: Path) -> None:
 _DYING = """
 import os, sys
 from pathlib import Path
-from deploykit.contract.backend import TextFile
+from deploykit.backend.backend import TextFile
 from deploykit.packages.writing import PackageWriter
 
 def die_at(event, arguments):

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pytest
 
 import deploykit
-from deploykit.deciding.pipeline import Packaged
+from deploykit.flow.pipeline import Packaged
 
 DATA = Path(__file__).parents[1] / "data" / "aimet"
 STANDINS = Path(__file__).parents[1] / "standins"
@@ -116,8 +116,8 @@ def samples(aimet: Path) -> list[dict[str, npt.NDArray[Any]]]:
 @pytest.fixture(scope="session")
 def detections(aimet: Path, samples: list[dict[str, npt.NDArray[Any]]]) -> list[npt.NDArray[Any]]:
     """What the detector as it was given computes of these, without graph optimisations."""
-    from deploykit.graph import load_model
-    from deploykit.numerics.sessions import Session
+    from deploykit.accuracy.simulate.sessions import Session
+    from deploykit.model import load_model
 
     session = Session(load_model(aimet / "detr/model.onnx").proto)
     return [session.run(sample)["detections"] for sample in samples]

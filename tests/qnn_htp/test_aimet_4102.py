@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import deploykit
-from deploykit.deciding.pipeline import Packaged
 from deploykit.findings import Finding
+from deploykit.flow.pipeline import Packaged
 
 TARGET, SDK = "sm8650", "2.33"
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pytest
 
 import deploykit
-from deploykit.deciding.pipeline import Packaged
+from deploykit.flow.pipeline import Packaged
 
 MakeSdk = Callable[..., Path]
 RunScript = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -187,7 +187,7 @@ def decoder(folder: Path) -> tuple[Path, Path, list[Arrays]]:
     """The small deformable decoder of the ways' own tests, in W8A16 with nine tensors left out to be float16."""
     import onnx
 
-    from deploykit.encodings.writing import write_encodings
+    from deploykit.encodings.formats.writing import write_encodings
 
     path = Path(__file__).parents[1] / "deciding" / "test_decoder_ways.py"
     spec = importlib.util.spec_from_file_location("decoder_for_packages", path)
@@ -205,8 +205,8 @@ def decoder(folder: Path) -> tuple[Path, Path, list[Arrays]]:
 
 def test_a_decoder_whose_indices_cross(device: dict[str, str], run_script: RunScript, tmp_path: Path) -> None:
     """GridSample, TopK and GatherElements in six segments; an index tensor crosses, which is said."""
-    from deploykit.graph import load_model
-    from deploykit.numerics.sessions import Session
+    from deploykit.accuracy.simulate.sessions import Session
+    from deploykit.model import load_model
 
     model, encodings, feeds = decoder(tmp_path)
     done = deploykit.package(
@@ -275,11 +275,11 @@ def test_the_segments_of_the_package_run_on_the_emulator(
     pytest.importorskip("onnxruntime_qnn")
     import onnx
 
-    from deploykit.encodings.reading import read_encodings
-    from deploykit.graph import load_model
-    from deploykit.graph.collect import collect_facts
-    from deploykit.numerics.simulation import overall_sqnr_db
-    from deploykit.quantization.placement import place
+    from deploykit.accuracy.simulate.simulation import overall_sqnr_db
+    from deploykit.encodings.formats.reading import read_encodings
+    from deploykit.encodings.placement import place
+    from deploykit.model import load_model
+    from deploykit.model.collect import collect_facts
     from deploykit_ort_qnn.compiler import CompileJob, compile_model, execute_model
     from deploykit_ort_qnn.provider_model import provider_model
 

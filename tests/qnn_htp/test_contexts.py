@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import deploykit
+from deploykit.encodings.encoding_files import convert_encodings
 from deploykit.errors import UsageError
-from deploykit.quantization.encoding_files import convert_encodings
 from deploykit.tables.devices import Fact
 from deploykit_qualcomm.archs import capability
 from sample_models.decoders import TINY, write_decoder
@@ -64,7 +64,7 @@ def test_the_graphs_of_a_number_share_a_context(package: Path) -> None:
 
 
 def test_weights_are_in_the_package_once_and_every_part_reads_its_own(decoder: Path, package: Path) -> None:
-    from deploykit.graph import load_model
+    from deploykit.model import load_model
 
     assert (package / "model/weights.data").read_bytes() == (decoder / "weights.data").read_bytes()
     assert {path.name for path in (package / "model").iterdir() if path.suffix != ".onnx"} == {"weights.data"}
@@ -75,7 +75,7 @@ def test_weights_are_in_the_package_once_and_every_part_reads_its_own(decoder: P
 
 
 def test_caches_go_in_and_come_out_of_the_part_that_has_their_layer(package: Path) -> None:
-    from deploykit.graph import load_model
+    from deploykit.model import load_model
 
     for number in (1, 2):
         graph = load_model(package / f"model/decode_{number}.onnx").proto.graph

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 import deploykit
-from deploykit.contract.plans import Plan
-from deploykit.deciding.pipeline import Packaged
+from deploykit.backend.plans import Plan
 from deploykit.errors import UsageError
-from deploykit.graph import load_model
+from deploykit.flow.pipeline import Packaged
+from deploykit.model import load_model
 from deploykit.packages.manifests import sealed_text
 from deploykit.system.environments import environment_of
 from deploykit_qualcomm.hosts import host_toolchain

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from deploykit.contract.backend import Request
-from deploykit.deciding.reading import read_situation
+from deploykit.backend.backend import Request
 from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.findings import Finding
+from deploykit.flow.reading import read_situation
 from deploykit.tables.capabilities import Feature, Status
 from deploykit_qnn_htp.draft import Candidate, Draft, draft_of, float16_plan
 from deploykit_qnn_htp.mixing import mixed_support
@@ -62,7 +62,7 @@ def with_float_operand() -> Draft:
     grid = entries[second].value
     assert isinstance(grid, Affine)
     entries[second] = replace(entries[second], value=replace(grid, signed=False))
-    from deploykit.quantization.float_propagation import predict_float_set
+    from deploykit.encodings.float_propagation import predict_float_set
 
     completed = replace(made.completed, entries=entries)
     after = predict_float_set(made.situation.facts, completed)

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 import deploykit
-from deploykit.contract.backend import Request, Situation
-from deploykit.contract.kept import Kept
-from deploykit.deciding.choice import choose_way
-from deploykit.deciding.pipeline import Packaged
-from deploykit.deciding.reading import read_situation
+from deploykit.backend.backend import Request, Situation
+from deploykit.backend.kept import Kept
 from deploykit.errors import UsageError
+from deploykit.flow.choice import choose_way
+from deploykit.flow.pipeline import Packaged
+from deploykit.flow.reading import read_situation
 from deploykit.rewrites.contract import transform_names
 from deploykit_qnn_htp.planning import make_plan
 from deploykit_qnn_htp.prepare import prepare

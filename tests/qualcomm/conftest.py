@@ -12,12 +12,12 @@ import numpy as np
 import onnx
 import pytest
 
-from deploykit.contract.backend import Request, Situation
+from deploykit.backend.backend import Request, Situation
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float, Lpbq, Value
 from deploykit.findings import Finding
-from deploykit.graph import wrap_proto
-from deploykit.graph.collect import collect_facts
-from deploykit.graph.facts import GraphFacts, TensorFact, TensorRole
+from deploykit.model import wrap_proto
+from deploykit.model.collect import collect_facts
+from deploykit.model.facts import GraphFacts, TensorFact, TensorRole
 from deploykit_qualcomm.resolving import resolve_target
 from deploykit_qualcomm.rules.registries import CONVERTERS, PROVIDER, run_lint
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from deploykit.contract.backend import Request
-from deploykit.contract.options import check_options
-from deploykit.contract.quantizers import QuantizerAsked
-from deploykit.deciding.reading import resolve_target
+from deploykit.backend.backend import Request
+from deploykit.backend.options import check_options
+from deploykit.backend.quantizers import QuantizerAsked
 from deploykit.errors import UsageError
+from deploykit.flow.reading import resolve_target
 from deploykit_qualcomm.aimet import AIMET, configuration, encodings_version
 
 

@@ -12,11 +12,11 @@ import onnx
 import pytest
 
 import deploykit
+from deploykit.backend.backend import Request
 from deploykit.cli import cli
 from deploykit.cli.frame import run
-from deploykit.contract.backend import Request
-from deploykit.deciding.quantizing.making import make_candidate
-from deploykit.deciding.reading import read_situation
+from deploykit.flow.quantizing.making import make_candidate
+from deploykit.flow.reading import read_situation
 
 pytestmark = [pytest.mark.heavy, pytest.mark.xdist_group("aimet")]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from deploykit.queries.capability_answers import Query, answer, differences
+from deploykit.answers.capability_answers import Query, answer, differences
 from deploykit.tables.capabilities import CompatRow
 from deploykit_qualcomm.binaries import binary_rows, judge_loading
 from deploykit_qualcomm.compat import compat_rows

@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from deploykit.deciding.rules import CORE_REGISTRIES
+from deploykit.answers.rule_pages import all_rules
 from deploykit.errors import InputError
 from deploykit.findings import Finding, Severity, Subject, SubjectKind
-from deploykit.queries.rule_pages import all_rules
+from deploykit.flow.rules import CORE_REGISTRIES
 from deploykit.tables.reading import structure
 from deploykit_qualcomm.rules.constraints import ConstraintTable, constraint, constraints, rated
 from deploykit_qualcomm.rules.registries import CONVERTERS, PROVIDER, REGISTRIES, SHARED

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deploykit.contract.probes import Surroundings
+from deploykit.backend.probes import Surroundings
 from deploykit.tables.capabilities import Status
 from deploykit_qualcomm.compat import compat_rows
 from deploykit_qualcomm.hosts import LINUX, WINE, carrier, compilable, host_toolchain, probe_hosts

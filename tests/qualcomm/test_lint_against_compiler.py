@@ -16,7 +16,7 @@ from typing import Any
 import onnx
 import pytest
 
-from deploykit.contract.backend import Situation
+from deploykit.backend.backend import Situation
 from deploykit.findings import Finding
 
 pytest.importorskip("onnxruntime_qnn", reason="the wheel is for Linux x86-64 only")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deploykit.contract.probes import CheckLine, Surroundings
+from deploykit.backend.probes import CheckLine, Surroundings
 from deploykit.system.processes import Completed, run
 from deploykit_qualcomm.hosts import probe_hosts
 from deploykit_qualcomm.probes import probe_adb, probe_ndk, probe_sdks, probe_wheel, provider_probes, sdk_probes

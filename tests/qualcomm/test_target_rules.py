@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from deploykit.contract.targets import Target
+from deploykit.backend.targets import Target
 from deploykit.findings import Confidence, Finding, SubjectKind
 from deploykit.tables.devices import Device, Fact
 from deploykit_qualcomm.devices import qualcomm_device

@@ -10,9 +10,9 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from deploykit.deciding.rewriting import Rewriting, rewrite
+from deploykit.accuracy.simulate.sessions import Session
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
-from deploykit.numerics.sessions import Session
+from deploykit.flow.rewriting import Rewriting, rewrite
 from deploykit.rewrites.contract import load_transform
 from sample_models.feeds import random_feeds
 from sample_models.tiny_graphs import TinyGraph

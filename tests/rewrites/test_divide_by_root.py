@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from deploykit.deciding.rewriting import rewrite
+from deploykit.flow.rewriting import rewrite
 from deploykit.rewrites.contract import load_transform
 from sample_models.feeds import random_feeds
 from sample_models.tiny_graphs import TinyGraph

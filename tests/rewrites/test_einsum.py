@@ -8,10 +8,10 @@ import numpy as np
 import onnx
 import pytest
 
-from deploykit.contract.backend import Request
-from deploykit.deciding.pipeline import make_package
-from deploykit.deciding.rewriting import rewrite
+from deploykit.backend.backend import Request
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
+from deploykit.flow.pipeline import make_package
+from deploykit.flow.rewriting import rewrite
 from deploykit.rewrites.contract import load_transform
 from sample_models.feeds import random_feeds
 from sample_models.tiny_graphs import TinyGraph

@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
+from deploykit.encodings.block_grids import symmetric_blocks
+from deploykit.encodings.complete_encodings import complete_encodings
+from deploykit.encodings.extract_qdq import extract_qdq
+from deploykit.encodings.insert_qdq import insert_qdq
+from deploykit.encodings.quantized_constant import dequantized, quantize_constant
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
-from deploykit.quantization.block_grids import symmetric_blocks
-from deploykit.quantization.complete_encodings import complete_encodings
-from deploykit.quantization.extract_qdq import extract_qdq
-from deploykit.quantization.insert_qdq import insert_qdq
-from deploykit.quantization.quantized_constant import dequantized, quantize_constant
 from deploykit.rewrites.blocks_to_matmul import blocks_to_matmul, match_blocks
 from deploykit.rewrites.contract import load_transform
 

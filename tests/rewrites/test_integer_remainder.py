@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx
 
-from deploykit.deciding.rewriting import rewrite
-from deploykit.numerics.sessions import Session
+from deploykit.accuracy.simulate.sessions import Session
+from deploykit.flow.rewriting import rewrite
 from deploykit.rewrites.contract import load_transform
 from sample_models.tiny_graphs import TinyGraph
 

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deploykit.deciding.rewriting import difference_in_ulps, rewrite
+from deploykit.accuracy.simulate.sessions import Session
+from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
-from deploykit.graph.graph_copy import GraphCopy
-from deploykit.numerics.sessions import Session
-from deploykit.quantization.new_grids import GridKind, affine_for_range
+from deploykit.flow.rewriting import difference_in_ulps, rewrite
+from deploykit.model.graph_copy import GraphCopy
 from deploykit.rewrites.contract import load_transform
 from sample_models.feeds import random_feeds
 from sample_models.tiny_graphs import TinyGraph

@@ -10,11 +10,11 @@ import onnx
 import pytest
 from onnx import ModelProto, helper
 
-from deploykit.contract.backend import Request
-from deploykit.deciding.pipeline import make_package
-from deploykit.deciding.rewriting import rewrite
+from deploykit.backend.backend import Request
+from deploykit.encodings.formats.writing import write_encodings
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
-from deploykit.encodings.writing import write_encodings
+from deploykit.flow.pipeline import make_package
+from deploykit.flow.rewriting import rewrite
 from deploykit.rewrites.contract import load_transform
 from sample_models.feeds import random_feeds
 from sample_models.tiny_graphs import TinyGraph

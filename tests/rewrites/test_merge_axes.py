@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deploykit.deciding.rewriting import rewrite
+from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Encoding, EncodingSet
-from deploykit.graph.shape_inference import infer
-from deploykit.quantization.new_grids import GridKind, affine_for_range
+from deploykit.flow.rewriting import rewrite
+from deploykit.model.shape_inference import infer
 from deploykit.rewrites.contract import load_transform
 from deploykit.rewrites.merge_axes import moves
 from sample_models.feeds import random_feeds

@@ -9,8 +9,8 @@ import onnx
 import pytest
 from onnx import ModelProto
 
-from deploykit.deciding.rewriting import rewrite
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
+from deploykit.flow.rewriting import rewrite
 from deploykit.rewrites.contract import load_transform
 from sample_models.feeds import random_feeds
 from sample_models.tiny_graphs import TinyGraph

@@ -6,10 +6,10 @@ import numpy as np
 import onnx
 import pytest
 
-from deploykit.deciding.rewriting import Rewriting, rewrite
+from deploykit.accuracy.simulate.sessions import Session
+from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Encoding, EncodingSet
-from deploykit.numerics.sessions import Session
-from deploykit.quantization.new_grids import GridKind, affine_for_range
+from deploykit.flow.rewriting import Rewriting, rewrite
 from deploykit.rewrites.contract import load_transform
 from deploykit.rewrites.folding import LARGEST_BYTES
 from sample_models.feeds import random_feeds
@@ -146,7 +146,7 @@ def test_a_node_that_does_not_run_stays_and_the_rest_is_folded() -> None:
     warm = graph.op("Sigmoid", [graph.stored("one", [1.0])], "warm")
     graph.op("Add", [graph.op("Mul", [graph.input("x", (2,)), warm], "scaled"), wave], "y")
     model = graph.model("y")
-    from deploykit.graph.graph_copy import GraphCopy
+    from deploykit.model.graph_copy import GraphCopy
     from deploykit.rewrites.folding import fold
 
     copy = GraphCopy(model)

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deploykit.deciding.rewriting import Rewriting, rewrite
+from deploykit.accuracy.simulate.sessions import Feed, Session
+from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
-from deploykit.numerics.sessions import Feed, Session
-from deploykit.quantization.new_grids import GridKind, affine_for_range
+from deploykit.flow.rewriting import Rewriting, rewrite
 from deploykit.rewrites.contract import load_transform
 from sample_models.feeds import random_feeds
 from sample_models.tiny_graphs import TinyGraph

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from packaging.specifiers import SpecifierSet
 
+from deploykit.backend.toolchains import load_toolchains
 from deploykit.cli import cli
 from deploykit.cli.frame import run
 from deploykit.cli.toolchain import known_toolchains
-from deploykit.contract.toolchains import load_toolchains
 from deploykit.errors import InputError, ToolError, UnknownTargetError, UsageError
 from deploykit.findings import Confidence
 from deploykit.system.environments import environment_of, toolchains_root

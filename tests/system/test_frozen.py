@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from onnx import ModelProto
 
-from deploykit.encodings.reading import read_encodings
+from deploykit.encodings.formats.reading import read_encodings
 from deploykit.encodings.values import EncodingSet
 from deploykit.findings import Confidence
-from deploykit.graph import load_model
-from deploykit.graph.collect import collect_facts
+from deploykit.model import load_model
+from deploykit.model.collect import collect_facts
 from deploykit.system.frozen import UnfrozenError, freeze, thaw
 
 ZOO = Path(__file__).parents[1] / "data" / "zoo" / "distilbert"

@@ -11,7 +11,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from deploykit.graph.running import CpuSession
+from deploykit.model.running import CpuSession
 from deploykit.system.limits import limited_time, time_left
 from deploykit.system.processes import run
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from deploykit.answers.table_audit import audit_tables
 from deploykit.cli import cli
 from deploykit.cli.frame import run
 from deploykit.findings import Confidence
-from deploykit.queries.table_audit import audit_tables
 from deploykit.tables.auditing import contradictions, source_form, stale_sources, unresolved
 from deploykit.tables.capabilities import CompatRow, Status
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import assert_type
 
 import deploykit
-from deploykit.contract.plans import Route
+from deploykit.backend.plans import Route
 from deploykit.findings import Finding
 
 

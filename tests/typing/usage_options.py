@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import assert_type
 
-from deploykit.contract.options import OptionSpec, OptionValue, check_value
+from deploykit.backend.options import OptionSpec, OptionValue, check_value
 
 TILES = OptionSpec(name="tiles", kind="integer", low=1, high=64, default=8, help="How many tiles.", since="9.1")
 MODES = OptionSpec(name="mode", kind="choice", choices=("fast", "small"), default="fast", help="What to prefer.")

@@ -12,13 +12,13 @@ import onnx
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from deploykit.contract.backend import Request, Situation
-from deploykit.contract.targets import find_device
+from deploykit.accuracy.samples import input_specs
+from deploykit.backend.backend import Request, Situation
+from deploykit.backend.targets import find_device
 from deploykit.errors import UnknownTargetError, UsageError
 from deploykit.findings import Finding, Severity
-from deploykit.graph import load_model, wrap_proto
-from deploykit.graph.collect import collect_facts
-from deploykit.numerics.samples import input_specs
+from deploykit.model import load_model, wrap_proto
+from deploykit.model.collect import collect_facts
 from deploykit_vitis_ai import backend, configs
 from deploykit_vitis_ai.draft import Draft, make_draft
 from deploykit_vitis_ai.rules.registries import DRAFT_REGISTRIES

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deploykit.graph.facts import GraphFacts, NodeFact, TensorFact, TensorRole
+from deploykit.model.facts import GraphFacts, NodeFact, TensorFact, TensorRole
 from deploykit_vitis_ai.exclusions import resolve_exclusions
 
 

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from deploykit.contract.backend import Request
-from deploykit.deciding.pipeline import Packaged, make_package, verify
+from deploykit.backend.backend import Request
+from deploykit.flow.pipeline import Packaged, make_package, verify
 from deploykit_vitis_ai.runner import RESULT
 
 DATA = Path(__file__).parents[1] / "data" / "quark"

@@ -16,13 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from deploykit.deciding.quantizing.samples import divide
+from deploykit.accuracy.samples import InputSpec
+from deploykit.accuracy.samples.stored import samples_of
 from deploykit.errors import InputError, UsageError
-from deploykit.graph import load_model
-from deploykit.graph.collect import collect_facts
-from deploykit.numerics.samples import InputSpec
-from deploykit.numerics.samples.stored import samples_of
-from deploykit.packages.rendering import render
+from deploykit.flow.quantizing.samples import divide
+from deploykit.model import load_model
+from deploykit.model.collect import collect_facts
+from deploykit.report.rendering import render
 from deploykit_vitis_ai import configs
 from deploykit_vitis_ai.config_keys import parse_options
 

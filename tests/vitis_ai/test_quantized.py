@@ -13,9 +13,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from deploykit.findings import Finding
-from deploykit.graph import load_model
-from deploykit.graph.collect import collect_facts
-from deploykit.graph.facts import GraphFacts
+from deploykit.model import load_model
+from deploykit.model.collect import collect_facts
+from deploykit.model.facts import GraphFacts
 from deploykit_vitis_ai.inspection import Quantized, actual_types, inspect_quantized
 from deploykit_vitis_ai.rules.execution import RULES as OUTCOME_RULES
 from deploykit_vitis_ai.rules.execution import Choice, Outcome, Rung, Trial

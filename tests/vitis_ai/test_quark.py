@@ -12,15 +12,15 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from deploykit.accuracy.judge.quality import cosine
+from deploykit.backend.backend import Request
 from deploykit.cli import cli
 from deploykit.cli.frame import run as command
-from deploykit.contract.backend import Request
-from deploykit.deciding.pipeline import Packaged, make_package, verify
 from deploykit.errors import ToolError
 from deploykit.findings import exit_status
-from deploykit.graph import load_model
-from deploykit.graph.collect import collect_facts
-from deploykit.numerics.quality import cosine
+from deploykit.flow.pipeline import Packaged, make_package, verify
+from deploykit.model import load_model
+from deploykit.model.collect import collect_facts
 from deploykit.packages.verifying import VerifyReport
 from deploykit.system.environments import Environment
 from deploykit_vitis_ai.inspection import inspect_quantized

@@ -11,13 +11,13 @@ import numpy as np
 import onnx
 import pytest
 
+from deploykit.accuracy.simulate.sessions import Session
+from deploykit.backend.backend import Request
+from deploykit.backend.status import Right
 from deploykit.cli import cli
 from deploykit.cli.frame import run as command
-from deploykit.contract.backend import Request
-from deploykit.contract.status import Right
-from deploykit.deciding.pipeline import Packaged, make_package, verify
 from deploykit.findings import Severity
-from deploykit.numerics.sessions import Session
+from deploykit.flow.pipeline import Packaged, make_package, verify
 from deploykit_vitis_ai.runner import quark_environment, run_quark
 from sample_models.finished_detectors import DETECTORS, count_kept, count_overlapping, scenes
 

@@ -10,16 +10,16 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from deploykit.contract.backend import Request, Situation
-from deploykit.contract.status import Right
-from deploykit.contract.targets import find_device
+from deploykit.accuracy.judge.kept_counts import KeptCount
+from deploykit.accuracy.judge.thresholds import Against, Measure
+from deploykit.accuracy.judge.verdicts import Context, Verdict
+from deploykit.backend.backend import Request, Situation
+from deploykit.backend.status import Right
+from deploykit.backend.targets import find_device
 from deploykit.errors import ToolError, UsageError
 from deploykit.findings import Finding
-from deploykit.graph import load_model
-from deploykit.graph.collect import collect_facts
-from deploykit.numerics.kept_counts import KeptCount
-from deploykit.numerics.thresholds import Against, Measure
-from deploykit.numerics.verdicts import Context, Verdict
+from deploykit.model import load_model
+from deploykit.model.collect import collect_facts
 from deploykit_vitis_ai import backend, configs, trials
 from deploykit_vitis_ai.draft import make_draft
 from deploykit_vitis_ai.ladder import find_precision

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
-from deploykit.graph import load_model, wrap_proto
-from deploykit.graph.collect import collect_facts
-from deploykit.graph.facts import GraphFacts
+from deploykit.model import load_model, wrap_proto
+from deploykit.model.collect import collect_facts
+from deploykit.model.facts import GraphFacts
 from deploykit_vitis_ai.exclusions import resolve_exclusions
 from deploykit_vitis_ai.inspection import actual_types, inspect_quantized
 from deploykit_vitis_ai.types import activation_types

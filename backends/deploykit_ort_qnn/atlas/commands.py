@@ -22,7 +22,7 @@ from deploykit_qualcomm.atlas.rows import Row, atlas_rows, nearest_sdk
 from deploykit_qualcomm.devices import qualcomm_devices
 
 if TYPE_CHECKING:
-    from deploykit.contract.optional import Spread
+    from deploykit.backend.optional import Spread
 
 __all__ = ["SOC", "fold", "measure_more", "measured_lines", "probe", "shown_rows"]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from deploykit.numerics.quality import sqnr_db
+from deploykit.accuracy.judge.quality import sqnr_db
 from deploykit_ort_qnn.atlas.together import Ran, run_together
 from deploykit_ort_qnn.atlas.units import Unit
 from deploykit_ort_qnn.hosts import Host

@@ -12,13 +12,13 @@ from typing import Literal, TypeAlias
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
+from deploykit.accuracy.simulate.sessions import Session
+from deploykit.encodings.insert_qdq import insert_qdq
+from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
-from deploykit.graph.arrays import constant_values
-from deploykit.graph.graph_copy import GraphCopy
-from deploykit.graph.ops import Trait, has, settings
-from deploykit.numerics.sessions import Session
-from deploykit.quantization.insert_qdq import insert_qdq
-from deploykit.quantization.new_grids import GridKind, affine_for_range
+from deploykit.model.files.arrays import constant_values
+from deploykit.model.graph_copy import GraphCopy
+from deploykit.model.ops import Trait, has, settings
 from deploykit_ort_qnn.atlas.forms import Form
 from deploykit_ort_qnn.atlas.inputs import Span
 from deploykit_ort_qnn.atlas.sketch import AS_IT_IS, Numbers, Sketch, Variation

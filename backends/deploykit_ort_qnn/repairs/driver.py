@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING, TypeAlias
 
-from deploykit.graph.nodes import label
+from deploykit.model.nodes import label
 from deploykit_ort_qnn.audit_units import Kernel, kernels_of
 from deploykit_ort_qnn.kernel_bench import Answer, Bench, Seat, SeatedWay, verdict_on
 from deploykit_ort_qnn.repairs.ways import WAYS

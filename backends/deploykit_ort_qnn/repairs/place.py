@@ -15,12 +15,12 @@ import numpy.typing as npt
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from onnx.defs import OpSchema, SchemaError, get_schema
 
+from deploykit.accuracy.simulate.sessions import Session
 from deploykit.errors import DeploykitError
-from deploykit.graph.arrays import constant_values
-from deploykit.graph.graph_copy import GraphCopy
-from deploykit.graph.nodes import attribute
-from deploykit.graph.shape_inference import infer
-from deploykit.numerics.sessions import Session
+from deploykit.model.files.arrays import constant_values
+from deploykit.model.graph_copy import GraphCopy
+from deploykit.model.nodes import attribute
+from deploykit.model.shape_inference import infer
 from deploykit.rewrites.contract import NoMatchError
 from deploykit_ort_qnn.excerpts import PAIR
 

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from deploykit.contract.audits import Audit
-from deploykit.contract.backend import Instead, Progress
-from deploykit.contract.status import Right
-from deploykit.graph.nodes import label
+from deploykit.backend.audits import Audit
+from deploykit.backend.backend import Instead, Progress
+from deploykit.backend.status import Right
+from deploykit.model.nodes import label
 from deploykit_ort_qnn.compiler import installed_wheel
 from deploykit_ort_qnn.excerpts import PAIR
 from deploykit_ort_qnn.hosts import Host

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from deploykit.errors import UsageError
-from deploykit.graph.graph_copy import GraphCopy, copy_of
-from deploykit.graph.nodes import label
+from deploykit.model.graph_copy import GraphCopy, copy_of
+from deploykit.model.nodes import label
 from deploykit.rewrites.contract import NoMatchError
 from deploykit_ort_qnn.audit_units import Kernel
 from deploykit_ort_qnn.excerpts import PAIR

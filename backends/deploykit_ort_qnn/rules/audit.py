@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from deploykit.contract.audits import Audit, AuditedKernel
+from deploykit.backend.audits import Audit, AuditedKernel
 from deploykit.findings import Severity, SubjectKind
 from deploykit.findings.rules import Found, Registry
 

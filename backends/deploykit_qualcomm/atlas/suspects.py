@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from deploykit.graph.collect import facts_of, read_of
+from deploykit.model.collect import facts_of, read_of
 from deploykit_qualcomm.atlas.traits import SmallGraph
 from deploykit_qualcomm.rules.atlas import predicted
 

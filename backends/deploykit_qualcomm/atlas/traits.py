@@ -9,14 +9,14 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, TypeAlias
 
-from deploykit.graph.facts import GraphFacts, NodeFact
-from deploykit.graph.pairs import stored_behind_pairs
+from deploykit.model.facts import GraphFacts, NodeFact
+from deploykit.model.pairs import stored_behind_pairs
 from deploykit.system.records import dataclass
 from deploykit_qualcomm.rules.views import Grids, grid_of, quantized
 
 if TYPE_CHECKING:
     from deploykit.encodings.values import EncodingSet
-    from deploykit.graph import Model
+    from deploykit.model import Model
 
 __all__ = [
     "ANOTHER",
@@ -280,7 +280,7 @@ def _beyond(graph: Grids, node: NodeFact) -> Iterator[tuple[str, Trait]]:
 
 def _bound(graph: Grids, node: NodeFact, position: int, attribute: str) -> float:
     """A bound of a Clip, infinite where it is absent or computed."""
-    from deploykit.graph.collect import constant_range
+    from deploykit.model.collect import constant_range
 
     if attribute in node.attributes:
         return float(node.attributes[attribute])

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from deploykit.contract.backend import Situation
-from deploykit.contract.kept import Same
+from deploykit.backend.backend import Situation
+from deploykit.backend.kept import Same
 from deploykit.findings import Severity, SubjectKind
 from deploykit.findings.rules import Found, Registry
-from deploykit.graph.facts import NodeFact
-from deploykit.graph.ops import is_standard
+from deploykit.model.facts import NodeFact
+from deploykit.model.ops import is_standard
 from deploykit_qualcomm.atlas.elsewhere import told_elsewhere, verdict_at, verdict_in
 from deploykit_qualcomm.atlas.rows import Row, matching, nearest_sdk, operators, rows_for
 from deploykit_qualcomm.atlas.traits import RANGES, traits_of, traits_without_grids, type_of

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from deploykit.contract.backend import Situation
+from deploykit.backend.backend import Situation
+from deploykit.encodings.borders import Extension, suggest_extensions
+from deploykit.encodings.float_propagation import predict_float_set
 from deploykit.findings import Severity, SubjectKind
 from deploykit.findings.rules import Found, Registry
-from deploykit.graph.facts import GraphFacts, NodeFact
-from deploykit.quantization.borders import Extension, suggest_extensions
-from deploykit.quantization.float_propagation import predict_float_set
+from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.system.records import dataclass
 from deploykit.tables.capabilities import Feature, Status
 from deploykit_qualcomm.rules.constraints import constraint

@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterator, Set
 from typing import TYPE_CHECKING
 
-from deploykit.contract.backend import Situation
+from deploykit.backend.backend import Situation
 from deploykit.findings import Severity, SubjectKind
 from deploykit.findings.rules import Found, Registry
-from deploykit.graph.element_types import LARGEST_FLOAT16
+from deploykit.model.element_types import LARGEST_FLOAT16
 from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ def check_range(plan: Float16Plan) -> Iterator[Found]:
     """
     if not plan.tensors:
         return
-    from deploykit.graph.collect import constant_range
-    from deploykit.quantization.reach import collect_reach, only_masks, proven_bounds, saturates
+    from deploykit.encodings.reach import collect_reach, only_masks, proven_bounds, saturates
+    from deploykit.model.collect import constant_range
 
     facts = plan.situation.facts
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from deploykit.contract.backend import Situation
+from deploykit.backend.backend import Situation
 from deploykit.findings.rules import Found, Registry
-from deploykit.graph.broadcasts import repeated_before_norm
-from deploykit.graph.dynamic_quantization import dynamically_quantized
-from deploykit.graph.facts import NodeFact
-from deploykit.graph.reductions import over_short_axes
+from deploykit.model.broadcasts import repeated_before_norm
+from deploykit.model.dynamic_quantization import dynamically_quantized
+from deploykit.model.facts import NodeFact
+from deploykit.model.reductions import over_short_axes
 from deploykit.tables.capabilities import Status
 from deploykit_qualcomm.rules.constraints import Refused, claim_of, constraint, constraints
 from deploykit_qualcomm.rules.views import arch, at_node, nodes, quantized
@@ -216,7 +216,7 @@ def _is_small(shape: tuple[int | str | None, ...] | None) -> bool:
 
 
 def _lowest(situation: Situation, name: str) -> float | None:
-    from deploykit.graph.collect import constant_range
+    from deploykit.model.collect import constant_range
 
     bounds = constant_range(situation.model, name)
     return None if bounds is None else bounds[0]

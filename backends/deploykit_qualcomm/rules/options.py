@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from deploykit.contract.backend import Situation
+from deploykit.backend.backend import Situation
 from deploykit.findings import Severity, SubjectKind
 from deploykit.findings.rules import Found, Registry
 from deploykit.tables.capabilities import Status

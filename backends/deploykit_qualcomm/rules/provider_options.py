@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from deploykit.contract.backend import Situation
+from deploykit.backend.backend import Situation
 from deploykit.findings.rules import Found, Registry
 from deploykit_qualcomm.archs import arch_number, capability
 from deploykit_qualcomm.rules.options import about_option

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from deploykit.contract.backend import Situation
+from deploykit.backend.backend import Situation
 from deploykit.encodings.values import Affine
 from deploykit.findings import SubjectKind
 from deploykit.findings.rules import Found, Registry

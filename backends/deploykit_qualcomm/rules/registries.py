@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from deploykit.contract.backend import Situation
+from deploykit.backend.backend import Situation
 from deploykit.findings import Finding
 from deploykit.findings.rules import Registry
 from deploykit_qualcomm.rules import (

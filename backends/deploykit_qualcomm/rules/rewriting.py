@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from deploykit.contract.backend import Situation
+from deploykit.backend.backend import Situation
 from deploykit.findings import SubjectKind
 from deploykit.findings.rules import Found, Registry
-from deploykit.graph.facts import GraphFacts, NodeFact
+from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit_qualcomm.rules.constraints import constraint
 from deploykit_qualcomm.rules.views import is_computed, listed, nodes, rewrite_advice, weight_name
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from packaging.version import Version
 
-from deploykit.contract.backend import Situation
+from deploykit.backend.backend import Situation
 from deploykit.findings import Severity, SubjectKind
 from deploykit.findings.rules import Found, Registry
-from deploykit.graph.facts import NodeFact
+from deploykit.model.facts import NodeFact
 from deploykit_qualcomm.rules.constraints import claim_of, constraint, constraints
 from deploykit_qualcomm.rules.views import at_node, bits_of, byte_count, listed, nodes
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from deploykit.contract.targets import Target
+from deploykit.backend.targets import Target
 from deploykit.findings import Confidence, Severity, SubjectKind
 from deploykit.findings.rules import Found, Registry
 from deploykit.tables.capabilities import Status

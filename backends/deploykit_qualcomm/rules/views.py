@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from deploykit import findings
-from deploykit.contract.backend import Situation
+from deploykit.backend.backend import Situation
 from deploykit.encodings.values import Affine
 from deploykit.findings import Claim, SubjectKind
 from deploykit.findings.rules import Found
-from deploykit.graph.element_types import INTEGER_BITS
-from deploykit.graph.facts import GraphFacts, NodeFact, TensorFact
-from deploykit.graph.pairs import integer_type, quantizer_of, stored_behind_pairs
+from deploykit.model.element_types import INTEGER_BITS
+from deploykit.model.facts import GraphFacts, NodeFact, TensorFact
+from deploykit.model.pairs import integer_type, quantizer_of, stored_behind_pairs
 from deploykit_qualcomm.archs import arch_of
 
 if TYPE_CHECKING:
     from deploykit.encodings.values import EncodingSet, Value
-    from deploykit.graph import Model
+    from deploykit.model import Model
 
 __all__ = [
     "Grids",
@@ -127,7 +127,7 @@ def grid_of(situation: Grids, name: str) -> Affine | None:
 def _stored_grid(situation: Grids, pair: NodeFact, found: Quantized) -> Affine | None:
     import numpy as np
 
-    from deploykit.graph.collect import constant_value
+    from deploykit.model.collect import constant_value
 
     names = [*pair.inputs[1:3], ""][:2]
     scale, zero = (constant_value(situation.model, name, limit=_MOST_SCALES) if name else None for name in names)

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from deploykit.contract.backend import Situation
+from deploykit.backend.backend import Situation
 from deploykit.encodings.values import Affine, Lpbq
 from deploykit.findings import SubjectKind
 from deploykit.findings.rules import Found, Registry
-from deploykit.graph.facts import NodeFact
-from deploykit.graph.ops import Trait, ops
+from deploykit.model.facts import NodeFact
+from deploykit.model.ops import Trait, ops
 from deploykit_qualcomm.archs import capability, has, lacks
 from deploykit_qualcomm.rules.constraints import constraint
 from deploykit_qualcomm.rules.views import (

@@ -24,10 +24,10 @@ class WrongRewriteError(AssertionError):
 
 def rewrites(path: Path) -> None:
     """Every rewrite on a model: refused, undone by its own proof, or equal on other samples as well."""
-    from deploykit.deciding.rewriting import rewrite
-    from deploykit.graph import load_model
-    from deploykit.graph.collect import collect_facts
-    from deploykit.graph.validity import blaming
+    from deploykit.flow.rewriting import rewrite
+    from deploykit.model import load_model
+    from deploykit.model.collect import collect_facts
+    from deploykit.model.files.validity import blaming
     from deploykit.rewrites.contract import load_transform, transform_names
 
     with blaming(path):
@@ -43,9 +43,9 @@ def rewrites(path: Path) -> None:
 
 
 def _expect_equal(before: Any, made: Any, feeds: list[dict[str, Any]]) -> None:
-    from deploykit.deciding.rewriting import difference_in_ulps
+    from deploykit.accuracy.simulate.sessions import Session
     from deploykit.errors import InputError
-    from deploykit.numerics.sessions import Session
+    from deploykit.flow.rewriting import difference_in_ulps
     from deploykit.rewrites.contract import load_transform
 
     step = next(step for step in made.steps if step.kept)
@@ -67,8 +67,8 @@ def _expect_equal(before: Any, made: Any, feeds: list[dict[str, Any]]) -> None:
 def as_near_to_the_truth(before: Any, feed: dict[str, Any], wanted: Any, got: Any, allowed: float) -> bool:
     """Whether float32 as such is that far off here: the new result lies as near to float64's as the old one does."""
     from attacks.in_double import outputs_in_double
-    from deploykit.deciding.rewriting import difference_in_ulps
     from deploykit.errors import InputError
+    from deploykit.flow.rewriting import difference_in_ulps
 
     try:
         truth = outputs_in_double(before, feed)
@@ -111,16 +111,16 @@ def dlc(path: Path) -> None:
 
 def recipe(path: Path) -> None:
     """The table that says how images become an input."""
-    from deploykit.numerics.samples.recipe import read_recipe
+    from deploykit.accuracy.samples.recipe import read_recipe
 
     read_recipe(path.parent)
 
 
 def picture(path: Path) -> None:
     """An image as a sample."""
-    from deploykit.numerics.samples.image_samples import read_image
-    from deploykit.numerics.samples.inputs import InputSpec
-    from deploykit.numerics.samples.recipe import ImageRecipe
+    from deploykit.accuracy.samples.image_samples import read_image
+    from deploykit.accuracy.samples.inputs import InputSpec
+    from deploykit.accuracy.samples.recipe import ImageRecipe
 
     recipe = ImageRecipe(schema=1, width=16, height=16, resize="letterbox", scale=1 / 255)
     read_image(path, recipe, InputSpec(name="image", dtype="float32", shape=(1, 3, 16, 16)))
@@ -159,9 +159,9 @@ def remembered(path: Path) -> None:
 
 def kept_rows(path: Path) -> None:
     """Rows that are said to have been kept between runs: there are as many as the backend has, or none."""
-    from deploykit.contract.plugins import load_backend
-    from deploykit.queries.capability_answers import Query
-    from deploykit.queries.kept_rows import _read
+    from deploykit.answers.capability_answers import Query
+    from deploykit.answers.kept_rows import _read
+    from deploykit.backend.plugins import load_backend
 
     shelf = _read(path.read_bytes(), load_backend("vitis-ai"))
     if shelf is not None:
@@ -172,7 +172,7 @@ def references(path: Path) -> None:
     """Labels for the user's own measure."""
     import numpy as np
 
-    from deploykit.numerics.metrics import user_metric
+    from deploykit.accuracy.judge.metrics import user_metric
 
     metric = user_metric(None, "true {outputs}", references=path)
     function = user_metric("math:prod", None, references=path)
@@ -184,7 +184,7 @@ def references(path: Path) -> None:
 
 def arrays(path: Path) -> None:
     """Samples in any form."""
-    from deploykit.numerics.samples.arrays import read_arrays
+    from deploykit.accuracy.samples.arrays import read_arrays
 
     read_arrays(path)
 

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from deploykit.accuracy.simulate.quantizers import is_simulated
+from deploykit.accuracy.simulate.sessions import Feed, Session
+from deploykit.accuracy.simulate.simulation import Simulator, overall_sqnr_db
 from deploykit.encodings.values import EncodingSet
-from deploykit.numerics.quantizers import is_simulated
-from deploykit.numerics.sessions import Feed, Session
-from deploykit.numerics.simulation import Simulator, overall_sqnr_db
 
 if TYPE_CHECKING:
     from onnx import ModelProto

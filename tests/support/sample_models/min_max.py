@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
-from deploykit.deciding.entry_values import observed_ranges
+from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Encoding, EncodingSet
-from deploykit.graph import wrap_proto
-from deploykit.graph.collect import collect_facts
-from deploykit.graph.graph_copy import GraphCopy
-from deploykit.graph.ops import BIAS
-from deploykit.graph.parameters import parameter_uses
-from deploykit.quantization.new_grids import GridKind, affine_for_range
+from deploykit.flow.entry_values import observed_ranges
+from deploykit.model import wrap_proto
+from deploykit.model.collect import collect_facts
+from deploykit.model.graph_copy import GraphCopy
+from deploykit.model.ops import BIAS
+from deploykit.model.parameters import parameter_uses
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from deploykit.contract.backend import (
+from deploykit.backend.backend import (
     Aids,
     Check,
     Execution,
@@ -16,12 +16,12 @@ from deploykit.contract.backend import (
     Verification,
     copied_model,
 )
-from deploykit.contract.kept import Kept
-from deploykit.contract.known_errors import Catalog, load_catalog
-from deploykit.contract.options import OptionSpec
-from deploykit.contract.plans import Plan, Rejected, Route, Step
-from deploykit.contract.probes import Probe
-from deploykit.contract.targets import Target
+from deploykit.backend.kept import Kept
+from deploykit.backend.known_errors import Catalog, load_catalog
+from deploykit.backend.options import OptionSpec
+from deploykit.backend.plans import Plan, Rejected, Route, Step
+from deploykit.backend.probes import Probe
+from deploykit.backend.targets import Target
 from deploykit.findings import Confidence
 from deploykit.findings.rules import Registry
 from deploykit.tables.capabilities import CompatRow, Status
@@ -104,7 +104,7 @@ class MyNpu:
 
     def render(self, prepared: Situation, plan: Plan[None], templates: Path | None) -> Iterable[PackageFile]:
         """The model and the script; a template of the user's wins over the one here."""
-        from deploykit.packages.rendering import render  # on use: queries and help do not need Jinja
+        from deploykit.report.rendering import render  # on use: queries and help do not need Jinja
 
         values = {"device": prepared.target.device.name, "steps": plan.steps}
         text = render(f"my_npu/{_SCRIPT}.j2", values, templates=templates, own=_HERE / "templates")

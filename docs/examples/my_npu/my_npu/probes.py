@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from deploykit.contract.probes import CheckLine, Surroundings, start
+from deploykit.backend.probes import CheckLine, Surroundings, start
 
 __all__ = ["look_for_compiler"]
 

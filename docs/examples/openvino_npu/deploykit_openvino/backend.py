@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deploykit.contract.backend import Check, Execution, TextFile, Verification, copied_model
-from deploykit.contract.known_errors import Catalog, load_catalog
-from deploykit.contract.options import OptionSpec
-from deploykit.contract.plans import Plan, Rejected, Route, Step
-from deploykit.contract.probes import CheckLine, Probe, Surroundings
-from deploykit.contract.targets import Target
-from deploykit.contract.toolchains import load_toolchains
+from deploykit.backend.backend import Check, Execution, TextFile, Verification, copied_model
+from deploykit.backend.known_errors import Catalog, load_catalog
+from deploykit.backend.options import OptionSpec
+from deploykit.backend.plans import Plan, Rejected, Route, Step
+from deploykit.backend.probes import CheckLine, Probe, Surroundings
+from deploykit.backend.targets import Target
+from deploykit.backend.toolchains import load_toolchains
 from deploykit.findings import Confidence, Finding
 from deploykit.findings.rules import Registry
 from deploykit.tables.capabilities import CompatRow, Status
@@ -21,9 +21,9 @@ from deploykit.tables.devices import Device, load_devices
 from deploykit_openvino.rules import INT8, PRECISIONS, RULES
 
 if TYPE_CHECKING:
-    from deploykit.contract.backend import Aids, PackageFile, Situation
-    from deploykit.contract.kept import Kept
-    from deploykit.numerics.samples.gathering import Samples
+    from deploykit.accuracy.samples.gathering import Samples
+    from deploykit.backend.backend import Aids, PackageFile, Situation
+    from deploykit.backend.kept import Kept
     from deploykit.system.specs import ToolchainSpec
 
 __all__ = ["OpenVinoNpu", "Prepared", "backend"]
@@ -108,7 +108,7 @@ class OpenVinoNpu:
     def prepare(self, situation: Situation, kept: Kept) -> Prepared:
         """Which precision, and the samples to calibrate on."""
         del kept
-        from deploykit.numerics.samples.gathering import gather
+        from deploykit.accuracy.samples.gathering import gather
 
         findings = RULES.run(situation)
         request = situation.request
@@ -138,8 +138,8 @@ class OpenVinoNpu:
     def render(self, prepared: Prepared, plan: Plan[None], templates: Path | None) -> Iterable[PackageFile]:
         """The model, the samples to calibrate on, and the scripts."""
         del plan
-        from deploykit.contract.backend import BytesFile
-        from deploykit.packages.rendering import render
+        from deploykit.backend.backend import BytesFile
+        from deploykit.report.rendering import render
         from deploykit_openvino.standing_in import stored
 
         yield from copied_model(prepared.situation, "model/model.onnx")

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deploykit.contract.backend import Execution
-from deploykit.contract.status import Compilation, Correctness
+from deploykit.accuracy.judge.judging import Judge
+from deploykit.accuracy.judge.thresholds import Against
+from deploykit.backend.backend import Execution
+from deploykit.backend.status import Compilation, Correctness
 from deploykit.errors import ToolError
-from deploykit.numerics.judging import Judge
-from deploykit.numerics.thresholds import Against
 from deploykit.system.environments import environment_of
 
 if TYPE_CHECKING:
-    from deploykit.contract.backend import Aids, Situation
-    from deploykit.numerics.verdicts import Verdict
+    from deploykit.accuracy.judge.verdicts import Verdict
+    from deploykit.backend.backend import Aids, Situation
     from deploykit.system.specs import ToolchainSpec
 
 __all__ = ["stand_in", "stored"]

@@ -1,0 +1,81 @@
+"""Signal to noise of outputs against a reference run, fast enough to be asked a thousand times.
+
+Rows behind a choice are matched first, as everywhere; it gives numbers and no verdict.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from deploykit.accuracy.judge.output_judging import OutputJudge
+from deploykit.accuracy.search.sensitivity import Loss
+from deploykit.model.facts import GraphFacts
+
+__all__ = ["OutputLosses"]
+
+_Values = Mapping[str, npt.NDArray[Any]]
+
+
+class OutputLosses:
+    """Holds the reference outputs of all samples. ``shown`` must be in every run: outputs, and what orders their rows.
+
+    Outputs that no node makes never differ. Those that are no floats are left out where there are others: the distance
+    of two labels says nothing.
+    """
+
+    def __init__(self, facts: GraphFacts) -> None:
+        made = {name for node in facts.nodes for name in node.outputs}
+        outputs = [name for name in facts.outputs if name in made]
+        self._names = [name for name in outputs if facts.tensors[name].is_float] or outputs
+        self._judge = OutputJudge(facts, label="arbitrary")
+        choices = tuple(name for name in self._judge.choices if name in made)
+        self._matches = bool(choices)
+        self.shown = tuple(dict.fromkeys((*outputs, *choices)))
+        self._reference: Sequence[_Values] = ()
+        self._energy: dict[str, float] = {}
+
+    def hold(self, reference: Sequence[_Values]) -> None:
+        """Take the float outputs of all samples as what others are compared with."""
+        self._reference = reference
+        self._energy = {
+            name: math.fsum(_energy(_doubles(values[name])) for values in reference) for name in self._names
+        }
+
+    def loss(self, outputs: Sequence[_Values]) -> Loss:
+        """The loss of one run of all samples."""
+        if self._matches:
+            found = self._judge.compare(self._reference, outputs).sqnr_db
+            return Loss(outputs={name: found.get(name, -math.inf) for name in self._names})
+        return Loss(outputs={name: self._sqnr(name, outputs) for name in self._names})
+
+    def _sqnr(self, name: str, outputs: Sequence[_Values]) -> float:
+        noise = math.fsum(_difference(one[name], two[name]) for one, two in zip(self._reference, outputs, strict=True))
+        if noise == 0:
+            return math.inf
+        signal = self._energy[name]
+        return 10 * math.log10(signal / noise) if signal > 0 and signal / noise > 0 else -math.inf
+
+
+def _doubles(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    return np.asarray(values, np.float64).ravel()
+
+
+def _energy(values: npt.NDArray[np.float64]) -> float:
+    finite = np.where(np.isfinite(values), values, 0.0)
+    return float(finite @ finite)
+
+
+def _difference(one: npt.NDArray[Any], two: npt.NDArray[Any]) -> float:
+    """Energy of what differs; infinite where a value became no number, or the shape is another."""
+    if one.shape != two.shape:
+        return math.inf
+    left, right = _doubles(one), _doubles(two)
+    known = np.isfinite(left)
+    if not np.isfinite(right[known]).all():
+        return math.inf
+    return _energy(left[known] - right[known])

@@ -1,0 +1,307 @@
+"""What a comparison means: rules about dead slices, missing files, lost types, and thresholds of the user."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator
+from dataclasses import field
+from typing import TYPE_CHECKING
+
+from deploykit.accuracy.judge.thresholds import Thresholds
+from deploykit.accuracy.judge.verdicts import Verdict
+from deploykit.encodings.unlike_ranges import Mixing, find_mixing, output_of_shape
+from deploykit.findings import Severity, SubjectKind, listed
+from deploykit.findings.rules import Found, Registry
+from deploykit.model.facts import GraphFacts
+from deploykit.system.records import dataclass
+
+if TYPE_CHECKING:
+    from deploykit.accuracy.judge.comparison import AxisSlices, Comparison, OutputComparison, SliceRun
+
+__all__ = ["RULES", "Judged", "Thresholds"]
+
+_GOOD_DB = 20.0
+_TELLING_VALUES = 16
+_DROWNED_DB = 6.0
+_QUANTIZED_LEVELS = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """A comparison with what is known around it: the float model's facts, the target, and the thresholds.
+
+    ``precision`` is what a proposed command asks for to leave a part in float; ``verdict`` is the judge's, where a
+    model says what its outputs are.
+    """
+
+    comparison: Comparison
+    facts: GraphFacts | None = None
+    model: str = "MODEL"
+    target: str = "TARGET"
+    precision: str = "mixed"
+    thresholds: Thresholds = field(default_factory=Thresholds)
+    verdict: Verdict | None = None
+
+
+RULES: Registry[Judged] = Registry("comparison")
+_SOURCE = ["deploykit: measured on the two sets of outputs"]
+
+
+@RULES.rule(
+    "DK601",
+    "dead-channels",
+    "error",
+    what="Neighbouring slices of an output never change in the candidate although they do in the baseline.",
+    why="Values of different ranges share one scale, typically boxes and scores joined by a Concat: the small ones "
+    "round to one value. Metrics over the whole tensor do not show it.",
+    fix="Give the model with --model to have the Concat named, and keep the part around it in float.",
+    sources=[*_SOURCE, "observed: a quantized detector, all scores 0, whole-tensor cosine 0.9999 (docs/evaluate.md)"],
+)
+def check_dead(judged: Judged) -> Iterator[Found]:
+    """Dead slices, along each axis."""
+    for output in judged.comparison.outputs.values():
+        for axis in output.axes:
+            for run in (run for run in axis.runs(axis.dead) if _tells(output, axis, run)):
+                yield _dead(judged, output, run, axis.elements)
+
+
+def _tells(output: OutputComparison, axis: AxisSlices, run: SliceRun) -> bool:
+    """False for one value per sample on a few samples, as the logit of one class: those meet by chance."""
+    is_single = axis.elements <= len(output.qualities)
+    return not is_single or axis.elements * (run.stop - run.start) >= _TELLING_VALUES
+
+
+def _dead(judged: Judged, output: OutputComparison, run: SliceRun, elements: int) -> Found:
+    mixing = _mixing(judged, output, run.axis)
+    where = f"slices {run} of axis {run.axis}" if run.stop - run.start > 1 else f"slice {run} of axis {run.axis}"
+    message = f"{where} hold a single value in the candidate; in the baseline they reach {run.peak:.4g}"
+    hint = ""
+    if mixing is not None:
+        lost = ", ".join(mixing.part_of(run.start, run.stop))
+        message += f". They come from {lost}, joined with other ranges by the Concat {mixing.concat.label!r}"
+        hint = _command(judged, mixing)
+    sure = mixing is not None or (len(output.shape) > 2 and elements >= 16)
+    return Found(
+        kind=SubjectKind.TENSOR,
+        name=output.name or "the output",
+        message=message,
+        hint=hint,
+        severity=Severity.ERROR if sure else Severity.WARNING,
+        evidence={"axis": run.axis, "start": run.start, "stop": run.stop, "baseline_peak": run.peak, **_names(mixing)},
+    )
+
+
+def _names(mixing: Mixing | None) -> dict[str, object]:
+    if mixing is None:
+        return {}
+    return {"concat": mixing.concat.label, "exclude_subgraph": mixing.exclusion}
+
+
+def _mixing(judged: Judged, output: OutputComparison, axis: int) -> Mixing | None:
+    if judged.facts is None:
+        return None
+    name = output_of_shape(judged.facts, output.name, output.shape)
+    return None if name is None else find_mixing(judged.facts, name, axis)
+
+
+def _command(judged: Judged, mixing: Mixing) -> str:
+    """The way out as a command that can be pasted, capitals for what is not known here."""
+    if not mixing.exclusion:
+        return f"keep {mixing.concat.label!r} and what feeds it in float; name its nodes first, some have no name"
+    return (
+        f"deploykit package {shlex.quote(judged.model)} --target {shlex.quote(judged.target)} "
+        f"--precision {judged.precision} --exclude-subgraph {shlex.quote(mixing.exclusion)} --calibration FOLDER -o OUT"
+    )
+
+
+@RULES.rule(
+    "DK602",
+    "drowned-channels",
+    "warning",
+    what="Neighbouring slices have almost as much noise as signal while the whole output looks good.",
+    why="Their range is small beside that of the rest of the tensor, so that its scale leaves them a few steps only.",
+    fix="Keep the part that joins them in float, or give the two parts their own outputs.",
+    sources=_SOURCE,
+)
+def check_drowned(judged: Judged) -> Iterator[Found]:
+    """Slices under 6 dB in an output over 20 dB."""
+    for output in judged.comparison.outputs.values():
+        if output.summary()["min_sqnr_db"] < _GOOD_DB:
+            continue
+        for axis in output.axes:
+            low = (axis.sqnr_db < _DROWNED_DB) & (axis.signal > 0) & ~axis.dead
+            for run in (run for run in axis.runs(low) if _tells(output, axis, run)):
+                yield Found(
+                    kind=SubjectKind.TENSOR,
+                    name=output.name or "the output",
+                    message=f"slices {run} of axis {run.axis} are under {_DROWNED_DB:.0f} dB, the whole is over "
+                    f"{_GOOD_DB:.0f} dB",
+                    evidence={"axis": run.axis, "start": run.start, "stop": run.stop, "baseline_peak": run.peak},
+                )
+
+
+@RULES.rule(
+    "DK603",
+    "missing-samples",
+    "error",
+    what="The baseline has samples that the candidate lacks, or nothing is common to both.",
+    why="An average over the rest would hide them.",
+    fix="Run the candidate on the same inputs, and save its outputs under the same names.",
+    sources=_SOURCE,
+)
+def check_missing(judged: Judged) -> Iterator[Found]:
+    """Samples without a partner, by name."""
+    comparison = judged.comparison
+    if comparison.missing:
+        yield Found(
+            kind=SubjectKind.DATA,
+            name=comparison.candidate,
+            message=f"the candidate lacks {len(comparison.missing)}: {listed(comparison.missing)}",
+            evidence={"missing": list(comparison.missing)},
+        )
+
+
+@RULES.rule(
+    "DK604",
+    "extra-samples",
+    "warning",
+    what="The candidate has samples that the baseline lacks.",
+    why="They are not compared.",
+    fix="Remove them, or run the baseline on the same inputs.",
+    sources=_SOURCE,
+)
+def check_extra(judged: Judged) -> Iterator[Found]:
+    """Samples of the candidate without a partner, by name."""
+    comparison = judged.comparison
+    if comparison.extra:
+        yield Found(
+            kind=SubjectKind.DATA,
+            name=comparison.candidate,
+            message=f"the baseline lacks {len(comparison.extra)}: {listed(comparison.extra)}",
+            evidence={"extra": list(comparison.extra)},
+        )
+
+
+@RULES.rule(
+    "DK605",
+    "not-comparable",
+    "error",
+    what="An output exists on one side only, or its shape differs.",
+    why="There is nothing to measure.",
+    fix="Save the same outputs of both models.",
+    sources=_SOURCE,
+)
+def check_comparable(judged: Judged) -> Iterator[Found]:
+    """Outputs that could not be compared."""
+    for mismatch in judged.comparison.mismatches:
+        yield Found(
+            kind=SubjectKind.DATA,
+            name=f"{mismatch.sample}: {mismatch.output}".strip(": ") or "the sample",
+            message=mismatch.why,
+        )
+
+
+@RULES.rule(
+    "DK606",
+    "not-finite",
+    "error",
+    what="The candidate has NaN or infinite values where the baseline has none.",
+    why="A float16 or bfloat16 range was left, or a kernel failed.",
+    fix="Find the first tensor that is not finite, and keep its part in a wider type.",
+    sources=_SOURCE,
+)
+def check_finite(judged: Judged) -> Iterator[Found]:
+    """Outputs with values that are not finite."""
+    for output in judged.comparison.outputs.values():
+        if not output.finite:
+            yield Found(
+                kind=SubjectKind.TENSOR, name=output.name or "the output", message="the candidate is not finite"
+            )
+
+
+@RULES.rule(
+    "DK607",
+    "sides-look-swapped",
+    "warning",
+    what="The baseline has the few distinct values of a quantized tensor, the candidate does not.",
+    why="PSNR and SQNR are not symmetric: swapped sides give other numbers without any message.",
+    fix="Check which side is the float model: --baseline FLOAT --candidate QUANTIZED.",
+    sources=_SOURCE,
+)
+def check_swapped(judged: Judged) -> Iterator[Found]:
+    """Baselines that look quantized beside candidates that do not."""
+    for output in judged.comparison.outputs.values():
+        first, second = output.levels
+        if first <= _QUANTIZED_LEVELS and second > 1.5 * first and second > 32:
+            yield Found(
+                kind=SubjectKind.DATA,
+                name=judged.comparison.baseline,
+                message=f"{output.name or 'the output'}: {first} distinct values in the baseline, {second} in the "
+                "candidate",
+            )
+
+
+@RULES.rule(
+    "DK608",
+    "below-threshold",
+    "error",
+    what="A number of the worst sample misses a threshold that was given.",
+    why="You asked for it.",
+    fix="Look at the slices (--slices) to see which part of the output is worst.",
+    sources=_SOURCE,
+)
+def check_thresholds(judged: Judged) -> Iterator[Found]:
+    """Every output against every threshold."""
+    for output in judged.comparison.outputs.values():
+        for text in _misses(output.summary(), judged.thresholds):
+            yield Found(kind=SubjectKind.TENSOR, name=output.name or "the output", message=text)
+
+
+@RULES.rule(
+    "DK609",
+    "files-not-read",
+    "info",
+    what="A folder holds files that are neither .npy nor .npz.",
+    why="They are left out of the comparison; some tools save outputs as images.",
+    fix="Save outputs as .npy or .npz: images lose the sign and everything beyond 0..255.",
+    sources=_SOURCE,
+)
+def check_ignored(judged: Judged) -> Iterator[Found]:
+    """Files of either folder that were left out, by name."""
+    if judged.comparison.ignored:
+        message = f"not read: {listed(judged.comparison.ignored)}"
+        yield Found(kind=SubjectKind.DATA, name=judged.comparison.baseline, message=message)
+
+
+@RULES.rule(
+    "DK610",
+    "not-right",
+    "error",
+    what="An output misses what its kind must have: detections in pixels, labels by agreement, maps by SQNR.",
+    why="Each kind of output fails in its own way; one number for all of them calls good what is not, and the reverse.",
+    fix="Name the cause with 'deploykit locate', or give the threshold that your application needs.",
+    sources=["deploykit: the table of thresholds with a reason and a source for each (docs/numbers.md)"],
+)
+def check_right(judged: Judged) -> Iterator[Found]:
+    """Every number that misses its limit, and every output that is not finite."""
+    verdict = judged.verdict
+    for number in verdict.failures if verdict is not None else ():
+        yield Found(
+            kind=SubjectKind.TENSOR,
+            name=number.output or "the output",
+            message=f"{number.subject}: {number}, {number.limit.reason}",
+            sources=(number.limit.source,),
+            evidence=number.to_json(),
+        )
+
+
+def _misses(summary: dict[str, float], asked: Thresholds) -> Iterable[str]:
+    rows = (
+        ("cosine", summary["min_cosine"], asked.min_cosine, 1),
+        ("PSNR (dB)", summary["min_psnr_db"], asked.min_psnr, 1),
+        ("SQNR (dB)", summary["min_sqnr_db"], asked.min_sqnr, 1),
+        ("largest error", summary["max_max_error"], asked.max_error, -1),
+    )
+    for name, value, limit, sign in rows:
+        if limit is not None and not sign * value >= sign * limit:  # nan misses every threshold
+            yield f"{name} {value:.6g} misses {limit:g}"

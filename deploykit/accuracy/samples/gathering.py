@@ -1,0 +1,359 @@
+"""The one place where inputs come from: whatever runs a model to judge it runs it on what ``gather`` returns.
+
+Each input has its own source, the best there is for it; nothing is said about what may be concluded beyond the label.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from deploykit.accuracy.samples.declared import Declaration
+from deploykit.accuracy.samples.derived import SETS, VARIED, Point, generator, make_floats, make_integers, make_mask
+from deploykit.accuracy.samples.domains import Domain, input_domains
+from deploykit.accuracy.samples.feeds import arbitrary_values
+from deploykit.accuracy.samples.image_samples import WANTED, can_decode
+from deploykit.accuracy.samples.inputs import InputSpec, input_specs
+from deploykit.accuracy.samples.labels import Label, weakest
+from deploykit.accuracy.samples.ranges import EncodedRange, encoded_range
+from deploykit.accuracy.samples.recording import read_recorded
+from deploykit.accuracy.samples.sources import load_calibration
+from deploykit.accuracy.samples.stored import Place, places_in, places_of, read_places, spread
+from deploykit.accuracy.simulate.sessions import Feed
+from deploykit.errors import InputError, UsageError
+from deploykit.model.files.tensors import element_count
+from deploykit.model.graph_copy import view_of
+from deploykit.system.records import dataclass
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+    from deploykit.accuracy.samples.claims import ReadConstant
+    from deploykit.encodings.values import EncodingSet
+    from deploykit.model.facts import GraphFacts
+
+__all__ = ["MOST", "InputSource", "Samples", "gather"]
+
+MOST = 8
+"""Samples that a judgement uses when nobody says otherwise."""
+
+_ARBITRARY_SETS = 4
+_READ = 1 << 16
+_LARGEST = 64 << 20
+"""Bytes of one sample that is made up, of which there are several at once: five images in 4K, or the caches of a small
+language model."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputSource:
+    """Where the values of one input come from: the label, and why in words."""
+
+    label: Label
+    why: str
+
+    def to_json(self) -> dict[str, str]:
+        """Both by name."""
+        return {"label": str(self.label), "why": self.why}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Samples:
+    """Inputs to run a model on, and what they mean. ``available`` is how many the user gave, of which some were taken.
+
+    ``points`` says of each sample that was made where its values lie; it is empty for stored ones. ``note`` says why
+    something that was given was not used.
+    """
+
+    feeds: tuple[Feed, ...]
+    of_inputs: Mapping[str, InputSource]
+    points: tuple[Point, ...] = ()
+    available: int = 0
+    note: str = ""
+
+    @property
+    def label(self) -> Label:
+        """The weakest label of all inputs."""
+        return weakest(source.label for source in self.of_inputs.values())
+
+    @property
+    def count(self) -> int:
+        """The number of samples."""
+        return len(self.feeds)
+
+    @property
+    def varied(self) -> tuple[Feed, ...]:
+        """The samples without those that hold one value everywhere.
+
+        Such a sample must give a finite result like any other. But a normalisation finds nothing in it except rounding
+        noise, which it makes large: two right executions may differ there by any amount, and that says nothing.
+        """
+        if not self.points:
+            return self.feeds
+        return tuple(feed for feed, point in zip(self.feeds, self.points, strict=True) if point in VARIED)
+
+    @property
+    def may_judge(self) -> bool:
+        """False when some input is arbitrary: then no number computed on these samples decides or reassures."""
+        return self.label is not Label.ARBITRARY
+
+    @property
+    def described_for_humans(self) -> str:
+        """One line: how many samples of what kind, and of arbitrary ones which inputs they hang on."""
+        some = f"{self.count} of {self.available}" if self.available > self.count else str(self.count)
+        line = f"{some} {self.label} sample{'' if self.count == 1 else 's'}"
+        weak = [name for name, source in self.of_inputs.items() if source.label is self.label]
+        if not self.may_judge:
+            line += f" ({'; '.join(f'{name}: {self.of_inputs[name].why}' for name in weak)})"
+        elif 0 < len(weak) < len(self.of_inputs):
+            line += f" (because of {', '.join(weak)})"
+        return f"{line}; {self.note}" if self.note else line
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape: label, count, and both label and reason of each input."""
+        inputs = {name: source.to_json() for name, source in self.of_inputs.items()}
+        return {"label": str(self.label), "count": self.count, "inputs": inputs}
+
+
+_Make: TypeAlias = Callable[[int], npt.NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Maker:
+    """One input's values by the number of the set, how many sets differ, and what they mean."""
+
+    source: InputSource
+    sets: int
+    make: _Make
+
+
+def gather(
+    model: ModelProto,
+    facts: GraphFacts,
+    *,
+    calibration: Path | None = None,
+    declared: Mapping[str, Declaration] | None = None,
+    recorded: Path | None = None,
+    encodings: EncodingSet | None = None,
+    most: int = MOST,
+    seed: int = 0,
+) -> Samples:
+    """At most ``most`` samples: of each input the best that is known.
+
+    Calibration data is taken spread over the whole set, first and last included; without it the recorded samples are.
+    What those lack is as declared, else derived from the input's encoding (or the quantizer behind it) or from its
+    domain, else arbitrary. Raises InputError for data that does not fit the model's inputs, UsageError for a
+    declaration that the data contradicts.
+    """
+    said = dict(declared or {})
+    inputs = input_specs(facts)
+    unknown = sorted(said.keys() - {spec.name for spec in inputs})
+    if unknown:
+        raise UsageError(f"--input: the model has no input {unknown[0]!r}")
+    stored = _stored(inputs, calibration, recorded, said, most)
+    missing = tuple(spec for spec in inputs if spec.name not in stored.names)
+    makers = _makers(model, facts, missing, said, encodings, most, seed)
+    count = len(stored.feeds) or min(most, max((maker.sets for maker in makers.values()), default=1))
+    feeds = [
+        {**(stored.feeds[number] if stored.feeds else {}), **{name: m.make(number) for name, m in makers.items()}}
+        for number in range(count)
+    ]
+    sources = dict.fromkeys(stored.names, stored.source) | {name: m.source for name, m in makers.items()}
+    return Samples(
+        feeds=tuple({spec.name: feed[spec.name] for spec in inputs} for feed in feeds),
+        of_inputs={spec.name: sources[spec.name] for spec in inputs},
+        points=() if stored.feeds or count == 1 else tuple(map(_point, range(count))),
+        available=stored.available,
+        note=stored.note,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stored:
+    """Samples that lie in files: calibration data, or what a package keeps."""
+
+    feeds: tuple[Feed, ...] = ()
+    names: frozenset[str] = frozenset()
+    available: int = 0
+    note: str = ""
+    source: InputSource = InputSource(label=Label.GIVEN, why="the calibration data")
+
+
+def _stored(
+    inputs: tuple[InputSpec, ...],
+    calibration: Path | None,
+    recorded: Path | None,
+    declared: Mapping[str, Declaration],
+    most: int,
+) -> _Stored:
+    note = ""
+    if calibration is not None:
+        data = load_calibration(calibration)
+        if data.kind == "arrays" or (data.kind == "images" and can_decode()):
+            places = places_of(data, inputs, optional=declared.keys())
+            if not places:
+                raise InputError(f"{calibration}: holds no sample")
+            return _given(places, declared, most)
+        more = f" ({WANTED})" if data.kind == "images" else ""
+        note = f"the calibration data ({data.kind}) is not decoded here{more}"
+    if recorded is not None:
+        feeds = read_recorded(recorded, inputs)
+        names = frozenset(feeds[0]) if feeds else frozenset()
+        source = InputSource(label=Label.RECORDED, why="samples kept in the package")
+        chosen = tuple(feeds[index] for index in spread(len(feeds), most))
+        return _Stored(feeds=chosen, names=names, available=len(feeds), note=note, source=source)
+    return _Stored(note=note)
+
+
+def _given(places: Sequence[Place], declared: Mapping[str, Declaration], most: int) -> _Stored:
+    feeds = tuple(read_places(places[index] for index in spread(len(places), most)))
+    names = frozenset.intersection(*(frozenset(feed) for feed in feeds))
+    for name in sorted(names & declared.keys()):
+        if not all(_agrees(declared[name], feed[name]) for feed in feeds):
+            why = f"the data holds other values than {declared[name].described}"
+            raise UsageError(f"--input {name}: contradicts the calibration data", why=why, next="give one of them")
+    return _Stored(feeds=feeds, names=names, available=len(places))
+
+
+def _agrees(declaration: Declaration, values: npt.NDArray[Any]) -> bool:
+    match declaration.kind:
+        case "value":
+            wanted = np.asarray(declaration.values, dtype=np.float64)
+            return bool(np.allclose(np.asarray(values, dtype=np.float64), wanted, rtol=1e-3, atol=0))
+        case "range":
+            return bool((values >= declaration.low).all() and (values <= declaration.high).all())
+        case "file":
+            return False  # two files for one input: which is meant is not guessed
+
+
+def _makers(
+    model: ModelProto,
+    facts: GraphFacts,
+    inputs: tuple[InputSpec, ...],
+    declared: Mapping[str, Declaration],
+    encodings: EncodingSet | None,
+    most: int,
+    seed: int,
+) -> dict[str, _Maker]:
+    if not inputs:
+        return {}
+    _check_size(inputs)
+    read = _constants(model)
+    domains = input_domains(facts, read)
+    makers = {}
+    for spec in inputs:
+        if spec.name in declared:
+            makers[spec.name] = _declared(spec, declared[spec.name], most, seed)
+            continue
+        found = encoded_range(facts, read, encodings, spec.name)
+        domain = domains.get(spec.name)
+        makers[spec.name] = _derived(spec, found, domain, seed) or _arbitrary(spec, domain, seed)
+    return makers
+
+
+def _check_size(inputs: tuple[InputSpec, ...]) -> None:
+    size = sum(math.prod(spec.made_shape) * spec.numpy_type.itemsize for spec in inputs)
+    if size > _LARGEST:
+        raise InputError(
+            f"one sample of this model takes {size / 2**20:,.0f} MiB",
+            why=f"samples of at most {_LARGEST >> 20} MiB are made here",
+            next="give calibration data, if that is what the model really reads",
+        )
+
+
+def _constants(model: ModelProto) -> ReadConstant:
+    """Reads stored tensors of moderate size out of the model itself."""
+    graph = view_of(model)
+
+    def read(name: str) -> npt.NDArray[Any] | None:
+        tensor = graph.stored.get(graph.origin(name))
+        return graph.array(name) if tensor is not None and element_count(tensor, name) <= _READ else None
+
+    return read
+
+
+def _declared(spec: InputSpec, declaration: Declaration, most: int, seed: int) -> _Maker:
+    source = InputSource(label=Label.DECLARED, why=declaration.described)
+    shape, dtype = spec.made_shape, spec.numpy_type
+    match declaration.kind:
+        case "value":
+            last = (len(declaration.values),) if len(declaration.values) > 1 and spec.shape[-1] is None else ()
+            wanted = (*shape[:-1], *last) if last else shape
+            fixed = np.broadcast_to(np.asarray(declaration.values).astype(dtype), wanted)
+            return _Maker(source=source, sets=1, make=lambda _: np.array(fixed))
+        case "range":
+            low, high = declaration.low, declaration.high
+            if spec.is_float:
+                make = _between(spec, np.asarray(low, np.float64), np.asarray(high, np.float64), seed)
+            else:
+                make = _integers(spec, int(low), int(high), seed)
+            return _Maker(source=source, sets=1 if low == high else len(SETS), make=make)
+        case "file":
+            assert declaration.file is not None
+            places = places_in(declaration.file, (spec,))
+            arrays = [feed[spec.name] for feed in read_places(places[i] for i in spread(len(places), most))]
+            return _Maker(source=source, sets=len(arrays), make=lambda number: arrays[number % len(arrays)])
+
+
+def _derived(spec: InputSpec, found: EncodedRange | None, domain: Domain | None, seed: int) -> _Maker | None:
+    """From the encoding's range, within what the graph states of integers; None where neither says enough."""
+    if domain is not None:
+        return _derived_integers(spec, found, domain, seed)
+    if found is None:
+        return None
+    source = InputSource(label=Label.DERIVED, why=f"points of {found.why}")
+    return _Maker(source=source, sets=len(SETS), make=_between(spec, found.low, found.high, seed))
+
+
+def _derived_integers(spec: InputSpec, found: EncodedRange | None, domain: Domain, seed: int) -> _Maker | None:
+    at = f" ({domain.node})" if domain.node else ""
+    low, high, why = domain.low, domain.high, f"{domain.why}{at}"
+    if found is not None and not domain.is_mask:
+        least, most = int(np.ceil(found.low.max())), int(np.floor(found.high.min()))
+        least, most = least if low is None else max(least, low), most if high is None else min(most, high)
+        if least <= most:
+            low, high, why = least, most, f"points of {found.why}"
+    if low is None or high is None:
+        return None
+    source = InputSource(label=Label.DERIVED, why=f"{low} to {high}: {why}")
+    make = _masks(spec, seed) if domain.is_mask else _integers(spec, low, high, seed)
+    return _Maker(source=source, sets=len(SETS), make=make)
+
+
+def _point(number: int) -> Point:
+    return SETS[number % len(SETS)]
+
+
+def _between(spec: InputSpec, low: npt.NDArray[np.float64], high: npt.NDArray[np.float64], seed: int) -> _Make:
+    shape, dtype = spec.made_shape, spec.numpy_type
+    return lambda n: make_floats(_point(n), low, high, shape, dtype, generator(seed, spec.name, n))
+
+
+def _integers(spec: InputSpec, low: int, high: int, seed: int) -> _Make:
+    shape, dtype = spec.made_shape, spec.numpy_type
+    return lambda n: make_integers(_point(n), low, high, shape, dtype, generator(seed, spec.name, n))
+
+
+def _masks(spec: InputSpec, seed: int) -> _Make:
+    shape, dtype = spec.made_shape, spec.numpy_type
+    return lambda n: make_mask(_point(n), shape, dtype, generator(seed, spec.name, n))
+
+
+def _arbitrary(spec: InputSpec, domain: Domain | None, seed: int) -> _Maker:
+    """Standard normal floats; integers from the end that is known, else 0 and 1: something to run, nothing more."""
+    if domain is None:
+        why = "it has no encoding, and a graph does not say what floats it is made for"
+    else:
+        why = domain.why + (f" ({domain.node})" if domain.node else "")
+    shape, dtype = spec.made_shape, spec.numpy_type
+    low = 0 if domain is None or domain.low is None else domain.low
+
+    def make(number: int) -> npt.NDArray[Any]:
+        rng = generator(seed, spec.name, number)
+        return arbitrary_values(rng, shape, dtype, is_float=spec.is_float, low=low)
+
+    return _Maker(source=InputSource(label=Label.ARBITRARY, why=why), sets=_ARBITRARY_SETS, make=make)

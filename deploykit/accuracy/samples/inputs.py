@@ -1,0 +1,69 @@
+"""What a model wants to be fed: name, type and shape of each input; it reads and makes no values."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from deploykit.errors import InputError
+from deploykit.model.facts import GraphFacts
+from deploykit.system.records import dataclass
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["InputSpec", "input_specs"]
+
+_NUMPY_NAMES = {"float": "float32", "double": "float64"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputSpec:
+    """One input of the model: its NumPy type, and its shape with None where a dimension is not a number."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | None, ...]
+
+    def fits(self, shape: tuple[int, ...]) -> bool:
+        """True when an array of this shape can be fed."""
+        return len(shape) == len(self.shape) and all(w in (None, s) for w, s in zip(self.shape, shape, strict=True))
+
+    @property
+    def made_shape(self) -> tuple[int, ...]:
+        """The shape of arrays that are made for it: unknown dimensions are 1."""
+        return tuple(1 if dim is None else dim for dim in self.shape)
+
+    @property
+    def is_float(self) -> bool:
+        """True for floating-point inputs of every width."""
+        return self.dtype.startswith(("float", "bfloat"))
+
+    @property
+    def numpy_type(self) -> np.dtype[Any]:
+        """The type as NumPy has it, with ONNX's extensions (``bfloat16``, ``int4`` …); InputError for text."""
+        import numpy as np
+        from onnx import TensorProto, helper
+
+        try:
+            found = np.dtype(self.dtype)
+        except TypeError:
+            found = np.dtype(helper.tensor_dtype_to_np_dtype(TensorProto.DataType.Value(self.dtype.upper())))
+        if found.kind in "OUS":
+            raise InputError(f"input {self.name!r} holds text", why="no device runs such a model")
+        return found
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.dtype}[{','.join('?' if d is None else str(d) for d in self.shape)}]"
+
+
+def input_specs(facts: GraphFacts) -> tuple[InputSpec, ...]:
+    """The inputs of a graph; raises InputError for one whose rank is not known."""
+    return tuple(_input_spec(facts, name) for name in facts.inputs)
+
+
+def _input_spec(facts: GraphFacts, name: str) -> InputSpec:
+    fact = facts.tensors[name]
+    if fact.shape is None:
+        raise InputError(f"input {name!r} has no known rank", next="fix the model's input shapes")
+    shape = tuple(dim if isinstance(dim, int) else None for dim in fact.shape)
+    return InputSpec(name=name, dtype=_NUMPY_NAMES.get(fact.dtype, fact.dtype), shape=shape)

@@ -1,0 +1,1 @@
+"""Where precision is lost, and the fewest wider layers that bring it back."""

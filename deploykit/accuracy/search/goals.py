@@ -1,0 +1,254 @@
+"""What a quantized model must reach, from words like ``right``, ``kept>=95%`` or ``drop<=1%``, and whether it does.
+
+It measures nothing. Nothing heavy is imported: tables of accuracies are judged without a model.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING, Any
+
+from deploykit.accuracy.judge.kept_counts import KeptCount, fewest_for
+from deploykit.errors import UsageError
+from deploykit.system.records import dataclass
+
+if TYPE_CHECKING:
+    from deploykit.accuracy.judge.verdicts import Verdict
+
+__all__ = ["GOAL", "Goal", "Reached", "goal_for", "parse_goal"]
+
+GOAL = "right"
+"""What is asked for where nobody says a goal: what ``Goal`` says about that name."""
+
+_KEPT_SHARE = 0.95
+_PLAIN_DB = 30.0
+
+_FORM = re.compile(
+    r"(?P<name>[a-z]+)\s*(?P<sign><=|>=|<|>|=)\s*(?P<bound>[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)\s*(?P<unit>%|db|)"
+)
+_EXAMPLES = (
+    "known are right (the judge's own limits), kept>=95% and lost<=5% (of the detections), sqnr>=30 (dB), drop<=1% (of "
+    "the float model's value), drop<=0.5 (in its unit), rise<=1% (of measures like error rates) and metric>=0.75"
+)
+_SIGNS = {
+    "sqnr": (">=", ">"),
+    "drop": ("<=", "<"),
+    "rise": ("<=", "<"),
+    "metric": (">=", ">", "<=", "<"),
+    "kept": (">=", ">"),
+    "lost": ("<=", "<"),
+}
+_SHARE_OR_PERCENT = ("", "%")
+_UNITS = {"sqnr": ("", "db"), "metric": ("",)}
+_SHARES = ("kept", "lost")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reached:
+    """What one candidate reached. ``metric`` and ``reference`` are values of the user's own measure.
+
+    ``right`` is the judge's word and ``reason`` what it rests on; ``detections`` are counted where there are any.
+    """
+
+    sqnr_db: float = math.nan
+    metric: float = math.nan
+    reference: float = math.nan
+    right: bool | None = None
+    reason: str = ""
+    detections: KeptCount | None = None
+
+    @classmethod
+    def of(cls, verdict: Verdict, **others: Any) -> Reached:
+        """What a verdict says; ``others`` are fields that it knows nothing of, or that were measured otherwise."""
+        known = {"sqnr_db": verdict.overall_db, "right": verdict.right, "reason": verdict.reason}
+        return cls(**{**known, "detections": verdict.detections, **others})
+
+    @property
+    def counted(self) -> KeptCount | None:
+        """The detections, where the reference has any."""
+        return self.detections if self.detections is not None and any(self.detections.wanted) else None
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape; what was not measured is None."""
+        return {
+            "sqnr_db": _finite(self.sqnr_db),
+            "metric": _finite(self.metric),
+            "right": self.right,
+            "reason": self.reason,
+            "detections": None if self.detections is None else self.detections.to_json(),
+        }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """One bound. ``lower_is_better`` is for measures like word error rate and perplexity, and turns a drop around.
+
+    ``kept`` and ``lost`` are shares of the detections that the count shows with 95 % confidence, in both directions:
+    of the float model's that are kept, and of the quantized one's that are not new. ``right`` asks for the judge's yes;
+    of detections for 95 % kept besides, and where there are none for 30 dB.
+    """
+
+    name: str
+    sign: str = ""
+    bound: float = math.nan
+    percent: bool = False
+    lower_is_better: bool = False
+
+    @property
+    def needs_metric(self) -> bool:
+        """True where the user's own measure is asked about."""
+        return self.name in ("drop", "rise", "metric")
+
+    @property
+    def asks_outputs(self) -> bool:
+        """True where outputs are needed, which a table of accuracies does not have."""
+        return self.name in ("right", *_SHARES)
+
+    def is_met(self, reached: Reached) -> bool | None:
+        """None where what it asks about was not measured, or cannot be shown on so few detections."""
+        if self.name == "right":
+            return _is_good(reached)
+        if self.name in _SHARES:
+            return _is_kept(reached.counted, self.share, strictly=len(self.sign) == 1)
+        value = self._value(reached)
+        return None if math.isnan(value) else _holds(self.sign, value, self.bound)
+
+    def why_open(self, reached: Reached) -> str:
+        """Why ``is_met`` is None, in words; "" where there is nothing to say."""
+        count = reached.counted
+        if self.needs_metric:
+            return "" if math.isnan(self._value(reached)) is False else "the measure was not taken"
+        if count is not None and self.asks_outputs and not count.can_show(self.share):
+            fewest = fewest_for(self.share)
+            return f"{sum(count.wanted)} detections show no share of {self.share:.0%}: at least {fewest} are needed"
+        if self.name in _SHARES and count is None:
+            return "the float model detects nothing on these samples"
+        return reached.reason
+
+    def quality(self, reached: Reached) -> float:
+        """What it asks about as one number, more being better: the sure share of detections in percent, dB, a value."""
+        if self.needs_metric:
+            less = self.lower_is_better or self.name == "rise" or (self.name == "metric" and self.sign.startswith("<"))
+            return -reached.metric if less else reached.metric
+        if self.asks_outputs and reached.counted is not None:
+            return 100 * reached.counted.surely
+        return reached.sqnr_db
+
+    def evidence(self, reached: Reached) -> str:
+        """What was measured of what it asks about, in words."""
+        if self.needs_metric:
+            return f"{reached.metric:.6g}"
+        if not self.asks_outputs:
+            return f"{reached.sqnr_db:.6g}"
+        words = {True: "right", False: "wrong", None: "not judged"}[reached.right]
+        parts = [str(reached.counted)] if reached.counted is not None else []
+        return ", ".join([words, *parts, f"{reached.sqnr_db:.1f} dB"])
+
+    @property
+    def share(self) -> float:
+        """The share of detections that is to be kept, where outputs are asked about."""
+        if self.name == "right":
+            return _KEPT_SHARE
+        bound = self.bound / 100 if self.percent else self.bound
+        return 1 - bound if self.name == "lost" else bound
+
+    @property
+    def decibels(self) -> float:
+        """The signal to noise that is asked for, where there are no detections; NaN where something else is."""
+        return self.bound if self.name == "sqnr" else _PLAIN_DB if self.name == "right" else math.nan
+
+    def _value(self, reached: Reached) -> float:
+        if self.name == "sqnr":
+            return reached.sqnr_db
+        if self.name == "metric":
+            return reached.metric
+        drop = reached.reference - reached.metric
+        drop = -drop if self.lower_is_better or self.name == "rise" else drop
+        if not self.percent:
+            return drop
+        return 100 * drop / abs(reached.reference) if reached.reference else math.nan
+
+    def __str__(self) -> str:
+        if self.name == "right":
+            return self.name
+        unit = "%" if self.percent else " dB" if self.name == "sqnr" else ""
+        return f"{self.name} {self.sign} {self.bound:g}{unit}"
+
+    @property
+    def in_words(self) -> str:
+        """For people, where the short form does not say it all."""
+        if self.name == "right":
+            return f"right: the judge's limits, and {_KEPT_SHARE:.0%} of the detections kept or else {_PLAIN_DB:g} dB"
+        return f"{self}, with 95% confidence" if self.name in _SHARES else str(self)
+
+
+def _is_good(reached: Reached) -> bool | None:
+    if reached.right is not True:
+        return reached.right
+    if reached.counted is not None:
+        return _is_kept(reached.counted, _KEPT_SHARE)
+    return None if math.isnan(reached.sqnr_db) else reached.sqnr_db >= _PLAIN_DB
+
+
+def _is_kept(count: KeptCount | None, share: float, *, strictly: bool = False) -> bool | None:
+    """No where the share itself is missed or is not sure enough; None where no count so small could be."""
+    if count is None:
+        return None
+    if count.share < share or count.can_show(share):
+        return count.surely > share if strictly else count.surely >= share
+    return None
+
+
+def _holds(sign: str, value: float, bound: float) -> bool:
+    return {"<=": value <= bound, "<": value < bound, ">=": value >= bound, ">": value > bound}[sign]
+
+
+def goal_for(text: str | None, *, has_metric: bool, may_judge: bool = True, lower_is_better: bool = False) -> Goal:
+    """What is asked, or what is usual: of a measure 1 % at most, else ``right``; of made-up samples signal to noise.
+
+    Raises UsageError where a measure is asked about and none is given.
+    """
+    usual = "drop<=1%" if has_metric else GOAL if may_judge else f"sqnr>={_PLAIN_DB:g}"
+    goal = parse_goal(text or usual, lower_is_better=lower_is_better)
+    if goal.needs_metric and not has_metric:
+        raise UsageError(f"--goal {goal}: asks about a measure", next="give --metric or --metric-command")
+    return goal
+
+
+def parse_goal(text: str, *, lower_is_better: bool = False) -> Goal:
+    """Raises UsageError for anything that is not one of the known forms, and for bounds that no model misses."""
+    asked = text.strip().lower()
+    if asked == GOAL:
+        return Goal(name=asked)
+    found = _FORM.fullmatch(asked)
+    if found is None:
+        raise UsageError(
+            f"--goal {text!r}: not understood", why="a name, a sign and a number are expected", next=_EXAMPLES
+        )
+    name, sign, unit = found["name"], found["sign"], found["unit"]
+    if name not in _SIGNS:
+        raise UsageError(f"--goal {text!r}: {name!r} is not known", next=_EXAMPLES)
+    if sign not in _SIGNS[name]:
+        better = "more is better" if name in ("sqnr", "kept") else "a goal is the most that may be lost"
+        why = better if name != "metric" else "equality of measured numbers is no goal"
+        raise UsageError(f"--goal {text!r}: {name} goes with {_SIGNS[name][0]}", why=why, next=_EXAMPLES)
+    if unit not in _UNITS.get(name, _SHARE_OR_PERCENT):
+        raise UsageError(f"--goal {text!r}: {name} is not in {unit}", next=_EXAMPLES)
+    goal = Goal(name=name, sign=sign, bound=float(found["bound"]), percent=unit == "%", lower_is_better=lower_is_better)
+    return _checked(goal, text)
+
+
+def _checked(goal: Goal, text: str) -> Goal:
+    """Shares lie between nothing and all; all of them can be counted, and never shown."""
+    if goal.name in _SHARES and not 0 < goal.share < 1:
+        raise UsageError(
+            f"--goal {text!r}: a share between 0% and 100% is expected",
+            why="that all detections are kept is shown by no number of samples",
+            next="kept>=95%",
+        )
+    return goal

@@ -1,0 +1,269 @@
+"""Lite mixed precision: raises the fewest of the most sensitive layers to a wider type, so that a goal is reached.
+
+What must be raised together is: data that is only moved, all factors of a product, all terms of a sum. It measures on
+the simulation and proposes encodings; what a target makes of them is the verifiers' business.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from deploykit.accuracy.search.goals import Goal, Reached
+from deploykit.accuracy.search.layers import Layer
+from deploykit.accuracy.search.sensitivity import LayerLoss
+from deploykit.accuracy.simulate.costs import Cost, CostModel
+from deploykit.accuracy.simulate.simulation import Simulator
+from deploykit.encodings.borders import find_borders, float_nodes
+from deploykit.encodings.new_grids import GridKind, affine_for_range
+from deploykit.encodings.values import Affine, EncodingSet, Float, Value
+from deploykit.model.facts import GraphFacts, NodeFact
+from deploykit.model.ops import Trait, has
+from deploykit.model.parameters import parameter_uses
+from deploykit.system.records import dataclass
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+    from deploykit.accuracy.simulate.sessions import Feed
+
+__all__ = ["MOST_SHOWN", "Raised", "Raiser", "Trial", "WideType"]
+
+MOST_SHOWN = 20
+"""Of the layers that cost most, in what is published of a search."""
+
+WideType: TypeAlias = Literal["float16", "int16"]
+Measure: TypeAlias = Callable[[Sequence[Mapping[str, Any]]], Reached]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One set that was measured: the first ``count`` layers of the order, raised to ``wide``.
+
+    ``layers`` are their names, ``tensors`` all that was raised with them; ``borders`` count conversions to and from
+    float at run time.
+    """
+
+    wide: str
+    count: int
+    layers: tuple[str, ...]
+    tensors: tuple[str, ...]
+    reached: Reached
+    met: bool
+    cost: Cost
+    borders: int
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape; what was not measured is None."""
+        return {
+            "to": self.wide,
+            "layers": list(self.layers),
+            "tensors": list(self.tensors),
+            **self.reached.to_json(),
+            "meets_goal": self.met,
+            "cost": self.cost.to_json(),
+            "borders": self.borders,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Raised:
+    """What a search found: the smallest set that reaches the goal, else the best; and everything that was tried.
+
+    ``worst`` are the first layers of the order with what quantizing each alone costs.
+    """
+
+    goal: str
+    best: Trial
+    encodings: EncodingSet
+    trials: tuple[Trial, ...]
+    worst: tuple[LayerLoss, ...] = ()
+
+    @property
+    def met(self) -> bool:
+        """True where the goal is reached."""
+        return self.best.met
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape."""
+        return {
+            "goal": self.goal,
+            "best": self.best.to_json(),
+            "trials": [trial.to_json() for trial in self.trials],
+            "sensitivity": [_costs(row) for row in self.worst],
+        }
+
+
+def _costs(row: LayerLoss) -> dict[str, Any]:
+    """What a layer costs alone, in dB: None where nothing differs, in words where nothing is left."""
+    losses = {"weights": row.weights, "activations": row.activations, "together": row.alone}
+    known = {name: loss.db for name, loss in losses.items() if loss is not None}
+    words = {math.inf: None, -math.inf: "nothing left"}
+    return {
+        "layer": row.layer.name,
+        "op_type": row.layer.op_type,
+        "loss_db": {name: words.get(db, db) for name, db in known.items()},
+    }
+
+
+class Raiser:
+    """One quantized model, its layers in the order of their sensitivity, and how a run is measured."""
+
+    def __init__(
+        self,
+        model: ModelProto,
+        facts: GraphFacts,
+        encodings: EncodingSet,
+        order: Sequence[Layer],
+        feeds: Sequence[Feed],
+        *,
+        shown: Sequence[str],
+        measure: Measure,
+        costs: CostModel,
+        tell: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._model = model
+        self._facts = facts
+        self._encodings = encodings
+        self._order = order
+        self._feeds = feeds
+        self._shown = shown
+        self._measure = measure
+        self._costs = costs
+        self._tell = tell
+        self._params = parameter_uses(facts)
+        self._known: dict[tuple[str, int], Trial] = {}
+
+    def smallest(self, wide: WideType, goal: Goal) -> Raised:
+        """Bisection over the order, as if more layers were never worse; the cheapest of all that were tried counts.
+
+        Where none reaches the goal it is the best.
+        """
+        none = self.trial(wide, 0, goal)
+        every = self.trial(wide, len(self._order), goal)
+        if every.met and not none.met:
+            low, high = 0, len(self._order)
+            while high - low > 1:
+                middle = (low + high) // 2
+                low, high = (low, middle) if self.trial(wide, middle, goal).met else (middle, high)
+        known = self._trials(wide)
+        met = [trial for trial in known if trial.met]
+        best = min(met, key=_price) if met else max(known, key=lambda trial: _order(goal.quality(trial.reached)))
+        return Raised(goal=str(goal), best=best, encodings=self.encodings(best), trials=self._trials(wide))
+
+    def front(self, wides: Iterable[WideType], goal: Goal, *, most: int = 12) -> tuple[Trial, ...]:
+        """At most ``most`` sets per type, spread over the order: what is not both cheaper and better elsewhere."""
+        for wide in wides:
+            count = len(self._order)
+            for place in sorted({round(count * (step / (most - 1)) ** 2) for step in range(most)}):
+                self.trial(wide, place, goal)
+        return pareto(tuple(self._known.values()), goal)
+
+    def trial(self, wide: WideType, count: int, goal: Goal) -> Trial:
+        """Measure the first ``count`` layers; asked again it is known."""
+        key = (wide, count)
+        if key not in self._known:
+            self._tell(f"{count} of {len(self._order)} layers in {wide}")
+            layers = self._order[:count]
+            names = self.together({name for layer in layers for name in layer.tensors}, wide)
+            made = self._with(names, wide)
+            simulator = Simulator(self._model, made, capture=self._shown)
+            reached = self._measure([simulator.run(feed) for feed in self._feeds])
+            values = {entry.name: entry.value for entry in made}
+            floats = {name for name, value in values.items() if isinstance(value, Float)} | made.float_tensors
+            self._known[key] = Trial(
+                wide=wide,
+                count=count,
+                layers=tuple(layer.name for layer in layers),
+                tensors=tuple(sorted(names)),
+                reached=reached,
+                met=goal.is_met(reached) is True,
+                cost=self._costs.cost(values),
+                borders=len(find_borders(self._facts, floats)),
+            )
+        return self._known[key]
+
+    def encodings(self, trial: Trial) -> EncodingSet:
+        """The encodings of a trial."""
+        return self._with(set(trial.tensors), trial.wide)
+
+    def _trials(self, wide: str) -> tuple[Trial, ...]:
+        return tuple(sorted((t for t in self._known.values() if t.wide == wide), key=lambda trial: trial.count))
+
+    def _with(self, names: set[str], wide: str) -> EncodingSet:
+        changed = {
+            name: replace(entry, value=_raised(entry.value, wide))
+            for name, entry in self._encodings.entries.items()
+            if name in names
+        }
+        return replace(self._encodings, entries={**self._encodings.entries, **changed})
+
+    def together(self, names: set[str], wide: WideType) -> set[str]:
+        """The entries to raise so that no operator is left with types that do not go together.
+
+        Tensors that are only moved keep one type. A product of two computed tensors has both in one type: kernels for
+        float16 by integers are missing (qualcomm/aimet#4090). In float an operator's weights are float as well; in
+        16-bit integers weights stay as they are, and so do the terms of sums and joins that have 16 bits already.
+        """
+        found = {name for name in names if self._can_be(name, wide)}
+        while True:
+            floats = found if wide == "float16" else set()
+            running = float_nodes(self._facts, floats)
+            more = {
+                name
+                for node in self._facts.nodes
+                for name in self._same_type(node, found, in_float=node.index in running)
+                if name not in found and self._can_be(name, wide)
+            }
+            if not more:
+                return found
+            found |= more
+
+    def _can_be(self, name: str, wide: str) -> bool:
+        entry = self._encodings.get(name)
+        if entry is None or isinstance(entry.value, Float):
+            return False
+        return wide == "float16" or (name not in self._params and getattr(entry.value, "bits", 32) < 16)
+
+    def _same_type(self, node: NodeFact, found: set[str], *, in_float: bool) -> Iterable[str]:
+        computed = [name for name in node.inputs if name and name not in self._params]
+        if has(node, Trait.CARRIES_GRID, Trait.AIMET_COPIES) and node.inputs:
+            ends = [node.inputs[0], *node.outputs]
+            return ends if any(name in found for name in ends) else ()
+        if has(node, Trait.LINEAR):
+            weights = [name for name in node.inputs if name in self._params] if in_float else []
+            factors = computed if len(computed) > 1 and any(name in found for name in computed) else []
+            return [*weights, *factors]
+        if has(node, Trait.COMBINES, Trait.JOINS) and any(name in found for name in computed):
+            return computed
+        return ()
+
+
+def pareto(trials: Sequence[Trial], goal: Goal) -> tuple[Trial, ...]:
+    """Those that nothing beats in bit operations and in what the goal asks about at once, the cheapest first."""
+
+    def quality(trial: Trial) -> float:
+        return _order(goal.quality(trial.reached))
+
+    kept: list[Trial] = []
+    for trial in sorted(trials, key=lambda t: (*_price(t)[:2], -quality(t))):
+        if not kept or quality(trial) > quality(kept[-1]):
+            kept.append(trial)
+    return tuple(kept)
+
+
+def _price(trial: Trial) -> tuple[int, int, int]:
+    return trial.cost.bit_operations, trial.cost.activation_bytes, trial.count
+
+
+def _order(value: float) -> float:
+    return value if value == value else -math.inf
+
+
+def _raised(value: Value, wide: str) -> Value:
+    if wide == "float16" or not isinstance(value, Affine):
+        return Float(dtype="float16")
+    kind = GridKind(bits=16, signed=value.signed, symmetric=bool(value.symmetric))
+    return affine_for_range(float(value.minimum.min()), float(value.maximum.max()), kind)

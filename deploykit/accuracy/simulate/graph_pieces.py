@@ -1,0 +1,171 @@
+"""Cuts a graph into pieces of consecutive nodes and makes a small model of any of its nodes.
+
+It knows names and nodes: no values, no encodings, and it runs nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cached_property
+from itertools import accumulate
+
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
+
+from deploykit.model.files.tensors import byte_size, constant_tensor
+from deploykit.model.nodes import captured_names
+from deploykit.model.ops import Trait, has, is_standard
+
+__all__ = ["GraphPieces"]
+
+_LEAST_NODES = 8
+_MOST_NODES = 1000
+"""Nodes of a piece that is cut by bytes: what the runtime does when it opens one must not grow with the graph."""
+
+_TENSORS_OF_SEQUENCES = ("ConcatFromSequence", "SequenceAt", "SequenceLength")
+"""What gives tensors again; other operators on sequences give sequences, which no model takes as an array."""
+
+
+class GraphPieces:
+    """The nodes of a main graph without its constants, and which piece each belongs to.
+
+    ``stored`` are initializers and constants by name, ``reads`` and ``holds`` the computed and the stored tensors that
+    each node reads, bodies of control flow included. ``crossing`` names what a piece makes and later pieces, or those
+    who asked for ``wanted``, read. A sequence never crosses. A piece has about ``size`` nodes, or with ``room`` at most
+    so many bytes of stored tensors, cut where few tensors cross; a node is never cut.
+    """
+
+    def __init__(self, model: ModelProto, wanted: Iterable[str], *, size: int = 0, room: int = 0) -> None:
+        self._model = model
+        self.stored = {tensor.name: tensor for tensor in model.graph.initializer}
+        self.nodes: list[NodeProto] = []
+        for node in model.graph.node:
+            held = constant_tensor(node) if node.op_type == "Constant" and is_standard(node) else None
+            if held is None:
+                self.nodes.append(node)
+            else:
+                self.stored[node.output[0]] = _named(held, node.output[0])
+        read = [dict.fromkeys(name for name in (*n.input, *captured_names(n)) if name) for n in self.nodes]
+        self.reads = [tuple(name for name in names if name not in self.stored) for names in read]
+        self.holds = [tuple(name for name in names if name in self.stored) for names in read]
+        self.makers = {name: place for place, node in enumerate(self.nodes) for name in node.output if name}
+        self.inputs = tuple(item.name for item in model.graph.input if item.name not in self.stored)
+        self.opaque = frozenset(name for node in self.nodes if _gives_sequence(node) for name in node.output)
+        size = size or max(_LEAST_NODES, round(math.sqrt(len(self.nodes))))
+        self.pieces = self._cut_by_bytes(room) if room else self._cut(size)
+        self.piece_of = [number for number, piece in enumerate(self.pieces) for _ in piece]
+        self.crossing = self._crossing(frozenset(wanted))
+
+    @cached_property
+    def readers(self) -> dict[str, list[int]]:
+        """The nodes that read each tensor, computed or stored."""
+        found: dict[str, list[int]] = {}
+        for place in range(len(self.nodes)):
+            for name in (*self.reads[place], *self.holds[place]):
+                found.setdefault(name, []).append(place)
+        return found
+
+    def _cut(self, size: int) -> tuple[range, ...]:
+        """Runs of at least ``size`` nodes, longer where a sequence would cross."""
+        last = {name: place for place, names in enumerate(self.reads) for name in names if name in self.opaque}
+        pieces, start, held = [], 0, -1
+        for place, node in enumerate(self.nodes):
+            held = max([held, *(last.get(name, -1) for name in node.output)])
+            if place + 1 - start >= size and held <= place:
+                pieces.append(range(start, place + 1))
+                start = place + 1
+        return (*pieces, range(start, len(self.nodes))) if start < len(self.nodes) else tuple(pieces)
+
+    def _cut_by_bytes(self, room: int) -> tuple[range, ...]:
+        """Pieces that hold at most ``room`` bytes; each ends in its second half, where least crosses, if it may."""
+        alive, may_cut = self._alive()
+        pieces, start, place, held, names = [], 0, 0, 0, set[str]()
+        while place < len(self.nodes):
+            fresh = [name for name in self.holds[place] if name not in names]
+            more = sum(byte_size(self.stored[name], name) for name in fresh)
+            is_full = held + more > room or place - start >= _MOST_NODES
+            ends = [end for end in range(start, place) if may_cut[end]] if is_full else []
+            if ends:
+                late = [end for end in ends if end >= (start + place) // 2] or ends
+                end = min(reversed(late), key=alive.__getitem__)
+                pieces.append(range(start, end + 1))
+                start, place, held, names = end + 1, end + 1, 0, set()
+            else:
+                held, place = held + more, place + 1
+                names.update(fresh)
+        return (*pieces, range(start, len(self.nodes))) if start < len(self.nodes) else tuple(pieces)
+
+    def _alive(self) -> tuple[list[int], list[bool]]:
+        """Behind each node: how many computed tensors are still to be read, and whether no sequence is among them."""
+        last = {name: place for place, names in enumerate(self.reads) for name in names}
+        alive, opaque = [0] * (len(self.nodes) + 1), [0] * (len(self.nodes) + 1)
+        for name, maker in self.makers.items():
+            for counts in (alive, opaque) if name in self.opaque else (alive,):
+                counts[maker] += 1
+                counts[last.get(name, maker)] -= 1
+        return list(accumulate(alive)), [count == 0 for count in accumulate(opaque)]
+
+    def _crossing(self, wanted: Collection[str]) -> tuple[tuple[str, ...], ...]:
+        last: dict[str, int] = {}
+        for place, names in enumerate(self.reads):
+            last.update(dict.fromkeys(names, self.piece_of[place]))
+        return tuple(
+            tuple(name for name in self.made(piece) if last.get(name, -1) > number or name in wanted)
+            for number, piece in enumerate(self.pieces)
+        )
+
+    def made(self, places: Iterable[int]) -> list[str]:
+        """What some nodes make, in graph order; sequences are left out."""
+        return [name for place in places for name in self.nodes[place].output if name and name not in self.opaque]
+
+    def with_sequences(self, places: Iterable[int]) -> list[int]:
+        """The places in order, and those of the nodes that make the sequences which they read."""
+        found, todo = set(places), list(places)
+        while todo:
+            for name in self.reads[todo.pop()]:
+                maker = self.makers[name] if name in self.opaque else None
+                if maker is not None and maker not in found:
+                    found.add(maker)
+                    todo.append(maker)
+        return sorted(found)
+
+    def model_of(
+        self,
+        places: Sequence[int],
+        outputs: Sequence[str],
+        *,
+        stored: Mapping[str, TensorProto],
+        types: Mapping[str, int],
+        declared: Mapping[str, ValueInfoProto] | None = None,
+    ) -> ModelProto:
+        """The model of some nodes: inputs are what they read from outside, of the ONNX element ``types``.
+
+        ``stored`` holds the values to use of stored tensors, ``declared`` the inputs whose shape is to be insisted on.
+        """
+        made = set(self.made(places))
+        part = ModelProto(ir_version=self._model.ir_version)
+        part.opset_import.extend(self._model.opset_import)
+        part.functions.extend(self._model.functions)
+        part.graph.name = self._model.graph.name
+        part.graph.node.extend(self.nodes[place] for place in places)
+        held = dict.fromkeys(name for place in places for name in self.holds[place])
+        part.graph.initializer.extend(stored[name] for name in held)
+        read = dict.fromkeys(name for place in places for name in self.reads[place])
+        outside = [name for name in read if name not in made and name not in self.opaque]
+        known = declared or {}
+        part.graph.input.extend(
+            known[name] if name in known else helper.make_tensor_value_info(name, types[name], None) for name in outside
+        )
+        part.graph.output.extend(ValueInfoProto(name=name) for name in outputs)
+        return part
+
+
+def _named(tensor: TensorProto, name: str) -> TensorProto:
+    copy = TensorProto()
+    copy.CopyFrom(tensor)
+    copy.name = name
+    return copy
+
+
+def _gives_sequence(node: NodeProto) -> bool:
+    return has(node, Trait.ON_SEQUENCES) and node.op_type not in _TENSORS_OF_SEQUENCES

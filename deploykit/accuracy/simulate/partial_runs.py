@@ -1,0 +1,270 @@
+"""Runs a model once on samples, then again only from the tensors that change to the outputs, as often as asked.
+
+The graph is cut into pieces. Of a change, the nodes behind it are run in the pieces where it happens, on the values
+that were kept, and later pieces as a whole where something that they read is another. Results are those of whole runs,
+bit for bit. Memory grows linearly with the graph: what crosses between pieces, and one piece's inner values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+from deploykit.accuracy.simulate.graph_pieces import GraphPieces
+from deploykit.accuracy.simulate.quantized_graph import RAW, quantize_graph
+from deploykit.accuracy.simulate.quantizers import check_shape, fake_quantize
+from deploykit.accuracy.simulate.sessions import Feed, Session, check_feed
+from deploykit.encodings.values import Encoding, EncodingSet, Value
+from deploykit.errors import InputError
+from deploykit.model.files.mapped import is_mapped, stored_values
+from deploykit.model.files.tensors import byte_size
+from deploykit.system.memory import memory_budget
+from deploykit.system.records import dataclass
+
+__all__ = ["Change", "PartialRuns"]
+
+Change: TypeAlias = Mapping[str, Value | None]
+"""What some tensors are quantized with, other than in the run that is kept; None for not at all."""
+
+_SHARES = 16
+"""The part of the memory budget that opened weights are counted against: each is there several times, and two runs of
+a model, float and quantized, are held side by side."""
+
+_Values: TypeAlias = dict[str, npt.NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Step:
+    """One piece of a changed run: ``session`` runs the nodes behind the change, and the piece as a whole otherwise.
+
+    ``starts`` are changed tensors whose makers read nothing that changed.
+    """
+
+    piece: int
+    session: Session | None
+    starts: tuple[str, ...] = ()
+    inner: bool = False
+
+
+class PartialRuns:
+    """A model with some quantizers (``values`` by tensor) on samples. ``wanted`` are the tensors that runs return.
+
+    Weights must be loaded. ``bytes_per_sample`` is what is kept of one sample. Raises InputError where a sample does
+    not fit the inputs or a value does not fit its tensor.
+    """
+
+    def __init__(
+        self,
+        model: ModelProto,
+        feeds: Sequence[Feed],
+        *,
+        wanted: Sequence[str],
+        values: Mapping[str, Value] | None = None,
+        size: int = 0,
+    ) -> None:
+        self.wanted = tuple(wanted)
+        self.graph = GraphPieces(model, wanted, size=size)
+        self._values = dict(values or {})
+        self.feeds = feeds
+        self._stored = {name: _stored(tensor, self._values.get(name)) for name, tensor in self.graph.stored.items()}
+        self._room = memory_budget() // _SHARES
+        self._types: dict[str, int] = {}
+        self._whole: dict[int, Session] = {}
+        self._inner: tuple[int, list[_Values]] = (-1, [])
+        self._kept: list[_Values] = []
+        for feed in feeds:
+            check_feed(feed, self.graph.inputs)
+            self._kept.append(self._crossing_values(feed))
+        self.reference = [self._answers(kept) for kept in self._kept]
+
+    @property
+    def bytes_per_sample(self) -> int:
+        """What is kept of one sample."""
+        return sum(value.nbytes for value in self._kept[0].values()) if self._kept else 0
+
+    def _crossing_values(self, feed: Feed) -> _Values:
+        kept = {name: self._on_grid(name, np.asarray(feed[name]), self._values) for name in self.graph.inputs}
+        self._learn(kept)
+        for number in range(len(self.graph.pieces)):
+            kept |= self._run(self._session_of(number), kept)
+            self._learn({name: kept[name] for name in self.graph.crossing[number]})
+        return kept
+
+    def _learn(self, values: _Values) -> None:
+        self._types |= {
+            name: helper.np_dtype_to_tensor_dtype(value.dtype)
+            for name, value in values.items()
+            if name not in self._types
+        }
+
+    def _on_grid(self, name: str, raw: npt.NDArray[Any], values: Change) -> npt.NDArray[Any]:
+        """A float tensor as an encoding holds it; other types have no quantizer."""
+        value = values.get(name)
+        return raw if value is None or raw.dtype != np.float32 else fake_quantize(raw, value)
+
+    def _answers(self, values: Mapping[str, npt.NDArray[Any]]) -> _Values:
+        return {name: values[name] if name in values else stored_values(self._stored[name]) for name in self.wanted}
+
+    def _session_of(self, number: int) -> Session:
+        """The whole piece, opened on its first use and kept while weights out of files leave room for it."""
+        if number not in self._whole:
+            places = self.graph.pieces[number]
+            while self._whole and self._outside(*self._whole, number) > self._room:
+                del self._whole[next(iter(self._whole))]
+            self._whole[number] = self._open(places, self.graph.crossing[number], self._values, self._stored)
+        return self._whole[number]
+
+    def _outside(self, *numbers: int) -> int:
+        """The bytes of the weights in files that some pieces read."""
+        held = {name for number in numbers for place in self.graph.pieces[number] for name in self.graph.holds[place]}
+        return sum(byte_size(self._stored[name], name) for name in held if is_mapped(self._stored[name]))
+
+    def _open(
+        self, places: Sequence[int], outputs: Sequence[str], values: Change, stored: Mapping[str, TensorProto]
+    ) -> Session:
+        part = self.graph.model_of(places, outputs, stored=stored, types=self._types)
+        later = {n: values.get(n) for place in places for n in self.graph.holds[place] if is_mapped(stored[n])}
+        made = {name: values[name] for name in self.graph.made(places) if values.get(name) is not None}
+        if made:
+            entries = {name: Encoding(name=name, value=value) for name, value in made.items() if value is not None}
+            part = quantize_graph(part, EncodingSet(version="", entries=entries)).model
+        known = {name: value for name, value in later.items() if value is not None}
+        return Session(part, values=known, room=self._room)
+
+    def _run(self, session: Session, *values: Mapping[str, npt.NDArray[Any]]) -> _Values:
+        """One session on the first of some mappings that has each input."""
+        feed = {name: next(known[name] for known in values if name in known) for name in session.inputs}
+        return session.run(feed) if session.outputs else {}
+
+    def inner_values(self, number: int) -> Sequence[Mapping[str, npt.NDArray[Any]]]:
+        """Of each sample, all that one piece makes; a tensor with a quantizer is there before it too (``RAW``)."""
+        if self._inner[0] != number:
+            places = self.graph.pieces[number]
+            made = self.graph.made(places)
+            raw = [name + RAW for name in made if name in self._values]
+            session = self._open(places, [*made, *raw], self._values, self._stored)
+            found = [self._run(session, kept) for kept in self._kept]
+            for values in found[:1]:
+                self._learn({name: value for name, value in values.items() if not name.endswith(RAW)})
+            self._inner = (number, found)
+        return self._inner[1]
+
+    def before_quantizer(self, name: str) -> list[npt.NDArray[Any]]:
+        """A computed or fed tensor of each sample, as it was before any quantizer of its own."""
+        if name in self.graph.inputs:
+            return [np.asarray(feed[name]) for feed in self.feeds]
+        inner = self.inner_values(self.graph.piece_of[self.graph.makers[name]])
+        return [values.get(name + RAW, values[name]) for values in inner]
+
+    def first_piece(self, names: Sequence[str]) -> int:
+        """The first piece in which a change of these tensors is felt; changes are best asked for in this order."""
+        return min((self.graph.piece_of[place] for name in names for place in self._places(name)), default=0)
+
+    def _places(self, name: str) -> Sequence[int]:
+        maker = self.graph.makers.get(name)
+        return self.graph.readers.get(name, ()) if maker is None else (maker,)
+
+    def run(self, change: Change) -> list[_Values]:
+        """The wanted tensors of each sample when some tensors are quantized with something else.
+
+        Names that the graph does not have change nothing.
+        """
+        steps = self._steps(change)
+        fed = [name for name in change if name in self.graph.inputs]
+        found = [{name: self._on_grid(name, np.asarray(f[name]), change) for name in fed} for f in self.feeds]
+        for step in steps:
+            inner = self.inner_values(step.piece) if step.inner else [{}] * len(self._kept)
+            for sample, new in enumerate(found):
+                self._take(step, change, sample, inner[sample], new)
+        return [self._answers({**kept, **new}) for kept, new in zip(self._kept, found, strict=True)]
+
+    def _take(
+        self, step: _Step, change: Change, sample: int, inner: Mapping[str, npt.NDArray[Any]], new: _Values
+    ) -> None:
+        """One step of one sample; ``new`` holds what is another than in the run that is kept, and what starts it."""
+        kept = self._kept[sample]
+        for name in step.starts:
+            new[name] = self._on_grid(name, inner.get(name + RAW, inner[name]), change)
+        session = step.session
+        if session is None and step.inner:
+            return
+        if session is None:
+            session = self._session_of(step.piece)
+            if not any(name in new for name in session.inputs):
+                return
+        made = self._run(session, new, inner, kept)
+        new.update((name, value) for name, value in made.items() if not _same(value, kept[name]))
+
+    def _steps(self, change: Change) -> list[_Step]:
+        """All pieces from the first that the change reaches on."""
+        touched: dict[int, list[str]] = {}
+        for name in change:
+            if name not in self.graph.inputs:
+                for place in self._places(name):
+                    touched.setdefault(self.graph.piece_of[place], []).append(name)
+        first = self.first_piece(list(change))
+        affected = {name for name in change if name in self.graph.inputs}
+        steps = []
+        for number in range(first, len(self.graph.pieces)):
+            if number in touched:
+                steps.append(self._special(number, change, affected))
+            else:
+                steps.append(_Step(piece=number, session=None))
+                if number < max(touched, default=0):
+                    self._spread(number, affected)
+        return steps
+
+    def _spread(self, number: int, affected: set[str]) -> None:
+        """Add what a piece makes of affected tensors."""
+        for place in self.graph.pieces[number]:
+            if not affected.isdisjoint(self.graph.reads[place]):
+                affected.update(self.graph.nodes[place].output)
+
+    def _special(self, number: int, change: Change, affected: set[str]) -> _Step:
+        """A piece in which tensors change: a session of the nodes behind them, and where that starts."""
+        self.inner_values(number)  # the types of what is read
+        places, starts = [], []
+        for place in self.graph.pieces[number]:
+            node = self.graph.nodes[place]
+            if not affected.isdisjoint(self.graph.reads[place]) or any(n in change for n in self.graph.holds[place]):
+                places.append(place)
+                affected.update(node.output)
+            else:
+                here = [name for name in node.output if name in change]
+                starts += here
+                affected.update(here)
+        places = self.graph.with_sequences(places)
+        made = set(self.graph.made(places)) - set(starts)
+        outputs = [name for name in self.graph.crossing[number] if name in made]
+        session = self._open_changed(places, outputs, change) if outputs else None
+        return _Step(piece=number, session=session, starts=tuple(starts), inner=True)
+
+    def _open_changed(self, places: Sequence[int], outputs: Sequence[str], change: Change) -> Session:
+        held = {name for place in places for name in self.graph.holds[place] if name in change}
+        stored = {**self._stored, **{name: _stored(self.graph.stored[name], change[name]) for name in held}}
+        return self._open(places, outputs, {**self._values, **change}, stored)
+
+
+def _same(one: npt.NDArray[Any], two: npt.NDArray[Any]) -> bool:
+    return one.shape == two.shape and one.tobytes() == two.tobytes()
+
+
+def _stored(tensor: TensorProto, value: Value | None) -> TensorProto:
+    """A stored tensor as an encoding holds it; one that lies in a file as it is: sessions quantize what they read."""
+    if value is None or tensor.data_type != TensorProto.FLOAT:
+        return tensor
+    try:
+        if is_mapped(tensor):
+            check_shape(value, tuple(tensor.dims))
+            return tensor
+        return numpy_helper.from_array(fake_quantize(stored_values(tensor), value), tensor.name)
+    except (ValueError, IndexError) as error:
+        raise InputError(
+            f"the entry of {tensor.name!r} does not fit its tensor of shape {tuple(tensor.dims)}",
+            why=str(error),
+            next="place the encodings on the model they were made from",
+        ) from None

@@ -1,0 +1,216 @@
+"""Runs ONNX models on the CPU exactly as written: no graph optimisation, asked tensors added as outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import field
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy.typing as npt
+import onnxruntime as ort
+from onnx import ModelProto, TensorProto, ValueInfoProto
+
+from deploykit.accuracy.simulate.quantizers import fake_quantize
+from deploykit.accuracy.simulate.streaming import StreamedModel, may_stream
+from deploykit.errors import InputError
+from deploykit.model.files.mapped import WeightFiles, is_mapped, mapped_bytes, stored_values
+from deploykit.model.files.tensors import byte_size
+from deploykit.model.files.weights import is_native
+from deploykit.model.running import CpuSession
+from deploykit.system.memory import memory_budget
+from deploykit.system.records import dataclass
+
+if TYPE_CHECKING:
+    from deploykit.encodings.values import Value
+
+__all__ = ["Feed", "Session", "check_feed", "group_room"]
+
+Feed: TypeAlias = Mapping[str, npt.NDArray[Any]]
+"""One sample: arrays by input name."""
+
+_PROTOBUF_LIMIT = 1_900_000_000
+_PLANNED_NODES = 1500
+"""Above it memory is not planned: the time that takes grows with the square of the number of nodes (20 s for 9,000)."""
+
+_ONE_THREAD = 32 << 20
+"""Bytes of weights below which one thread is enough: handing small operators out costs more than it gains."""
+
+_LARGE = 1 << 16
+"""Bytes of a tensor that is worth being handed over beside a message that would else be too large."""
+
+_GROUP, _LEAST_GROUP = 8 << 20, 1 << 20
+_COPIES = 4
+"""Weights of an opened model are in memory up to so many times: as read, quantized, packed, and while they are made."""
+_GROUPS_IN_BUDGET = 8 * _COPIES
+
+
+def group_room() -> int:
+    """The bytes of weights that are worth a group of their own, within a small part of the memory budget."""
+    return max(_LEAST_GROUP, min(_GROUP, memory_budget() // _GROUPS_IN_BUDGET))
+
+
+class Session:
+    """One model to run. ``optimize`` allows the runtime's graph optimisations: faster, and not bit exact.
+
+    A model whose weights lie in files (``graph.mapped``) is run group by group, anew in each run, where they are more
+    than ``room`` bytes; ``values`` are what such weights are quantized with when they are read. Raises InputError for
+    a model that the runtime refuses, and for one that fits the memory budget neither as a whole nor in groups.
+    """
+
+    def __init__(
+        self,
+        model: ModelProto,
+        *,
+        capture: Iterable[str] = (),
+        optimize: bool = False,
+        values: Mapping[str, Value] | None = None,
+        room: int | None = None,
+    ) -> None:
+        self.outputs: tuple[str, ...] = tuple(o.name for o in model.graph.output)
+        size, room = mapped_bytes(model), group_room() if room is None else room
+        opener = _Opener(optimize=optimize, values=values or {}, size=size)
+        whole = _with_outputs(model, capture)
+        self._runner: _Opened | StreamedModel
+        if size > room and may_stream(whole):
+            self._runner = StreamedModel(whole, [o.name for o in whole.graph.output], opener.open, room=room)
+            self._check_room(model.graph.name, self._runner.largest, "its largest layer has")
+        else:
+            if size > room:
+                self._check_room(model.graph.name, size, "it cannot be cut into groups, and has")
+            self._runner = opener.open(whole)
+        self.inputs = self._runner.inputs
+
+    @property
+    def streams(self) -> bool:
+        """True where each run reads the weights anew: several samples are then best run together."""
+        return isinstance(self._runner, StreamedModel)
+
+    def run(self, feed: Feed) -> dict[str, npt.NDArray[Any]]:
+        """All outputs and captured tensors by name. Raises InputError when an input is missing or does not fit."""
+        return self.runs([feed])[0]
+
+    def runs(self, feeds: Sequence[Feed]) -> list[dict[str, npt.NDArray[Any]]]:
+        """``run`` for each of several samples; of a model in groups each group is opened once for all of them."""
+        for feed in feeds:
+            check_feed(feed, self.inputs)
+        return self._runner.runs(feeds)
+
+    @staticmethod
+    def _check_room(name: str, size: int, what: str) -> None:
+        if size * _COPIES > memory_budget():
+            raise InputError(
+                f"{name}: cannot be run in {memory_budget() / 1e9:.1f} GB of memory",
+                why=f"{what} {size / 1e9:.1f} GB of weights, which running takes {_COPIES} times",
+                next="give more with --memory, on a machine that has it",
+            )
+
+
+def check_feed(feed: Feed, inputs: Iterable[str]) -> None:
+    """Raises InputError when a sample lacks one of the inputs."""
+    missing = sorted(set(inputs) - feed.keys())
+    if missing:
+        raise InputError(f"the sample has no value for input {missing[0]!r}", next="name arrays after the inputs")
+
+
+def _with_outputs(model: ModelProto, capture: Iterable[str]) -> ModelProto:
+    known = {o.name for o in model.graph.output}
+    extra = [name for name in dict.fromkeys(capture) if name not in known]
+    if not extra:
+        return model
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    copy.graph.output.extend(ValueInfoProto(name=name) for name in extra)
+    return copy
+
+
+class _Opened:
+    """A model that is in memory as a whole."""
+
+    def __init__(self, session: CpuSession) -> None:
+        self._session = session
+        self._wanted = [o.name for o in session.outputs()]
+        self.inputs = frozenset(i.name for i in session.inputs())
+
+    def runs(self, feeds: Sequence[Feed]) -> list[dict[str, npt.NDArray[Any]]]:
+        return [self._run(feed) for feed in feeds]
+
+    def _run(self, feed: Feed) -> dict[str, npt.NDArray[Any]]:
+        try:
+            values = self._session.run(None, {name: feed[name] for name in self.inputs})
+        except Exception as error:
+            raise InputError("the model does not run on this sample", why=_first_line(error)) from None
+        return dict(zip(self._wanted, values, strict=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Opener:
+    """Opens a model, or a group of one that has ``size`` bytes of weights in files: groups run as the whole would."""
+
+    optimize: bool
+    values: Mapping[str, Value] = field(default_factory=dict)
+    size: int = 0
+
+    def open(self, model: ModelProto) -> _Opened:
+        """Raises InputError for what the runtime refuses."""
+        inline = sum(byte_size(tensor, "") for tensor in model.graph.initializer if not is_mapped(tensor))
+        options = _options(len(model.graph.node), max(inline, self.size))
+        if not self.optimize:
+            options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        with WeightFiles() as files:
+            outside = filter(is_mapped, model.graph.initializer)
+            beside = {tensor.name: self._read(tensor, files) for tensor in outside}
+        if inline >= _PROTOBUF_LIMIT:
+            model, inner = _emptied(model)
+            beside |= inner
+        try:
+            if beside:
+                values = [ort.OrtValue.ortvalue_from_numpy(array) for array in beside.values()]
+                options.add_external_initializers(list(beside), values)
+            data = model.SerializeToString()
+            size = len(data) + sum(array.nbytes for array in beside.values())
+            return _Opened(CpuSession(data, options, size=size))
+        except Exception as error:
+            name = model.graph.name
+            raise InputError(f"{name}: the model does not load in ONNX Runtime", why=_first_line(error)) from None
+
+    def _read(self, tensor: TensorProto, files: WeightFiles) -> npt.NDArray[Any]:
+        values, value = stored_values(tensor, files), self.values.get(tensor.name)
+        return values if value is None else fake_quantize(values, value)
+
+
+def _emptied(model: ModelProto) -> tuple[ModelProto, dict[str, npt.NDArray[Any]]]:
+    """A copy without the values of large initializers, which no message could hold, and these values."""
+    lean, values = ModelProto(), dict[str, npt.NDArray[Any]]()
+    lean.ir_version = model.ir_version
+    lean.opset_import.extend(model.opset_import)
+    lean.functions.extend(model.functions)
+    graph = lean.graph
+    graph.name = model.graph.name
+    for kind in ("node", "input", "output", "value_info", "sparse_initializer"):
+        getattr(graph, kind).extend(getattr(model.graph, kind))
+    for tensor in model.graph.initializer:
+        if len(tensor.raw_data) < _LARGE or is_mapped(tensor) or not is_native(tensor):
+            graph.initializer.append(tensor)
+            continue
+        values[tensor.name] = stored_values(tensor)
+        place = graph.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+        place.data_location = TensorProto.EXTERNAL
+        for key, value in (("location", "memory"), ("offset", 0), ("length", len(tensor.raw_data))):
+            place.external_data.add(key=key, value=str(value))
+    return lean, values
+
+
+def _options(nodes: int, weight_bytes: int) -> Any:
+    """Quiet, and without threads that spin while they wait: they would burn the time of whatever runs beside them."""
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    if weight_bytes < _ONE_THREAD:
+        options.intra_op_num_threads = 1
+    if nodes > _PLANNED_NODES:
+        options.enable_mem_reuse = options.enable_mem_pattern = False
+    return options
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

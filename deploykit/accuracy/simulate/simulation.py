@@ -1,0 +1,245 @@
+"""Quantized inference as the encodings define it, equal to AIMET's simulation, against the float model.
+
+It knows encodings and graphs only: what a device makes of them is the verifiers' business.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from deploykit.accuracy.judge.judging import Judge
+from deploykit.accuracy.judge.quality import cosine, max_error, sqnr_db
+from deploykit.accuracy.samples.gathering import MOST, gather
+from deploykit.accuracy.simulate.quantized_graph import quantize_graph
+from deploykit.accuracy.simulate.sessions import Feed, Session, check_feed
+from deploykit.encodings.placed_encodings import read_placed
+from deploykit.encodings.values import Affine, EncodingSet
+from deploykit.model import load_model
+from deploykit.model.collect import collect_facts
+from deploykit.model.files.mapped import lean_weights
+from deploykit.system.records import dataclass
+from deploykit.system.tabular import Tabular
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+    from deploykit.accuracy.judge.thresholds import Thresholds
+    from deploykit.accuracy.judge.verdicts import Verdict
+    from deploykit.accuracy.samples.gathering import Samples
+    from deploykit.model.facts import GraphFacts
+
+__all__ = [
+    "Fidelity",
+    "Simulation",
+    "Simulator",
+    "compare_outputs",
+    "narrowest_bits",
+    "overall_sqnr_db",
+    "simulate",
+    "simulate_files",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fidelity:
+    """How close one output is to its reference, over all samples.
+
+    ``step`` is the real distance of two neighbouring values of the output's encoding, None without one.
+    """
+
+    name: str
+    sqnr_db: float
+    cosine: float
+    max_error: float
+    step: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Numbers by name; what is not finite is None, and ``exact`` says whether there is no difference at all."""
+        numbers = {"sqnr_db": self.sqnr_db, "cosine": self.cosine, "max_error": self.max_error, "step": self.step}
+        finite = {key: None if value is None or not math.isfinite(value) else value for key, value in numbers.items()}
+        return {"name": self.name, **finite, "exact": self.max_error == 0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Simulation(Tabular):
+    """The outputs per sample, quantized and float, and what lies between them.
+
+    ``applied`` tensors were quantized; ``skipped`` says of the other entries why not. ``verdict`` is the judge's, with
+    rows behind a choice matched; None where nobody gave the graph's facts. ``samples`` says what the inputs were, where
+    ``gather`` made them.
+    """
+
+    main_table: ClassVar[str] = "outputs"
+
+    outputs: tuple[dict[str, npt.NDArray[Any]], ...]
+    reference: tuple[dict[str, npt.NDArray[Any]], ...]
+    fidelity: tuple[Fidelity, ...]
+    applied: tuple[str, ...]
+    skipped: Mapping[str, str]
+    verdict: Verdict | None = None
+    samples: Samples | None = None
+
+    @property
+    def sqnr_db(self) -> float:
+        """The energy of all float outputs together over that of all differences, in dB."""
+        return overall_sqnr_db(self.reference, self.outputs)
+
+    @property
+    def reordered(self) -> Verdict | None:
+        """The verdict where matching rows made the numbers better, else None."""
+        return self.verdict if self.verdict is not None and self.verdict.overall_db > self.sqnr_db else None
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape of ``deploykit simulate --json``."""
+        overall = self.sqnr_db
+        return {
+            "sqnr_db": overall if math.isfinite(overall) else None,
+            "verdict": None if self.verdict is None else self.verdict.to_json(),
+            "reordered": None if self.reordered is None else self.reordered.to_json(),
+            "outputs": [item.to_json() for item in self.fidelity],
+            "samples": len(self.outputs),
+            "quantized_tensors": len(self.applied),
+            "skipped": dict(sorted(self.skipped.items())),
+        }
+
+
+class Simulator:
+    """One model with its quantizers. ``capture`` names inner tensors to return as well; ``room`` is a session's."""
+
+    def __init__(
+        self, model: ModelProto, encodings: EncodingSet, *, capture: Iterable[str] = (), room: int | None = None
+    ) -> None:
+        graph = quantize_graph(model, encodings)
+        self.applied = graph.applied
+        self.skipped = graph.skipped
+        self._feeds = graph.feeds
+        self._session = Session(graph.model, capture=capture, values=graph.later, room=room)
+
+    @property
+    def streams(self) -> bool:
+        """True where each run reads the weights anew: several samples are then best run together."""
+        return self._session.streams
+
+    def run(self, feed: Feed) -> dict[str, npt.NDArray[Any]]:
+        """Outputs and captured tensors by name for one sample."""
+        return self.runs([feed])[0]
+
+    def runs(self, feeds: Sequence[Feed]) -> list[dict[str, npt.NDArray[Any]]]:
+        """``run`` for each of several samples; a model too large for memory is gone through once for all of them."""
+        for feed in feeds:
+            check_feed(feed, (name for name, fed in self._feeds.items() if fed in self._session.inputs))
+        return self._session.runs([{self._feeds.get(n, n): value for n, value in feed.items()} for feed in feeds])
+
+
+def simulate(
+    model: ModelProto,
+    encodings: EncodingSet,
+    inputs: Sequence[Feed],
+    *,
+    facts: GraphFacts | None = None,
+    label: str = "arbitrary",
+    thresholds: Thresholds | None = None,
+) -> Simulation:
+    """Run every sample through the quantized and the float graph and compare the outputs.
+
+    With ``facts`` they are judged as well, on samples of that ``label``. Raises InputError where an entry does not fit
+    its tensor or a sample does not fit the inputs.
+    """
+    bits = narrowest_bits(encodings)
+    judge = None if facts is None else Judge(model, facts, inputs, label=label, bits=bits, thresholds=thresholds)
+    simulator = Simulator(model, encodings, capture=() if judge is None else judge.choices)
+    shown = simulator.runs(inputs)
+    reference = judge.reference if judge is not None else Session(model).runs(inputs)
+    names = [item.name for item in model.graph.output]
+    outputs = tuple({name: values[name] for name in names} for values in shown)
+    expected = tuple({name: values[name] for name in names} for values in reference)
+    return Simulation(
+        outputs=outputs,
+        reference=expected,
+        fidelity=compare_outputs(expected, outputs, encodings),
+        applied=simulator.applied,
+        skipped=simulator.skipped,
+        verdict=None if judge is None else judge.compare(shown),
+    )
+
+
+def narrowest_bits(encodings: EncodingSet) -> int:
+    """The width of the narrowest integer activation, 0 without any."""
+    widths = [
+        entry.value.bits
+        for entry in encodings
+        if isinstance(entry.value, Affine) and not entry.is_param and entry.value.granularity == "per-tensor"
+    ]
+    return min((bits for bits in widths if bits >= 8), default=0)
+
+
+def simulate_files(
+    model: Path,
+    encodings: Path,
+    *,
+    data: Path | None = None,
+    samples: int | None = None,
+    seed: int = 0,
+    float_tensors: Path | None = None,
+    thresholds: Thresholds | None = None,
+) -> Simulation:
+    """``simulate`` for files; without data on derived inputs, or arbitrary ones.
+
+    Raises InputError for files that make no sense.
+    """
+    read = load_model(model)
+    facts = collect_facts(read)
+    placed = read_placed(encodings, facts, float_tensors=float_tensors)
+    proto = lean_weights(read)
+    made = gather(proto, facts, calibration=data, encodings=placed, most=_most(data, samples), seed=seed)
+    done = simulate(proto, placed, made.varied, facts=facts, label=made.label, thresholds=thresholds)
+    return replace(done, samples=made)
+
+
+def _most(data: Path | None, samples: int | None) -> int:
+    """What was asked for; else all that was given, and of what is made as much as a judgement uses."""
+    if samples is not None:
+        return samples
+    return MOST if data is None else sys.maxsize
+
+
+def compare_outputs(
+    reference: Sequence[Feed], outputs: Sequence[Feed], encodings: EncodingSet | None = None
+) -> tuple[Fidelity, ...]:
+    """One Fidelity per output name of the reference, over all samples together."""
+    names = list(reference[0]) if reference else []
+    return tuple(_fidelity(name, reference, outputs, encodings) for name in names)
+
+
+def _fidelity(name: str, reference: Sequence[Feed], outputs: Sequence[Feed], encodings: EncodingSet | None) -> Fidelity:
+    wanted, got = _stacked(reference, name), _stacked(outputs, name)
+    entry = encodings.get(name) if encodings is not None else None
+    step = float(entry.value.scale.max()) if entry is not None and isinstance(entry.value, Affine) else None
+    return Fidelity(
+        name=name,
+        sqnr_db=sqnr_db(wanted, got),
+        cosine=cosine(wanted, got),
+        max_error=max_error(wanted, got),
+        step=step,
+    )
+
+
+def _stacked(samples: Sequence[Feed], name: str) -> npt.NDArray[np.float64]:
+    return np.concatenate([np.asarray(sample[name], dtype=np.float64).ravel() for sample in samples])
+
+
+def overall_sqnr_db(reference: Sequence[Feed], outputs: Sequence[Feed]) -> float:
+    """Signal to noise over all outputs and samples together, in dB; infinite without any difference."""
+    names = list(reference[0]) if reference else []
+    if not names:
+        return math.inf
+    wanted = np.concatenate([_stacked(reference, name) for name in names])
+    return sqnr_db(wanted, np.concatenate([_stacked(outputs, name) for name in names]))

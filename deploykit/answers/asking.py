@@ -1,0 +1,167 @@
+"""Asks all installed backends at once, about capabilities and about compiled binaries.
+
+It collects and filters; what the answer is stands in the backends' tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from deploykit.answers.capability_answers import (
+    Answer,
+    Difference,
+    Query,
+    answer,
+    device_rows,
+    differences,
+    passes,
+    phrases_of,
+    releases_between,
+    search,
+)
+from deploykit.answers.kept_rows import Shelf, shelf_of
+from deploykit.backend.optional import AnswersBinaries
+from deploykit.backend.plugins import device_named, load_backend, load_backends
+from deploykit.errors import UnknownTargetError, UsageError
+from deploykit.system.records import dataclass
+from deploykit.tables.capabilities import CompatRow
+
+if TYPE_CHECKING:
+    from deploykit.tables.devices import Device
+
+__all__ = ["Comparison", "ask", "ask_binary", "compare", "features"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """What differs between two releases: states of features, and what the releases in between are said to change."""
+
+    before: str
+    after: str
+    differences: tuple[Difference, ...]
+    releases: tuple[CompatRow, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape of ``deploykit compat --diff``."""
+        return {
+            "before": self.before,
+            "after": self.after,
+            "differences": [difference.to_json() for difference in self.differences],
+            "releases": [row.to_json() for row in self.releases],
+        }
+
+
+def ask(
+    words: Sequence[str] = (),
+    *,
+    sdk: str = "",
+    target: str = "",
+    arch: str = "",
+    tool: str = "",
+    backend: str = "",
+) -> Answer:
+    """The rows about ``words``; with ``target`` those of its architecture, and what is known about the device itself.
+
+    Raises UnknownTargetError for an unknown device, backend or SDK version.
+    """
+    query, device = _query(words, sdk, target, arch, tool, backend)
+    found = _answered(query)
+    if device is None and (not found.rows or not words):
+        device = _named_device(words)
+    extra = tuple(device_rows(device)) if device is not None and not tool else ()
+    if target:
+        extra = search(extra, words)
+    return replace(found, rows=(*found.rows, *extra), near=() if extra else found.near)
+
+
+def compare(
+    before: str,
+    after: str,
+    words: Sequence[str] = (),
+    *,
+    target: str = "",
+    arch: str = "",
+    tool: str = "",
+    backend: str = "",
+) -> Comparison:
+    """What changes from one SDK release to another, for one backend and device where they are given."""
+    query, _ = _query(words, "", target, arch, tool, backend)
+    rows = tuple(_all_rows(_shelves(query)))
+    return Comparison(
+        before=before,
+        after=after,
+        differences=differences(rows, before, after, query),
+        releases=releases_between(rows, before, after, query),
+    )
+
+
+def ask_binary(built_with: str, built_for: str, runtime: str, *, target: str = "", arch: str = "") -> Answer:
+    """Will a binary built with one release for one architecture load on another release and architecture?
+
+    ``runtime`` is the release on the device; its architecture is ``arch`` or that of ``target``.
+    """
+    if not runtime or not (target or arch):
+        raise UsageError("the runtime is missing", next="give --sdk for the device, and --target or --arch")
+    query, _ = _query((), "", target, arch, "", "")
+    wanted = query.archs[0] if query.archs else ""
+    rows = tuple(
+        row
+        for backend in load_backends()
+        if isinstance(backend, AnswersBinaries)
+        for row in backend.binary_rows(built_with, built_for, runtime, wanted)
+    )
+    return Answer(rows=rows)
+
+
+def features() -> Iterator[str]:
+    """What every row of every backend is about, without making the rows."""
+    for backend in load_backends():
+        yield from shelf_of(backend).features
+
+
+def _answered(query: Query) -> Answer:
+    """The answer from the rows that the words name, where they name some; else, and for a release, from all rows."""
+    shelves = tuple(_shelves(query))
+    if phrases_of(query.words) and not query.sdk:
+        named = tuple(row for shelf in shelves for row in shelf.named(query))
+        if any(passes(row, query) for row in named):
+            return answer(named, query)
+    return answer(_all_rows(shelves), query)
+
+
+def _shelves(query: Query) -> Iterator[Shelf]:
+    """Those of the backends that are asked; the tables of the others are not read."""
+    for backend in load_backends():
+        if query.backends is None or backend.id in query.backends:
+            yield shelf_of(backend)
+
+
+def _all_rows(shelves: Iterable[Shelf]) -> Iterator[CompatRow]:
+    for shelf in shelves:
+        yield from shelf.rows()
+
+
+def _query(
+    words: Sequence[str], sdk: str, target: str, arch: str, tool: str, backend: str
+) -> tuple[Query, Device | None]:
+    if backend:
+        load_backend(backend)  # raises where there is no such backend
+    device = device_named(target) if target else None
+    archs: tuple[str, ...] | None = (arch,) if arch else None
+    backends: tuple[str, ...] | None = (backend,) if backend else None
+    if device is not None:
+        found = device.fact("arch")
+        archs = archs or ((str(found),) if found is not None else ())
+        backends = backends or device.backends
+    return Query(words=tuple(words), sdk=sdk, archs=archs, tool=tool, backends=backends), device
+
+
+def _named_device(words: Sequence[str]) -> Device | None:
+    if not words:
+        return None
+    try:
+        return device_named(" ".join(words))
+    except UnknownTargetError:
+        return None

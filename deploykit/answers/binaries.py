@@ -1,0 +1,122 @@
+"""What a compiled binary says of itself, and on which releases and devices it loads.
+
+The backend that made such files reads them and judges; here the question is put once per release that the tables know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from packaging.version import Version
+
+from deploykit.backend.backend import Backend
+from deploykit.backend.optional import AnswersBinaries, Inspects
+from deploykit.backend.plugins import load_backend, load_backends
+from deploykit.backend.targets import find_device
+from deploykit.errors import UnknownTargetError, UsageError
+from deploykit.system.records import dataclass
+from deploykit.tables.capabilities import CompatRow, Status
+
+__all__ = ["BinaryReport", "Runtime", "report_binary"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runtime:
+    """One release and whether it loads the binary; ``carriers`` are the packages that bring its libraries."""
+
+    release: str
+    status: Status
+    carriers: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape."""
+        return {"release": self.release, "status": str(self.status), "carriers": list(self.carriers)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BinaryReport:
+    """``info`` is the binary's own word; ``loads`` the judgement for the place that was asked for.
+
+    ``runtimes`` holds every release with tables, oldest first, for the device that was named or the binary's own chip.
+    """
+
+    info: Mapping[str, Any]
+    loads: tuple[CompatRow, ...]
+    runtimes: tuple[Runtime, ...]
+
+    @property
+    def refused(self) -> bool:
+        """True when something that was asked for is known not to work."""
+        too_large = any((graph.get("fits") or {}).get("ok") is False for graph in self.info["graphs"])
+        return too_large or any(row.status is Status.UNSUPPORTED for row in self.loads)
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape of ``deploykit inspect`` and ``deploykit compat --binary``."""
+        return {
+            **self.info,
+            "loads": [row.to_json() for row in self.loads],
+            "runtimes": [runtime.to_json() for runtime in self.runtimes],
+        }
+
+
+def report_binary(path: Path, *, backend: str | None = None, runtime: str = "", target: str = "") -> BinaryReport:
+    """Read a compiled file and judge it for ``runtime`` and ``target``, where they are given.
+
+    ``runtime`` is a release as typed, or a package that carries one by its name and version. Raises InputError for
+    another file, UnknownTargetError for an unknown device or release, UsageError without a backend that reads it.
+    """
+    known = _reader(backend)
+    info = known.inspect(path)
+    if not (isinstance(known, AnswersBinaries) and isinstance(known, Backend)):
+        return BinaryReport(info=info, loads=(), runtimes=())
+    built_with, built_for = str(info["release"]), str(info.get("arch") or "")
+    arch = str(find_device(known.devices(), target).fact("arch") or "") if target else built_for
+    rows = tuple(known.compat())
+    asked = _release(runtime, rows) or built_with
+    loads = tuple(known.binary_rows(built_with, built_for, asked, arch)) if runtime or target else ()
+    runtimes = tuple(
+        Runtime(release=release, status=_verdict(known, built_with, built_for, release, arch), carriers=carriers)
+        for release, carriers in _releases(rows).items()
+    )
+    return BinaryReport(info=info, loads=loads, runtimes=runtimes)
+
+
+def _reader(backend: str | None) -> Inspects:
+    candidates = load_backends() if backend is None else (load_backend(backend),)
+    for known in candidates:
+        if isinstance(known, Inspects):
+            return known
+    raise UsageError(f"{backend or 'no installed backend'}: reads no compiled files")
+
+
+def _release(runtime: str, rows: Iterable[CompatRow]) -> str:
+    """The release meant: as typed, or the one inside the package that is named."""
+    if " " not in runtime.strip():
+        return runtime
+    wanted = f"wheel {' '.join(runtime.split())}"
+    found = next((row.since for row in rows if row.feature == wanted), "")
+    if not found:
+        raise UnknownTargetError(f"no table knows the package {runtime!r}", next="'deploykit compat wheel' lists them")
+    return found
+
+
+def _releases(rows: Iterable[CompatRow]) -> dict[str, tuple[str, ...]]:
+    """Every release of the tables, oldest first, with the packages that carry it."""
+    carriers: dict[str, dict[str, None]] = {}
+    for row in rows:
+        if row.feature == f"release {row.since}":
+            carriers.setdefault(row.since, {})
+        elif row.feature.startswith("wheel ") and row.since:
+            carriers.setdefault(row.since, {})[row.feature.removeprefix("wheel ")] = None
+    return {release: tuple(carriers[release]) for release in sorted(carriers, key=Version)}
+
+
+def _verdict(known: AnswersBinaries, built_with: str, built_for: str, release: str, arch: str) -> Status:
+    """The first row speaks for the whole; without an architecture the release alone decides."""
+    rows: Iterator[CompatRow] = iter(known.binary_rows(built_with, built_for, release, arch))
+    whole = next(rows)
+    if arch and built_for:
+        return whole.status
+    return next((row.status for row in rows), whole.status)

@@ -1,0 +1,19 @@
+"""Reads the log of a failed tool: known causes, the way out, and a plain word where it does not know."""
+
+from __future__ import annotations
+
+from deploykit.answers.diagnosis.judging import diagnose, diagnose_log
+from deploykit.answers.diagnosis.names import MappedName, Names, mangle
+from deploykit.answers.diagnosis.verdict import Cause, CodeSeen, Diagnosis, FollowUp
+
+__all__ = [
+    "Cause",
+    "CodeSeen",
+    "Diagnosis",
+    "FollowUp",
+    "MappedName",
+    "Names",
+    "diagnose",
+    "diagnose_log",
+    "mangle",
+]

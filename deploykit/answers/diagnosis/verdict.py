@@ -1,0 +1,175 @@
+"""The result of a diagnosis as values: causes, what follows from them, what stays unknown; it decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from deploykit.answers.diagnosis.names import MappedName
+from deploykit.answers.diagnosis.sightings import ErrorLine, Finish, Hit
+from deploykit.backend.known_errors import CodeMeaning, KnownError
+from deploykit.findings import Severity
+
+__all__ = ["Cause", "CodeSeen", "Conclusion", "Diagnosis", "FollowUp"]
+
+Certainty = Literal["likely", "possible"]
+Conclusion = Literal["failed", "finished", "not-understood"]
+"""``finished``: a tool says that it did its job, began nothing later, and no line looks like a failure."""
+_LINES_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeSeen:
+    """A numeric code of the log, read in decimal or hexadecimal; ``meaning`` is None when no table has it.
+
+    ``lines`` are those that name it.
+    """
+
+    code: int
+    spelling: str
+    meaning: CodeMeaning | None
+    lines: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape."""
+        row = self.meaning
+        return {
+            "code": self.code,
+            "hex": hex(self.code),
+            "spelling": self.spelling,
+            "area": "" if row is None else row.area,
+            "meaning": None if row is None else row.meaning,
+            "source": [] if row is None else list(row.source),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowUp:
+    """A known message that an earlier cause explains."""
+
+    error: KnownError
+    count: int
+    first_line: int
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape."""
+        return {
+            "id": self.error.id,
+            "cause": self.error.cause,
+            "count": self.count,
+            "first_line": self.first_line,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """One root cause: how often and where it shows, which names it concerns, and what follows from it.
+
+    ``certainty`` is ``possible`` when only a code or a general wording points to the row. ``hits`` are the first ones.
+    """
+
+    error: KnownError
+    certainty: Certainty
+    count: int
+    hits: tuple[Hit, ...] = ()
+    names: tuple[MappedName, ...] = ()
+    terms: tuple[tuple[str, str], ...] = ()
+    follow_ups: tuple[FollowUp, ...] = ()
+    because: str = ""
+
+    @property
+    def first_line(self) -> int:
+        """The first line of the log that shows it, 0 when only a code points to it."""
+        return self.hits[0].line if self.hits else 0
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape: the row, then what the log says about it."""
+        return {
+            **self.error.to_json(),
+            "certainty": self.certainty,
+            "because": self.because,
+            "count": self.count,
+            "first_line": self.first_line,
+            "lines": [{"line": hit.line, "text": hit.text} for hit in self.hits[:_LINES_SHOWN]],
+            "names": [name.to_json() for name in self.names],
+            "terms": [{"term": term, "meaning": meaning} for term, meaning in self.terms],
+            "follow_ups": [follow_up.to_json() for follow_up in self.follow_ups],
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """What a log says: causes by likelihood, errors before warnings before information.
+
+    ``numbers`` are what the tools counted, by observation id. ``finished`` are the lines by which tools say that they
+    did their job. ``unknown`` are lines that look like a failure and that no row explains, ``doubts`` those that look
+    like a warning; both are shown when no cause of a failure was found. ``unfinished`` names tools that began after the
+    last such line, ``overlooked`` says that there were too many lines to look at each. ``collect`` is what to gather.
+    """
+
+    causes: tuple[Cause, ...] = ()
+    codes: tuple[CodeSeen, ...] = ()
+    numbers: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    finished: tuple[Finish, ...] = ()
+    unfinished: tuple[str, ...] = ()
+    unknown: tuple[ErrorLine, ...] = ()
+    doubts: tuple[ErrorLine, ...] = ()
+    overlooked: bool = False
+    tail: tuple[str, ...] = ()
+    tools: tuple[str, ...] = ()
+    collect: tuple[str, ...] = ()
+    lines: int = 0
+    size: int = 0
+
+    def _of(self, severity: Severity) -> Iterator[Cause]:
+        return (cause for cause in self.causes if cause.error.severity is severity)
+
+    @property
+    def errors(self) -> tuple[Cause, ...]:
+        """The error-level causes, likeliest first."""
+        return tuple(self._of(Severity.ERROR))
+
+    @property
+    def understood(self) -> bool:
+        """True when a cause was found, or when a tool says that it finished and nothing speaks against it.
+
+        False when there are only messages that follow from a cause which the log does not show, or only warnings
+        beside lines that no row explains.
+        """
+        if self.conclusion == "finished" or any(cause.error.root != "follow-up" for cause in self.errors):
+            return True
+        return bool(list(self._of(Severity.WARNING))) and not (self.errors or self.unknown)
+
+    @property
+    def conclusion(self) -> Conclusion:
+        """What the log as a whole says; an all-clear needs a line of the tool that it did its job."""
+        if self.errors:
+            return "failed"
+        against = self.unknown or self.unfinished or self.overlooked
+        return "finished" if self.finished and not against else "not-understood"
+
+    @property
+    def exit_status(self) -> int:
+        """0 only for a log whose tool says that it finished, and that shows no failure; else 1."""
+        return int(self.conclusion != "finished")
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape of ``deploykit diagnose --json``."""
+        return {
+            "causes": [cause.to_json() for cause in self.causes],
+            "codes": [code.to_json() for code in self.codes],
+            "numbers": {name: list(values) for name, values in self.numbers.items()},
+            "conclusion": self.conclusion,
+            "understood": self.understood,
+            "finished": [line.to_json() for line in self.finished],
+            "unfinished": list(self.unfinished),
+            "unknown": [line.to_json() for line in self.unknown],
+            "doubts": [line.to_json() for line in self.doubts],
+            "overlooked": self.overlooked,
+            "tail": list(self.tail),
+            "tools": list(self.tools),
+            "collect": list(self.collect),
+            "lines": self.lines,
+            "bytes": self.size,
+        }

@@ -1,0 +1,186 @@
+"""The decision, as data: route, steps, configurations, precision, findings. It decides nothing itself.
+
+A plan is pure: no clock, no disk, no environment. Commands are argv tuples; they are quoted once, at render time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Any, ClassVar, Generic, TypeVar
+
+from deploykit.backend.status import Correctness
+from deploykit.findings import Confidence, Finding, sort_findings
+from deploykit.system.records import dataclass
+from deploykit.system.tabular import Tabular
+
+__all__ = ["Alternative", "Plan", "Precision", "Rejected", "Route", "Step"]
+
+D = TypeVar("D")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """The way chosen through the vendor's tools, why, and how sure it is that it works."""
+
+    id: str
+    why: str
+    confidence: Confidence
+    sources: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape."""
+        return {"id": self.id, "why": self.why, "confidence": str(self.confidence), "sources": list(self.sources)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejected:
+    """A route that was not taken, with the codes of the rules that rejected it."""
+
+    id: str
+    because: tuple[str, ...]
+    why: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape."""
+        return {"id": self.id, "because": list(self.because), "why": self.why}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    """A route that was not reached, as a preferred one serves: what it is, and the codes that would stand against it.
+
+    ``ask`` is how to insist on it.
+    """
+
+    id: str
+    why: str
+    confidence: Confidence
+    because: tuple[str, ...] = ()
+    ask: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape."""
+        return {
+            "id": self.id,
+            "why": self.why,
+            "confidence": str(self.confidence),
+            "because": list(self.because),
+            "ask": self.ask,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One command. ``argv`` is literal, paths are relative to the package; ``where`` is ``host`` or ``device``."""
+
+    id: str
+    tool: str
+    argv: tuple[str, ...]
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    where: str = "host"
+    note: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape."""
+        return {
+            "id": self.id,
+            "tool": self.tool,
+            "argv": list(self.argv),
+            "inputs": list(self.inputs),
+            "outputs": list(self.outputs),
+            "where": self.where,
+            "note": self.note,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Precision:
+    """Per tensor, what the encodings intend and what the tool chain is expected to make of it.
+
+    Types by their ONNX-like names (``uint8``, ``float16`` …). A tensor in neither map is not spoken about.
+    """
+
+    intended: Mapping[str, str] = field(default_factory=dict)
+    expected: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def differences(self) -> dict[str, tuple[str, str]]:
+        """Tensors whose expected type is not the intended one, as (intended, expected)."""
+        return {
+            name: (wanted, self.expected[name])
+            for name, wanted in self.intended.items()
+            if name in self.expected and self.expected[name] != wanted
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """Counts per type, and every difference by name."""
+        return {
+            "intended": _count(self.intended),
+            "expected": _count(self.expected),
+            "float": sorted(name for name, kind in self.expected.items() if kind.startswith(("float", "bfloat"))),
+            "differences": [
+                {"tensor": name, "intended": wanted, "expected": got}
+                for name, (wanted, got) in sorted(self.differences.items())
+            ],
+        }
+
+
+def _count(types: Mapping[str, str]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for kind in types.values():
+        counts[kind] = counts.get(kind, 0) + 1
+    return dict(sorted(counts.items()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan(Tabular, Generic[D]):
+    """What will be packaged for one target. ``route`` is None when every route was rejected: a precise no.
+
+    ``target`` and ``sdk`` are JSON values that describe them; ``configs`` maps a package path to a JSON value.
+    ``right`` is what simulating the chosen way says, ``assumed`` the precision that nobody asked for, in words; ""
+    where somebody did. ``details`` is the adapter's own decision data, read by its ``render`` and ``execute``; it is
+    not published, and None where there is no route or the adapter needs none.
+    """
+
+    main_table: ClassVar[str] = "findings"
+
+    backend: str
+    target: Mapping[str, Any]
+    sdk: Mapping[str, Any]
+    route: Route | None
+    rejected: tuple[Rejected, ...] = ()
+    alternatives: tuple[Alternative, ...] = ()
+    steps: tuple[Step, ...] = ()
+    configs: Mapping[str, Any] = field(default_factory=dict)
+    precision: Precision = field(default_factory=Precision)
+    findings: tuple[Finding, ...] = ()
+    candidates: tuple[Mapping[str, Any], ...] = ()
+    right: Correctness = field(default_factory=Correctness)
+    assumed: str = ""
+    details: D | None = None
+
+    @property
+    def feasible(self) -> bool:
+        """True when there is a route and no unhandled error."""
+        return self.route is not None and not any(finding.blocks for finding in self.findings)
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape of ``deploykit plan --json``."""
+        return {
+            "schema": 1,
+            "backend": self.backend,
+            "target": dict(self.target),
+            "sdk": dict(self.sdk),
+            "route": None if self.route is None else self.route.to_json(),
+            "rejected": [rejected.to_json() for rejected in self.rejected],
+            "alternatives": [alternative.to_json() for alternative in self.alternatives],
+            "candidates": [dict(candidate) for candidate in self.candidates],
+            "right": {"state": str(self.right.state), "words": str(self.right)},
+            "assumed": self.assumed,
+            "steps": [step.to_json() for step in self.steps],
+            "configs": dict(self.configs),
+            "precision": self.precision.to_json(),
+            "findings": [finding.to_json() for finding in sort_findings(self.findings)],
+        }

@@ -1,0 +1,196 @@
+"""The options of the core itself, and a request made of them or checked against the backend that is to fulfil it.
+
+It reads no file; what a backend's own options mean is the backend's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deploykit.backend.optional import MixesPrecision
+from deploykit.backend.options import ConfigKeys, OptionGiven, OptionSpec, check_options
+from deploykit.backend.plugins import all_options
+from deploykit.backend.targets import nearest_names
+from deploykit.errors import UsageError
+
+if TYPE_CHECKING:
+    from deploykit.backend.backend import AnyBackend, Request
+
+__all__ = ["CORE_OPTIONS", "RESERVED_NAMES", "checked_request", "make_request", "own_options"]
+
+CORE_OPTIONS = (
+    OptionSpec(name="backend", kind="text", metavar="ID", help="Default: the device's first."),
+    OptionSpec(
+        name="sdk",
+        kind="text",
+        metavar="VERSION",
+        help="Series (2.33) or build (2.33.0.250327). Default: the newest.",
+    ),
+    OptionSpec(name="encodings", kind="path", metavar="FILE", help="AIMET encodings 0.6.1, 1.0.0 or 2.0.0."),
+    OptionSpec(name="float_tensors", kind="path", metavar="FILE", help="Names meant to be float16 (2.0.0 cannot say)."),
+    OptionSpec(
+        name="precision", kind="text", metavar="NAME", help="fp32, fp16, bf16, w8a8, w8a16, w4a16, vint8, mixed, auto …"
+    ),
+    OptionSpec(name="calibration", kind="path", metavar="DIR|FILE", help="Calibration data: .npz, .npy, a folder."),
+    OptionSpec(
+        name="quantizer",
+        spelling="with",
+        kind="text",
+        metavar="ID",
+        help="Who quantizes a float model: aimet, ort …; none: the target's own tools. Default: the best installed.",
+    ),
+    OptionSpec(
+        name="goal",
+        kind="text",
+        metavar="GOAL",
+        help="What --precision auto must reach: right (the default), kept>=95%, sqnr>=30, drop<=1% …",
+    ),
+    OptionSpec(
+        name="metric",
+        kind="text",
+        metavar="MODULE:FUNCTION",
+        help="With --precision auto: your own measure (docs/metrics.md).",
+    ),
+    OptionSpec(
+        name="metric_command",
+        kind="text",
+        metavar="COMMAND",
+        help="The same as a program; {outputs} and {references}.",
+    ),
+    OptionSpec(
+        name="references",
+        kind="path",
+        metavar="FILE|DIR",
+        help="For the measure, instead of the float outputs; one for each sample of --calibration.",
+    ),
+    OptionSpec(
+        name="inputs",
+        spelling="input",
+        kind="texts",
+        metavar="NAME=VALUE|LOW..HIGH|FILE.npy",
+        help="What an input is fed with where the numbers are judged; repeatable.",
+    ),
+    OptionSpec(
+        name="mixed",
+        kind="choice",
+        choices=("auto", "fallback", "segments", "refuse"),
+        default="auto",
+        help="What to do where float16 tensors stand among integer ones.",
+    ),
+    OptionSpec(name="rewrite", kind="texts", metavar="NAME", help="Apply this graph rewrite; repeatable."),
+    OptionSpec(name="no_rewrite", kind="texts", metavar="NAME", help="Never apply this graph rewrite; repeatable."),
+    OptionSpec(name="compile", kind="switch", help="Run what can be run here. Default: if installed."),
+    OptionSpec(
+        name="second_opinion",
+        kind="switch",
+        default=True,
+        help="Put a no that is only reported or inferred to the compiler installed here. Default: on.",
+    ),
+    OptionSpec(
+        name="samples", kind="switch", default=True, help="Keep the samples that numbers were judged on. Default: kept."
+    ),
+    OptionSpec(
+        name="options",
+        spelling="option",
+        kind="texts",
+        metavar="KEY=VALUE",
+        help="A documented configuration key; repeatable.",
+    ),
+)
+"""What every backend understands, by the keywords of the Python API."""
+
+RESERVED_NAMES = frozenset(spec.name for spec in CORE_OPTIONS) | {
+    *("model", "target", "targets", "out", "force", "templates", "sbom", "progress", "input", "option", "help", "json"),
+    *("verbose", "quiet", "no_color", "format", "baseline", "write_baseline", "severity", "memory"),
+}
+"""Names that no backend's option may have, because a command or a function of the API has them already."""
+
+_SPELLINGS = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+"""Precisions by the name of their element type."""
+
+
+def make_request(
+    model: str | PathLike[str],
+    target: str,
+    *,
+    own: Mapping[str, OptionGiven],
+    options: ConfigKeys = (),
+    **core: OptionGiven,
+) -> Request:
+    """A request of the core's options by name, and of a backend's ``own``, which are not checked here.
+
+    Raises UsageError for a value of a core option that is of the wrong type or no choice.
+    """
+    from deploykit.backend.backend import Request
+
+    values: dict[str, Any] = check_options((spec for spec in CORE_OPTIONS if spec.name != "options"), core)
+    pairs = options.items() if isinstance(options, Mapping) else options
+    if values.get("precision") is not None:
+        values["precision"] = _SPELLINGS.get(values["precision"].lower(), values["precision"].lower())
+    return Request(
+        model=Path(model),
+        target=target,
+        keep_samples=values.pop("samples"),
+        options=tuple((key, str(value)) for key, value in pairs),
+        adapter_options=dict(own),
+        **values,
+    )
+
+
+def checked_request(request: Request, backend: AnyBackend) -> Request:
+    """The request with the backend's own options checked and their defaults filled in.
+
+    Raises UsageError for a name that the backend does not have, a value that is not right, or a way to mix precisions
+    where the backend has none.
+    """
+    _refuse_aimless(request)
+    if request.mixed in ("fallback", "segments") and not isinstance(backend, MixesPrecision):
+        asked = f"--mixed {request.mixed}"
+        raise UsageError(f"{asked}: not for {backend.id}", why="it does not mix precisions", next="leave it out")
+    return replace(request, adapter_options=own_options(backend, request.adapter_options))
+
+
+def _refuse_aimless(request: Request) -> None:
+    """What a choice of precision must reach, where none is to be made, is a misunderstanding."""
+    asked = {"goal": request.goal, "metric": request.metric, "metric-command": request.metric_command}
+    named = [name for name, value in asked.items() if value is not None]
+    if named and request.precision != "auto":
+        raise UsageError(
+            f"--{named[0]}: nothing is chosen by it",
+            why="it says what the precision that is chosen must reach, and none is to be chosen",
+            next="give --precision auto, or leave it out",
+        )
+
+
+def own_options(backend: AnyBackend, given: Mapping[str, OptionGiven]) -> dict[str, Any]:
+    """Every option of a backend with its checked value; UsageError for a name that it does not have."""
+    specs = backend.options()
+    known = {spec.name for spec in specs}
+    for name in given:
+        if name not in known:
+            raise _refused(name, backend.id, known)
+    return dict(check_options(specs, given))
+
+
+def _refused(name: str, backend_id: str, known: Iterable[str]) -> UsageError:
+    """Whose option it is, or what is nearest to it."""
+    owners = {spec: ids for spec, ids in all_options().items() if backend_id not in ids}
+    for spec, ids in owners.items():
+        if spec.name == name:
+            return UsageError(
+                f"{spec.flag}: not an option of {backend_id}",
+                why=f"it is an option of {' and '.join(ids)}",
+                next=f"leave it out (and {spec.envvar}), or choose with --backend",
+            )
+    here = [*known, *(spec.name for spec in CORE_OPTIONS)]
+    near = nearest_names(name, here)
+    foreign = {spec.name: f"{spec.name} of {' and '.join(ids)}" for spec, ids in owners.items()}
+    near = near or [foreign[other] for other in nearest_names(name, foreign)]
+    return UsageError(
+        f"{name}: neither an option of {backend_id} nor of deploykit",
+        next=f"did you mean {', '.join(near)}?" if near else "'deploykit options' lists all",
+    )

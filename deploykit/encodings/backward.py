@@ -1,0 +1,241 @@
+"""Reads ranges against the flow: what a result and the other operands tell about an operand.
+
+Two kinds of answers are kept apart. An enclosure holds every value of the operand. A need holds those that matter to
+one reader (a Relu cuts the others off), so it counts only together with the needs of all other readers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from deploykit.encodings.conclusions import Conclusion
+from deploykit.encodings.values import Affine, EncodingSet
+from deploykit.model.graph_copy import GraphCopy
+from deploykit.model.nodes import attribute
+from deploykit.model.ops import Trait, ops
+from deploykit.model.ranges.interval_cases import Interval, hull, product, total
+from deploykit.system.records import dataclass
+
+if TYPE_CHECKING:
+    from onnx import NodeProto
+
+__all__ = ["TELLING", "Clue", "clue_from", "grid_behind"]
+
+_KEEPS_ALL = ops(Trait.PERMUTES) | {"Expand", "Tile"}
+"""Every value of the operand is in the result."""
+
+_KEEPS_SOME = ops(Trait.REARRANGES) - _KEEPS_ALL - {"Split"}
+_CLAMPS = ops(Trait.CLAMPS)
+
+TELLING = 1e6
+"""Beyond this a mask or padding constant stands beside a tensor, and arithmetic with it says nothing of the tensor."""
+
+_WHOLE = 1e-4
+"""How near to a whole number the ratio of two grids is that a size in pixels makes of one the other."""
+
+_TWO_SIDED = 0.05
+_LEAST_SLOPE = 1 / 64
+"""Below it, what is known of a result says too little of the operand: six of its bits would be spent on nothing."""
+
+_SPREAD = 256.0
+"""A divisor whose largest value is this many times its smallest says too little about a quotient."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clue:
+    """A range for an operand. ``encloses`` tells an enclosure from a need; ``copies`` a tensor of the same grid.
+
+    ``exact`` ranges are as narrow as the ones they follow from; others hold whatever two operands do together. It is
+    ``wide`` where one of those is.
+    """
+
+    interval: Interval
+    words: str
+    encloses: bool
+    copies: str = ""
+    exact: bool = True
+    wide: bool = False
+
+
+def clue_from(
+    graph: GraphCopy, node: NodeProto, name: str, known: Mapping[str, Conclusion], encodings: EncodingSet
+) -> Clue | None:
+    """What a reader of ``name`` tells about it, given what is known about the reader's result and other operands."""
+    clue = _clue(graph, node, name, known, encodings)
+    if clue is None:
+        return None
+    beside = [known[used] for used in (*node.input, *node.output) if used in known]
+    whole = clue.encloses and not any(conclusion.partial for conclusion in beside)
+    return replace(clue, encloses=whole, wide=any(conclusion.wide for conclusion in beside))
+
+
+def _clue(
+    graph: GraphCopy, node: NodeProto, name: str, known: Mapping[str, Conclusion], encodings: EncodingSet
+) -> Clue | None:
+    result = known.get(node.output[0])
+    if result is None:
+        return None
+    position = list(node.input).index(name)
+    made, label = result.interval, node.output[0]
+    if _holds_all(node, position):
+        return Clue(interval=made, words=f"{label} holds its values", encloses=True, copies=label)
+    if node.op_type == "Split":
+        parts = [known.get(part) for part in node.output]
+        ends = [part.interval for part in parts if part is not None]
+        words = f"its parts are {', '.join(node.output)}"
+        return Clue(interval=hull(ends), words=words, encloses=True) if len(ends) == len(parts) else None
+    if node.op_type in _KEEPS_SOME and position == 0:
+        return Clue(interval=made, words=f"{label} holds what is used of it", encloses=False, copies=label)
+    if node.op_type in _CLAMPS and position == 0:
+        words = f"what lies outside is clamped to {label} anyway"
+        return Clue(interval=made, words=words, encloses=False, copies=label)
+    if node.op_type == "Neg":
+        return Clue(interval=(-made[1], -made[0]), words=f"{label} is its negative", encloses=True)
+    if position == 0 and node.op_type in ("LeakyRelu", "PRelu"):
+        return _of_bend(graph, node, made, label)
+    if node.op_type == "HardSwish":
+        words = f"above 3 {label} is its value, below -3 it is 0"
+        return Clue(interval=(-3.0, max(made[1], 3.0)), words=words, encloses=False)
+    if node.op_type in ("Add", "Div", "Mul", "Sub") and len(node.input) == 2 and node.input[0] != node.input[1]:
+        return _of_pair(graph, node, position, known, encodings)
+    return None
+
+
+def _holds_all(node: NodeProto, position: int) -> bool:
+    """True where every value of the operand is in the result as it is."""
+    if node.op_type == "Cast":
+        return attribute(node, "to") in _FLOATS
+    return node.op_type == "Concat" or (node.op_type in _KEEPS_ALL and position == 0)
+
+
+def _of_bend(graph: GraphCopy, node: NodeProto, made: Interval, label: str) -> Clue | None:
+    """What a bend at zero leaves to its operand: the result, below zero divided by the least slope."""
+    slopes = [float(attribute(node, "alpha", 0.01))] if node.op_type == "LeakyRelu" else graph.array(node.input[1])
+    least = 0.0 if slopes is None else float(min(map(float, np.ravel(slopes)), default=0.0))
+    if least < _LEAST_SLOPE:
+        return None
+    words = f"{label} is its value, below zero at least {least:g} times it"
+    ends = (min(made[0] / least, 0.0), max(made[1], 0.0))
+    return Clue(interval=ends, words=words, encloses=True, exact=made[0] >= 0.0 or least >= 1.0)
+
+
+def _of_pair(
+    graph: GraphCopy,
+    node: NodeProto,
+    position: int,
+    known: Mapping[str, Conclusion],
+    encodings: EncodingSet,
+) -> Clue | None:
+    name, other, made = node.input[position], node.input[1 - position], node.output[0]
+    beside = known.get(other)
+    if beside is None or not beside.is_finite:
+        return None
+    result, partner = known[made].interval, beside.interval
+    words = f"{made} and {other} leave that to it"
+    match node.op_type, position:
+        case "Add", _:
+            found = total(result, (-partner[1], -partner[0]))
+        case "Sub", 0:
+            found = total(result, partner)
+        case "Sub", _:
+            found = total(partner, (-result[1], -result[0]))
+        case "Div", 0:
+            found = product(result, partner)
+        case "Mul", _ if _divides(partner):
+            found = product(result, (1 / partner[1], 1 / partner[0]))
+        case "Mul", _:
+            return _ratio(graph, name, (other, made), known, encodings)
+        case _:
+            return None
+    exact = partner[0] == partner[1]
+    if not all(map(math.isfinite, found)) or (not exact and max(map(abs, found)) > TELLING):
+        return None
+    return Clue(interval=found, words=words, encloses=True, exact=exact)
+
+
+def _divides(interval: Interval) -> bool:
+    """True for a divisor that stays well away from zero."""
+    low, high = sorted(map(abs, interval))
+    return interval[0] * interval[1] > 0 and high <= _SPREAD * low
+
+
+def _ratio(
+    graph: GraphCopy, name: str, pair: tuple[str, str], known: Mapping[str, Conclusion], encodings: EncodingSet
+) -> Clue | None:
+    """Where one grid is exactly some times the other, that is what the operand between them reaches.
+
+    Believed where both ends agree with it on both sides of zero, or where it is a whole number and the operand comes
+    from integers: a size in pixels.
+    """
+    other, made = pair
+    source, target = (grid_behind(one, known, encodings) for one in pair)
+    if source is None or target is None:
+        return None
+    ends = [float(end) for end in (source.minimum, source.maximum, target.minimum, target.maximum)]
+    if ends[1] <= ends[0]:
+        return None
+    ratio = (ends[3] - ends[2]) / (ends[1] - ends[0])
+    step = max(float(target.scale), ratio * float(source.scale))
+    if abs(ratio * ends[0] - ends[2]) > step or abs(ratio * ends[1] - ends[3]) > step:
+        return None
+    two_sided = ends[0] < 0 < ends[1] and min(-ends[0], ends[1]) >= _TWO_SIDED * max(-ends[0], ends[1])
+    whole = ratio >= 1 and abs(ratio - round(ratio)) <= _WHOLE * ratio and _from_integers(graph, name)
+    if not two_sided and not whole:
+        return None
+    reached = float(round(ratio)) if whole else ratio
+    words = f"inferred: the grid of {made} is {reached:g} times that of {other}, so {name} reaches {reached:g}"
+    return Clue(interval=(0.0, reached), words=words, encloses=True)
+
+
+def grid_behind(name: str, known: Mapping[str, Conclusion], encodings: EncodingSet) -> Affine | None:
+    """The per-tensor grid of a tensor, or of the one whose values it holds."""
+    for _ in range(len(known)):
+        entry = encodings.get(name)
+        if entry is not None:
+            value = entry.value
+            return value if isinstance(value, Affine) and value.granularity == "per-tensor" else None
+        if name not in known or not known[name].copies:
+            return None
+        name = known[name].copies
+    return None
+
+
+_FROM = _KEEPS_ALL | _KEEPS_SOME | {"Cast", "Concat", "Split"}
+
+
+def _from_integers(graph: GraphCopy, name: str) -> bool:
+    """True for a tensor that only moves the values of integer tensors: its sources are Casts of integers, or inputs."""
+    todo, seen = [name], {name}
+    casts = False
+    while todo:
+        current = todo.pop()
+        node = graph.maker(current)
+        if node is None:
+            # A graph input without a Cast behind it is a float.
+            if current in graph.inputs and not _is_integer_input(graph, current):
+                return False
+            continue
+        if node.op_type not in _FROM:
+            return False
+        casts = casts or node.op_type == "Cast"
+        sources = list(node.input) if node.op_type == "Concat" else [node.input[0]]
+        fresh = [source for source in sources if source not in seen]
+        seen.update(fresh)
+        todo += fresh
+    return casts
+
+
+def _is_integer_input(graph: GraphCopy, name: str) -> bool:
+    """True for an input of an integer type."""
+    kinds = {item.name: item.type.tensor_type.elem_type for item in graph.model.graph.input}
+    return kinds.get(name) in _INTEGERS
+
+
+# Element types of onnx.proto, TensorProto.DataType.
+_INTEGERS = frozenset({2, 3, 4, 5, 6, 7, 12, 13})
+_FLOATS = frozenset({1, 10, 11, 16})

@@ -1,0 +1,252 @@
+"""Predicts which tensors of a graph stay float when a converter falls back to float for what has no encoding.
+
+The model (inferred from documented wording: encodings pass through data-movement ops, the rest stays float):
+a tensor with an integer entry is quantized; an entry travels over data movement in both directions; a tensor between
+two ops that the tool chain fuses has no type of its own; everything else is float. It writes no encodings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import field
+
+from deploykit.encodings.absorption import absorbing_fusions
+from deploykit.encodings.borders import Border, find_borders
+from deploykit.encodings.values import EncodingSet, Float
+from deploykit.model.facts import GraphFacts, NodeFact, TensorFact
+from deploykit.model.ops import BIAS, ROLES, Trait, data_outputs, has, ops
+from deploykit.model.settings import is_setting
+from deploykit.model.static import with_static
+from deploykit.system.records import dataclass
+
+__all__ = ["FloatPrediction", "absorbed_tensors", "movement_pairs", "predict_float_set"]
+
+_ACTIVATIONS = ops(Trait.CLAMPS, Trait.RECTIFIES) | {"HardSwish"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FloatPrediction:
+    """Which tensors are meant to be float, and which will be, by name.
+
+    ``unexpected`` will be float though an encoding was meant to exist; ``missing`` are meant to be float and will be
+    quantized. ``absorbed`` are tensors inside a fused pair, with the op that takes them in: they are in neither set.
+    ``explicit`` is False when the file says nothing about float tensors, so that ``intended`` was read from what is
+    left out. ``by_habit`` are those of them whose omission says nothing, since the exporter never gives such tensors an
+    entry: casts of integers, stored values beside data, what only selects among quantized values, and what follows.
+    ``borders`` are the places where data changes its kind at run time.
+    """
+
+    intended: frozenset[str]
+    predicted: frozenset[str]
+    explicit: bool
+    absorbed: Mapping[str, str] = field(default_factory=dict)
+    by_habit: frozenset[str] = frozenset()
+    borders: tuple[Border, ...] = ()
+
+    @property
+    def meant(self) -> frozenset[str]:
+        """Intended float by more than a habit of the exporter."""
+        return self.intended - self.by_habit
+
+    @property
+    def unexpected(self) -> frozenset[str]:
+        """Predicted float, not intended."""
+        return self.predicted - self.intended
+
+    @property
+    def missing(self) -> frozenset[str]:
+        """Intended float, predicted quantized."""
+        return self.intended - self.predicted - self.absorbed.keys()
+
+
+def predict_float_set(facts: GraphFacts, encodings: EncodingSet) -> FloatPrediction:
+    """Compare the float tensors that the encodings intend with those that a float fallback will make.
+
+    Works on encodings as read and on completed ones; the difference between the two is what completing is for.
+    """
+    return facts.once(("float set", encodings), lambda: _predicted(with_static(facts), encodings))
+
+
+def _predicted(facts: GraphFacts, encodings: EncodingSet) -> FloatPrediction:
+    absorbed = absorbed_tensors(facts, encodings)
+    stated = encodings.floats & facts.tensors.keys()
+    quantized = _spread(facts, _integers(facts, encodings), blocked=stated)
+    speaking = {t.name for t in facts.tensors.values() if _has_type(facts, t) and t.name not in absorbed}
+    predicted = frozenset(speaking - quantized)
+    habitual: set[str] = set()
+    if stated:
+        intended = _stated_intent(facts, stated, predicted, absorbed)
+    else:
+        intended = _left_out(facts, encodings, absorbed, speaking)
+        roots = {name for name in intended if _is_habitual(facts, encodings, name)}
+        habitual = intended - _left_out(facts, encodings, absorbed, speaking - roots) if roots else roots
+    return FloatPrediction(
+        intended=frozenset(intended & speaking),
+        by_habit=frozenset(habitual & speaking),
+        predicted=predicted,
+        explicit=bool(stated),
+        absorbed=absorbed,
+        borders=find_borders(facts, predicted, ignored=absorbed.keys()),
+    )
+
+
+def absorbed_tensors(facts: GraphFacts, encodings: EncodingSet) -> dict[str, str]:
+    """Tensors without an entry inside what becomes one operator, with the label of the node that takes them in.
+
+    Between an operator and the clamp behind it that is so only where the clamp's result has an entry: without one the
+    whole pair was left out.
+    """
+    return {
+        name: fusion.node.label
+        for name, fusion in absorbing_fusions(facts, encodings).items()
+        if fusion.node.op_type not in _ACTIVATIONS or fusion.result in encodings
+    }
+
+
+def _is_weight(facts: GraphFacts, name: str) -> bool:
+    fact = facts.tensors.get(name)
+    return fact is not None and fact.is_weight
+
+
+def movement_pairs(facts: GraphFacts) -> Iterator[tuple[str, str]]:
+    """Every (source, copy) pair of activations that a data-movement op ties together, in graph order."""
+    return iter(facts.once("movement", lambda: tuple(_movement_pairs(facts))))
+
+
+def _movement_pairs(facts: GraphFacts) -> Iterator[tuple[str, str]]:
+    for node in facts.nodes:
+        if has(node, Trait.CARRIES_GRID) and node.inputs and _is_data(facts, node.inputs[0]):
+            yield from ((node.inputs[0], out) for out in data_outputs(node, node.outputs) if _is_data(facts, out))
+
+
+def _is_data(facts: GraphFacts, name: str) -> bool:
+    fact = facts.tensors.get(name)
+    return fact is not None and (fact.is_float or not fact.dtype)
+
+
+def _integers(facts: GraphFacts, encodings: EncodingSet) -> set[str]:
+    stated = encodings.floats
+    return {e.name for e in encodings if not isinstance(e.value, Float) and e.name in facts.tensors} - stated
+
+
+def _spread(facts: GraphFacts, seeds: set[str], *, blocked: Iterable[str]) -> set[str]:
+    """Everything that data movement connects with the seeds, not entering blocked tensors; linear in the graph."""
+    neighbours: dict[str, list[str]] = {}
+    for source, copy in movement_pairs(facts):
+        neighbours.setdefault(source, []).append(copy)
+        neighbours.setdefault(copy, []).append(source)
+    walls, reached, todo = set(blocked), set(seeds), list(seeds)
+    while todo:
+        for other in neighbours.get(todo.pop(), ()):
+            if other not in reached and other not in walls:
+                reached.add(other)
+                todo.append(other)
+    return reached
+
+
+def _has_type(facts: GraphFacts, tensor: TensorFact) -> bool:
+    """True for float tensors that some op really computes with: not shapes, indices, statistics or dead values."""
+    if not _is_data(facts, tensor.name) or not (tensor.consumers or tensor.is_output) or _is_folded(facts, tensor):
+        return False
+    readers = facts.consumers_of(tensor.name)
+    return not tensor.is_weight or not all(_reads_as_setting(node, tensor.name) for node in readers)
+
+
+def _is_folded(facts: GraphFacts, tensor: TensorFact) -> bool:
+    """True for what is computed from stored values while the graph is built."""
+    maker = facts.producer_of(tensor.name)
+    return tensor.is_weight and maker is not None and maker.op_type != "Constant"
+
+
+def _reads_as_setting(node: NodeFact, name: str) -> bool:
+    """Parameters of a BatchNormalization count too: they are folded while the graph is built."""
+    return is_setting(node, name) or (node.op_type == "BatchNormalization" and name in node.inputs[1:])
+
+
+def _stated_intent(
+    facts: GraphFacts, stated: frozenset[str], predicted: frozenset[str], absorbed: Mapping[str, str]
+) -> set[str]:
+    """What was stated, with what data movement copies from it and what only serves it (static inputs without entry)."""
+    reached = _spread(facts, set(stated), blocked=facts.tensors.keys() - predicted - stated)
+    return reached | _servants(facts, predicted, reached, absorbed)
+
+
+def _left_out(
+    facts: GraphFacts, encodings: EncodingSet, absorbed: Mapping[str, str], speaking: Iterable[str]
+) -> set[str]:
+    """Read the intent from omissions: a computed tensor that normally has an entry and has none."""
+    movers = {copy for _, copy in movement_pairs(facts)}
+    silent = {name for name in speaking if name not in encodings}
+    roots = {name for name in silent - movers if not _is_bias(facts, name)}
+    reached = _spread_forward(facts, roots, encodings.entries.keys())
+    return reached | _servants(facts, silent, reached, absorbed)
+
+
+def _is_habitual(facts: GraphFacts, encodings: EncodingSet, name: str) -> bool:
+    """True for a tensor that the exporter gives no entry whatever was meant."""
+    if name in encodings:
+        return False
+    if _is_weight(facts, name):  # what is stored says its range itself; a linear operator's weights were left out
+        return not any(has(node, Trait.LINEAR) for node, _ in _readers(facts, name))
+    maker = facts.producer_of(name)
+    if maker is None or not maker.inputs:
+        return False
+    source = facts.tensors.get(maker.inputs[0])
+    if maker.op_type == "Cast":
+        return source is not None and bool(source.dtype) and not source.is_float
+    entry = encodings.get(maker.inputs[0])
+    return has(maker, Trait.AIMET_COPIES) and entry is not None and not isinstance(entry.value, Float)
+
+
+def _spread_forward(facts: GraphFacts, seeds: set[str], walls: Iterable[str]) -> set[str]:
+    stops, reached = set(walls), set(seeds)
+    for source, copy in movement_pairs(facts):
+        if source in reached and copy not in stops:
+            reached.add(copy)
+    return reached
+
+
+def _is_bias(facts: GraphFacts, name: str) -> bool:
+    """True for a stored value that only linear and norm ops read as their bias, an Add after MatMul included."""
+    readers = _readers(facts, name)
+    return _is_weight(facts, name) and bool(readers) and all(_reads_as_bias(facts, n, used) for n, used in readers)
+
+
+def _readers(facts: GraphFacts, name: str) -> list[tuple[NodeFact, str]]:
+    """The nodes that read a tensor, and under which name, looking through Identity."""
+    found, seen, todo = [], {name}, [name]
+    while todo:
+        used = todo.pop()
+        for node in facts.consumers_of(used):
+            if node.op_type != "Identity":
+                found.append((node, used))
+            elif node.outputs[0] not in seen:
+                seen.add(node.outputs[0])
+                todo.append(node.outputs[0])
+    return found
+
+
+def _reads_as_bias(facts: GraphFacts, node: NodeFact, name: str) -> bool:
+    roles = ROLES.get(node.op_type, {})
+    if BIAS in roles.values():
+        return all(roles.get(index) == BIAS for index, used in enumerate(node.inputs) if used == name)
+    if node.op_type != "Add":
+        return False
+    others = (facts.producer_of(other) for other in node.inputs if other != name)
+    return any(maker is not None and maker.op_type == "MatMul" for maker in others)
+
+
+def _servants(facts: GraphFacts, names: Iterable[str], floats: set[str], absorbed: Mapping[str, str]) -> set[str]:
+    """Stored values among ``names`` whose every reader makes only float tensors: they go float with them."""
+    made = set(floats)
+    for node in reversed(facts.nodes):
+        if any(out in made for out in node.outputs):
+            made.update(name for name in node.inputs if name in absorbed)
+    return {name for name in names if _serves_only(facts, name, made)}
+
+
+def _serves_only(facts: GraphFacts, name: str, floats: set[str]) -> bool:
+    readers = _readers(facts, name)
+    if not _is_weight(facts, name) or not readers:
+        return False
+    return all(out in floats for node, _ in readers for out in node.outputs if out and _is_data(facts, out))

@@ -1,0 +1,285 @@
+"""Finds ranges for tensors without an entry, from what is given and nothing else; what nothing tells stays open.
+
+In this order: stored values and operators that bound or move values; what follows exactly from given neighbours,
+forwards and backwards; values seen on data that the user gave or declared; interval arithmetic over neighbours, which
+holds but may be wider than need be; bounds of linear operators by their weights, which are wider still. It never looks
+at inputs that somebody made up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from deploykit.encodings.backward import TELLING, Clue, clue_from, grid_behind
+from deploykit.encodings.conclusions import Conclusion, Evidence, Inference, OpenTensor, Origin
+from deploykit.encodings.new_grids import entry_for_range, kind_of_entry
+from deploykit.encodings.values import Affine, Encoding, EncodingSet
+from deploykit.model.facts import GraphFacts
+from deploykit.model.graph_copy import view_of
+from deploykit.model.ops import Trait, ops
+from deploykit.model.ranges.interval_cases import ANYTHING, Interval, hull
+from deploykit.model.ranges.interval_functions import FUNCTIONS
+from deploykit.model.ranges.interval_selections import SELECTIONS
+from deploykit.model.ranges.interval_sums import SUMS
+from deploykit.model.ranges.intervals import Arithmetic
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, NodeProto
+
+__all__ = ["infer_entries"]
+
+_BOUNDED: Mapping[str, Interval] = {
+    "Cos": (-1.0, 1.0),
+    "Erf": (-1.0, 1.0),
+    "HardSigmoid": (0.0, 1.0),
+    "Hardmax": (0.0, 1.0),
+    "LpNormalization": (-1.0, 1.0),
+    "Sigmoid": (0.0, 1.0),
+    "Sin": (-1.0, 1.0),
+    "Softmax": (0.0, 1.0),
+    "Softsign": (-1.0, 1.0),
+    "Tanh": (-1.0, 1.0),
+}
+"""Operators whose results fill a range that is known beforehand."""
+
+_MOVES = ops(Trait.CARRIES_GRID)
+_CONTROL = ops(Trait.CONTROL_FLOW)
+_MOST_ROUNDS = 16
+_NEAR_ZERO = 1 / 256
+_WIDE_BITS = 16
+_LARGEST = 3.4028234663852886e38
+
+
+def infer_entries(
+    model: ModelProto,
+    facts: GraphFacts,
+    encodings: EncodingSet,
+    wanted: Iterable[str],
+    *,
+    proven: Mapping[str, Interval] | None = None,
+    evidence: Evidence | None = None,
+) -> Inference:
+    """Integer entries for ``wanted``, each with where its range comes from; the tensors that stay open are named.
+
+    Entries of ``wanted`` that the encodings have are replaced and believed in nothing but their kind (bits, sign);
+    all others are given. ``proven`` are ranges that somebody has proven already. Encodings must be placed, and
+    ``facts`` must be those of ``model``.
+    """
+    names = dict.fromkeys(wanted)
+    search = _Search(model, facts, encodings, names, evidence or Evidence())
+    for name, ends in (proven or {}).items():
+        if name in names and all(map(math.isfinite, ends)):
+            search.conclude(name, ends, Origin.OPERATOR, "proven by the rewrite that made it")
+    search.spread(_Width.EXACT)
+    search.observe()
+    search.spread(_Width.TIGHT)
+    search.spread(_Width.WIDE)
+    return search.finish()
+
+
+class _Width(IntEnum):
+    """How wide a conclusion may be, compared with what calibration would see."""
+
+    EXACT = 0
+    """Not wider than what it follows from."""
+    TIGHT = 1
+    """A few times: it holds whatever two operands do together."""
+    WIDE = 2
+    """Many times: it holds whatever hundreds of products do together."""
+
+
+class _Search:
+    """Everything known so far about one graph."""
+
+    def __init__(
+        self,
+        model: ModelProto,
+        facts: GraphFacts,
+        encodings: EncodingSet,
+        wanted: Mapping[str, None],
+        evidence: Evidence,
+    ) -> None:
+        self.facts, self.encodings, self.wanted, self.evidence = facts, encodings, wanted, evidence
+        self.graph = view_of(model)
+        types = {name: (fact.dtype, fact.shape) for name, fact in facts.tensors.items()}
+        self.arithmetic = Arithmetic(self.graph, types)
+        self.known: dict[str, Conclusion] = {}
+        self.intervals: dict[str, Interval] = {}
+        self.given = replace(encodings, entries={e.name: e for e in encodings if e.name not in wanted})
+        for entry in self.given:
+            if isinstance(entry.value, Affine) and entry.name in facts.tensors:
+                ends = (float(entry.value.minimum.min()), float(entry.value.maximum.max()))
+                self.conclude(entry.name, ends, Origin.FILE, "its entry")
+        for name, ends in evidence.declared.items():
+            self.conclude(name, ends, Origin.DECLARED, f"--input {name}")
+        self.roots = _roots(facts)
+
+    def conclude(
+        self,
+        name: str,
+        ends: Interval,
+        origin: Origin,
+        words: str,
+        *,
+        copies: str = "",
+        wide: bool = False,
+        partial: bool = False,
+    ) -> bool:
+        """Keep a range unless one is known, it is not finite, or too wide for its grid; whether it was kept."""
+        if name in self.known or not all(map(math.isfinite, ends)):
+            return False
+        if wide and name in self.wanted and kind_of_entry(name, self.encodings).bits < _WIDE_BITS:
+            return False
+        made = Conclusion(
+            name=name, low=ends[0], high=ends[1], origin=origin, words=words, copies=copies, wide=wide, partial=partial
+        )
+        self.known[name], self.intervals[name] = made, ends
+        return True
+
+    def spread(self, width: _Width) -> None:
+        """Draw conclusions forwards and backwards until there are no more."""
+        self._read_constants()
+        for _ in range(_MOST_ROUNDS):
+            forward = [self._forward(node, width) for node in self.graph.nodes]
+            names = (name for node in reversed(self.graph.nodes) for name in node.input if name)
+            backward = [self._backward(name, width) for name in names]
+            if not any(forward) and not any(backward):
+                return
+
+    def _read_constants(self) -> None:
+        for name in self.graph.stored:
+            fact = self.facts.tensors.get(name)
+            if fact is not None and name not in self.known and self._worth_reading(name):
+                self.conclude(name, self.arithmetic.stored(name), Origin.CONSTANT, "its stored values")
+
+    def _worth_reading(self, name: str) -> bool:
+        """True for stored values that are asked for, or that some operator takes beside what it computes."""
+        return name in self.wanted or any(
+            node.op_type in FUNCTIONS or node.op_type in SELECTIONS for node in self.graph.readers(name)
+        )
+
+    def _forward(self, node: NodeProto, width: _Width) -> bool:
+        if not node.input or all(name in self.known for name in node.output if name):
+            return False
+        if node.op_type in _BOUNDED:
+            words = f"what {node.op_type} makes"
+            return self.conclude(node.output[0], _BOUNDED[node.op_type], Origin.OPERATOR, words)
+        moved = node.op_type in _MOVES and node.input[0] in self.known
+        if not moved and self._width(node) > width:
+            return False
+        made = zip(node.output, self.arithmetic.outputs(node, self.intervals), strict=False)
+        kept = [self._conclude_forward(node, name, ends, moved=moved) for name, ends in made if name]
+        return any(kept)
+
+    def _conclude_forward(self, node: NodeProto, name: str, ends: Interval, *, moved: bool) -> bool:
+        others = [used for used in dict.fromkeys(node.input) if used in self.known]
+        wide = node.op_type in SUMS or any(self.known[used].wide for used in others)
+        if moved and (name == node.output[0] or node.op_type == "Split"):
+            source = node.input[0]
+            words = f"{node.op_type} moves the values of {source}"
+            return self.conclude(name, ends, Origin.OPERATOR, words, copies=source, wide=self.known[source].wide)
+        if node.op_type == "Clip":
+            return self.conclude(name, ends, Origin.OPERATOR, "the limits of its Clip")
+        if not others:
+            return self.conclude(name, ends, Origin.OPERATOR, f"what {node.op_type} makes")
+        if self._width(node) > _Width.EXACT and max(map(abs, ends)) > TELLING:
+            return False
+        words = f"{'at most what' if wide else 'what'} {node.op_type} makes of {', '.join(others)}"
+        return self.conclude(name, ends, Origin.NEIGHBOURS, words, wide=wide)
+
+    def _width(self, node: NodeProto) -> float:
+        """How wide the bounds of a node are beside what calibration would see; infinite where they are of no use."""
+        if node.op_type in SELECTIONS:
+            return _Width.EXACT
+        if node.op_type in SUMS:
+            stored = any(used in self.graph.stored for used in node.input[:2])
+            return _Width.WIDE if stored else math.inf
+        ends = [self.intervals.get(name, ANYTHING) for name in node.input if name]
+        if node.op_type == "Div" and len(ends) == 2:
+            low, high = ends[1]
+            least, most = sorted((abs(low), abs(high)))
+            if low * high <= 0 or math.isinf(most) or least < _NEAR_ZERO * most:
+                return math.inf
+        open_ends = sum(low < high for low, high in ends)
+        return _Width.EXACT if open_ends <= 1 else _Width.TIGHT
+
+    def _backward(self, name: str, width: _Width) -> bool:
+        fact = self.facts.tensors.get(name)
+        if name in self.known or fact is None or name in self.graph.stored:
+            return False
+        readers = self.graph.readers(name)
+        found = [clue_from(self.graph, node, name, self.known, self.given) for node in readers if name in node.input]
+        clues = [clue if clue is not None and (clue.exact or width > _Width.EXACT) else None for clue in found]
+        sure = [clue for clue in clues if clue is not None and clue.encloses]
+        if sure:
+            return self._conclude_backward(name, sure, partial=False)
+        heard = [clue for clue in clues if clue is not None]
+        return (
+            not fact.is_output and len(heard) == len(readers) > 0 and self._conclude_backward(name, heard, partial=True)
+        )
+
+    def _conclude_backward(self, name: str, clues: list[Clue], *, partial: bool) -> bool:
+        words = "; ".join(dict.fromkeys(clue.words for clue in clues))
+        copies = clues[0].copies if len({clue.copies for clue in clues}) == 1 else ""
+        ends = hull(clue.interval for clue in clues)
+        wide = any(clue.wide for clue in clues)
+        return self.conclude(name, ends, Origin.NEIGHBOURS, words, copies=copies, wide=wide, partial=partial)
+
+    def observe(self) -> None:
+        """Look at what is still missing on the user's data, where it hangs on nothing else."""
+        observe = self.evidence.observe
+        names = [n for n in self.wanted if n not in self.known and self.roots.get(n, {"?"}) <= self.evidence.inputs]
+        if observe is None or not names:
+            return
+        for name, ends in observe(names).items():
+            words = f"seen on {self.evidence.words}"
+            if kind_of_entry(name, self.encodings).bits >= _WIDE_BITS:
+                ends, words = _with_room(ends), f"{words}, and as much again"
+            self.conclude(name, ends, Origin.SAMPLES, words)
+
+    def finish(self) -> Inference:
+        """Entries for what is wanted and known; the rest is open."""
+        found = {name: self.known[name] for name in self.wanted if name in self.known}
+        entries = dict(self.encodings.entries)
+        for name, conclusion in found.items():
+            entries[name] = self._entry(conclusion)
+        made = replace(self.encodings, entries=entries, float_tensors=self.encodings.float_tensors - found.keys())
+        missing = tuple(self._open(name) for name in self.wanted if name not in found and name in self.facts.tensors)
+        return Inference(encodings=made, concluded=found, open=missing)
+
+    def _entry(self, conclusion: Conclusion) -> Encoding:
+        """The same grid where values are only moved, so that nothing is rounded twice; else one for the range."""
+        grid = grid_behind(conclusion.name, self.known, self.given)
+        kind = kind_of_entry(conclusion.name, self.encodings)
+        if grid is not None and (grid.bits, grid.signed) == (kind.bits, kind.signed):
+            old = self.encodings.get(conclusion.name)
+            return Encoding(name=conclusion.name, value=grid, is_param=old.is_param if old else False)
+        return entry_for_range(conclusion.name, self.encodings, conclusion.low, conclusion.high)
+
+    def _open(self, name: str) -> OpenTensor:
+        roots = [root for root in self.facts.inputs if root in self.roots.get(name, ())]
+        unknown = [root for root in roots if root not in self.known and root not in self.evidence.inputs]
+        maker = self.facts.producer_of(name)
+        made = "it is an input of the graph" if maker is None else f"{maker.op_type} bounds nothing"
+        return OpenTensor(name=name, inputs=tuple(unknown or roots), why=f"no entry, {made}, and no neighbour tells")
+
+
+def _with_room(ends: Interval) -> Interval:
+    """Twice as far from zero: other inputs go beyond the samples, and what a grid cuts off there is lost."""
+    low, high = ends
+    return max(2 * min(low, low / 2), -_LARGEST), min(2 * max(high, high / 2), _LARGEST)
+
+
+def _roots(facts: GraphFacts) -> Mapping[str, frozenset[str]]:
+    """The graph inputs that each tensor is computed from."""
+    found: dict[str, frozenset[str]] = {name: frozenset({name}) for name in facts.inputs}
+    for node in facts.nodes:
+        inner = node.op_type in _CONTROL  # their bodies may read anything
+        sources = facts.inputs if inner else node.inputs
+        made = frozenset[str]().union(*(found.get(name, frozenset()) for name in sources))
+        found.update((name, made) for name in node.outputs if name)
+    return found

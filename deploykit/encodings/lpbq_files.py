@@ -1,0 +1,360 @@
+"""Turns block-quantized weights of a QDQ model file into LPBQ, one weight in memory at a time, external data streamed.
+
+Nothing that does not qualify is touched, and every such weight is reported with its reason.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from onnx import TensorProto, helper, numpy_helper
+
+from deploykit.encodings.lpbq_arithmetic import BlockWeight, Loss, lpbq_scales, measure_loss, refine
+from deploykit.encodings.qdq_files import data_of
+from deploykit.errors import InputError, PackageError, UsageError
+from deploykit.model import Model, load_model, weight
+from deploykit.model.files.arrays import integer_tensor
+from deploykit.model.files.tensors import is_external
+from deploykit.model.graph_copy import GraphCopy
+from deploykit.model.nodes import attribute
+from deploykit.system.workspaces import scratch
+
+if TYPE_CHECKING:
+    from onnx import NodeProto
+
+__all__ = ["LpbqReport", "WeightReport", "convert_file"]
+
+_LAYERS = ("MatMul", "Gemm", "Conv")
+_FUSED = ("Add", "Relu", "Clip")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightReport:
+    """One block-quantized weight: converted with its loss, or left as it is with the reason."""
+
+    name: str
+    op_type: str
+    node: str
+    has_bias: bool = False
+    reason: str = ""
+    loss: Loss | None = None
+
+    @property
+    def converted(self) -> bool:
+        """True when the weight is LPBQ now."""
+        return self.loss is not None
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape."""
+        return {
+            "weight": self.name,
+            "op_type": self.op_type,
+            "node": self.node,
+            "converted": self.converted,
+            "reason": self.reason,
+            "loss": None if self.loss is None else self.loss.to_json(),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LpbqReport:
+    """Every weight with a block size, in graph order."""
+
+    weights: tuple[WeightReport, ...]
+    output: Path | None = None
+
+    @property
+    def converted(self) -> int:
+        """How many weights are LPBQ now."""
+        return sum(report.converted for report in self.weights)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Work:
+    model: Model
+    graph: GraphCopy
+    refined: bool
+    scratch: Path
+    new: list[TensorProto] = field(default_factory=list)
+    before: dict[str, NodeProto] = field(default_factory=dict)
+    replaced: dict[str, Path] = field(default_factory=dict)
+    gone: set[str] = field(default_factory=set)
+
+
+class _LeftError(Exception):
+    """The weight does not qualify; the text says why."""
+
+
+def convert_file(source: Path, target: Path, *, refined: bool = False, force: bool = False) -> LpbqReport:
+    """Convert every weight that qualifies and write the model; ``refined`` re-rounds the integers to the new scales.
+
+    Raises InputError for a model without block-quantized weights, UsageError for an existing target.
+    """
+    if target.exists() and not force:
+        raise UsageError(f"{target}: exists already", next="choose another name, or use --force")
+    if target.exists() and os.path.samefile(source, target):  # noqa: PTH121
+        raise UsageError(f"{target}: is the model itself", next="choose another name")
+    if not target.parent.is_dir():
+        raise PackageError(f"{target.parent}: no such folder", next="make it first, or name another place")
+    data = data_of(target)
+    if os.path.lexists(data) and not force:
+        raise UsageError(f"{data}: exists already", why="large weights go there", next="choose another name")
+    model = load_model(source)
+    if data.exists() and any(data.samefile(external.path) for external in model.external):
+        raise UsageError(f"{data}: holds weights of the model itself", next="choose another name")
+    with scratch(target.resolve().parent) as folder:
+        work = _Work(model=model, graph=GraphCopy(model.proto), refined=refined, scratch=folder)
+        reports = tuple(_convert_all(work))
+        if not reports:
+            raise InputError(
+                f"{source}: no DequantizeLinear with a block size", why="there is nothing to convert in it"
+            )
+        _insert(work)
+        _write(work, target)
+    return LpbqReport(weights=reports, output=target)
+
+
+def _convert_all(work: _Work) -> Iterator[WeightReport]:
+    for node in work.graph.nodes:
+        if node.op_type != "DequantizeLinear" or not attribute(node, "block_size", 0):
+            continue
+        layers = work.graph.readers(node.output[0])
+        layer = layers[0] if layers else None
+        common: dict[str, Any] = {
+            "name": node.input[0],
+            "op_type": layer.op_type if layer is not None else "",
+            "node": layer.name if layer is not None else "",
+            "has_bias": layer is not None and _has_bias(work, layer),
+        }
+        try:
+            yield WeightReport(loss=_convert(work, node, layers), **common)
+        except _LeftError as reason:
+            yield WeightReport(reason=str(reason), **common)
+
+
+def _has_bias(work: _Work, layer: NodeProto) -> bool:
+    if layer.op_type != "MatMul":
+        return len(layer.input) > 2 and bool(layer.input[2])
+    readers = work.graph.readers(layer.output[0])
+    return len(readers) == 1 and readers[0].op_type == "Add"
+
+
+def _convert(work: _Work, node: NodeProto, layers: list[NodeProto]) -> Loss:
+    given = _block_weight(work, node, _layer(work, node, layers))
+    channel, blocks = lpbq_scales(given.scale, given.block_axis, given.channel_axis)
+    if work.refined:
+        packed, loss = refine(given)
+        file = work.scratch / f"r{len(work.replaced)}.bin"
+        packed.tofile(file)
+        work.replaced[node.input[0]] = file
+    else:
+        loss = measure_loss(given)
+    _use_scales(work, node, channel.astype(np.float32), blocks.astype(np.int64), given.channel_axis)
+    return loss
+
+
+def _layer(work: _Work, node: NodeProto, layers: list[NodeProto]) -> NodeProto:
+    if len(layers) != 1 or layers[0].op_type not in _LAYERS or layers[0].input[1] != node.output[0]:
+        raise _LeftError("it is not the weight of one MatMul, Gemm or Conv")
+    layer = layers[0]
+    data = work.graph.maker(layer.input[0])
+    if data is None or data.op_type != "DequantizeLinear":
+        raise _LeftError("the layer's input is float")
+    result = layer.output[0]
+    for _ in range(3):
+        readers = work.graph.readers(result)
+        if any(reader.op_type == "QuantizeLinear" for reader in readers):
+            return layer
+        if len(readers) != 1 or readers[0].op_type not in _FUSED:
+            break
+        result = readers[0].output[0]
+    raise _LeftError("the layer's result is float")
+
+
+def _block_weight(work: _Work, node: NodeProto, layer: NodeProto) -> BlockWeight:
+    size = int(attribute(node, "block_size", 0))
+    scale = work.model.stored.get(node.input[1])
+    if scale is None:
+        maker = work.graph.maker(node.input[1])
+        already = maker is not None and maker.op_type == "DequantizeLinear"
+        raise _LeftError("it is LPBQ already" if already else "its scales are computed at run time")
+    source = _source(work, node)
+    _check_type(work, node, source)
+    shape = tuple(source.dims)
+    channel_axis, block_axis = _axes(layer, len(shape))
+    axis = int(attribute(node, "axis", 1)) % max(1, len(shape))
+    if axis != block_axis:
+        raise _LeftError(f"its blocks run along axis {axis}; the layer sums along axis {block_axis}")
+    wanted = tuple(-(-dim // size) if i == axis else dim for i, dim in enumerate(shape))
+    if int(np.prod(scale.dims)) == 1 and int(np.prod(wanted)) > 1:
+        raise _LeftError("it has one scale and a block size")
+    if tuple(scale.dims) != wanted or min(wanted, default=0) < 1 or shape[axis] % size:
+        raise _LeftError(f"scales of shape {list(scale.dims)} do not fit blocks of {size} in {list(shape)}")
+    numbers = np.asarray(weight(work.model, node.input[1]), np.float32)
+    if not np.all(np.isfinite(numbers)) or np.any(numbers < 0):
+        raise _LeftError("a scale is negative or not finite")
+    floats = source.name != node.input[0]
+    return BlockWeight(
+        packed=_quantized(work, node, source, numbers, size) if floats else _packed(work, source),
+        shape=shape,
+        scale=numbers,
+        block_axis=block_axis,
+        channel_axis=channel_axis,
+        block_size=size,
+    )
+
+
+def _source(work: _Work, node: NodeProto) -> TensorProto:
+    """The stored integers, or the stored float weight that a QuantizeLinear in front turns into them."""
+    stored = work.model.stored.get(node.input[0])
+    if stored is not None:
+        return stored
+    maker = work.graph.maker(node.input[0])
+    if maker is None or maker.op_type != "QuantizeLinear" or list(maker.input[1:]) != list(node.input[1:]):
+        raise _LeftError("its integers are computed at run time")
+    floats = work.model.stored.get(maker.input[0])
+    if floats is None:
+        raise _LeftError("its integers are computed at run time")
+    return floats
+
+
+def _quantized(work: _Work, node: NodeProto, floats: TensorProto, scale: Any, size: int) -> Any:
+    """What that QuantizeLinear computes (halves to even), packed; from then on the integers are stored."""
+    axis = int(attribute(node, "axis", 1)) % len(floats.dims)
+    values = np.asarray(weight(work.model, floats.name), np.float32) / np.repeat(scale, size, axis=axis)
+    steps = np.clip(np.rint(values), -8, 7).astype(np.int8).reshape(-1)
+    steps = np.append(steps, np.int8(0)) if steps.size % 2 else steps
+    packed = ((steps[0::2] & 0xF) | (steps[1::2] << 4)).view(np.uint8)
+    made = TensorProto(name=node.input[0], data_type=TensorProto.INT4, dims=floats.dims)
+    if is_external(floats):
+        file = work.scratch / f"q{len(work.replaced)}.bin"
+        packed.tofile(file)
+        work.replaced[node.input[0]] = file
+        made.data_location = TensorProto.EXTERNAL
+        made.external_data.add(key="location", value=file.name)
+    else:
+        made.raw_data = packed.tobytes()
+    work.new.append(made)
+    work.gone.add(node.input[0])
+    return packed
+
+
+def _check_type(work: _Work, node: NodeProto, stored: TensorProto) -> None:
+    kind = stored.data_type
+    if stored.name != node.input[0]:
+        zero = work.model.stored.get(node.input[2]) if len(node.input) > 2 else None
+        kind = TensorProto.UINT8 if zero is None else zero.data_type
+    if kind != TensorProto.INT4:
+        kind = TensorProto.DataType.Name(kind).lower()
+        raise _LeftError(f"its integers are {kind}; LPBQ expands int4 to 8 bits")
+    if len(node.input) > 2 and node.input[2]:
+        zero = work.model.stored.get(node.input[2])
+        if zero is None or np.any(np.asarray(weight(work.model, node.input[2])).astype(np.int8)):
+            raise _LeftError("its zero point is not 0")
+
+
+def _axes(layer: NodeProto, rank: int) -> tuple[int, int]:
+    """Channel and block axis of a layer's weight."""
+    if layer.op_type == "Conv":
+        if rank < 3:
+            raise _LeftError(f"the weight of a Conv has rank {rank}")
+        return 0, 1
+    if rank != 2:
+        raise _LeftError(f"the weight of a {layer.op_type} has rank {rank}")
+    if layer.op_type == "Gemm" and attribute(layer, "transB", 0):
+        return 0, 1
+    return 1, 0
+
+
+def _packed(work: _Work, stored: TensorProto) -> Any:
+    """The bytes as they lie in the file: two integers each, never unpacked as a whole."""
+    count = (int(np.prod(stored.dims)) + 1) // 2
+    if not is_external(stored):
+        if stored.raw_data:
+            return np.frombuffer(stored.raw_data, np.uint8, count)
+        return np.asarray(stored.int32_data, np.int32).astype(np.uint8)[:count]
+    entries = {entry.key: entry.value for entry in stored.external_data}
+    path = work.model.path.parent / entries["location"]
+    return np.memmap(path, np.uint8, "r", int(entries.get("offset", 0)), (count,))
+
+
+def _use_scales(work: _Work, node: NodeProto, channel: Any, blocks: Any, channel_axis: int) -> None:
+    base = node.input[0]
+    names = [work.graph.fresh(f"{base}_{end}") for end in ("block_scale_q", "channel_scale", "channel_zero_point")]
+    result, label = work.graph.fresh(f"{base}_block_scale"), work.graph.fresh(f"{base}_scale_DequantizeLinear")
+    work.new += [
+        integer_tensor(names[0], blocks, "uint8"),
+        numpy_helper.from_array(channel, names[1]),
+        integer_tensor(names[2], np.zeros(channel.shape, np.int64), "uint8"),
+    ]
+    work.before[node.output[0]] = helper.make_node("DequantizeLinear", names, [result], name=label, axis=channel_axis)
+    node.input[1] = result
+
+
+def _insert(work: _Work) -> None:
+    """The new nodes before those that read them; integers computed at run time so far, and old scales, go."""
+    graph = work.graph
+    constants = dict(graph.stored)
+    nodes: list[NodeProto] = []
+    for node in graph.nodes:
+        if node.op_type == "QuantizeLinear" and node.output[0] in work.gone:
+            continue
+        if node.output and node.output[0] in work.before:
+            nodes.append(work.before[node.output[0]])
+        nodes.append(node)
+    graph.model.graph.initializer.extend(work.new)
+    graph.set_nodes(nodes)
+    graph.drop_unused(constants)
+
+
+def _write(work: _Work, target: Path) -> None:
+    """External tensors are streamed into one new data file; the model follows when that is complete."""
+    data = work.scratch / "data"
+    moved = False
+    try:
+        with data.open("wb") as sink:
+            for tensor in work.graph.model.graph.initializer:
+                moved |= _move(work, tensor, sink, data_of(target).name)
+        body = work.scratch / "model"
+        body.write_bytes(work.graph.model.SerializeToString())
+        if moved:
+            data.replace(data_of(target))
+        body.replace(target)
+    except OSError as error:
+        raise PackageError(f"{target}: cannot be written", why=error.strerror or str(error)) from None
+
+
+def _move(work: _Work, tensor: TensorProto, sink: Any, location: str) -> bool:
+    replaced = work.replaced.get(tensor.name)
+    if not is_external(tensor):
+        if replaced is not None:
+            tensor.ClearField("int32_data")
+            tensor.raw_data = replaced.read_bytes()
+        return False
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    source = replaced or work.model.path.parent / entries["location"]
+    start = 0 if replaced else int(entries.get("offset", 0))
+    length = source.stat().st_size - start if replaced or "length" not in entries else int(entries["length"])
+    sink.write(bytes(-sink.tell() % 4096))
+    offset = sink.tell()
+    _stream(source, start, length, sink)
+    del tensor.external_data[:]
+    for key, value in (("location", location), ("offset", offset), ("length", length)):
+        tensor.external_data.add(key=key, value=str(value))
+    return True
+
+
+def _stream(source: Path, start: int, length: int, sink: Any) -> None:
+    with source.open("rb") as file:
+        file.seek(start)
+        while length > 0:
+            piece = file.read(min(length, 1 << 22))
+            if not piece:
+                raise InputError(f"{source}: ends before its data does")
+            sink.write(piece)
+            length -= len(piece)

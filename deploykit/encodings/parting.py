@@ -1,0 +1,273 @@
+"""Cuts graphs that share their weights into parts of like size, each where the fewest tensors cross, all alike.
+
+Every weight is in the same part of every graph, so that parts with one number can share one copy of them. No weight is
+read. It decides no size and knows no encodings.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from onnx import helper
+
+from deploykit.encodings.cutting import infer_types, part_of
+from deploykit.errors import UsageError
+from deploykit.model.graph_copy import GraphCopy
+from deploykit.model.nodes import captured_names
+from deploykit.system.records import dataclass
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, NodeProto, ValueInfoProto
+
+__all__ = ["CutPart", "cut_alike", "large_weights"]
+
+_SMALL = 1024
+"""Elements below which a stored tensor is a constant of the graph (a shape, a scale) and no weight."""
+
+_ENTRANCES = ("QuantizeLinear", "DequantizeLinear", "Cast", "Identity")
+"""What may stand between an input of the model and its readers, and is made again in every part that reads it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutPart:
+    """One part of one graph: an ordinary model with the names of the whole; ``weights`` are the large ones it reads."""
+
+    model: ModelProto
+    weights: tuple[str, ...]
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The names of its inputs."""
+        return tuple(item.name for item in self.model.graph.input)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The names of its outputs."""
+        return tuple(item.name for item in self.model.graph.output)
+
+
+def large_weights(model: ModelProto) -> dict[str, int]:
+    """The elements of every stored tensor that is a weight rather than a constant, by name."""
+    sizes = {tensor.name: math.prod(tensor.dims) for tensor in model.graph.initializer}
+    return {name: size for name, size in sizes.items() if size >= _SMALL}
+
+
+def cut_alike(models: Sequence[ModelProto], count: int, sizes: Mapping[str, int]) -> tuple[tuple[CutPart, ...], ...]:
+    """``count`` parts of every model, in the order in which they run; ``sizes`` are bytes of weights, by name.
+
+    UsageError where the first model has no place to be cut at, or another one none that leaves its weights in the same
+    parts.
+    """
+    walks = [_Walk(_live(model), sizes) for model in models]
+    first = walks[0]
+    places = first.even_places(count)
+    parts = []
+    for walk in walks:
+        shared = first.first_read.keys() & walk.first_read.keys()
+        before = [{name for name in shared if first.first_read[name] < place} for place in places]
+        found = places if walk is first else [walk.place_after(names, shared) for names in before]
+        parts.append(_parts(walk, found))
+    return tuple(parts)
+
+
+def _live(model: ModelProto) -> GraphCopy:
+    """Without nodes that lead to no output: a part cannot begin at one."""
+    graph = GraphCopy(model)
+    graph.prune()
+    return graph
+
+
+class _Walk:
+    """A graph's nodes in the order in which they run, but for those that every part makes for itself.
+
+    A place is a number of such nodes: those that run before it.
+    """
+
+    def __init__(self, graph: GraphCopy, sizes: Mapping[str, int]) -> None:
+        self.graph, self.sizes = graph, sizes
+        self._static = graph.static()
+        self.entering = self._entrances()
+        self.own = [index for index, node in enumerate(graph.nodes) if not self._is_repeated(node)]
+        nodes = [graph.nodes[index] for index in self.own]
+        self.weights = [self._weights_of(node) for node in nodes]
+        self.first_read: dict[str, int] = {}
+        for at, names in enumerate(self.weights):
+            for name in names:
+                self.first_read.setdefault(name, at)
+        self.made = {name: at for at, node in enumerate(nodes) for name in node.output if name}
+        self.last_read = {name: at for at, node in enumerate(nodes) for name in _read(node)}
+
+    def _entrances(self) -> set[str]:
+        """The model's inputs and what is made of them alone on the way in."""
+        found = set(self.graph.inputs)
+        for node in self.graph.nodes:
+            read, *rest = node.input or [""]
+            if node.op_type in _ENTRANCES and read in found and {*rest} <= self._static | {""}:
+                found.update(node.output)
+        return found
+
+    def _is_repeated(self, node: NodeProto) -> bool:
+        return all(name in self._static or name in self.entering for name in node.output)
+
+    def _weights_of(self, node: NodeProto) -> tuple[str, ...]:
+        """The weights behind what a node reads, through nodes that compute constants."""
+        found: dict[str, None] = {}
+        todo = list(_read(node))
+        while todo:
+            name = todo.pop()
+            maker = self.graph.makers.get(name)
+            if name in self.sizes:
+                found[name] = None
+            elif maker is not None and name in self._static:
+                todo += maker.input
+        return tuple(found)
+
+    def crossing(self, place: int) -> tuple[str, ...]:
+        """What is made before a place and read behind it, in order of making."""
+        return tuple(name for name, at in self.made.items() if at < place <= self.last_read.get(name, -1))
+
+    def _open_places(self) -> list[tuple[int, int]]:
+        """How many tensors cross, and the place, for every place where the graph may be cut."""
+        steps = [0] * (len(self.own) + 1)
+        shut: set[int] = set()
+        for name, at in self.made.items():
+            last = self.last_read.get(name, -1)
+            if last > at:
+                steps[at + 1] += 1
+                steps[last + 1] -= 1
+                if self._is_inside_pair(name):
+                    shut.update(range(at + 1, last + 1))
+        found, crossing = [], 0
+        for place in range(1, len(self.own)):
+            crossing += steps[place]
+            if place not in shut:
+                found.append((crossing, place))
+        return found
+
+    def _is_inside_pair(self, name: str) -> bool:
+        """True between an operator and its QuantizeLinear, and between that and the DequantizeLinear."""
+        made_by = self.graph.makers[name].op_type
+        quantized = any(node.op_type == "QuantizeLinear" for node in self.graph.readers(name))
+        return made_by == "QuantizeLinear" or (quantized and made_by != "DequantizeLinear")
+
+    def even_places(self, count: int) -> list[int]:
+        """The places between ``count`` parts of like size; UsageError where there are none."""
+        before = [0]
+        for at, names in enumerate(self.weights):
+            before.append(before[-1] + sum(self.sizes[name] for name in names if self.first_read[name] == at))
+        share, places = before[-1] / count, [0]
+        for number in range(1, count):
+            later = [
+                (crossing, abs(before[place] - share * number), place)
+                for crossing, place in self._open_places()
+                if before[places[-1]] < before[place] < before[-1]  # every part has weights of its own
+            ]
+            if not later:
+                raise UsageError(
+                    f"the graph {self.graph.model.graph.name!r} cannot be cut into {count} parts",
+                    why="so many weights are not read one after the other",
+                    next="ask for fewer parts",
+                )
+            near = [row for row in later if row[1] <= share / 2]  # none where one weight is larger than a part
+            places.append(min(near)[2] if near else min(later, key=lambda row: row[1:])[2])
+        return places[1:]
+
+    def place_after(self, weights: Iterable[str], shared: Iterable[str]) -> int:
+        """The place with exactly these of the shared weights before it where the fewest tensors cross."""
+        wanted = set(weights)
+        first = max((self.first_read[name] for name in wanted), default=-1)
+        last = min((self.first_read[name] for name in shared if name not in wanted), default=len(self.own))
+        near = [(crossing, place) for crossing, place in self._open_places() if first < place <= last]
+        if not near:
+            raise UsageError(
+                f"the graph {self.graph.model.graph.name!r} cannot be cut where the first one is",
+                why="it reads the weights that they share in another order",
+                next="package the graphs one by one",
+            )
+        return min(near)[1]
+
+
+def _parts(walk: _Walk, places: Sequence[int]) -> tuple[CutPart, ...]:
+    """The models between the places. What crosses behind a Q/DQ pair has a pair on the other side too."""
+    starts = _pair_up(walk, places)
+    walk = _Walk(walk.graph, walk.sizes)
+    bounds = [0, *(walk.made[name] for name in starts), len(walk.own)]
+    types = infer_types(walk.graph.model)
+    spans = enumerate(pairwise(bounds), 1)
+    return tuple(_part(walk, first, last, number, types) for number, (first, last) in spans)
+
+
+def _pair_up(walk: _Walk, places: Sequence[int]) -> list[str]:
+    """Give every reader behind a place a pair of its own; the first tensor that is made behind each place."""
+    graph, starts = walk.graph, []
+    new: dict[int, list[NodeProto]] = {}
+    for place in reversed(places):
+        start = graph.nodes[walk.own[place]]
+        behind = [graph.nodes[index] for index in walk.own[place:]]
+        behind += [node for nodes in new.values() for node in nodes]
+        pairs: list[NodeProto] = []
+        for name in walk.crossing(place):
+            maker = graph.makers[name]
+            if maker.op_type == "DequantizeLinear":
+                pairs += _pair(graph, maker, behind)
+        new[walk.own[place]] = pairs
+        starts.append((pairs[0] if pairs else start).output[0])
+    graph.replace_nodes((), new)
+    return starts[::-1]
+
+
+def _pair(graph: GraphCopy, maker: NodeProto, readers: Iterable[NodeProto]) -> list[NodeProto]:
+    """The pair that a tensor comes through, once more, for some readers of it."""
+    name, quantizer = maker.output[0], graph.makers[maker.input[0]]
+    whole, again = graph.fresh(f"{name}::q"), graph.fresh(f"{name}::dq")
+    rewired = False
+    for node in readers:
+        for at, read in enumerate(node.input):
+            if read == name:
+                node.input[at], rewired = again, True
+    if not rewired:  # only a body reads it, and goes on doing so
+        return []
+    first = helper.make_node("QuantizeLinear", [name, *quantizer.input[1:]], [whole], name=graph.fresh(f"{whole}/Q"))
+    second = helper.make_node("DequantizeLinear", [whole, *maker.input[1:]], [again], name=graph.fresh(f"{again}/DQ"))
+    for made, like in ((first, quantizer), (second, maker)):
+        made.attribute.extend(like.attribute)
+        made.domain = like.domain
+    return [first, second]
+
+
+def _part(walk: _Walk, first: int, last: int, number: int, types: dict[str, ValueInfoProto]) -> CutPart:
+    graph = walk.graph
+    nodes = walk.own[first:last]
+    made = [name for index in nodes for name in graph.nodes[index].output if name]
+    asked = [item.name for item in graph.model.graph.output]
+    kept = [name for name in asked if name in set(made) or (first == 0 and name not in walk.made)]
+    later = [name for name in made if walk.last_read.get(name, -1) >= last and name not in kept]
+    model = part_of(
+        graph,
+        {*nodes, *_entrances_of(walk, nodes)},
+        [*kept, *later],
+        name=f"{graph.model.graph.name}_{number}",
+        types=types,
+    )
+    weights = dict.fromkeys(name for names in walk.weights[first:last] for name in names)
+    return CutPart(model=model, weights=tuple(weights))
+
+
+def _entrances_of(walk: _Walk, nodes: Iterable[int]) -> set[int]:
+    """The positions of what stands between the model's inputs and these nodes."""
+    where = {name: index for index, node in enumerate(walk.graph.nodes) for name in node.output}
+    needed: set[int] = set()
+    todo = [name for index in nodes for name in _read(walk.graph.nodes[index])]
+    while todo:
+        name = todo.pop()
+        if name in walk.entering and name in where and where[name] not in needed:
+            needed.add(where[name])
+            todo += walk.graph.nodes[where[name]].input
+    return needed
+
+
+def _read(node: NodeProto) -> tuple[str, ...]:
+    return tuple(name for name in (*node.input, *captured_names(node)) if name)

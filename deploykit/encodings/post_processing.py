@@ -1,0 +1,291 @@
+"""Finds the post-processing at the end of a graph that integers destroy, and says where it starts and what hurts.
+
+It reads graph facts and ranges only; it changes nothing and knows no device.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from deploykit.model.facts import GraphFacts, NodeFact
+from deploykit.model.ops import RANGES, ROLES, Trait, has, is_standard, ops
+from deploykit.system.records import dataclass
+
+if TYPE_CHECKING:
+    from deploykit.model.ranges.interval_cases import Interval
+
+__all__ = ["NETWORK_OPS", "Harm", "Hurt", "Part", "PostProcessing", "find_post_processing"]
+
+NETWORK_OPS = ops(Trait.CONTROL_FLOW) | ROLES.keys() | {"Attention", "DeformConv", "Einsum", "GridSample", "Resize"}
+"""Ops that belong to the network: what is followed by one is no post-processing."""
+
+UNLIKE = 4.0
+"""Ranges whose magnitudes differ by more than this factor share a grid badly."""
+
+_COORDINATE = 4.0
+"""Arithmetic with a stored number of this size is about places, strides or sizes: no weight of a network is so large
+behind its last layer."""
+
+_MOST_BINS = 64
+_UNKNOWN = (-math.inf, math.inf)
+
+
+class Harm(StrEnum):
+    """What an operation does that a grid of a few integers does not survive, or survives badly."""
+
+    UNLIKE = "unlike-ranges"
+    """A Concat puts values of unlike ranges on one grid: the smaller ones keep a handful of steps."""
+    COORDINATES = "coordinates"
+    """Values are moved to grid points or scaled to pixels: each sum is rounded to a step of the whole image."""
+    EXPONENTIAL = "exponential"
+    """An Exp makes one step of its operand a factor of its result."""
+    EXPECTATION = "expectation"
+    """The mean over bins that a Softmax weighs: many small chances are rounded, then added up."""
+    CHOICE = "choice"
+    """A TopK orders rounded scores, among which are ties. It does no harm by itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """An operand and its range; infinite ends where nothing is known."""
+
+    tensor: str
+    low: float
+    high: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; None for an end that is not known."""
+        ends = (value if math.isfinite(value) else None for value in (self.low, self.high))
+        return {"tensor": self.tensor, "range": list(ends)}
+
+    def __str__(self) -> str:
+        ends = (f"{value:.4g}" if math.isfinite(value) else "?" for value in (self.low, self.high))
+        return f"{self.tensor} ({'..'.join(ends)})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hurt:
+    """One node, what it does, and its operands with their ranges."""
+
+    node: str
+    harm: Harm
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PostProcessing:
+    """The nodes behind the network that lead to outputs, by index, as far as something in them is hurt by integers.
+
+    They are closed: what enters comes from ``heads``, the last operators of the network before them (with a bias or a
+    clamp that fuses with them), or from graph inputs. ``starts`` and ``ends`` are the first and last nodes by label.
+    """
+
+    nodes: frozenset[int]
+    heads: frozenset[int]
+    starts: tuple[str, ...]
+    ends: tuple[str, ...]
+    hurts: tuple[Hurt, ...]
+
+    @property
+    def harms(self) -> tuple[Harm, ...]:
+        """What happens in it, each once."""
+        return tuple(harm for harm in Harm if any(hurt.harm is harm for hurt in self.hurts))
+
+    def tensors(self, facts: GraphFacts, nodes: Iterable[int] | None = None) -> tuple[str, ...]:
+        """What its nodes (or some others) make, floats only, in graph order."""
+        made = [name for index in sorted(self.nodes if nodes is None else nodes) for name in facts.nodes[index].outputs]
+        return tuple(name for name in made if name and facts.tensors[name].is_float)
+
+    def __str__(self) -> str:
+        where = f"{self.starts[0]} to {self.ends[-1]}" if len(self.nodes) > 1 else self.ends[0]
+        return f"{len(self.nodes)} node{'s' if len(self.nodes) > 1 else ''} behind the network ({where})"
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        hurts = [
+            {"node": hurt.node, "harm": str(hurt.harm), "parts": [part.to_json() for part in hurt.parts]}
+            for hurt in self.hurts
+        ]
+        return {"nodes": len(self.nodes), "starts": list(self.starts), "ends": list(self.ends), "hurts": hurts}
+
+
+def find_post_processing(facts: GraphFacts, ranges: Mapping[str, Interval] | None = None) -> PostProcessing | None:
+    """The end of a float graph that integers hurt; None where there is none.
+
+    ``ranges`` are bounds of tensors, or what they reached on data, stored ones among them; without them only operators
+    tell about values.
+    """
+    known = ranges if ranges is not None else {}
+    groups = list(_groups(facts, _end(facts)))
+    found = {group: tuple(_hurts(facts, group, known)) for group in groups}
+    hurt = [group for group, hurts in found.items() if any(h.harm is not Harm.CHOICE for h in hurts)]
+    nodes = frozenset().union(*hurt)
+    if not nodes:
+        return None
+    entering = [facts.nodes[index] for index in sorted(nodes) if any(_enters(facts, nodes, facts.nodes[index]))]
+    leaving = [node for node in map(facts.nodes.__getitem__, sorted(nodes)) if set(node.outputs) & set(facts.outputs)]
+    return PostProcessing(
+        nodes=nodes,
+        heads=_heads(facts, nodes, entering),
+        starts=tuple(node.label for node in entering),
+        ends=tuple(node.label for node in leaving),
+        hurts=tuple(sorted((h for group in hurt for h in found[group]), key=lambda h: _place(facts, h.node))),
+    )
+
+
+def _place(facts: GraphFacts, label: str) -> int:
+    return next(node.index for node in facts.nodes if node.label == label)
+
+
+def _end(facts: GraphFacts) -> frozenset[int]:
+    """Nodes that no node of the network follows, constants left out."""
+    later: set[int] = set()
+    for node in reversed(facts.nodes):
+        if node.op_type == "Constant" or not is_standard(node) or _is_of_network(facts, node):
+            continue
+        if all(reader.index in later for name in node.outputs for reader in facts.consumers_of(name)):
+            later.add(node.index)
+    return frozenset(later)
+
+
+def _is_of_network(facts: GraphFacts, node: NodeFact) -> bool:
+    """True for the network's ops, but not for the mean over bins; true too for what fuses with one: bias and clamp."""
+    if node.op_type in NETWORK_OPS:
+        return not _is_expectation(facts, node)
+    before = [facts.producer_of(name) for name in node.inputs if name]
+    if has(node, Trait.CLAMPS, Trait.RECTIFIES):
+        first = before[0]
+        return first is not None and (first.op_type in NETWORK_OPS or _is_bias(facts, first))
+    return _is_bias(facts, node)
+
+
+def _is_bias(facts: GraphFacts, node: NodeFact) -> bool:
+    if node.op_type != "Add" or not any(_is_stored(facts, name) for name in node.inputs):
+        return False
+    makers = [facts.producer_of(name) for name in node.inputs]
+    return any(maker is not None and maker.op_type == "MatMul" for maker in makers)
+
+
+def _is_expectation(facts: GraphFacts, node: NodeFact) -> bool:
+    """A product of what a Softmax gives with one short stored row of numbers."""
+    if not has(node, Trait.LINEAR) or len(node.inputs) < 2 or not _is_stored(facts, node.inputs[1]):
+        return False
+    shape = facts.tensors[node.inputs[1]].shape or (None,)
+    sizes = [dim for dim in shape if isinstance(dim, int)]
+    if len(sizes) < len(shape) or max(sizes, default=0) != math.prod(sizes) or math.prod(sizes) > _MOST_BINS:
+        return False
+    before = facts.producer_of(node.inputs[0])
+    while before is not None and has(before, Trait.REARRANGES):
+        before = facts.producer_of(before.inputs[0])
+    return before is not None and before.op_type == "Softmax"
+
+
+def _is_stored(facts: GraphFacts, name: str) -> bool:
+    fact = facts.tensors.get(name)
+    return fact is not None and fact.is_weight
+
+
+def _groups(facts: GraphFacts, nodes: frozenset[int]) -> Iterator[frozenset[int]]:
+    """The nodes in parts that no tensor joins."""
+    left = set(nodes)
+    while left:
+        group, queue = set[int](), [min(left)]
+        while queue:
+            index = queue.pop()
+            if index not in left:
+                continue
+            left.discard(index)
+            group.add(index)
+            node = facts.nodes[index]
+            makers = (facts.producer_of(name) for name in node.inputs if name)
+            queue += [maker.index for maker in makers if maker is not None]
+            queue += [reader.index for name in node.outputs for reader in facts.consumers_of(name)]
+        yield frozenset(group)
+
+
+def _enters(facts: GraphFacts, nodes: frozenset[int], node: NodeFact) -> Iterator[str]:
+    """The operands of a node that come from outside and are computed or fed."""
+    for name in node.inputs:
+        maker = facts.producer_of(name)
+        if name in facts.inputs or (maker is not None and maker.index not in nodes and not _is_stored(facts, name)):
+            yield name
+
+
+def _heads(facts: GraphFacts, nodes: frozenset[int], entering: Iterable[NodeFact]) -> frozenset[int]:
+    """Back from where values enter to the nearest op of the network on every way."""
+    heads: set[int] = set()
+    queue = [name for node in entering for name in _enters(facts, nodes, node)]
+    while queue:
+        maker = facts.producer_of(queue.pop())
+        if maker is None or maker.index in heads or maker.op_type == "Constant":
+            continue
+        heads.add(maker.index)
+        if maker.op_type not in NETWORK_OPS:
+            queue += [name for name in maker.inputs if name]
+    return frozenset(heads)
+
+
+def _hurts(facts: GraphFacts, nodes: frozenset[int], known: Mapping[str, Interval]) -> Iterator[Hurt]:
+    for index in sorted(nodes):
+        node = facts.nodes[index]
+        harm = _harm(facts, node, known)
+        if harm is not None:
+            parts = tuple(_part(facts, name, known) for name in node.inputs if name and facts.tensors[name].is_float)
+            yield Hurt(node=node.label, harm=harm, parts=parts)
+
+
+def _harm(facts: GraphFacts, node: NodeFact, known: Mapping[str, Interval]) -> Harm | None:
+    """What one node does to integers."""
+    if not facts.tensors[node.outputs[0]].is_float:
+        return None
+    if node.op_type == "Concat":
+        return Harm.UNLIKE if _are_unlike([_part(facts, name, known) for name in node.inputs]) else None
+    if node.op_type == "Exp":
+        return Harm.EXPONENTIAL
+    if node.op_type == "TopK":
+        return Harm.CHOICE
+    if _is_expectation(facts, node):
+        return Harm.EXPECTATION
+    stored = [name for name in node.inputs if _is_stored(facts, name)]
+    if has(node, Trait.COMBINES) and any(
+        math.inf > _magnitude(_part(facts, name, known)) >= _COORDINATE for name in stored
+    ):
+        return Harm.COORDINATES
+    return None
+
+
+def _are_unlike(parts: list[Part]) -> bool:
+    """By their ranges where all are known; else where some operators bound theirs and others do not."""
+    sizes = [_magnitude(part) for part in parts]
+    known = [size for size in sizes if math.isfinite(size)]
+    if not known:
+        return False
+    return len(known) < len(sizes) or max(known) > UNLIKE * min(known)
+
+
+def _magnitude(part: Part) -> float:
+    return max(abs(part.low), abs(part.high))
+
+
+def _part(facts: GraphFacts, name: str, known: Mapping[str, Interval]) -> Part:
+    """A tensor's range: what is known of it, else what bounds it seen through ops that only move values."""
+    seen = name
+    low, high = known.get(seen, _UNKNOWN)
+    while not (math.isfinite(low) and math.isfinite(high)):
+        if seen in facts.scalars:
+            low = high = facts.scalars[seen]
+            break
+        maker = facts.producer_of(seen)
+        if maker is None or not is_standard(maker):
+            break
+        if maker.op_type in RANGES:
+            low, high = RANGES[maker.op_type]
+            break
+        if not has(maker, Trait.REARRANGES, Trait.SELECTS):
+            break
+        seen = maker.inputs[0]
+        low, high = known.get(seen, _UNKNOWN)
+    return Part(tensor=name, low=low, high=high)

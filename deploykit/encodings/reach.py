@@ -1,0 +1,244 @@
+"""How large the values of a tensor get, as far as constants, encodings and bounded ops tell, and what causes it.
+
+An estimate from the outside: where nothing is known about an operand it counts as moderate, so a reach is a lower bound
+of trouble. Proven bounds cut off what cannot happen, and a reach that nobody says is attained is told apart.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from deploykit.encodings.entries import encoded_bounds
+from deploykit.encodings.values import Affine, EncodingSet
+from deploykit.model.element_types import LARGEST_FLOAT16
+from deploykit.model.facts import GraphFacts, NodeFact
+from deploykit.model.graph_copy import view_of
+from deploykit.model.ops import RANGES, Trait, has, ops
+from deploykit.model.ranges.intervals import ANYTHING, Interval, graph_bounds
+
+if TYPE_CHECKING:
+    from deploykit.model.files.loading import Model
+
+__all__ = ["Reach", "collect_reach", "only_masks", "proven_bounds", "saturates"]
+
+_PASSING = ops(Trait.CARRIES_GRID) | {"Cast"}
+_UNION = ops(Trait.JOINS)
+_CARRIES_INFINITY = _PASSING | _UNION | {"Add", "Sub", "Log", "Sqrt"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """The estimated range of one tensor, and the tensor that causes it: a constant, a bound, or an encoding.
+
+    ``attained`` ranges are those of stored values or encodings that only pass through; others hold at most, for they
+    take it that the extremes of two operands meet.
+    """
+
+    low: float
+    high: float
+    cause: str
+    attained: bool = True
+
+    @property
+    def magnitude(self) -> float:
+        """The largest absolute value."""
+        return max(abs(self.low), abs(self.high))
+
+
+def proven_bounds(model: Model, facts: GraphFacts, encodings: EncodingSet | None) -> dict[str, Interval]:
+    """What no input can exceed, with integer grids as the limits of the tensors that have them."""
+    types = {name: (fact.dtype, fact.shape) for name, fact in facts.tensors.items()}
+    return graph_bounds(view_of(model.proto), encoded_bounds(encodings), types=types)
+
+
+def collect_reach(
+    facts: GraphFacts,
+    encodings: EncodingSet | None,
+    constant_range: Callable[[str], Interval | None],
+    *,
+    bounds: Mapping[str, Interval] | None = None,
+) -> dict[str, Reach]:
+    """The reach of every tensor about which something is known, in one pass over the graph.
+
+    ``constant_range`` gives (lowest, highest) of a stored tensor, or None when it is not worth reading. ``bounds`` are
+    proven: no reach goes beyond them, here and in what follows from it.
+    """
+    limits = bounds or {}
+    known = _from_encodings(encodings)
+    constants: dict[str, Reach | None] = {}
+
+    def look(name: str) -> Reach | None:
+        fact = facts.tensors.get(name)
+        if fact is None or not fact.is_weight or not fact.is_float:
+            return known.get(name)
+        # What is stored is better known than any grid laid over it.
+        if name not in constants:
+            bounds = constant_range(name)
+            constants[name] = None if bounds is None else Reach(low=bounds[0], high=bounds[1], cause=name)
+        return constants[name]
+
+    for node in facts.nodes:
+        found = _of_node(node, look)
+        for name in node.outputs:
+            if found is not None and name:
+                made = _tighter(found, known.get(name), bounded=_saturates(node))
+                known[name] = _within(made, limits.get(name, ANYTHING))
+    return known | {name: reach for name, reach in constants.items() if reach is not None}
+
+
+def _within(reach: Reach, bounds: Interval) -> Reach:
+    """Both ends moved inside; what lies wholly outside (an operand was taken as moderate) becomes the near end."""
+    low, high = (min(max(end, bounds[0]), bounds[1]) for end in (reach.low, reach.high))
+    return replace(reach, low=low, high=high)
+
+
+def _from_encodings(encodings: EncodingSet | None) -> dict[str, Reach]:
+    found = {}
+    for entry in encodings or ():
+        if isinstance(entry.value, Affine) and not entry.is_param:
+            low, high = float(entry.value.minimum.min()), float(entry.value.maximum.max())
+            found[entry.name] = Reach(low=low, high=high, cause=entry.name)
+    return found
+
+
+def _tighter(found: Reach, encoded: Reach | None, *, bounded: bool) -> Reach:
+    """An encoding knows more than arithmetic on ranges does, except where the op itself bounds its result."""
+    if encoded is None:
+        return found
+    if not bounded:
+        return encoded
+    low, high = max(found.low, encoded.low), min(found.high, encoded.high)
+    return Reach(low=low, high=high, cause=found.cause) if low <= high else encoded
+
+
+def _of_node(node: NodeFact, look: Callable[[str], Reach | None]) -> Reach | None:
+    operands = [look(name) for name in node.inputs if name]
+    if node.op_type == "Clip":
+        return _clip(node, operands, look)
+    if node.op_type in RANGES:
+        low, high = RANGES[node.op_type]
+        return Reach(low=low, high=high, cause=node.outputs[0])
+    if node.op_type in _PASSING:
+        return operands[0] if operands else None
+    present = [operand for operand in operands if operand is not None]
+    if node.op_type in _UNION:
+        return max(present, key=lambda reach: reach.magnitude, default=None)
+    if node.op_type in _ARITHMETIC and present:
+        return _arithmetic(node.op_type, operands)
+    return None
+
+
+def _clip(node: NodeFact, operands: list[Reach | None], look: Callable[[str], Reach | None]) -> Reach | None:
+    bounds = [look(name) if name else None for name in (*node.inputs[1:], "", "")[:2]]
+    inner = operands[0] if operands else None
+    low = bounds[0].low if bounds[0] else node.attributes.get("min", inner.low if inner else None)
+    high = bounds[1].high if bounds[1] else node.attributes.get("max", inner.high if inner else None)
+    if low is None or high is None:
+        return inner
+    return Reach(low=float(low), high=float(high), cause=bounds[0].cause if bounds[0] else node.outputs[0])
+
+
+_ARITHMETIC = frozenset({"Add", "Sub", "Mul", "Div", "Log", "Neg", "Abs", "Relu", "Sqrt", "Exp"})
+_MODERATE = Reach(low=0.0, high=0.0, cause="")
+
+
+def _arithmetic(op_type: str, operands: list[Reach | None]) -> Reach | None:
+    first = operands[0] or _MODERATE
+    if len(operands) == 1:
+        return _unary(op_type, first)
+    second = operands[1] or _MODERATE
+    interval = _binary(op_type, first, second)
+    if interval is None:
+        return None
+    # What makes a quotient large is a small divisor, unless the dividend is that large by itself.
+    small = op_type == "Div" and first.magnitude < max(abs(interval[0]), abs(interval[1]))
+    cause = second if small or (op_type != "Div" and second.magnitude > first.magnitude) else first
+    attained = cause.attained and (op_type in ("Add", "Sub") or any(part.low == part.high for part in (first, second)))
+    return Reach(low=interval[0], high=interval[1], cause=cause.cause, attained=attained)
+
+
+def _unary(op_type: str, operand: Reach) -> Reach | None:
+    low, high = operand.low, operand.high
+    match op_type:
+        case "Neg":
+            bounds = (-high, -low)
+        case "Abs":
+            bounds = (0.0, operand.magnitude)
+        case "Relu":
+            bounds = (max(low, 0.0), max(high, 0.0))
+        case "Log" if low > 0:
+            bounds = (math.log(low), math.log(high))
+        case "Sqrt" if low >= 0:
+            bounds = (math.sqrt(low), math.sqrt(high))
+        case "Exp":
+            bounds = (math.exp(min(low, 700.0)), math.exp(min(high, 700.0)))
+        case _:
+            return None
+    return replace(operand, low=bounds[0], high=bounds[1])
+
+
+def _binary(op_type: str, first: Reach, second: Reach) -> Interval | None:
+    if op_type == "Add":
+        return first.low + second.low, first.high + second.high
+    if op_type == "Sub":
+        return first.low - second.high, first.high - second.low
+    if op_type == "Div" and second.low <= 0 <= second.high:
+        return None
+    corners = [a * b if op_type == "Mul" else a / b for a in (first.low, first.high) for b in (second.low, second.high)]
+    return min(corners), max(corners)
+
+
+def _saturates(node: NodeFact) -> bool:
+    """A Clip with one bound lets infinity through at its other end."""
+    if not has(node, Trait.SATURATES):
+        return False
+    bounds = sum(map(bool, node.inputs[1:3])) + len({"min", "max"} & node.attributes.keys())
+    return node.op_type != "Clip" or bounds == 2
+
+
+_CARRIES_MASK = _PASSING | {"Add", "Where"}
+
+
+def only_masks(facts: GraphFacts, tensor: str, reach: Reach) -> bool:
+    """True for far negative values that do nothing but switch positions of a Softmax off, -infinity as well.
+
+    On every path only Add, Where and what moves values lies between; positive values of that size are no mask.
+    """
+    if reach.low >= 0 or reach.high > -reach.low or reach.high > LARGEST_FLOAT16:
+        return False
+    return _ends_everywhere(facts, tensor, lambda node: node.op_type == "Softmax", _CARRIES_MASK, unread=False)
+
+
+def saturates(facts: GraphFacts, tensor: str) -> bool:
+    """True when an infinity in this tensor is harmless: every path from it ends in a saturating op.
+
+    On the way only ops that carry an infinity through unchanged in meaning; a graph output counts as harm.
+    """
+    return _ends_everywhere(facts, tensor, _saturates, _CARRIES_INFINITY, unread=True)
+
+
+def _ends_everywhere(
+    facts: GraphFacts, tensor: str, ends: Callable[[NodeFact], bool], carrying: frozenset[str], *, unread: bool
+) -> bool:
+    """True when every path from the tensor comes to a node where it ``ends``, over ``carrying`` operators only.
+
+    A graph output is no such end; ``unread`` is the answer where a path comes to a tensor that nothing reads.
+    """
+    todo, seen = [tensor], {tensor}
+    while todo:
+        name = todo.pop()
+        readers = facts.consumers_of(name)
+        if facts.tensors[name].is_output or not (readers or unread):
+            return False
+        for node in readers:
+            if ends(node):
+                continue
+            if node.op_type not in carrying:
+                return False
+            fresh = [out for out in node.outputs if out and out not in seen and out in facts.tensors]
+            seen.update(fresh)
+            todo += fresh
+    return True

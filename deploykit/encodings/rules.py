@@ -1,0 +1,314 @@
+"""Rules about encodings on the graph they are meant for: entries that fit nothing, contradict it, or hide something.
+
+What is malformed was refused while reading. Codes DK101 to DK149; whether a device takes a grid is the adapters'
+business.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from deploykit.findings import Severity, SubjectKind
+from deploykit.findings.rules import Found, Registry
+from deploykit.model.element_types import LARGEST_FLOAT16
+
+if TYPE_CHECKING:
+    from deploykit.encodings.encodings_on_graph import EncodingsOnGraph
+    from deploykit.model.facts import GraphFacts
+
+__all__ = ["RULES"]
+
+_SHOWN = 10
+_COMPARED = 20_000
+_AIMET = "aimet-onnx 2.42.0, observed"
+
+
+RULES: Registry[EncodingsOnGraph] = Registry("encodings")
+
+
+@RULES.rule(
+    "DK101",
+    "unknown-tensor",
+    "error",
+    what="Entries whose name no tensor of the model has.",
+    why="A converter drops such an entry without a word, and the tensor it was meant for gets some default precision.",
+    fix="use the model that the encodings were exported with, or correct the names",
+    sources=(f"{_AIMET}: loading a file with an unknown tensor raises",),
+)
+def check_unknown_tensor(context: EncodingsOnGraph) -> Iterator[Found]:
+    """One finding for all of them, unless none fits at all."""
+    strangers = context.strangers
+    if not strangers or len(strangers) == len(context.names):
+        return
+    near = {name: _nearest(name, context.facts) for name in strangers[:_SHOWN]}
+    shown = ", ".join(name + (f" (nearest: {found[0]})" if found else "") for name, found in near.items())
+    yield Found(
+        kind=SubjectKind.ENCODINGS,
+        name=context.source,
+        message=f"{len(strangers)} of {len(context.names)} names are no tensor of the model: {shown}{_more(strangers)}",
+        evidence={"names": list(strangers), "nearest": {name: found[0] for name, found in near.items() if found}},
+    )
+
+
+@RULES.rule(
+    "DK102",
+    "foreign-encodings",
+    "error",
+    what="Encodings of which not one names a tensor of the model.",
+    why="They belong to another model, or the model was exported again and its tensors were renamed.",
+    fix="use the model that was exported together with the encodings",
+    sources=(f"{_AIMET}: a file fits the model that the same export call wrote",),
+)
+def check_foreign_encodings(context: EncodingsOnGraph) -> Iterator[Found]:
+    """One finding when nothing fits."""
+    names = context.names
+    if names and len(context.strangers) == len(names):
+        yield Found(
+            kind=SubjectKind.ENCODINGS,
+            name=context.source,
+            message=f"none of the {len(names)} entries names a tensor of {context.facts.model_name or 'the model'}; "
+            f"the first are {', '.join(names[:3])}",
+            evidence={"names": list(names[:_SHOWN])},
+        )
+
+
+@RULES.rule(
+    "DK103",
+    "float-set-unknown",
+    "warning",
+    what="Encodings of version 2.0.0, which has no entries for 16-bit floats, without a list of the float tensors.",
+    why="A tensor without an entry may be meant to be float16, or may simply never have been quantized: the file looks "
+    "the same, and a converter fills the gap with its default precision.",
+    fix="name the float tensors with --float-tensors, or export version 1.0.0, which has float entries",
+    sources=(f"{_AIMET}: explicit and omitted float16 give the same 2.0.0 file", "qualcomm/aimet#4106"),
+)
+def check_float_set_unknown(context: EncodingsOnGraph) -> Iterator[Found]:
+    """A warning where tensors are left, an info where every tensor has an entry or a reason to have none."""
+    if not context.encodings.version.startswith("2.") or context.encodings.float_tensors:
+        return
+    missing = context.coverage.missing
+    left = f"{len(missing)} tensors have no entry: {_listed(missing)}" if missing else "no tensor lacks an entry"
+    yield Found(
+        kind=SubjectKind.ENCODINGS,
+        name=context.source,
+        message=f"version {context.encodings.version} cannot say which tensors are float16, none were named; {left}",
+        severity=None if missing else Severity.INFO,
+        evidence={"missing": list(missing)},
+    )
+
+
+@RULES.rule(
+    "DK104",
+    "step-beyond-float16",
+    "warning",
+    what="A scale so large that a single step of the grid exceeds the range of float16.",
+    why="Every ordinary value rounds to zero: such scales come from constants like 1e30 that stand for infinity.",
+    fix="clamp the constant, or keep the tensors it reaches in float",
+    sources=(f"{_AIMET}: an anchor constant of 1e30 gets a uint8 scale of 3.9e27, and the model 7.9 dB",),
+)
+def check_step_beyond_float16(context: EncodingsOnGraph) -> Iterator[Found]:
+    """One finding per tensor."""
+    for entry, step in context.steps_beyond(LARGEST_FLOAT16):
+        yield Found(
+            kind=SubjectKind.TENSOR,
+            name=entry.name,
+            message=f"{entry.name}: one {entry.dtype} step is {step:.3g}, so that values below half of it become 0",
+            evidence={"scale": step},
+        )
+
+
+@RULES.rule(
+    "DK105",
+    "unplaceable-list",
+    "error",
+    what="A list of scales whose axes neither the file states nor the model settles.",
+    why="Version 0.6.1 lists blockwise scales without their block size, and no reader can place them, not even AIMET.",
+    fix="export version 1.0.0 or 2.0.0, which state the block size",
+    sources=(f"{_AIMET}: loading a blockwise 0.6.1 file fails on the length of the list",),
+)
+def check_unplaceable_list(context: EncodingsOnGraph) -> Iterator[Found]:
+    """One finding per tensor that stayed unplaced on a graph that has it."""
+    for entry, count in context.unplaced():
+        shape = context.facts.tensors[entry.name].shape
+        known = "unknown shape" if shape is None else "x".join("?" if d is None else str(d) for d in shape)
+        yield Found(
+            kind=SubjectKind.TENSOR,
+            name=entry.name,
+            message=f"{entry.name}: {count} scales for a tensor of {known}, along no axis that is stated or follows "
+            "from the model",
+            severity=None if shape is not None else Severity.WARNING,
+            evidence={"scales": count, "version": context.encodings.version},
+        )
+
+
+@RULES.rule(
+    "DK106",
+    "asymmetric-weight",
+    "warning",
+    what="A weight whose grid is not symmetric around zero.",
+    why="An accumulator then needs a correction by the sum of the inputs; most integer kernels take symmetric weights "
+    "only, and the others run slower.",
+    fix="quantize weights symmetrically, unless the backend's documentation says that it takes them like this",
+    sources=(
+        "https://onnxruntime.ai/docs/performance/model-optimizations/quantization.html (choose symmetric weights)",
+        f"{_AIMET}: its device configurations quantize parameters symmetrically",
+    ),
+)
+def check_asymmetric_weight(context: EncodingsOnGraph) -> Iterator[Found]:
+    """One finding for all weights together, since a file is usually all one way."""
+    names = context.asymmetric_weights()
+    if names:
+        yield Found(
+            kind=SubjectKind.ENCODINGS,
+            name=context.source,
+            message=f"{len(names)} weights are asymmetric: {_listed(names)}",
+            evidence={"names": list(names)},
+        )
+
+
+@RULES.rule(
+    "DK107",
+    "narrow-bias",
+    "warning",
+    what="A bias quantized to fewer than 32 bits.",
+    why="A bias is added to 32-bit sums; on a coarser grid it shifts every output of its channel.",
+    fix="leave the entry out, so that an int32 one is derived from input and weight",
+    sources=("qualcomm/aimet#2443", "qualcomm/aimet#4050"),
+)
+def check_narrow_bias(context: EncodingsOnGraph) -> Iterator[Found]:
+    """One finding per bias."""
+    for entry in context.narrow_biases(32):
+        yield Found(
+            kind=SubjectKind.TENSOR,
+            name=entry.name,
+            message=f"{entry.name}: a bias on a grid of {entry.dtype}",
+            evidence={"dtype": entry.dtype},
+        )
+
+
+@RULES.rule(
+    "DK108",
+    "regrid-in-movement",
+    "warning",
+    what="A data-movement op whose input and output have different grids.",
+    why="Moving data changes no value, so that both grids describe the same numbers; a converter inserts a "
+    "requantization there, or keeps only one of the two.",
+    fix="give both tensors the same entry, or leave one of them out",
+    sources=(f"{_AIMET}: outputs of data movement copy their input's entry", "qualcomm/aimet#4074"),
+)
+def check_regrid_in_movement(context: EncodingsOnGraph) -> Iterator[Found]:
+    """One finding per pair of tensors."""
+    for found in context.regrids():
+        yield Found(
+            kind=SubjectKind.NODE,
+            name=found.node.label,
+            message=f"{found.node.op_type} {found.node.label}: {found.source.name} is {found.source.dtype}, "
+            f"{found.copy.name} is {found.copy.dtype}, with another "
+            + " and ".join(change.field for change in found.changes),
+            evidence={
+                "input": found.source.name,
+                "output": found.copy.name,
+                "changes": [str(change) for change in found.changes],
+            },
+        )
+
+
+@RULES.rule(
+    "DK109",
+    "entry-on-integers",
+    "error",
+    what="An entry for a tensor that holds integers or booleans in the model.",
+    why="Shapes, indices and conditions are not quantized: the entry belongs to another tensor.",
+    fix="use the model that the encodings were exported with, or remove the entry",
+    sources=(f"{_AIMET}: only floating-point tensors get quantizers",),
+)
+def check_entry_on_integers(context: EncodingsOnGraph) -> Iterator[Found]:
+    """One finding per tensor."""
+    for entry, dtype in context.on_integers():
+        yield Found(
+            kind=SubjectKind.TENSOR,
+            name=entry.name,
+            message=f"{entry.name} holds {dtype} in the model, but has an entry of {entry.dtype}",
+            evidence={"dtype": dtype, "encoding": entry.dtype},
+        )
+
+
+@RULES.rule(
+    "DK110",
+    "symmetric-off-centre",
+    "warning",
+    what="An entry that claims to be symmetric while its grid is not centred.",
+    why="Readers disagree: some take the offset, some take zero because the flag says so.",
+    fix="export again; if the grid is meant, the flag must be false",
+    sources=(f"{_AIMET}: the flag only chooses between a signed and an unsigned grid, the offset counts",),
+)
+def check_symmetric_off_centre(context: EncodingsOnGraph) -> Iterator[Found]:
+    """One finding per tensor; strict and unsigned symmetry, which AIMET has, are no contradiction."""
+    for entry, zero_point in context.symmetric_off_centre():
+        yield Found(
+            kind=SubjectKind.TENSOR,
+            name=entry.name,
+            message=f"{entry.name}: called symmetric, but zero lies at step {zero_point:g} of {entry.dtype}",
+            evidence={"zero_point": zero_point},
+        )
+
+
+@RULES.rule(
+    "DK111",
+    "mixed-widths",
+    "info",
+    what="Elementwise ops whose two quantized inputs have different integer widths.",
+    why="One operand must be converted before the op, which costs time and, downwards, precision.",
+    fix="give both operands the same width where that costs no accuracy",
+    sources=("qualcomm/aimet#4090 (147 conversions: 46.6 ms against 14.3 ms, as reported)",),
+)
+def check_mixed_widths(context: EncodingsOnGraph) -> Iterator[Found]:
+    """One finding for all of them."""
+    nodes = context.mixed_widths()
+    if nodes:
+        yield Found(
+            kind=SubjectKind.MODEL,
+            name=context.facts.model_name or "model",
+            message=f"{len(nodes)} ops join inputs of different widths: {_listed(nodes)}",
+            evidence={"nodes": list(nodes)},
+        )
+
+
+@RULES.rule(
+    "DK250",
+    "coarse-join",
+    "warning",
+    what="A Concat behind the network puts values of unlike ranges on one grid, which leaves some of them few steps.",
+    why="Boxes of 0..640 and scores of 0..1 on one 8-bit grid: every score becomes 0 or 1, and whole-tensor metrics "
+    "still look good, since the boxes make all of the energy.",
+    fix="give --calibration: the post-processing then gets 16-bit grids, or its parts outputs of their own, whichever "
+    "is measured best",
+    sources=("the entries of the Concat and of its parts",),
+)
+def check_coarse_joins(context: EncodingsOnGraph) -> Iterator[Found]:
+    """Each part with the steps that are left to it."""
+    for join in context.coarse_joins():
+        yield Found(
+            kind=SubjectKind.NODE,
+            name=join.node,
+            message=f"{join.node}: one step is {join.step:.4g}, which leaves {join.part} {max(join.steps, 1):.0f} of "
+            f"them; it is joined with {', '.join(join.others)}",
+            evidence={"part": join.part, "steps": join.steps, "step": join.step},
+        )
+
+
+def _nearest(name: str, facts: GraphFacts) -> list[str]:
+    """The tensor whose name looks most like it; comparing with very many names would take too long."""
+    if len(facts.tensors) > _COMPARED:
+        return []
+    return difflib.get_close_matches(name, facts.tensors, n=1, cutoff=0.5)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + _more(names)
+
+
+def _more(names: Sequence[str]) -> str:
+    return f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""

@@ -1,0 +1,291 @@
+"""Partitions a graph at precision borders into segments that are wholly float or wholly quantized; pure graph work.
+
+Segments follow each other; their kinds alternate. As few as the graph's order allows come from giving every node the
+earliest level whose parity is its kind. Then quantized groups are turned float while that makes the whole cheaper: two
+borders less often outweigh a few ops in float. A float op is never turned quantized, for lack of an encoding.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import field
+
+from deploykit.encodings.borders import float_nodes
+from deploykit.model.facts import GraphFacts, NodeFact
+from deploykit.model.static import static_nodes, with_static
+from deploykit.system.records import dataclass
+
+__all__ = ["Partition", "SegmentCosts", "SegmentRange", "partition"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentCosts:
+    """What is weighed, in bytes moved: starting one more segment, a byte that crosses, an op that becomes float.
+
+    An op that becomes float costs ``changed_op`` and the bytes of what it makes and of its weights. Editorial values.
+    """
+
+    segment: float = 50_000.0
+    crossing_byte: float = 1.0
+    changed_op: float = 10_000.0
+    changed_byte: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentRange:
+    """One segment: node indices in graph order, its kind, and the tensors it takes in and hands on."""
+
+    nodes: tuple[int, ...]
+    is_float: bool
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """The segments in the order in which they run.
+
+    ``changed`` are indices of nodes that run in float though they could be quantized; ``crossing_bytes`` counts every
+    tensor once per segment that reads it from another; ``over_limit`` is True when the wanted maximum was not reached.
+    """
+
+    segments: tuple[SegmentRange, ...]
+    changed: tuple[int, ...]
+    crossing_bytes: int
+    cost: float
+    over_limit: bool = field(default=False)
+
+
+def partition(
+    facts: GraphFacts,
+    floats: Collection[str],
+    *,
+    absorbed: Collection[str] = frozenset(),
+    max_segments: int | None = None,
+    costs: SegmentCosts | None = None,
+) -> Partition:
+    """Cut the graph into segments for a set of float tensors, at most ``max_segments`` where given.
+
+    ``absorbed`` are tensors inside fused pairs, which are never cut. With a maximum, cheap groups are turned float
+    until it holds; one float segment always remains possible.
+    """
+    facts = with_static(facts)
+    draft = _Draft(facts, costs or SegmentCosts(), _float_kinds(facts, floats, absorbed))
+    best = _improve(draft, draft.levels(frozenset()), _cheaper)
+    while max_segments is not None and best.count > max(max_segments, 1):
+        fewer = _improve(draft, best, _fewer, enough=max_segments)
+        best = fewer if fewer is not best else _merge_any(draft, best)
+    return draft.finish(best, max_segments)
+
+
+def _cheaper(new: _Levels, old: _Levels) -> bool:
+    return new.cost < old.cost
+
+
+def _fewer(new: _Levels, old: _Levels) -> bool:
+    return new.count < old.count
+
+
+def _improve(draft: _Draft, best: _Levels, better: Callable[[_Levels, _Levels], bool], *, enough: int = 0) -> _Levels:
+    """Turn groups float, the most promising first, each judged again before it is taken, until none is better."""
+    while best.count > enough:
+        options = ((draft.levels(best.changed | group), sorted(group)) for group in draft.groups(best))
+        promising = sorted((o for o in options if better(o[0], best)), key=lambda o: (o[0].cost, o[1]))
+        start = best
+        for _, group in promising:
+            again = draft.levels(best.changed | frozenset(group))
+            if better(again, best) and best.count > enough:
+                best = again
+        if best is start:
+            break
+    return best
+
+
+def _merge_any(draft: _Draft, best: _Levels) -> _Levels:
+    """Turn the cheapest group float although that alone saves no segment; in the end all is one float segment."""
+    options = [draft.levels(best.changed | group) for group in draft.groups(best)]
+    return min(options, key=lambda option: (option.cost, sorted(option.changed)))
+
+
+def _float_kinds(facts: GraphFacts, floats: Collection[str], absorbed: Collection[str]) -> frozenset[int]:
+    """Nodes that must be float: those that touch a float activation, and their partners in fused pairs."""
+    kinds = set(float_nodes(facts, floats))
+    for name in [*absorbed, *reversed(list(absorbed))]:
+        pair = _pair(facts, name)
+        if pair & kinds:
+            kinds |= pair
+    return frozenset(kinds)
+
+
+def _pair(facts: GraphFacts, name: str) -> frozenset[int]:
+    fact = facts.tensors[name]
+    return frozenset(fact.consumers) | (frozenset() if fact.producer is None else {fact.producer})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Levels:
+    """One way to cut: a level per node, odd levels being of the other kind than ``first_float`` says of even ones."""
+
+    changed: frozenset[int]
+    level: Mapping[int, int]
+    first_float: bool
+    count: int
+    crossing: int
+    cost: float
+
+    def is_float(self, level: int) -> bool:
+        return self.first_float == (level % 2 == 0)
+
+
+class _Draft:
+    """The graph with its forced float nodes; evaluates sets of nodes that are turned float in addition."""
+
+    def __init__(self, facts: GraphFacts, costs: SegmentCosts, forced: frozenset[int]) -> None:
+        self.facts = facts
+        self.costs = costs
+        self.forced = forced
+        self.reads = _reads(facts)
+        self.before = {node.index: tuple(_makers(facts, self.reads[node.index])) for node in facts.nodes}
+        live = _live(facts, self.before)
+        fixed = static_nodes(facts)
+        self.working = [n.index for n in facts.nodes if n.index in live and n.index not in fixed]
+        inside = set(self.working)
+        self.before = {index: tuple(m for m in self.before[index] if m in inside) for index in self.working}
+        self.data = {i for i in self.working if any(self._is_data(name) for name in facts.nodes[i].outputs)}
+        self.edges = tuple(self._edges(inside))
+
+    def _edges(self, inside: set[int]) -> Iterator[tuple[int, tuple[int, ...], int]]:
+        """(maker, readers, bytes) of every computed tensor that some node reads."""
+        for name, fact in self.facts.tensors.items():
+            readers = tuple(index for index in fact.consumers if index in inside)
+            if readers and fact.producer in inside and fact.producer is not None:
+                yield fact.producer, readers, self._bytes(name)
+
+    def levels(self, changed: frozenset[int]) -> _Levels:
+        """The cheaper of the two ways to begin."""
+        return min((self._from(changed, first) for first in (False, True)), key=lambda way: way.cost)
+
+    def _from(self, changed: frozenset[int], first_float: bool) -> _Levels:
+        level: dict[int, int] = {}
+        for index in self.working:
+            lowest = max([level[maker] for maker in self.before[index]], default=0)
+            kind = self._kind(index, changed)
+            fits = kind is None or kind == (first_float == (lowest % 2 == 0))
+            level[index] = lowest if fits else lowest + 1
+        used = len(set(level.values()))
+        crossing = sum(len({level[r] for r in readers} - {level[made]}) * size for made, readers, size in self.edges)
+        cost = used * self.costs.segment + crossing * self.costs.crossing_byte + self._change_cost(changed)
+        return _Levels(changed=changed, level=level, first_float=first_float, count=used, crossing=crossing, cost=cost)
+
+    def _kind(self, index: int, changed: frozenset[int]) -> bool | None:
+        """True for float, False for quantized, None for nodes without float data (shapes, indices)."""
+        if index in self.forced or index in changed:
+            return True
+        return False if index in self.data else None
+
+    def _is_data(self, name: str) -> bool:
+        fact = self.facts.tensors.get(name)
+        return fact is not None and not fact.is_weight and (fact.is_float or not fact.dtype)
+
+    def _change_cost(self, changed: frozenset[int]) -> float:
+        nodes = (self.facts.nodes[index] for index in changed)
+        return sum(self.costs.changed_op + self.costs.changed_byte * self._weight(node) for node in nodes)
+
+    def _weight(self, node: NodeFact) -> int:
+        stored = (n for n in node.inputs if n in self.facts.tensors and self.facts.tensors[n].is_weight)
+        return sum(self._bytes(name) for name in (*stored, *node.outputs) if name)
+
+    def _bytes(self, name: str) -> int:
+        """Two bytes per element: 16-bit values on either side; unknown dimensions count as 1."""
+        fact = self.facts.tensors.get(name)
+        shape = () if fact is None or fact.shape is None else fact.shape
+        return 2 * math.prod(dim if isinstance(dim, int) else 1 for dim in shape)
+
+    def groups(self, way: _Levels) -> list[frozenset[int]]:
+        """Connected groups of quantized nodes on one level, with what the level has of them all together."""
+        found: dict[frozenset[int], None] = {}
+        for level in sorted(set(way.level.values())):
+            if way.is_float(level):
+                continue
+            at_level = (index for index, at in way.level.items() if at == level)
+            members = {index for index in at_level if self._kind(index, way.changed) is False}
+            parts = [frozenset(part) for part in self._connected(members)]
+            found.update((part, None) for part in (*parts, frozenset(members)) if part)
+        return list(found)
+
+    def _connected(self, members: set[int]) -> Iterator[set[int]]:
+        neighbours: dict[int, set[int]] = {index: set() for index in members}
+        for index in members:
+            for other in self.before[index]:
+                if other in members:
+                    neighbours[index].add(other)
+                    neighbours[other].add(index)
+        left = set(members)
+        while left:
+            part, todo = set(), [left.pop()]
+            while todo:
+                index = todo.pop()
+                part.add(index)
+                fresh = neighbours[index] & left
+                left -= fresh
+                todo += fresh
+            yield part
+
+    def finish(self, way: _Levels, most: int | None) -> Partition:
+        """The levels as segments with their inputs and outputs."""
+        order = sorted(set(way.level.values()))
+        return Partition(
+            segments=tuple(self._segment(way, level) for level in order),
+            changed=tuple(sorted(way.changed)),
+            crossing_bytes=way.crossing,
+            cost=way.cost,
+            over_limit=most is not None and way.count > most,
+        )
+
+    def _segment(self, way: _Levels, level: int) -> SegmentRange:
+        nodes = tuple(sorted(index for index, at in way.level.items() if at == level))
+        made = {name for index in nodes for name in self.facts.nodes[index].outputs if name}
+        read = dict.fromkeys(name for index in nodes for name in self.reads[index])
+        return SegmentRange(
+            nodes=nodes,
+            is_float=way.is_float(level),
+            inputs=tuple(name for name in read if name not in made and self._is_fed(name)),
+            outputs=tuple(sorted(name for name in made if self._leaves(way, name, level))),
+        )
+
+    def _is_fed(self, name: str) -> bool:
+        fact = self.facts.tensors.get(name)
+        return fact is not None and not fact.is_weight
+
+    def _leaves(self, way: _Levels, name: str, level: int) -> bool:
+        fact = self.facts.tensors[name]
+        return fact.is_output or any(way.level.get(reader, level) != level for reader in fact.consumers)
+
+
+def _live(facts: GraphFacts, before: Mapping[int, Iterable[int]]) -> frozenset[int]:
+    """Nodes that some output of the graph needs."""
+    live: set[int] = set()
+    todo = [m for name in facts.outputs if (m := facts.tensors[name].producer) is not None]
+    while todo:
+        index = todo.pop()
+        if index not in live:
+            live.add(index)
+            todo += before[index]
+    return frozenset(live)
+
+
+def _reads(facts: GraphFacts) -> Mapping[int, Iterable[str]]:
+    """What each node reads: its own inputs, then what the bodies of its loops and branches take from outside."""
+    found = {node.index: dict.fromkeys(name for name in node.inputs if name) for node in facts.nodes}
+    for name, fact in facts.tensors.items():
+        for index in fact.consumers:
+            found[index].setdefault(name)
+    return found
+
+
+def _makers(facts: GraphFacts, names: Iterable[str]) -> Iterable[int]:
+    for name in names:
+        fact = facts.tensors.get(name)
+        if fact is not None and fact.producer is not None:
+            yield fact.producer

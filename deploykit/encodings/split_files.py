@@ -1,0 +1,159 @@
+"""Writes the parts of models that share their weights as models of their own, external data streamed.
+
+Where the cuts go is ``parting``'s decision; the folder appears as a whole or not at all.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from deploykit.encodings.formats.writing import write_encodings
+from deploykit.encodings.parting import CutPart, cut_alike, large_weights
+from deploykit.encodings.placed_encodings import read_placed
+from deploykit.errors import PackageError, UsageError
+from deploykit.model import Model, load_model, wrap_proto
+from deploykit.model.collect import collect_facts
+from deploykit.model.files.external import Claim
+from deploykit.model.files.tensors import byte_size, is_external
+from deploykit.system.workspaces import scratch
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+    from deploykit.encodings.values import EncodingSet
+
+__all__ = ["PartReport", "split_files"]
+
+_AT_ONCE = 1 << 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartReport:
+    """One part as it was written: its files, and the bytes of stored weights that it reads."""
+
+    model: Path
+    encodings: Path | None
+    weight_bytes: int
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape."""
+        return {
+            "model": str(self.model),
+            "encodings": None if self.encodings is None else str(self.encodings),
+            "weight_bytes": self.weight_bytes,
+            "inputs": list(self.inputs),
+            "outputs": list(self.outputs),
+        }
+
+
+def split_files(
+    models: Sequence[Path], out: Path, *, parts: int, encodings: Path | None = None
+) -> tuple[PartReport, ...]:
+    """Cut every model alike and write ``NAME_1.onnx``, …; external weights of a number lie in ``part_NUMBER.data``.
+
+    ``encodings`` are for all models; each part gets its own file of them, of the same version. Raises UsageError for
+    what cannot be cut and for a folder that exists, InputError for files that are none.
+    """
+    if os.path.lexists(out):
+        raise UsageError(f"{out}: exists already", next="choose another folder")
+    if not out.absolute().parent.is_dir():
+        raise PackageError(f"{out.parent}: no such folder", next="make it first, or name another place")
+    read = [load_model(path) for path in models]
+    _check_names(models)
+    given = [None if encodings is None else read_placed(encodings, collect_facts(model)) for model in read]
+    sizes = {name: byte_size(model.stored[name], name) for model in read for name in large_weights(model.proto)}
+    cut = cut_alike([model.proto for model in read], parts, sizes)
+    with scratch(out.absolute().parent) as room:
+        folder = room / out.name
+        folder.mkdir()
+        try:
+            made = [_written(read, row, number, folder, given) for number, row in enumerate(zip(*cut, strict=True), 1)]
+            folder.rename(out)
+        except OSError as error:
+            raise PackageError(f"{out}: cannot be written", why=error.strerror or str(error)) from None
+    return tuple(_moved(report, out) for row in made for report in row)
+
+
+def _check_names(models: Sequence[Path]) -> None:
+    names = [path.stem for path in models]
+    if len(set(names)) < len(names):
+        raise UsageError(f"two models are called {names[0]}", next="rename one of the files")
+
+
+def _written(
+    models: Sequence[Model],
+    parts: Sequence[CutPart],
+    number: int,
+    folder: Path,
+    encodings: Sequence[EncodingSet | None],
+) -> list[PartReport]:
+    """The parts of one number, of every model, over one data file."""
+    data, places = folder / f"part_{number}.data", dict[tuple[Path, int], int]()
+    reports = []
+    with data.open("wb") as sink:
+        for model, part, entries in zip(models, parts, encodings, strict=True):
+            _take_along(model, part.model, data.name, sink, places)
+            sink.flush()  # the entries are chosen with a look at the part, whose weights must be there
+            path = folder / f"{model.path.stem}_{number}.onnx"
+            path.write_bytes(part.model.SerializeToString(deterministic=True))
+            sizes = [byte_size(model.stored[name], name) for name in part.weights]
+            reports.append(
+                PartReport(
+                    model=path,
+                    encodings=None if entries is None else _write_entries(entries, part.model, path),
+                    weight_bytes=sum(sizes),
+                    inputs=part.inputs,
+                    outputs=part.outputs,
+                )
+            )
+    if not data.stat().st_size:
+        data.unlink()
+    return reports
+
+
+def _take_along(model: Model, part: ModelProto, name: str, sink: BinaryIO, places: dict[tuple[Path, int], int]) -> None:
+    """Point a part's external tensors into the new file, and copy there what is not in it yet."""
+    claims = {claim.tensor: (file.path, claim) for file in model.external for claim in file.claims}
+    for tensor in part.graph.initializer:
+        if not is_external(tensor):
+            continue
+        path, claim = claims[tensor.name]
+        if (path, claim.offset) not in places:
+            places[path, claim.offset] = sink.tell()
+            _copy(path, claim, sink)
+        del tensor.external_data[:]
+        entries = {"location": name, "offset": places[path, claim.offset], "length": claim.length}
+        for key, value in entries.items():
+            tensor.external_data.add(key=key, value=str(value))
+
+
+def _copy(path: Path, claim: Claim, sink: BinaryIO) -> None:
+    with path.open("rb") as source:
+        source.seek(claim.offset)
+        left = claim.length
+        while left and (read := source.read(min(left, _AT_ONCE))):
+            sink.write(read)
+            left -= len(read)
+    if left:
+        raise OSError(f"{path} became shorter while it was read")
+
+
+def _write_entries(encodings: EncodingSet, part: ModelProto, beside: Path) -> Path:
+    """The entries of what the part has, in the version that they were given in."""
+    tensors = collect_facts(wrap_proto(part, path=beside)).tensors
+    entries = {name: entry for name, entry in encodings.entries.items() if name in tensors}
+    kept = replace(encodings, entries=entries, float_tensors=encodings.float_tensors & tensors.keys())
+    path = beside.with_suffix(".encodings")
+    path.write_text(write_encodings(kept, encodings.version), "utf-8")
+    return path
+
+
+def _moved(report: PartReport, out: Path) -> PartReport:
+    encodings = None if report.encodings is None else out / report.encodings.name
+    return replace(report, model=out / report.model.name, encodings=encodings)

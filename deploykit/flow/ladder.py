@@ -1,0 +1,240 @@
+"""The ladder of precisions: measure the candidates, conclude, take the next step, choose the cheapest that is good.
+
+How a candidate is measured is handed in: on deploykit's simulation, or by whoever quantizes. It runs nothing itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field, replace
+from typing import Any
+
+from deploykit.accuracy.search.goals import Goal, Reached
+from deploykit.accuracy.search.raising import Raised, WideType
+from deploykit.accuracy.simulate.costs import Cost
+from deploykit.answers.precision_advice import Advice, advise
+from deploykit.encodings.values import EncodingSet
+from deploykit.flow.learned_weights import LearnedStep, Learning, learn_weights
+from deploykit.system.records import dataclass
+
+__all__ = ["Ladder", "Rung", "Step", "walk"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Rung:
+    """One candidate. ``made_by`` says who made its encodings; ``missing`` why it was not measured, else "".
+
+    ``runs_here`` is False for what the target cannot run: measured to tell causes apart, and never chosen; so is what
+    packaging refuses, for the reason ``refused``. ``way`` is what packaging changes and was measured with; "" for
+    nothing. ``on_npu`` is the share of nodes on the accelerator, NaN where nothing was asked about that.
+    """
+
+    precision: str
+    reached: Reached = field(default_factory=Reached)
+    cost: Cost | None = None
+    borders: int = 0
+    made_by: str = ""
+    missing: str = ""
+    runs_here: bool = True
+    encodings: EncodingSet | None = None
+    way: str = ""
+    refused: str = ""
+    on_npu: float = math.nan
+
+    @property
+    def may_win(self) -> bool:
+        """True for what the target runs and packaging takes."""
+        return self.runs_here and not self.refused
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape; what was not measured is None."""
+        return {
+            "precision": self.precision,
+            **self.reached.to_json(),
+            "cost": None if self.cost is None else self.cost.to_json(),
+            "borders": self.borders,
+            "made_by": self.made_by,
+            "missing": self.missing,
+            "runs_here": self.runs_here,
+            "way": self.way,
+            "refused": self.refused,
+            "on_npu": _finite(self.on_npu),
+        }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Step:
+    """A next step that was taken: why, and what came of it."""
+
+    why: str
+    raised: Raised
+    rung: Rung
+
+    @property
+    def told(self) -> str:
+        """What was done, in one line."""
+        best = self.raised.best
+        return f"raised to {best.wide}: {', '.join(best.layers) or 'nothing'}"
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape."""
+        return {"why": self.why, "raised": self.raised.to_json(), "candidate": self.rung.to_json()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Ladder:
+    """The story of one model: candidates, conclusions, steps, and what was chosen; None where nothing is good."""
+
+    goal: Goal
+    rungs: tuple[Rung, ...]
+    advice: Advice | None
+    steps: tuple[Step | LearnedStep, ...]
+    chosen: Rung | None
+    why: str
+
+    def meets(self, rung: Rung) -> bool | None:
+        """Whether a candidate reaches the goal; None where it was not measured."""
+        return self.goal.is_met(rung.reached)
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape."""
+        return {
+            "goal": str(self.goal),
+            "candidates": [self._told(rung) for rung in self.rungs],
+            "conclusions": [] if self.advice is None else [item.to_json() for item in self.advice.conclusions],
+            "steps": [{**step.to_json(), "candidate": self._told(step.rung)} for step in self.steps],
+            "chosen": None if self.chosen is None else self.chosen.precision,
+            "why": self.why,
+        }
+
+    def _told(self, rung: Rung) -> dict[str, Any]:
+        met = self.meets(rung)
+        return {
+            **rung.to_json(),
+            "meets_goal": met,
+            "open": "" if met is not None else self.goal.why_open(rung.reached),
+        }
+
+
+def walk(
+    names: Sequence[str],
+    goal: Goal,
+    *,
+    measure: Callable[[str], Rung],
+    mix: Callable[[Rung, WideType], Raised] | None = None,
+    wides: Sequence[WideType] = (),
+    confirm: Callable[[Rung], Rung] = lambda rung: rung,
+    learning: Learning | None = None,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Ladder:
+    """Measure every candidate, conclude, raise the layers that the conclusion points at, choose.
+
+    ``mix`` raises the fewest layers of a measured candidate to one of the ``wides`` that the target mixes; ``confirm``
+    measures what came out as a candidate of its own. Where weights are the cause, ``learning`` says who can learn
+    better ones; layers are raised of what came out.
+    """
+    rungs = []
+    for name in names:
+        tell(f"measuring {name}")
+        rungs.append(measure(name))
+    advice = _advice(rungs, goal)
+    steps: list[Step | LearnedStep] = []
+    bases = list(rungs)
+    if learning is not None and advice is not None:
+        learned, further = learn_weights(_whole(rungs), goal, learning, measure, tell)
+        advice = replace(advice, conclusions=(*advice.conclusions, *further))
+        if learned is not None:
+            steps.append(learned)
+            bases = [learned.rung if rung is learned.base and learned.is_better else rung for rung in rungs]
+    if mix is not None and advice is not None:
+        raised = _steps(dict(zip(names, bases, strict=True)), goal, mix, wides, tell)
+        steps += [replace(step, rung=confirm(step.rung)) for step in raised]
+    known = (*rungs, *(step.rung for step in steps))
+    chosen = _cheapest(known, goal)
+    return Ladder(
+        goal=goal, rungs=tuple(rungs), advice=advice, steps=tuple(steps), chosen=chosen, why=_why(chosen, known, goal)
+    )
+
+
+def _whole(rungs: Sequence[Rung]) -> list[Rung]:
+    """Without those that leave a part to the host: they are other models, whose numbers tell nothing about the bits."""
+    return [rung for rung in rungs if not rung.on_npu < 1]
+
+
+def _advice(rungs: Sequence[Rung], goal: Goal) -> Advice | None:
+    measured = {rung.precision: rung.reached for rung in _whole(rungs) if goal.is_met(rung.reached) is not None}
+    if goal.needs_metric and measured:
+        reference = next(iter(measured.values())).reference
+        measured = {"fp32": Reached(metric=reference, reference=reference), **measured}
+    return advise(measured, goal) if measured else None
+
+
+def _steps(
+    by_name: Mapping[str, Rung],
+    goal: Goal,
+    mix: Callable[[Rung, WideType], Raised],
+    wides: Sequence[WideType],
+    tell: Callable[[str], None],
+) -> list[Step]:
+    """Lite mixed precision from the cheapest base that is poor, upwards to the type that was seen to be good."""
+
+    def is_met(name: str) -> bool | None:
+        return goal.is_met(by_name[name].reached) if name in by_name else None
+
+    wanted: list[tuple[str, WideType, str]] = []
+    learned = "w8a16" in by_name and by_name["w8a16"].precision != "w8a16"  # by weights that w8a8 does not have
+    if is_met("w8a8") is False and is_met("w8a16") and not learned:
+        wanted.append(("w8a8", "int16", "w8a8 poor, w8a16 good: the activations of some layers need 16 bits"))
+    if is_met("w8a16") is False and is_met("fp16"):
+        wanted.append(("w8a16", "float16", "w8a16 poor, fp16 good: some layers need float16"))
+    elif is_met("w8a8") is False and is_met("w8a16") is None and is_met("fp16"):
+        wanted.append(("w8a8", "float16", "w8a8 poor, fp16 good: some layers need float16"))
+    steps = []
+    for base, wide, why in wanted:
+        if wide in wides and by_name[base].encodings is not None:
+            tell(f"raising layers of {base} to {wide}")
+            raised = mix(by_name[base], wide)
+            steps.append(Step(why=why, raised=raised, rung=_mixed(by_name[base], raised)))
+    return steps
+
+
+def _mixed(base: Rung, raised: Raised) -> Rung:
+    count = len(raised.best.layers)
+    return Rung(
+        precision=f"{base.precision} with {count} layer{'' if count == 1 else 's'} in {raised.best.wide}",
+        reached=raised.best.reached,
+        cost=raised.best.cost,
+        borders=raised.best.borders,
+        made_by=base.made_by,
+        encodings=raised.encodings,
+        way=base.way,
+    )
+
+
+def _cheapest(rungs: Sequence[Rung], goal: Goal) -> Rung | None:
+    good = [rung for rung in rungs if rung.may_win and goal.is_met(rung.reached)]
+    return min(good, key=_price, default=None)
+
+
+def _price(rung: Rung) -> tuple[bool, float, float]:
+    """What leaves work to the host comes last, whatever it saves: somebody has to write and to run that part."""
+    on_host = rung.on_npu < 1
+    if rung.cost is None:
+        return on_host, math.inf, math.inf
+    return on_host, rung.cost.bit_operations, rung.cost.weight_bytes + rung.cost.activation_bytes
+
+
+def _why(chosen: Rung | None, rungs: Sequence[Rung], goal: Goal) -> str:
+    if chosen is not None:
+        where = "" if chosen.on_npu < 1 or not any(rung.on_npu < 1 for rung in rungs) else " without work for the host"
+        return f"the fewest bit operations of all that reach {goal}{where}"
+    measured = [rung for rung in rungs if goal.is_met(rung.reached) is not None]
+    if not measured:
+        open_for = dict.fromkeys(goal.why_open(rung.reached) for rung in rungs if not rung.missing)
+        return "; ".join(filter(None, open_for)) or "nothing could be measured"
+    return f"no candidate that runs on the target reaches {goal}"

@@ -1,0 +1,181 @@
+"""What every quantizer's script needs in its child process: the job, its samples, progress, and the result.
+
+It is copied beside the script and runs in the quantizer's own environment: the standard library and NumPy, nothing of
+deploykit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import sys
+import time
+import traceback
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Job", "Samples", "main", "tell"]
+
+Feed = dict[str, Any]
+
+
+def tell(stage: str, done: int | None = None, of: int | None = None) -> None:
+    """One line of progress for whoever started this process."""
+    print(json.dumps({"progress": stage, "done": done, "of": of}), flush=True)
+
+
+class Samples(Sequence[Feed]):
+    """Samples in files, one each, read when they are asked for; ``stage`` is told while they are gone through."""
+
+    def __init__(self, folder: Path, stage: str = "") -> None:
+        self._files = sorted(folder.glob("*.npz"))
+        self._stage = stage
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        with np.load(self._files[index], allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+
+    def __iter__(self) -> Iterator[Feed]:
+        for index in range(len(self)):
+            if self._stage:
+                tell(self._stage, index, len(self))
+            yield self[index]
+        if self._stage:
+            tell(self._stage, len(self), len(self))
+
+    def named(self, stage: str) -> Samples:
+        """The same samples for another stage."""
+        other = Samples(Path(), stage)
+        other._files = self._files
+        return other
+
+
+class Job:
+    """The job in the current folder: its settings, the model's path, samples to calibrate on and to judge on."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.told: Mapping[str, Any] = json.loads((folder / "job.json").read_text("utf-8"))
+        self.settings: Mapping[str, Any] = self.told["settings"]
+        self.model = folder / "model.onnx"
+        self.out = folder / "out"
+        self.result: dict[str, Any] = {"versions": {}, "seconds": {}, "notes": []}
+        self._since = time.monotonic()
+
+    @property
+    def calibration(self) -> Samples:
+        """The samples to calibrate on."""
+        return Samples(self.folder / "samples", "calibrating")
+
+    @property
+    def held_out(self) -> Samples:
+        """The samples that calibration never saw."""
+        return Samples(self.folder / "held_out", "simulating")
+
+    def stage_done(self, name: str) -> None:
+        """Note the seconds since the last stage."""
+        now = time.monotonic()
+        self.result["seconds"][name] = round(now - self._since, 3)
+        self._since = now
+
+    def save_simulated(self, names: Sequence[str], run: Callable[[Feed], Sequence[Any]]) -> None:
+        """What the quantizer's own simulation gives for the samples that were held out, in the model's own names."""
+        folder = self.out / "simulated"
+        folder.mkdir(parents=True, exist_ok=True)
+        for index, feed in enumerate(self.held_out):
+            values = run(feed)
+            np.savez(folder / f"{index:05}.npz", **{f"v{at}": value for at, value in enumerate(values)})
+        (folder / "names.json").write_text(json.dumps(list(names)), "utf-8")
+
+
+def _watched() -> list[str]:
+    """A list that grows by what any logger logs as an error: a tool that only logs its failure has failed all the same.
+
+    Records are seen where they are made, since a logger need not hand them on to the root logger.
+    """
+    lines: list[str] = []
+    make = logging.getLogRecordFactory()
+
+    def seen(*given: Any, **named: Any) -> logging.LogRecord:
+        record = make(*given, **named)
+        if record.levelno >= logging.ERROR:
+            lines.append(f"{record.name}: {record.getMessage()}")
+        return record
+
+    logging.setLogRecordFactory(seen)
+    return lines
+
+
+def main(work: Callable[[Job], None]) -> int:
+    """Decode what is still to be decoded, do the work, and leave ``result.json``; 0 when that says ok."""
+    job = Job(Path.cwd())
+    errors = _watched()
+    job.out.mkdir(exist_ok=True)
+    job.result["ok"] = False
+    try:
+        _decode(job)
+        work(job)
+        outputs = sorted(path for path in job.out.rglob("*") if path.is_file())
+        job.result["outputs"] = {path.relative_to(job.folder).as_posix(): _digest(path) for path in outputs}
+        job.result["ok"] = True
+    except Exception as error:
+        traceback.print_exc()
+        job.result["error"] = f"{type(error).__name__}: {error}"
+    job.result["errors_logged"] = errors
+    made = job.folder / "result.json.part"
+    made.write_text(json.dumps(job.result, indent=1, default=str) + "\n", "utf-8")
+    made.replace(job.folder / "result.json")
+    return 0 if job.result["ok"] else 1
+
+
+def _digest(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while chunk := stream.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _decode(job: Job) -> None:
+    """Images become samples by their recipe, once."""
+    images = job.told.get("images")
+    if images is None:
+        return
+    # A copy of deploykit/accuracy/samples/decoding.py; only a job with images needs what it imports.
+    from decoding import decoded
+
+    for kind in ("samples", "held_out"):
+        folder = job.folder / kind
+        folder.mkdir(exist_ok=True)
+        for index, path in enumerate(images[kind]):
+            tell("decoding images", index, len(images[kind]))
+            target = folder / f"{index:05}.npz"
+            if not target.is_file():
+                pixels = _image(decoded, Path(path), images["recipe"])
+                part = folder / f"{index:05}.part"
+                # numpy.savez takes some names, such as ``file``, for its own arguments.
+                with zipfile.ZipFile(part, "w") as archive, archive.open(f"{images['input']}.npy", "w") as member:
+                    np.lib.format.write_array(member, pixels)
+                part.replace(target)
+    job.stage_done("decode")
+
+
+def _image(decoded: Callable[..., Any], path: Path, recipe: Mapping[str, Any]) -> Any:
+    try:
+        return decoded(path, recipe)
+    except ImportError:
+        raise RuntimeError("images need Pillow here (pip install pillow); or give .npz samples") from None
+
+
+if __name__ == "__main__":
+    sys.exit("this file belongs beside a quantizer's script")

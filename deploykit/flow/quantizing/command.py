@@ -1,0 +1,177 @@
+"""``deploykit quantize``: one float model quantized for one target, as a folder of files with a report."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from deploykit.backend.optional import QuantizesWhilePackaging
+from deploykit.errors import ToolError, UsageError
+from deploykit.findings import Finding, exit_status, sort_findings
+from deploykit.flow.ladder import Ladder
+from deploykit.flow.ladder_page import render_ladder
+from deploykit.flow.pipeline import make_package
+from deploykit.flow.quantizing.ladder import AUTO, make_best
+from deploykit.flow.quantizing.making import Made, make_candidate, make_encodings
+from deploykit.flow.quantizing.report import page, recipe_page
+from deploykit.flow.reading import resolve_target
+from deploykit.model import load_model
+from deploykit.model.collect import collect_facts
+from deploykit.model.files.validity import blaming
+from deploykit.packages.results import check_results_place, publish_results
+from deploykit.packages.writing import read_manifest
+from deploykit.system.steps import Steps
+from deploykit.system.tabular import Tabular
+
+if TYPE_CHECKING:
+    from deploykit.backend.backend import Progress, Request
+
+__all__ = ["Quantization", "quantize"]
+
+_READING, _QUANTIZING, _WRITING = "reading the model", "quantizing", "writing"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantization(Tabular):
+    """What ``quantize`` left: the folder, its files by role, the account, and what was found."""
+
+    main_table: ClassVar[str] = "numbers.outputs"
+
+    folder: Path
+    files: Mapping[str, str]
+    record: Mapping[str, Any]
+    findings: tuple[Finding, ...]
+
+    @property
+    def exit_status(self) -> int:
+        """1 where a finding is an error, else 0."""
+        return exit_status(self.findings)
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape: ``report.json`` with the folder."""
+        findings = [finding.to_json() for finding in self.findings]
+        return {"folder": str(self.folder), "files": dict(self.files), **self.record, "findings": findings}
+
+
+def quantize(
+    request: Request, out: Path, *, force: bool = False, timeout: float | None = None, progress: Progress | None = None
+) -> Quantization:
+    """Quantize and write ``out``; options of the request are the quantizer's own.
+
+    Raises UsageError for what makes no sense, ToolError when the quantizer fails or is not installed, PackageError
+    when ``out`` cannot be written.
+    """
+    tell: Progress = progress or (lambda _: None)
+    check_results_place(out, force=force)
+    if request.encodings is not None:
+        raise UsageError("quantize makes encodings and takes none", next="'deploykit package' takes them")
+    backend, target = resolve_target(request)
+    if isinstance(backend, QuantizesWhilePackaging):
+        return _while_packaging(backend, request, out, force=force, tell=tell)
+    steps = Steps((_READING, _QUANTIZING, _WRITING), tell)
+    steps.begin(_READING)
+    with blaming(request.model):
+        model = load_model(request.model)
+        facts = collect_facts(model)
+
+    asked: dict[str, Any] = {"options": request.options, "progress": tell, "timeout": timeout}
+
+    def make(precision: str) -> Made:
+        return make_candidate(request, backend, target, model, facts, name=precision, **asked)
+
+    steps.begin(_QUANTIZING)
+    with blaming(request.model):
+        if request.precision != AUTO:
+            made = make_encodings(request, backend, target, model, facts, precision=request.precision, **asked)
+            steps.begin(_WRITING)
+            return _written(made, out, force=force)
+        best = make_best(request, backend, target, make=make, progress=tell)
+    if best.made is None:
+        raise _nothing_to_write(best.ladder)
+    steps.begin(_WRITING)
+    return _written(best.made, out, force=force, ladder=best.ladder)
+
+
+def _nothing_to_write(ladder: Ladder) -> ToolError:
+    said = "; ".join(item.says for item in ladder.advice.conclusions) if ladder.advice is not None else ""
+    if ladder.chosen is None:
+        return ToolError(f"no precision was chosen: {ladder.why}", why=said, next="ask for less with --goal")
+    return ToolError("float16 is the answer: there is nothing to quantize", why=said, next="package with fp16")
+
+
+def _written(made: Made, out: Path, *, force: bool, ladder: Ladder | None = None) -> Quantization:
+    files = {"model": "model.onnx", "encodings": "model.encodings"}
+    record, findings = made.to_json(), sort_findings((*made.findings, *made.about_data()))
+    record |= {} if ladder is None else {"ladder": ladder.to_json()}
+
+    def fill(folder: Path) -> Mapping[str, Any]:
+        shutil.copyfile(made.ran.model, folder / files["model"])
+        for external in load_model(made.ran.model).external:
+            shutil.copyfile(external.path, folder / external.location)
+        shutil.copyfile(made.ran.encodings, folder / files["encodings"])
+        if made.ran.qdq is not None:
+            files["qdq"] = "model.qdq.onnx"
+            shutil.copyfile(made.ran.qdq, folder / files["qdq"])
+        if ladder is not None:
+            files["ladder"] = "ladder.html"
+            samples = f"{made.numbers.samples} samples of the calibration data"
+            (folder / files["ladder"]).write_text(render_ladder(ladder, made.model.path.name, samples), "utf-8")
+        return _report(folder, files, record, findings)
+
+    publish_results(out, fill, force=force)
+    return Quantization(folder=out, files=files, record=record, findings=findings)
+
+
+def _while_packaging(
+    backend: QuantizesWhilePackaging, request: Request, out: Path, *, force: bool, tell: Progress
+) -> Quantization:
+    """The backend's own recipe, run in a package that is thrown away; its model and its account are kept."""
+    if request.quantizer not in (None, backend.quantizer):
+        asked = f"--with {request.quantizer}"
+        raise UsageError(f"{asked}: not for this target", next=f"leave it out: {backend.quantizer} is what quantizes")
+    with tempfile.TemporaryDirectory(prefix="deploykit-") as work:
+        packaged = make_package(replace(request, compile=True), Path(work) / "package", progress=tell)
+        model = None if packaged.package is None else _quantized(backend, packaged.package)
+        if packaged.package is None or model is None:
+            raise _refused(packaged.findings, backend.quantizer)
+        manifest = read_manifest(packaged.package)
+        files = {"qdq": "model.qdq.onnx"}
+        record = {
+            "quantizer": backend.quantizer,
+            "target": manifest["target"].get("id", request.target),
+            "sdk": manifest["sdk"].get("version", ""),
+            "inputs": manifest["inputs"],
+            "executed": manifest["executed"],
+            "record": manifest["record"],
+            "status": manifest["status"],
+        }
+
+        def fill(folder: Path) -> Mapping[str, Any]:
+            shutil.copyfile(model, folder / files["qdq"])
+            return _report(folder, files, record, packaged.findings)
+
+        publish_results(out, fill, force=force)
+    return Quantization(folder=out, files=files, record=record, findings=packaged.findings)
+
+
+def _quantized(backend: QuantizesWhilePackaging, package: Path) -> Path | None:
+    return backend.quantized(package, read_manifest(package))
+
+
+def _refused(findings: tuple[Finding, ...], quantizer: str) -> ToolError:
+    blocking = [finding for finding in findings if finding.blocks]
+    why = "; ".join(f"{one.code} {one.message}" for one in blocking[:3])
+    return ToolError(f"{quantizer} quantized nothing", why=why, next=blocking[0].hint if blocking else "")
+
+
+def _report(
+    folder: Path, files: Mapping[str, str], record: Mapping[str, Any], findings: tuple[Finding, ...]
+) -> Mapping[str, Any]:
+    """Write the page for people; what ``report.json`` shall say."""
+    write = page if "numbers" in record else recipe_page
+    (folder / "report.md").write_text(write(record, findings, files.values()), "utf-8")
+    return {"schema": 1, "files": dict(files), **record, "findings": [finding.to_json() for finding in findings]}

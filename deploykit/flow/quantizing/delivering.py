@@ -1,0 +1,118 @@
+"""What packaging will make of encodings that were just made: the way it takes, ready to be run, and what refuses it.
+
+The decision is ``deploykit.flow.decision``'s own, so that what is measured is what will be delivered. It judges and
+writes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy.typing as npt
+
+from deploykit.accuracy.judge.judging import made_by
+from deploykit.accuracy.simulate.sessions import Session
+from deploykit.accuracy.simulate.simulation import Simulator
+from deploykit.backend.kept import Kept
+from deploykit.encodings.borders import find_borders
+from deploykit.flow.choice import choose_way
+from deploykit.flow.decision import decide
+from deploykit.flow.segment_proof import SegmentChain
+from deploykit.model.files.mapped import lean_weights
+from deploykit.system.records import dataclass
+
+if TYPE_CHECKING:
+    from deploykit.accuracy.simulate.sessions import Feed
+    from deploykit.backend.backend import AnyBackend, Progress, Situation
+    from deploykit.encodings.values import EncodingSet
+    from deploykit.flow.choice import Chosen
+
+__all__ = ["Delivery", "deliver", "refused_by", "run_of"]
+
+Run: TypeAlias = "Callable[[Feed], Mapping[str, npt.NDArray[Any]]]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Delivery:
+    """``way`` says in words what packaging changes, "" for nothing; ``run`` computes it; ``refused`` is why not.
+
+    ``encodings`` are the entries where the graph stays as it was made, else None. ``on_npu`` is the share of nodes that
+    are packaged for the accelerator: all, unless the host runs the end. ``borders`` are conversions to and from float.
+    """
+
+    way: str
+    run: Run
+    encodings: EncodingSet | None
+    on_npu: float
+    borders: int
+    refused: str = ""
+
+
+def deliver(
+    backend: AnyBackend, situation: Situation, shown: Sequence[str], *, plans: bool, tell: Progress
+) -> Delivery:
+    """Decide as packaging does; without ``plans`` only the way is chosen, and nothing can refuse it.
+
+    ``shown`` are tensors that a run should show beside the outputs, as far as they are left.
+    """
+    kept, refused = Kept(), ""
+    if plans:
+        decision = decide(backend, situation, kept, tell)
+        chosen, refused = decision.chosen, _because(decision.plan)
+    else:
+        chosen = choose_way(backend, situation, kept, tell)
+    won = chosen.prepared
+    changed = bool(chosen.simplified) or chosen.situation.rewritten or bool(chosen.situation.segments)
+    encodings = None if changed else chosen.situation.encodings if won is None else won.encodings
+    return Delivery(
+        way=chosen.explains,
+        run=run_of(chosen, shown),
+        encodings=encodings,
+        on_npu=_on_npu(chosen),
+        borders=_borders(chosen),
+        refused=refused,
+    )
+
+
+def refused_by(backend: AnyBackend, situation: Situation, tell: Progress) -> str:
+    """Why a situation cannot be packaged; "" where it can."""
+    return _because(decide(backend, situation, Kept(), tell).plan)
+
+
+def _because(plan: Any) -> str:
+    if plan.feasible:
+        return ""
+    blocking = [finding for finding in plan.findings if finding.blocks]
+    return "; ".join(f"{one.code} {one.message}" for one in blocking[:2]) or "no route is open"
+
+
+def run_of(chosen: Chosen, shown: Sequence[str] = ()) -> Run:
+    """What computes the outputs of a way that was chosen, and the tensors ``shown`` as far as they are left."""
+    situation, won = chosen.situation, chosen.prepared
+    if situation.segments:
+        return SegmentChain(situation.segments, quantized=True, half=True, capture=shown).run
+    model = lean_weights(situation.model) if won is None else won.model
+    encodings = situation.encodings if won is None else won.encodings
+    assert encodings is not None
+    simulator = Simulator(model, encodings, capture=made_by(model, shown))
+    tail = None if won is None or won.tail is None else Session(won.tail, capture=made_by(won.tail, shown))
+
+    def run(feed: Feed) -> Mapping[str, npt.NDArray[Any]]:
+        values = simulator.run(feed)
+        return values if tail is None else {**values, **tail.run({**feed, **values})}
+
+    return run
+
+
+def _on_npu(chosen: Chosen) -> float:
+    inside, won = len(chosen.situation.facts.nodes), chosen.prepared
+    outside = 0 if won is None or won.tail is None else len(won.tail.graph.node)
+    return inside / (inside + outside) if inside else 1.0
+
+
+def _borders(chosen: Chosen) -> int:
+    if chosen.prepared is not None:
+        return chosen.prepared.way.borders
+    encodings = chosen.situation.encodings
+    return 0 if encodings is None else len(find_borders(chosen.situation.facts, encodings.floats))

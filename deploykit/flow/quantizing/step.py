@@ -1,0 +1,159 @@
+"""The quantizer as a step of packaging: a float model with an integer precision goes on as one with encodings.
+
+It decides whether the step applies; what it does is ``making``.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deploykit.backend.optional import HasQuantizers, QuantizesWhilePackaging
+from deploykit.backend.quantizers import QuantizedModel, bits_of
+from deploykit.encodings.placed_encodings import read_placed
+from deploykit.errors import UsageError
+from deploykit.flow.ladder import Ladder
+from deploykit.flow.quantizing.choosing import quantizers_for
+from deploykit.flow.quantizing.ladder import AUTO, Best, Packaging, make_best
+from deploykit.flow.quantizing.making import Made, make_candidate, make_encodings
+from deploykit.model import load_model
+from deploykit.model.collect import collect_facts
+
+if TYPE_CHECKING:
+    from deploykit.backend.backend import AnyBackend, Progress, Request, Situation
+
+__all__ = ["NONE", "quantized_situation", "quantizes"]
+
+NONE = "none"
+"""As the name of a quantizer: the target's own tools calibrate."""
+
+
+def quantized_situation(backend: AnyBackend, given: Situation, tell: Progress) -> Situation:
+    """The situation with encodings made here, where an integer precision is asked of a float model with data.
+
+    The same one where that is not so. Raises UsageError for a quantizer that was named where none can run.
+    """
+    request = given.request
+    if not quantizes(backend, given):
+        _refuse_unused(backend, request)
+        return given
+    ids = {one.id for one in quantizers_for(backend, given.target)}
+    own = tuple((key, value) for key, value in request.options if key.partition(".")[0] in ids)
+
+    asked: dict[str, Any] = {
+        "options": tuple((key.partition(".")[2], value) for key, value in own),
+        "progress": tell,
+    }
+    parts = (request, backend, given.target, given.model, given.facts)
+    ladder: Ladder | None = None
+    if request.precision != AUTO:
+        made = make_encodings(*parts, precision=request.precision, **asked)
+    else:
+
+        def make(precision: str) -> Made:
+            return make_candidate(*parts, name=precision, **asked)
+
+        packaging = Packaging(given=given, situate=partial(_situated, given, replace(request, precision=None), own))
+        best = make_best(request, backend, given.target, make=make, progress=tell, packaging=packaging)
+        if best.made is None:
+            return _in_float16(given, best)
+        made, ladder = best.made, best.ladder
+        request = replace(request, precision=None)
+    return _situated(given, request, own, made, ladder)
+
+
+def _situated(
+    given: Situation, request: Request, own: tuple[tuple[str, str], ...], made: Made, ladder: Ladder | None = None
+) -> Situation:
+    """The situation with what was made in place of the float model; options of the quantizer are used up."""
+    model, encodings = _named(made, request.model.name)
+    rest = tuple(pair for pair in request.options if pair not in own)
+    changed = replace(request, model=model, encodings=encodings, options=rest)
+    return _reread(given, changed, made, ladder)
+
+
+def _in_float16(given: Situation, best: Best) -> Situation:
+    """The float model as it is; UsageError where not even that reaches the goal."""
+    if best.ladder.chosen is None:
+        raise UsageError(
+            f"--precision auto: {best.ladder.why}",
+            why="; ".join(item.says for item in best.ladder.advice.conclusions) if best.ladder.advice else "",
+            next="see what costs it with 'deploykit sensitivity', or ask for less with --goal",
+        )
+    return replace(given, request=replace(given.request, precision="fp16"), ladder=best.ladder.to_json())
+
+
+def quantizes(backend: AnyBackend, given: Situation) -> bool:
+    """True where ``quantized_situation`` would make encodings."""
+    request = given.request
+    return (
+        isinstance(backend, HasQuantizers)
+        and given.encodings is None
+        and not given.facts.is_qdq
+        and (request.precision == AUTO or bits_of(request.precision or "") is not None)
+        and request.calibration is not None
+        and request.compile is not False
+        and request.quantizer != NONE
+        and not backend.calibrates_itself(given)
+    )
+
+
+def _refuse_unused(backend: AnyBackend, request: Request) -> None:
+    """A quantizer that was named and will not run is said, not left out of account; so are candidates without data."""
+    if request.precision == AUTO and request.calibration is None and isinstance(backend, HasQuantizers):
+        raise UsageError(
+            f"--precision {AUTO}: nothing to measure the candidates on",
+            why="each precision is made and judged on your samples",
+            next="give --calibration DIR|FILE.npz, or name a precision",
+        )
+    asked = request.quantizer
+    own = backend.quantizer if isinstance(backend, QuantizesWhilePackaging) else NONE
+    if asked in (None, NONE, own):
+        return
+    if request.encodings is not None:
+        raise UsageError(f"--with {asked}: encodings were given", next="leave out one of them")
+    raise UsageError(
+        f"--with {asked}: nothing to quantize here",
+        why="it runs where an integer precision is asked of a float model, with calibration data, for a backend that "
+        "takes encodings",
+        next="give --precision w8a16 and --calibration, or leave it out",
+    )
+
+
+def _named(made: Made, name: str) -> tuple[Path, Path]:
+    """The quantizer's files under the user's own name, which is what packages and reports show."""
+    folder = made.ran.folder / "named"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    sources = {folder / name: made.ran.model, (folder / name).with_suffix(".encodings"): made.ran.encodings}
+    for external in load_model(made.ran.model).external:
+        sources[folder / external.location] = external.path
+    for place, source in sources.items():
+        place.parent.mkdir(parents=True, exist_ok=True)
+        os.link(source, place)
+    return folder / name, (folder / name).with_suffix(".encodings")
+
+
+def _reread(given: Situation, request: Request, made: Made, ladder: Ladder | None) -> Situation:
+    """The situation as if the user had given these files."""
+    assert request.encodings is not None and request.calibration is not None
+    model = load_model(request.model)
+    facts = collect_facts(model)
+    return replace(
+        given,
+        request=request,
+        model=model,
+        facts=facts,
+        encodings=read_placed(request.encodings, facts),
+        quantized=QuantizedModel(
+            model=given.request.model,
+            calibration=request.calibration,
+            record=made.to_json(),
+            findings=(*made.findings, *made.about_data()),
+        ),
+        ladder=None if ladder is None else ladder.to_json(),
+    )

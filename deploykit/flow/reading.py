@@ -1,0 +1,63 @@
+"""The stage ``read``: the target first, because that is cheap, then model and encodings. It decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from deploykit.backend.backend import AnyBackend, Request, Situation
+from deploykit.backend.plugins import device_named, load_backend
+from deploykit.backend.requests import checked_request
+from deploykit.backend.targets import Target
+from deploykit.encodings.placed_encodings import read_placed
+from deploykit.errors import UsageError
+from deploykit.flow.asked_precision import refuse_other_precision
+from deploykit.model import load_model
+from deploykit.model.collect import collect_facts
+
+if TYPE_CHECKING:
+    from deploykit.encodings.values import EncodingSet
+    from deploykit.model.facts import GraphFacts
+
+__all__ = ["read_situation", "read_situations", "resolve_target"]
+
+
+def resolve_target(request: Request) -> tuple[AnyBackend, Target]:
+    """The backend and the device under the wanted SDK version; raises UnknownTargetError."""
+    if request.backend is not None:
+        backend = load_backend(request.backend)
+        return backend, backend.resolve(device_named(request.target, backend), request.sdk)
+    device = device_named(request.target)
+    if not device.backends:
+        raise UsageError(f"target {device.id}: no installed backend packages for it", next="name one with --backend")
+    backend = load_backend(device.backends[0])
+    return backend, backend.resolve(device, request.sdk)
+
+
+def read_situation(request: Request) -> tuple[AnyBackend, Situation]:
+    """Everything known before a decision: the target first, because that is cheap, then model and encodings."""
+    ((backend, situation),) = read_situations([request])
+    return backend, situation
+
+
+def read_situations(requests: Sequence[Request]) -> list[tuple[AnyBackend, Situation]]:
+    """The same for requests that differ in their target only: model and encodings are read once."""
+    targets = [resolve_target(request) for request in requests]
+    requests = [checked_request(request, backend) for request, (backend, _) in zip(requests, targets, strict=True)]
+    model = load_model(requests[0].model)
+    facts = collect_facts(model)
+    encodings = _read_encodings(requests[0], facts)
+    return [
+        (backend, Situation(request=request, model=model, facts=facts, encodings=encodings, target=target))
+        for request, (backend, target) in zip(requests, targets, strict=True)
+    ]
+
+
+def _read_encodings(request: Request, facts: GraphFacts) -> EncodingSet | None:
+    if request.encodings is None:
+        if request.float_tensors is not None:
+            raise UsageError("--float-tensors without --encodings", next="give the encodings it belongs to")
+        return None
+    encodings = read_placed(request.encodings, facts, float_tensors=request.float_tensors)
+    refuse_other_precision(request.precision, encodings, facts)
+    return encodings

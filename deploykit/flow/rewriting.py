@@ -1,0 +1,252 @@
+"""Applies transforms one after the other, each with new encodings and a proof; what fails the proof is undone.
+
+The proof: the model before and after on the same samples, outputs equal within the transform's stated number of
+float32 roundings for each site. It chooses nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from deploykit.accuracy.simulate.reference import reference_outputs
+from deploykit.accuracy.simulate.sessions import Feed, Session
+from deploykit.encodings.conclusions import Conclusion, Evidence, Inference
+from deploykit.encodings.cutting import chain_models
+from deploykit.encodings.inferring import infer_entries
+from deploykit.encodings.values import EncodingSet, Float
+from deploykit.errors import InputError
+from deploykit.model.collect import facts_of
+from deploykit.model.opset import opset_of
+from deploykit.rewrites.contract import Refusal, Rewritten, Site, Transform, load_transform
+from deploykit.system.records import dataclass
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+__all__ = ["SAFE_REWRITES", "RewriteStep", "Rewriting", "difference_in_ulps", "rewrite"]
+
+SAFE_REWRITES = ("saturating-constant", "mask-constant", "logit-of-sigmoid", "log-of-ratio")
+"""Rewrites that keep the inputs and outputs as they are, in the order in which they are tried."""
+
+_ULP = float(np.finfo(np.float32).eps)
+_COARSE_ULPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
+"""The relative rounding of outputs that are coarser than float32, and are rounded so on the way as well."""
+
+_LEAST_OPSET = 7
+"""ONNX Runtime promises nothing for operator sets before this one; ONNX's reference computes them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewriteStep:
+    """What became of one transform: kept or not and why, where it applied, where not, and the proof.
+
+    ``ulps`` is the largest difference of any output on the samples, in float32 roundings of that output's largest
+    magnitude; None when nothing was run.
+    """
+
+    name: str
+    kept: bool
+    reason: str
+    sites: tuple[Site, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+    notes: tuple[str, ...] = ()
+    ulps: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape."""
+        finite = self.ulps is not None and math.isfinite(self.ulps)
+        return {
+            "rewrite": self.name,
+            "kept": self.kept,
+            "reason": self.reason,
+            "sites": [{"nodes": list(s.nodes), "tensors": list(s.tensors), "why": s.why} for s in self.sites],
+            "refusals": [{"nodes": list(r.nodes), "reason": r.reason} for r in self.refusals],
+            "notes": list(self.notes),
+            "ulps": self.ulps if finite else None,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewriting:
+    """The rewritten model, its encodings, the host model that restores the original outputs, and the steps taken.
+
+    ``open`` are tensors that the rewrites made or changed and about whose range nothing is known: they have no entry.
+    ``concluded`` says of the others where their ranges come from.
+    """
+
+    model: ModelProto
+    encodings: EncodingSet | None
+    tail: ModelProto | None
+    steps: tuple[RewriteStep, ...]
+    open: frozenset[str] = frozenset()
+    concluded: Mapping[str, Conclusion] = field(default_factory=dict)
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """The names of the transforms that changed something and passed their proof."""
+        return tuple(step.name for step in self.steps if step.kept)
+
+
+def rewrite(
+    model: ModelProto,
+    encodings: EncodingSet | None,
+    names: Iterable[str],
+    feeds: Sequence[Feed],
+    *,
+    outputs: Sequence[Feed] | None = None,
+    before: Rewriting | None = None,
+    evidence: Callable[[ModelProto], Evidence] | None = None,
+) -> Rewriting:
+    """Apply the named transforms in order. Raises UsageError for an unknown name.
+
+    ``evidence`` gives what the user's data tells about a model; without it new entries come from the graph alone.
+    ``outputs`` are what ``model`` gives for the samples, where they are known already: every model is run once.
+    ``before`` is the rewriting that made ``model``; its steps and its tail are gone on from.
+    """
+    state = before or Rewriting(model=model, encodings=encodings, tail=None, steps=())
+    proof = _Proof(model, feeds, outputs, evidence)
+    for name in names:
+        state = _step(state, load_transform(name), proof)
+    return state
+
+
+class _Proof:
+    """What the model as it stands gives for the samples, so that a step only has to run what it made."""
+
+    def __init__(
+        self,
+        model: ModelProto,
+        feeds: Sequence[Feed],
+        outputs: Sequence[Feed] | None,
+        evidence: Callable[[ModelProto], Evidence] | None,
+    ) -> None:
+        self.feeds = feeds
+        self.evidence = evidence or (lambda _model: Evidence())
+        self._model = model
+        self._outputs = outputs
+        self._problem: InputError | None = None
+
+    def before(self) -> Sequence[Feed]:
+        """The outputs of the model as it stands; the InputError of one that does not run, which is not tried again."""
+        if self._problem is not None:
+            raise self._problem
+        try:
+            return self._run()
+        except InputError as error:
+            self._problem = error
+            raise
+
+    def _run(self) -> Sequence[Feed]:
+        if self._outputs is None:
+            if opset_of(self._model) < _LEAST_OPSET:
+                self._outputs = reference_outputs(self._model, self.feeds)
+            else:
+                session = Session(self._model)
+                self._outputs = session.runs(self.feeds)
+        return self._outputs
+
+    def accept(self, model: ModelProto, outputs: Sequence[Feed] | None) -> None:
+        """Go on from a changed model."""
+        self._model, self._outputs, self._problem = model, outputs, None
+
+
+def _step(state: Rewriting, transform: Transform, proof: _Proof) -> Rewriting:
+    matched = transform.match(state.model)
+    if not matched:
+        step = RewriteStep(name=transform.name, kept=False, reason=matched.reason, refusals=matched.refusals)
+        return replace(state, steps=(*state.steps, step))
+    made = transform.apply(state.model, state.encodings, matched)
+    ulps, problem, outputs = _prove(proof, made, transform, len(matched.sites))
+    step = RewriteStep(
+        name=transform.name,
+        kept=not problem,
+        reason=problem or "proven equal on the samples",
+        sites=tuple(replace(site, data=None) for site in matched.sites),  # the rest was for ``apply``
+        refusals=matched.refusals,
+        notes=made.notes,
+        ulps=ulps,
+    )
+    if problem:
+        return replace(state, steps=(*state.steps, step))
+    proof.accept(made.model, outputs)
+    inferred = _completed(made, proof.evidence)
+    encodings = made.encodings if inferred is None else inferred.encodings
+    missing = frozenset(() if inferred is None else (tensor.name for tensor in inferred.open))
+    concluded = {} if inferred is None else inferred.concluded
+    tail = made.tail if state.tail is None else chain_models(made.tail, state.tail) if made.tail else state.tail
+    return Rewriting(
+        model=made.model,
+        encodings=encodings,
+        tail=tail,
+        steps=(*state.steps, step),
+        open=state.open | missing,
+        concluded={**state.concluded, **concluded},
+    )
+
+
+def _completed(made: Rewritten, evidence: Callable[[ModelProto], Evidence]) -> Inference | None:
+    """New entries for what a step made or changed; an old integer entry that holds no longer and has no heir goes."""
+    if made.encodings is None or not made.touched:
+        return None
+    facts, found, touched = facts_of(made.model), evidence(made.model), sorted(made.touched)
+    inferred = infer_entries(made.model, facts, made.encodings, touched, proven=made.ranges, evidence=found)
+    missing = {tensor.name for tensor in inferred.open}
+    kept = inferred.encodings.entries.items()
+    entries = {n: entry for n, entry in kept if n not in missing or isinstance(entry.value, Float)}
+    return replace(inferred, encodings=replace(inferred.encodings, entries=entries))
+
+
+def _prove(
+    proof: _Proof, made: Rewritten, transform: Transform, sites: int
+) -> tuple[float | None, str, Sequence[Feed] | None]:
+    """The largest difference in roundings, what is wrong unless it is small enough, and what the new model gives."""
+    if transform.ulps is None:
+        return None, "", None
+    if not proof.feeds:
+        return None, "undone: there are no samples to prove it on", None
+    try:
+        changed = Session(made.model)
+        tail = None if made.tail is None else Session(made.tail)
+        before = proof.before()
+        outputs = changed.runs(proof.feeds)
+        wholes = outputs
+        if tail is not None:
+            ends = tail.runs([{**feed, **values} for feed, values in zip(proof.feeds, outputs, strict=True)])
+            wholes = [{**values, **end} for values, end in zip(outputs, ends, strict=True)]
+        worst = max((difference_in_ulps(wanted, got) for wanted, got in zip(before, wholes, strict=True)), default=0.0)
+    except InputError as error:
+        return None, f"undone: {error.what} ({error.why})", None
+    allowed = transform.ulps * sites
+    if worst > allowed:
+        return worst, f"undone: outputs differ by {worst:.3g} roundings, {allowed:g} are allowed", None
+    return worst, "", outputs
+
+
+def difference_in_ulps(wanted: Feed, got: Feed) -> float:
+    """The largest difference over all wanted outputs, relative to the rounding of each output's largest value.
+
+    That of float32, or of the output's own type where it is coarser. Infinite where NaN and infinities do not lie in
+    the same places, or a shape differs.
+    """
+    return max((_ulps(value, got.get(name)) for name, value in wanted.items()), default=0.0)
+
+
+def _ulps(wanted: npt.NDArray[Any], got: npt.NDArray[Any] | None) -> float:
+    if got is None or got.shape != wanted.shape:
+        return math.inf
+    a, b = np.asarray(wanted, dtype=np.float64), np.asarray(got, dtype=np.float64)
+    odd = ~np.isfinite(a)
+    if not np.array_equal(a[odd], b[odd], equal_nan=True) or not np.isfinite(b[~odd]).all():
+        return math.inf
+    if not (~odd).any():
+        return 0.0
+    largest = float(np.abs(a[~odd]).max())
+    difference = float(np.abs(a[~odd] - b[~odd]).max())
+    ulp = _COARSE_ULPS.get(wanted.dtype.name, _ULP)
+    return difference / (largest * ulp) if largest else (math.inf if difference else 0.0)

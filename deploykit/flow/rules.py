@@ -1,0 +1,379 @@
+"""Rules about how a way to deploy was chosen, codes DK201 to DK249, and the list of all registries of the core."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from deploykit.accuracy.judge import rules as comparison_rules
+from deploykit.accuracy.samples import data_rules, guidelines
+from deploykit.backend.opinions import Opinion, OpinionState
+from deploykit.encodings import rules as encoding_rules
+from deploykit.findings import Severity, SubjectKind, listed
+from deploykit.findings.rules import Found, Registry
+from deploykit.flow.choice import Chosen
+from deploykit.flow.quantizing import rules as quantizing_rules
+from deploykit.model import rules as graph_rules
+
+if TYPE_CHECKING:
+    from deploykit.encodings.conclusions import Origin
+
+__all__ = ["CORE_REGISTRIES", "RULES"]
+
+RULES: Registry[Chosen] = Registry("choice")
+
+
+def _name(chosen: Chosen) -> str:
+    return chosen.situation.request.model.name
+
+
+@RULES.rule(
+    "DK201",
+    "graph-rewritten",
+    "info",
+    what="The packaged model is a rewritten form of the one that was given.",
+    why="Huge ranges are often artefacts of how the maths is written; rewritten, integers hold them. Each rewrite was "
+    "proven equal in float32 by running both on the samples.",
+    fix="compare on your own data (--calibration), or leave a rewrite out with --no-rewrite NAME",
+    sources=("ONNX Runtime, run while packaging",),
+)
+def check_rewritten(chosen: Chosen) -> Iterator[Found]:
+    """Which rewrites, and what they brought."""
+    if not chosen.situation.rewritten or not chosen.rewrites:
+        return
+    won = chosen.prepared
+    yield Found(
+        kind=SubjectKind.MODEL,
+        name=_name(chosen),
+        message=f"rewritten by {', '.join(chosen.rewrites)}: {_gain(chosen)}",
+        hint=_ways_back(chosen),
+        evidence={"rewrites": list(chosen.rewrites), "sqnr_db": None if won is None else won.way.to_json()["sqnr_db"]},
+    )
+
+
+def _ways_back(chosen: Chosen) -> str:
+    """How to judge the rewrites on better samples, and how to do without them."""
+    request = chosen.situation.request
+    asked = [name for name in chosen.rewrites if name in request.rewrite]
+    chosen_here = [name for name in chosen.rewrites if name not in asked]
+    ways = [] if request.calibration is not None else ["compare on your own data (--calibration)"]
+    ways += ["do without with " + " ".join(f"--no-rewrite {name}" for name in chosen_here)] if chosen_here else []
+    ways += ["leave " + " ".join(f"--rewrite {name}" for name in asked) + " out"] if asked else []
+    return ", or ".join(ways)
+
+
+def _gain(chosen: Chosen) -> str:
+    """What rewriting brought, on which samples; nothing but the proof where they allow no judgement."""
+    won, before = chosen.prepared, chosen.reference
+    if won is None or won.verdict is None or before is None or chosen.samples is None:
+        return "proven equal in float32; what it brings was not judged"
+    told = f"{won.verdict.overall_db:.1f} dB in simulation, {before.overall_db:.1f} dB as it was given"
+    return f"{told}, on {chosen.samples.described_for_humans}"
+
+
+@RULES.rule(
+    "DK202",
+    "host-tail",
+    "warning",
+    what="The end of the model was cut off and runs on the host.",
+    why="Outputs of unlike ranges share one grid when they are joined; on the host they keep their own precision.",
+    fix="run model/tail.onnx after the device (the run scripts do), or keep it whole with "
+    "--no-rewrite cut-tail --no-rewrite split-output --no-rewrite scale-last",
+    sources=("ONNX Runtime, run while packaging",),
+)
+def check_tail(chosen: Chosen) -> Iterator[Found]:
+    """Said whenever there is a tail."""
+    if chosen.situation.tail is not None:
+        yield Found(kind=SubjectKind.MODEL, name=_name(chosen), message="model/tail.onnx must run after the device")
+
+
+@RULES.rule(
+    "DK203",
+    "not-simulated",
+    "warning",
+    what="A precision mix that could not be simulated.",
+    why="Without numbers no way is better than another; the plan takes the one that changes least.",
+    fix="give --calibration data that fits the inputs",
+    sources=("this run",),
+)
+def check_simulated(chosen: Chosen) -> Iterator[Found]:
+    """The reason why not; an error where segments were insisted on, for only what was simulated is cut.
+
+    Without encodings there is no mix: what was asked for and not done is told by DK208.
+    """
+    if not chosen.skipped or chosen.situation.encodings is None:
+        return
+    insisted = chosen.situation.request.mixed == "segments"
+    yield Found(
+        kind=SubjectKind.MODEL,
+        name=_name(chosen),
+        severity=Severity.ERROR if insisted else None,
+        message=f"not simulated{' and therefore not cut into segments' if insisted else ''}: {chosen.skipped}",
+        hint=chosen.instead,
+    )
+
+
+@RULES.rule(
+    "DK204",
+    "mixed-refused",
+    "error",
+    what="Float16 tensors among integer ones, with --mixed refuse or a kind of mix that is not offered.",
+    why="No way that was asked for is available for this target.",
+    fix="allow another way: --mixed auto",
+    sources=("the request",),
+)
+def check_refused(chosen: Chosen) -> Iterator[Found]:
+    """No way is left."""
+    if chosen.choice is not None and chosen.choice.winner is None:
+        verdicts = "; ".join(f"{name}: {why}" for name, why in chosen.choice.verdicts.items())
+        yield Found(kind=SubjectKind.MODEL, name=_name(chosen), message=f"no way to deploy is left: {verdicts}")
+
+
+@RULES.rule(
+    "DK205",
+    "lost-by-quantization",
+    "warning",
+    what="The way that was chosen loses more than is asked for, in simulation against the float model.",
+    why="What quantization loses no device gives back. Limits stand beside the numbers; docs/numbers.md has reasons.",
+    fix="deploykit locate names the first operator; use wider activations or calibrate anew",
+    sources=("simulated while packaging",),
+)
+def check_quality(chosen: Chosen) -> Iterator[Found]:
+    """Every judged number that misses its limit, in one finding per output."""
+    verdict = None if chosen.prepared is None else chosen.prepared.verdict
+    if verdict is None or verdict.right is not False or chosen.samples is None:
+        return
+    before = "" if chosen.reference is None else f"; the file's own simulation: {chosen.reference.overall_db:.1f} dB"
+    for output in dict.fromkeys(number.output for number in verdict.failures):
+        missed = [number for number in verdict.failures if number.output == output]
+        yield Found(
+            kind=SubjectKind.TENSOR,
+            name=output,
+            message=f"{output}: {'; '.join(map(str, missed))}, on {chosen.samples.described_for_humans}{before}",
+            evidence={"numbers": [number.to_json() for number in missed]},
+        )
+
+
+@RULES.rule(
+    "DK206",
+    "segments",
+    "warning",
+    what="The model is cut into segments that run one after the other.",
+    why="Each segment is wholly integer or wholly float, so that no tool has to mix precisions inside one graph. Every "
+    "tensor that crosses a border is written by one segment and read by the next.",
+    fix="run the segments in order, as the run scripts do, or let the tools mix with --mixed fallback",
+    sources=("ONNX Runtime, run while packaging",),
+)
+def check_segments(chosen: Chosen) -> Iterator[Found]:
+    """How many, what crosses, and what runs in float only because of where the cuts are."""
+    segments = chosen.situation.segments
+    if not segments:
+        return
+    whole = {*chosen.situation.facts.inputs}
+    crossing = sorted({name for segment in segments for name in segment.inputs} - whole)
+    changed = [label for segment in segments for label in segment.changed]
+    yield Found(
+        kind=SubjectKind.MODEL,
+        name=_name(chosen),
+        message=f"{len(segments)} segments, chained by the run scripts; {len(crossing)} tensors cross between them, "
+        f"{len(changed)} operators run in float16 though they have integer encodings",
+        evidence={"segments": [segment.name for segment in segments], "crossing": crossing, "changed": changed},
+    )
+
+
+@RULES.rule(
+    "DK207",
+    "open-tensor",
+    "error",
+    what="A tensor that needs an integer encoding and about whose range nothing is known.",
+    why="Its entry is missing, and neither its operator nor its neighbours nor data of yours tell what it reaches. A "
+    "range that is made up destroys a model in silence: sizes in pixels taken for 0..1 put every box in a corner.",
+    fix="give data with --calibration, or say what the input is with --input NAME=VALUE",
+    sources=("RT-DETRv2 topology, int64 orig_target_sizes: 1,238 pixels mean error with a range of 0..1, 6 without",),
+)
+def check_open(chosen: Chosen) -> Iterator[Found]:
+    """Each tensor with the input that it hangs on; no error where another way leaves it float."""
+    for tensor in chosen.open_tensors:
+        won = chosen.prepared
+        handled = None if won is None else f"left float: {won.way.id}"
+        hang = f"; it hangs on the input {listed(tensor.inputs)}" if tensor.inputs else ""
+        yield Found(
+            kind=SubjectKind.TENSOR,
+            name=tensor.name,
+            severity=None if won is None else Severity.INFO,
+            handled=handled,
+            message=f"{tensor.name}: its range is not known: {tensor.why}{hang}",
+            hint=f"give {' or '.join(tensor.ways_out)}",
+            evidence=tensor.to_json(),
+        )
+
+
+@RULES.rule(
+    "DK208",
+    "rewrite-not-applied",
+    "error",
+    what="A rewrite that was asked for by name changes nothing in the package.",
+    why="What is asked for by name is done, or refused with the reason: what is dropped in silence is taken for done.",
+    fix="leave it out, or change what the reason names",
+    sources=("the rewrite's own matcher, and ONNX Runtime, run while packaging",),
+)
+def check_asked(chosen: Chosen) -> Iterator[Found]:
+    """Every asked-for rewrite that the chosen way is not made with."""
+    for name in chosen.situation.request.rewrite:
+        why = _why_not_applied(chosen, name)
+        if why:
+            yield Found(kind=SubjectKind.MODEL, name=_name(chosen), message=f"--rewrite {name}: {why}")
+
+
+def _why_not_applied(chosen: Chosen, name: str) -> str:
+    won = chosen.prepared
+    if name in {step.name for step in chosen.simplified}.union(chosen.rewrites):
+        return ""
+    if chosen.explored is None and chosen.rewriting is None:
+        return chosen.skipped or "this model has no encodings that a rewrite could be chosen for"
+    built = () if chosen.explored is None else chosen.explored.built
+    made = [chosen.rewriting, *(item.rewriting for item in built)]
+    steps = [step for rewriting in made if rewriting is not None for step in rewriting.steps]
+    for step in steps:
+        if step.name == name and not step.kept:
+            places = "; ".join(f"{', '.join(refusal.nodes)}: {refusal.reason}" for refusal in step.refusals[:3])
+            return step.reason + (f" ({places})" if places else "")
+    return f"the way that was chosen, {won.way.id if won else 'none'}, does without it"
+
+
+@RULES.rule(
+    "DK209",
+    "inferred-ranges",
+    "info",
+    what="Integer entries that the encodings did not have, and where their ranges come from.",
+    why="A range that was concluded is only as good as what it was concluded from, so each says that: stored values, "
+    "the operator, its neighbours, or your data. None comes from inputs that were made up.",
+    fix="export the encodings with these tensors, or compare the ranges with what your data reaches",
+    sources=("the graph and its encodings", "the samples named in the message"),
+)
+def check_inferred(chosen: Chosen) -> Iterator[Found]:
+    """How many of which origin, and every conclusion in the evidence."""
+    concluded = chosen.concluded
+    if not concluded:
+        return
+    counts = Counter(conclusion.origin for conclusion in concluded.values())
+    origins = ", ".join(f"{counts[origin]} {origin.described}" for origin in type(next(iter(counts))) if counts[origin])
+    told = [f"{c.name}: {c.words}" for c in concluded.values() if c.words.startswith("inferred")]
+    yield Found(
+        kind=SubjectKind.MODEL,
+        name=_name(chosen),
+        message=f"{len(concluded)} tensors got an entry: {origins}" + "".join(f"; {line}" for line in told[:3]),
+        hint="nothing to do: stored values and operators bound these ranges" if _are_exact(counts) else "",
+        evidence={"ranges": [conclusion.to_json() for conclusion in concluded.values()]},
+    )
+
+
+def _are_exact(origins: Iterable[Origin]) -> bool:
+    """True where no data can correct a range."""
+    from deploykit.encodings.conclusions import Origin
+
+    return {Origin.CONSTANT, Origin.OPERATOR}.issuperset(origins)
+
+
+@RULES.rule(
+    "DK210",
+    "graph-simplified",
+    "info",
+    what="The packaged model is a simplified form of the one that was given.",
+    why="Exports compute at run time what is settled when they are made: shapes, masks and grids of static size. "
+    "Devices lack the operators that do so. The simplified graph was proven equal by running both.",
+    fix="keep the graph as it was given with --no-rewrite NAME",
+    sources=("ONNX Runtime, run while packaging",),
+)
+def check_simplified(chosen: Chosen) -> Iterator[Found]:
+    """What each structural rewrite did."""
+    for step in chosen.simplified:
+        yield Found(
+            kind=SubjectKind.MODEL,
+            name=_name(chosen),
+            message=f"{step.name}: {'; '.join(step.notes)}; {step.reason}",
+            hint=f"keep the graph as it was given with --no-rewrite {step.name}",
+            evidence=step.to_json(),
+        )
+
+
+@RULES.rule(
+    "DK211",
+    "compiler-asked",
+    "info",
+    what="Findings that are not sure would refuse the model; whether a compiler was asked about them, and its answers.",
+    why="What was read or told about another release is a guess here, and the compiler outranks it. What was asked is "
+    "said, since on a machine without it the same model may get another answer.",
+    fix="leave the guesses in force with --no-second-opinion",
+    sources=("the compiler named in the message, run while deciding",),
+)
+def check_opinions(chosen: Chosen) -> Iterator[Found]:
+    """How many were refuted, confirmed and left open, or why nobody was asked."""
+    opinions = chosen.situation.opinions
+    if opinions is None:
+        return
+    compiler, asked = opinions.compiler, opinions.opinions
+    if compiler.missing:
+        told = f"no compiler was asked about {_about(asked)}: {compiler.missing}"
+        yield Found(kind=SubjectKind.MODEL, name=_name(chosen), message=told, hint=compiler.instead)
+        return
+    speakers = dict.fromkeys((compiler.name, *(one.by.name for one in asked if one.by is not None)))
+    told = "; ".join(_outcomes(asked, name) for name in speakers if _outcomes(asked, name)) if len(speakers) > 1 else ""
+    states = [(state, opinions.of_state(state)) for state in OpinionState]
+    told = told or "; ".join(f"{state} {_about(group)}" for state, group in states if group)
+    yield Found(
+        kind=SubjectKind.MODEL,
+        name=_name(chosen),
+        message=f"{compiler.name} was asked about {len(asked)} finding{'s' if len(asked) > 1 else ''}: {told}",
+        evidence={"compiler": compiler.name, "opinions": [opinion.to_json() for opinion in asked]},
+    )
+
+
+@RULES.rule(
+    "DK251",
+    "end-in-int16",
+    "info",
+    what="The post-processing inside the model gets 16-bit grids, over the ranges that its entries have.",
+    why="Coordinates, their decoding, and boxes joined with scores need more than 256 steps. Wider tensors take twice "
+    "the memory and more time, and each border to 8 bits costs a conversion; the network itself stays as it was.",
+    fix="nothing to do; keep the grids as they were given with --no-rewrite end-in-int16",
+    sources=("simulated while packaging",),
+)
+def check_wider_end(chosen: Chosen) -> Iterator[Found]:
+    """Which part, how much of the model it is, and what was measured with and without."""
+    won, before = chosen.prepared, chosen.reference
+    if won is None or won.end is None or won.verdict is None or before is None or chosen.samples is None:
+        return
+    harms = ", ".join(won.end.harms)
+    share = len(won.end.nodes) / len(won.facts.nodes)
+    yield Found(
+        kind=SubjectKind.NODE,
+        name=won.end.ends[-1],
+        message=f"{won.end} get 16-bit grids, {len(won.widened)} tensors, {share:.0%} of the nodes ({harms}): "
+        f"{won.verdict.described}; as given {before.described}, on {chosen.samples.described_for_humans}",
+        evidence={**won.end.to_json(), "tensors": list(won.widened)},
+    )
+
+
+def _outcomes(opinions: Iterable[Opinion], name: str) -> str:
+    """What one of several compilers said, "" where nothing is its own."""
+    own = [one for one in opinions if one.by is not None and one.by.name == name]
+    states = [(state, [one for one in own if one.state is state]) for state in OpinionState]
+    return ", ".join(f"{state} {_about(group)} by {name}" for state, group in states if group)
+
+
+def _about(opinions: Iterable[Opinion]) -> str:
+    return listed([f"{opinion.code} {opinion.subject}" for opinion in opinions], most=3)
+
+
+CORE_REGISTRIES: tuple[Registry[Any], ...] = (
+    graph_rules.RULES,
+    encoding_rules.RULES,
+    guidelines.RULES,
+    data_rules.RULES,
+    comparison_rules.RULES,
+    RULES,
+    quantizing_rules.RULES,
+)
+"""Every registry of the core, from the lowest room up; those of backends come from their ``registries()``."""

@@ -1,0 +1,117 @@
+"""The lowest SDK release under which nothing stops a model on a device: one plan per release, nothing written.
+
+It plans and counts; what stops a plan is the backend's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from packaging.version import Version
+
+from deploykit.backend.backend import Request
+from deploykit.backend.kept import Kept
+from deploykit.errors import UnknownTargetError, UsageError
+from deploykit.findings import Finding
+from deploykit.flow.decision import plan_as_given
+from deploykit.flow.reading import read_situation
+from deploykit.model.files.validity import blaming
+from deploykit.tables.capabilities import CompatRow, Status
+
+__all__ = ["SdkSearch", "SdkTrial", "lowest_sdk"]
+
+_YES = str(Status.SUPPORTED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SdkTrial:
+    """One SDK release and what stands in the way of a plan under it."""
+
+    sdk: str
+    findings: tuple[Finding, ...]
+
+    @property
+    def blocking(self) -> tuple[str, ...]:
+        """The codes of what stands in the way."""
+        return tuple(sorted({finding.code for finding in self.findings if finding.blocks}))
+
+    @property
+    def open(self) -> tuple[str, ...]:
+        """The codes of what the tables do not answer with yes for this release, and what stops nothing by itself.
+
+        A rule that asked a table says the answer in its evidence, as ``status``.
+        """
+        asked = (finding for finding in self.findings if not finding.blocks and finding.handled is None)
+        doubtful = {finding.code for finding in asked if finding.evidence.get("status", _YES) != _YES}
+        return tuple(sorted(doubtful))
+
+    @property
+    def ok(self) -> bool:
+        """True when nothing blocks and nothing that the plan rests on is open."""
+        return not self.blocking and not self.open
+
+    @property
+    def state(self) -> str:
+        """``no``, ``unknown`` or ``ok``."""
+        return "no" if self.blocking else "unknown" if self.open else "ok"
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape."""
+        return {
+            "sdk": self.sdk,
+            "ok": self.ok,
+            "state": self.state,
+            "blocking": list(self.blocking),
+            "open": list(self.open),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SdkSearch:
+    """The trials of all releases, oldest first."""
+
+    backend: str
+    target: str
+    trials: tuple[SdkTrial, ...]
+
+    @property
+    def lowest(self) -> str | None:
+        """The lowest release under which nothing blocks and nothing is open, or None."""
+        return next((trial.sdk for trial in self.trials if trial.ok), None)
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape of ``deploykit compat --model``."""
+        return {
+            "backend": self.backend,
+            "target": self.target,
+            "lowest": self.lowest,
+            "trials": [trial.to_json() for trial in self.trials],
+        }
+
+
+def lowest_sdk(request: Request) -> SdkSearch:
+    """Plan one request under every SDK release that has tables, oldest first; the model is read once.
+
+    Raises UsageError for a backend whose tables are not kept per release.
+    """
+    with blaming(request.model):
+        backend, situation = read_situation(replace(request, sdk=None))
+        device = situation.target.device
+        releases = _releases(backend.compat())
+        if not releases:
+            raise UsageError(f"the tables of {backend.id} are not kept per SDK release", next="use deploykit plan")
+        trials, kept = [], Kept()
+        for version in releases:
+            try:
+                target = backend.resolve(device, version)
+            except UnknownTargetError:
+                continue  # a release that is known to exist and about whose tools nothing is known
+            tried = replace(situation, request=replace(situation.request, sdk=version), target=target)
+            trials.append(SdkTrial(sdk=version, findings=plan_as_given(backend, tried, kept).findings))
+        return SdkSearch(backend=backend.id, target=device.id, trials=tuple(trials))
+
+
+def _releases(rows: Iterable[CompatRow]) -> tuple[str, ...]:
+    return tuple(sorted({row.since for row in rows if row.feature == f"release {row.since}"}, key=Version))

@@ -1,0 +1,10 @@
+"""Reads ONNX models: the graph at once, weights on demand, and nothing outside the model's own folder.
+
+Importing it is cheap; onnx and numpy are imported on use. It judges files, never what a device makes of them.
+"""
+
+from deploykit.model.files.external import ExternalFile
+from deploykit.model.files.loading import Model, load_model, wrap_proto
+from deploykit.model.files.weights import iter_weights, weight
+
+__all__ = ["ExternalFile", "Model", "iter_weights", "load_model", "weight", "wrap_proto"]

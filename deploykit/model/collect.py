@@ -1,0 +1,232 @@
+"""Collects the facts of a graph, and the few stored values that somebody asks for.
+
+External data is opened only by ``constant_value`` and ``constant_range``, for the one tensor they are asked about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from onnx import AttributeProto
+
+from deploykit.errors import InputError
+from deploykit.model.facts import GraphFacts, NodeFact, TensorFact, TensorRole
+from deploykit.model.files.attention import check_attention
+from deploykit.model.files.loading import Model, wrap_proto
+from deploykit.model.files.mapped import is_outside
+from deploykit.model.files.tensors import (
+    byte_size,
+    dtype_name,
+    element_count,
+    is_external,
+    nested_graphs,
+    stored_tensors,
+)
+from deploykit.model.files.weights import weight
+from deploykit.model.graph_copy import GraphView, view_of
+from deploykit.model.nodes import captured_names
+from deploykit.model.ops import DEFAULT_DOMAINS, is_standard
+from deploykit.model.shape_inference import Inferred, Shape, infer
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    from onnx import GraphProto, ModelProto, NodeProto, TensorProto
+
+__all__ = ["collect_facts", "constant_range", "constant_value", "facts_of", "facts_seen", "read_of"]
+
+_WORTH_READING = 16_384
+_LOOKED_AT = ("float", "float16", "double")
+
+
+def collect_facts(model: Model) -> GraphFacts:
+    """What is true of the model's main graph; the model is not changed and no external data is opened."""
+    proto, graph = model.proto, model.proto.graph
+    inferred = infer(proto)
+    if inferred.negative:
+        raise InputError(
+            f"{model.path}: {inferred.negative!r} would have fewer than no elements",
+            why="a window is larger than what it looks at, or more is cut off than there is",
+            next="export the model again with the input sizes that it is made for",
+        )
+    tensors = _tensors(model, inferred)
+    nodes = tuple(_node(index, node) for index, node in enumerate(graph.node))
+    check_attention(model.path, nodes, tensors)
+    non_finite, scalars = _small_floats(model)
+    return GraphFacts(
+        model_name=model.path.name,
+        graph_name=graph.name,
+        producer=" ".join(filter(None, (proto.producer_name, proto.producer_version))),
+        ir_version=proto.ir_version,
+        opsets=_opsets(proto),
+        inputs=tuple(name for name, fact in tensors.items() if fact.role is TensorRole.INPUT),
+        outputs=tuple(item.name for item in graph.output),
+        nodes=nodes,
+        tensors=tensors,
+        subgraph_ops=frozenset(node.op_type for inner in nested_graphs(graph.node) for node in inner.node),
+        weight_bytes=sum(byte_size(stored.proto, stored.where) for stored in stored_tensors(proto)),
+        functions=frozenset(function.name for function in proto.functions),
+        non_finite=non_finite,
+        inference_problem=inferred.problem,
+        scalars=scalars,
+    )
+
+
+def read_of(model: ModelProto) -> Model:
+    """A model that exists in memory only, checked as one that was read; once while it stays the same."""
+    return view_of(model).once("read", lambda: wrap_proto(model, path=_NOWHERE))
+
+
+def facts_of(model: ModelProto) -> GraphFacts:
+    """The facts of a model that exists in memory only, checked as one that was read; once while it stays the same."""
+    return view_of(model).once("facts", lambda: collect_facts(read_of(model)))
+
+
+def facts_seen(view: GraphView) -> GraphFacts:
+    """The facts of a model that is looked through, once for all who do so; no file is looked for."""
+    read = Model(path=_NOWHERE, proto=view.model, stored=view.stored)
+    return view.once("facts without files", lambda: collect_facts(read))
+
+
+_NOWHERE = Path("model.onnx")
+
+
+def constant_value(model: Model, name: str, *, limit: int = 1024) -> npt.NDArray[Any] | None:
+    """The values of a stored tensor of at most ``limit`` elements; None for a larger one or one that is computed."""
+    tensor = model.stored.get(name)
+    if tensor is None or element_count(tensor, name) > limit:
+        return None
+    return weight(model, name)
+
+
+def constant_range(model: Model, name: str) -> tuple[float, float] | None:
+    """The smallest and largest value of a stored tensor, infinities included and NaN left out.
+
+    None where the tensor is computed, holds no numbers, or is empty. Reads exactly this tensor.
+    """
+    if name not in model.stored:
+        return None
+    values = weight(model, name)
+    if values.dtype.kind in "OSUc" or not values.size:
+        return None
+    if values.dtype.kind not in "fiub":  # types that numpy knows only by extension, such as bfloat16
+        values = values.astype(np.float32)
+    low, high = float(np.fmin.reduce(values, axis=None)), float(np.fmax.reduce(values, axis=None))
+    return None if np.isnan(low) else (low, high)
+
+
+def _opsets(proto: ModelProto) -> dict[str, int]:
+    opsets: dict[str, int] = {}
+    for entry in proto.opset_import:
+        domain = "" if entry.domain in DEFAULT_DOMAINS else entry.domain
+        opsets[domain] = max(entry.version, opsets.get(domain, 0))
+    return opsets
+
+
+def _initializers(graph: GraphProto) -> dict[str, tuple[TensorProto, tuple[int, ...]]]:
+    """The stored values of the graph by name, with their dimensions; for sparse ones the dense dimensions."""
+    found = {tensor.name: (tensor, tuple(tensor.dims)) for tensor in graph.initializer}
+    found |= {sparse.values.name: (sparse.values, tuple(sparse.dims)) for sparse in graph.sparse_initializer}
+    return found
+
+
+def _node(index: int, node: NodeProto) -> NodeFact:
+    pairs = ((attribute.name, _plain(attribute)) for attribute in node.attribute)
+    return NodeFact(
+        index=index,
+        name=node.name,
+        op_type=node.op_type,
+        domain="" if is_standard(node) else node.domain,
+        inputs=tuple(node.input),
+        outputs=tuple(node.output),
+        # What a Constant holds is a value, not a setting.
+        attributes={} if node.op_type == "Constant" else {name: value for name, value in pairs if value is not None},
+    )
+
+
+def _plain(attribute: AttributeProto) -> Any:
+    """The value as a number, text or tuple; None for tensors, graphs and types."""
+    match attribute.type:
+        case AttributeProto.FLOAT:
+            return attribute.f
+        case AttributeProto.INT:
+            return attribute.i
+        case AttributeProto.STRING:
+            return attribute.s.decode(errors="replace")
+        case AttributeProto.FLOATS:
+            return tuple(attribute.floats)
+        case AttributeProto.INTS:
+            return tuple(attribute.ints)
+        case AttributeProto.STRINGS:
+            return tuple(text.decode(errors="replace") for text in attribute.strings)
+        case _:
+            return None
+
+
+def _tensors(model: Model, inferred: Inferred) -> dict[str, TensorFact]:
+    graph = model.proto.graph
+    consumers = _consumers(graph)
+    outputs = {item.name for item in graph.output}
+
+    def fact(name: str, role: TensorRole, dtype: str, shape: Shape, **more: Any) -> TensorFact:
+        readers = tuple(consumers.get(name, ()))
+        return TensorFact(
+            name=name, role=role, dtype=dtype, shape=shape, consumers=readers, is_output=name in outputs, **more
+        )
+
+    stored = _initializers(graph)
+    found: dict[str, TensorFact] = {}
+    for item in graph.input:
+        if item.name not in stored:
+            found[item.name] = fact(item.name, TensorRole.INPUT, *inferred.types.get(item.name, ("", None)))
+    for name, (tensor, dims) in stored.items():
+        dtype = dtype_name(tensor.data_type)
+        found[name] = fact(name, TensorRole.INITIALIZER, dtype, dims, external=is_external(tensor))
+    for name, index in _made(graph):
+        held = model.stored.get(name)
+        if held is None:
+            dtype, shape = inferred.types.get(name, ("", None))
+            found[name] = fact(name, TensorRole.ACTIVATION, dtype, shape, producer=index)
+        else:
+            dtype, dims = dtype_name(held.data_type), tuple(held.dims)
+            external = is_external(held)
+            found[name] = fact(name, TensorRole.CONSTANT, dtype, dims, producer=index, external=external)
+    return found
+
+
+def _made(graph: GraphProto) -> Iterator[tuple[str, int]]:
+    return ((name, index) for index, node in enumerate(graph.node) for name in node.output if name)
+
+
+def _consumers(graph: GraphProto) -> Mapping[str, list[int]]:
+    """The nodes that read each tensor, subgraphs included, each once and in graph order."""
+    readers: dict[str, list[int]] = {}
+    for index, node in enumerate(graph.node):
+        for name in dict.fromkeys((*filter(None, node.input), *captured_names(node))):
+            readers.setdefault(name, []).append(index)
+    return readers
+
+
+def _small_floats(model: Model) -> tuple[dict[str, str], dict[str, float]]:
+    """Of stored floats of moderate size, inside the model file: what is no number in them, and those of one element."""
+    odd: dict[str, str] = {}
+    scalars: dict[str, float] = {}
+    for name, tensor in model.stored.items():
+        if dtype_name(tensor.data_type) not in _LOOKED_AT or is_outside(tensor):
+            continue
+        count = element_count(tensor, name)
+        if count <= _WORTH_READING:
+            values = weight(model, name)
+            odd[name] = _oddities(values)
+            if count == 1:
+                scalars[name] = float(values.reshape(()))
+    return {name: what for name, what in odd.items() if what}, scalars
+
+
+def _oddities(values: npt.NDArray[Any]) -> str:
+    if np.isfinite(values).all():
+        return ""
+    kinds = ((np.isnan(values), "NaN"), (np.isposinf(values), "infinity"), (np.isneginf(values), "-infinity"))
+    return " and ".join(name for mask, name in kinds if mask.any())

@@ -1,0 +1,268 @@
+"""A copy of a model's main graph that transforms look through and edit, and an index of one that is only read.
+
+It knows no transform. Subgraphs of control flow count as readers of the tensors they take from outside.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from copy import copy as copied
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import numpy.typing as npt
+from onnx import ModelProto, NodeProto, numpy_helper
+
+from deploykit.errors import DefectError
+from deploykit.model.files.mapped import is_outside, stored_values
+from deploykit.model.nodes import captured_names
+from deploykit.model.ops import Trait, has, is_standard
+from deploykit.model.opset import opset_of
+from deploykit.model.shape_inference import infer
+
+if TYPE_CHECKING:
+    from onnx import TensorProto
+
+__all__ = ["GraphCopy", "GraphView", "copy_of", "view_of"]
+
+T = TypeVar("T")
+
+
+def copy_of(model: ModelProto) -> ModelProto:
+    """A deep copy that may be edited."""
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    return copy
+
+
+class GraphCopy:
+    """Producers, readers and stored values of one graph. Call ``reindex`` after editing nodes."""
+
+    def __init__(self, model: ModelProto, *, copy: bool = True) -> None:
+        self.model = copy_of(model) if copy else model
+        self.reindex()
+
+    def reindex(self) -> None:
+        """Read the nodes again."""
+        graph = self.model.graph
+        self.stored: dict[str, TensorProto] = {tensor.name: tensor for tensor in graph.initializer}
+        self.outputs = {item.name for item in graph.output}
+        self.inputs = {item.name for item in graph.input} - self.stored.keys()
+        self.makers: dict[str, NodeProto] = {}
+        self._readers: dict[str, list[NodeProto]] = {}
+        for node in graph.node:
+            for name in dict.fromkeys((*node.input, *captured_names(node))):
+                self._readers.setdefault(name, []).append(node)
+            self.makers.update((name, node) for name in node.output if name)
+            if node.op_type == "Constant" and is_standard(node):
+                self.stored.update((node.output[0], a.t) for a in node.attribute if a.name == "value")
+        self._names: set[str] | None = None
+
+    @property
+    def nodes(self) -> Sequence[NodeProto]:
+        """The nodes in graph order."""
+        nodes: Sequence[NodeProto] = self.model.graph.node
+        return nodes
+
+    @property
+    def opset(self) -> int:
+        """The version of the default operator set."""
+        return opset_of(self.model)
+
+    def maker(self, name: str, *op_types: str) -> NodeProto | None:
+        """The node that makes a tensor, if it is of one of the given standard types (any when none is given)."""
+        node = self.makers.get(name)
+        fits = node is not None and (not op_types or (node.op_type in op_types and is_standard(node)))
+        return node if fits else None
+
+    def readers(self, name: str) -> list[NodeProto]:
+        """The nodes that read a tensor, each once."""
+        return self._readers.get(name, [])
+
+    def uses(self, name: str) -> list[tuple[NodeProto, int]]:
+        """The nodes that read a tensor themselves, with each position at which they do."""
+        return [(node, at) for node in self.readers(name) for at, used in enumerate(node.input) if used == name]
+
+    def only_reader(self, name: str) -> NodeProto | None:
+        """The node that reads a tensor, when it is the only one and the tensor is no output of the graph."""
+        readers = self.readers(name)
+        return readers[0] if len(readers) == 1 and name not in self.outputs else None
+
+    def array(self, name: str) -> npt.NDArray[Any] | None:
+        """The stored value of an initializer or Constant, through Identity; None where there is none to be read."""
+        tensor = self.stored.get(self.origin(name))
+        if tensor is None or is_outside(tensor):
+            return None
+        return stored_values(tensor)
+
+    def origin(self, name: str) -> str:
+        """What a tensor is a copy of, looking through Identity."""
+        for _ in range(len(self.makers)):
+            node = self.makers.get(name)
+            if node is None or node.op_type != "Identity":
+                break
+            name = node.input[0]
+        return name
+
+    def static(self) -> frozenset[str]:
+        """Stored tensors and what is computed from nothing else."""
+        found = set(self.stored)
+        for node in self.nodes:
+            names = [name for name in node.input if name]
+            folds = names and not has(node, Trait.RANDOM, Trait.CONTROL_FLOW)
+            if folds and all(name in found for name in names):
+                found.update(name for name in node.output if name)
+        return frozenset(found)
+
+    def scalar(self, name: str) -> float | None:
+        """A stored value of one element as a number, or None; nothing larger is looked at."""
+        tensor = self.stored.get(self.origin(name))
+        value = self.array(name) if tensor is not None and math.prod(tensor.dims) == 1 else None
+        return None if value is None else float(value.reshape(()))
+
+    def store(self, name: str, value: npt.NDArray[Any]) -> str:
+        """Add an initializer under a fresh name derived from ``name``; the name given."""
+        fresh = self.fresh(name)
+        self.model.graph.initializer.append(numpy_helper.from_array(value, fresh))
+        self.stored[fresh] = self.model.graph.initializer[-1]
+        return fresh
+
+    def restore(self, name: str, value: npt.NDArray[Any]) -> None:
+        """Overwrite a stored value in place."""
+        self.stored[name].CopyFrom(numpy_helper.from_array(value, self.stored[name].name))
+
+    def fresh(self, name: str) -> str:
+        """``name``, or it with a number behind it, such that no tensor and no node has it yet."""
+        if self._names is None:
+            self._names = {*self.tensor_names, *(node.name for node in self.nodes)}
+        candidate, number = name, 0
+        while candidate in self._names:
+            number += 1
+            candidate = f"{name}_{number}"
+        self._names.add(candidate)
+        return candidate
+
+    def replace_nodes(self, old: Iterable[NodeProto], new: Mapping[int, Sequence[NodeProto]]) -> None:
+        """Drop ``old`` nodes (by identity) and put new ones before the node at each index; then drop dead nodes."""
+
+        gone = {id(node) for node in old}
+        nodes: list[NodeProto] = []
+        for index, node in enumerate(self.nodes):
+            nodes += new.get(index, ())
+            if id(node) not in gone:
+                nodes.append(node)
+        self._prune(nodes)
+
+    def set_nodes(self, nodes: Iterable[NodeProto]) -> None:
+        """Replace all nodes, whatever becomes of stored values."""
+        self._put(nodes)
+        self.reindex()
+
+    def _put(self, nodes: Iterable[NodeProto]) -> None:
+        graph, kept = self.model.graph, list(nodes)
+        before = len(graph.node)
+        graph.node.extend(kept)  # copies: what is kept may be some of those that go now
+        del graph.node[:before]
+
+    def index_of(self, node: NodeProto) -> int:
+        """The position of a node of this graph."""
+        return next(index for index, other in enumerate(self.nodes) if other is node)
+
+    def prune(self) -> None:
+        """Remove nodes and initializers that no output needs, and value infos of vanished tensors.
+
+        The default of a graph input stays: without it the input would be required.
+        """
+        self._prune(self.nodes)
+
+    def _prune(self, nodes: Sequence[NodeProto]) -> None:
+        graph = self.model.graph
+        needed, keep = {item.name for item in graph.output}, []
+        for node in reversed(nodes):
+            if needed & set(node.output):
+                keep.append(node)
+                needed.update(name for name in (*node.input, *captured_names(node)) if name)
+        self._put(reversed(keep))
+        _retain(graph.initializer, needed | {item.name for item in graph.input})
+        made = {name for node in graph.node for name in node.output}
+        _retain(graph.value_info, made)
+        self.reindex()
+
+    def drop_unused(self, names: Iterable[str]) -> None:
+        """Remove those of the named stored values that nothing reads; nodes stay, however dead they are."""
+        graph = self.model.graph
+        read = {*self._readers, *self.outputs, *(item.name for item in graph.input)}
+        unused = set(names) - read
+        _retain(graph.initializer, {tensor.name for tensor in graph.initializer} - unused)
+        if any(name in self.makers for name in unused):
+            self.set_nodes(node for node in self.nodes if node.op_type != "Constant" or node.output[0] not in unused)
+        else:
+            self.stored = {name: tensor for name, tensor in self.stored.items() if name not in unused}
+            self._names = None
+
+    def shapes(self) -> dict[str, tuple[int | None, ...]]:
+        """Shapes of all tensors that ONNX can infer; unknown dimensions are None."""
+        known = {name: tuple(tensor.dims) for name, tensor in self.stored.items()}
+        typed = ((name, shape) for name, (_, shape) in infer(self.model).types.items() if shape is not None)
+        return known | {name: tuple(d if isinstance(d, int) else None for d in shape) for name, shape in typed}
+
+    @property
+    def tensor_names(self) -> frozenset[str]:
+        """Every tensor of the main graph."""
+        return frozenset({*self.makers, *self.stored, *self.inputs})
+
+
+class GraphView(GraphCopy):
+    """The index of a model that is looked through and not edited; several of one model share it."""
+
+    def __init__(self, model: ModelProto) -> None:
+        super().__init__(model, copy=False)
+        self._derived: dict[Hashable, object] = {}
+
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What follows from the model, made when it is first asked for; one key always stands for one thing."""
+        if key not in self._derived:
+            self._derived[key] = make()
+        return cast("T", self._derived[key])
+
+    def static(self) -> frozenset[str]:
+        """The same, found once."""
+        return self.once("static", super().static)
+
+    def set_nodes(self, nodes: Iterable[NodeProto]) -> None:
+        """Never: others look through the same index."""
+        del nodes
+        raise DefectError("the nodes of a graph that is only looked through were to be replaced")
+
+    def _put(self, nodes: Iterable[NodeProto]) -> None:
+        self.set_nodes(nodes)
+
+
+_VIEWS: list[tuple[bytes, GraphView]] = []
+_MOST_VIEWS = 4
+_LARGEST_VIEWED = 8 << 20
+"""Bytes of a model beyond which comparing it costs more than reading its nodes again."""
+
+
+def view_of(model: ModelProto) -> GraphView:
+    """A model to look through; its nodes are read once for as long as it stays the same.
+
+    Twenty matchers look through one graph, one after the other. What a message holds may be changed by its owner at any
+    time, so it is the bytes that tell whether the index still holds. Names that one asks for are no other's concern.
+    """
+    if model.ByteSize() > _LARGEST_VIEWED:
+        return GraphView(model)
+    content = model.SerializeToString()
+    at = next((number for number, (_, view) in enumerate(_VIEWS) if view.model is model), None)
+    known, view = (b"", None) if at is None else _VIEWS.pop(at)
+    if view is None or known != content:
+        view = GraphView(model)
+    _VIEWS.append((content, view))
+    del _VIEWS[:-_MOST_VIEWS]
+    return copied(view)
+
+
+def _retain(items: Any, names: set[str]) -> None:
+    for index in reversed(range(len(items))):
+        if items[index].name not in names:
+            del items[index]

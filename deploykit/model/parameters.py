@@ -1,0 +1,104 @@
+"""Which stored tensors a graph reads as weights, biases and norm parameters, and along which axes their channels run.
+
+The roles are those by which AIMET tells parameters from activations: a constant read by an elementwise op is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from deploykit.model.facts import GraphFacts, NodeFact
+from deploykit.model.ops import BIAS, ROLES, WEIGHT, is_standard
+
+__all__ = ["ParameterUse", "bias_after_matmul", "parameter_uses", "stored_behind"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterUse:
+    """One stored tensor in one role. The axes are counted from the front; None where the op has no such axis."""
+
+    name: str
+    role: str
+    node: NodeFact
+    channel_axis: int | None = None
+    block_axis: int | None = None
+
+
+def parameter_uses(facts: GraphFacts) -> dict[str, tuple[ParameterUse, ...]]:
+    """Every stored tensor that is read as a parameter, with all its uses in graph order."""
+    found: dict[str, list[ParameterUse]] = {}
+    for node in facts.nodes:
+        if is_standard(node):
+            for use in _uses_of(facts, node):
+                found.setdefault(use.name, []).append(use)
+    return {name: tuple(uses) for name, uses in found.items()}
+
+
+def _uses_of(facts: GraphFacts, node: NodeFact) -> Iterator[ParameterUse]:
+    for index, role in ROLES.get(node.op_type, {}).items():
+        if index >= len(node.inputs):
+            continue
+        name, turned = _stored_weight(facts, node, node.inputs[index])
+        if name is not None:
+            channel, block = _axes(facts, node, name, turned=turned) if role == WEIGHT else (None, None)
+            yield ParameterUse(name=name, role=role, node=node, channel_axis=channel, block_axis=block)
+    bias = bias_after_matmul(facts, node)
+    if bias is not None:
+        yield ParameterUse(name=bias, role=BIAS, node=node)
+
+
+def _stored_weight(facts: GraphFacts, node: NodeFact, name: str) -> tuple[str | None, bool]:
+    """The stored tensor behind an input, and whether a Transpose stands between; only MatMul looks through one."""
+    stored = stored_behind(facts, name)
+    if stored is not None or node.op_type != "MatMul":
+        return stored, False
+    producer = facts.producer_of(name)
+    if producer is None or producer.op_type != "Transpose":
+        return None, False
+    return stored_behind(facts, producer.inputs[0]), True
+
+
+def stored_behind(facts: GraphFacts, name: str) -> str | None:
+    """The initializer or constant that a name stands for, looking through Identity; None for computed tensors."""
+    for _ in range(len(facts.nodes) + 1):
+        fact = facts.tensors.get(name)
+        if fact is None:
+            return None
+        if fact.is_weight:
+            return name
+        producer = facts.producer_of(name)
+        if producer is None or producer.op_type != "Identity" or not producer.inputs:
+            return None
+        name = producer.inputs[0]
+    return None
+
+
+def _axes(facts: GraphFacts, node: NodeFact, name: str, *, turned: bool) -> tuple[int | None, int | None]:
+    """``(channel axis, block axis)`` of a weight as the op that reads it lays it out."""
+    rank = facts.tensors[name].rank
+    if node.op_type == "Conv":
+        axes = (0, 1)
+    elif node.op_type == "ConvTranspose":
+        axes = (1, 0)
+    elif node.op_type == "Gemm":
+        axes = (0, 1) if node.attributes.get("transB") else (1, 0)
+    elif node.op_type == "MatMul" and rank is not None and rank >= 2:
+        axes = (rank - 2, rank - 1) if turned else (rank - 1, rank - 2)
+    else:
+        return None, None
+    return axes if rank is not None and rank > max(axes) else (None, None)
+
+
+def bias_after_matmul(facts: GraphFacts, node: NodeFact) -> str | None:
+    """The rank-1 stored tensor that the only reader of a MatMul with a stored weight adds to its output."""
+    if node.op_type != "MatMul" or len(node.inputs) < 2 or _stored_weight(facts, node, node.inputs[1])[0] is None:
+        return None
+    readers = facts.consumers_of(node.outputs[0])
+    if len(readers) != 1 or readers[0].op_type != "Add":
+        return None
+    others = [name for name in readers[0].inputs if name != node.outputs[0]]
+    if len(others) != 1:
+        return None
+    stored = stored_behind(facts, others[0])
+    return stored if stored is not None and facts.tensors[stored].rank == 1 else None

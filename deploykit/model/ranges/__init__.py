@@ -1,0 +1,1 @@
+"""Bounds of tensors by interval arithmetic over the graph."""

@@ -1,0 +1,379 @@
+"""Rules about the graph alone, whatever the device: what stands in the way of compiling it ahead of time.
+
+They read facts and nothing else. Codes DK001 to DK049.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import PurePath
+
+from deploykit.findings import Answerer, Claim, Confidence, SubjectKind, listed
+from deploykit.findings.rules import Found, Registry
+from deploykit.model.facts import GraphFacts, TensorRole
+from deploykit.model.inventory import control_flow_nodes, sequence_nodes
+from deploykit.model.ops import Trait, has, is_standard
+from deploykit.model.shapes import (
+    DynamicDim,
+    data_shaped_nodes,
+    dynamic_inputs,
+    dynamic_tensors,
+    shape_text,
+    tensor_bytes,
+)
+
+__all__ = ["RULES"]
+
+RULES: Registry[GraphFacts] = Registry("graph")
+
+_IR = "ONNX IR specification (onnx/onnx docs/IR.md)"
+_FIX_TOOL = "python -m onnxruntime.tools.make_dynamic_shape_fixed"
+_FIX_PAGE = "https://onnxruntime.ai/docs/tutorials/mobile/helpers/make-dynamic-shape-fixed.html"
+_SHOWN = 8
+_LEAST_OPSET = 7
+_OF_MOST_TOOLS = Claim(answered_by=Answerer.TOOLS, confidence=Confidence.INFERRED)
+"""What most compilers refuse; whether these tools settle it when they read the graph, only they can tell."""
+
+
+@RULES.rule(
+    "DK001",
+    "dynamic-input",
+    "error",
+    what="A graph input with a dimension that is a symbol or unknown.",
+    why="A package is compiled ahead of time, and memory is laid out then: every size must be a number.",
+    fix="export with fixed sizes, or fix them with onnxruntime's make_dynamic_shape_fixed tool",
+    sources=(f"{_IR}, section on symbolic dimensions", _FIX_PAGE),
+)
+def check_dynamic_input(facts: GraphFacts) -> Iterator[Found]:
+    """One finding per input, with the command that fixes it."""
+    by_input: dict[str, list[DynamicDim]] = {}
+    for dim in dynamic_inputs(facts):
+        by_input.setdefault(dim.tensor, []).append(dim)
+    for name, dims in by_input.items():
+        command = _fixing_command(facts, name, dims)
+        yield Found(
+            kind=SubjectKind.TENSOR,
+            name=name,
+            message=f"input {name!r} ({shape_text(facts.tensors[name])}) is dynamic in "
+            + ", ".join(dim.label for dim in dims),
+            hint=f"fix it: {command}" + (" (put a size for each ?)" if "?" in command else ""),
+            evidence={"dims": [{"axis": d.axis, "symbol": d.symbol} for d in dims], "command": command},
+        )
+
+
+def _fixing_command(facts: GraphFacts, name: str, dims: Sequence[DynamicDim]) -> str:
+    """The command line for one input; the batch is taken to be 1, other sizes are left to the user as ``?``."""
+    model = facts.model_name or "model.onnx"
+    stem = PurePath(model).stem
+    if len(dims) == 1 and dims[0].symbol:
+        size = "1" if dims[0].axis == 0 else "?"
+        wanted = ["--dim_param", dims[0].symbol, "--dim_value", size]
+    else:
+        shape = facts.tensors[name].shape or ("?",)
+        sizes = [
+            str(d) if isinstance(d, int) else ("1" if i == 0 and len(shape) > 1 else "?") for i, d in enumerate(shape)
+        ]
+        wanted = ["--input_name", name, "--input_shape", ",".join(sizes)]
+    return " ".join([_FIX_TOOL, *(shlex.quote(word) for word in (*wanted, model, f"{stem}.fixed.onnx"))])
+
+
+@RULES.rule(
+    "DK002",
+    "dynamic-result",
+    "warning",
+    what="A computed tensor whose size depends on the values it is computed from, or is not known for another reason.",
+    why="Memory is laid out before anything runs, so every size must be a number, whatever the inputs are. Most "
+    "compilers for NPUs refuse such a node, or leave it and all that follows to the CPU.",
+    fix="move the operation out of the graph, or replace it by one of fixed size (TopK instead of NonZero)",
+    sources=(f"{_IR}, section on static tensor shapes", "ONNX operator documentation"),
+    claim=_OF_MOST_TOOLS,
+)
+def check_dynamic_result(facts: GraphFacts) -> Iterator[Found]:
+    """Each node that makes a size out of values; where there is none, the first tensor, since others follow from it."""
+    makers = tuple(data_shaped_nodes(facts))
+    for node, why in makers:
+        # A compiler may take one, with the size that it had once: that is no answer for other data.
+        settled = not has(node, Trait.SIZED_BY_VALUES)
+        message = f"{node.op_type} {node.label}: {why}"
+        yield Found(kind=SubjectKind.NODE, name=node.label, message=message, by_trial=settled)
+    names = dynamic_tensors(facts)
+    if names and not makers and not dynamic_inputs(facts):
+        maker = facts.producer_of(names[0])
+        yield Found(
+            kind=SubjectKind.TENSOR,
+            name=names[0],
+            message=f"{len(names)} tensors have no fixed size, first {names[0]} ({shape_text(facts.tensors[names[0]])})"
+            + (f" made by {maker.label}" if maker else ""),
+            evidence={"tensors": list(names)},
+        )
+
+
+@RULES.rule(
+    "DK003",
+    "nested-graph",
+    "warning",
+    what="A node that runs another graph (If, Loop, Scan, SequenceMap), or works on sequences of tensors.",
+    why="What it does is decided at run time. Nothing inside it is checked or quantized here, and most compilers for "
+    "NPUs take straight graphs of tensors only.",
+    fix="unroll the loop or fold the condition when exporting; cut the graph where that is not possible",
+    sources=("ONNX operator documentation: If, Loop, Scan, SequenceMap, types of sequences",),
+    claim=_OF_MOST_TOOLS,
+)
+def check_nested_graph(facts: GraphFacts) -> Iterator[Found]:
+    """One finding per node."""
+    for node in control_flow_nodes(facts):
+        yield Found(kind=SubjectKind.NODE, name=node.label, message=f"{node.op_type} runs another graph")
+    for node in sequence_nodes(facts):
+        yield Found(kind=SubjectKind.NODE, name=node.label, message=f"{node.op_type} works on a sequence of tensors")
+
+
+@RULES.rule(
+    "DK004",
+    "no-opset",
+    "error",
+    what="A model that does not say which version of the standard operators it uses.",
+    why="Operators changed their meaning between versions; without one no tool can tell what the graph computes.",
+    fix="export the model again; onnx.helper.make_model takes opset_imports",
+    sources=(f"{_IR}, section on operator sets",),
+)
+def check_no_opset(facts: GraphFacts) -> Iterator[Found]:
+    """Only where standard operators are used."""
+    if not facts.opset and any(is_standard(node) for node in facts.nodes):
+        yield Found(
+            kind=SubjectKind.MODEL,
+            name=facts.model_name,
+            message=f"{facts.model_name} imports no standard operator set",
+            evidence={"opsets": dict(facts.opsets)},
+        )
+
+
+@RULES.rule(
+    "DK005",
+    "opset-beyond-onnx",
+    "warning",
+    what="A standard operator set newer than the installed onnx package knows.",
+    why="Shapes cannot be inferred for operators that changed since, and other tools are usually further behind.",
+    fix="upgrade onnx, or export with an operator set that it knows",
+    sources=("ONNX versioning (onnx/onnx docs/Versioning.md)",),
+)
+def check_opset_known(facts: GraphFacts) -> Iterator[Found]:
+    """Compares with the newest released operator set of the installed package."""
+    from onnx.defs import onnx_opset_version
+
+    newest = onnx_opset_version()
+    if facts.opset > newest:
+        yield Found(
+            kind=SubjectKind.MODEL,
+            name=facts.model_name,
+            message=f"{facts.model_name} uses operator set {facts.opset}; the installed onnx knows up to {newest}",
+            evidence={"opset": facts.opset, "known": newest},
+        )
+
+
+@RULES.rule(
+    "DK006",
+    "model-function",
+    "warning",
+    what="Nodes that call functions which the model itself defines.",
+    why="What such a function computes is not looked into here, and many tools do not know them at all.",
+    fix="inline them: onnx.inliner.inline_local_functions(model)",
+    sources=(f"{_IR}, section on model local functions",),
+)
+def check_model_functions(facts: GraphFacts) -> Iterator[Found]:
+    """One finding for all functions that are called."""
+    called = sorted({node.op_type for node in facts.nodes} & facts.functions)
+    if called:
+        yield Found(
+            kind=SubjectKind.MODEL,
+            name=facts.model_name,
+            message=f"{facts.model_name} calls functions of its own: {listed(called, most=_SHOWN)}",
+            evidence={"functions": called},
+        )
+
+
+@RULES.rule(
+    "DK007",
+    "shapes-not-inferred",
+    "warning",
+    what="A graph whose types and shapes onnx could not infer.",
+    why="Only declared shapes are known then, so that whatever depends on shapes is not checked.",
+    fix="run onnx.checker.check_model(path, full_check=True) on it, and export it again",
+    sources=("ONNX shape inference (onnx/onnx docs/ShapeInference.md)",),
+)
+def check_inference(facts: GraphFacts) -> Iterator[Found]:
+    """Says what onnx said."""
+    if facts.inference_problem:
+        yield Found(
+            kind=SubjectKind.MODEL,
+            name=facts.model_name,
+            message=f"the shapes of {facts.model_name} could not be inferred: {facts.inference_problem}",
+        )
+
+
+@RULES.rule(
+    "DK008",
+    "non-finite-constant",
+    "warning",
+    what="A stored tensor with NaN or infinity in it.",
+    why="No integer grid holds them: a scale derived from an infinite range is infinite too. NaN spreads to every "
+    "result that it touches.",
+    fix="replace an infinity by the largest value that is needed (a finite one does in a mask), and find out "
+    "where a NaN comes from",
+    sources=("IEEE 754", "ONNX operator documentation: QuantizeLinear"),
+)
+def check_non_finite(facts: GraphFacts) -> Iterator[Found]:
+    """Looks at what was read: tensors of moderate size inside the model file."""
+    for name, what in facts.non_finite.items():
+        if facts.tensors[name].consumers:
+            readers = [node.label for node in facts.consumers_of(name)]
+            yield Found(
+                kind=SubjectKind.TENSOR,
+                name=name,
+                message=f"{name} holds {what}, read by {listed(readers, most=_SHOWN)}",
+                evidence={"holds": what, "readers": readers},
+            )
+
+
+@RULES.rule(
+    "DK009",
+    "float64",
+    "warning",
+    what="Tensors of 64-bit floating point.",
+    why="They come from Python numbers that an exporter left in double precision. Runtimes implement double for a few "
+    "operators only.",
+    fix="export in float32, or convert every float64 tensor of the ONNX file",
+    sources=("pytorch/pytorch#81869", "microsoft/onnxruntime#5782"),
+)
+def check_float64(facts: GraphFacts) -> Iterator[Found]:
+    """One finding for all of them."""
+    names = [fact.name for fact in facts.tensors.values() if fact.dtype == "double"]
+    if names:
+        yield Found(
+            kind=SubjectKind.TENSOR,
+            name=names[0],
+            message=f"{len(names)} tensors are 64-bit float: {listed(names, most=_SHOWN)}",
+            evidence={"tensors": names},
+        )
+
+
+@RULES.rule(
+    "DK010",
+    "output-without-node",
+    "warning",
+    what="A graph output that no node computes: it is an input or a stored tensor itself.",
+    why="There is no operation that a compiler could place it in; it passes data through or gives a constant.",
+    fix="drop the output, or put an Identity before it",
+    sources=(f"{_IR}, section on graphs",),
+)
+def check_idle_output(facts: GraphFacts) -> Iterator[Found]:
+    """Constants made by Constant nodes count as stored."""
+    for name in facts.outputs:
+        fact = facts.tensors.get(name)
+        if fact is not None and fact.role is not TensorRole.ACTIVATION:
+            yield Found(kind=SubjectKind.TENSOR, name=name, message=f"output {name!r} is the {fact.role} of that name")
+
+
+@RULES.rule(
+    "DK011",
+    "unread-constant",
+    "info",
+    what="Stored tensors that nothing reads.",
+    why="They make the file larger and change nothing.",
+    fix="remove them from graph.initializer, or leave them: nothing reads them",
+    sources=(f"{_IR}, section on graphs",),
+)
+def check_unread(facts: GraphFacts) -> Iterator[Found]:
+    """One finding for all of them, with their size."""
+    idle = [f for f in facts.tensors.values() if f.is_weight and not f.consumers and not f.is_output]
+    if idle:
+        names = [fact.name for fact in idle]
+        size = sum(tensor_bytes(fact) or 0 for fact in idle)
+        yield Found(
+            kind=SubjectKind.TENSOR,
+            name=names[0],
+            message=f"nothing reads {len(names)} stored tensors of {size:,} bytes: {listed(names, most=_SHOWN)}",
+            evidence={"tensors": names, "bytes": size},
+        )
+
+
+@RULES.rule(
+    "DK012",
+    "unnamed-node",
+    "info",
+    what="Nodes without a name.",
+    why="Messages and per-layer settings can only speak of them by what they make.",
+    fix="export with names, or give them: node.name = node.output[0]",
+    sources=(f"{_IR}, section on names within a graph",),
+)
+def check_unnamed(facts: GraphFacts) -> Iterator[Found]:
+    """Constant nodes are not counted: nobody sets anything for them."""
+    unnamed = [node for node in facts.nodes if not node.name and node.op_type != "Constant"]
+    if unnamed:
+        yield Found(
+            kind=SubjectKind.NODE,
+            name=unnamed[0].label,
+            message=f"{len(unnamed)} of {len(facts.nodes)} nodes have no name, first {unnamed[0].label}",
+            evidence={"count": len(unnamed)},
+        )
+
+
+@RULES.rule(
+    "DK013",
+    "external-data",
+    "info",
+    what="Weights in files beside the model.",
+    why="The model is incomplete without them: they must travel together and match exactly.",
+    fix="nothing to do here; copy all files when moving the model",
+    sources=("ONNX external data (onnx/onnx docs/ExternalData.md)",),
+)
+def check_external(facts: GraphFacts) -> Iterator[Found]:
+    """How many and how large."""
+    outside = [fact for fact in facts.tensors.values() if fact.external]
+    if outside:
+        size = sum(tensor_bytes(fact) or 0 for fact in outside)
+        yield Found(
+            kind=SubjectKind.MODEL,
+            name=facts.model_name,
+            message=f"{len(outside)} tensor(s) of {size:,} bytes lie in files beside {facts.model_name}",
+            evidence={"tensors": len(outside), "bytes": size},
+        )
+
+
+@RULES.rule(
+    "DK014",
+    "empty-input",
+    "warning",
+    what="A graph input with a dimension of size zero.",
+    why="It can hold no data. Some exporters write 0 where they mean a size that is not fixed.",
+    fix="give the dimension its real size",
+    sources=(f"{_IR}, section on static tensor shapes",),
+)
+def check_empty_input(facts: GraphFacts) -> Iterator[Found]:
+    """By declared shape."""
+    for name in facts.inputs:
+        shape = facts.tensors[name].shape or ()
+        if 0 in shape:
+            message = f"dimension {shape.index(0)} of input {name!r} ({shape_text(facts.tensors[name])}) is 0"
+            yield Found(kind=SubjectKind.TENSOR, name=name, message=message)
+
+
+@RULES.rule(
+    "DK015",
+    "old-opset",
+    "warning",
+    what="A standard operator set below 7.",
+    why="With set 7 broadcasting changed for all of arithmetic. ONNX Runtime, with which every step here computes, "
+    "promises set 7 and later; compilers read no older one, or other values out of it.",
+    fix="export it again with a newer operator set",
+    sources=("ONNX Runtime, compatibility (docs/Versioning.md): operator sets from 7", "ONNX changelog, set 7"),
+)
+def check_old_opset(facts: GraphFacts) -> Iterator[Found]:
+    """Only where standard operators are used."""
+    if 0 < facts.opset < _LEAST_OPSET and any(is_standard(node) for node in facts.nodes):
+        yield Found(
+            kind=SubjectKind.MODEL,
+            name=facts.model_name,
+            message=f"{facts.model_name} uses operator set {facts.opset}",
+            evidence={"opset": facts.opset},
+        )

@@ -1,1 +1,0 @@
-"""Encodings on a graph: placing, completing, moving, cutting, QDQ in and out."""

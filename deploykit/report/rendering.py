@@ -1,0 +1,102 @@
+"""Turns decisions into text: templates from the data package ``deploykit_templates``, shell words quoted once.
+
+JSON is serialised, never templated; nothing here touches the disk of the user.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import ChoiceLoader, Environment, FileSystemLoader, PackageLoader, StrictUndefined, TemplateError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from deploykit.errors import DefectError, UsageError
+from deploykit.report.compiled_templates import CompiledTemplates
+
+__all__ = ["markdown_text", "render", "shell_comment", "shell_words"]
+
+
+def render(template: str, values: dict[str, Any], *, templates: Path | None = None, own: Path | None = None) -> str:
+    """The text of one template. ``templates`` is a folder of the user's whose files win over all others.
+
+    ``own`` is the folder of a backend that brings templates of its own; where it has none of that name, or is None, the
+    built-in ones are looked through.
+
+    All templates run in Jinja's sandbox: they see the values they are given, and no Python behind them.
+
+    Filters: ``sh`` quotes one shell word, ``words`` a whole argv, ``comment`` makes text safe in a shell comment,
+    ``md`` in Markdown, ``py`` gives a Python literal. An undefined name in a built-in template is a defect.
+    """
+    try:
+        environment = _environment(templates, own)
+        if ".html" in template:
+            compiled = None if templates is not None else CompiledTemplates(b"html" + _code())
+            environment = environment.overlay(finalize=_visible, bytecode_cache=compiled)
+        return environment.get_template(template).render(values)
+    except (TemplateError, ArithmeticError, LookupError, TypeError, ValueError, RecursionError) as error:
+        if templates is not None and (templates / template).exists():
+            raise UsageError(f"{templates / template}: the template fails", why=str(error)) from None
+        raise DefectError(f"template {template}: {error}") from error
+
+
+@cache
+def _environment(templates: Path | None, own: Path | None) -> Environment:
+    loaders: list[Any] = [PackageLoader("deploykit_templates", ".")]
+    if own is not None:
+        loaders.insert(0, FileSystemLoader(own))
+    if templates is not None:
+        if not templates.is_dir():
+            raise UsageError(f"{templates}: no such template folder")
+        loaders.insert(0, FileSystemLoader(templates))
+    environment = ImmutableSandboxedEnvironment(
+        loader=ChoiceLoader(loaders),
+        undefined=StrictUndefined,
+        autoescape=lambda name: name is not None and ".html" in name,
+        keep_trailing_newline=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        bytecode_cache=CompiledTemplates(_code()) if templates is None else None,
+    )
+    environment.filters |= {
+        "sh": shlex.quote,
+        "words": shell_words,
+        "comment": shell_comment,
+        "md": markdown_text,
+        "py": repr,
+        "json": lambda value: json.dumps(value, ensure_ascii=False),
+    }
+    return environment
+
+
+@cache
+def _code() -> bytes:
+    """What a template is compiled to depends on everything that this file says; the user's own are not kept."""
+    return Path(__file__).read_bytes()
+
+
+def shell_words(argv: tuple[str, ...] | list[str]) -> str:
+    """An argv as shell text, each word quoted where it must be."""
+    return " ".join(shlex.quote(word) for word in argv)
+
+
+def shell_comment(text: str) -> str:
+    """Text on one line without control characters, so that it cannot leave a comment."""
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
+
+
+def markdown_text(text: str) -> str:
+    """Text on one line that no viewer of Markdown takes for HTML."""
+    return shell_comment(text).replace("&", "&amp;").replace("<", "&lt;")
+
+
+def _visible(value: Any) -> Any:
+    """Text without control characters, but for the ends of lines; anything else as it is."""
+    if type(value) is not str or value.isprintable():  # what is marked as HTML is the template's own
+        return value
+    return "".join(
+        letter if letter.isprintable() or letter in "\n\t" else "\N{REPLACEMENT CHARACTER}" for letter in value
+    )

@@ -1,0 +1,349 @@
+"""The one source of inputs: what each input's label is, and that what is made is legal."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from deploykit.accuracy.samples import input_specs
+from deploykit.accuracy.samples.declared import parse_declarations
+from deploykit.accuracy.samples.derived import SETS, VARIED, Point, generator, make_floats, make_integers, make_mask
+from deploykit.accuracy.samples.gathering import Samples, gather
+from deploykit.accuracy.samples.labels import Label, weakest
+from deploykit.accuracy.samples.recording import record
+from deploykit.accuracy.simulate.sessions import Session
+from deploykit.encodings.formats.reading import read_encodings
+from deploykit.encodings.new_grids import GridKind, affine_for_range
+from deploykit.encodings.placement import place
+from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
+from deploykit.errors import InputError, UsageError
+from deploykit.model import load_model, wrap_proto
+from deploykit.model.collect import collect_facts
+from sample_models.tiny_graphs import TinyGraph
+
+AIMET = Path(__file__).parents[2] / "data" / "aimet"
+
+
+def _gather(model: onnx.ModelProto, *, inputs: tuple[str, ...] = (), **more: Any) -> Samples:
+    facts = collect_facts(wrap_proto(model, path=Path("m.onnx")))
+    return gather(model, facts, declared=parse_declarations(inputs, input_specs(facts)), **more)
+
+
+def _detector() -> onnx.ModelProto:
+    """An image, and sizes that scale boxes."""
+    graph = TinyGraph()
+    sizes = graph.op("Cast", [graph.input("sizes", (1, 2), "int64")], "scale", to=onnx.TensorProto.FLOAT)
+    graph.op("Mul", [graph.op("Relu", [graph.input("image", (1, 2))], "boxes"), sizes], "y")
+    return graph.model("y")
+
+
+def _single() -> onnx.ModelProto:
+    graph = TinyGraph()
+    graph.op("Relu", [graph.input("a", (1, 3))], "y")
+    return graph.model("y")
+
+
+def _entry(name: str, low: float, high: float, bits: int = 8) -> EncodingSet:
+    value = affine_for_range(low, high, GridKind(bits=bits, signed=False))
+    return EncodingSet(version="1.0.0", entries={name: Encoding(name=name, value=value)})
+
+
+def test_the_weakest_label_counts() -> None:
+    assert weakest(Label) is Label.ARBITRARY
+    assert weakest([Label.GIVEN, Label.DERIVED, Label.RECORDED]) is Label.DERIVED
+    assert weakest([]) is Label.DERIVED
+
+
+def test_one_arbitrary_input_makes_all_of_it_arbitrary() -> None:
+    made = _gather(_detector(), encodings=_entry("image", 0, 1))
+    assert {name: source.label for name, source in made.of_inputs.items()} == {
+        "image": Label.DERIVED,
+        "sizes": Label.ARBITRARY,
+    }
+    assert (made.label, made.may_judge) == (Label.ARBITRARY, False)
+    assert "Mul:y" in made.described_for_humans
+    assert made.feeds
+    assert all((feed["sizes"] >= 1).all() for feed in made.feeds)
+
+
+def test_a_declaration_makes_the_same_inputs_good_to_judge_on() -> None:
+    made = _gather(_detector(), encodings=_entry("image", 0, 1), inputs=("sizes=640,480",))
+    assert (made.label, made.may_judge) == (Label.DERIVED, True)
+    assert made.of_inputs["sizes"].label is Label.DECLARED
+    assert all(feed["sizes"].tolist() == [[640, 480]] for feed in made.feeds)
+    assert made.feeds[0]["sizes"].dtype == np.int64
+    assert json.loads(json.dumps(made.to_json())) == {
+        "label": "derived",
+        "count": len(SETS),
+        "inputs": {
+            "image": {"label": "derived", "why": "points of its encoding"},
+            "sizes": {"label": "declared", "why": "declared as 640, 480"},
+        },
+    }
+
+
+def test_what_is_wholly_declared_has_as_many_samples_as_differ() -> None:
+    assert _gather(_detector(), inputs=("sizes=640", "image=0.5")).count == 1
+    made = _gather(_detector(), inputs=("sizes=1..100", "image=-1..1"))
+    assert (made.count, made.label) == (len(SETS), Label.DECLARED)
+    sizes = np.concatenate([feed["sizes"] for feed in made.feeds])
+    assert (sizes.min(), sizes.max()) == (1, 100)
+
+
+def test_a_declared_file_is_fed_in_turn(tmp_path: Path) -> None:
+    np.save(tmp_path / "s.npy", np.array([[[1, 2]], [[3, 4]], [[5, 6]]]))
+    made = _gather(_detector(), encodings=_entry("image", 0, 1), inputs=(f"sizes={tmp_path / 's.npy'}",))
+    assert [feed["sizes"].ravel().tolist() for feed in made.feeds[:4]] == [[1, 2], [3, 4], [5, 6], [1, 2]]
+
+
+def test_calibration_is_all_of_it_up_to_a_number_and_spread(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.arange(300.0).reshape(100, 3))
+    made = _gather(_single(), calibration=tmp_path / "x.npy")
+    assert (made.label, made.count, made.available) == (Label.GIVEN, 8, 100)
+    rows = [int(feed["a"][0, 0]) // 3 for feed in made.feeds]
+    assert (rows[0], rows[-1]) == (0, 99)
+    assert max(np.diff(rows)) <= 15
+    assert made.described_for_humans == "8 of 100 given samples"
+
+
+@pytest.mark.parametrize("folder", [False, True])
+def test_a_peculiar_sample_among_eight_is_met(tmp_path: Path, folder: bool) -> None:
+    values = np.ones((8, 3), np.float32)
+    values[2] = -1
+    if folder:
+        for number, row in enumerate(values):
+            np.save(tmp_path / f"{number}.npy", row[None])
+    else:
+        np.save(tmp_path / "x.npy", values)
+    made = _gather(_single(), calibration=tmp_path)
+    assert made.count == 8
+    assert any((feed["a"] < 0).all() for feed in made.feeds)
+
+
+def test_data_may_lack_what_is_declared_and_nothing_else(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", image=np.ones((5, 2)))
+    with pytest.raises(InputError, match="'sizes'") as caught:
+        _gather(_detector(), calibration=tmp_path / "x.npz")
+    assert "--input" in caught.value.next
+    made = _gather(_detector(), calibration=tmp_path / "x.npz", inputs=("sizes=640",))
+    assert (made.label, made.count) == (Label.DECLARED, 5)
+
+
+def test_a_declaration_that_the_data_contradicts_is_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", image=np.ones((5, 2)), sizes=np.full((5, 2), 640))
+    assert _gather(_detector(), calibration=tmp_path / "x.npz", inputs=("sizes=640",)).label is Label.GIVEN
+    for said in ("sizes=320", "sizes=1..600"):
+        with pytest.raises(UsageError, match="contradicts"):
+            _gather(_detector(), calibration=tmp_path / "x.npz", inputs=(said,))
+
+
+def test_recorded_samples_come_back_with_their_label(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", image=np.arange(10.0).reshape(5, 2), sizes=np.full((5, 2), 640))
+    given = _gather(_detector(), calibration=tmp_path / "x.npz")
+    (tmp_path / "samples.npz").write_bytes(record(given).data or b"")
+    again = _gather(_detector(), recorded=tmp_path / "samples.npz")
+    assert (again.label, again.count) == (Label.RECORDED, 5)
+    for before, after in zip(given.feeds, again.feeds, strict=True):
+        assert all(np.array_equal(before[name], after[name]) for name in before)
+
+
+def test_what_was_arbitrary_stays_arbitrary_when_it_was_recorded(tmp_path: Path) -> None:
+    made = _gather(_detector(), inputs=("image=0..1",))
+    (tmp_path / "samples.npz").write_bytes(record(made).data or b"")
+    again = _gather(_detector(), recorded=tmp_path / "samples.npz")
+    assert again.of_inputs["image"].label is Label.RECORDED
+    assert (again.of_inputs["sizes"].label, again.may_judge) == (Label.ARBITRARY, False)
+
+
+def test_the_range_of_an_entry_behind_a_cast_is_the_inputs_own() -> None:
+    encodings = _entry("scale", 0, 640, bits=16)
+    made = _gather(_detector(), encodings=encodings, inputs=("image=0..1",))
+    assert made.of_inputs["sizes"].label is Label.DERIVED
+    values = np.concatenate([feed["sizes"] for feed in made.feeds])
+    assert (values.min(), values.max()) == (1, 640)
+
+
+def test_the_quantizer_of_a_qdq_model_says_what_its_input_holds() -> None:
+    model = load_model(AIMET / "cnn" / "w8a8.qdq.onnx")
+    made = gather(model.proto, collect_facts(model))
+    assert made.label is Label.DERIVED
+    assert "the quantizer behind it" in made.of_inputs["input"].why
+
+
+@pytest.mark.parametrize(("dtype", "values"), [("uint8", 256), ("int8", 256), ("uint16", 65536)])
+def test_quantized_inputs_are_fed_their_whole_grid(dtype: str, values: int) -> None:
+    graph = TinyGraph(opset=21)
+    zero = graph.stored("zero", 0, dtype)
+    graph.op("DequantizeLinear", [graph.input("x", (1, 8, 64), dtype), graph.stored("scale", 0.1), zero], "y")
+    made = _gather(graph.model("y"))
+    assert made.label is Label.DERIVED
+    seen = np.unique(made.feeds[0]["x"])
+    assert len(seen) == min(values, 512)
+    assert np.diff(seen.astype(np.int64)).max() <= 2 * values / min(values, 512)
+    ends = np.iinfo(dtype)
+    everything = np.concatenate([feed["x"].ravel() for feed in made.feeds])
+    assert (everything.min(), everything.max()) == (ends.min, ends.max)
+
+
+def test_per_channel_and_float_entries_of_inputs() -> None:
+    value = Affine(
+        bits=8, signed=False, scale=np.array([0.1, 1.0, 10.0]), zero_point=np.array([0.0, 10.0, 128.0]), axis=1
+    )
+    made = _gather(_single(), encodings=EncodingSet(version="1.0.0", entries={"a": Encoding(name="a", value=value)}))
+    everything = np.concatenate([feed["a"] for feed in made.feeds])
+    assert (everything >= value.minimum).all()
+    assert (everything <= value.maximum).all()
+    assert np.ptp(everything, axis=0) == pytest.approx(255 * value.scale)
+    floats = EncodingSet(version="1.0.0", entries={"a": Encoding(name="a", value=Float(dtype="float16"))})
+    assert _gather(_single(), encodings=floats).label is Label.ARBITRARY
+
+
+def test_the_same_seed_gives_the_same_and_another_gives_others() -> None:
+    first, again, other = (_gather(_single(), seed=seed) for seed in (1, 1, 2))
+    assert np.array_equal(first.feeds[0]["a"], again.feeds[0]["a"])
+    assert not np.array_equal(first.feeds[0]["a"], other.feeds[0]["a"])
+    assert not np.array_equal(first.feeds[0]["a"], first.feeds[1]["a"])
+
+
+def test_samples_that_are_the_same_everywhere_are_told_apart(tmp_path: Path) -> None:
+    made = _gather(_single(), encodings=_entry("a", -2, 6))
+    constant = [feed for feed in made.feeds if np.ptp(feed["a"]) == 0]
+    assert {float(feed["a"][0, 0]) for feed in constant} >= {float(made.feeds[1]["a"][0, 0]), 0.0}
+    assert len(constant) == 4
+    assert all(np.ptp(feed["a"]) > 0 for feed in made.varied)
+    assert len(made.varied) == made.count - len(constant)
+    np.save(tmp_path / "x.npy", np.zeros((4, 3)))
+    given = _gather(_single(), calibration=tmp_path / "x.npy")
+    assert given.varied == given.feeds
+
+
+def test_a_model_without_inputs_has_one_sample() -> None:
+    graph = TinyGraph()
+    graph.op("Relu", [graph.stored("a", [1.0])], "y")
+    made = _gather(graph.model("y"))
+    assert (made.feeds, made.may_judge) == (({},), True)
+
+
+def _embedding(negative: bool) -> onnx.ModelProto:
+    graph = TinyGraph(opset=17)
+    ids, mask = graph.input("ids", (1, 16), "int64"), graph.input("mask", (1, 16), "int64")
+    if not negative:
+        ids = graph.op("Clip", [ids, graph.stored("zero", 0, "int64"), graph.stored("last", 29, "int64")], "clipped")
+    rows = graph.op("Gather", [graph.stored("table", np.random.default_rng(0).normal(size=(30, 4))), ids], "rows")
+    shown = graph.op("Cast", [mask], "shown", to=onnx.TensorProto.BOOL)
+    scores = graph.op("ReduceMean", [rows], "scores", axes=[2], keepdims=0)
+    hidden = graph.op("Where", [shown, scores, graph.stored("far", float("-inf"))], "hidden")
+    graph.op("Softmax", [hidden], "y")
+    return graph.model("y")
+
+
+@pytest.mark.parametrize("negative", [False, True])
+def test_integer_inputs_stay_within_what_the_graph_allows(negative: bool) -> None:
+    model = _embedding(negative)
+    made = _gather(model)
+    assert made.label is Label.DERIVED
+    ids = np.concatenate([feed["ids"].ravel() for feed in made.feeds])
+    assert (ids.min(), ids.max()) == (-30 if negative else 0, 29)
+    masks = [feed["mask"] for feed in made.feeds]
+    assert any(mask.all() for mask in masks)
+    session = Session(model)
+    assert all(np.isfinite(session.run(feed)["y"]).all() for feed in made.feeds)
+
+
+RUNS = sorted(AIMET.glob("*/w8a8.v1.0.0.encodings"))
+
+
+@pytest.mark.parametrize("path", RUNS, ids=lambda path: path.parent.name)
+def test_the_fixtures_run_on_what_is_derived(path: Path) -> None:
+    model = load_model(path.parent / "model.onnx")
+    facts = collect_facts(model)
+    encodings = place(read_encodings(path), facts)
+    made = gather(model.proto, facts, encodings=encodings)
+    assert made.label is Label.DERIVED
+    session = Session(model.proto)
+    for feed in made.feeds:
+        session.run(feed)
+        for name, values in feed.items():
+            entry = encodings.entries[name].value
+            assert isinstance(entry, Affine)
+            assert entry.minimum.min() <= values.min() <= values.max() <= entry.maximum.max()
+
+
+@given(
+    low=st.floats(-1e38, 1e38),
+    width=st.floats(0, 1e38),
+    dtype=st.sampled_from(["float16", "float32", "float64"]),
+    number=st.integers(0, len(SETS) - 1),
+    seed=st.integers(0, 2**32),
+)
+def test_derived_floats_never_leave_their_range(low: float, width: float, dtype: str, number: int, seed: int) -> None:
+    limit = float(np.finfo(dtype).max)
+    least, most = (np.asarray(np.clip(end, -limit, limit)) for end in (low, low + width))
+    nearest = float(least.astype(dtype)), float(most.astype(dtype))
+    assume(any(least <= value <= most for value in nearest))  # else the type may hold no number between them
+    made = make_floats(SETS[number], least, most, (3, 5), np.dtype(dtype), generator(seed, "x", number))
+    assert made.dtype == dtype
+    assert (made.astype(np.float64) >= least).all()
+    assert (made.astype(np.float64) <= most).all()
+
+
+@given(
+    low=st.integers(-(2**63), 2**63 - 1),
+    high=st.integers(-(2**63), 2**63 - 1),
+    point=st.sampled_from(Point),
+    size=st.integers(1, 40),
+    seed=st.integers(0, 9),
+)
+def test_derived_integers_never_leave_their_domain(low: int, high: int, point: Point, size: int, seed: int) -> None:
+    low, high = sorted((low, high))
+    made = make_integers(point, low, high, (size,), np.dtype(np.int64), generator(seed, "x", 0))
+    assert low <= int(made.min()) <= int(made.max()) <= high
+
+
+@pytest.mark.parametrize("point", Point)
+@pytest.mark.parametrize("ends", [(0, 2**64 - 1), (2**63, 2**64 - 1), (2**64 - 5, 2**64 - 1)])
+def test_the_widest_type_is_not_wrapped(point: Point, ends: tuple[int, int]) -> None:
+    made = make_integers(point, *ends, (40,), np.dtype(np.uint64), generator(0, "x", 0))
+    assert made.dtype == np.uint64
+    assert ends[0] <= int(made.min()) <= int(made.max()) <= ends[1]
+    if point is Point.CORNERS:
+        assert (int(made.min()), int(made.max())) == ends
+
+
+@given(low=st.integers(-50, 50), width=st.integers(1, 60), size=st.integers(1, 200), seed=st.integers(0, 99))
+def test_every_legal_value_occurs_where_there_is_room(low: int, width: int, size: int, seed: int) -> None:
+    made = make_integers(Point.UNIFORM, low, low + width - 1, (size,), np.dtype(np.int64), generator(seed, "x", 0))
+    values = np.unique(made)
+    assert len(values) == min(width, size)
+    if size >= width:
+        assert values.tolist() == list(range(low, low + width))
+
+
+@settings(max_examples=50)
+@given(point=st.sampled_from(Point), shape=st.tuples(st.integers(1, 3), st.integers(2, 9)), seed=st.integers(0, 99))
+def test_no_mask_hides_everything(point: Point, shape: tuple[int, int], seed: int) -> None:
+    mask = make_mask(point, shape, np.dtype(np.int64), generator(seed, "x", 0))
+    assert set(np.unique(mask)) <= {0, 1}
+    assert mask.any(axis=-1).all()
+    assert point not in VARIED or not mask.all(axis=-1).any()
+    if point is Point.HIGH:
+        assert mask.all()
+
+
+def test_the_first_sets_hold_uniform_points_and_both_ends() -> None:
+    assert set(SETS[:3]) == {Point.UNIFORM, Point.LOW, Point.HIGH}
+    assert SETS.count(Point.UNIFORM) == 3
+    assert set(SETS) == set(Point)
+
+
+def test_weights_of_one_entry_do_not_stand_for_another() -> None:
+    encodings = replace(_entry("image", 0, 1), entries={**_entry("image", 0, 1).entries, **_entry("y", 0, 9).entries})
+    assert _gather(_detector(), encodings=encodings).of_inputs["sizes"].label is Label.ARBITRARY

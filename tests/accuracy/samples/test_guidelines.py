@@ -1,0 +1,232 @@
+"""Calibration data: what is read, what is refused by name, and which guideline each kind of bad data breaks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deploykit.accuracy.samples import InputSpec, load_calibration
+from deploykit.accuracy.samples.guidelines import RULES as CALIBRATION_RULES
+from deploykit.accuracy.samples.images import inspect_image
+from deploykit.accuracy.samples.stored import samples_of
+from deploykit.accuracy.samples.survey import Survey, survey, survey_of_random_data
+from deploykit.errors import InputError, UsageError
+from deploykit.findings import Finding
+from deploykit.model.facts import GraphFacts, TensorFact, TensorRole
+from pictures import png
+
+IMAGES = (InputSpec(name="images", dtype="float32", shape=(1, 3, 4, 4)),)
+RNG = np.random.default_rng(0)
+
+
+def good(**changes: object) -> Survey:
+    values: dict[str, object] = {"kind": "arrays", "origin": "data", "samples": 200, "neighbours": 0.1}
+    return Survey(**{**values, **changes})  # type: ignore[arg-type]
+
+
+CASES: dict[str, tuple[Survey, Survey]] = {
+    "DK621": (good(samples=99), good(samples=100)),
+    "DK622": (good(samples=0), good()),
+    "DK623": (good(unusable=(("a.npy", "damaged"),)), good()),
+    "DK624": (good(identical=(("a", "b"),)), good()),
+    "DK625": (good(neighbours=0.951, samples=8), good(neighbours=0.95, samples=8)),
+    "DK626": (good(labels={"cat": 101, "dog": 10}), good(labels={"cat": 100, "dog": 10})),
+    "DK627": (survey_of_random_data(), good()),
+    "DK628": (good(constant=("a",)), good()),
+}
+
+
+@pytest.mark.parametrize("code", [rule.code for rule in CALIBRATION_RULES])
+def test_each_rule_fires_and_stays_silent(code: str, as_expected: Callable[[str, Iterable[Finding]], None]) -> None:
+    triggering, clean = CASES[code]
+    as_expected(code, CALIBRATION_RULES[code].run(triggering))
+    assert not list(CALIBRATION_RULES[code].run(clean))
+
+
+@pytest.mark.parametrize(
+    ("kind", "samples", "found"),
+    [
+        (kind, samples, found)
+        for kind in ("arrays", "images")
+        for samples, found in ((0, {"DK622"}), (1, {"DK621"}), (99, {"DK621"}), (100, set()))
+    ]
+    + [("random data", 0, set()), ("random data", 3, set())],
+)
+def test_samples_are_counted_where_there_are_some_to_give(kind: str, samples: int, found: set[str]) -> None:
+    told = {finding.code for finding in CALIBRATION_RULES.run(good(kind=kind, samples=samples))}
+    assert told & {"DK621", "DK622"} == found
+
+
+def test_too_few_samples_say_nothing_of_their_likeness() -> None:
+    assert not list(CALIBRATION_RULES["DK625"].run(good(neighbours=1.0, samples=7)))
+
+
+def codes(folder: Path) -> set[str]:
+    return {finding.code for finding in CALIBRATION_RULES.run(survey(load_calibration(folder), IMAGES))}
+
+
+def save(folder: Path, count: int, name: str = "s{:03}") -> None:
+    for i in range(count):
+        np.save(folder / f"{name.format(i)}.npy", RNG.random((1, 3, 4, 4), dtype=np.float32))
+
+
+def test_good_data_gives_no_finding(tmp_path: Path) -> None:
+    save(tmp_path, 120)
+    assert codes(tmp_path) == set()
+
+
+def test_files_that_do_not_fit_are_named(tmp_path: Path) -> None:
+    save(tmp_path, 120)
+    np.save(tmp_path / "turned.npy", np.zeros((1, 4, 4, 3), np.float32))
+    np.savez(tmp_path / "renamed.npz", image=np.zeros((1, 3, 4, 4), np.float32))
+    np.save(tmp_path / "words.npy", np.full((1, 3, 4, 4), "x"))
+    (tmp_path / "torn.npy").write_bytes(b"\x93NUMPY\x01")
+    found = survey(load_calibration(tmp_path), IMAGES)
+    reasons = dict(found.unusable)
+    assert set(reasons) == {"turned.npy", "renamed.npz", "words.npy", "torn.npy"}
+    assert "[1, 4, 4, 3]" in reasons["turned.npy"]
+    assert "'images'" in reasons["renamed.npz"]
+    assert found.samples == 120
+
+
+def test_film_frames_are_noticed_by_value(tmp_path: Path) -> None:
+    scene = RNG.random((1, 3, 4, 4), dtype=np.float32)
+    for i in range(110):
+        np.save(tmp_path / f"{i:04}.npy", scene + RNG.normal(0, 0.02, scene.shape).astype(np.float32))
+    assert codes(tmp_path) == {"DK625"}
+
+
+def test_frames_of_images_are_noticed_by_name(tmp_path: Path) -> None:
+    (tmp_path / "calibration.toml").write_text("schema = 1\nwidth = 4\nheight = 4\n")
+    for number in range(120):
+        (tmp_path / f"frame_{number:05}.png").write_bytes(plain(4, 4 + number))
+    assert codes(tmp_path) == {"DK625"}
+
+
+def test_what_arrays_hold_outweighs_how_they_are_called(tmp_path: Path) -> None:
+    save(tmp_path, 120, name="frame_{:05}")
+    assert codes(tmp_path) == set()
+
+
+def test_copies_constants_and_nan_are_named(tmp_path: Path) -> None:
+    save(tmp_path, 120)
+    (tmp_path / "copy.npy").write_bytes((tmp_path / "s000.npy").read_bytes())
+    np.save(tmp_path / "black.npy", np.zeros((1, 3, 4, 4), np.float32))
+    np.save(tmp_path / "nan.npy", np.full((1, 3, 4, 4), np.nan, np.float32))
+    assert codes(tmp_path) == {"DK624", "DK628"}
+
+
+def test_labels_count(tmp_path: Path) -> None:
+    save(tmp_path, 120)
+    rows = [f"s{i:03}.npy,{'rare' if i < 4 else 'often'}" for i in range(120)]
+    (tmp_path / "labels.csv").write_text("\n".join(rows))
+    assert codes(tmp_path) == {"DK626"}
+
+
+@pytest.mark.parametrize(
+    ("shape", "samples"), [((1, 3, 4, 4), 1), ((7, 1, 3, 4, 4), 7), ((5, 3, 4, 4), 5), ((3, 4, 4), None)]
+)
+def test_a_leading_axis_of_samples_is_taken_apart(tmp_path: Path, shape: tuple[int, ...], samples: int | None) -> None:
+    np.save(tmp_path / "x.npy", RNG.random(shape))
+    if samples is None:
+        with pytest.raises(InputError, match="does not fit"):
+            list(samples_of(tmp_path / "x.npy", IMAGES))
+        return
+    found = list(samples_of(tmp_path / "x.npy", IMAGES))
+    assert len(found) == samples
+    assert {(s["images"].shape, str(s["images"].dtype)) for s in found} == {((1, 3, 4, 4), "float32")}
+
+
+def test_two_inputs_need_named_arrays(tmp_path: Path) -> None:
+    inputs = (*IMAGES, InputSpec(name="ids", dtype="int64", shape=(1, None)))
+    np.savez(tmp_path / "a.npz", images=np.zeros((1, 3, 4, 4)), ids=np.zeros((1, 9), np.int32))
+    (sample,) = samples_of(tmp_path / "a.npz", inputs)
+    assert sample["ids"].dtype == np.int64
+    np.savez(tmp_path / "b.npz", images=np.zeros((1, 3, 4, 4)), ids=np.zeros((1, 9), np.float32))
+    with pytest.raises(InputError, match="cut to integers"):
+        list(samples_of(tmp_path / "b.npz", inputs))
+    np.save(tmp_path / "c.npy", np.zeros((1, 3, 4, 4)))
+    with pytest.raises(InputError, match="one array"):
+        list(samples_of(tmp_path / "c.npy", inputs))
+
+
+def plain(width: int, height: int) -> bytes:
+    return png(np.zeros((height, width, 3), np.uint8))
+
+
+JPEG = b"\xff\xd8\xff\xe0\0\4ab\xff\xc0\0\x0b\x08\0\x10\0\x20\x01\x01\x11\0\xff\xda\0\2data\xff\xd9"
+
+
+def test_image_headers(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(plain(6, 5))
+    (tmp_path / "b.jpg").write_bytes(JPEG)
+    assert (inspect_image(tmp_path / "a.png").width, inspect_image(tmp_path / "a.png").height) == (6, 5)
+    assert (inspect_image(tmp_path / "b.jpg").width, inspect_image(tmp_path / "b.jpg").height) == (32, 16)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, len(plain(6, 5)) - 1), st.booleans())
+def test_a_cut_or_changed_png_is_refused(tmp_path_factory: pytest.TempPathFactory, at: int, cut: bool) -> None:
+    whole = plain(6, 5)
+    bad = whole[:at] if cut else whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
+    path = tmp_path_factory.mktemp("png") / "x.png"
+    path.write_bytes(bad)
+    with pytest.raises(InputError):
+        inspect_image(path)
+
+
+@pytest.mark.parametrize("length", range(len(JPEG)))
+def test_a_cut_jpeg_is_refused(tmp_path: Path, length: int) -> None:
+    (tmp_path / "x.jpg").write_bytes(JPEG[:length])
+    with pytest.raises(InputError):
+        inspect_image(tmp_path / "x.jpg")
+
+
+def test_images_need_a_recipe_that_fits(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(plain(6, 5))
+    (tmp_path / "torn.png").write_bytes(plain(6, 5)[:30])
+    with pytest.raises(UsageError, match="recipe"):
+        load_calibration(tmp_path)
+    (tmp_path / "calibration.toml").write_text("schema = 1\nwidth = 4\nheight = 4\n")
+    assert codes(tmp_path) == {"DK621", "DK623"}
+    (tmp_path / "calibration.toml").write_text("schema = 1\nwidth = 8\nheight = 4\n")
+    assert "[1, 3, 4, 8]" in survey(load_calibration(tmp_path), IMAGES).misfit
+    (tmp_path / "calibration.toml").write_text("schema = 1\nwidth = 8\nheight = 4\nsize = 3\n")
+    with pytest.raises(InputError, match="size: unknown key"):
+        load_calibration(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["missing", "data.txt", "a b:C"])
+def test_what_is_no_data_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "data.txt").write_text("x")
+    with pytest.raises(InputError):
+        load_calibration(tmp_path / name)
+
+
+def test_a_reader_is_named_and_not_imported() -> None:
+    found = load_calibration(Path("no_such_module.sub:Reader"))
+    assert (found.kind, found.reader) == ("reader", "no_such_module.sub:Reader")
+
+
+def test_read_samples_uses_the_graphs_inputs(tmp_path: Path) -> None:
+    from deploykit.accuracy.samples import read_samples
+
+    save(tmp_path, 3)
+    tensor = TensorFact(name="images", role=TensorRole.INPUT, dtype="float", shape=(1, 3, 4, 4))
+    facts = GraphFacts(
+        model_name="m",
+        graph_name="g",
+        producer="",
+        ir_version=8,
+        opsets={"": 17},
+        inputs=("images",),
+        outputs=(),
+        nodes=(),
+        tensors={"images": tensor},
+    )
+    assert len(list(read_samples(tmp_path, facts))) == 3

@@ -1,0 +1,193 @@
+"""Calibration data against the model: wrong scales, swapped colours, missing normalisation, too few, unlike classes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import pytest
+from onnx import numpy_helper
+
+import deploykit
+from deploykit.accuracy.samples.data_fit import DataFit, FirstLayer, Preparation, data_fit
+from deploykit.accuracy.samples.data_rules import RULES as DATA_RULES
+from deploykit.accuracy.samples.range_growth import RangeGrowth, range_growth
+from deploykit.accuracy.simulate.sessions import Session
+from deploykit.cli import cli
+from deploykit.cli.frame import run
+from deploykit.findings import Finding
+from deploykit.model.collect import collect_facts
+from deploykit.model.files.loading import wrap_proto
+from sample_models.tiny_graphs import TinyGraph
+
+GOOD = DataFit(origin="frames", input="x", low=0.0, high=1.0, whole_numbers=False, image_like=True)
+
+BYTES = replace(GOOD, whole_numbers=True, high=255.0, first_layer=FirstLayer(node="c", deviation=1.5))
+
+
+def _prepared(change: str) -> DataFit:
+    return replace(GOOD, preparation=Preparation(node="norm", as_given=8.0, changed={change: 0.5}))
+
+
+CASES: dict[str, tuple[DataFit, DataFit]] = {
+    "DK230": (replace(GOOD, divides_by=255.0), replace(GOOD, divides_by=255.0, high=255.0)),
+    "DK231": (_prepared("divided by 255"), GOOD),
+    "DK232": (_prepared("channels in the other order"), GOOD),
+    "DK233": (_prepared("normalised by mean and deviation"), GOOD),
+    "DK234": (
+        replace(GOOD, growth=RangeGrowth(samples=8, tensors=50, unseen=0.21)),
+        replace(GOOD, growth=RangeGrowth(samples=8, tensors=50, unseen=0.2)),
+    ),
+    "DK235": (replace(GOOD, labels={"cat": 7, "dog": 1}), replace(GOOD, labels={"cat": 3, "dog": 1})),
+    "DK252": (replace(BYTES, first_layer=FirstLayer(node="c", deviation=50.0)), BYTES),
+}
+
+
+@pytest.mark.parametrize("code", [rule.code for rule in DATA_RULES])
+def test_each_rule_fires_and_stays_silent(code: str, as_expected: Callable[[str, Iterable[Finding]], None]) -> None:
+    triggering, clean = CASES[code]
+    as_expected(code, DATA_RULES[code].run(triggering))
+    assert not list(DATA_RULES[code].run(clean))
+
+
+MEAN = np.asarray([0.485, 0.456, 0.406], np.float32).reshape(1, 3, 1, 1)
+DEVIATION = np.asarray([0.229, 0.224, 0.225], np.float32).reshape(1, 3, 1, 1)
+Pictures = npt.NDArray[np.float32]
+
+
+def _pictures(count: int) -> Pictures:
+    """Colours in 0..1 of warm scenes: much red, little blue, large patches."""
+    rng = np.random.default_rng(11)
+    patches = rng.uniform(0, 1, size=(count, 3, 4, 4)) * np.asarray([1.0, 0.7, 0.3]).reshape(1, 3, 1, 1)
+    noise = rng.normal(scale=0.03, size=(count, 3, 16, 16))
+    return np.clip(np.kron(patches, np.ones((1, 1, 4, 4))) + noise, 0, 1).astype(np.float32)
+
+
+def _normalised(pictures: Pictures) -> Pictures:
+    return ((pictures - MEAN) / DEVIATION).astype(np.float32)
+
+
+def _network(trained_on: Pictures, *, divides: bool = False) -> onnx.ModelProto:
+    """Conv, BatchNormalization, Relu, pooling: the statistics are those of what it was trained on."""
+    rng = np.random.default_rng(3)
+    graph = TinyGraph()
+    x = graph.input("x", (1, 3, 16, 16))
+    if divides:
+        x = graph.op("Div", [x, graph.stored("most", 255.0)], "unit")
+    weight = graph.stored("w", rng.normal(size=(8, 3, 3, 3)) / 5)
+    y = graph.op("Conv", [x, weight], "c", pads=[1, 1, 1, 1])
+    names = [graph.stored(name, np.ones(8) if name in ("s", "v") else np.zeros(8)) for name in ("s", "b", "m", "v")]
+    y = graph.op("Relu", [graph.op("BatchNormalization", [y, *names], "n")], "r")
+    model = graph.model(graph.op("GlobalAveragePool", [y], "y"))
+    session = Session(model, capture=["c"])
+    seen = np.concatenate([session.run({"x": picture[None]})["c"] for picture in trained_on])
+    for tensor in model.graph.initializer:
+        if tensor.name in ("m", "v"):
+            value = seen.mean(axis=(0, 2, 3)) if tensor.name == "m" else seen.var(axis=(0, 2, 3))
+            tensor.CopyFrom(numpy_helper.from_array(value.astype(np.float32), tensor.name))
+    return model
+
+
+def _fit(model: onnx.ModelProto, pictures: Pictures) -> DataFit:
+    facts = collect_facts(wrap_proto(model, path=Path("m.onnx")))
+    feeds = [{"x": picture[None]} for picture in pictures]
+    return data_fit(model, facts, feeds, origin="frames", growth=range_growth(model, facts, feeds))
+
+
+def _codes(model: onnx.ModelProto, pictures: Pictures) -> set[str]:
+    return {finding.code for finding in DATA_RULES.run(_fit(model, pictures))}
+
+
+PLAIN = _pictures(24)
+
+
+@pytest.mark.parametrize(
+    ("trained_on", "given", "code"),
+    [
+        (_normalised(PLAIN), _normalised(PLAIN[::2]), None),
+        (PLAIN, PLAIN[::2], None),
+        (PLAIN * 255, PLAIN[::2] * 255, None),
+        (PLAIN, PLAIN[::2] * 255, "DK231"),
+        (PLAIN * 255, PLAIN[::2], "DK231"),
+        (_normalised(PLAIN), PLAIN[::2], "DK233"),
+        (_normalised(PLAIN), PLAIN[::2] * 255, "DK233"),
+        (_normalised(PLAIN), np.ascontiguousarray(_normalised(PLAIN)[::2, ::-1]), "DK232"),
+        (PLAIN, np.ascontiguousarray(PLAIN[::2, ::-1]), "DK232"),
+    ],
+    ids=["normalised", "unit", "bytes", "bytes for unit", "unit for bytes", "plain", "bytes", "bgr", "bgr unit"],
+)
+def test_the_first_normalization_tells_how_data_was_prepared(
+    trained_on: Pictures, given: Pictures, code: str | None
+) -> None:
+    told = _codes(_network(trained_on), given.astype(np.float32)) - {"DK234"}
+    assert told == ({code} if code else set())
+
+
+def test_a_model_that_scales_itself_wants_bytes() -> None:
+    """Its BatchNormalization says the same as its Div: both are told."""
+    model = _network(PLAIN * 255, divides=True)
+    assert _codes(model, PLAIN[::2] * 255) <= {"DK234"}
+    assert _codes(model, PLAIN[::2]) - {"DK234"} == {"DK230", "DK231"}
+
+
+def test_few_samples_of_different_scenes_leave_ranges_open() -> None:
+    dark = PLAIN.copy()
+    dark[1::2] *= 0.2
+    bright = dark[[1, 0, 3, 2]]
+    found = _fit(_network(dark), bright)
+    assert found.growth is not None
+    assert found.growth.unseen == 0.5, "of the two halves the dark one shows nothing of the bright one"
+    assert "DK234" in _codes(_network(dark), bright)
+    told = next(f for f in DATA_RULES.run(found) if f.code == "DK234")
+    assert "about 100 samples" in told.hint
+
+
+def test_other_inputs_are_left_alone() -> None:
+    """Seven features are no picture, and nothing is said about their scale."""
+    graph = TinyGraph()
+    x = graph.input("x", (1, 7))
+    model = graph.model(graph.op("Relu", [x], "y"))
+    facts = collect_facts(wrap_proto(model, path=Path("m.onnx")))
+    feeds: list[dict[str, Any]] = [{"x": np.linspace(0, 255, 7, dtype=np.float32)[None]}]
+    found = data_fit(model, facts, feeds, origin="rows")
+    assert (found.image_like, found.preparation, found.first_layer, found.divides_by) == (False, None, None, 0.0)
+    assert not list(DATA_RULES.run(found))
+
+
+def test_the_ladder_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Bytes for a model of 0..1, sorted by class with seven of one for one of the other."""
+    onnx.save(_network(PLAIN), tmp_path / "model.onnx")
+    for place, picture in enumerate(PLAIN[:16]):
+        folder = tmp_path / "data" / ("rare" if place % 8 == 0 else "often")
+        folder.mkdir(parents=True, exist_ok=True)
+        np.savez(folder / f"{place:02}.npz", x=picture[None] * np.float32(255))
+    page = tmp_path / "page.html"
+    call = ["--json", "ladder", str(tmp_path / "model.onnx"), "--data", str(tmp_path / "data"), "--report", str(page)]
+    assert run(cli, call) == 1
+    value = json.loads(capsys.readouterr().out)
+    codes = [finding["code"] for finding in value["findings"]]
+    assert codes[0] == "DK231"
+    assert "DK235" in codes
+    assert "DK231" in page.read_text("utf-8")
+    clean = deploykit.ladder(tmp_path / "model.onnx", samples=4)
+    assert clean.findings == ()
+
+
+def test_the_order_of_samples_says_little() -> None:
+    """Sorted by brightness, every second sample shows what the others do; the first half does not."""
+    model = _network(PLAIN)
+    facts = collect_facts(wrap_proto(model, path=Path("m.onnx")))
+    feeds = [{"x": picture[None] * np.float32(0.5 + 0.5 * place / 16)} for place, picture in enumerate(PLAIN[:16])]
+    mixed = [feeds[at] for at in np.random.default_rng(4).permutation(16)]
+    found = [range_growth(model, facts, some) for some in (feeds, mixed)]
+    assert found[0] is not None
+    assert found[1] is not None
+    assert found[0].tensors == found[1].tensors
+    assert abs(found[0].unseen - found[1].unseen) < 0.2
+    assert range_growth(model, facts, feeds[:3]) is None

@@ -1,0 +1,130 @@
+"""The strict count of detections: equal to a count by hand, never flattered, and no more evidence than it is."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from deploykit.accuracy.judge.detections import Detections
+from deploykit.accuracy.judge.keeping import count_kept
+from deploykit.accuracy.judge.kept_counts import KeptCount, fewest_for
+
+Boxes = npt.NDArray[np.float64]
+
+
+def side(boxes: object, scores: object, labels: object, *, classes: int = 5) -> Detections:
+    """Detections with clear labels."""
+    kept = np.asarray(scores, np.float64)
+    return Detections(
+        boxes=np.asarray(boxes, np.float64).reshape(-1, 4),
+        scores=kept,
+        labels=np.asarray(labels, np.int64),
+        margins=np.ones_like(kept),
+        classes=classes,
+    )
+
+
+def count(*pairs: tuple[Detections, Detections]) -> KeptCount:
+    """The count over samples, which must be there."""
+    found = count_kept(pairs)
+    assert found is not None
+    return found
+
+
+def counted(kept: tuple[int, ...], wanted: tuple[int, ...], made: tuple[int, ...] | None = None) -> KeptCount:
+    """A count as it would be made."""
+    return KeptCount(wanted=wanted, made=wanted if made is None else made, kept=kept, score=0.25, overlap=0.5)
+
+
+def by_hand(one: Detections, two: Detections) -> int:
+    """Boxes as centres and sizes, one pair after the other."""
+
+    def overlap(a: Boxes, b: Boxes) -> float:
+        low, high = np.maximum(a[:2] - a[2:] / 2, b[:2] - b[2:] / 2), np.minimum(a[:2] + a[2:] / 2, b[:2] + b[2:] / 2)
+        common = float(np.prod(np.clip(high - low, 0, None)))
+        return common / (float(a[2] * a[3]) + float(b[2] * b[3]) - common)
+
+    free = [at for at in range(two.scores.size) if two.scores[at] >= 0.25]
+    kept = 0
+    for at in sorted(range(one.scores.size), key=lambda at: -one.scores[at]):
+        fits = [to for to in free if two.labels[to] == one.labels[at] and overlap(one.boxes[at], two.boxes[to]) >= 0.5]
+        if one.scores[at] >= 0.25 and fits:
+            free.remove(max(fits, key=lambda to: overlap(one.boxes[at], two.boxes[to])))
+            kept += 1
+    return kept
+
+
+def test_the_count_is_that_of_a_count_by_hand() -> None:
+    rng = np.random.default_rng(7)
+    pairs = []
+    for _ in range(8):
+        boxes = np.concatenate([rng.uniform(40, 120, (60, 2)), rng.uniform(8, 40, (60, 2))], axis=1)
+        scores, labels = rng.uniform(0, 0.6, 60), rng.integers(1, 4, 60)
+        other = side(boxes + rng.normal(0, 4, boxes.shape), scores + rng.normal(0, 0.1, 60), labels)
+        pairs.append((side(boxes, scores, labels), other))
+    found = count(*pairs)
+    assert found.kept == tuple(by_hand(one, two) for one, two in pairs)
+    assert found.wanted == tuple(int((one.scores >= 0.25).sum()) for one, _ in pairs)
+    assert 0.3 < found.share < 0.95
+
+
+def test_corners_are_known_as_such() -> None:
+    """Read as centres and sizes the two would overlap by nearly all."""
+    one, two = side([[80, 80, 90, 90]], [0.9], [1]), side([[86, 86, 96, 96]], [0.9], [1])
+    assert count((one, two)).kept == (0,)
+    centred = side([[80, 80, 10, 10]], [0.9], [1])
+    assert count((centred, side([[82, 80, 10, 10]], [0.9], [1]))).kept == (1,)
+
+
+@pytest.mark.parametrize(
+    ("two", "kept", "made"),
+    [
+        (side([[0, 0, 10, 10]], [0.24], [1]), 0, 0),
+        (side([[0, 0, 10, 10]], [0.26], [2]), 0, 1),
+        (side([[0, 0, 10, 10], [0, 0, 10, 10]], [0.9, 0.9], [1, 1]), 1, 2),
+    ],
+    ids=["below the score, by however little", "another class", "twice"],
+)
+def test_nothing_is_forgiven(two: Detections, kept: int, made: int) -> None:
+    found = count((side([[0, 0, 10, 10]], [0.9], [1]), two))
+    assert (found.kept, found.made) == ((kept,), (made,))
+
+
+def test_rows_of_nothing_are_no_detections() -> None:
+    """A head with a class for nothing: 90 such rows are kept whatever happens to the ten objects."""
+    boxes = [[place, place, place + 9, place + 9] for place in range(100)]
+    one = side(boxes, [0.9] * 100, [0] * 90 + [2] * 10)
+    two = side(boxes, [0.9] * 100, [0] * 95 + [2] * 5)
+    assert count((one, two)).share == 0.5
+
+
+def test_a_share_is_shown_by_so_many_detections_only() -> None:
+    """Wilson's interval: z * z = 2.7055, and n / (n + z * z) where all are kept."""
+    assert fewest_for(0.95) == 52
+    assert counted((52,), (52,)).surely == pytest.approx(0.9505, abs=1e-4)
+    assert counted((51,), (51,)).surely < 0.95
+    assert not counted((51,), (51,)).can_show(0.95)
+    assert counted((186,), (190,)).surely == pytest.approx(0.9541, abs=5e-4)
+
+
+def test_the_worse_direction_counts() -> None:
+    found = counted((100,), (100,), made=(125,))
+    assert found.share == 0.8
+    assert found.surely == pytest.approx(counted((100,), (125,)).surely)
+
+
+def test_losses_in_one_sample_are_less_evidence_than_losses_everywhere() -> None:
+    spread, together = counted((29,) * 6, (30,) * 6), counted((24, *(30,) * 5), (30,) * 6)
+    assert spread.share == together.share
+    assert together.surely < spread.surely - 0.02
+
+
+def test_boxes_of_no_known_form_are_not_counted() -> None:
+    turned = side([[50, 50, -20, -10]], [0.9], [1])
+    assert count_kept([(turned, turned)]) is None
+
+
+def test_nothing_to_keep_is_nothing_lost() -> None:
+    assert counted((0,), (0,)).share == 1.0
+    assert not counted((0,), (0,)).can_show(0.95)

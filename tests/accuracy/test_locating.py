@@ -1,0 +1,341 @@
+"""locate: names the operator that was tampered with, on large graphs too, and is not fooled by TopK's order."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from click.testing import CliRunner
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from deploykit.accuracy.search.locating import SESSIONS, Located, locate
+from deploykit.accuracy.search.probes import ModelProbe, SimulationProbe, locate_files
+from deploykit.accuracy.simulate.sessions import Feed
+from deploykit.cli.locate import command
+from deploykit.encodings.formats.reading import read_encodings
+from deploykit.encodings.new_grids import GridKind, affine_for_range
+from deploykit.encodings.values import Affine, Encoding, EncodingSet
+from deploykit.errors import InputError, ToolError, UsageError
+from deploykit.model.collect import collect_facts
+from deploykit.model.facts import GraphFacts
+from deploykit.model.files.loading import wrap_proto
+from deploykit.system.limits import limited_time
+from sample_models.detectors import UNREACHABLE
+from sample_models.feeds import random_feeds
+from sample_models.tiny_graphs import TinyGraph
+
+AIMET = Path(__file__).parents[1] / "data" / "aimet"
+
+
+def _facts(model: onnx.ModelProto) -> GraphFacts:
+    return collect_facts(wrap_proto(model, path=Path("tiny.onnx")))
+
+
+def _network(count: int, seed: int) -> onnx.ModelProto:
+    """A DAG of ``count`` ops with side branches, values kept near 1; the last value is the output."""
+    rng = np.random.default_rng(seed)
+    graph = TinyGraph()
+    names = [graph.input("x", (4, 6))]
+    for index in range(count):
+        source = names[-1]
+        if index % 3 == 2:
+            other = names[int(rng.integers(max(0, len(names) - 12), len(names)))]
+            names.append(graph.op("Add", [source, other], f"t{index}"))
+        elif index % 3 == 1:
+            names.append(graph.op("Sin", [source], f"t{index}"))
+        else:
+            scale = graph.stored(f"s{index}", rng.uniform(0.8, 1.6, 6))
+            names.append(graph.op("Mul", [source, scale], f"t{index}"))
+    return graph.model(names[-1])
+
+
+def _tampered(model: onnx.ModelProto, index: int) -> onnx.ModelProto:
+    """The model with one op's result negated."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    node = copy.graph.node[index]
+    wrong = onnx.helper.make_node("Neg", ["honest"], [node.output[0]], name="wrong")
+    node.output[0] = "honest"
+    copy.graph.node.insert(index + 1, wrong)
+    return copy
+
+
+class _Counting(ModelProbe):
+    """Notes how many tensors are shown at once."""
+
+    most = 0
+
+    def show(self, names: Sequence[str], feed: Feed) -> Mapping[str, Any]:
+        self.most = max(self.most, len(names))
+        return super().show(names, feed)
+
+
+def _locate(model: onnx.ModelProto, other: onnx.ModelProto, *, seed: int = 0) -> Located:
+    return locate(_facts(model), ModelProbe(model), ModelProbe(other), random_feeds(model, seed=seed))
+
+
+@settings(max_examples=15, deadline=None)
+@given(count=st.integers(1, 80), data=st.data(), seed=st.integers(0, 50))
+def test_the_tampered_operator_is_found(count: int, data: st.DataObject, seed: int) -> None:
+    model = _network(count, seed)
+    index = data.draw(st.integers(0, count - 1))
+    found = _locate(model, _tampered(model, index), seed=seed)
+    if found.first is None:  # what was spoilt hardly reaches the output
+        assert all(view.sqnr_db >= found.threshold_db for view in found.outputs)
+        assume(False)
+    assert found.first is not None
+    assert found.first.output.name == f"t{index}"
+    assert all(view.sqnr_db > 100 for view in found.first.inputs)
+
+
+def test_a_thousand_operators_take_few_rounds_of_few_tensors() -> None:
+    model = _network(1000, 1)
+    left, right = _Counting(model), _Counting(_tampered(model, 617))
+    found = locate(_facts(model), left, right, random_feeds(model), per_round=48)
+    assert found.first is not None
+    assert found.first.output.name == "t617"
+    assert found.rounds <= 6
+    assert max(left.most, right.most) <= 60
+
+
+def test_equal_executions_have_no_divergence() -> None:
+    model = _network(30, 2)
+    found = _locate(model, model)
+    assert found.first is None
+    assert json.loads(json.dumps(found.to_json(), allow_nan=False))["diverges"] is False
+
+
+def _ranking(*, wrong: bool) -> onnx.ModelProto:
+    """Scores with near ties, the best rows chosen and processed; ``wrong`` spoils the rows behind the choice."""
+    graph = TinyGraph()
+    rows = graph.input("rows", (1, 12, 4))
+    scores = graph.op("Add", [graph.input("scores", (1, 12)), graph.input("noise", (1, 12))], "noisy")
+    graph.op("TopK", [scores, graph.stored("k", [6], "int64")], ["values", "index"], axis=1)
+    where = graph.op("Unsqueeze", ["index", graph.stored("last", [-1], "int64")], "index3")
+    where = graph.op("Tile", [where, graph.stored("reps", [1, 1, 4], "int64")], "where")
+    graph.op("GatherElements", [rows, where], "chosen", axis=1)
+    graph.op("Cos" if wrong else "Sin", ["chosen"], "y")
+    return graph.model("y", "values")
+
+
+class _Noisy(ModelProbe):
+    """Feeds other noise, so that near ties fall the other way."""
+
+    def show(self, names: Sequence[str], feed: Feed) -> Mapping[str, Any]:
+        noise = np.asarray([[1e-3, -1e-3] * 6], dtype=np.float32)
+        return super().show(names, {**feed, "noise": noise})
+
+
+def _ranked() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(4)
+    pairs = np.repeat(np.arange(6, dtype=np.float32), 2)[None]
+    rows = rng.normal(size=(1, 12, 4)).astype(np.float32)
+    return {"rows": rows, "scores": pairs, "noise": np.asarray([[0, 1e-4] * 6], np.float32)}
+
+
+def test_another_order_behind_a_topk_is_no_divergence() -> None:
+    model = _ranking(wrong=False)
+    found = locate(_facts(model), ModelProbe(model), _Noisy(model), [_ranked()])
+    assert found.first is None
+    view = next(view for view in found.outputs if view.name == "y")
+    assert view.reordered
+    assert view.lost == 0
+
+
+def test_an_error_behind_another_order_is_found_where_it_is() -> None:
+    model, other = _ranking(wrong=False), _ranking(wrong=True)
+    found = locate(_facts(model), ModelProbe(model), _Noisy(other), [_ranked()])
+    assert found.first is not None
+    assert found.first.output.name == "y"
+    assert [view.name for view in found.first.inputs] == ["chosen"]
+    assert found.first.inputs[0].reordered
+
+
+def test_the_detectors_huge_anchors_are_the_first_divergence_of_w8a8() -> None:
+    """The anchors of 1e30 hide, by their energy, that every ordinary value became 0."""
+    run = AIMET / "detr" / "w8a8"
+    model = onnx.load(AIMET / "detr" / "model.onnx")
+    with np.load(f"{run}.io.npz") as data:
+        feed = {key.split(":", 1)[1]: data[key] for key in data.files if key.startswith("input.0:")}
+    encodings = read_encodings(Path(f"{run}.v2.0.0.encodings"))
+    found = locate(_facts(model), ModelProbe(model), SimulationProbe(model, encodings), [feed])
+    assert found.first is not None
+    assert found.first.output.name == "/decoder/Add_2_output_0"
+
+
+def _located(detector: Any, encodings: EncodingSet, **more: Any) -> Located:
+    sides = ModelProbe(detector.model), SimulationProbe(detector.model, encodings)
+    return locate(detector.facts, *sides, detector.feeds, **more)
+
+
+def test_the_constant_of_a_decoder_detector_is_named(decoder_detector: Any) -> None:
+    """Not a convolution of the backbone, and not the decoder, where rows and boxes are far apart already."""
+    found = _located(decoder_detector, decoder_detector.encodings)
+    assert found.first is not None and found.first.culprit is not None
+    assert found.first.culprit.tensor == "unreachable"
+    assert found.first.culprit.value == pytest.approx(UNREACHABLE)
+    assert found.first.op_type == "Where"
+    assert "3.4e+38" in str(found.first.culprit)
+    assert not found.exhausted and 2 * found.rounds <= SESSIONS
+    json.dumps(found.to_json(), allow_nan=False)
+
+
+def test_behind_the_constant_the_next_cause_is_named(decoder_detector: Any) -> None:
+    """Two choices lie between it and the outputs: rows are matched all the way."""
+    kept = decoder_detector.without("unreachable", "anchors", "enc.boxes", "enc.chosen")
+    found = _located(decoder_detector, kept)
+    assert found.first is not None and found.first.culprit is None
+    assert (found.first.op_type, found.first.output.name) == ("Div", "l0.ratio")
+    assert all(view.sqnr_db > 40 for view in found.first.inputs)
+
+
+def test_a_right_detector_has_no_divergence(decoder_detector: Any) -> None:
+    wide = [name for name in decoder_detector.encodings.entries if name.endswith(decoder_detector.wide)]
+    assert _located(decoder_detector, decoder_detector.without(*wide)).first is None
+
+
+def test_the_budget_is_kept_and_said(decoder_detector: Any) -> None:
+    opened = []
+
+    class Counting(ModelProbe):
+        def show(self, names: Sequence[str], feed: Feed) -> Mapping[str, Any]:
+            opened.append(tuple(names))
+            return super().show(names, feed)
+
+    left, right = Counting(decoder_detector.model), SimulationProbe(decoder_detector.model, decoder_detector.encodings)
+    found = locate(decoder_detector.facts, left, right, decoder_detector.feeds, sessions=4, per_round=4)
+    assert found.exhausted and found.first is not None
+    assert len(set(opened)) <= 2
+
+
+def test_quality_that_wears_away_is_no_cause() -> None:
+    """Every step adds noise of 30 dB; the one that is wrong comes after the first that is below the threshold."""
+    graph, rng = TinyGraph(), np.random.default_rng(8)
+    name = graph.input("x", (4, 600))
+    for index in range(30):
+        name = graph.op("Add", [name, graph.stored(f"c{index}", rng.normal(size=600) * 1e-3)], f"t{index}")
+    model = graph.model(name)
+    worn = onnx.ModelProto()
+    worn.CopyFrom(model)
+    for index, tensor in enumerate(worn.graph.initializer):
+        size = 2.0 if index == 25 else 0.06
+        tensor.CopyFrom(onnx.numpy_helper.from_array((rng.normal(size=600) * size).astype(np.float32), tensor.name))
+    found = _locate(model, worn)
+    assert found.first is not None and found.first.output.name == "t25"
+    assert min(view.sqnr_db for view in found.first.inputs) < found.threshold_db
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+def test_a_constant_that_is_no_number_is_named(value: float) -> None:
+    model = _network(9, 1)
+    odd = onnx.ModelProto()
+    odd.CopyFrom(model)
+    stored = odd.graph.initializer[1]
+    held = onnx.numpy_helper.to_array(stored).copy()
+    held[2] = value
+    stored.CopyFrom(onnx.numpy_helper.from_array(held, stored.name))
+    found = _locate(model, odd)
+    assert found.first is not None and found.first.culprit is not None
+    assert found.first.culprit.tensor == stored.name
+    assert found.first.output.not_finite[1] > 0
+    json.dumps(found.to_json(), allow_nan=False)
+
+
+def test_an_infinite_constant_on_both_sides_is_survived() -> None:
+    graph = TinyGraph()
+    mask = graph.stored("mask", [[0.0, -np.inf, 0.0, 0.0]])
+    graph.op("Softmax", [graph.op("Add", [graph.input("x", (1, 4)), mask], "masked")], "y", axis=-1)
+    model = graph.model("y")
+    assert _locate(model, model).first is None
+    entries = {"masked": Encoding(name="masked", value=affine_for_range(0, 3, GridKind(bits=8, signed=False)))}
+    infinite = Affine(bits=8, signed=False, scale=np.asarray(np.inf), zero_point=np.asarray(0.0))
+    for value in (entries, {"masked": Encoding(name="masked", value=infinite)}):
+        right = SimulationProbe(model, EncodingSet(version="2.0.0", entries=value))
+        found = locate(_facts(model), ModelProbe(model), right, random_feeds(model))
+        json.dumps(found.to_json(), allow_nan=False)
+        assert found.first is not None and found.first.culprit is not None
+        assert found.first.culprit.tensor == "mask"
+
+
+def test_a_model_that_is_quantized_itself_is_held_against_its_float_form(tmp_path: Path) -> None:
+    found = locate_files(AIMET / "detr" / "w8a16.qdq.onnx", data=_samples(tmp_path))
+    assert found.first is not None and found.first.culprit is not None
+    assert found.first.output.name == "/decoder/Add_2_output_0"
+    assert abs(found.first.culprit.value) > 1e29
+
+
+def _samples(folder: Path) -> Path:
+    with np.load(AIMET / "detr" / "w8a16.io.npz") as data:
+        np.savez(folder / "x.npz", **{k.split(":", 1)[1]: data[k] for k in data.files if k.startswith("input.0:")})
+    return folder / "x.npz"
+
+
+def test_the_command_says_where_and_exits_with_1(tmp_path: Path) -> None:
+    model = _network(20, 3)
+    onnx.save(model, tmp_path / "a.onnx")
+    onnx.save(_tampered(model, 7), tmp_path / "b.onnx")
+    done = CliRunner().invoke(command, [str(tmp_path / "a.onnx"), str(tmp_path / "b.onnx")], standalone_mode=False)
+    assert done.return_value == 1
+    assert "output t7" in done.output
+    same = CliRunner().invoke(command, [str(tmp_path / "a.onnx"), str(tmp_path / "a.onnx")], standalone_mode=False)
+    assert same.return_value == 0
+    assert "no output is below" in same.output
+
+
+def test_one_execution_alone_or_three_are_a_wrong_call(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="two executions"):
+        locate_files(AIMET / "detr" / "model.onnx")
+    with pytest.raises(UsageError, match="two executions"):
+        locate_files(tmp_path / "a.onnx", tmp_path / "b.onnx", encodings=tmp_path / "c.encodings")
+
+
+class Slow(ModelProbe):
+    """Shows what it is asked for, and fails as a session does when the time of its caller is over."""
+
+    def __init__(self, model: onnx.ModelProto, rounds: int) -> None:
+        super().__init__(model)
+        self.rounds = rounds
+
+    def show(self, names: Sequence[str], feed: Feed) -> Mapping[str, np.ndarray]:
+        self.rounds -= 1
+        if self.rounds < 0:
+            time.sleep(2.1)
+            raise InputError("the model does not run on this sample", why="Exiting due to terminate flag")
+        return super().show(names, feed)
+
+
+def _limited(rounds: int, seconds: float | None) -> Located:
+    model = _network(400, 3)
+    with limited_time(seconds):
+        feeds = random_feeds(model, seed=1)
+        return locate(_facts(model), Slow(model, rounds), ModelProbe(_tampered(model, 100)), feeds, per_round=8)
+
+
+def test_when_its_time_is_over_the_nearest_known_operator_is_named() -> None:
+    found = _limited(1, 2.0)
+    assert found.exhausted and found.rounds == 1
+    assert found.first is not None and found.first.output.name == "t399", "the output is all that was seen"
+
+
+def test_a_run_that_fails_within_its_time_is_an_error() -> None:
+    with pytest.raises(InputError):
+        _limited(1, None)
+
+
+def test_without_the_outputs_there_is_no_answer() -> None:
+    with pytest.raises(ToolError, match="before the outputs were compared"):
+        _limited(0, 2.0)
+
+
+def test_the_command_has_a_time_limit(tmp_path: Path) -> None:
+    onnx.save(_network(6, 1), tmp_path / "m.onnx")
+    words = [str(tmp_path / "m.onnx"), str(tmp_path / "m.onnx"), "--time-limit"]
+    assert CliRunner().invoke(command, [*words, "60"]).exit_code == 0
+    assert CliRunner().invoke(command, [*words, "0"]).exit_code == 2

@@ -1,0 +1,220 @@
+"""The user's own measures: functions and commands in a child, with a deadline; the documented examples are right."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from deploykit.accuracy.judge.metrics import UserMetric, user_metric
+from deploykit.errors import InputError, ToolError, UsageError
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "metrics"
+Samples = list[dict[str, Any]]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def asked(function: str | None, command: str | None = None, **more: Any) -> UserMetric:
+    found = user_metric(function, command, **more)
+    assert found is not None
+    return found
+
+
+OUTPUTS: Samples = [{"a/b:0": np.asarray([[1.0, 3.0, 2.0]])}, {"a/b:0": np.asarray([[9.0, 3.0, 2.0]])}]
+FLOAT: Samples = [{"a/b:0": np.asarray([[0.0, 1.0, 0.5]])}, {"a/b:0": np.asarray([[0.0, 0.5, 1.0]])}]
+
+
+def test_a_function_gets_outputs_and_the_float_models(here: Path) -> None:
+    (here / "mine.py").write_text(
+        "class scores:\n"
+        "    @staticmethod\n"
+        "    def first(outputs, references):\n"
+        "        assert list(outputs[0]) == ['a/b:0'] and len(outputs) == 2\n"
+        "        return outputs[1]['a/b:0'][0, 0] + references[0]['a/b:0'][0, 2]\n"
+    )
+    assert asked("mine:scores.first").measure(OUTPUTS, FLOAT) == 9.5
+    assert "mine" not in sys.modules
+
+
+def test_a_command_prints_the_number_last(here: Path) -> None:
+    script = "import pathlib, sys; print('noise'); print(len(list(pathlib.Path(sys.argv[1]).glob('*.npz'))) / 4)"
+    (here / "score.py").write_text(script)
+    command = f"{sys.executable} score.py {{outputs}} {{references}}"
+    assert asked(None, command).measure(OUTPUTS, FLOAT) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("raise RuntimeError('no labels')", "RuntimeError: no labels"),
+        ("return float('nan')", "which is no measure"),
+        ("return 'good'", "could not convert"),
+        ("import os; os._exit(3)", "it said nothing"),
+    ],
+)
+def test_a_function_that_fails_is_an_error(here: Path, body: str, says: str) -> None:
+    (here / "mine.py").write_text(f"def bad(outputs, references):\n    {body}\n")
+    with pytest.raises(ToolError) as caught:
+        asked("mine:bad").measure(OUTPUTS, FLOAT)
+    assert says in caught.value.why
+
+
+def test_a_function_that_is_not_there(here: Path) -> None:
+    with pytest.raises(ToolError) as caught:
+        asked("nowhere:at_all").measure(OUTPUTS, FLOAT)
+    assert "No module named 'nowhere'" in caught.value.why
+
+
+def test_the_deadline_ends_it(here: Path) -> None:
+    (here / "mine.py").write_text("import time\ndef slow(outputs, references):\n    time.sleep(60)\n")
+    with pytest.raises(ToolError, match=r"took longer than 1\.5 s"):
+        asked("mine:slow", deadline=1.5).measure(OUTPUTS, FLOAT)
+
+
+def test_a_command_without_a_number_is_an_error(here: Path) -> None:
+    with pytest.raises(ToolError, match="no finite number") as caught:
+        asked(None, "echo fine {outputs}").measure(OUTPUTS, FLOAT)
+    assert "fine" in caught.value.why
+
+
+@pytest.mark.parametrize(
+    ("function", "command", "says"),
+    [
+        ("accuracy", None, "package.module:function"),
+        ("a:b; import os", None, "package.module:function"),
+        (None, "score", "where the outputs go"),
+        (None, "score '{outputs}", "cannot be split"),
+        (None, "", "is empty"),
+        ("a:b", "score {outputs}", "one measure decides"),
+    ],
+)
+def test_what_is_no_measure_is_refused(function: str | None, command: str | None, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        user_metric(function, command)
+
+
+def test_references_without_a_measure_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="nothing reads them"):
+        user_metric(None, None, references=tmp_path)
+    assert user_metric(None, None) is None
+    with pytest.raises(InputError, match="no such"):
+        user_metric("a:b", None, references=tmp_path / "missing")
+
+
+def _example(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_example_of_accuracy(here: Path) -> None:
+    (here / "accuracy.py").write_text((EXAMPLES / "accuracy.py").read_text("utf-8"), "utf-8")
+    np.savez(here / "labels.npz", label=np.asarray([1, 1]))
+    assert asked("accuracy:top1", references=here / "labels.npz").measure(OUTPUTS, FLOAT) == 0.5
+    assert asked("accuracy:top1").measure(OUTPUTS, FLOAT) == 0.5
+    assert asked("accuracy:top1").measure(FLOAT, FLOAT) == 1.0
+    np.savez(here / "labels.npz", label=np.asarray([1, 1, 2]))
+    with pytest.raises(InputError, match="3 references for 2 samples"):
+        asked("accuracy:top1", references=here / "labels.npz").measure(OUTPUTS, FLOAT)
+
+
+def _boxes(*rows: tuple[float, ...]) -> dict[str, Any]:
+    table = np.asarray(rows, float).reshape(-1, 6)
+    return {"boxes": table[:, :4], "scores": table[:, 4], "labels": table[:, 5].astype(int)}
+
+
+def test_the_example_of_detections(here: Path) -> None:
+    """Against values worked out by hand: all found; a miss; a false alarm above and below; the wrong class."""
+    labels = here / "labels"
+    labels.mkdir()
+    (labels / "0.txt").write_text("0 0 0 10 10\n1 20 20 30 30\n")
+    (labels / "1.txt").write_text("")
+    (here / "detection.py").write_text((EXAMPLES / "detection.py").read_text("utf-8"), "utf-8")
+    metric = asked("detection:mean_average_precision", references=labels)
+    right = [_boxes((0, 0, 10, 10, 0.9, 0), (20, 20, 30, 30, 0.8, 1)), _boxes()]
+    assert metric.measure(right, right) == 1.0
+    value = _example("detection").mean_average_precision
+    files = sorted(labels.iterdir())
+    assert value([_boxes((0, 0, 10, 10, 0.9, 0)), _boxes()], files) == 0.5
+    assert value([_boxes((0, 0, 10, 10, 0.9, 0), (20, 20, 30, 30, 0.8, 0)), _boxes()], files) == 0.5
+    above = [_boxes((0, 0, 10, 10, 0.5, 0), (20, 20, 30, 30, 0.8, 1)), _boxes((0, 0, 5, 5, 0.9, 0))]
+    assert value(above, files) == 0.75
+    below = [_boxes((0, 0, 10, 10, 0.5, 0), (20, 20, 30, 30, 0.8, 1)), _boxes((0, 0, 5, 5, 0.1, 0))]
+    assert value(below, files) == 1.0
+    twice = [_boxes((0, 0, 10, 10, 0.9, 0), (0, 0, 10, 9, 0.8, 0), (20, 20, 30, 30, 0.8, 1)), _boxes()]
+    assert value(twice, files) == 1.0
+    assert value([_boxes((0, 0, 10, 4, 0.9, 0)), _boxes()], files) == 0.0
+
+
+def test_the_example_of_speech(here: Path) -> None:
+    speech = _example("speech")
+    alphabet = speech.ALPHABET
+
+    def logits(text: str) -> dict[str, Any]:
+        steps = [alphabet.index(letter) for letter in text]
+        return {"logits": np.eye(len(alphabet))[steps][None]}
+
+    folder = here / "said"
+    folder.mkdir()
+    (folder / "0.txt").write_text("Hello small world\n")
+    (here / "speech.py").write_text((EXAMPLES / "speech.py").read_text("utf-8"), "utf-8")
+    metric = asked("speech:word_error_rate", references=folder)
+    heard: Samples = [logits("hheel_llo  smal_l__ world")]
+    assert metric.measure(heard, heard) == 0.0
+    files = sorted(folder.iterdir())
+    assert speech.word_error_rate([logits("hel_lo world")], files) == pytest.approx(1 / 3)
+    assert speech.word_error_rate([logits("hel_lo smal_ new world")], files) == pytest.approx(2 / 3)
+    assert speech.word_error_rate([logits("_")], files) == 1.0
+
+
+def _labelled(folder: Path) -> tuple[Path, Path]:
+    """Five references that name their place: a folder of files, and a .npz."""
+    files = folder / "labels"
+    files.mkdir()
+    for place in range(5):
+        (files / f"{place}.txt").write_text(str(place))
+    np.savez(folder / "labels.npz", y=np.arange(5.0))
+    return files, folder / "labels.npz"
+
+
+def test_some_samples_are_measured_by_the_references_at_their_places(here: Path) -> None:
+    """The number says which references came: those of the second and the fourth sample, in this order."""
+    files, stored = _labelled(here)
+    (here / "mine.py").write_text(
+        "def paths(outputs, references):\n"
+        "    return float('.'.join(path.read_text() for path in references))\n"
+        "def arrays(outputs, references):\n"
+        "    return float('.'.join(str(int(row['y'])) for row in references))\n"
+    )
+    for function, references in (("mine:paths", files), ("mine:arrays", stored)):
+        assert asked(function, references=references).of_some((1, 3), 5).measure(OUTPUTS, FLOAT) == 1.3
+    script = (
+        "import pathlib, sys, numpy\n"
+        "place = pathlib.Path(sys.argv[1])\n"
+        "rows = sorted(place.iterdir()) if place.is_dir() else numpy.load(place)['y'].astype(int)\n"
+        "print('.'.join(row.read_text() if place.is_dir() else str(row) for row in rows))\n"
+    )
+    (here / "score.py").write_text(script)
+    command = f"{sys.executable} score.py {{references}} {{outputs}}"
+    for references in (files, stored):
+        assert asked(None, command, references=references).of_some((1, 3), 5).measure(OUTPUTS, FLOAT) == 1.3
+
+
+def test_references_for_another_number_of_samples_are_refused(here: Path) -> None:
+    files, _ = _labelled(here)
+    (here / "mine.py").write_text("def one(outputs, references):\n    return 1.0\n")
+    with pytest.raises(InputError, match="5 references for 6 samples"):
+        asked("mine:one", references=files).of_some((1, 3), 6).measure(OUTPUTS, FLOAT)

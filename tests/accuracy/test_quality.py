@@ -1,0 +1,105 @@
+"""The metrics against the numbers that AMD Quark's evaluate tool printed (tests/data/quark/expected.json)."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deploykit.accuracy.judge.quality import Quality, cosine, max_error, measure, psnr_db, slices, sqnr_db, ssim
+
+DATA = Path(__file__).parents[1] / "data" / "quark"
+EXPECTED: dict[str, Any] = json.loads((DATA / "expected.json").read_text())
+
+
+def pairs(case: dict[str, Any]) -> list[Quality]:
+    files = sorted((DATA / case["baseline"]).glob("*.npy"))
+    return [measure(np.load(file), np.load(DATA / case["candidate"] / file.name)) for file in files]
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_same_numbers_as_the_evaluate_tool(name: str) -> None:
+    case = EXPECTED[name]
+    measured = pairs(case)
+    mine = {
+        "Mean cos similarity": fmean(q.cosine for q in measured),
+        "Min cos similarity": min(q.cosine for q in measured),
+        "Mean l2 distance": fmean(q.l2 for q in measured),
+        "Max l2 distance": max(q.l2 for q in measured),
+        "Mean psnr": fmean(q.psnr_db for q in measured),
+        "Min psnr": min(q.psnr_db for q in measured),
+        "Mean ssim": fmean(q.ssim for q in measured),
+        "Min ssim": min(q.ssim for q in measured),
+    }
+    for metric, theirs in case["metrics"].items():
+        if theirs is None:
+            assert math.isnan(mine[metric])
+        else:
+            assert mine[metric] == pytest.approx(theirs, rel=1e-6, abs=1e-6)
+
+
+def test_every_fixture_is_compared() -> None:
+    assert len(EXPECTED) == 8
+    assert all(pairs(case) for case in EXPECTED.values())
+
+
+def test_sqnr_is_energy_over_noise() -> None:
+    assert sqnr_db(np.full(10, 10.0), np.full(10, 9.0)) == pytest.approx(20.0)
+    assert sqnr_db(np.ones(3), np.ones(3)) == math.inf
+    assert sqnr_db(np.zeros(3), np.ones(3)) == -math.inf
+
+
+def test_a_dead_half_hides_in_the_whole_and_shows_in_its_slice() -> None:
+    rng = np.random.default_rng(3)
+    baseline = np.stack([rng.random(64) * 640, rng.random(64)])[None]
+    candidate = baseline.copy()
+    candidate[:, 1] = 0
+    assert cosine(baseline, candidate) > 0.9999
+    alive, dead = (sqnr_db(a, b) for a, b in slices(baseline, candidate, axis=1))
+    assert alive == math.inf
+    assert dead == 0.0
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (1, 84, 8400), (1, 3, 5, 7), (1, 1, 2, 3, 4), (2, 3, 600)])
+def test_every_rank_is_measured(shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    baseline = rng.random(shape, dtype=np.float32)
+    same = measure(baseline, baseline)
+    assert same.cosine == pytest.approx(1)
+    assert same.ssim == pytest.approx(1)
+    assert same.max_error == 0
+    assert len(list(slices(baseline, baseline))) == (shape[-1] if shape else 1)
+
+
+def test_empty_tensors_have_no_numbers() -> None:
+    empty = np.zeros((0, 4), np.float32)
+    assert math.isnan(psnr_db(empty, empty))
+    assert math.isnan(ssim(empty, empty))
+    assert max_error(empty, empty) == 0
+
+
+def test_shapes_must_agree() -> None:
+    with pytest.raises(ValueError, match="shapes differ"):
+        measure(np.zeros((2, 3)), np.zeros((3, 2)))
+
+
+def test_json_has_no_nan_and_no_infinity() -> None:
+    text = json.dumps(measure(np.zeros(4), np.zeros(4)).to_json(), allow_nan=False)
+    assert json.loads(text)["cosine"] is None
+    assert json.loads(text)["sqnr_db"] == "infinite"
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.floats(0.5, 8), st.lists(st.integers(1, 6), max_size=4))
+def test_scaling_both_changes_neither_cosine_nor_sqnr(seed: int, factor: float, shape: list[int]) -> None:
+    rng = np.random.default_rng(seed)
+    a, b = rng.normal(size=shape), rng.normal(size=shape)
+    assert cosine(a * factor, b * factor) == pytest.approx(cosine(a, b))
+    assert sqnr_db(a * factor, b * factor) == pytest.approx(sqnr_db(a, b), abs=1e-6)

@@ -1,0 +1,182 @@
+"""The simulation against AIMET's own: quantizer values bit for bit, outputs within a step, SQNR as recorded."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deploykit.accuracy.simulate.quantizers import fake_quantize
+from deploykit.accuracy.simulate.sessions import Session
+from deploykit.accuracy.simulate.simulation import Simulator, simulate
+from deploykit.encodings.formats.reading import read_encodings
+from deploykit.encodings.new_grids import GridKind, affine_for_range
+from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
+from deploykit.errors import InputError
+from sample_models.feeds import random_feeds
+from sample_models.tiny_graphs import TinyGraph
+
+AIMET = Path(__file__).parents[1] / "data" / "aimet"
+RUNS = sorted(str(path.relative_to(AIMET))[: -len(".io.npz")] for path in AIMET.rglob("*.io.npz"))
+"""Every fixture with recorded inputs, outputs and quantizer values."""
+
+
+def _encodings(run: str) -> EncodingSet:
+    """The 2.0.0 entries, with the float tensors that this version cannot say taken from 1.0.0."""
+    encodings = read_encodings(AIMET / f"{run}.v2.0.0.encodings")
+    older = AIMET / f"{run}.v1.0.0.encodings"
+    return replace(encodings, float_tensors=read_encodings(older).floats) if older.exists() else encodings
+
+
+def _model(run: str) -> onnx.ModelProto:
+    return onnx.load(AIMET / Path(run).parts[0] / "model.onnx")
+
+
+def _feeds(data: dict[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
+    numbers = sorted({key.split(":")[0] for key in data if key.startswith("input.")})
+    return [{k.split(":", 1)[1]: v for k, v in data.items() if k.startswith(f"{number}:")} for number in numbers]
+
+
+def _load(run: str) -> dict[str, np.ndarray]:
+    with np.load(AIMET / f"{run}.io.npz") as stored:
+        return {key: stored[key] for key in stored.files}
+
+
+MADE_WITH = json.loads((AIMET / "manifest.json").read_text())["made_with"]
+SAME_KERNELS = onnxruntime.__version__ == MADE_WITH["onnxruntime"]
+
+
+def test_there_are_fixtures() -> None:
+    assert len(RUNS) >= 20
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_quantizers_and_outputs_equal_aimet(run: str) -> None:
+    data = _load(run)
+    names = [key[len("qdq.0:") :] for key in data if key.startswith("qdq.0:")]
+    simulator = Simulator(_model(run), _encodings(run), capture=names)
+    feeds = _feeds(data)
+    first = simulator.run(feeds[0])
+    for name in names:
+        wanted = data[f"qdq.0:{name}"]
+        # Bit for bit, given the float kernels that AIMET ran on; those of another release may round another way.
+        slack = 0.0 if SAME_KERNELS else _step(run, f"qdq.0:{name}")
+        np.testing.assert_allclose(first[name].reshape(wanted.shape), wanted, rtol=1e-6 if slack else 0, atol=slack)
+    for index, feed in enumerate(feeds):
+        made = simulator.run(feed)
+        for key in [key for key in data if key.startswith(f"sim.{index}:")]:
+            np.testing.assert_allclose(made[key.split(":", 1)[1]], data[key], atol=_step(run, key), err_msg=key)
+
+
+def _step(run: str, key: str) -> float:
+    entry = _encodings(run).get(key.split(":", 1)[1])
+    return float(entry.value.scale.max()) if entry is not None and isinstance(entry.value, Affine) else 1e-6
+
+
+@pytest.mark.parametrize("run", ["detr/w8a16", "detr/w8a8", "detr/w8a8-fp16mix-explicit", "vit/w8a8", "cnn/w8a16"])
+def test_the_sqnr_is_the_one_that_was_measured_with_aimet(run: str) -> None:
+    model, variant = run.split("/")
+    rows = json.loads((AIMET / "manifest.json").read_text())["files"]
+    wanted = next(
+        r["sqnr_db"] for r in rows if (r["model"], r.get("variant"), "sqnr_db" in r) == (model, variant, True)
+    )
+    result = simulate(_model(run), _encodings(run), _feeds(_load(run)))
+    assert result.sqnr_db == pytest.approx(wanted, abs=0.01)
+
+
+def test_int32_biases_are_not_simulated() -> None:
+    simulator = Simulator(_model("vit/w8a8"), _encodings("vit/w8a8"))
+    assert simulator.skipped["head.bias"].startswith("an int32 bias")
+    assert "head.bias" not in simulator.applied
+
+
+def test_entries_of_unknown_tensors_are_named() -> None:
+    entry = Encoding(name="nowhere", value=affine_for_range(-1, 1, GridKind(bits=8, signed=False)))
+    simulator = Simulator(_model("cnn/w8a8"), EncodingSet(version="2.0.0", entries={"nowhere": entry}))
+    assert simulator.skipped == {"nowhere": "the main graph has no such tensor"}
+
+
+def test_a_channel_scale_on_an_activation_is_refused() -> None:
+    value = Affine(bits=8, signed=True, scale=np.ones(3), zero_point=np.zeros(3), axis=1)
+    entries = {"input": Encoding(name="input", value=value)}
+    with pytest.raises(InputError, match="'input'"):
+        Simulator(_model("cnn/w8a8"), EncodingSet(version="2.0.0", entries=entries))
+
+
+def test_a_scale_of_the_wrong_length_is_refused() -> None:
+    value = Affine(bits=8, signed=True, scale=np.ones(3), zero_point=np.zeros(3), axis=0)
+    entries = {"conv1.weight": Encoding(name="conv1.weight", value=value)}
+    with pytest.raises(InputError, match=r"'conv1\.weight'"):
+        Simulator(_model("cnn/w8a8"), EncodingSet(version="2.0.0", entries=entries))
+
+
+def test_an_old_opset_is_refused() -> None:
+    graph = TinyGraph(opset=8)
+    graph.op("Relu", [graph.input("x", (2,))], "y")
+    with pytest.raises(InputError, match="opset 8"):
+        Simulator(graph.model("y"), EncodingSet(version="2.0.0", entries={}))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    values=st.lists(st.floats(width=32, allow_nan=True), min_size=1, max_size=40),
+    low=st.floats(-1e4, 0),
+    high=st.floats(0.001, 1e4),
+    bits=st.sampled_from([4, 8, 16]),
+    signed=st.booleans(),
+)
+def test_the_graph_computes_what_numpy_computes(
+    values: list[float], low: float, high: float, bits: int, signed: bool
+) -> None:
+    """NaN, infinities and every rounding: the inserted ops equal the formula, and both are idempotent."""
+    value = affine_for_range(low, high, GridKind(bits=bits, signed=signed))
+    graph = TinyGraph()
+    graph.op("Identity", [graph.input("x", (len(values),))], "y")
+    encodings = EncodingSet(version="2.0.0", entries={"y": Encoding(name="y", value=value)})
+    x = np.asarray(values, dtype=np.float32)
+    made = Simulator(graph.model("y"), encodings).run({"x": x})["y"]
+    wanted = fake_quantize(x, value)
+    np.testing.assert_array_equal(made, wanted)
+    np.testing.assert_array_equal(fake_quantize(wanted, value), wanted)
+
+
+@pytest.mark.parametrize(("given_", "wanted"), [(65519.0, 65504.0), (65520.0, np.inf), (1e30, np.inf), (1e-9, 0.0)])
+def test_float16_is_an_ieee_cast(given_: float, wanted: float) -> None:
+    graph = TinyGraph()
+    graph.op("Identity", [graph.input("x", (1,))], "y")
+    encodings = EncodingSet(version="2.0.0", entries={}, float_tensors=frozenset({"y"}))
+    made = Simulator(graph.model("y"), encodings).run({"x": np.asarray([given_], np.float32)})["y"]
+    assert made[0] == wanted
+
+
+def test_bfloat16_rounds_to_nearest_even() -> None:
+    x = np.asarray([1.0, 1.00390625, 1.01171875, np.inf, -3.3], dtype=np.float32)
+    made = fake_quantize(x, Float(dtype="bfloat16"))
+    np.testing.assert_array_equal(made[:4], np.asarray([1.0, 1.0, 1.015625, np.inf], np.float32))
+
+
+def test_half_a_step_goes_up() -> None:
+    value = Affine(bits=8, signed=True, scale=np.asarray(1.0), zero_point=np.asarray(0.0))
+    made = fake_quantize(np.asarray([0.5, -0.5, 1.5, -1.5, np.nan], np.float32), value)
+    np.testing.assert_array_equal(made, np.asarray([1, 0, 2, -1, -128], np.float32))
+
+
+def test_random_inputs_follow_the_seed() -> None:
+    model = _model("cnn/w8a8")
+    first, again, other = (random_feeds(model, seed=seed)[0]["input"] for seed in (1, 1, 2))
+    np.testing.assert_array_equal(first, again)
+    assert (first != other).any()
+
+
+def test_a_sample_without_an_input_is_refused_by_its_own_name() -> None:
+    with pytest.raises(InputError, match="'input'"):
+        Simulator(_model("cnn/w8a8"), _encodings("cnn/w8a8")).run({})
+    with pytest.raises(InputError, match="'input'"):
+        Session(_model("cnn/w8a8")).run({})

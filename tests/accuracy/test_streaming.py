@@ -1,0 +1,363 @@
+"""A model run group by group gives what the whole gives, bit for bit, wherever it is cut."""
+
+from __future__ import annotations
+
+import math
+import zipfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import ModelProto, TensorProto, parser
+
+from deploykit.accuracy.samples.gathering import InputSource, Samples, gather
+from deploykit.accuracy.samples.labels import Label
+from deploykit.accuracy.search.probes import ModelProbe, SimulationProbe
+from deploykit.accuracy.search.sensitivity_analysis import analyze
+from deploykit.accuracy.simulate import fitting, sessions
+from deploykit.accuracy.simulate.fitting import fit_judge
+from deploykit.accuracy.simulate.sessions import Feed, Session
+from deploykit.accuracy.simulate.simulation import Simulator
+from deploykit.accuracy.simulate.streaming import StreamedModel
+from deploykit.encodings.placed_encodings import read_placed
+from deploykit.encodings.values import Affine, Encoding, EncodingSet
+from deploykit.errors import InputError
+from deploykit.model import load_model, wrap_proto
+from deploykit.model.collect import collect_facts
+from deploykit.model.files.mapped import is_mapped, lean_weights, mapped_bytes, stored_values, unmapped, whole_model
+from deploykit.model.files.weights import load_weights
+
+ZOO = Path(__file__).parents[1] / "data" / "zoo"
+
+
+def _stored_outside(model: ModelProto, folder: Path) -> Path:
+    """A copy of the model whose initializers all lie in another file."""
+    path, copy = folder / "outside.onnx", ModelProto()
+    copy.CopyFrom(model)
+    for tensor in copy.graph.initializer:
+        tensor.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor), tensor.name))
+    onnx.save(copy, path, save_as_external_data=True, location="outside.bin", size_threshold=0)
+    return path
+
+
+def _lean(model: ModelProto, folder: Path, *, small: int = 0) -> ModelProto:
+    return lean_weights(load_model(_stored_outside(model, folder)), least=0, small=small)
+
+
+def _same(one: Sequence[Any], two: Sequence[Any]) -> bool:
+    return all(
+        a.keys() == b.keys() and all(np.array_equal(a[n], b[n], equal_nan=a[n].dtype.kind == "f") for n in a)
+        for a, b in zip(one, two, strict=True)
+    )
+
+
+def _tower(layers: Sequence[int], seed: int) -> ModelProto:
+    """MatMuls, of which each reads what an earlier one made, now and then from far away."""
+    rng = np.random.default_rng(seed)
+    nodes, tensors, made = [], [], ["x"]
+    for number, back in enumerate(layers):
+        weight, product, name = f"w{number}", f"m{number}", f"r{number}"
+        values = rng.standard_normal((8, 8)).astype(np.float32)
+        tensors.append(onnx.numpy_helper.from_array(values, weight))
+        nodes.append(onnx.helper.make_node("MatMul", [made[-1], weight], [product]))
+        nodes.append(onnx.helper.make_node("Add", [product, made[-min(back, len(made))]], [name]))
+        made.append(name)
+    ends = [onnx.helper.make_tensor_value_info(name, 1, [2, 8]) for name in ("x", made[-1])]
+    graph = onnx.helper.make_graph(nodes, "tower", ends[:1], ends[1:], tensors)
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=10)
+
+
+def _encodings(model: ModelProto) -> EncodingSet:
+    """Every weight in 4 bits per channel, every second moving tensor in 8."""
+    entries = {}
+    for tensor in model.graph.initializer:
+        scale = np.full(8, 0.3)
+        value = Affine(bits=4, signed=True, scale=scale, zero_point=np.zeros(8), axis=1, symmetric=True)
+        entries[tensor.name] = Encoding(name=tensor.name, value=value, is_param=True)
+    for node in model.graph.node[::2]:
+        value = Affine(bits=8, signed=False, scale=np.array(0.5), zero_point=np.array(128.0))
+        entries[node.output[0]] = Encoding(name=node.output[0], value=value)
+    return EncodingSet(version="1.0.0", entries=entries)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    layers=st.lists(st.integers(1, 12), min_size=2, max_size=14),
+    room=st.integers(1, 3000),
+    seed=st.integers(0, 9),
+)
+def test_cutting_anywhere_changes_no_bit(
+    tmp_path_factory: pytest.TempPathFactory, layers: list[int], room: int, seed: int
+) -> None:
+    model = _tower(layers, seed)
+    lean, encodings = _lean(model, tmp_path_factory.mktemp("tower")), _encodings(model)
+    feeds = [{"x": np.random.default_rng(n).standard_normal((2, 8)).astype(np.float32)} for n in range(3)]
+    inner = [model.graph.node[0].output[0], model.graph.node[len(layers)].output[0]]
+    whole, groups = Session(model, capture=inner), Session(lean, capture=inner, room=room)
+    assert groups.streams == (len(layers) * 256 > room)
+    assert _same(whole.runs(feeds), groups.runs(feeds))
+    assert _same(
+        Simulator(model, encodings, capture=inner).runs(feeds),
+        Simulator(lean, encodings, capture=inner, room=room).runs(feeds),
+    )
+
+
+def _zoo(name: str, folder: Path) -> tuple[Path, Path]:
+    with zipfile.ZipFile(ZOO / f"{name}.zip") as archive:
+        archive.extractall(folder)
+    return folder / "model.onnx", folder / "w8a16.v1.0.0.encodings"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [*(pytest.param(name, marks=pytest.mark.heavy) for name in ("rt_detr_v2", "segformer")), "gru_lstm", "qwen2_step"],
+)
+def test_models_of_the_zoo_give_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    path, file = _zoo(name, tmp_path)
+    read = load_model(path)
+    facts, model = collect_facts(read), load_weights(read)
+    encodings = read_placed(file, facts)
+    lean = _lean(model, tmp_path, small=256)
+    samples = gather(model, facts, encodings=encodings, most=2)
+    inner = [node.output[0] for node in model.graph.node[:: max(1, len(model.graph.node) // 9)] if node.output[0]]
+    size = mapped_bytes(lean)
+    assert size > 50_000
+    for parts in (3, 17):
+        groups = Session(lean, capture=inner, room=size // parts)
+        assert groups.streams
+        assert _same(Session(model, capture=inner).runs(samples.feeds), groups.runs(samples.feeds))
+    whole = fit_judge(model, facts, encodings, samples).verdict
+    monkeypatch.setattr(sessions, "_LEAST_GROUP", size // 7)
+    monkeypatch.setattr(sessions, "_GROUP", size // 7)
+    assert Simulator(lean, encodings).streams
+    assert fit_judge(lean, facts, encodings, samples).verdict == whole
+
+
+@pytest.mark.parametrize(("reach", "enough"), [(0.2, False), (3.0, False), (100.0, True)])
+def test_inputs_that_are_run_together_are_judged_one_size_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reach: float, enough: bool
+) -> None:
+    """The fewer rounds, the fewer groups are opened; what is said of the encodings does not depend on it."""
+    model = _tower([1, 2, 3, 1, 2, 4], 3)
+    facts, lean = collect_facts(wrap_proto(model, path=Path("tower.onnx"))), _lean(model, tmp_path)
+    value = Affine(bits=16, signed=False, scale=np.array(2 * reach / 65535), zero_point=np.array(32768.0))
+    entries = {"m0": Encoding(name="m0", value=value)}
+    encodings = EncodingSet(version="1.0.0", entries=entries)
+    feeds = tuple({"x": np.random.default_rng(n).standard_normal((2, 8)).astype(np.float32)} for n in range(2))
+    samples = Samples(feeds=feeds, of_inputs={"x": InputSource(label=Label.DERIVED, why="its encoding")})
+    whole = fit_judge(model, facts, encodings, samples)
+    opened, original = list[int](), StreamedModel._run
+
+    def counted(self: StreamedModel, number: int, *given: Any) -> None:
+        opened.append(number)
+        original(self, number, *given)
+
+    monkeypatch.setattr(StreamedModel, "_run", counted)
+    counts = []
+    for read_for in (10**9, 0):
+        monkeypatch.setattr(fitting, "_READ_FOR", read_for)
+        monkeypatch.setattr(sessions, "_LEAST_GROUP", 600)
+        monkeypatch.setattr(sessions, "_GROUP", 600)
+        opened.clear()
+        found = fit_judge(lean, facts, encodings, samples)
+        counts.append(len(opened))
+        assert found.verdict == whole.verdict
+        assert _same(found.judge.feeds, whole.judge.feeds)
+        assert _same(found.judge.reference, whole.judge.reference)
+    assert counts[0] == counts[1] * (1 if enough else 2)
+
+
+def test_sizes_go_together_only_where_reading_is_most_of_the_work() -> None:
+    model = _tower([1, 2, 3, 1, 2, 4], 3)
+    facts = collect_facts(wrap_proto(model, path=Path("tower.onnx")))
+    unknown = replace(facts, tensors={**facts.tensors, "x": replace(facts.tensors["x"], shape=(None, 8))})
+    assert fitting._numbers(facts) == 13 * 16
+    assert fitting._numbers(unknown) == math.inf
+    assert fitting._rounds(model, facts) == ((1.0,), (0.5,), (0.25,))
+
+
+BODIES = """
+<ir_version: 8, opset_import: ["" : 17]>
+loops (float[2, 4] x, bool c) => (float[2, 4] y, float[2, 4] z)
+<float[4, 4] w = {1,2,3,4, 5,6,7,8, 9,1,2,3, 4,5,6,7}, float[4, 4] v = {2,0,0,1, 0,1,0,0, 0,0,3,0, 0,0,0,1},
+ int64 count = {3}, bool go = {1}>
+{
+    a = MatMul (x, v)
+    b = Loop (count, go, a) <body = body (int64 i, bool on, float[2, 4] state) => (bool more, float[2, 4] next) {
+        more = Identity (on)
+        s = MatMul (state, w)
+        half = Constant <value_float = 0.01> ()
+        next = Mul (s, half)
+    }>
+    y = If (c) <then_branch = yes () => (float[2, 4] t) { t = MatMul (b, v) },
+                else_branch = no () => (float[2, 4] e) { e = MatMul (x, w) }>
+    z = Add (y, a)
+}
+"""
+
+
+@pytest.mark.parametrize("room", [1, 70, 130])
+def test_bodies_read_weights_of_the_graph_around_them(tmp_path: Path, room: int) -> None:
+    model = parser.parse_model(BODIES)
+    lean = _lean(model, tmp_path)
+    assert {t.name for t in lean.graph.initializer if is_mapped(t)} >= {"w", "v"}
+    feeds: list[Feed] = [
+        {"x": np.full((2, 4), 0.5 + n, np.float32), "c": np.array(bool(n), np.bool_)} for n in range(2)
+    ]
+    groups = Session(lean, room=room)
+    assert groups.streams
+    assert _same(Session(model).runs(feeds), groups.runs(feeds))
+
+
+SEQUENCES = """
+<ir_version: 8, opset_import: ["" : 17]>
+parts (float[2, 4] x) => (float[2, 8] y)
+<float[4, 4] w = {1,2,3,4, 5,6,7,8, 9,1,2,3, 4,5,6,7}, float[4, 4] v = {2,0,0,1, 0,1,0,0, 0,0,3,0, 0,0,0,1}>
+{
+    a = MatMul (x, w)
+    s = SequenceConstruct (x, a)
+    b = MatMul (a, v)
+    c = MatMul (b, w)
+    t = SequenceInsert (s, c)
+    u = SequenceErase (t)
+    y = ConcatFromSequence <axis = 1> (u)
+}
+"""
+
+
+def test_no_cut_goes_through_a_sequence(tmp_path: Path) -> None:
+    model = parser.parse_model(SEQUENCES)
+    feeds: list[Feed] = [{"x": np.arange(8, dtype=np.float32).reshape(2, 4)}]
+    assert _same(Session(model).runs(feeds), Session(_lean(model, tmp_path), room=1).runs(feeds))
+
+
+def test_what_a_file_stores_is_an_output_too(tmp_path: Path) -> None:
+    model = _tower([1, 1, 1], 0)
+    model.graph.output.add().CopyFrom(onnx.helper.make_tensor_value_info("w1", 1, [8, 8]))
+    feeds: list[Feed] = [{"x": np.ones((2, 8), np.float32)}]
+    assert _same(Session(model).runs(feeds), Session(_lean(model, tmp_path), room=300).runs(feeds))
+
+
+def test_a_wrong_sample_is_refused_as_by_the_whole(tmp_path: Path) -> None:
+    groups = Session(_lean(_tower([1, 1, 1], 0), tmp_path), room=300)
+    with pytest.raises(InputError, match="does not run on this sample"):
+        groups.run({"x": np.ones((3, 8), np.float32)})
+    with pytest.raises(InputError, match="no value for input 'x'"):
+        groups.run({"y": np.ones((2, 8), np.float32)})
+
+
+def test_a_layer_beyond_the_budget_is_refused_and_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lean = _lean(_tower([1, 1, 1], 0), tmp_path)
+    monkeypatch.setenv("DEPLOYKIT_MEMORY", "1024")
+    Session(lean, room=300)
+    monkeypatch.setenv("DEPLOYKIT_MEMORY", "1023")
+    with pytest.raises(InputError, match="largest layer") as caught:
+        Session(lean, room=300)
+    assert "--memory" in caught.value.next
+
+
+def test_a_model_that_cannot_be_cut_is_run_whole_where_it_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lean = _lean(_tower([1, 1, 1], 0), tmp_path)
+    lean.opset_import.add(domain="ai.onnx.ml", version=3)
+    assert not Session(lean, room=300).streams
+    monkeypatch.setenv("DEPLOYKIT_MEMORY", "1K")
+    with pytest.raises(InputError, match="cannot be cut"):
+        Session(lean, room=300)
+
+
+def test_an_entry_that_does_not_fit_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    model = _tower([1, 1, 1], 0)
+    lean = _lean(model, tmp_path)
+    (tmp_path / "outside.bin").unlink()
+    value = Affine(bits=4, signed=True, scale=np.ones(5), zero_point=np.zeros(5), axis=1, symmetric=True)
+    wrong = EncodingSet(version="1.0.0", entries={"w1": Encoding(name="w1", value=value, is_param=True)})
+    with pytest.raises(InputError, match="'w1' does not fit its tensor"):
+        Simulator(lean, wrong, room=300)
+
+
+def test_probes_show_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = _tower([1, 2, 3, 4], 0)
+    lean, encodings = _lean(model, tmp_path), _encodings(model)
+    monkeypatch.setattr(sessions, "_LEAST_GROUP", 300)
+    monkeypatch.setattr(sessions, "_GROUP", 300)
+    feeds: list[Feed] = [{"x": np.full((2, 8), n, np.float32)} for n in range(2)]
+    for plain, large in (
+        (ModelProbe(model), ModelProbe(lean)),
+        (SimulationProbe(model, encodings), SimulationProbe(lean, encodings)),
+    ):
+        assert _same(plain.show_all(["m0", "r2"], feeds), large.show_all(["m0", "r2"], feeds))
+        one, two = plain.stored("w1"), large.stored("w1")
+        assert one is not None and two is not None and np.array_equal(one, two)
+
+
+def test_sensitivity_is_the_same_and_found_again_by_what_the_weights_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DEPLOYKIT_CACHE", str(tmp_path / "cache"))
+    model = _tower([1, 2, 3, 4, 5], 0)
+    path, encodings = _stored_outside(model, tmp_path), _encodings(model)
+    lean = lean_weights(load_model(path), least=0, small=0)
+    facts = collect_facts(wrap_proto(model, path=tmp_path / "m.onnx"))
+    samples = gather(model, facts, most=2)
+    one = analyze(model, facts, samples, encodings=encodings, resume=False)
+    two = analyze(lean, facts, samples, encodings=encodings, resume=False)
+    assert one.layers == two.layers
+    assert one.tensors == two.tensors
+    data = bytearray((tmp_path / "outside.bin").read_bytes())
+    data[:256] = bytes(256)
+    (tmp_path / "outside.bin").write_bytes(bytes(data))
+    assert analyze(lean, facts, samples, encodings=encodings).whole != two.whole
+
+
+def test_lean_models_are_written_without_paths_of_this_machine(tmp_path: Path) -> None:
+    model = _tower([1, 1, 1], 0)
+    lean = _lean(model, tmp_path)
+    assert str(tmp_path).encode() in lean.SerializeToString()
+    written = unmapped(lean).SerializeToString()
+    assert str(tmp_path).encode() not in written
+    assert b"outside.bin" in written
+    whole = whole_model(lean)
+    assert [bytes(t.raw_data) for t in whole.graph.initializer] == [t.raw_data for t in model.graph.initializer]
+    again = wrap_proto(lean, path=tmp_path / "elsewhere" / "rewritten.onnx")
+    assert [file.path for file in again.external] == [tmp_path / "outside.bin"]
+
+
+def test_no_file_may_claim_to_be_lean(tmp_path: Path) -> None:
+    lean = _lean(_tower([1, 1, 1], 0), tmp_path)
+    (tmp_path / "claims.onnx").write_bytes(lean.SerializeToString())
+    with pytest.raises(InputError, match=r"has the entry 'deploykit\.mapped'"):
+        load_model(tmp_path / "claims.onnx")
+
+
+def test_weights_that_nobody_located_are_not_read(tmp_path: Path) -> None:
+    read = load_model(_stored_outside(_tower([1, 1], 0), tmp_path))
+    with pytest.raises(InputError, match="never located"):
+        stored_values(read.proto.graph.initializer[0])
+
+
+def test_a_model_beyond_one_message_stays_what_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = _tower([1, 2, 3], 0)
+    half = model.graph.initializer[1]
+    half.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(half), half.name))
+    before, feeds = model.SerializeToString(), [{"x": np.ones((2, 8), np.float32)}]
+    wanted = Session(model).runs(feeds)
+    monkeypatch.setattr(sessions, "_PROTOBUF_LIMIT", 100)
+    monkeypatch.setattr(sessions, "_LARGE", 16)
+    handed: list[ModelProto] = []
+    emptied = sessions._emptied
+
+    def watched(given: ModelProto) -> Any:
+        handed.append(given)
+        return emptied(given)
+
+    monkeypatch.setattr(sessions, "_emptied", watched)
+    assert _same(Session(model).runs(feeds), wanted)
+    assert handed == [model]
+    assert model.SerializeToString() == before
+    assert all(tensor.data_location == TensorProto.DEFAULT for tensor in model.graph.initializer)

@@ -1,0 +1,203 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from deploykit.answers.capability_answers import Query, answer, device_rows, differences, releases_between, search
+from deploykit.errors import UnknownTargetError
+from deploykit.findings import Confidence
+from deploykit.tables.capabilities import CompatRow, Status
+from deploykit.tables.devices import Device, Fact
+
+
+def row(feature: str, status: str = "supported", since: str = "", until: str = "", **more: Any) -> CompatRow:
+    base = CompatRow(
+        feature=feature,
+        backend="one",
+        tool="",
+        sdk="",
+        status=Status(status),
+        since=since,
+        until=until,
+        note="",
+        source=("a test",),
+        confidence=Confidence.OBSERVED,
+        family="kit" if since else "",
+    )
+    return replace(base, **more)
+
+
+ROWS = (
+    row("fast-mode", "unsupported", "1.0", "1.1", tool="maker"),
+    row("fast-mode", "unknown", "1.2", "1.2", tool="maker", contradicts="others say 1.3"),
+    row("fast-mode", "supported", "1.3", tool="maker"),
+    row("fast-mode", "broken", "1.3", tool="runner", arch="a2"),
+    row("fast-mode-deluxe", "supported", "1.3"),
+    row("flag --go_fast", since="1.0", tool="maker", words=("-f", "--speedy")),
+    row("flag --quick", "unsupported", "1.0", renamed_to="flag --go_fast"),
+    row("key devices[].cores[].id", since="1.0", tool="file"),
+    row("always", note="what holds for ever"),
+    row("release 1.0", since="1.0", until="1.0"),
+    row("release 1.2", since="1.2", until="1.2", note="a change"),
+    row("release 1.2", since="1.2", until="1.2", note="another change"),
+    row("release 1.3", since="1.3", until="1.3", note="a late change"),
+    row("other-kit", since="7.0", family="other", backend="two"),
+)
+
+
+def features(words: str) -> list[str]:
+    return [found.feature for found in search(ROWS, words.split())]
+
+
+def test_whole_words_beat_parts_and_the_exact_name_comes_first() -> None:
+    assert features("fast-mode") == ["fast-mode"] * 4 + ["fast-mode-deluxe"]
+    assert features("deluxe") == ["fast-mode-deluxe"]
+    assert features("delu") == ["fast-mode-deluxe"]
+
+
+@pytest.mark.parametrize("word", ["--go_fast", "go_fast", "go-fast", "GO_FAST", "--speedy", "-f", "speedy"])
+def test_a_flag_is_found_by_every_spelling(word: str) -> None:
+    assert features(word) == ["flag --go_fast"]
+
+
+def test_an_old_spelling_brings_the_right_one() -> None:
+    assert features("--quick") == ["flag --quick", "flag --go_fast"]
+
+
+def test_words_are_sought_in_tools_backends_and_paths_too() -> None:
+    assert set(features("maker fast")) == {"fast-mode", "flag --go_fast"}
+    assert features("cores.id") == ["key devices[].cores[].id"]
+    assert features("two") == ["other-kit"]
+
+
+def test_notes_are_searched_last() -> None:
+    assert features("holds for ever") == ["always"]
+    assert features("no such thing") == []
+
+
+def test_ranges_without_a_release() -> None:
+    found = answer(ROWS, Query(words=("fast-mode",), archs=()))
+    assert [(r.sdk, r.status) for r in found.rows[:3]] == [
+        (">=1.0,<=1.1", "unsupported"),
+        ("1.2", "unknown"),
+        (">=1.3", "supported"),
+    ]
+    assert found.rows[1].contradicts == "others say 1.3"
+    assert "sdk" not in found.to_json()
+
+
+@pytest.mark.parametrize(
+    ("sdk", "status", "by"),
+    [
+        ("1.0", "unsupported", "1.0"),
+        ("1.1", "unsupported", "1.0"),
+        ("1.2.5", "unknown", "1.2"),
+        ("1.3.0.99", "supported", "1.3"),
+        ("1.9", "supported", "1.3"),
+    ],
+)
+def test_the_state_at_a_release(sdk: str, status: str, by: str) -> None:
+    found = answer(ROWS, Query(words=("fast-mode",), tool="maker", sdk=sdk))
+    assert [(r.status, r.sdk) for r in found.rows] == [(status, by)]
+    assert found.to_json()["sdk"] == {"requested": sdk, "answered_by": {"kit": by}}
+
+
+def test_a_series_is_answered_by_its_newest_release() -> None:
+    rows = (row("x", "unsupported", "1.2.0", "1.2.3"), row("x", "supported", "1.2.4"), row("x2", since="1.3"))
+    assert [r.status for r in answer(rows, Query(words=("x",), sdk="1.2")).rows] == ["supported"]
+
+
+def test_rows_without_releases_hold_at_every_release() -> None:
+    assert [r.feature for r in answer(ROWS, Query(words=("always",), sdk="1.2")).rows] == ["always"]
+
+
+def test_all_statements_about_one_release_are_kept() -> None:
+    found = answer(ROWS, Query(words=("release",), sdk="1.2"))
+    assert [r.note for r in found.rows] == ["a change", "another change"]
+
+
+@pytest.mark.parametrize("sdk", ["0.9", "9.0", "abc", "1..2", ""])
+def test_a_release_that_no_table_covers(sdk: str) -> None:
+    query = Query(words=("fast-mode",), sdk=sdk)
+    if not sdk:
+        assert answer(ROWS, query).rows
+        return
+    with pytest.raises(UnknownTargetError) as caught:
+        answer(ROWS, query)
+    assert caught.value.exit_status == 4
+
+
+def test_filters() -> None:
+    assert {r.backend for r in answer(ROWS, Query(backends=("two",))).rows} == {"two"}
+    assert {r.arch for r in answer(ROWS, Query(archs=("a2",))).rows} == {"", "a2"}
+    assert {r.arch for r in answer(ROWS, Query(archs=())).rows} == {""}
+    assert {r.tool for r in answer(ROWS, Query(tool="runner")).rows} == {"runner"}
+
+
+def test_the_release_that_answers_does_not_depend_on_the_filters() -> None:
+    found = answer(ROWS, Query(words=("id",), tool="file", sdk="1.3"))
+    assert [(r.feature, r.sdk) for r in found.rows] == [("key devices[].cores[].id", "1.3")]
+    assert found.answered_by["kit"] == "1.3"
+
+
+def test_what_nobody_knows_is_answered_with_near_names() -> None:
+    found = answer(ROWS, Query(words=("fastmode2",)))
+    assert found.rows == ()
+    assert "fast-mode" in found.near
+    assert found.to_json()["near"] == list(found.near)
+
+
+def test_differences_between_two_releases() -> None:
+    changes = differences(ROWS, "1.0", "1.3", Query())
+    states = {(c.row.feature, c.row.tool): (c.before and c.before.status, c.after and c.after.status) for c in changes}
+    assert states == {
+        ("fast-mode", "maker"): ("unsupported", "supported"),
+        ("fast-mode", "runner"): (None, "broken"),
+        ("fast-mode-deluxe", ""): (None, "supported"),
+    }
+    shape = changes[0].to_json()
+    assert shape["feature"] == "fast-mode"
+    assert (shape["before"]["sdk"], shape["after"]["sdk"]) == (">=1.0,<=1.1", ">=1.3")
+    assert differences(ROWS, "1.3", "1.3", Query()) == ()
+
+
+def test_a_lifecycle_that_changes_is_a_difference() -> None:
+    rows = (row("x", since="1.0", until="1.0"), row("x", since="1.1", lifecycle="deprecated"))
+    assert [c.row.lifecycle for c in differences(rows, "1.0", "1.1", Query())] == ["deprecated"]
+
+
+def test_the_releases_in_between_say_what_they_changed() -> None:
+    notes = [r.note for r in releases_between(ROWS, "1.0", "1.3", Query())]
+    assert notes == ["a change", "another change", "a late change"]
+    assert releases_between(ROWS, "1.3", "1.3", Query()) == ()
+
+
+def test_rows_of_a_device() -> None:
+    fact = Fact(
+        value="a2", source=("one",), confidence=Confidence.INFERRED, alternatives=("a3",), contradicts="two says a3"
+    )
+    device = Device(schema=1, id="d", name="D", vendor="V", backends=("one", "two"), facts={"arch": fact})
+    (found,) = device_rows(device)
+    assert (found.feature, found.note, found.contradicts) == ("device d arch", "a2 (others say a3)", "two says a3")
+    (unknown,) = device_rows(replace(device, facts={}))
+    assert (unknown.status, unknown.confidence, unknown.source) == (Status.UNKNOWN, None, ())
+
+
+def test_the_published_shape() -> None:
+    shape = ROWS[1].to_json()
+    assert set(shape) >= {
+        "feature",
+        "backend",
+        "tool",
+        "sdk",
+        "status",
+        "since",
+        "until",
+        "note",
+        "source",
+        "confidence",
+    }
+    assert shape["status"] == "unknown"
+    assert shape["contradicts"] == "others say 1.3"

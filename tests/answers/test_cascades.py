@@ -1,0 +1,149 @@
+"""Where several known errors stand in one log, the root comes first; a bare number never outranks words."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from deploykit.answers.diagnosis import diagnose
+from deploykit.backend.known_errors import FinishMark, general_errors
+from deploykit_qualcomm.known_errors import known_errors as qualcomm_errors
+from deploykit_vitis_ai.known_errors import known_errors as vitis_errors
+
+CATALOGS = (general_errors(), qualcomm_errors(), vitis_errors())
+
+
+@pytest.mark.parametrize(
+    ("lines", "first"),
+    [
+        (
+            (
+                "<E> DspTransport.openSession qnn_open failed, 0x80000406",
+                "<E> Failed to create transport for device, error: 4000",
+                "[E:onnxruntime:, qnn_execution_provider.cc:99 GetCapability] QNN SetupBackend failed "
+                "Failed to create device. Error: 14001",
+            ),
+            "skel-not-opened",
+        ),
+        (
+            (
+                "<E> Stub lib id mismatch: expected (v2.28.0.241029232508_102474), detected (v2.25.17.241017130936_1)",
+                "<E> Unable to load Remote symbols 1008",
+                "<E> Failed to create transport for device, error: 1008",
+            ),
+            "library-versions-differ",
+        ),
+        (
+            (
+                "<E> fastrpc memory map for fd: 80 with length: 482344960 failed with error: 0x1",
+                "<E> Skel failed to process context binary.",
+                "<E> Context create from binary failed for deviceId 0 coreId 0 pdId 0 err 5005",
+            ),
+            "smmu-map",
+        ),
+        (
+            (
+                '[ERROR] "Unable to find a valid interface."',
+                '[ERROR] "Create From Binary FAILED!"',
+                "Failure to initialize model",
+            ),
+            "qnn-other-libraries-first",
+        ),
+        (
+            (
+                "[UNILOG][FATAL][XCOM_UNSUPPORT_QUANTIZATION][The fix info is error or unsupported.] too large.",
+                "*** Check failure stack trace: ***",
+                "Aborted (core dumped)",
+            ),
+            "dpu-scales-differ",
+        ),
+        (
+            (
+                "ERROR: hexagon_nn_config failed. Error: -1",
+                "ERROR: Node number 125 (TfLiteHexagonDelegate) failed to prepare.",
+                "ERROR: Restored original execution plan after delegate application failure.",
+            ),
+            "hexagon-delegate-start",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+@pytest.mark.parametrize("backwards", [False, True], ids=["as-printed", "backwards"])
+def test_the_root_comes_before_what_follows(lines: tuple[str, ...], first: str, backwards: bool) -> None:
+    """In the order of the log and in any other: logs of several threads are not in order."""
+    text = "\n".join(reversed(lines) if backwards else lines)
+    diagnosis = diagnose(io.BytesIO(text.encode()), CATALOGS)
+    assert [cause.error.id for cause in diagnosis.causes][:1] == [first]
+
+
+@pytest.mark.parametrize(
+    "number", ["3110", "1002", "1100", "6031", "6999", "8002", "14001", "0x36b1", "0x80000406"], ids=str
+)
+def test_a_number_beside_words_does_not_come_first(number: str) -> None:
+    log = f"error code {number}\n'conda' is not recognized as an internal or external command\nfailed: {number}\n"
+    diagnosis = diagnose(io.BytesIO(log.encode()), CATALOGS)
+    assert diagnosis.causes[0].error.id == "command-not-found"
+
+
+@pytest.mark.parametrize("number", [2999, 31337, 14999])
+def test_a_number_of_no_table_is_no_cause(number: int) -> None:
+    diagnosis = diagnose(io.BytesIO(f"QnnDsp <E> something ended with error code {number}\n".encode()), CATALOGS)
+    assert diagnosis.conclusion != "finished"
+    assert all(cause.error.root != "cause" for cause in diagnosis.causes)
+
+
+def test_the_number_of_kilobytes_does_not_matter() -> None:
+    line = (
+        "<E> Graph g: estimated allocation of {} KB, limit is 2097152 KB\n<E> Failed to finalize graph with err 1002\n"
+    )
+    for size in (2097153, 3000000, 99999999):
+        diagnosis = diagnose(io.BytesIO(line.format(size).encode()), CATALOGS)
+        assert [cause.error.stage for cause in diagnosis.causes][:1] == ["context-binary"]
+        assert diagnosis.causes[0].error.root == "cause"
+
+
+def test_letters_of_another_case_are_the_same_words() -> None:
+    diagnosis = diagnose(io.BytesIO(b"ERROR: FAILED TO LOAD DELEGATE; QNN_OPEN FAILED\n"), CATALOGS)
+    assert diagnosis.causes[0].error.id == "skel-not-opened"
+
+
+FINISHED = [row for catalog in CATALOGS for row in catalog.finishes]
+
+
+@pytest.mark.parametrize("row", FINISHED, ids=lambda row: row.tool)
+def test_each_word_of_success_is_evidence(row: FinishMark) -> None:
+    for mark in row.marks:
+        diagnosis = diagnose(io.BytesIO(f"starting\n{mark}\n".encode()), CATALOGS)
+        assert diagnosis.conclusion == "finished", mark
+
+
+@pytest.mark.parametrize("row", FINISHED, ids=lambda row: row.tool)
+def test_no_word_of_success_outweighs_a_failure(row: FinishMark) -> None:
+    for mark in row.marks:
+        diagnosis = diagnose(io.BytesIO(f"[ERROR] the last tensor failed\n{mark}\n".encode()), CATALOGS)
+        assert diagnosis.conclusion != "finished", mark
+
+
+def test_of_two_causes_on_one_line_the_more_specific_comes_first_and_takes_what_follows() -> None:
+    """Whichever catalog knows which of them."""
+    log = (
+        "OSError: /env/pytorch_nndct/nn/_kernels.so: undefined symbol: _ZN3c106detail\n"
+        "E Failed to finalize graph (id: 1) with err 1002\n"
+    )
+    first, second = diagnose(io.BytesIO(log.encode()), CATALOGS).causes[:2]
+    assert (first.error.id, second.error.id) == ("vai-q-kernels-other-torch", "symbol-of-torch")
+    assert first.follow_ups
+    assert not second.follow_ups
+
+
+def test_curly_quotation_marks_are_read_as_plain_ones() -> None:
+    log = "E MNNJNI: Can\u2019t Find type=5 backend\n"
+    assert [cause.error.id for cause in diagnose(io.BytesIO(log.encode()), CATALOGS).causes] == ["mnn-backend-missing"]
+
+
+def test_of_two_general_wordings_on_one_line_the_vaguer_follows_from_the_other() -> None:
+    log = b"Status Message: QNN graph execute error. Error code: 6001\n"
+    (cause,) = diagnose(io.BytesIO(log), CATALOGS).causes
+    assert cause.error.id == "graph-6001"
+    assert "graph-execute-failed" in {follow.error.id for follow in cause.follow_ups}

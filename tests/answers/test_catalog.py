@@ -1,0 +1,108 @@
+"""Files of known errors: what is wrong with one is answered with its place, what is right fits the JSON schema."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+import deploykit.backend.known_errors
+import deploykit_qualcomm
+import deploykit_vitis_ai
+from deploykit.backend.known_errors import (
+    Catalog,
+    CatalogFile,
+    general_errors,
+    load_catalog,
+    merge_catalogs,
+    search_errors,
+)
+from deploykit.backend.optional import HasKnownErrors
+from deploykit.backend.plugins import catalog_of
+from deploykit.errors import InputError
+from deploykit.tables.schemas import schema_of
+
+QUALCOMM = Path(deploykit_qualcomm.__file__).parent / "data" / "known_errors"
+VITIS = Path(deploykit_vitis_ai.__file__).parent / "data" / "known_errors"
+GENERAL = Path(deploykit.backend.known_errors.__file__).parent / "data" / "known_errors"
+FILES = [path for folder in (GENERAL, QUALCOMM, VITIS) for path in sorted(folder.glob("*.toml"))]
+
+ROW = """
+[[error]]
+id = "x"
+match = ["something broke"]
+cause = "c"
+workaround = "w"
+source = ["KEY page 3", "elsewhere"]
+confidence = "reported"
+"""
+
+
+def write(tmp_path: Path, text: str, name: str = "errors.toml") -> Path:
+    path = tmp_path / name
+    path.write_text(text)
+    return path
+
+
+def test_short_source_keys_are_spelled_out(tmp_path: Path) -> None:
+    path = write(tmp_path, f'schema = 1\n[sources]\nKEY = "the manual"\n{ROW}')
+    assert load_catalog([path]).errors[0].source == ("the manual: page 3", "elsewhere")
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        (ROW.replace("cause", "couse"), "errors.toml.error[0].couse: unknown key"),
+        (ROW.replace('"reported"', '"certain"'), "errors.toml.error[0].confidence"),
+        (ROW.replace('workaround = "w"', ""), "errors.toml.error[0].workaround: missing"),
+        (ROW + 'severity = "fatal"', "errors.toml.error[0].severity"),
+        (ROW + "weak = true", "errors.toml.error[0]: weak fragments need tools"),
+        (ROW.replace('"something broke"', '"abc"'), "errors.toml.error[0]: a fragment is shorter"),
+        (ROW.replace('["something broke"]', "[]"), "errors.toml.error[0]: neither match nor symptom"),
+        (ROW + 'codes = ["0xc26"]', "errors.toml.error[0].codes[0]"),
+        (ROW + ROW, "'x' occurs twice"),
+    ],
+)
+def test_a_wrong_row_is_answered_with_its_place(tmp_path: Path, text: str, where: str) -> None:
+    with pytest.raises(InputError) as caught:
+        load_catalog([write(tmp_path, f"schema = 1\n{text}")])
+    assert where in caught.value.what
+
+
+def test_an_unknown_schema_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="schema"):
+        load_catalog([write(tmp_path, "schema = 2")])
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_data_files_fit_the_schema_made_from_the_dataclasses(path: Path) -> None:
+    schema = json.loads(json.dumps(schema_of(CatalogFile)))
+    jsonschema.Draft202012Validator(schema).validate(tomllib.loads(path.read_text("utf-8")))
+
+
+def test_backends_are_asked_only_when_they_know_something(tmp_path: Path) -> None:
+    catalog = load_catalog([write(tmp_path, f"schema = 1\n{ROW}")])
+
+    class Knows:
+        def known_errors(self) -> Catalog:
+            return catalog
+
+    assert isinstance(Knows(), HasKnownErrors)
+    assert catalog_of([Knows(), object(), Knows()]).errors == (*general_errors().errors, *catalog.errors)
+
+
+def test_merging_keeps_shared_rows_once(tmp_path: Path) -> None:
+    one = load_catalog([write(tmp_path, f"schema = 1\n{ROW}")])
+    twin = ROW.replace('"x"', '"y"')
+    other = load_catalog([write(tmp_path, f"schema = 1\n{twin}", "other.toml")])
+    assert [row.id for row in merge_catalogs([one, other, one]).errors] == ["x", "y"]
+
+
+def test_searching_takes_every_word(tmp_path: Path) -> None:
+    catalog = load_catalog([write(tmp_path, f"schema = 1\n{ROW}")])
+    assert search_errors(catalog, "BROKE something")
+    assert search_errors(catalog, "")
+    assert not search_errors(catalog, "broke otherwise")

@@ -1,0 +1,49 @@
+"""What the tools count is read from their lines: how much the NPU takes, as part of a whole."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from deploykit.answers.diagnosis import diagnose
+from deploykit.backend.known_errors import general_errors, merge_catalogs
+from deploykit.cli.diagnosis_text import diagnosis_text
+from deploykit_qualcomm.known_errors import known_errors as qualcomm_errors
+from deploykit_vitis_ai.known_errors import known_errors as vitis_errors
+
+
+@pytest.mark.parametrize(
+    ("line", "counted"),
+    [
+        ("[Vitis AI EP] No. of Operators :   CPU     2    NPU   398", (398, 400)),
+        ("[Vitis AI EP] No. of Operators :   CPU   440", (0, 440)),
+        ("[Vitis AI EP] No. of Operators :   CPU     8    NPU  2356 VITIS_EP_CPU    13", (2356, 2377)),
+        ("[Vitis AI EP] No. of Operators :   CPU    41 MATMULNBITS   195  SSMLP    32", (227, 268)),
+        ("[Vitis AI EP] No. of Operators :   CPU     2    IPU   398  99.50%", (398, 400)),
+    ],
+)
+def test_how_many_operators_leave_the_cpu(line: str, counted: tuple[int, int]) -> None:
+    diagnosis = diagnose(io.BytesIO(line.encode()), vitis_errors())
+    assert diagnosis.numbers["operators-off-the-cpu"] == counted
+    assert f"operators-off-the-cpu {counted[0]} of {counted[1]}" in diagnosis_text(diagnosis)
+
+
+def test_the_last_summary_counts() -> None:
+    log = b"No. of Operators :   CPU     2    NPU   398\nNo. of Operators :   CPU   400\n"
+    assert diagnose(io.BytesIO(log), vitis_errors()).numbers["operators-off-the-cpu"] == (0, 400)
+
+
+def test_a_line_without_numbers_counts_nothing() -> None:
+    assert "operators-off-the-cpu" not in diagnose(io.BytesIO(b"No. of Operators : none"), vitis_errors()).numbers
+
+
+def test_a_vendors_witnesses_stand_beside_the_cores_own_sources() -> None:
+    merged = {row.id: row for row in merge_catalogs((general_errors(), qualcomm_errors(), vitis_errors())).errors}
+    for row in general_errors().errors:
+        assert row.source, row.id
+        assert set(row.source) <= set(merged[row.id].source)
+    for catalog in (qualcomm_errors(), vitis_errors()):
+        assert catalog.witnesses
+        for witness in catalog.witnesses:
+            assert set(witness.source) <= set(merged[witness.id].source)

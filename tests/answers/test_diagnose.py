@@ -1,0 +1,337 @@
+"""What ``diagnose`` makes of whole logs: cascades, mangled names, codes, dirt, size."""
+
+from __future__ import annotations
+
+import io
+import resource
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deploykit.answers.diagnosis import Names, diagnose, mangle
+from deploykit.backend.known_errors import KnownError
+from deploykit.cli.diagnosis_text import diagnosis_text, error_text
+from deploykit.findings import Confidence
+from deploykit_qualcomm.known_errors import explain_types, known_errors
+
+NODES = [f"/backbone/encoder/layer.{layer}/attention/value/Add" for layer in range(129)]
+
+
+def cascade() -> bytes:
+    """129 operators that fail for one reason, in the order of the messages of qualcomm/aimet#4086."""
+    lines = ["qnn-context-binary-generator pid:42", "<W> Initializing HtpProvider"]
+    for node in NODES:
+        lines += [
+            " 0.0ms [ ERROR ] graph_prepare.cc:217:ERROR:could not create op: q::linearclip",
+            "   in[0] N18QuantUint16_5D_TCMEE",
+            " 0.0ms [ ERROR ] graph_prepare.cc:1404:ERROR:Op 0x1a preparation failed with err:-1",
+            f' 0.0ms [ ERROR ] <E> "{mangle(node)}" generated: could not create op',
+        ]
+    lines += [
+        " 0.0ms [ ERROR ] <E> RouterX86 graph prepare failed 12",
+        " 0.0ms [ ERROR ] <E> Failed to finalize graph (id: 1) with err 1002",
+        " 9.1ms [ ERROR ] Finalize Graph for Idx = 0 failed with error = 1002",
+        " 0.0ms [ ERROR ] <E> Graph model was not finalized. Cannot create binary",
+        " 0.0ms [ ERROR ] <E> Failed to get context binary size with err 0x138b",
+    ]
+    return "\n".join(lines).encode()
+
+
+def test_a_cascade_is_one_cause() -> None:
+    diagnosis = diagnose(io.BytesIO(cascade()), known_errors(), Names(nodes=NODES))
+    assert [cause.error.id for cause in diagnosis.causes] == ["linearclip-5d"]
+    (cause,) = diagnosis.causes
+    assert cause.count == 129
+    assert cause.first_line == 3
+    followed = {follow_up.error.id for follow_up in cause.follow_ups}
+    assert {"op-creation", "prepare-12-13-17", "finalize-1002", "ctx-5003"} <= followed
+    assert diagnosis.exit_status == 1
+
+
+def test_mangled_names_lead_back_to_nodes() -> None:
+    (cause,) = diagnose(io.BytesIO(cascade()), known_errors(), Names(nodes=NODES)).causes
+    assert {name.log: name.onnx for name in cause.names} == {mangle(node): (node,) for node in NODES}
+    assert all(name.exact and name.kind == "node" for name in cause.names)
+
+
+def test_internal_types_are_read() -> None:
+    (cause,) = diagnose(io.BytesIO(cascade()), known_errors()).causes
+    assert dict(cause.terms) == {"QuantUint16_5D_TCM": "16-bit unsigned quantized, rank-5 layout, in TCM"}
+
+
+def test_codes_are_read_in_both_spellings() -> None:
+    codes = {code.spelling: code for code in diagnose(io.BytesIO(cascade()), known_errors()).codes}
+    assert codes["1002"].code == 1002
+    assert codes["0x138b"].code == 5003
+    meaning = codes["0x138b"].meaning
+    assert meaning is not None and "not finalized" in meaning.meaning
+
+
+@pytest.mark.parametrize(
+    ("line", "row"),
+    [
+        ("[ ERROR ] validation of mul ended, error code 0xc26", "validate-3110"),
+        ("[ ERROR ] validation of mul ended, error: 3110", "validate-3110"),
+        ("FATAL device creation, err: 0x36b1", "transport-14001"),
+    ],
+)
+def test_a_code_alone_is_a_possibility(line: str, row: str) -> None:
+    causes = diagnose(io.BytesIO(line.encode()), known_errors()).causes
+    assert [(cause.error.id, cause.certainty) for cause in causes if cause.error.id == row] == [(row, "possible")]
+    assert "by the code" in causes[0].because
+
+
+def test_a_code_class_is_named_where_the_code_is_not_known() -> None:
+    diagnosis = diagnose(io.BytesIO(b"[ ERROR ] device broke with error 14077"), known_errors())
+    (code,) = diagnosis.codes
+    assert code.meaning is not None and code.meaning.area == "device"
+    assert not diagnosis.causes
+
+
+def test_a_longer_number_is_another_number() -> None:
+    diagnosis = diagnose(io.BytesIO(b"mapped at err 50051 and 0x138d40"), known_errors())
+    assert not diagnosis.causes
+
+
+def test_an_unknown_failure_is_called_unknown() -> None:
+    log = b"qnn-net-run pid:3\n" + b"[ ERROR ] flux capacitor 17 is not charged\n" * 40 + b"gave up\n"
+    diagnosis = diagnose(io.BytesIO(log), known_errors())
+    assert not diagnosis.causes
+    assert not diagnosis.understood
+    assert diagnosis.exit_status == 1
+    assert [(line.line, line.count) for line in diagnosis.unknown] == [(2, 40)]
+    assert diagnosis.tail[-1] == "gave up"
+    text = diagnosis_text(diagnosis)
+    assert "not understood" in text and "flux capacitor" in text and "logcat" in text
+
+
+def test_a_log_of_consequences_only_says_that_the_cause_is_missing() -> None:
+    """The log of ONNX Runtime at its default severity: prepare failed, and why stands in more verbose lines only."""
+    log = b"onnxruntime: EP_FAIL : Failed to finalize QNN graph. Error: QNN_COMMON_ERROR_MEM_ALLOC, Code: 1002"
+    diagnosis = diagnose(io.BytesIO(log), known_errors())
+    assert [cause.error.id for cause in diagnosis.causes] == ["finalize-1002"]
+    assert not diagnosis.understood
+    assert diagnosis.exit_status == 1
+    assert any("log_severity_level 0" in text for text in diagnosis.collect)
+    assert "the cause itself is not in this log" in diagnosis_text(diagnosis)
+
+
+def test_names_come_from_the_line_itself_before_the_lines_after_it() -> None:
+    log = b"<E> Failed to validate op /a/Add with error 0xc26\n<V> Validating Op /b/Mul\n"
+    (cause,) = diagnose(io.BytesIO(log), known_errors(), Names(nodes=["/a/Add", "/b/Mul"])).causes
+    assert [name.log for name in cause.names] == ["/a/Add"]
+
+
+def test_the_true_cause_of_a_named_kernel_is_not_invented() -> None:
+    log = (
+        b"graph_prepare.cc:219:ERROR:could not create op: q::Flux\n<E> Failed to finalize graph (id: 1) with err 1002\n"
+    )
+    (cause,) = diagnose(io.BytesIO(log), known_errors()).causes
+    assert cause.error.id == "op-creation"
+    assert [follow_up.error.id for follow_up in cause.follow_ups] == ["finalize-1002"]
+
+
+def test_the_cause_with_consequences_comes_first() -> None:
+    """The order of pytorch/executorch#1430: a refused key is logged first, the operator that is too big decides."""
+    log = b"""[ ERROR ] Invalid key: graph_configs/0/graph_priority
+sequencer: op "q::Norm" requires 0x2400000 bytes of TCM, which is greater than the TCM size of 0x800000!
+<E> RouterHexagon graph prepare failed 13
+<E> Failed to finalize graph (id: 1) with err 1002
+"""
+    causes = diagnose(io.BytesIO(log), known_errors()).causes
+    assert [cause.error.id for cause in causes] == ["vtcm-per-op", "unknown-key"]
+
+
+def test_weak_fragments_need_their_tool() -> None:
+    assert not diagnose(io.BytesIO(b"Dynamic value for dinner"), known_errors()).causes
+    by_mark = diagnose(io.BytesIO(b"qnn-onnx-converter -i m\nDynamic value for x"), known_errors())
+    by_caller = diagnose(io.BytesIO(b"Dynamic value for x"), known_errors(), tools=["qnn-onnx-converter"])
+    assert [cause.error.id for cause in by_mark.causes] == ["dynamic-value"]
+    assert [cause.certainty for cause in by_caller.causes] == ["possible"]
+
+
+def test_words_must_stand_near_each_other_where_the_row_says_so() -> None:
+    near = b"qnn-context-binary-generator\nMatMul a\nFLOAT_16\nUFIXED_POINT_8\n"
+    far = b"qnn-context-binary-generator\nMatMul a\n" + b"\n" * 9 + b"FLOAT_16\n" + b"\n" * 9 + b"UFIXED_POINT_8\n"
+    assert [cause.error.id for cause in diagnose(io.BytesIO(near), known_errors()).causes] == ["fp16xint8-matmul"]
+    assert not diagnose(io.BytesIO(far), known_errors()).causes
+
+
+def test_numbers_that_tools_print_are_read() -> None:
+    log = b"""Processed 812 quantization encodings
+[MISSING ENC.   ] 163 of 1117 (15%) tensors were missing encodings.
+  [PROPAGATED   ] 135 of 163 (83%)
+  [FP16 FALLBACK] 28 of 163 (17%)
+[ADAPTED OPS    ] 82 of 773 (11%)
+[CONVERTS       ] 147 Convert/Cast ops
+"""
+    diagnosis = diagnose(io.BytesIO(log), known_errors())
+    assert diagnosis.numbers == {
+        "processed-encodings": (812.0,),
+        "missing-encodings": (163.0, 1117.0),
+        "propagated-encodings": (135.0, 163.0),
+        "float16-fallbacks": (28.0, 163.0),
+        "adapted-ops": (82.0, 773.0),
+        "converts": (147.0,),
+    }
+    assert diagnosis.exit_status == 1
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        b"\x1b[31m[ ERROR ]\x1b[0m Bitwidth \x1b[1mmust be\x1b[0m present\n",
+        b" 1%\r 50%\r100%\rERROR - Bitwidth must be present\r\n",
+        b"\xff\xfe\x80 broken bytes\nERROR - Bitwidth must be present \xc3\x28\n"[3:],
+        "ERROR - Bitwidth must be present ✗\n".encode("utf-16"),
+        b"ERROR - Bitwidth \x00must be present\n",
+        b"x" * 3_000_000 + b" Bitwidth must be present " + b"y" * 3_000_000,
+    ],
+    ids=["colours", "progress", "bad-utf8", "utf16", "nul", "one-line"],
+)
+def test_dirty_logs(log: bytes) -> None:
+    (cause,) = diagnose(io.BytesIO(log), known_errors()).causes
+    assert cause.error.id == "custom-io-bitwidth"
+    assert "\x1b" not in cause.hits[0].text
+    assert "\r" not in cause.hits[0].text
+    assert len(cause.hits[0].text) < 1000
+
+
+def test_an_empty_log() -> None:
+    diagnosis = diagnose(io.BytesIO(b""), known_errors())
+    assert diagnosis.lines == 0
+    assert diagnosis.conclusion == "not-understood"
+    assert not diagnosis.causes
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 2_200_000), st.integers(1, 400))
+def test_a_fragment_is_found_wherever_it_lies(position: int, width: int) -> None:
+    """Across the borders of the pieces that are read, with the right line number, once."""
+    filler = b"." * width + b"\n"
+    before = (filler * (position // len(filler) + 1))[:position]
+    diagnosis = diagnose(io.BytesIO(before + b"BQ is not supported\n" + filler * 40), known_errors())
+    (cause,) = diagnosis.causes
+    assert cause.count == 1
+    assert cause.first_line == before.count(b"\n") + 1
+
+
+@pytest.mark.parametrize(
+    ("word", "onnx", "exact"),
+    [
+        ("_model_0_conv_Conv", ("/model.0/conv/Conv",), True),
+        ("/model.0/conv/Conv", ("/model.0/conv/Conv",), True),
+        ("_model_0_conv_Conv_fc", ("/model.0/conv/Conv",), False),
+        ("_model_0_conv_Conv.nchw", ("/model.0/conv/Conv",), False),
+        ("_1_start", ("1/start",), True),
+        ("unrelated_word", None, None),
+    ],
+)
+def test_name_look_up(word: str, onnx: tuple[str, ...] | None, exact: bool | None) -> None:
+    mapped = Names(nodes=["/model.0/conv/Conv", "1/start"]).look_up(word)
+    assert (mapped and mapped.onnx, mapped and mapped.exact) == (onnx, exact)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.binary(max_size=3000))
+def test_no_bytes_are_too_dirty(log: bytes) -> None:
+    diagnosis = diagnose(io.BytesIO(log), known_errors(), Names(nodes=["a", "/b/c"]))
+    assert diagnosis_text(diagnosis)
+    assert diagnosis.to_json()
+
+
+def test_two_names_that_mangle_alike_are_both_given() -> None:
+    mapped = Names(tensors=["a.b/out", "a/b.out"]).look_up("a_b_out")
+    assert mapped is not None
+    assert set(mapped.onnx) == {"a.b/out", "a/b.out"}
+
+
+def test_plain_words_are_names_only_between_quotes() -> None:
+    names = Names(nodes=["Add", "Conv_3"])
+    assert [name.log for name in names.find('Add the op Conv_3 to "Add"')] == ["Conv_3", "Add"]
+
+
+@given(st.text(max_size=40))
+def test_mangled_names_are_identifiers(name: str) -> None:
+    plain = mangle(name)
+    assert plain == "" or plain.isidentifier()
+    assert mangle(plain) == plain
+
+
+@pytest.mark.parametrize(
+    ("name", "meaning"),
+    [
+        ("QuantUint16_5D_TCMEE", "16-bit unsigned quantized, rank-5 layout, in TCM"),
+        ("PlainFloat16_TCM", "16-bit float, in TCM"),
+        ("QUint8Crouton", "8-bit unsigned quantized, tiled layout"),
+        ("PlainFloat_TCM", "32-bit float, in TCM"),
+        ("mismatching datatypes. 0x416 != 0x232", "16-bit unsigned fixed point"),
+    ],
+)
+def test_type_names(name: str, meaning: str) -> None:
+    assert next(iter(explain_types(name)))[1] == meaning
+
+
+def test_numbers_are_types_only_in_lines_about_types() -> None:
+    assert list(explain_types("Op 0x416 failed")) == []
+
+
+def test_text_names_way_out_and_source() -> None:
+    text = diagnosis_text(diagnose(io.BytesIO(cascade()), known_errors(), Names(nodes=NODES)))
+    assert "seen 129 times, first in line 3" in text
+    assert "code 0x138b = 5003: context: the graph was not finalized" in text
+    assert "command: deploykit package MODEL" in text
+    assert "qualcomm/aimet#4086 (reported" in text
+    assert "_backbone_encoder_layer_0_attention_value_Add is node /backbone/encoder/layer.0" in text
+    assert "… and 121 more names" in text
+    assert "message: " in error_text(known_errors().errors)
+
+
+def row(**changes: object) -> KnownError:
+    fields = {"id": "x", "cause": "c", "workaround": "w", "source": ("s",), "confidence": Confidence.REPORTED}
+    return KnownError(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"match": ("abc",)}, {"match": ("ab\ncd",)}, {"match": ("abcd",), "weak": True}],
+)
+def test_rows_that_cannot_work_are_refused(changes: dict[str, object]) -> None:
+    with pytest.raises(ValueError):
+        row(**changes)
+
+
+class Endless(io.RawIOBase):
+    """200 MB of log, made while it is read."""
+
+    def __init__(self) -> None:
+        self._lines = self._make()
+
+    def _make(self) -> Iterator[bytes]:
+        block = b"".join(b"%d ms [ INFO ] tensor _enc_%d_Add converted, all is well\n" % (i, i) for i in range(20000))
+        for number in range(200_000_000 // len(block)):
+            yield block
+            if number == 100:
+                yield b"<E> BQ is not supported\n"
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        piece = next(self._lines, b"")
+        buffer[: len(piece)] = piece
+        return len(piece)
+
+
+@pytest.mark.heavy
+def test_memory_does_not_grow_with_the_log() -> None:
+    stream = io.BufferedReader(Endless(), buffer_size=4 << 20)
+    diagnose(io.BytesIO(cascade()), known_errors())
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    diagnosis = diagnose(stream, known_errors())
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    assert diagnosis.size > 190_000_000
+    assert [cause.error.id for cause in diagnosis.causes] == ["bq-not-supported"]
+    assert grown < 100

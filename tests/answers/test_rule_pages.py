@@ -1,0 +1,95 @@
+"""Pages of rules: complete, in step with the rules, and findable."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deploykit.answers.rule_pages import RuleEntry, find_rule, reserved_codes, rule_page, stale_pages, write_pages
+from deploykit.answers.rule_pages import all_rules as rules_of
+from deploykit.errors import DefectError, UsageError
+from deploykit.findings.rules import Found, Registry
+from deploykit.flow.rules import CORE_REGISTRIES
+
+DOCS = Path(__file__).parents[2] / "docs" / "rules"
+
+
+def all_rules() -> tuple[RuleEntry, ...]:
+    return rules_of(CORE_REGISTRIES)
+
+
+def test_the_pages_in_the_repository_are_in_step_with_the_rules() -> None:
+    assert stale_pages(DOCS, all_rules()) == (), "run: deploykit rule --write docs/rules"
+
+
+def test_writing_leaves_nothing_stale(tmp_path: Path) -> None:
+    (tmp_path / "DK000.md").write_text("# DK000: a-rule-that-is-gone\n")
+    assert "DK000.md" in write_pages(tmp_path, all_rules())
+    assert stale_pages(tmp_path, all_rules()) == ()
+    assert write_pages(tmp_path, all_rules()) == ()
+    assert not (tmp_path / "DK000.md").exists()
+    (tmp_path / "README.md").write_text("edited by hand")
+    assert stale_pages(tmp_path, all_rules()) == ("README.md",)
+
+
+def test_every_page_has_its_parts() -> None:
+    for entry in all_rules():
+        page = rule_page(entry)
+        assert page.startswith(f"# {entry.rule.code}: {entry.rule.slug}\n")
+        assert all(title in page for title in ("## What", "## Why it matters", "## How to fix it", "## Sources"))
+        assert all(f"* {source}" in page for source in entry.rule.sources)
+        assert all((entry.rule.what, entry.rule.why, entry.rule.fix))
+
+
+def test_every_name_belongs_to_one_rule() -> None:
+    slugs = [entry.rule.slug for entry in all_rules()]
+    assert len(slugs) == len(set(slugs))
+    codes = {entry.rule.code.lower() for entry in all_rules()}
+    assert not codes & set(slugs)
+
+
+@pytest.mark.parametrize("code", sorted(reserved_codes()))
+def test_a_code_that_is_gone_answers_with_the_rule_that_took_it_over(code: str) -> None:
+    known = {entry.rule.code for entry in all_rules()}
+    assert code not in known, "a reserved code is never given out again"
+    assert find_rule(code, all_rules()).rule.code == reserved_codes()[code] in known
+    assert find_rule(code.lower(), all_rules()).rule.code == reserved_codes()[code]
+
+
+def test_the_rules_that_were_two_are_one() -> None:
+    assert {code: reserved_codes()[code] for code in ("QNN202", "QNN203", "QNN245")} == {
+        "QNN202": "DK002",
+        "QNN203": "DK003",
+        "QNN245": "QNN127",
+    }
+    assert find_rule("QNN127", all_rules()).backends == ("ort-qnn", "qnn-htp")
+
+
+def test_a_shared_rule_names_every_backend_that_applies_it() -> None:
+    assert find_rule("QNN200", all_rules()).backends == ("ort-qnn", "qnn-htp")
+    assert find_rule("QNN251", all_rules()).backends == ("ort-qnn",)
+    assert find_rule("QNN240", all_rules()).backends == ("qnn-htp",)
+
+
+def test_rules_are_found_by_code_and_slug() -> None:
+    assert find_rule("qnn200", all_rules()).rule is find_rule("rank-above-5", all_rules()).rule
+    with pytest.raises(UsageError) as caught:
+        find_rule("rank-above-6", all_rules())
+    assert "rank-above-5" in caught.value.next
+
+
+@pytest.mark.parametrize(("code", "slug"), [("DK999", "other"), ("DK998", "twin")])
+def test_a_code_or_name_used_twice_is_a_defect(code: str, slug: str) -> None:
+    def registry(code: str, slug: str) -> Registry[int]:
+        made: Registry[int] = Registry("number")
+
+        @made.rule(code, slug, "info", what="w", why="w", fix="f", sources=["s"])
+        def check(_: int) -> Iterator[Found]:
+            yield from ()
+
+        return made
+
+    with pytest.raises(DefectError, match="DK999 twin"):
+        rules_of((registry("DK999", "twin"), registry(code, slug)))

@@ -1,0 +1,185 @@
+"""Specs of options: what is a right value, in Python, on a command line and in an environment variable."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deploykit.backend.options import OptionSpec, OptionValue, check_options, check_value, read_value
+from deploykit.backend.plugins import all_options
+from deploykit.backend.requests import CORE_OPTIONS
+from deploykit.cli.requests import SpecOption
+from deploykit.errors import UsageError
+
+NAMES = st.lists(st.sampled_from(["a", "depth", "x1", "node"]), min_size=1, max_size=3).map("_".join)
+TEXTS = st.text("ab-=_,:. /\\\"'…é\n\t*$", max_size=8)
+NUMBERS = ("integer", "number")
+INSTALLED = (*CORE_OPTIONS, *all_options())
+
+
+def value_of(spec: OptionSpec) -> st.SearchStrategy[Any]:
+    """Any right value of an option."""
+    low = None if spec.low is None else int(spec.low)
+    high = None if spec.high is None else int(spec.high)
+    return {
+        "flag": st.booleans(),
+        "switch": st.booleans(),
+        "integer": st.integers(low, high),
+        "number": st.floats(spec.low, spec.high, allow_nan=False, allow_infinity=False),
+        "text": TEXTS,
+        "choice": st.sampled_from(spec.choices or ("",)),
+        "path": TEXTS.map(Path),
+        "texts": st.lists(TEXTS, max_size=4).map(tuple),
+    }[spec.kind]
+
+
+@st.composite
+def specs(draw: st.DrawFn) -> OptionSpec:
+    """Any option that a third party could declare."""
+    kind: Any = draw(st.sampled_from(["flag", "switch", "integer", "number", "text", "choice", "path", "texts"]))
+    bounds = (
+        sorted(draw(st.tuples(st.integers(-99, 99), st.integers(-99, 99)))) if kind in ("integer", "number") else []
+    )
+    choices = tuple(draw(st.lists(TEXTS, min_size=1, unique=True))) if kind == "choice" else ()
+    low, high = (float(bounds[0]), float(bounds[1])) if bounds else (None, None)
+    bare = OptionSpec(name=draw(NAMES), kind=kind, help="What it is.", choices=choices, low=low, high=high)
+    default = draw(st.none() | value_of(bare)) if kind not in ("flag", "texts") else None
+    return OptionSpec(name=bare.name, kind=kind, help=bare.help, choices=choices, low=low, high=high, default=default)
+
+
+def argv(spec: OptionSpec, value: OptionValue) -> list[str]:
+    """The words that mean the value."""
+    if spec.kind == "switch":
+        return [spec.flag if value else f"--no-{spec.flag[2:]}"]
+    if spec.kind == "flag":
+        return [spec.flag] if value else []
+    return [f"{spec.flag}={text}" for text in (value if isinstance(value, tuple) else (value,))]
+
+
+def parsed(spec: OptionSpec, words: list[str], **settings: Any) -> OptionValue:
+    """What the command line makes of the words."""
+    command = click.Command("c", params=[SpecOption((spec,))], callback=lambda **values: values)
+    (value,) = command.main(words, standalone_mode=False, **settings).values()
+    return check_value(spec, value)
+
+
+@given(st.data(), st.sampled_from(INSTALLED) | specs())
+def test_every_value_survives_the_command_line(data: st.DataObject, spec: OptionSpec) -> None:
+    value = data.draw(value_of(spec))
+    assert parsed(spec, argv(spec, value)) == value
+    assert check_value(spec, value) == value
+
+
+@given(st.sampled_from(INSTALLED) | specs())
+def test_without_a_word_an_option_is_its_default(spec: OptionSpec) -> None:
+    nothing = {"flag": False, "texts": ()}.get(spec.kind)
+    assert parsed(spec, []) == (nothing if spec.default is None else spec.default)
+
+
+@given(
+    specs(), st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary() | st.lists(st.integers())
+)
+def test_a_value_is_in_the_options_type_or_refused(spec: OptionSpec, value: Any) -> None:
+    types: dict[str, type[Any]] = {
+        "flag": bool, "switch": bool, "integer": int, "number": float, "text": str, "choice": str, "path": Path
+    }  # fmt: skip
+    try:
+        checked = check_value(spec, value)
+    except UsageError as error:
+        assert spec.flag in error.what and spec.expects in error.what
+        return
+    if spec.kind == "texts":
+        assert isinstance(checked, tuple) and all(isinstance(text, str) for text in checked)
+    elif checked is not None:
+        assert type(checked) is types[spec.kind] or isinstance(checked, types[spec.kind])
+        assert isinstance(checked, bool) == (spec.kind in ("flag", "switch"))
+    if spec.kind in NUMBERS and isinstance(checked, int | float):
+        assert spec.low is not None and spec.high is not None and spec.low <= checked <= spec.high
+    if spec.kind == "choice" and checked is not None:
+        assert checked in spec.choices
+
+
+COUNT = OptionSpec(name="count", kind="integer", help="How many.", low=0, high=3)
+SPEED = OptionSpec(name="speed", kind="number", help="How fast.", low=1)
+KIND = OptionSpec(name="kind_of_it", kind="choice", help="Which.", choices=("a", "b"))
+FLAG = OptionSpec(name="flag", kind="flag", help="Whether.")
+LIST = OptionSpec(name="list", kind="texts", help="Some.")
+
+
+@pytest.mark.parametrize(
+    ("spec", "value", "says"),
+    [
+        (COUNT, 4, "--count 4: a whole number from 0 to 3 is expected"),
+        (COUNT, -1, "from 0 to 3"),
+        (COUNT, True, "a whole number"),
+        (COUNT, "3", "a whole number"),
+        (COUNT, 1.0, "a whole number"),
+        (SPEED, 0.999, "--speed 0.999: a number of at least 1 is expected"),
+        (SPEED, float("nan"), "a number"),
+        (SPEED, float("inf"), "a number"),
+        (SPEED, False, "a number"),
+        (KIND, "c", "--kind-of-it c: one of a, b is expected"),
+        (FLAG, 1, "true or false"),
+        (FLAG, "yes", "true or false"),
+        (LIST, ["a", 1], "text, or several"),
+        (LIST, 5, "text, or several"),
+    ],
+)
+def test_a_wrong_value_is_a_usage_error_that_says_what_is_right(spec: OptionSpec, value: Any, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        check_value(spec, value)
+
+
+@pytest.mark.parametrize(
+    ("spec", "text", "value"),
+    [
+        (COUNT, "0", 0), (COUNT, "3", 3), (COUNT, "+2", 2), (SPEED, "1", 1.0), (SPEED, "1e3", 1000.0),
+        (FLAG, "On", True), (FLAG, "0", False), (LIST, "a b", ("a b",)),
+    ],
+)  # fmt: skip
+def test_texts(spec: OptionSpec, text: str, value: OptionValue) -> None:
+    assert read_value(spec, text) == value
+
+
+@pytest.mark.parametrize(("spec", "text"), [(COUNT, "1_0"), (COUNT, "٣"), (COUNT, "1.0"), (SPEED, "x"), (FLAG, "2")])
+def test_a_wrong_text_is_a_usage_error(spec: OptionSpec, text: str) -> None:
+    with pytest.raises(UsageError, match="is expected"):
+        read_value(spec, text)
+
+
+def test_one_text_is_a_list_of_one() -> None:
+    assert check_value(LIST, "abc") == ("abc",)
+    assert check_value(LIST, iter(["a", "b"])) == ("a", "b")
+
+
+def test_defaults_are_filled_in() -> None:
+    speed = OptionSpec(name="speed", kind="number", help="How fast.", default=2.0)
+    assert check_options((COUNT, speed, FLAG, LIST), {"count": 1}) == {
+        "count": 1, "speed": 2.0, "flag": False, "list": ()
+    }  # fmt: skip
+
+
+def test_environment_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for spec, text, value in ((COUNT, "2", 2), (FLAG, "1", True), (FLAG, "false", False), (LIST, "a b", ("a", "b"))):
+        monkeypatch.setenv(spec.envvar, text)
+        assert parsed(spec, []) == value
+    monkeypatch.setenv("DEPLOYKIT_COUNT", "4")
+    with pytest.raises(UsageError, match="from 0 to 3"):
+        parsed(COUNT, [])
+    monkeypatch.delenv("DEPLOYKIT_COUNT")
+    monkeypatch.setenv("DEPLOYKIT_C_COUNT", "1")
+    assert parsed(COUNT, [], auto_envvar_prefix="DEPLOYKIT_C") == 1
+
+
+def test_two_backends_with_other_limits_share_a_name() -> None:
+    """The command line takes what one of them takes; the one that packages has the last word."""
+    wider = OptionSpec(name="count", kind="integer", help="How many.", low=0, high=9)
+    command = click.Command("c", params=[SpecOption((COUNT, wider), ("one", "two"))], callback=lambda count: count)
+    assert command.main(["--count", "7"], standalone_mode=False) == 7
+    with pytest.raises(UsageError, match="from 0 to 9"):
+        command.main(["--count", "10"], standalone_mode=False)

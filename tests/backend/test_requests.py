@@ -1,0 +1,152 @@
+"""Requests: what the core understands, and whose an option is that the chosen backend does not have."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import deploykit
+from deploykit.backend.backend import Request
+from deploykit.backend.plugins import all_options, load_backend, load_backends
+from deploykit.backend.requests import CORE_OPTIONS, RESERVED_NAMES, checked_request, make_request, own_options
+from deploykit.errors import UsageError
+
+OWN_KEYWORDS = {
+    "package": {"model", "target", "out", "force", "templates", "sbom", "link", "progress"},
+    "plan": {"model", "target", "progress"},
+    "check": {"model", "target"},
+}
+
+
+def refusal(**given: Any) -> UsageError:
+    """What ``plan`` says about arguments, for a model that does not exist."""
+    with pytest.raises(UsageError) as caught:
+        deploykit.plan("absent.onnx", **{"target": "sm8650", **given})
+    return caught.value
+
+
+@pytest.mark.parametrize("name", OWN_KEYWORDS)
+def test_the_api_has_every_option_of_the_core_as_a_keyword_with_its_default(name: str) -> None:
+    parameters = inspect.signature(getattr(deploykit, name)).parameters
+    explicit = {key: value for key, value in parameters.items() if value.kind is not inspect.Parameter.VAR_KEYWORD}
+    assert set(explicit) - OWN_KEYWORDS[name] == {spec.name for spec in CORE_OPTIONS}
+    for spec in CORE_OPTIONS:
+        assert explicit[spec.name].default == spec.unset, spec.name
+        assert explicit[spec.name].kind is inspect.Parameter.KEYWORD_ONLY
+
+
+def test_every_core_option_is_a_field_of_the_request() -> None:
+    names = {spec.name for spec in CORE_OPTIONS} - {"samples"} | {"keep_samples"}
+    assert {field.name for field in fields(Request)} == names | {"model", "target", "adapter_options"}
+
+
+def test_a_request_of_everything() -> None:
+    made = make_request(
+        "m.onnx",
+        "sm8650",
+        own={"lpbq": True},
+        options={"vtcm": 4, "dlbc": "1"},
+        sdk="2.33",
+        encodings="e.json",
+        inputs="x=0..1",
+        rewrite=["a", "b"],
+        samples=False,
+    )
+    assert made == Request(
+        model=Path("m.onnx"),
+        target="sm8650",
+        sdk="2.33",
+        encodings=Path("e.json"),
+        inputs=("x=0..1",),
+        rewrite=("a", "b"),
+        keep_samples=False,
+        options=(("vtcm", "4"), ("dlbc", "1")),
+        adapter_options={"lpbq": True},
+    )
+    assert make_request("m.onnx", "t", own={}) == Request(model=Path("m.onnx"), target="t")
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"sdk": 2.33}, "--sdk 2.33: text is expected"),
+        ({"mixed": "autoo"}, "--mixed autoo: one of auto, fallback, segments, refuse is expected"),
+        ({"rewrite": 3}, "--rewrite 3"),
+        ({"compile": "yes"}, "--compile yes: true or false is expected"),
+        ({"calibration": ["a"]}, r"--calibration \['a'\]: a path is expected"),
+    ],
+)
+def test_a_core_option_of_the_wrong_type_is_refused(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        make_request("m.onnx", "sm8650", own={}, **given)
+
+
+def test_a_misspelt_name_is_refused_before_anything_is_read() -> None:
+    error = refusal(enodings="e.json")
+    assert error.what == "enodings: neither an option of qnn-htp nor of deploykit"
+    assert "encodings" in error.next
+    assert "did you mean route" in refusal(rute="x").next
+    assert "lpbq of ort-qnn" in refusal(lpqb=True).next
+    assert "deploykit options" in refusal(zzzzzzzz=1).next
+
+
+def test_the_option_of_another_backend_is_refused_by_its_owners_name() -> None:
+    error = refusal(lpbq=True)
+    assert error.what == "--lpbq: not an option of qnn-htp"
+    assert "ort-qnn" in error.why
+    assert "DEPLOYKIT_LPBQ" in error.next
+    assert "vitis-ai" in refusal(exclude_node=("a",)).why
+    assert "qnn-htp" in refusal(target="vek385", preflight=True).why
+
+
+def test_a_backends_own_option_of_the_wrong_type_is_refused() -> None:
+    assert "from 0 to 3" in str(refusal(backend="ort-qnn", finalization_mode=4))
+    assert "true or false" in str(refusal(input_list=1))
+
+
+def test_the_target_is_judged_first() -> None:
+    with pytest.raises(deploykit_error("UnknownTargetError"), match="sm9999"):
+        deploykit.plan("absent.onnx", target="sm9999", enodings="e.json")
+
+
+def deploykit_error(name: str) -> type[Exception]:
+    import deploykit.errors
+
+    error: type[Exception] = getattr(deploykit.errors, name)
+    return error
+
+
+@pytest.mark.parametrize("backend", load_backends(), ids=lambda backend: backend.id)
+def test_a_checked_request_has_every_option_of_its_backend_and_no_other(backend: Any) -> None:
+    checked = checked_request(Request(model=Path("m"), target="t"), backend)
+    assert set(checked.adapter_options) == {spec.name for spec in backend.options()}
+    assert checked_request(checked, backend) == checked
+    for spec in all_options():
+        if spec.name not in checked.adapter_options:
+            with pytest.raises(UsageError, match=spec.flag):
+                own_options(backend, {spec.name: spec.unset})
+
+
+def test_defaults_are_those_of_the_specs() -> None:
+    assert own_options(load_backend("ort-qnn"), {})["time_limit"] == 1800.0
+    assert own_options(load_backend("vitis-ai"), {}) == {
+        "exclude_node": (), "exclude_nothing": False, "exclude_subgraph": (), "hold_out": False, "keep_float16": False,
+        "random_data": False,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("asked", [{"mixed": "segments"}, {"mixed": "fallback"}])
+def test_a_backend_that_mixes_nothing_says_so(asked: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="not for vitis-ai"):
+        checked_request(Request(model=Path("m"), target="t", **asked), load_backend("vitis-ai"))
+    kept = checked_request(Request(model=Path("m"), target="t", mixed="refuse"), load_backend("vitis-ai"))
+    assert kept.mixed == "refuse"
+    assert checked_request(Request(model=Path("m"), target="t", **asked), load_backend("qnn-htp"))
+
+
+def test_no_backend_takes_a_name_of_the_core() -> None:
+    assert not RESERVED_NAMES & {spec.name for spec in all_options()}

@@ -1,0 +1,177 @@
+"""Every rule about encodings with a case that triggers it and one that does not, and the fixtures under all rules."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from deploykit.encodings.encodings_on_graph import EncodingsOnGraph
+from deploykit.encodings.formats.reading import read_encodings
+from deploykit.encodings.placement import place
+from deploykit.encodings.rules import RULES as ENCODING_RULES
+from deploykit.encodings.values import Affine, Encoding, EncodingSet, Value
+from deploykit.findings import Finding, Severity
+from deploykit.model import load_model, wrap_proto
+from deploykit.model.collect import collect_facts
+from deploykit.model.facts import GraphFacts
+from sample_models.finished_detectors import yolo_like
+
+DATA = Path(__file__).parents[1] / "data"
+AIMET = DATA / "aimet"
+
+
+def graph() -> GraphFacts:
+    node = helper.make_node
+    nodes = [
+        node("Gemm", ["x", "w", "b"], ["g"], name="gemm"),
+        node("Reshape", ["g", "shape"], ["r"], name="reshape"),
+        node("Add", ["r", "c"], ["y"], name="add"),
+    ]
+    stored = [
+        numpy_helper.from_array(np.ones((4, 6), dtype=np.float32), "w"),
+        numpy_helper.from_array(np.ones(6, dtype=np.float32), "b"),
+        numpy_helper.from_array(np.array([3, 4], dtype=np.int64), "shape"),
+        numpy_helper.from_array(np.ones(4, dtype=np.float32), "c"),
+    ]
+    info = helper.make_tensor_value_info
+    inputs, outputs = [info("x", TensorProto.FLOAT, (2, 4))], [info("y", TensorProto.FLOAT, (3, 4))]
+    proto = helper.make_model(
+        helper.make_graph(nodes, "g", inputs, outputs, stored), opset_imports=[helper.make_opsetid("", 17)]
+    )
+    return collect_facts(wrap_proto(proto, path=Path("m.onnx")))
+
+
+def grid(
+    scale: float = 0.5, zero_point: float = 0, *, bits: int = 8, signed: bool = False, symmetric: bool | None = None
+) -> Affine:
+    return Affine(
+        bits=bits,
+        signed=signed,
+        scale=np.asarray(float(scale)),
+        zero_point=np.asarray(float(zero_point)),
+        symmetric=signed if symmetric is None else symmetric,
+    )
+
+
+def on_graph(version: str = "1.0.0", floats: tuple[str, ...] = (), **values: Value) -> EncodingsOnGraph:
+    entries = {name: Encoding(name=name, value=value) for name, value in values.items()}
+    encodings = EncodingSet(version=version, entries=entries, float_tensors=frozenset(floats), source="w.encodings")
+    return EncodingsOnGraph(encodings=encodings, facts=graph())
+
+
+def joined(output: Affine) -> EncodingsOnGraph:
+    """A detector whose output joins boxes in pixels and scores."""
+    values = {"pixels": grid(1.0), "scores": grid(1 / 255), "output0": output}
+    entries = {name: Encoding(name=name, value=value) for name, value in values.items()}
+    facts = collect_facts(wrap_proto(yolo_like(), path=Path("m.onnx")))
+    return EncodingsOnGraph(encodings=EncodingSet(version="1.0.0", entries=entries), facts=facts)
+
+
+COMPLETE: dict[str, Any] = {"x": grid(), "w": grid(signed=True), "g": grid(), "c": grid(), "y": grid()}
+LISTED = Affine(bits=8, signed=True, scale=np.ones(12), zero_point=np.zeros(12), symmetric=True, placed=False)
+
+CASES: dict[str, tuple[EncodingsOnGraph, EncodingsOnGraph]] = {
+    "DK101": (on_graph(x=grid(), gg=grid()), on_graph(x=grid(), g=grid())),
+    "DK102": (on_graph(a=grid(), b_=grid()), on_graph(x=grid(), gg=grid())),
+    "DK103": (on_graph("2.0.0", x=grid()), on_graph("2.0.0", floats=("g",), x=grid())),
+    "DK104": (on_graph(x=grid(1e27)), on_graph(x=grid(65504))),
+    "DK105": (on_graph("0.6.1", w=LISTED), on_graph("0.6.1", w=grid(signed=True))),
+    "DK106": (on_graph(w=grid(zero_point=3)), on_graph(w=grid(zero_point=128), c=grid(zero_point=3))),
+    "DK107": (on_graph(b=grid(signed=True)), on_graph(b=grid(bits=32, signed=True), c=grid())),
+    "DK108": (on_graph(g=grid(0.5), r=grid(0.25)), on_graph(g=grid(0.5, 128), r=grid(0.5, signed=True))),
+    "DK109": (on_graph(shape=grid()), on_graph(x=grid())),
+    "DK110": (on_graph(g=grid(zero_point=5, signed=True)), on_graph(g=grid(zero_point=-128, signed=True), x=grid())),
+    "DK250": (joined(grid(1.0)), joined(grid(1 / 256, bits=16))),
+    "DK111": (on_graph(r=grid(bits=16), c=grid()), on_graph(r=grid(), c=grid())),
+}
+
+
+@pytest.mark.parametrize("code", sorted(CASES))
+def test_rules_trigger_and_keep_silent(code: str, as_expected: Callable[[str, Iterable[Finding]], None]) -> None:
+    trigger, clean = CASES[code]
+    rule = ENCODING_RULES[code]
+    found = list(rule.run(trigger))
+    as_expected(code, found)
+    assert found[0].hint
+    assert not list(rule.run(clean))
+
+
+def test_every_rule_has_a_case() -> None:
+    assert set(CASES) == {rule.code for rule in ENCODING_RULES}
+
+
+def test_a_complete_and_consistent_set_is_clean() -> None:
+    assert not ENCODING_RULES.run(on_graph(**COMPLETE))
+
+
+def only(code: str, context: EncodingsOnGraph) -> Finding:
+    (finding,) = ENCODING_RULES[code].run(context)
+    return finding
+
+
+def test_unknown_names_are_listed_with_the_nearest() -> None:
+    finding = only("DK101", on_graph(x=grid(), shape_=grid(), nowhere=grid()))
+    assert "shape_ (nearest: shape)" in finding.message and "2 of 3 names" in finding.message
+    assert finding.evidence["names"] == ["shape_", "nowhere"]
+
+
+def test_unknown_float_tensors_are_listed_too() -> None:
+    assert only("DK101", on_graph(floats=("gone",), x=grid())).evidence["names"] == ["gone"]
+
+
+def test_a_200_file_without_gaps_is_only_an_info() -> None:
+    finding = only("DK103", on_graph("2.0.0", **COMPLETE))
+    assert finding.severity is Severity.INFO and "no tensor lacks an entry" in finding.message
+    gaps = only("DK103", on_graph("2.0.0", **{k: v for k, v in COMPLETE.items() if k != "y"}))
+    assert gaps.severity is Severity.WARNING and gaps.evidence["missing"] == ["y"]
+
+
+def test_a_list_on_an_unknown_shape_is_only_a_warning() -> None:
+    context = CASES["DK105"][0]
+    shapeless = {name: replace(fact, shape=None) for name, fact in context.facts.tensors.items()}
+    unknown = EncodingsOnGraph(encodings=context.encodings, facts=replace(context.facts, tensors=shapeless))
+    assert only("DK105", unknown).severity is Severity.WARNING
+
+
+EXPECTED = {
+    "cnn/w8a8.v1.0.0": set(),
+    "cnn/w8a8.v2.0.0": {"DK103"},
+    "vit/w8a8.v0.6.1": set(),
+    "vit/w8a8-actsigned.v2.0.0": {"DK103"},
+    "detr/w8a8.v1.0.0": {"DK104", "DK250"},
+    "detr/fp16.v1.0.0": set(),
+    "detr/fp16.v2.0.0": {"DK103"},
+    "detr/w8a8-int16mix.v1.0.0": {"DK104", "DK111"},
+    "mlp/bq-w4a16.v0.6.1": {"DK105"},
+    "mlp/bq-w4a16.v1.0.0": set(),
+    "mlp/bq-w2a16-zpshift.v1.0.0": set(),
+    "mlp/bq-asym-w4a16.v1.0.0": {"DK106"},
+    "mlp/lpbq-w4a16.v2.0.0": {"DK103"},
+    "mlp/wfp8a8.v2.0.0": {"DK103"},
+}
+
+
+@pytest.mark.parametrize(("name", "codes"), EXPECTED.items(), ids=EXPECTED.keys())
+def test_fixtures(name: str, codes: set[str]) -> None:
+    facts = collect_facts(load_model(AIMET / name.split("/")[0] / "model.onnx"))
+    encodings = place(read_encodings(AIMET / f"{name}.encodings"), facts)
+    found = ENCODING_RULES.run(EncodingsOnGraph(encodings=encodings, facts=facts))
+    assert {finding.code for finding in found} == codes
+
+
+def test_encodings_of_another_model() -> None:
+    facts = collect_facts(load_model(AIMET / "mlp/model.onnx"))
+    found = ENCODING_RULES.run(
+        EncodingsOnGraph(encodings=place(read_encodings(AIMET / "cnn/w8a8.v1.0.0.encodings"), facts), facts=facts)
+    )
+    # Both happen to have an output called logits and one other name.
+    assert {finding.code for finding in found} == {"DK101"}
+    assert len(found[0].evidence["names"]) == 16
+
+
+def test_the_graph_helper_is_a_real_model(tmp_path: Path) -> None:
+    assert isinstance(graph(), GraphFacts) and graph().tensors["r"].shape == (3, 4)

@@ -1,0 +1,117 @@
+"""The post-processing of detectors, found in graphs: its nodes, where it starts and ends, and what hurts in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from deploykit.encodings.post_processing import Harm, PostProcessing, find_post_processing
+from deploykit.model import load_model, wrap_proto
+from deploykit.model.collect import collect_facts
+from deploykit.model.graph_copy import GraphCopy
+from deploykit.model.ranges.intervals import graph_bounds
+from sample_models.finished_detectors import DETECTORS
+from sample_models.networks import attention_net, conv_net
+from sample_models.tiny_graphs import TinyGraph
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+    from deploykit.model.facts import GraphFacts
+
+DATA = Path(__file__).parents[1] / "data" / "quark"
+
+
+def found_in(model: ModelProto) -> tuple[GraphFacts, PostProcessing | None]:
+    facts = collect_facts(wrap_proto(model, path=Path("model.onnx")))
+    return facts, find_post_processing(facts, graph_bounds(GraphCopy(model, copy=False)))
+
+
+EXPECTED = {
+    "yolo": (
+        ("Concat:head0", "Concat:head1"),
+        ("Concat:output0",),
+        ["Conv:box0", "Conv:cls0", "Conv:box1", "Conv:cls1"],
+        (Harm.UNLIKE, Harm.COORDINATES, Harm.EXPECTATION),
+    ),
+    "ssd": (
+        ("Transpose:loc0.rows", "Transpose:conf0.rows", "Transpose:loc1.rows", "Transpose:conf1.rows"),
+        ("Concat:detections",),
+        ["Conv:loc0", "Conv:conf0", "Conv:loc1", "Conv:conf1"],
+        (Harm.UNLIKE, Harm.COORDINATES, Harm.EXPONENTIAL),
+    ),
+    "detr": (
+        ("Sigmoid:points", "Sigmoid:probable"),
+        ("TopK:scores", "Sub:labels", "GatherElements:boxes"),
+        ["MatMul:class.product", "Add:class", "MatMul:bbox.product", "Add:bbox"],
+        (Harm.COORDINATES, Harm.CHOICE),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_the_end_of_a_detector_with_what_hurts_in_it(name: str) -> None:
+    facts, found = found_in(DETECTORS[name]())
+    assert found is not None
+    starts, ends, heads, harms = EXPECTED[name]
+    assert set(found.starts) == set(starts)
+    assert set(found.ends) == set(ends)
+    assert {facts.nodes[index].label for index in found.heads} == set(heads)
+    assert found.harms == harms
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_it_is_closed(name: str) -> None:
+    """What computed values enter it comes from its heads, and what leaves it are outputs of the graph."""
+    facts, found = found_in(DETECTORS[name]())
+    assert found is not None
+    for index in found.nodes:
+        for tensor in facts.nodes[index].inputs:
+            maker = facts.producer_of(tensor)
+            assert maker is None or maker.index in found.nodes | found.heads
+        for tensor in facts.nodes[index].outputs:
+            assert all(reader.index in found.nodes for reader in facts.consumers_of(tensor))
+
+
+def test_the_parts_of_a_join_are_told_with_their_ranges() -> None:
+    _, found = found_in(DETECTORS["yolo"]())
+    assert found is not None
+    (join,) = [hurt for hurt in found.hurts if hurt.harm is Harm.UNLIKE]
+    pixels, scores = join.parts
+    assert (scores.low, scores.high) == (0.0, 1.0)
+    assert pixels.high > 100
+
+
+def test_observed_ranges_outrank_bounds() -> None:
+    model = DETECTORS["ssd"]()
+    facts = collect_facts(wrap_proto(model, path=Path("model.onnx")))
+    stored = graph_bounds(GraphCopy(model, copy=False))
+    seen = find_post_processing(facts, {**stored, "pixels": (0.0, 1.0), "scores": (0.0, 1.0)})
+    assert seen is not None
+    assert Harm.UNLIKE not in seen.harms
+
+
+@pytest.mark.parametrize("make", [attention_net, conv_net])
+def test_a_network_without_one(make: object) -> None:
+    assert found_in(make())[1] is None  # type: ignore[operator]
+
+
+def test_a_classifier_with_softmax_and_topk_has_none() -> None:
+    graph = TinyGraph()
+    x = graph.op("Conv", [graph.input("x", (1, 3, 8, 8)), graph.stored("w", [[[[1.0]], [[0.5]], [[0.25]]]] * 6)], "c")
+    flat = graph.op("Flatten", [graph.op("GlobalAveragePool", [x], "pool")], "flat")
+    graph.op("TopK", [graph.op("Softmax", [flat], "p"), graph.stored("k", [3], "int64")], ["best", "which"])
+    assert found_in(graph.model("best", "which"))[1] is None
+
+
+def test_the_end_that_was_excluded_by_hand_is_found() -> None:
+    """The fixture's own tests exclude it by name (tests/vitis_ai)."""
+    model = load_model(DATA / "fp32.onnx")
+    facts = collect_facts(model)
+    found = find_post_processing(facts, graph_bounds(GraphCopy(model.proto, copy=False)))
+    assert found is not None
+    assert found.ends == ("/post/Concat_1",)
+    by_hand = {"/post/Slice", "/post/Slice_1", "/post/Sigmoid"}
+    assert by_hand <= {facts.nodes[index].name for index in found.nodes}

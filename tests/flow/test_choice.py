@@ -1,0 +1,329 @@
+"""Choosing how to deploy a precision mix, with no option beyond target, SDK and encodings."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import deploykit
+from deploykit.api import Mixed
+from deploykit.backend.backend import Request
+from deploykit.backend.kept import Kept
+from deploykit.backend.opinions import Compiler, Opinion, Opinions, OpinionState
+from deploykit.encodings.post_processing import Harm, Hurt, PostProcessing
+from deploykit.findings import Finding
+from deploykit.flow.choice import Chosen, choose_way
+from deploykit.flow.decision import decide
+from deploykit.flow.reading import read_situation
+from deploykit.flow.rules import RULES as CHOICE_RULES
+
+DETR = Path(__file__).parents[1] / "data" / "aimet" / "detr"
+
+
+@cache
+def chosen(encodings: str, mixed: str = "auto", device: str = "sm8650") -> Chosen:
+    request = Request(
+        model=DETR / "model.onnx",
+        target=device,
+        sdk="2.33",
+        backend="qnn-htp",
+        encodings=DETR / encodings,
+        mixed=mixed,
+    )
+    backend, situation = read_situation(request)
+    return choose_way(backend, situation, Kept(), lambda line: None)
+
+
+def plain() -> Chosen:
+    """A model that no rewrite touches."""
+    cnn = DETR.parent / "cnn"
+    request = Request(
+        model=cnn / "model.onnx",
+        target="sm8650",
+        sdk="2.33",
+        backend="qnn-htp",
+        encodings=cnn / "w8a8.v0.6.1.encodings",
+    )
+    backend, situation = read_situation(request)
+    return choose_way(backend, situation, Kept(), lambda line: None)
+
+
+W8A16, OMIT = "w8a16.v0.6.1.encodings", "w8a16-fp16mix-omit.v0.6.1.encodings"
+CASES: dict[str, tuple[Callable[[], Chosen], Callable[[], Chosen]]] = {
+    "DK201": (lambda: chosen(W8A16), plain),
+    "DK202": (lambda: chosen("w8a8.v0.6.1.encodings"), lambda: chosen(W8A16)),
+    "DK203": (lambda: replace(plain(), skipped="too large"), plain),
+    "DK205": (lambda: _poor(), lambda: chosen(W8A16)),
+    "DK206": (lambda: chosen(OMIT, "segments"), lambda: chosen(W8A16)),
+}
+
+
+def _changed(made: Chosen, **winner: Any) -> Chosen:
+    """The same choice with another winner, or one that is judged otherwise."""
+    assert made.explored is not None
+    assert made.prepared is not None
+    return replace(made, explored=replace(made.explored, winner=replace(made.prepared, **winner)))
+
+
+def _poor() -> Chosen:
+    """As if the simulation had shown a miss of what is asked."""
+    good = chosen(W8A16)
+    assert good.prepared is not None
+    assert good.prepared.verdict is not None
+    verdict = good.prepared.verdict
+    missed = tuple(replace(number, value=-1.0) for number in verdict.numbers if number.limit.at_least)
+    return _changed(good, verdict=replace(verdict, right=False, numbers=missed))
+
+
+def _nothing_left() -> Chosen:
+    good = chosen(OMIT)
+    assert good.explored is not None
+    return replace(good, explored=replace(good.explored, choice=replace(good.explored.choice, winner=None)))
+
+
+def asked(rewrite: str) -> Chosen:
+    """A rewrite by name, on the plain network."""
+    cnn = DETR.parent / "cnn"
+    request = Request(
+        model=cnn / "model.onnx",
+        target="sm8650",
+        sdk="2.33",
+        backend="qnn-htp",
+        encodings=cnn / "w8a8.v0.6.1.encodings",
+        rewrite=(rewrite,),
+    )
+    backend, situation = read_situation(request)
+    return choose_way(backend, situation, Kept(), lambda line: None)
+
+
+def simplified(**request: Any) -> Chosen:
+    """The detector as it was exported, with shapes that are computed at run time."""
+    zoo = DETR.parents[1] / "zoo" / "detr"
+    made = Request(model=zoo / "model.onnx", target="sm8650", sdk="2.44", backend="qnn-htp", **request)
+    backend, situation = read_situation(made)
+    return decide(backend, situation, Kept(), lambda line: None).chosen
+
+
+def with_opinion() -> Chosen:
+    """As if a compiler had been asked about one finding."""
+    opinion = Opinion(
+        code="QNN208", subject="n", state=OpinionState.CONFIRMED, why="it is not taken", scope="1 operator"
+    )
+    made = plain()
+    opinions = Opinions(compiler=Compiler(name="a compiler", release="1"), opinions=(opinion,))
+    return replace(made, situation=replace(made.situation, opinions=opinions))
+
+
+def with_wider_end() -> Chosen:
+    """As if the end of the model had got wider grids."""
+    hurt = Hurt(node="n", harm=Harm.UNLIKE, parts=())
+    end = PostProcessing(nodes=frozenset({3}), heads=frozenset(), starts=("n",), ends=("n",), hurts=(hurt,))
+    return _changed(chosen(W8A16), end=end, widened=("t",))
+
+
+CASES["DK251"] = (with_wider_end, lambda: chosen(W8A16))
+CASES["DK211"] = (with_opinion, plain)
+CASES["DK210"] = (simplified, lambda: simplified(no_rewrite=("simplify", "mask-constant")))
+CASES["DK208"] = (lambda: asked("fuse-gelu"), lambda: asked("fold-batchnorm"))
+CASES["DK204"] = (_nothing_left, lambda: chosen(W8A16))
+
+
+@pytest.mark.parametrize("code", CASES)
+def test_each_rule_fires_and_stays_silent(code: str, as_expected: Callable[[str, Iterable[Finding]], None]) -> None:
+    triggering, clean = CASES[code]
+    as_expected(code, CHOICE_RULES[code].run(triggering()))
+    assert not list(CHOICE_RULES[code].run(clean()))
+
+
+ENCODINGS = [
+    ("w8a16.v0.6.1.encodings", None),
+    ("w8a16.v1.0.0.encodings", None),
+    ("w8a16-fp16mix-explicit.v0.6.1.encodings", "w8a16-fp16mix-explicit.io.npz"),
+    ("w8a16-fp16mix-omit.v0.6.1.encodings", "w8a16-fp16mix-omit.io.npz"),
+    ("w8a8-fp16mix-explicit.v1.0.0.encodings", "w8a8-fp16mix-explicit.io.npz"),
+    ("aimet-2.31.0/w8a8-litemp-fp16.v0.6.1.encodings", "aimet-2.31.0/w8a8-litemp-fp16.io.npz"),
+]
+
+
+def sqnr_of_aimet(name: str) -> float:
+    """AIMET's own simulation against the float outputs for the same inputs, as stored in the fixtures."""
+    simulated, floats = np.load(DETR / name), np.load(DETR / "w8a16.io.npz")
+    signal = noise = 0.0
+    for key in (key for key in simulated if key.startswith("sim.")):
+        wanted = floats[key.replace("sim.", "fp32.")].astype(np.float64)
+        signal += float(np.sum(wanted**2))
+        noise += float(np.sum((wanted - simulated[key]) ** 2))
+    return float(10 * np.log10(signal / noise))
+
+
+def aimets_inputs(folder: Path) -> Path:
+    """The inputs on which AIMET simulated, one file per sample."""
+    data = np.load(DETR / "w8a16.io.npz")
+    folder.mkdir()
+    for index in (0, 1):
+        prefix = f"input.{index}:"
+        sample = {key.removeprefix(prefix): data[key] for key in data if key.startswith(prefix)}
+        np.savez(folder / f"{index}.npz", **sample)
+    return folder
+
+
+@pytest.mark.parametrize(("encodings", "simulated"), ENCODINGS)
+def test_detr_on_2_33_is_as_good_as_aimets_own_simulation(
+    encodings: str, simulated: str | None, tmp_path: Path
+) -> None:
+    """On AIMET's own inputs; at least 70 dB where AIMET itself has 10."""
+    made = deploykit.package(
+        DETR / "model.onnx",
+        target="sm8650",
+        sdk="2.33",
+        encodings=DETR / encodings,
+        calibration=aimets_inputs(tmp_path / "inputs"),
+        out=tmp_path / "out",
+    )
+    assert made.package is not None, [finding.message for finding in made.findings if finding.blocks]
+    (won,) = [way for way in made.plan.candidates if way["won"]]
+    assert won["overall_db"] >= (70.0 if simulated is None else sqnr_of_aimet(simulated))
+    assert won["float16_tensors"] == 0
+    assert deploykit.verify(made.package).ok
+
+
+def test_nothing_but_target_sdk_and_encodings_is_needed(tmp_path: Path) -> None:
+    made = deploykit.package(
+        DETR / "model.onnx", target="sm8650", sdk="2.33", encodings=DETR / W8A16, out=tmp_path / "out"
+    )
+    (won,) = [way for way in made.plan.candidates if way["won"]]
+    assert won["overall_db"] >= 70.0
+
+
+def test_the_plan_shows_every_way_and_why_it_lost() -> None:
+    ways = chosen(OMIT).candidates
+    assert {way["id"] for way in ways} >= {"rewrite", "fallback", "segments"}
+    assert all(way["why"] for way in ways)
+    assert sum(way["won"] for way in ways) == 1
+
+
+def test_segments_that_are_asked_for_are_carried_to_the_backend() -> None:
+    made = chosen(OMIT, "segments")
+    assert [segment.is_float for segment in made.situation.segments] == [False, True, False]
+    assert not made.situation.rewritten
+    assert "3 segments" in made.explains
+    (won,) = [way for way in made.candidates if way["won"]]
+    assert won["id"] == "segments"
+
+
+def test_a_wholly_integer_model_is_not_cut() -> None:
+    made = chosen(W8A16, "segments")
+    assert made.situation.segments == ()
+    assert not list(CHOICE_RULES["DK204"].run(made))
+
+
+def test_segments_that_cannot_be_made_are_an_error_only_where_insisted_on() -> None:
+    for mixed, severity in (("segments", "error"), ("auto", "warning")):
+        skipped = replace(chosen(OMIT, mixed), explored=None, skipped="too large")
+        (finding,) = CHOICE_RULES["DK203"].run(skipped)
+        assert finding.severity == severity
+
+
+def test_v68_has_no_float_ways() -> None:
+    ways = {way["id"]: way for way in chosen(OMIT, device="sm8350").candidates}
+    assert "no float16" in ways["fallback"]["why"]
+    assert next(way["id"] for way in ways.values() if way["won"]).startswith("rewrite")
+
+
+def test_a_model_without_need_is_left_alone(tmp_path: Path) -> None:
+    made = plain()
+    assert not made.situation.rewritten
+    assert [(way["id"], way["won"]) for way in made.candidates if way["overall_db"] is not None] == [("as-is", True)]
+    assert made.right.state == "yes"
+    del tmp_path
+
+
+def test_the_packaged_model_and_tail_equal_the_original(tmp_path: Path) -> None:
+    """The rewritten model and its host tail, chained in ONNX Runtime, give what the given model gives."""
+    import onnxruntime
+
+    made = deploykit.package(
+        DETR / "model.onnx",
+        target="sm8650",
+        sdk="2.33",
+        encodings=DETR / "w8a8.v0.6.1.encodings",
+        out=tmp_path / "out",
+    )
+    assert made.package is not None
+
+    def session(path: Path) -> Any:
+        return onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+
+    rng = np.random.default_rng(3)
+    feed = {
+        "images": rng.uniform(0, 1, (1, 3, 32, 32)).astype(np.float32),
+        "orig_target_sizes": np.array([[640, 480]], np.float32),
+    }
+    (wanted,) = session(DETR / "model.onnx").run(None, feed)
+    device = session(made.package / "model" / "model.onnx")
+    names = {item.name for item in device.get_inputs()}
+    made_there = device.run(None, {name: value for name, value in feed.items() if name in names})
+    values = {**feed, **dict(zip([o.name for o in device.get_outputs()], made_there, strict=True))}
+    tail = session(made.package / "model" / "tail.onnx")
+    (got,) = tail.run(["detections"], {item.name: values[item.name] for item in tail.get_inputs()})
+    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-3)
+
+    # The script that a device run ends with does the same on raw files.
+    results, inputs = tmp_path / "results" / "Result_0", tmp_path / "inputs"
+    results.mkdir(parents=True)
+    inputs.mkdir()
+    for name, value in values.items():
+        mangled = name.replace("/", "_").replace(".", "_")
+        value.astype(np.float32).tofile((inputs if name in feed else results) / f"{mangled}.raw")
+    (inputs / "list.txt").write_text(" ".join(f"{name}:={name}.raw" for name in feed) + "\n")
+    script = made.package / "scripts" / "run_tail.py"
+    done = subprocess.run(
+        [sys.executable, str(script), str(results.parent), str(inputs / "list.txt")],
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    from_script = np.fromfile(results / "detections.raw", np.float32).reshape(wanted.shape)
+    np.testing.assert_array_equal(from_script, got)
+
+
+def test_errors_of_the_given_model_are_shown_as_handled(tmp_path: Path) -> None:
+    made = deploykit.plan(
+        DETR / "model.onnx",
+        target="sm8650",
+        sdk="2.33",
+        encodings=DETR / "w8a16-fp16mix-explicit.v0.6.1.encodings",
+    )
+    (crash,) = [finding for finding in made.findings if finding.code == "QNN102"]
+    assert crash.severity == "error"
+    assert crash.handled is not None
+    assert "saturating-constant" in crash.handled
+    json.dumps(made.to_json(), allow_nan=False)
+    del tmp_path
+
+
+@pytest.mark.parametrize(("mixed", "good"), [("auto", True), ("fallback", False)])
+def test_verify_names_the_first_operator_that_diverges(mixed: Mixed, good: bool, tmp_path: Path) -> None:
+    """The rewritten detector is right in simulation; as it was given, its box decoder loses everything."""
+    encodings = DETR / "w8a16.v0.6.1.encodings"
+    made = deploykit.package(
+        DETR / "model.onnx", target="sm8650", sdk="2.33", encodings=encodings, mixed=mixed, out=tmp_path / "out"
+    )
+    assert made.package is not None
+    assert deploykit.verify(made.package).ok
+    (check,) = [c for c in deploykit.verify(made.package, numerics=True).checks if c.id == "numerics"]
+    assert check.ok is good
+    assert "8 derived samples" in check.detail
+    if not good:
+        assert "first at" in check.detail
+        assert "/decoder/" in check.detail  # where the huge anchors do their harm, not a convolution of the backbone

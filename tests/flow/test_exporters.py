@@ -1,0 +1,56 @@
+"""The same model exported by torchscript, by dynamo and with an open batch gets the same answer on every backend."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+
+from deploykit.backend.backend import Request
+from deploykit.backend.kept import Kept
+from deploykit.flow.decision import Decision, decide
+from deploykit.flow.reading import read_situation
+
+EXPORTS = Path(__file__).parents[1] / "data" / "exports"
+TARGETS = [
+    ("qnn-htp", "sm8650", "2.33"),
+    ("qnn-htp", "sm8650", "2.44"),
+    ("ort-qnn", "sm8650", None),
+    ("vitis-ai", "strix", None),
+]
+MODELS = sorted({path.stem.rpartition("_")[0] for path in EXPORTS.glob("*.onnx")})
+
+
+def decided(path: Path, target: tuple[str, str, str | None]) -> Decision[Any, Any]:
+    backend, device, sdk = target
+    found, situation = read_situation(Request(model=path, target=device, backend=backend, sdk=sdk))
+    return decide(found, situation, Kept(), lambda line: None)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", MODELS)
+def test_how_it_was_exported_makes_no_difference(name: str, target: tuple[str, str, str | None]) -> None:
+    decisions = [decided(path, target) for path in sorted(EXPORTS.glob(f"{name}_*.onnx"))]
+    for decision in decisions:
+        plan = decision.plan
+        assert plan.feasible and not [finding.message for finding in plan.findings if finding.blocks]
+    routes = {decision.plan.route.id for decision in decisions if decision.plan.route is not None}
+    assert len(routes) == 1
+
+
+@pytest.mark.parametrize("target", TARGETS[:3])
+@pytest.mark.parametrize("name", ["shuffle", "space_to_depth", "swin", "sam"])
+def test_no_tensor_keeps_six_dimensions(name: str, target: tuple[str, str, str | None]) -> None:
+    for path in EXPORTS.glob(f"{name}_*.onnx"):
+        inferred = onnx.shape_inference.infer_shapes(decided(path, target).situation.model.proto)
+        assert max(len(item.type.tensor_type.shape.dim) for item in inferred.graph.value_info) <= 5
+
+
+@pytest.mark.parametrize("name", ["vit", "convnext"])
+def test_an_open_batch_is_said_to_be_one(name: str) -> None:
+    findings = decided(EXPORTS / f"{name}_batch.onnx", TARGETS[1]).plan.findings
+    (open_,) = [finding for finding in findings if finding.code == "DK001"]
+    assert open_.handled
+    assert any("the batch of x is one sample" in finding.message for finding in findings if finding.code == "DK210")

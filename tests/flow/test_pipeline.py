@@ -1,0 +1,111 @@
+"""The main job over several targets: one package each, model and encodings read once."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploykit.backend.backend import MixedSupport, Request
+from deploykit.backend.kept import Kept
+from deploykit.cli import cli
+from deploykit.cli.frame import run
+from deploykit.flow import decision, exploring
+from deploykit.flow.choice import choose_way
+from deploykit.flow.reading import read_situations
+from deploykit.model import Model, load_model
+
+CNN = Path(__file__).parents[1] / "data" / "aimet" / "cnn"
+
+
+def package(out: Path, *targets: str) -> int:
+    words = [word for target in targets for word in ("--target", target)]
+    encodings = str(CNN / "w8a8.v0.6.1.encodings")
+    return run(cli, ["package", str(CNN / "model.onnx"), *words, "--encodings", encodings, "-o", str(out), "--json"])
+
+
+def test_several_targets_are_several_packages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    read: list[Path] = []
+
+    def recording(path: Path) -> Model:
+        read.append(path)
+        return load_model(path)
+
+    monkeypatch.setattr("deploykit.flow.reading.load_model", recording)
+    assert package(tmp_path / "out", "sm8550", "sm8650", "sm8350") == 0
+    packages = json.loads(capsys.readouterr().out)["packages"]
+    assert [made["target"]["id"] for made in packages] == ["sm8550", "sm8650", "sm8350"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["sm8350", "sm8550", "sm8650"]
+    assert read.count(CNN / "model.onnx") == 1
+
+
+def test_what_does_not_depend_on_the_chip_is_done_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    for module, name in ((exploring, "explore"), (decision, "_found_in")):
+        real = getattr(module, name)
+
+        def noted(*args: Any, name: str = name, real: Any = real, **more: Any) -> Any:
+            done.append(name)
+            return real(*args, **more)
+
+        monkeypatch.setattr(module, name, noted)
+    assert package(tmp_path / "one", "sm8650") == 0
+    alone = Counter(done)
+    assert alone["explore"] == 1
+    done.clear()
+    assert package(tmp_path / "both", "sm8550", "sm8650") == 0
+    assert Counter(done) == alone
+    assert contents(tmp_path / "both" / "sm8650") == contents(tmp_path / "one")
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_chips_that_mix_in_other_ways_are_explored_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    abilities: list[MixedSupport] = []
+    real = exploring.explore
+
+    def noted(ground: Any, support: MixedSupport, **more: Any) -> Any:
+        abilities.append(support)
+        return real(ground, support, **more)
+
+    monkeypatch.setattr(exploring, "explore", noted)
+    given: dict[str, Any] = {"model": CNN / "model.onnx", "encodings": CNN / "w8a8.v0.6.1.encodings", "sdk": "2.37"}
+    # The second has no float16.
+    requests = [Request(target=target, backend="qnn-htp", **given) for target in ("sm8650", "sm8350", "sm8550")]
+    kept = Kept()
+    for backend, situation in read_situations(requests):
+        choose_way(backend, situation, kept, lambda line: None)
+    assert len(abilities) == 2 and abilities[0] != abilities[1]
+
+
+def test_one_target_goes_to_the_folder_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert package(tmp_path / "out", "sm8550") == 0
+    assert json.loads(capsys.readouterr().out)["package"] == str(tmp_path / "out")
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text("utf-8"))
+    assert manifest["route"]["id"]
+    assert [(row["role"], row["name"]) for row in manifest["inputs"]] == [
+        ("model", "model.onnx"),
+        ("encodings", "w8a8.v0.6.1.encodings"),
+    ]
+
+
+def test_a_target_that_is_unknown_stops_before_anything_is_written(tmp_path: Path) -> None:
+    assert package(tmp_path / "out", "sm8550", "sm9999") == 4
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_precision_that_nobody_asked_for_is_said_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["package", str(CNN / "model.onnx"), "--backend", "qnn-htp", "--target", "sm8550", "-o"]
+    assert run(cli, [*words, str(tmp_path / "assumed")]) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first == "assumed    float16, since neither encodings nor a precision were given"
+    assert "* **assumed**: float16" in (tmp_path / "assumed" / "README.md").read_text()
+    assert run(cli, [*words, str(tmp_path / "asked"), "--precision", "fp16"]) == 0
+    assert "assumed" not in capsys.readouterr().out

@@ -1,0 +1,389 @@
+"""A float model quantized in a child process: divided data, jobs that are done once, numbers, and the package."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import deploykit
+from deploykit.accuracy.judge.verdicts import Verdict
+from deploykit.accuracy.simulate.simulation import simulate_files
+from deploykit.backend.backend import Request
+from deploykit.backend.optional import HasQuantizers
+from deploykit.backend.options import check_options
+from deploykit.backend.plugins import load_backends
+from deploykit.backend.quantizers import QuantizerAsked, QuantizerJob, bits_of
+from deploykit.cli import cli
+from deploykit.cli.frame import run
+from deploykit.errors import InputError, PackageError, ToolError, UsageError
+from deploykit.findings import Finding
+from deploykit.flow.quantizing import running
+from deploykit.flow.quantizing.choosing import Picked, environment_for, options_of, pick
+from deploykit.flow.quantizing.embedded import EMBEDDED
+from deploykit.flow.quantizing.numbers import Numbers
+from deploykit.flow.quantizing.rules import RULES, Quantized
+from deploykit.flow.quantizing.samples import divide
+from deploykit.flow.reading import resolve_target
+from deploykit.model import load_model
+from deploykit.model.collect import collect_facts
+from deploykit.system.environments import Environment
+
+DATA = Path(__file__).parents[1] / "data" / "aimet"
+CNN, MLP = DATA / "cnn" / "model.onnx", DATA / "mlp" / "model.onnx"
+
+
+@pytest.fixture(autouse=True)
+def nothing_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is installed on this machine, the embedded quantizer is the only one here."""
+    monkeypatch.setenv("DEPLOYKIT_TOOLCHAINS", str(tmp_path / "toolchains"))
+
+
+@pytest.fixture
+def frames(tmp_path: Path) -> Path:
+    """Sixteen samples for the small network."""
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "frames.npz", input=rng.normal(size=(16, 1, 3, 16, 16)).astype(np.float32))
+    return tmp_path / "frames.npz"
+
+
+def facts_of(path: Path) -> Any:
+    return collect_facts(load_model(path))
+
+
+# ---- data --------------------------------------------------------------------------------------------------------
+
+
+def test_one_sample_in_five_is_held_out_and_none_is_seen_twice(frames: Path) -> None:
+    division = divide(frames, facts_of(CNN))
+    assert (len(division.seen), len(division.held_out)) == (13, 3)
+    assert not {place.index for place in division.seen} & {place.index for place in division.held_out}
+    assert division.judged == division.held_out
+    told = division.to_json()
+    assert (told["kind"], list(told["files"])) == ("arrays", ["frames.npz"])
+
+
+def test_too_few_samples_are_judged_on_and_that_is_said(tmp_path: Path) -> None:
+    np.savez(tmp_path / "few.npz", input=np.zeros((3, 1, 3, 16, 16), np.float32))
+    division = divide(tmp_path / "few.npz", facts_of(CNN))
+    assert (len(division.seen), division.held_out, len(division.judged)) == (3, (), 3)
+
+
+def test_a_reader_and_images_of_another_size_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="reader is not run here"):
+        divide(Path("package.module:Reader"), facts_of(CNN))
+    folder = tmp_path / "images"
+    folder.mkdir()
+    (folder / "a.bmp").write_bytes(b"BM")
+    (folder / "calibration.toml").write_text("schema = 1\nwidth = 32\nheight = 32\n")
+    with pytest.raises(UsageError, match=r"recipe makes \[1, 3, 32, 32\]"):
+        divide(folder, facts_of(CNN))
+    (folder / "calibration.toml").write_text("schema = 1\nwidth = 16\nheight = 16\n")
+    with pytest.raises(InputError, match="cut off"):
+        divide(folder, facts_of(CNN))
+
+
+# ---- quantizers --------------------------------------------------------------------------------------------------
+
+
+def test_widths_are_read_out_of_names() -> None:
+    assert bits_of("w4a16") == (4, 16)
+    assert bits_of("vint8") is None
+
+
+def test_every_quantizer_plans_every_precision_that_it_offers() -> None:
+    seen = set()
+    for backend in load_backends():
+        for device in backend.devices()[::20]:
+            target = backend.resolve(device, None)
+            offered = backend.quantizers(target) if isinstance(backend, HasQuantizers) else ()
+            for one in (*offered, EMBEDDED):
+                seen.add(one.id)
+                for precision in one.precisions(target):
+                    options = check_options(one.options(), {})
+                    asked = QuantizerAsked(precision=precision, target=target, options=options)
+                    plan = one.plan(asked)
+                    assert plan.script.is_file()
+                    json.dumps(dict(plan.settings))
+                    assert plan == one.plan(asked)
+    assert seen == {"ort", "aimet"}
+
+
+def test_an_option_of_another_quantizer_is_refused() -> None:
+    assert options_of(EMBEDDED, [("per-channel", "false")]) == {"method": "minmax", "per_channel": False}
+    with pytest.raises(UsageError, match="not an option of ort"):
+        options_of(EMBEDDED, [("adaround", "true")])
+
+
+def test_the_quantizer_asked_for_is_taken_or_refused_by_name() -> None:
+    backend, target = resolve_target(Request(model=CNN, target="sm8650"))
+    assert pick(backend, target, "ort", None).quantizer is EMBEDDED
+    with pytest.raises(ToolError, match="is absent") as absent:
+        pick(backend, target, "aimet", None)
+    assert "toolchain install aimet" in absent.value.next
+    with pytest.raises(UsageError, match="not a quantizer for"):
+        pick(backend, target, "magic", None)
+    with pytest.raises(UsageError, match="made by no quantizer"):
+        pick(backend, target, None, "w3a5")
+    with pytest.raises(ToolError, match="is absent"):
+        pick(backend, target, None, "w4a16")  # the embedded one has no such weights, and must not stand in
+    default = pick(backend, target, None, "w8a16")
+    assert default.quantizer is EMBEDDED
+    assert default.better is not None and default.better.spec.name == "aimet"
+
+
+# ---- the command -------------------------------------------------------------------------------------------------
+
+
+def test_quantize_writes_a_folder_that_simulate_confirms(frames: Path, tmp_path: Path) -> None:
+    news: list[str] = []
+    done = deploykit.quantize(
+        CNN, target="sm8650", calibration=frames, precision="w8a16", out=tmp_path / "out", progress=news.append
+    )
+    assert sorted(path.name for path in done.folder.iterdir()) == [
+        *("model.encodings", "model.onnx", "model.qdq.onnx", "report.json", "report.md")
+    ]
+    told = json.loads((done.folder / "report.json").read_text("utf-8"))
+    assert (told["quantizer"], told["precision"], told["target"]) == ("ort", "w8a16", "sm8650")
+    assert told["numbers"]["samples"] == {"count": 3, "held_out": True}
+    assert any("ort: calibrating [" in line for line in news)
+    assert "BatchNormalization" not in {node.op_type for node in onnx.load(done.folder / "model.onnx").graph.node}
+    # The held-out samples again, through the public simulation of the files that were written.
+    division = divide(frames, facts_of(CNN))
+    with np.load(frames) as arrays:
+        held = arrays["input"][[place.index for place in division.held_out]]
+    np.savez(tmp_path / "held.npz", input=held)
+    again = simulate_files(done.folder / "model.onnx", done.folder / "model.encodings", data=tmp_path / "held.npz")
+    assert again.sqnr_db == pytest.approx(told["numbers"]["sqnr_db"], abs=0.5)
+    assert told["numbers"]["quantizers_own"]["agreement_db"] > 60
+    codes = {finding.code for finding in done.findings}
+    assert codes == {"DK220", "DK221"}
+    assert "| logits |" in (done.folder / "report.md").read_text("utf-8")
+
+
+def test_the_second_run_finds_the_first_one_s_work(frames: Path, tmp_path: Path) -> None:
+    def make(name: str, **changes: Any) -> list[str]:
+        news: list[str] = []
+        given = {"target": "sm8650", "calibration": frames, "precision": "w8a8", "options": [("method", "percentile")]}
+        deploykit.quantize(CNN, out=tmp_path / name, progress=news.append, **{**given, **changes})
+        return news
+
+    assert not any("done before" in line for line in make("first"))
+    assert any("done before" in line for line in make("second"))
+    assert (tmp_path / "first/model.encodings").read_bytes() == (tmp_path / "second/model.encodings").read_bytes()
+    assert not any("done before" in line for line in make("third", options=[("method", "minmax")]))
+
+
+def older_conv(folder: Path) -> Path:
+    """A convolution with bias of operator set 12, which knows no scale per channel."""
+    weight = np.linspace(-1, 1, 4 * 3, dtype=np.float32).reshape(4, 3, 1, 1)
+    stored = {"weight": weight, "bias": np.arange(4, dtype=np.float32)}
+    nodes = [helper.make_node("Conv", ["input", "weight", "bias"], ["out"], name="conv")]
+    values = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, channels, 16, 16])
+        for name, channels in (("input", 3), ("out", 4))
+    ]
+    initializers = [onnx.numpy_helper.from_array(array, name) for name, array in stored.items()]
+    graph = helper.make_graph(nodes, "older", values[:1], values[1:], initializers)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 12)], ir_version=7)
+    onnx.save(model, folder / "older.onnx")
+    return folder / "older.onnx"
+
+
+def test_scales_per_channel_of_an_operator_set_that_has_no_axis(frames: Path, tmp_path: Path) -> None:
+    given = {"target": "sm8650", "calibration": frames, "precision": "w8a8", "quantizer": "ort"}
+    done = deploykit.quantize(older_conv(tmp_path), out=tmp_path / "out", **given)  # type: ignore[arg-type]
+    assert "operator set 12 was raised to 13" in done.record["notes"][0]
+    entries = json.loads((done.folder / "model.encodings").read_text("utf-8"))["param_encodings"]
+    scales = {entry["name"]: len(entry["scale"]) for entry in entries}
+    assert scales["weight"] == 4
+    assert onnx.load(done.folder / "model.onnx").opset_import[0].version == 12, "what is packaged stays as it was"
+    assert done.record["numbers"]["sqnr_db"] > 25
+
+
+def test_what_makes_no_sense_is_refused_before_anything_runs(frames: Path, tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    with pytest.raises(PackageError, match="exists and was kept"):
+        deploykit.quantize(CNN, target="sm8650", calibration=frames, out=tmp_path / "there")
+    with pytest.raises(InputError, match="holds Q/DQ nodes already"):
+        deploykit.quantize(DATA / "cnn/w8a8.qdq.onnx", target="sm8650", calibration=frames, out=tmp_path / "qdq")
+    with pytest.raises(UsageError, match="not for this target"):
+        deploykit.quantize(CNN, target="vek385", quantizer="ort", calibration=frames, out=tmp_path / "other")
+    assert (
+        run(cli, ["quantize", str(CNN), "--target", "sm8650", "--calibration", str(frames), "-o", "x", "--option", "a"])
+        == 2
+    )
+
+
+def test_a_time_limit_ends_the_quantizer(frames: Path, tmp_path: Path) -> None:
+    slow = tmp_path / "slow.py"
+    slow.write_text("import time\ntime.sleep(60)\n")
+    with pytest.raises(ToolError, match="took longer"):
+        _run(QuantizerJob(script=slow, settings={}), frames, timeout=1.0)
+
+
+def test_an_error_that_is_only_logged_is_one(frames: Path, tmp_path: Path) -> None:
+    """Loggers that keep their records to themselves included."""
+    script = tmp_path / "quiet.py"
+    script.write_text(
+        "import logging, sys, child\n"
+        "def work(job):\n"
+        "    own = logging.getLogger('vendor.area')\n"
+        "    own.propagate = False\n"
+        "    own.error('no encodings were computed')\n"
+        "    (job.out / 'model.onnx').write_bytes(job.model.read_bytes())\n"
+        "sys.exit(child.main(work))\n"
+    )
+    with pytest.raises(ToolError, match=r"vendor\.area: no encodings were computed"):
+        _run(QuantizerJob(script=script, settings={}), frames)
+
+
+def test_a_quantizer_that_leaves_no_encodings_has_failed(frames: Path, tmp_path: Path) -> None:
+    script = tmp_path / "half.py"
+    script.write_text(
+        "import sys, child\n"
+        "def work(job):\n"
+        "    (job.out / 'model.onnx').write_bytes(job.model.read_bytes())\n"
+        "sys.exit(child.main(work))\n"
+    )
+    with pytest.raises(ToolError, match=r"left no out/model\.encodings"):
+        _run(QuantizerJob(script=script, settings={}), frames)
+
+
+def _run(plan: QuantizerJob, data: Path, timeout: float | None = 120.0) -> Any:
+    model = load_model(CNN)
+    picked = Picked(quantizer=EMBEDDED, environment=None)
+    division = divide(data, collect_facts(model))
+    return running.run_quantizer(picked, plan, model, division, progress=lambda _: None, timeout=timeout)
+
+
+# ---- as a step of packaging --------------------------------------------------------------------------------------
+
+
+def test_package_quantizes_first_and_goes_on_as_with_given_encodings(frames: Path, tmp_path: Path) -> None:
+    made = deploykit.package(
+        CNN, target="sm8650", backend="qnn-htp", precision="w8a16", calibration=frames, out=tmp_path / "p"
+    )
+    assert made.package is not None
+    assert made.executed[0] == "quantize"
+    manifest = json.loads((made.package / "manifest.json").read_text("utf-8"))
+    assert manifest["steps"][0]["id"] == "quantize"
+    assert [row["role"] for row in manifest["inputs"]] == ["float-model", "model", "encodings"]
+    assert manifest["inputs"][0]["sha256"] == manifest["quantization"]["inputs"][0]["sha256"]
+    assert manifest["inputs"][1]["sha256"] != manifest["inputs"][0]["sha256"], "BatchNormalization was folded"
+    assert manifest["precision"]["intended"], "the encodings were not taken up"
+    assert {"DK220", "DK221"} <= {finding.code for finding in made.findings}
+    assert deploykit.verify(made.package).ok
+
+
+def test_the_quantizer_s_options_and_the_backend_s_are_told_apart(frames: Path) -> None:
+    plan = deploykit.plan(
+        CNN,
+        target="sm8650",
+        backend="qnn-htp",
+        precision="w8a8",
+        calibration=frames,
+        options=[("ort.method", "percentile")],
+    )
+    assert {"DK221"} <= {finding.code for finding in plan.findings}
+    with pytest.raises(UsageError, match="not an option of ort"):
+        deploykit.plan(CNN, target="sm8650", precision="w8a8", calibration=frames, options=[("ort.magic", "1")])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"quantizer": "none"},
+        {"compile": False},
+        {"route": "legacy-calibrated"},
+        {"input_list": True},
+        {"precision": "fp16", "calibration": None},
+    ],
+)
+def test_nothing_is_quantized_where_the_target_s_own_tools_are_wanted(changes: dict[str, Any], frames: Path) -> None:
+    asked: dict[str, Any] = {"precision": "w8a8", "calibration": frames} | changes
+    plan = deploykit.plan(CNN, target="sm8650", backend="qnn-htp", **asked)
+    assert not {finding.code for finding in plan.findings} & {"DK220", "DK221"}
+
+
+def test_a_quantizer_that_would_not_run_is_refused(frames: Path) -> None:
+    with pytest.raises(UsageError, match="encodings were given"):
+        deploykit.plan(CNN, target="sm8650", encodings=CNN.with_name("w8a8.v1.0.0.encodings"), quantizer="ort")
+    with pytest.raises(UsageError, match="nothing to quantize here"):
+        deploykit.plan(CNN, target="sm8650", precision="w8a8", quantizer="ort")
+
+
+def test_a_model_of_an_old_operator_set_is_raised_and_quantized(tmp_path: Path) -> None:
+    """Grids per channel need operator set 13; the float model beside the encodings is the raised one."""
+    weight = np.random.default_rng(1).normal(size=(4, 3, 1, 1)).astype(np.float32)
+    graph = helper.make_graph(
+        [helper.make_node("Conv", ["x", "w"], ["y"], name="conv")],
+        "old",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 4, 4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 4, 4, 4])],
+        [onnx.numpy_helper.from_array(weight, "w")],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 11)], ir_version=6), tmp_path / "m.onnx")
+    np.save(tmp_path / "x.npy", np.random.default_rng(2).normal(size=(10, 1, 3, 4, 4)).astype(np.float32))
+    done = deploykit.quantize(tmp_path / "m.onnx", target="sm8650", calibration=tmp_path / "x.npy", out=tmp_path / "o")
+    assert done.record["numbers"]["sqnr_db"] > 40
+
+
+# ---- rules -------------------------------------------------------------------------------------------------------
+
+
+def not_installed() -> Environment:
+    """The environment of the quantizer that belongs to a target; the rule reads its spec only."""
+    backend, target = resolve_target(Request(model=CNN, target="sm8650"))
+    assert isinstance(backend, HasQuantizers)
+    environment = environment_for(backend.quantizers(target)[0])
+    assert environment is not None
+    return environment
+
+
+def quantized(**changes: Any) -> Quantized:
+    numbers = Numbers(
+        sqnr_db=40.0,
+        quantizer_db=40.0,
+        agreement_db=float("inf"),
+        largest_difference=0.0,
+        outputs=(),
+        verdict=Verdict(right=True),
+        samples=3,
+        seen=False,
+    )
+    better = changes.pop("better", None)
+    return Quantized(
+        model="model.onnx",
+        precision="w8a16",
+        picked=Picked(quantizer=EMBEDDED, environment=None, better=better),
+        numbers=replace(numbers, **changes),
+    )
+
+
+CASES: dict[str, tuple[Callable[[], Quantized], Callable[[], Quantized] | None]] = {
+    "DK220": (lambda: quantized(better=not_installed()), quantized),
+    "DK221": (quantized, None),
+    "DK222": (lambda: quantized(agreement_db=22.7), lambda: quantized(agreement_db=None)),
+    "DK223": (lambda: quantized(seen=True), quantized),
+}
+
+
+@pytest.mark.parametrize("code", CASES)
+def test_rules(code: str, as_expected: Callable[[str, Iterable[Finding]], None]) -> None:
+    triggering, clean = CASES[code]
+    found = RULES.run(triggering())
+    as_expected(code, found)
+    if clean is not None:
+        assert code not in {finding.code for finding in RULES.run(clean())}
+    if code == "DK220":
+        (said,) = [finding for finding in found if finding.code == code]
+        assert "toolchain install aimet==" in said.hint
+        assert "MiB" in said.hint

@@ -1,0 +1,145 @@
+"""Both sides of every threshold by which one way wins over another, and what the losers hear."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from deploykit.findings import Confidence
+from deploykit.flow.ranking import Way, choose, choose_unjudged, is_proven
+
+
+def at(db: float, identity: str = "rewrite", kind: str = "integer", **more: object) -> Way:
+    """A way of this quality, without any change to the model where nothing more is said."""
+    return Way(id=identity, kind=kind, overall_db=db, **more)  # type: ignore[arg-type]
+
+
+AS_IS, REWRITE, CUT = at(10.0, "as-is"), at(77.0, intrusion=1), at(78.5, "cut", intrusion=3)
+FALLBACK = at(76.0, "fallback", "fallback", float16_tensors=5, borders=6, confidence=Confidence.REPORTED)
+SEGMENTS = at(74.0, "segments", "segments", segments=3, borders=5, confidence=Confidence.OBSERVED)
+
+
+@pytest.mark.parametrize(
+    ("db", "reference", "wins"),
+    [(69.96, 70, True), (69.94, 70, False), (79.96, 95, True), (79.94, 95, False)],
+)
+def test_reaching_the_reference_beats_a_safe_sdk(db: float, reference: float, wins: bool) -> None:
+    """Five hundredths of a decibel are no difference, and beyond 80 dB nobody asks for more."""
+    choice = choose((at(db), FALLBACK), reference_db=reference, sdk_mixes_safely=True)
+    assert (choice.winner is not FALLBACK) is wins
+
+
+@pytest.mark.parametrize(("db", "wins"), [(66.96, True), (66.94, False)])
+def test_three_decibels_are_a_small_loss(db: float, wins: bool) -> None:
+    choice = choose((at(db), FALLBACK), reference_db=70)
+    assert (choice.winner is not FALLBACK) is wins
+
+
+@pytest.mark.parametrize(("better", "winner"), [(77.99, "rewrite"), (78.01, "cut"), (75.0, "rewrite")])
+def test_a_decibel_decides_against_the_less_intrusive(better: float, winner: str) -> None:
+    choice = choose((at(77.0, intrusion=1), at(better, "cut", intrusion=3)), reference_db=60)
+    assert choice.winner is not None and choice.winner.id == winner
+
+
+@pytest.mark.parametrize(("less", "winner"), [(80.01, "rewrite"), (79.99, "cut")])
+def test_above_eighty_decibels_more_is_not_better(less: float, winner: str) -> None:
+    choice = choose((at(less, intrusion=1), at(120.0, "cut", intrusion=3)), reference_db=60)
+    assert choice.winner is not None and choice.winner.id == winner
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "winner"),
+    [
+        ({"borders": 3}, {"borders": 2}, "b"),
+        ({"borders": 2, "segments": 3}, {"borders": 3, "segments": 1}, "b"),
+        ({}, {}, "a"),
+    ],
+)
+def test_of_two_equals_fewer_borders_and_segments_win(one: dict[str, int], other: dict[str, int], winner: str) -> None:
+    ways = (at(75.0, "a", "segments", **one), at(75.0, "b", "segments", **other))
+    for choice in (choose(ways, reference_db=60), choose_unjudged(ways), choose_unjudged(ways[::-1])):
+        assert choice.winner is not None and choice.winner.id == winner
+
+
+@pytest.mark.parametrize(
+    ("changes", "reference", "proven"),
+    [
+        ({"overall_db": 60.0}, 60.0, True),
+        ({"overall_db": 59.96}, 60.0, True),
+        ({"overall_db": 59.94}, 60.0, False),
+        ({"overall_db": 79.96}, 95.0, True),
+        ({"overall_db": 79.94}, 95.0, False),
+        ({"overall_db": math.nan}, 60.0, False),
+        ({"right": False}, 60.0, False),
+        ({"right": None}, 60.0, False),
+        ({"unavailable": "no"}, 60.0, False),
+        ({"kind": "segments"}, 60.0, False),
+    ],
+)
+def test_what_is_proven(changes: dict[str, Any], reference: float, proven: bool) -> None:
+    assert is_proven(replace(at(60.0, right=True), **changes), reference, reference_right=True) is proven
+
+
+@pytest.mark.parametrize(("db", "proven"), [(69.9, False), (69.96, True), (75.0, True)])
+def test_a_reference_that_is_wrong_is_no_measure(db: float, proven: bool) -> None:
+    assert is_proven(at(db, right=True), 8.0, reference_right=False) is proven
+
+
+def test_where_nobody_meant_float16_unjudged_ways_stay_integer() -> None:
+    choice = choose_unjudged((AS_IS, FALLBACK, SEGMENTS), sdk_mixes_safely=True, means_floats=False)
+    assert choice.winner is AS_IS
+
+
+@pytest.mark.parametrize(
+    ("loser", "winner", "why"),
+    [
+        (FALLBACK, REWRITE, "5 float16 tensors and 6 borders that rewrite does without"),
+        (at(74.0, "cut", intrusion=3), REWRITE, "74.0 dB against 77.0 dB of rewrite"),
+        (at(math.nan, "cut", "integer", unavailable="broken"), REWRITE, "broken"),
+        (at(76.5, "cut", intrusion=3), REWRITE, "rewrite is as good and changes less"),
+        (at(74.0, "fallback", "fallback"), SEGMENTS, "segments is surer to work"),
+        (at(-math.inf, "cut"), REWRITE, "no signal against 77.0 dB of rewrite"),
+    ],
+)
+def test_the_loser_hears_why(loser: Way, winner: Way, why: str) -> None:
+    choice = choose((loser, winner), reference_db=76.5)
+    assert choice.winner is winner
+    assert choice.verdicts[loser.id] == why
+
+
+@pytest.mark.parametrize(
+    ("ways", "safe", "winner", "why"),
+    [
+        ((AS_IS, FALLBACK, SEGMENTS), True, "fallback", "this SDK mixes float16 and integers safely"),
+        ((AS_IS, FALLBACK, SEGMENTS), False, "segments", "float16 was meant, and this is the surest way to it"),
+        (
+            (AS_IS, at(1.0, rewrites=("fold",), intrusion=1)),
+            True,
+            "rewrite",
+            "its rewrites are proven equal, and each answers a trouble in the graph",
+        ),
+        ((AS_IS, CUT), False, "as-is", "no other way is available"),
+    ],
+)
+def test_unjudged_ways_go_by_structure(ways: tuple[Way, ...], safe: bool, winner: str, why: str) -> None:
+    choice = choose_unjudged(ways, sdk_mixes_safely=safe)
+    assert choice.winner is not None and choice.winner.id == winner
+    assert choice.verdicts[winner] == f"not judged; {why}"
+    others = {way.id for way in ways} - {winner}
+    assert {choice.verdicts[other] for other in others} == {f"not judged; {winner} was chosen on structure"}
+
+
+def test_unjudged_ways_that_nobody_asked_for_are_none() -> None:
+    choice = choose_unjudged((AS_IS, replace(CUT, unavailable="broken")), mixed="segments")
+    assert choice.winner is None
+    assert dict(choice.verdicts) == {"as-is": "not asked for (--mixed segments)", "cut": "broken"}
+
+
+def test_a_candidate_is_published_with_rounded_numbers() -> None:
+    way = at(76.54321, sqnr_db={"y": 1.23456, "z": math.inf}, lost_rows=0.123456, borders=2, right=True)
+    row = choose((way,), reference_db=70).to_json()[0]
+    assert (row["overall_db"], row["sqnr_db"], row["lost_rows"]) == (76.543, {"y": 1.235, "z": None}, 0.1235)
+    assert row["won"] is True and row["right"] is True

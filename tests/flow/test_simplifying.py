@@ -1,0 +1,172 @@
+"""Simplified before rules judge: refused exports go through everywhere, and a clean model stays as it was given."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from deploykit import api
+from deploykit.backend.backend import Request
+from deploykit.backend.kept import Kept
+from deploykit.findings import Finding, Severity, Subject, SubjectKind
+from deploykit.flow.reading import read_situation
+from deploykit.flow.simplifying import STRUCTURAL_REWRITES, simplify
+from sample_models.tiny_graphs import TinyGraph
+
+DETR = Path(__file__).parents[1] / "data" / "zoo" / "detr"
+TARGETS = [("qnn-htp", "sm8650", "2.33"), ("qnn-htp", "sm8650", "2.44"), ("ort-qnn", "sm8650", None)]
+
+
+def _open_errors(findings: tuple[Finding, ...]) -> list[str]:
+    return [finding.message for finding in findings if finding.blocks]
+
+
+@pytest.mark.parametrize(
+    ("backend", "target", "sdk", "precision"),
+    [*((*target, "float") for target in TARGETS), ("qnn-htp", "sm8650", "2.44", "w8a16")],
+)
+def test_a_detr_as_exported_is_taken_simplified(backend: str, target: str, sdk: str | None, precision: str) -> None:
+    encodings = DETR / "w8a16.v1.0.0.encodings" if precision == "w8a16" else None
+    findings = api.check(DETR / "model.onnx", target=target, backend=backend, sdk=sdk, encodings=encodings)
+    assert not _open_errors(findings)
+    (said,) = [finding for finding in findings if finding.code == "DK210"]
+    assert "735 nodes became" in said.message
+    assert any(finding.code == "DK002" and finding.handled for finding in findings)
+
+
+def test_without_the_rewrite_it_is_refused() -> None:
+    findings = api.check(DETR / "model.onnx", target="sm8650", backend="qnn-htp", sdk="2.44", no_rewrite=("simplify",))
+    assert len(_open_errors(findings)) >= 17
+
+
+def _sized_by_shape(path: Path) -> Path:
+    """Expand to a size that the shape of the input gives: settled, yet written as if it were not."""
+    graph = TinyGraph()
+    shape = graph.op("Shape", [graph.input("x", (2, 3))], "shape")
+    zeros = graph.op("ConstantOfShape", [shape], "zeros")
+    rows = graph.op("ReduceSum", [zeros], "none", keepdims=0)
+    size = graph.op("Cast", [graph.op("Add", [rows, graph.stored("sides", [2.0, 3.0])], "f")], "size", to=7)
+    graph.op("Add", ["x", graph.op("Expand", [graph.stored("half", 0.5), size], "grid")], "y")
+    model = graph.model("y")
+    onnx.save(model, path)
+    return path
+
+
+def test_the_package_holds_the_simplified_model(tmp_path: Path) -> None:
+    given = _sized_by_shape(tmp_path / "m.onnx")
+    made = api.package(given, target="sm8650", backend="qnn-htp", sdk="2.44", out=tmp_path / "out", compile=False)
+    assert made.package is not None
+    (packaged,) = made.package.glob("model/*.onnx")
+    assert [node.op_type for node in onnx.load(packaged).graph.node] == ["Add"]
+
+
+def test_a_clean_model_is_packaged_as_it_was_given(tmp_path: Path) -> None:
+    graph = TinyGraph()
+    warm = graph.op("Sigmoid", [graph.stored("a", np.ones(3))], "warm")
+    graph.op("Add", [graph.input("x", (2, 3)), warm], "y")
+    onnx.save(graph.model("y"), tmp_path / "m.onnx")
+    made = api.package(
+        tmp_path / "m.onnx", target="sm8650", backend="qnn-htp", sdk="2.44", out=tmp_path / "out", compile=False
+    )
+    assert made.package is not None
+    (packaged,) = made.package.glob("model/*.onnx")
+    assert packaged.read_bytes() == (tmp_path / "m.onnx").read_bytes()
+
+
+def test_asked_for_by_name_it_is_done(tmp_path: Path) -> None:
+    graph = TinyGraph()
+    warm = graph.op("Sigmoid", [graph.stored("a", np.ones(3))], "warm")
+    graph.op("Add", [graph.input("x", (2, 3)), warm], "y")
+    onnx.save(graph.model("y"), tmp_path / "m.onnx")
+    findings = api.check(tmp_path / "m.onnx", target="sm8650", backend="qnn-htp", rewrite=("simplify",))
+    assert [finding.code for finding in findings if finding.code in ("DK208", "DK210")] == ["DK210"]
+
+
+def _finding(code: str, severity: Severity = Severity.ERROR, handled: str | None = None) -> Finding:
+    subject = Subject(kind=SubjectKind.NODE, name="n")
+    return Finding(code=code, slug="s", severity=severity, subject=subject, message="m", handled=handled)
+
+
+ERROR, OTHER = _finding("QNN001"), _finding("QNN002")
+WARNING, NOTE = _finding("QNN003", Severity.WARNING), _finding("QNN004", Severity.INFO)
+HANDLED = _finding("QNN005", handled="the plan avoids it")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "taken"),
+    [
+        ((ERROR,), (), True),
+        ((ERROR,), (ERROR,), False),
+        ((ERROR,), (OTHER,), False),
+        ((ERROR,), (HANDLED,), True),
+        ((ERROR,), (WARNING,), True),
+        ((ERROR, OTHER), (OTHER,), True),
+        ((ERROR, WARNING), (ERROR,), True),
+        ((WARNING,), (), True),
+        ((WARNING,), (ERROR,), False),
+        ((WARNING,), (WARNING, NOTE), False),
+        ((ERROR,), (ERROR, WARNING), False),
+        ((NOTE,), (), False),
+        ((HANDLED,), (), False),
+        ((), (), False),
+    ],
+)
+def test_a_simplified_model_is_taken_where_less_is_wrong_with_it(
+    before: tuple[Finding, ...], after: tuple[Finding, ...], taken: bool, tmp_path: Path
+) -> None:
+    _, situation = read_situation(Request(model=_sized_by_shape(tmp_path / "m.onnx"), target="sm8650"))
+    done = simplify(situation, Kept(), lambda one: after if one.rewritten else before)
+    assert bool(done.steps) is taken
+    assert (done.situation is situation) is not taken
+
+
+@pytest.mark.parametrize(
+    ("changes", "taken"),
+    [
+        ({"rewrite": ("simplify",)}, True),
+        ({"rewrite": ("merge-axes",)}, True),
+        ({"rewrite": ("simplify",), "no_rewrite": STRUCTURAL_REWRITES}, False),
+        ({}, False),
+    ],
+)
+def test_asked_for_by_name_nothing_has_to_be_wrong(changes: dict[str, Any], taken: bool, tmp_path: Path) -> None:
+    path = _sized_by_shape(tmp_path / "m.onnx")
+    _, situation = read_situation(Request(model=path, target="sm8650", **changes))
+    assert bool(simplify(situation, Kept(), lambda one: ()).steps) is taken
+
+
+def test_a_model_of_many_gigabytes_is_simplified_as_any_other(tmp_path: Path) -> None:
+    _, situation = read_situation(Request(model=_sized_by_shape(tmp_path / "m.onnx"), target="sm8650"))
+    large = replace(situation, facts=replace(situation.facts, weight_bytes=1 << 34))
+    assert simplify(large, Kept(), lambda one: () if one.rewritten else (ERROR,)).steps
+
+
+def _window_partition(path: Path) -> Path:
+    graph = TinyGraph()
+    parts = graph.op(
+        "Reshape",
+        [graph.input("x", (1, 4, 6, 8)), graph.stored("split", [1, 2, 2, 3, 2, 8], "int64")],
+        "parts",
+    )
+    turned = graph.op("Transpose", [parts], "turned", perm=[0, 1, 3, 2, 4, 5])
+    windows = graph.op("Reshape", [turned, graph.stored("windows", [6, 4, 8], "int64")], "flat")
+    graph.op("Gather", [graph.op("Relu", [windows], "active"), graph.stored("last", -1, "int64")], "y", axis=1)
+    onnx.save(graph.model("y"), path)
+    return path
+
+
+@pytest.mark.parametrize(("backend", "target", "sdk"), TARGETS)
+def test_six_dimensions_and_an_index_from_the_end_are_cured(
+    tmp_path: Path, backend: str, target: str, sdk: str | None
+) -> None:
+    findings = api.check(_window_partition(tmp_path / "m.onnx"), target=target, backend=backend, sdk=sdk)
+    assert not _open_errors(findings)
+    assert any(finding.code == "QNN200" and finding.handled for finding in findings)
+    assert all(finding.handled for finding in findings if finding.code == "QNN210")
+    said = [finding.message for finding in findings if finding.code == "DK210"]
+    assert any(message.startswith("merge-axes: ") for message in said)

@@ -1,0 +1,241 @@
+"""External data: judged by path and size before anything is opened, and then read one tensor at a time."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+
+from deploykit.errors import InputError, UsageError
+from deploykit.model import iter_weights, load_model, weight, wrap_proto
+from sample_models.networks import attention_net, conv_net, save_model, save_with_external_data
+
+
+def external(**entries: str) -> onnx.ModelProto:
+    """Adds to its input a tensor of 16 floats that lies elsewhere."""
+    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [16]) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("Add", ["x", "w"], ["y"])], "g", infos[:1], infos[1:])
+    stored = graph.initializer.add(name="w", data_type=TensorProto.FLOAT, dims=[16], data_location=TensorProto.EXTERNAL)
+    for key, value in entries.items():
+        stored.external_data.add(key=key, value=value)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+
+
+def refusal(path: Path, **entries: str) -> str:
+    with pytest.raises(InputError) as caught:
+        wrap_proto(external(**entries), path=path)
+    assert str(path) in caught.value.what
+    assert "'w'" in caught.value.what
+    return str(caught.value)
+
+
+OUTSIDE = [
+    "../w.bin",
+    "sub/../../w.bin",
+    "sub/../w.bin",
+    "..\\w.bin",
+    "sub\\..\\..\\w.bin",
+    "/etc/passwd",
+    "//server/share/w.bin",
+    "C:\\w.bin",
+    "C:w.bin",
+    "\\\\server\\share\\w.bin",
+    "\\w.bin",
+    "..",
+]
+
+
+@pytest.mark.parametrize("location", OUTSIDE)
+def test_locations_outside_are_refused_by_their_spelling(location: str, tmp_path: Path) -> None:
+    """The target of the first ones exists and is a pipe: opening it would block for ever."""
+    os.mkfifo(tmp_path / "w.bin")
+    (tmp_path / "model" / "sub").mkdir(parents=True)
+    text = refusal(tmp_path / "model" / "m.onnx", location=location)
+    assert "folder" in text or "absolute" in text
+    assert location in text.replace("\\\\", "\\")
+
+
+@settings(deadline=None, max_examples=200)
+@given(location=st.text(alphabet="./\\ab:~\0\n é", max_size=12))
+def test_no_location_ever_resolves_outside(location: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("model")
+    (folder.parent / "a").write_bytes(b"\0" * 64)
+    (folder / "a").write_bytes(b"\0" * 64)
+    try:
+        model = wrap_proto(external(location=location), path=folder / "m.onnx")
+    except InputError as error:
+        assert "'w'" in error.what
+    else:
+        assert [file.path.parent for file in model.external] == [folder.resolve()]
+
+
+@pytest.mark.parametrize("location", ["", "w\0.bin", "w\n.bin", "n" * 5000])
+def test_locations_that_are_no_file_name(location: str, tmp_path: Path) -> None:
+    assert "location" in refusal(tmp_path / "m.onnx", location=location)
+
+
+def test_links_that_leave_the_folder_and_links_that_do_not(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    os.mkfifo(tmp_path / "outside")
+    (folder / "w.bin").symlink_to(tmp_path / "outside")
+    assert "symbolic link" in refusal(folder / "m.onnx", location="w.bin")
+    (folder / "real").write_bytes(b"\0" * 64)
+    (folder / "inside").symlink_to("real")
+    model = wrap_proto(external(location="inside"), path=folder / "m.onnx")
+    assert model.external[0].path == (folder / "real").resolve()
+    (folder / "circle").symlink_to("circle")
+    assert "'circle'" in refusal(folder / "m.onnx", location="circle")
+    (folder / "up").symlink_to(tmp_path, target_is_directory=True)
+    assert "symbolic link" in refusal(folder / "m.onnx", location="up/outside")
+
+
+def test_the_folder_itself_may_be_reached_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real", target_is_directory=True)
+    path = save_with_external_data(conv_net(), tmp_path / "link" / "m.onnx")
+    assert load_model(path).external[0].size > 0
+
+
+def test_missing_irregular_and_short_files(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    assert "is missing" in refusal(path, location="w.bin")
+    (tmp_path / "folder").mkdir()
+    assert "not a regular file" in refusal(path, location="folder")
+    os.mkfifo(tmp_path / "pipe")
+    assert "not a regular file" in refusal(path, location="pipe")
+    (tmp_path / "w.bin").write_bytes(b"\0" * 63)
+    assert "has only 63" in refusal(path, location="w.bin")
+    (tmp_path / "w.bin").write_bytes(b"\0" * 64)
+    assert "needs bytes 1 to 65" in refusal(path, location="w.bin", offset="1")
+    assert "claims 60 bytes" in refusal(path, location="w.bin", length="60")
+    wrap_proto(external(location="w.bin", offset="0", length="64"), path=path)
+
+
+@pytest.mark.parametrize("number", ["-1", "1e3", " 4", "٣", "0x10", "9" * 10_000, ""])
+@pytest.mark.parametrize("key", ["offset", "length"])
+def test_offsets_and_lengths_are_whole_numbers(key: str, number: str, tmp_path: Path) -> None:
+    (tmp_path / "w.bin").write_bytes(b"\0" * 64)
+    assert f"the {key}" in refusal(tmp_path / "m.onnx", **{"location": "w.bin", key: number})
+
+
+def test_every_location_is_judged_before_any_file_is_looked_at(tmp_path: Path) -> None:
+    """The first tensor's file is missing, the second one's location is hostile: the second is what is said."""
+    model = external(location="missing.bin")
+    twin = model.graph.initializer.add(name="v", data_type=1, dims=[1], data_location=TensorProto.EXTERNAL)
+    twin.external_data.add(key="location", value="../../secret")
+    with pytest.raises(InputError, match=r"'v'.*secret"):
+        wrap_proto(model, path=tmp_path / "m.onnx")
+
+
+def test_external_tensors_of_bodies_and_attributes_are_judged_too(tmp_path: Path) -> None:
+    hostile = TensorProto(name="t", data_type=1, dims=[1], data_location=TensorProto.EXTERNAL)
+    hostile.external_data.add(key="location", value="../t")
+    body = helper.make_graph([], "body", [], [], [hostile])
+    for attribute in (
+        helper.make_attribute("value", hostile),
+        helper.make_attribute("body", body),
+        helper.make_attribute("many", [hostile]),
+    ):
+        model = external(location="w.bin")
+        (tmp_path / "w.bin").write_bytes(b"\0" * 64)
+        model.graph.node[0].attribute.append(attribute)
+        with pytest.raises(InputError, match="leaves the model's folder"):
+            wrap_proto(model, path=tmp_path / "m.onnx")
+
+
+def test_external_weights_equal_inline_ones(tmp_path: Path) -> None:
+    inline = load_model(save_model(attention_net(), tmp_path / "inline.onnx"))
+    outside = load_model(save_with_external_data(attention_net(), tmp_path / "outside.onnx"))
+    assert inline.external == ()
+    assert [file.location for file in outside.external] == ["weights.bin"]
+    assert sum(claim.length for claim in outside.external[0].claims) == outside.external[0].size
+    for (name, first), (other, second) in zip(iter_weights(inline), iter_weights(outside), strict=True):
+        assert name == other
+        assert isinstance(second, np.memmap) == (first.dtype == np.float32)
+        np.testing.assert_array_equal(first, second)
+        assert first.dtype == second.dtype
+
+
+@pytest.mark.parametrize("kind", ["BFLOAT16", "FLOAT16", "INT4", "UINT4", "FLOAT8E4M3FN", "INT8", "BOOL", "DOUBLE"])
+def test_every_element_type_is_read_from_outside(kind: str, tmp_path: Path) -> None:
+    plain = helper.make_tensor("w", TensorProto.DataType.Value(kind), [2, 3], [1, 0, 1, 0, 1, 1])
+    stored = numpy_helper.from_array(numpy_helper.to_array(plain), "w")
+    (tmp_path / "w.bin").write_bytes(b"?" + stored.raw_data)
+    model = external(location="w.bin", offset="1")
+    model.graph.initializer[0].data_type = stored.data_type
+    model.graph.initializer[0].dims[:] = [2, 3]
+    read = weight(wrap_proto(model, path=tmp_path / "m.onnx"), "w")
+    assert read.shape == (2, 3)
+    np.testing.assert_array_equal(read.astype(np.float32), [[1, 0, 1], [0, 1, 1]])
+
+
+def test_empty_tensors_need_no_bytes(tmp_path: Path) -> None:
+    (tmp_path / "w.bin").write_bytes(b"")
+    model = external(location="w.bin")
+    model.graph.initializer[0].dims[:] = [0, 5]
+    assert weight(wrap_proto(model, path=tmp_path / "m.onnx"), "w").shape == (0, 5)
+
+
+def test_files_that_change_after_they_were_measured(tmp_path: Path) -> None:
+    (tmp_path / "w.bin").write_bytes(b"\0" * 64)
+    model = wrap_proto(external(location="w.bin"), path=tmp_path / "m.onnx")
+    (tmp_path / "w.bin").write_bytes(b"\0" * 10)
+    with pytest.raises(InputError, match="has only 10"):
+        weight(model, "w")
+    (tmp_path / "w.bin").unlink()
+    with pytest.raises(InputError, match="cannot be read"):
+        weight(model, "w")
+    with pytest.raises(UsageError, match="stores no tensor 'x'"):
+        weight(model, "x")
+
+
+WATCHED = """
+import sys
+from pathlib import Path
+opened = []
+sys.addaudithook(lambda event, args: opened.append(str(args[0])) if event == "open" else None)
+from deploykit.model.collect import collect_facts, constant_value
+from deploykit.model.rules import RULES as GRAPH_RULES
+from deploykit.model import load_model
+model = load_model(Path(sys.argv[1]))
+facts = collect_facts(model)
+GRAPH_RULES.run(facts)
+assert any(fact.external for fact in facts.tensors.values())
+assert any(path.endswith("m.onnx") for path in opened), "the hook sees files"
+assert not any("weights.bin" in path for path in opened), opened
+constant_value(model, "scale")
+assert any("weights.bin" in path for path in opened), "now it was asked for"
+"""
+
+
+def test_loading_and_collecting_never_open_external_data(tmp_path: Path) -> None:
+    path = save_with_external_data(attention_net(), tmp_path / "m.onnx")
+    done = subprocess.run(
+        [sys.executable, "-c", WATCHED, str(path)], capture_output=True, encoding="utf-8", check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_tensors_that_all_claim_the_same_bytes(tmp_path: Path) -> None:
+    """A file without a byte on disk and a model of some kilobytes were gigabytes of weights."""
+    model = external(location="w.bin")
+    (stored,) = model.graph.initializer
+    stored.dims[:] = [32 << 20]
+    for number in range(20):
+        model.graph.initializer.add().CopyFrom(stored)
+        model.graph.initializer[-1].name = f"w{number}"
+    with (tmp_path / "w.bin").open("wb") as file:
+        file.truncate(128 << 20)
+    with pytest.raises(InputError, match="21 tensors claim 2,818,572,288 bytes"):
+        wrap_proto(model, path=tmp_path / "m.onnx")
+    del model.graph.initializer[2:]
+    wrap_proto(model, path=tmp_path / "m.onnx")  # two that share their data are ordinary

@@ -1,0 +1,289 @@
+"""What is refused before a graph exists, how it is said, and that hostile files cost little."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+
+from deploykit.errors import InputError
+from deploykit.model import load_model, wrap_proto
+from deploykit.model.files.wire import WireError, scan
+from sample_models.networks import conv_net
+
+WHOLE = conv_net().SerializeToString()
+TEXT_FORM = b"ir_version: 8\ngraph {\n}\n"
+
+
+def relu_model() -> onnx.ModelProto:
+    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4]) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"], name="relu")], "g", infos[:1], infos[1:])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(InputError) as caught:
+        load_model(path)
+    assert str(path) in caught.value.what
+    return str(caught.value)
+
+
+def varint(number: int) -> bytes:
+    out = b""
+    while number > 127:
+        out += bytes([number & 127 | 128])
+        number >>= 7
+    return out + bytes([number])
+
+
+def field(number: int, payload: bytes) -> bytes:
+    return varint(number << 3 | 2) + varint(len(payload)) + payload
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"", "is empty"),
+        (b"\x00\x00\x00\x00", "not an ONNX model"),
+        (b"no model, just words", "not an ONNX model"),
+        (b'{"version": "1.0.0"}', "JSON"),
+        (b"PK\x03\x04....", "zip archive"),
+        (b"\x20\x00\x00\x00TFL3....", "TensorFlow Lite"),
+        (b"GGUF\x03\x00\x00\x00", "GGUF"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
+        (b"<html><body>404</body></html>", "HTML"),
+        (TEXT_FORM, "text form"),
+        (b"\x10\x00\x00\x00\x00\x00\x00\x00{}", "safetensors"),
+        (WHOLE[:-40], "truncated"),
+        (WHOLE[: len(WHOLE) // 2], "truncated"),
+        (b"\x08\x08", "without a graph"),
+        (field(7, b""), "no ir_version"),
+        (b"\x08\x08" + field(7, field(2, b"empty")), "without a graph"),
+    ],
+)
+def test_files_that_are_no_model(data: bytes, says: str, tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(data)
+    assert says in refusal(path)
+
+
+def test_paths_that_are_no_file(tmp_path: Path) -> None:
+    assert "no such file" in refusal(tmp_path / "absent.onnx")
+    assert "folder" in refusal(tmp_path)
+    os.mkfifo(tmp_path / "pipe.onnx")
+    assert "not a regular file" in refusal(tmp_path / "pipe.onnx")
+    assert "cannot be read" in refusal(tmp_path / ("n" * 5000))
+
+
+def test_a_file_beyond_the_limit_of_protobuf_is_not_even_read(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    with path.open("wb") as file:
+        file.truncate(1 << 31)
+    assert "2 GiB" in refusal(path)
+
+
+@settings(deadline=None, max_examples=60)
+@given(cut=st.integers(1, len(WHOLE) - 8))
+def test_every_cut_inside_the_graph_is_refused(cut: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("cut") / "m.onnx"
+    path.write_bytes(WHOLE[:cut])
+    refusal(path)
+
+
+@settings(deadline=None, max_examples=150)
+@given(place=st.integers(0, len(WHOLE) - 1), byte=st.integers(0, 255))
+def test_a_damaged_byte_never_ends_in_anything_but_an_answer(
+    place: int, byte: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("bits") / "m.onnx"
+    path.write_bytes(WHOLE[:place] + bytes([byte]) + WHOLE[place + 1 :])
+    try:
+        load_model(path)
+    except InputError as error:
+        assert str(path) in error.what
+
+
+@settings(deadline=None, max_examples=150)
+@given(data=st.binary(max_size=200))
+def test_the_scan_of_any_bytes_ends_in_an_answer(data: bytes) -> None:
+    try:
+        scan(memoryview(data))
+    except WireError as error:
+        assert str(error)
+
+
+def test_the_scan_accepts_what_protobuf_wrote() -> None:
+    scan(memoryview(WHOLE))
+    for cut in (10, 200, len(WHOLE) - 20):
+        with pytest.raises(WireError):
+            scan(memoryview(WHOLE[:cut]))
+
+
+def hostile_nesting(depth: int) -> bytes:
+    """A chain of If bodies inside each other, written from the inside out in linear time."""
+    heads, length = [], 0
+    for _ in range(depth):
+        for number in (6, 5, 1):  # AttributeProto.g, NodeProto.attribute, GraphProto.node
+            head = varint(number << 3 | 2) + varint(length)
+            heads.append(head)
+            length += len(head)
+    return b"\x08\x08" + field(7, b"".join(reversed(heads)))
+
+
+def test_subgraphs_nested_without_end(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(hostile_nesting(100_000))
+    assert "nested" in refusal(path)
+
+
+def test_millions_of_empty_parts(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(b"\x08\x08" + field(7, field(1, b"\x2a\x00" * 5_000_000)))
+    assert "4,000,000 parts" in refusal(path)
+
+
+def test_more_nodes_than_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(b"\x08\x08" + field(7, b"\x0a\x00" * 300_000))
+    text = refusal(path)
+    assert "200,000 nodes" in text
+    assert "too large" in text
+
+
+LIMITED = """
+import resource, sys
+from pathlib import Path
+resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+from deploykit.errors import InputError
+from deploykit.model.collect import collect_facts
+from deploykit.model import load_model
+try:
+    collect_facts(load_model(Path(sys.argv[1])))
+except InputError as error:
+    print("refused:", error.what)
+"""
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        hostile_nesting(100_000),
+        b"\x08\x08" + field(7, b"\x0a\x00" * 5_000_000),
+        b"\x08\x08" + field(7, b"\x0a\x00" * 199_000),
+        b"\x08\x08" + field(7, field(5, b"\x08\xff\xff\xff\xff\xff\xff\xff\xff\x7f" * 2 + b"\x10\x01\x42\x01w")),
+    ],
+    ids=["nesting", "too many nodes", "many empty nodes", "dimensions beyond 64 bits"],
+)
+def test_hostile_files_are_refused_within_a_gigabyte(data: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(data)
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED, str(path)], capture_output=True, encoding="utf-8", check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert "refused:" in done.stdout
+
+
+def test_a_model_of_many_nodes_loads_within_a_gigabyte(tmp_path: Path) -> None:
+    script = textwrap.dedent("""
+        import sys
+        from onnx import TensorProto, helper
+        infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [4]) for n in ("t0", "t60000")]
+        nodes = [helper.make_node("Relu", [f"t{i}"], [f"t{i + 1}"], name=f"n{i}") for i in range(60000)]
+        model = helper.make_model(helper.make_graph(nodes, "g", infos[:1], infos[1:]))
+        open(sys.argv[1], "wb").write(model.SerializeToString())
+    """)
+    path = tmp_path / "m.onnx"
+    subprocess.run([sys.executable, "-c", script, str(path)], check=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED, str(path)], capture_output=True, encoding="utf-8", check=False, timeout=120
+    )
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
+def tensor(**fields: object) -> TensorProto:
+    return TensorProto(**({"name": "w", "data_type": TensorProto.FLOAT, "dims": [2]} | fields))  # type: ignore[arg-type]
+
+
+BAD_TENSORS: dict[str, tuple[Callable[[], TensorProto], str]] = {
+    "short raw data": (lambda: tensor(raw_data=b"\0" * 7), "holds 7 bytes"),
+    "long raw data": (lambda: tensor(raw_data=b"\0" * 9), "need 8"),
+    "short list": (lambda: tensor(float_data=[1.0]), "holds 1 values"),
+    "no data": (lambda: tensor(), "holds 0 values"),
+    "negative dimension": (lambda: tensor(dims=[-1, 2]), "negative dimension -1"),
+    "dimensions overflow": (lambda: tensor(dims=[1 << 40, 1 << 40]), "more elements than any file"),
+    "too many dimensions": (lambda: tensor(dims=[1] * 1000), "1000 dimensions"),
+    "no type": (lambda: tensor(data_type=0, raw_data=b""), "unknown element type 0"),
+    "unknown type": (lambda: tensor(data_type=999, raw_data=b""), "unknown element type 999"),
+    "half bytes": (lambda: tensor(data_type=TensorProto.INT4, dims=[3], raw_data=b"\0"), "need 2"),
+    "text": (lambda: tensor(data_type=TensorProto.STRING, string_data=[b"a"]), "need 2"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_TENSORS)
+def test_stored_tensors_must_hold_what_they_claim(case: str, tmp_path: Path) -> None:
+    make, says = BAD_TENSORS[case]
+    model = relu_model()
+    model.graph.initializer.append(make())
+    with pytest.raises(InputError) as caught:
+        wrap_proto(model, path=tmp_path / "m.onnx")
+    assert says in str(caught.value)
+    assert "'w'" in caught.value.what
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.zeros((2, 3), np.float32),
+        np.zeros((0, 3), np.float64),
+        np.array(1, np.int64),
+        np.array([True, False]),
+        np.zeros(4, np.complex64),
+        np.array(["a", "b"], dtype=object),
+    ],
+    ids=lambda value: str(value.dtype),
+)
+@pytest.mark.parametrize("raw", [True, False])
+def test_honest_tensors_load(value: npt.NDArray[Any], raw: bool, tmp_path: Path) -> None:
+    kind = helper.np_dtype_to_tensor_dtype(value.dtype)
+    stored = numpy_helper.from_array(value, "w") if raw else helper.make_tensor("w", kind, value.shape, value.flatten())
+    model = relu_model()
+    model.graph.initializer.append(stored)
+    before = model.SerializeToString()
+    loaded = wrap_proto(model, path=tmp_path / "m.onnx")
+    assert list(loaded.stored) == ["w"]
+    assert model.SerializeToString() == before
+
+
+@pytest.mark.parametrize("kind", sorted(set(TensorProto.DataType.keys()) - {"UNDEFINED"}))
+def test_every_element_type_of_onnx_has_a_size(kind: str, tmp_path: Path) -> None:
+    model = relu_model()
+    number = TensorProto.DataType.Value(kind)
+    values: Any = [b"1"] * 5 if kind == "STRING" else [1, 0, 1, 0, 1]
+    plain = helper.make_tensor("w", number, [5], values)
+    model.graph.initializer.extend([plain, numpy_helper.from_array(numpy_helper.to_array(plain), "raw")])
+    assert wrap_proto(model, path=tmp_path / "m.onnx").stored.keys() == {"w", "raw"}
+
+
+def test_tensors_in_attributes_and_bodies_are_checked_too(tmp_path: Path) -> None:
+    body = helper.make_graph([], "body", [], [], [tensor(name="inner")])
+    model = relu_model()
+    model.graph.node[0].attribute.append(helper.make_attribute("body", body))
+    with pytest.raises(InputError, match="'inner'"):
+        wrap_proto(model, path=tmp_path / "m.onnx")
+    model = relu_model()
+    model.graph.node.insert(0, helper.make_node("Constant", [], ["c"], value=tensor()))
+    with pytest.raises(InputError, match="'c'"):
+        wrap_proto(model, path=tmp_path / "m.onnx")

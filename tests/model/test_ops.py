@@ -1,0 +1,273 @@
+"""The table of operator traits: what it says of each operator, and that ONNX Runtime does what it claims."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import helper, numpy_helper
+
+from deploykit.model.facts import NodeFact
+from deploykit.model.ops import RANGES, ROLES, Trait, data_outputs, has, is_standard, ops, settings
+
+PINNED: Mapping[Trait, str] = {
+    Trait.REARRANGES: "Compress DepthToSpace Dropout Expand Flatten Gather GatherElements GatherND Identity Reshape "
+    "ReverseSequence Slice SpaceToDepth Split Squeeze Tile Transpose Unsqueeze",
+    Trait.PERMUTES: "DepthToSpace Dropout Flatten Identity Reshape ReverseSequence SpaceToDepth Squeeze Transpose "
+    "Unsqueeze",
+    Trait.SELECTS: "GlobalMaxPool MaxPool ReduceMax ReduceMin TopK Unique",
+    Trait.JOINS: "Concat Max Min Where",
+    Trait.AVERAGES: "GlobalAveragePool ReduceMean",
+    Trait.CLAMPS: "Clip Relu",
+    Trait.RECTIFIES: "LeakyRelu PRelu",
+    Trait.COMBINES: "Add Div Max Mean Min Mul Pow Sub Sum Where",
+    Trait.SATURATES: "Clip Erf HardSigmoid Sigmoid Tanh",
+    Trait.LINEAR: "Conv ConvTranspose Gemm MatMul",
+    Trait.INTEGER_LINEAR: "ConvInteger MatMulInteger QLinearConv QLinearMatMul",
+    Trait.TAKES_BATCHNORM: "Conv ConvTranspose Gemm",
+    Trait.CONVOLVES: "Conv ConvTranspose",
+    Trait.NORMALIZES: "GroupNormalization InstanceNormalization LayerNormalization RMSNormalization",
+    Trait.RECURRENT: "GRU LSTM RNN",
+    Trait.CONTROL_FLOW: "If Loop Scan SequenceMap",
+    Trait.ON_SEQUENCES: "ConcatFromSequence SequenceAt SequenceConstruct SequenceEmpty SequenceErase SequenceInsert "
+    "SequenceLength SplitToSequence",
+    Trait.SIZED_BY_VALUES: "Compress NonMaxSuppression NonZero StringSplit Unique",
+    Trait.SIZED_BY_INPUT: "ConstantOfShape Expand Range Reshape Tile",
+    Trait.RANDOM: "Bernoulli Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike",
+    Trait.LOGICAL: "And Equal Greater GreaterOrEqual IsInf IsNaN Less LessOrEqual Not Or Xor",
+    Trait.CARRIES_GRID: "Compress DepthToSpace Dropout Expand Flatten Gather GatherElements GatherND Identity MaxPool "
+    "Reshape ReverseSequence Slice SpaceToDepth Split Squeeze Tile TopK Transpose Unsqueeze",
+    Trait.AIMET_COPIES: "Col2Im Compress DepthToSpace Dropout Expand Flatten Gather GatherElements GatherND Identity "
+    "MaxPool MaxRoiPool NonZero Pad ReduceMax ReduceMin Reshape Slice SpaceToDepth Split SplitToSequence Squeeze Tile "
+    "TopK Transpose Unsqueeze",
+    Trait.AIMET_JOINS: "Clip Concat Max Min Scatter ScatterElements ScatterND Where",
+}
+
+
+def node(op_type: str, *inputs: str, domain: str = "") -> NodeFact:
+    return NodeFact(index=0, name="n", op_type=op_type, domain=domain, inputs=inputs, outputs=("y",))
+
+
+@pytest.mark.parametrize("trait", Trait, ids=lambda trait: trait.name)
+def test_which_operators_have_a_trait(trait: Trait) -> None:
+    assert " ".join(sorted(ops(trait))) == " ".join(sorted(PINNED[trait].split()))
+
+
+def test_every_name_is_an_operator_of_onnx() -> None:
+    known = {schema.name for schema in onnx.defs.get_all_schemas_with_history() if schema.domain == ""}
+    named = ops(*Trait) | RANGES.keys() | ROLES.keys()
+    assert named - known <= {"RMSNormalization"}  # of opset 23, which older onnx packages do not know
+
+
+def test_own_operators_have_no_trait() -> None:
+    assert has(node("Reshape", "x"), Trait.REARRANGES) and has(node("Reshape", "x", domain="ai.onnx"), Trait.REARRANGES)
+    own = node("Reshape", "x", domain="own")
+    assert not has(own, *Trait) and not is_standard(own)
+    assert not settings(node("Clip", "x", domain="own"))
+    assert data_outputs(node("TopK", "x", domain="own"), ["values", "places"]) == ("values", "places")
+
+
+def test_one_of_several_traits_is_enough() -> None:
+    assert has(node("TopK", "x"), Trait.REARRANGES, Trait.SELECTS)
+    assert not has(node("TopK", "x"), Trait.REARRANGES, Trait.JOINS)
+    assert ops(Trait.CLAMPS, Trait.RECTIFIES) == {"Clip", "LeakyRelu", "PRelu", "Relu"}
+
+
+def test_protobuf_nodes_are_asked_like_facts() -> None:
+    made = helper.make_node("MaxPool", ["x"], ["y", "places"])
+    assert has(made, Trait.SELECTS)
+    assert data_outputs(made, made.output) == ("y",)
+
+
+def test_outputs_that_hold_values() -> None:
+    assert data_outputs(node("Split", "x"), ["a", "", "b"]) == ("a", "b")
+    assert data_outputs(node("Dropout", "x"), ["y", "mask"]) == ("y",)
+    assert data_outputs(node("NonZero", "x"), ["places"]) == ()
+
+
+def test_positions_of_settings() -> None:
+    assert settings(node("Pad", "x")) == {1, 2, 3}
+    assert settings(node("Resize", "x")) == {1, 2, 3}
+    assert settings(node("Clip", "x")) == {1, 2}
+    assert not settings(node("Conv", "x"))
+
+
+def test_every_position_of_a_setting_exists_and_leaves_data() -> None:
+    for op_type in ("Clip", "Dropout", "NonMaxSuppression", "OneHot", "Pad", "QuantizeLinear", "Resize"):
+        schema = onnx.defs.get_schema(op_type, 21)
+        assert max(settings(node(op_type, "x"))) < schema.max_input
+        assert 0 not in settings(node(op_type, "x"))
+
+
+# What follows runs every operator of which the table claims something about values.
+
+X = np.random.default_rng(3).normal(scale=3.0, size=(1, 4, 6, 6)).astype(np.float32)
+SEQUENCE = X.reshape(6, 4, 6)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One use of an operator: data first, then what else it reads."""
+
+    data: np.ndarray[Any, Any] = field(default_factory=lambda: X)
+    more: tuple[Any, ...] = ()
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    outputs: int = 1
+
+
+def longs(*values: int) -> np.ndarray[Any, Any]:
+    return np.asarray(values, np.int64)
+
+
+RUNS: Mapping[str, Run] = {
+    "Compress": Run(more=(np.array([True, False, True]),), attributes={"axis": 2}),
+    "DepthToSpace": Run(attributes={"blocksize": 2}),
+    "Dropout": Run(more=(np.float32(0.5),), outputs=2),
+    "Expand": Run(more=(longs(2, 4, 6, 6),)),
+    "Flatten": Run(),
+    "Gather": Run(more=(longs(2, 0),), attributes={"axis": 1}),
+    "GatherElements": Run(more=(np.ones((1, 4, 6, 6), np.int64),), attributes={"axis": 2}),
+    "GatherND": Run(more=(longs(0, 3)[None],)),
+    "Identity": Run(),
+    "Reshape": Run(more=(longs(4, -1),)),
+    "ReverseSequence": Run(data=SEQUENCE, more=(longs(6, 3, 2, 1),)),
+    "Slice": Run(more=(longs(1), longs(5), longs(3), longs(2))),
+    "SpaceToDepth": Run(attributes={"blocksize": 2}),
+    "Split": Run(attributes={"axis": 1, "num_outputs": 2}, outputs=2),
+    "Squeeze": Run(more=(longs(0),)),
+    "Tile": Run(more=(longs(1, 2, 1, 1),)),
+    "Transpose": Run(attributes={"perm": [0, 2, 3, 1]}),
+    "Unsqueeze": Run(more=(longs(1),)),
+    "GlobalMaxPool": Run(),
+    "MaxPool": Run(attributes={"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}, outputs=2),
+    "ReduceMax": Run(more=(longs(3),)),
+    "ReduceMin": Run(more=(longs(1),)),
+    "TopK": Run(more=(longs(3),), outputs=2),
+    "Unique": Run(data=np.round(X), outputs=2),
+    "GlobalAveragePool": Run(),
+    "ReduceMean": Run(more=(longs(2, 3),)),
+}
+
+
+def run(op_type: str, case: Run) -> dict[str, np.ndarray[Any, Any]]:
+    """The outputs that hold values, by name."""
+    names = [f"y{index}" for index in range(case.outputs)]
+    reads = ["x", *(f"c{index}" for index in range(len(case.more)))]
+    stored = [
+        numpy_helper.from_array(np.asarray(value), name) for value, name in zip(case.more, reads[1:], strict=True)
+    ]
+    made = helper.make_node(op_type, reads, names, **case.attributes)
+    given = helper.make_tensor_value_info("x", helper.np_dtype_to_tensor_dtype(case.data.dtype), case.data.shape)
+    shown = [onnx.ValueInfoProto(name=name) for name in names]
+    graph = helper.make_graph([made], "one", [given], shown, stored)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    values = dict(zip(names, session.run(None, {"x": case.data}), strict=True))
+    return {name: values[name] for name in data_outputs(made, names)}
+
+
+def test_every_claim_about_values_is_run() -> None:
+    assert RUNS.keys() == ops(Trait.REARRANGES, Trait.SELECTS, Trait.AVERAGES)
+
+
+@pytest.mark.parametrize("op_type", sorted(ops(Trait.REARRANGES, Trait.SELECTS)))
+def test_what_moves_data_gives_only_values_of_its_input(op_type: str) -> None:
+    case = RUNS[op_type]
+    for value in run(op_type, case).values():
+        assert value.size and np.isin(value, case.data).all()
+
+
+@pytest.mark.parametrize("op_type", sorted(ops(Trait.REARRANGES)))
+def test_places_do_not_depend_on_values(op_type: str) -> None:
+    """Numbering the elements shows where each went; any other values go the same ways."""
+    case = RUNS[op_type]
+    numbers = np.arange(case.data.size, dtype=np.float32).reshape(case.data.shape)
+    places = run(op_type, Run(data=numbers, more=case.more, attributes=case.attributes, outputs=case.outputs))
+    for name, value in run(op_type, case).items():
+        np.testing.assert_array_equal(value, case.data.reshape(-1)[places[name].astype(np.int64)])
+
+
+@pytest.mark.parametrize("op_type", sorted(ops(Trait.REARRANGES)))
+def test_which_ops_keep_each_value_once(op_type: str) -> None:
+    case = RUNS[op_type]
+    found = np.concatenate([value.reshape(-1) for value in run(op_type, case).values()])
+    each_once = np.array_equal(np.sort(found), np.sort(case.data.reshape(-1)))
+    # The parts of a Split hold each value once together; none of them does.
+    assert each_once == (op_type in ops(Trait.PERMUTES) or op_type == "Split")
+
+
+@pytest.mark.parametrize("op_type", sorted(ops(Trait.SELECTS)))
+def test_places_of_what_selects_do_depend_on_values(op_type: str) -> None:
+    case = RUNS[op_type]
+    turned = run(op_type, Run(data=-case.data, more=case.more, attributes=case.attributes, outputs=case.outputs))
+    assert any(not np.array_equal(value, -turned[name]) for name, value in run(op_type, case).items())
+
+
+@pytest.mark.parametrize("op_type", sorted(ops(Trait.AVERAGES)))
+def test_averages_stay_between_the_ends_and_make_new_values(op_type: str) -> None:
+    found = run(op_type, RUNS[op_type])["y0"]
+    assert X.min() < found.min() and found.max() < X.max()
+    assert not np.isin(found, X).any()
+
+
+@pytest.mark.parametrize("op_type", sorted(ops(Trait.JOINS)))
+def test_joins_give_values_of_several_inputs(op_type: str) -> None:
+    other = np.flip(X, 3).copy()
+    mask = X > 0
+    case = Run(data=mask, more=(X, other)) if op_type == "Where" else Run(more=(other,))
+    attributes = {"axis": 1} if op_type == "Concat" else {}
+    found = run(op_type, Run(data=case.data, more=case.more, attributes=attributes))["y0"]
+    assert np.isin(found, np.concatenate([X, other])).all()
+    assert not np.array_equal(found, X) and not np.array_equal(found, other)
+
+
+ULP = 2.0**-23
+"""ONNX Runtime's Tanh rounds one step beyond 1; the table speaks of exact arithmetic."""
+
+
+@pytest.mark.parametrize("op_type", sorted(RANGES))
+def test_bounded_operators_keep_their_range(op_type: str) -> None:
+    data = np.linspace(-40.0, 40.0, 4001, dtype=np.float32)[None]
+    found = run(op_type, Run(data=data))["y0"]
+    low, high = RANGES[op_type]
+    assert low - ULP <= found.min() and found.max() <= high + ULP
+    if op_type != "Softmax":  # its values share one sum
+        assert found.min() < low + 1e-3 and found.max() > high - 1e-3
+
+
+@pytest.mark.parametrize("op_type", sorted(ops(Trait.SATURATES)))
+def test_saturating_operators_make_numbers_of_infinity(op_type: str) -> None:
+    more: tuple[Any, ...] = (np.float32(-1), np.float32(1)) if op_type == "Clip" else ()
+    data = np.asarray([-math.inf, -1e30, 0.0, 1e30, math.inf], np.float32)
+    found = run(op_type, Run(data=data, more=more))["y0"]
+    assert np.isfinite(found).all()
+    assert found[0] == found[1] and found[3] == found[4]
+    assert (np.diff(found) >= 0).all()
+
+
+CLAMPED: Mapping[str, Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]] = {
+    "Clip": lambda x: np.clip(x, -1, 1),
+    "Relu": lambda x: np.maximum(x, 0),
+}
+
+
+@pytest.mark.parametrize("op_type", sorted(ops(Trait.CLAMPS)))
+def test_clamps_keep_values_or_give_a_bound(op_type: str) -> None:
+    more: tuple[Any, ...] = (np.float32(-1), np.float32(1)) if op_type == "Clip" else ()
+    np.testing.assert_array_equal(run(op_type, Run(more=more))["y0"], CLAMPED[op_type](X))
+
+
+@pytest.mark.parametrize("op_type", ["Col2Im", "Pad"])
+def test_what_aimet_copies_over_is_more_than_what_moves_data(op_type: str) -> None:
+    """Reason for two traits: these make values that their input does not have."""
+    case = Run(more=(longs(0, 0, 0, 1, 0, 0, 0, 0),))
+    if op_type == "Col2Im":  # blocks of 2 x 2 overlap in an image of 3 x 3
+        case = Run(data=np.ascontiguousarray(X[:, :, 0, :4]), more=(longs(3, 3), longs(2, 2)))
+    assert has(node(op_type, "x"), Trait.AIMET_COPIES)
+    assert not np.isin(run(op_type, case)["y0"], case.data).all()
