@@ -7,7 +7,7 @@ no version.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,6 @@ from onnx import NodeProto, helper
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.model.graph_copy import GraphCopy
 from deploykit.model.nodes import label
-from deploykit.system.records import dataclass
 
 __all__ = ["channel_biases"]
 

@@ -11,7 +11,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -20,7 +20,6 @@ from deploykit.errors import InputError, ToolError, UsageError
 from deploykit.system import workspaces
 from deploykit.system.limits import time_left
 from deploykit.system.processes import Completed
-from deploykit.system.records import dataclass
 from deploykit_ort_qnn.dlc import with_check_sums
 from deploykit_ort_qnn.hosts import Host
 from deploykit_ort_qnn.known_work import known_work

@@ -6,10 +6,10 @@ Trials are few and remembered; what is found is as small as the time allowed. It
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from deploykit.model.nodes import label
-from deploykit.system.records import dataclass
 from deploykit_ort_qnn.excerpts import PAIR, Excerpts, anonymous
 from deploykit_ort_qnn.trials import Trials
 

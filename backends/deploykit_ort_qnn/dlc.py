@@ -12,11 +12,11 @@ import re
 import struct
 import zipfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from deploykit.errors import InputError
 from deploykit.system.files import open_regular
-from deploykit.system.records import dataclass
 from deploykit_qualcomm.qnn_types import TYPE_CODES
 
 __all__ = ["DLC", "Dlc", "DlcTensor", "read_dlc", "with_check_sums"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +11,6 @@ from onnx import numpy_helper
 
 from deploykit.model.files.tensors import is_external
 from deploykit.model.nodes import attribute
-from deploykit.system.records import dataclass
 from deploykit_ort_qnn.dlc import Dlc, DlcTensor
 from deploykit_qualcomm.qnn_types import same_grid
 

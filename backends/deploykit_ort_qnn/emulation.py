@@ -9,6 +9,7 @@ import math
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,6 @@ from deploykit.backend.backend import Seen
 from deploykit.model import Model, load_model
 from deploykit.model.collect import collect_facts, facts_of
 from deploykit.model.files.weights import load_weights
-from deploykit.system.records import dataclass
 from deploykit_ort_qnn.compiler import CompileJob, Progress, compile_model, execute_both
 from deploykit_ort_qnn.hosts import Host
 from deploykit_ort_qnn.rules.numerics import NumericScope

@@ -6,6 +6,7 @@ Types and values stay as they are in the model; where a size is not known nothin
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
@@ -14,7 +15,6 @@ from deploykit.model.collect import facts_of
 from deploykit.model.facts import GraphFacts
 from deploykit.model.graph_copy import copy_of, view_of
 from deploykit.model.nodes import bodies
-from deploykit.system.records import dataclass
 
 __all__ = ["PAIR", "Excerpt", "Excerpts", "anonymous"]
 

@@ -6,13 +6,13 @@ A host works off the compilation request of ``compiler.py`` in a process of its 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from packaging.requirements import Requirement
 
 from deploykit.system.environments import environment_of
-from deploykit.system.records import dataclass
 from deploykit.system.specs import ToolchainSpec
 from deploykit_ort_qnn.workers import Work, Worker, installed_wheel
 from deploykit_qualcomm.hosted import ask_runner

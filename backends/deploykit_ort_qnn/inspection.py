@@ -5,14 +5,13 @@ The loading rules are the tables' and come with their confidence; nothing is loa
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from deploykit.errors import InputError
 from deploykit.model import load_model
 from deploykit.model.nodes import attribute
-from deploykit.system.records import dataclass
 from deploykit.system.workspaces import scratch
 from deploykit_ort_qnn.compiler import read_context
 from deploykit_ort_qnn.graph_memory import judged

@@ -7,7 +7,7 @@ word, and the second operand of a 16-bit MatMul of two activations is narrowed t
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,7 +15,6 @@ import numpy as np
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.model.graph_copy import GraphCopy, view_of
 from deploykit.model.ops import Trait, has
-from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto

@@ -6,6 +6,7 @@ The provider ignores an unknown option without a word, so an unknown one is refu
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -15,7 +16,6 @@ from packaging.version import Version
 from deploykit.backend.targets import nearest_names
 from deploykit.errors import UsageError
 from deploykit.findings import Confidence
-from deploykit.system.records import dataclass
 from deploykit.tables.reading import read_toml, structure
 from deploykit.tables.sources import write_out
 

@@ -7,7 +7,7 @@ no files and starts nothing.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from deploykit.encodings.block_grids import symmetric_blocks
@@ -21,7 +21,6 @@ from deploykit.model.graph_copy import view_of
 from deploykit.model.ops import Trait, has
 from deploykit.rewrites.blocks_to_matmul import blocks_to_matmul, match_blocks, value_grid
 from deploykit.rewrites.contract import load_transform
-from deploykit.system.records import dataclass
 from deploykit_ort_qnn.block_losses import block_losses
 from deploykit_ort_qnn.fused_grids import Observer, fused_grids
 from deploykit_ort_qnn.kernel_grids import LOG_RANGE, clipped_ends, rounded_softmaxes, whole_softmax_steps, widen_logs

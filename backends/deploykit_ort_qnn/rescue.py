@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +16,6 @@ from deploykit.backend.backend import Instead, Progress, Request
 from deploykit.model import load_model
 from deploykit.model.files.weights import load_weights
 from deploykit.rewrites.contract import load_transform, transform_names
-from deploykit.system.records import dataclass
 from deploykit_ort_qnn.culprits import Culprit, find_culprit
 from deploykit_ort_qnn.excerpts import anonymous
 from deploykit_ort_qnn.trials import Trials

@@ -6,14 +6,13 @@ import json
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from deploykit.errors import ToolError
 from deploykit.system.processes import ONLY_INSTALLED, Completed, run
-from deploykit.system.records import dataclass
 from deploykit_qualcomm.libraries import unloadable_library
 from deploykit_qualcomm.tables import tables
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from deploykit.backend.targets import nearest_names
 from deploykit.errors import DefectError, UsageError
-from deploykit.system.records import dataclass
 from deploykit.tables.capabilities import ConfigKey, SdkTable, Status
 from deploykit.tables.devices import Device
 from deploykit_qnn_htp.commands import Paths

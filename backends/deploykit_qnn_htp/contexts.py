@@ -6,7 +6,7 @@ No weight is read but to compare two files that say they hold the same ones. It 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,6 @@ from deploykit.model import load_model, wrap_proto
 from deploykit.model.collect import collect_facts
 from deploykit.model.files.tensors import byte_size
 from deploykit.model.files.weights import weight
-from deploykit.system.records import dataclass
 from deploykit_qnn_htp.draft import Draft, draft_of
 from deploykit_qnn_htp.naming import graph_name, listed
 from deploykit_qnn_htp.routes import RouteRow, load_routes

@@ -6,7 +6,7 @@ Everything goes through the contract between core and backends, so neither adapt
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,6 @@ from deploykit.backend.optional import DecidesFromFiles, Inspects
 from deploykit.backend.plugins import backend_ids, load_backend
 from deploykit.backend.requests import own_options
 from deploykit.errors import DefectError, DeploykitError
-from deploykit.system.records import dataclass
 from deploykit.tables.capabilities import Status
 from deploykit_qualcomm.binaries import judge_loading
 from deploykit_qualcomm.carriers import Carried, carrier_for

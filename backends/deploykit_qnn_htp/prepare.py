@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from deploykit.backend.backend import Situation
 from deploykit.backend.kept import Kept
 from deploykit.findings import Finding
-from deploykit.system.records import dataclass
 from deploykit_qnn_htp.commands import Paths
 from deploykit_qnn_htp.contexts import cut_graphs, wants_contexts
 from deploykit_qnn_htp.draft import Draft, draft_of, float16_plan

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
@@ -10,7 +11,6 @@ from packaging.version import Version
 
 from deploykit.errors import DefectError
 from deploykit.findings import Confidence
-from deploykit.system.records import dataclass
 from deploykit.tables.reading import read_toml, structure
 
 __all__ = ["LENT_TOOL", "Intent", "Preference", "RouteRow", "load_routes", "preference", "route_row"]

@@ -6,13 +6,12 @@ It reads the draft and the tables; which steps follow from a route is not its bu
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from deploykit.backend.plans import Alternative, Plan, Rejected
 from deploykit.errors import UsageError
 from deploykit.findings import Finding
-from deploykit.system.records import dataclass
 from deploykit_qnn_htp.draft import Candidate, Draft
 from deploykit_qnn_htp.routes import Intent, RouteRow, load_routes, preference, route_row
 from deploykit_qnn_htp.rules import routes

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from deploykit.backend.backend import Check, Verification
 from deploykit.encodings.formats.reading import read_encodings
 from deploykit.errors import DeploykitError
-from deploykit.system.records import dataclass
 from deploykit.tables.reading import read_json
 from deploykit_qnn_htp.lending import verify_lent
 from deploykit_qnn_htp.routes import load_routes

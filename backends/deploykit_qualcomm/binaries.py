@@ -6,12 +6,12 @@ Two things decide: the release (a binary is never newer than its runtime) and th
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from packaging.version import InvalidVersion, Version
 
 from deploykit.errors import UnknownTargetError
 from deploykit.findings import Confidence
-from deploykit.system.records import dataclass
 from deploykit.tables.capabilities import CompatRow, Status
 from deploykit_qualcomm.archs import arch_number, known_archs
 from deploykit_qualcomm.compat import FAMILY

@@ -5,11 +5,10 @@ A binary loads on the release that made it and on later ones, so a wheel serves 
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 
-from deploykit.system.records import dataclass
 from deploykit.tables.capabilities import Status
 from deploykit.tables.devices import Device
 from deploykit_qualcomm.archs import arch_of

@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from deploykit.system.environments import environment_of
 from deploykit.system.processes import Completed, run
-from deploykit.system.records import dataclass
 from deploykit.system.specs import ToolchainSpec
 
 __all__ = ["Answer", "Refusal", "ask_runner", "read_answer", "read_event", "read_refusals"]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-
-from deploykit.system.records import dataclass
+from dataclasses import dataclass
 
 __all__ = ["Unloadable", "unloadable_library"]
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from deploykit.errors import InputError
-from deploykit.system.records import dataclass
 
 __all__ = ["RECORD", "Verdict", "read_calls", "read_verdicts", "refusal_lines"]
 

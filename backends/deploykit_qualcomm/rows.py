@@ -6,11 +6,10 @@ Every file carries ``schema``; an unknown key in any of them is refused by the r
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Literal
 
 from deploykit.findings import Confidence
-from deploykit.system.records import dataclass
 from deploykit.tables.capabilities import Change, ConfigKey, Feature, Flag, Status
 from deploykit.tables.devices import Fact
 

@@ -6,10 +6,10 @@ What differs between them is data. A device of another tool chain has a product 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 
 from deploykit.findings import Confidence
-from deploykit.system.records import dataclass
 from deploykit.tables.reading import structure
 from deploykit_vitis_ai.tables import DATA, Sourced, read_table
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 from deploykit.backend.targets import nearest_names
 from deploykit.errors import UsageError
 from deploykit.findings import Confidence
-from deploykit.system.records import dataclass
 from deploykit.tables.reading import parse_rows, structure
 from deploykit_vitis_ai.tables import QuarkOption, Sourced, quark_options, read_rows, read_table
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
-from deploykit.system.records import dataclass
 from deploykit_vitis_ai.tables import Sourced, read_rows
 
 __all__ = ["AS_IS", "RouteRow", "ladder", "meant_by", "quark_formats", "route_row", "routes"]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 from deploykit.errors import InputError
 from deploykit.findings import Confidence
-from deploykit.system.records import dataclass
 from deploykit.tables.capabilities import Change
 from deploykit.tables.devices import Device, load_device_of_id, load_devices
 from deploykit.tables.reading import parse_rows, read_toml, structure

@@ -6,7 +6,7 @@ It collects and filters; what the answer is stands in the backends' tables.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from deploykit.answers.capability_answers import (
@@ -25,7 +25,6 @@ from deploykit.answers.kept_rows import Shelf, shelf_of
 from deploykit.backend.optional import AnswersBinaries
 from deploykit.backend.plugins import device_named, load_backend, load_backends
 from deploykit.errors import UnknownTargetError, UsageError
-from deploykit.system.records import dataclass
 from deploykit.tables.capabilities import CompatRow
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ The backend that made such files reads them and judges; here the question is put
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ from deploykit.backend.optional import AnswersBinaries, Inspects
 from deploykit.backend.plugins import load_backend, load_backends
 from deploykit.backend.targets import find_device
 from deploykit.errors import UnknownTargetError, UsageError
-from deploykit.system.records import dataclass
 from deploykit.tables.capabilities import CompatRow, Status
 
 __all__ = ["BinaryReport", "Runtime", "report_binary"]

@@ -6,14 +6,13 @@ It searches rows and never makes one up; what no row says is unknown. It knows n
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, ClassVar
 
 from packaging.version import InvalidVersion, Version
 
 from deploykit.errors import UnknownTargetError
-from deploykit.system.records import dataclass
 from deploykit.system.tabular import Tabular
 from deploykit.tables.capabilities import CompatRow, Status, release_range
 from deploykit.tables.devices import Device

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from deploykit.accuracy.search.goals import Goal, Reached
 from deploykit.errors import UsageError
-from deploykit.system.records import dataclass
 
 __all__ = ["KNOWN", "Advice", "Conclusion", "advise"]
 

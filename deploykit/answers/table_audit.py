@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
 from deploykit.backend.optional import DatesSources
 from deploykit.backend.plugins import all_registries, load_backends
-from deploykit.system.records import dataclass
 from deploykit.tables.auditing import Problem, contradictions, source_form, stale_sources, unresolved
 
 if TYPE_CHECKING:

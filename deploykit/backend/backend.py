@@ -8,7 +8,7 @@ what is on disk. An adapter package must be cheap to import: no onnx, no numpy a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
@@ -23,7 +23,6 @@ from deploykit.errors import InputError
 from deploykit.findings import Confidence, Finding
 from deploykit.findings.rules import Registry
 from deploykit.model.files.mapped import unmapped
-from deploykit.system.records import dataclass
 from deploykit.tables.capabilities import CompatRow
 from deploykit.tables.devices import Device
 

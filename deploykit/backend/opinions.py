@@ -6,12 +6,11 @@ It asks nobody: the deciding room does, through the ability ``SettlesClaims``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
 from deploykit.findings import Confidence, Finding, Severity
-from deploykit.system.records import dataclass
 
 __all__ = ["Compiler", "Opinion", "OpinionState", "Opinions"]
 

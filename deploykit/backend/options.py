@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 from deploykit.errors import UsageError
-from deploykit.system.records import dataclass
 
 __all__ = [
     "AUDIT",

@@ -6,12 +6,11 @@ A plan is pure: no clock, no disk, no environment. Commands are argv tuples; the
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar
 
 from deploykit.backend.status import Correctness
 from deploykit.findings import Confidence, Finding, sort_findings
-from deploykit.system.records import dataclass
 from deploykit.system.tabular import Tabular
 
 __all__ = ["Alternative", "Plan", "Precision", "Rejected", "Route", "Step"]

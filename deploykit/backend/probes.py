@@ -9,14 +9,13 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from deploykit.errors import ToolError
 from deploykit.system.entries import user_home
 from deploykit.system.processes import ONLY_INSTALLED, Completed, run
-from deploykit.system.records import dataclass
 
 __all__ = ["CheckLine", "Probe", "Surroundings", "start"]
 

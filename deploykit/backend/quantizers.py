@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from deploykit.backend.options import OptionSpec, OptionValue
-from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from deploykit.backend.targets import Target

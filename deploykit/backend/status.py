@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, TypeVar
-
-from deploykit.system.records import dataclass
 
 __all__ = ["Compilation", "Compiled", "Correctness", "Right", "Status", "status_from_json"]
 

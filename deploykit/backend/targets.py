@@ -6,12 +6,12 @@ Resolving an unknown name suggests the nearest one; a version between two tables
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
 from deploykit.errors import UnknownTargetError
 from deploykit.findings import Finding
-from deploykit.system.records import dataclass
 from deploykit.tables.capabilities import SdkTable
 from deploykit.tables.devices import Device
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,7 +19,6 @@ from deploykit.model.graph_copy import GraphCopy
 from deploykit.model.nodes import attribute
 from deploykit.model.ops import Trait, ops
 from deploykit.model.ranges.interval_cases import Interval, hull, product, total
-from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from onnx import NodeProto

@@ -6,13 +6,12 @@ The result is what AIMET's 2.0.0 export holds beyond its older files. Existing e
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 from deploykit.encodings.biases import derive_biases
 from deploykit.encodings.movement import ReadValues, copy_over_movement
 from deploykit.encodings.values import EncodingSet
 from deploykit.model.facts import GraphFacts
-from deploykit.system.records import dataclass
 
 __all__ = ["Completed", "complete"]
 

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from deploykit.encodings.values import EncodingSet
 from deploykit.model.ranges.interval_cases import Interval
-from deploykit.system.records import dataclass
 
 __all__ = ["Conclusion", "Evidence", "Inference", "OpenTensor", "Origin"]
 

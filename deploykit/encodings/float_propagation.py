@@ -8,7 +8,7 @@ two ops that the tool chain fuses has no type of its own; everything else is flo
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from deploykit.encodings.absorption import absorbing_fusions
 from deploykit.encodings.borders import Border, find_borders
@@ -17,7 +17,6 @@ from deploykit.model.facts import GraphFacts, NodeFact, TensorFact
 from deploykit.model.ops import BIAS, ROLES, Trait, data_outputs, has, ops
 from deploykit.model.settings import is_setting
 from deploykit.model.static import with_static
-from deploykit.system.records import dataclass
 
 __all__ = ["FloatPrediction", "absorbed_tensors", "movement_pairs", "predict_float_set"]
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from deploykit.encodings.values import Affine, EncodingSet, Lpbq
-from deploykit.system.records import dataclass
 
 __all__ = [
     "BlockWeight",

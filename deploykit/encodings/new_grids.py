@@ -6,11 +6,11 @@ It knows no graph and finds no range: where one comes from is the business of ``
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 
 import numpy as np
 
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
-from deploykit.system.records import dataclass
 
 __all__ = ["GridKind", "affine_for_range", "entry_for_range", "kind_of_entry", "usual_grid"]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,6 @@ from deploykit.encodings.cutting import infer_types, part_of
 from deploykit.errors import UsageError
 from deploykit.model.graph_copy import GraphCopy
 from deploykit.model.nodes import captured_names
-from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, ValueInfoProto

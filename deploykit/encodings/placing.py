@@ -6,14 +6,13 @@ What is needed from the graph arrives as a ``Layout``; this module knows no grap
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 from typing import NoReturn
 
 from deploykit.encodings.formats.shapes import fit, shape_text
 from deploykit.encodings.values import Affine, Array, Encoding, Float, Lpbq
 from deploykit.errors import InputError
-from deploykit.system.records import dataclass
 
 __all__ = ["Layout", "place_entry"]
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.ops import RANGES, ROLES, Trait, has, is_standard, ops
-from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from deploykit.model.ranges.interval_cases import Interval

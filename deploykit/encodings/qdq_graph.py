@@ -7,7 +7,7 @@ none: ``read_qdq`` collects what it says, ``extract_qdq`` takes the nodes out.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -22,7 +22,6 @@ from deploykit.model.files.tensors import dtype_name
 from deploykit.model.graph_copy import GraphCopy
 from deploykit.model.nodes import attribute
 from deploykit.model.ops import DEFAULT_DOMAINS, ROLES
-from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from onnx import NodeProto

@@ -6,13 +6,13 @@ grid. It builds no graph and looks at none.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from deploykit.encodings.values import Affine, Array, Lpbq
-from deploykit.system.records import dataclass
 
 __all__ = ["QuantizedConstant", "dequantized", "quantize_bias", "quantize_constant", "spread_blocks"]
 

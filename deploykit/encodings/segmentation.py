@@ -5,7 +5,7 @@ It runs nothing and decides no cut.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from onnx import helper
@@ -14,7 +14,6 @@ from deploykit.encodings.cutting import infer_types, part_of
 from deploykit.encodings.segments import Partition, SegmentRange
 from deploykit.encodings.values import Encoding, EncodingSet
 from deploykit.model.graph_copy import GraphCopy, view_of
-from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from deploykit.encodings.borders import float_nodes
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.static import static_nodes, with_static
-from deploykit.system.records import dataclass
 
 __all__ = ["Partition", "SegmentCosts", "SegmentRange", "partition"]
 

@@ -6,11 +6,11 @@ It reads graph facts only; no values, no files.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.ops import Trait, ops
 from deploykit.model.pairs import QUANTIZERS, producer_before_pairs
-from deploykit.system.records import dataclass
 
 __all__ = ["Mixing", "exclusion_around", "find_mixing", "output_of_shape"]
 

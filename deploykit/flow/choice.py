@@ -7,7 +7,7 @@ decided by ``ranking``.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from deploykit.backend.backend import AnyBackend, MixedSupport, Situation
@@ -21,7 +21,6 @@ from deploykit.flow.sampling import samples_of
 from deploykit.model import wrap_proto
 from deploykit.model.files.mapped import lean_weights, whole_model
 from deploykit.system.answers import LARGEST_ASKED, answered
-from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from deploykit.accuracy.judge.judging import Verdict

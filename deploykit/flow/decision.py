@@ -6,7 +6,7 @@ It writes nothing; what a device or an SDK can do is the adapter's business.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from deploykit.backend.backend import Backend, Progress, Situation
@@ -25,7 +25,6 @@ from deploykit.flow.simplifying import simplify
 from deploykit.flow.starting import Judged, noting, start_from
 from deploykit.model.changes import Change, changes_between
 from deploykit.model.rules import RULES as GRAPH_RULES
-from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from deploykit.encodings.values import EncodingSet

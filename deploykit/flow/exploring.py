@@ -6,7 +6,7 @@ The order is structure; which way wins among those built is decided by ``ranking
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from deploykit.accuracy.judge.judging import Verdict
 from deploykit.backend.backend import MixedSupport
@@ -23,7 +23,6 @@ from deploykit.flow.ways import (
     simulated,
     wider_end,
 )
-from deploykit.system.records import dataclass
 
 __all__ = ["Explored", "explore"]
 

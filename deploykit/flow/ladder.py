@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from deploykit.accuracy.search.goals import Goal, Reached
@@ -16,7 +16,6 @@ from deploykit.accuracy.simulate.costs import Cost
 from deploykit.answers.precision_advice import Advice, advise
 from deploykit.encodings.values import EncodingSet
 from deploykit.flow.learned_weights import LearnedStep, Learning, learn_weights
-from deploykit.system.records import dataclass
 
 __all__ = ["Ladder", "Rung", "Step", "walk"]
 

@@ -6,7 +6,7 @@ Which wide types a target mixes with integers is asked of its backend. It packag
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, get_args
 
@@ -25,7 +25,6 @@ from deploykit.encodings.formats.conversion import convert
 from deploykit.encodings.placement import layouts
 from deploykit.errors import UsageError
 from deploykit.flow.reading import resolve_target
-from deploykit.system.records import dataclass
 from deploykit.system.tabular import Tabular
 
 __all__ = ["Mixed", "mix_files", "wide_types"]

@@ -6,7 +6,7 @@ It joins the stages and decides nothing itself; what a device or an SDK can do i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -45,7 +45,6 @@ from deploykit.packages.sbom import SBOM, sbom_text
 from deploykit.packages.verifying import VerifyReport, verify_package
 from deploykit.packages.writing import PackageWriter
 from deploykit.report.pages import render_readme, render_report, summary_html
-from deploykit.system.records import dataclass
 from deploykit.system.steps import Steps, prefixed
 from deploykit.system.tabular import Tabular
 

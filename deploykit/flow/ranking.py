@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from deploykit.findings import Confidence
-from deploykit.system.records import dataclass
 
 __all__ = ["Choice", "Way", "choose", "choose_unjudged", "is_proven"]
 

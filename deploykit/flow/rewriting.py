@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +24,6 @@ from deploykit.errors import InputError
 from deploykit.model.collect import facts_of
 from deploykit.model.opset import opset_of
 from deploykit.rewrites.contract import Refusal, Rewritten, Site, Transform, load_transform
-from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from onnx import ModelProto

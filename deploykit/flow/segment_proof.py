@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +16,6 @@ from deploykit.encodings.segmentation import Segment, whole_as_cut
 from deploykit.encodings.segments import Partition
 from deploykit.encodings.values import EncodingSet, Float
 from deploykit.model.shape_inference import infer
-from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -6,7 +6,7 @@ Structural rewrites only, each proven equal. It knows no operator and no device:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from deploykit.backend.backend import Situation
@@ -20,7 +20,6 @@ from deploykit.model.collect import collect_facts
 from deploykit.model.files.mapped import lean_weights
 from deploykit.rewrites.contract import load_transform
 from deploykit.system.answers import LARGEST_ASKED, answered
-from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from deploykit.accuracy.simulate.sessions import Feed

@@ -7,7 +7,7 @@ options of the backend's own that its rules looked at: with another value of any
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,6 @@ from deploykit.model import wrap_proto
 from deploykit.model.collect import collect_facts
 from deploykit.model.files.mapped import lean_weights
 from deploykit.system.answers import LARGEST_ASKED, Question
-from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -6,7 +6,7 @@ A way is simulated and judged where the samples allow it. What an SDK can do is 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from operator import is_
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +35,6 @@ from deploykit.model.facts import GraphFacts
 from deploykit.model.graph_copy import view_of
 from deploykit.model.ranges.intervals import LateBounds
 from deploykit.rewrites.contract import load_transform
-from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.fused_blocks import find_blocks
 from deploykit.model.ops import is_standard
-from deploykit.system.records import dataclass
 
 __all__ = ["Repeated", "repeated_before_norm"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from deploykit.model.facts import GraphFacts, NodeFact
-from deploykit.system.records import dataclass
 
 __all__ = ["Change", "changes_between", "in_words"]
 

@@ -7,13 +7,13 @@ reads no encodings: whether a missing entry is explained by fusion is judged in 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from deploykit.findings import Confidence
 from deploykit.model.facts import GraphFacts, NodeFact, TensorFact
 from deploykit.model.fused_blocks import Block, find_blocks
 from deploykit.model.ops import Trait, has, is_standard, ops
 from deploykit.model.parameters import bias_after_matmul
-from deploykit.system.records import dataclass
 
 __all__ = ["BLOCKS", "PAIRS", "FusedBlock", "FusedPair", "Fusion", "fusions"]
 

@@ -6,10 +6,10 @@ A pattern of a graph, nothing more: which compiler computes it wrong is known to
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.ops import is_standard
-from deploykit.system.records import dataclass
 
 __all__ = ["Reduction", "over_short_axes"]
 

@@ -8,7 +8,7 @@ the same bytes without making the copy.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, TypeAlias
@@ -18,7 +18,6 @@ from onnx import ModelProto, shape_inference
 from deploykit.model.files.explosion import explosive_nodes
 from deploykit.model.files.negative_shapes import OPAQUE, forget_negative, inferred_in_stages
 from deploykit.model.files.tensors import dtype_name, element_count, is_external
-from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto, TensorProto, TypeProto, ValueInfoProto

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from deploykit.model.element_types import BITS
 from deploykit.model.facts import GraphFacts, NodeFact, TensorFact, TensorRole
 from deploykit.model.ops import Trait, has
-from deploykit.system.records import dataclass
 
 __all__ = [
     "DynamicDim",

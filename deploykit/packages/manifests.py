@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -18,7 +19,6 @@ from typing import Any
 from deploykit.errors import DeploykitError, InputError, PackageError
 from deploykit.system.files import open_regular, read_regular
 from deploykit.system.indenting import indented
-from deploykit.system.records import dataclass
 
 __all__ = [
     "BUILD_FOLDERS",

@@ -6,6 +6,7 @@ It reads the package and changes nothing; what the device makes of the numbers i
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,6 @@ from deploykit.errors import DeploykitError
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
 from deploykit.model.files.mapped import lean_weights
-from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from onnx import ModelProto

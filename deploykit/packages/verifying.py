@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from stat import S_ISGID, S_ISUID
 from typing import Any, ClassVar
@@ -22,7 +22,6 @@ from deploykit.packages.manifests import BUILD_FOLDERS, hash_file, list_files, r
 from deploykit.packages.rejudging import Rejudged, rejudge
 from deploykit.packages.signatures import check_signature
 from deploykit.packages.witnessed import Witnessed
-from deploykit.system.records import dataclass
 from deploykit.system.tabular import Tabular
 
 __all__ = ["VerifyReport", "verify_integrity", "verify_package"]

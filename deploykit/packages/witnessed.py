@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from deploykit.packages.manifests import hash_file
-from deploykit.system.records import dataclass
 
 __all__ = ["Look", "Witnessed"]
 

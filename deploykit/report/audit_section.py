@@ -6,9 +6,9 @@ Pure: it weighs nothing anew.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from deploykit.backend.audits import Audit, AuditedKernel
-from deploykit.system.records import dataclass
 
 __all__ = ["AuditSection", "audit_section", "verdicts_by_node"]
 

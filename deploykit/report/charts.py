@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-
-from deploykit.system.records import dataclass
+from dataclasses import dataclass
 
 __all__ = ["Bar", "Place", "loss_bars", "places", "spark"]
 

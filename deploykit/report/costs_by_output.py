@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
-
-from deploykit.system.records import dataclass
 
 __all__ = ["OutputCost", "costs_by_output"]
 

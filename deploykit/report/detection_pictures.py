@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from deploykit.accuracy.judge.detection_boxes import KeptBox, boxes_beside, kept_boxes, overlap, reads_corners
 from deploykit.accuracy.judge.detections import WORKING_SCORES, read_detections
 from deploykit.accuracy.judge.keeping import background_class
 from deploykit.accuracy.judge.pictures import Picture, picture_in, png
-from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from deploykit.accuracy.judge.detection_sets import DetectionSet

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from deploykit.model.facts import NodeFact
-from deploykit.system.records import dataclass
 
 __all__ = ["BOX_HEIGHT", "BOX_WIDTH", "Box", "Drawing", "lay_out"]
 

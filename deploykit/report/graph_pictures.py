@@ -6,13 +6,13 @@ Pure: from the plan, the facts and the findings. It judges nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from deploykit.backend.plans import Precision
 from deploykit.findings import Finding
 from deploykit.model.changes import Change
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.report.drawings import Box, Drawing, lay_out
-from deploykit.system.records import dataclass
 
 __all__ = ["ChangePicture", "MappedNode", "PrecisionMap", "change_pictures", "precision_map"]
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from deploykit.accuracy.search.goals import Goal
 from deploykit.report.charts import Bar, Place, places
-from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from deploykit.report.ladder_section import Candidate

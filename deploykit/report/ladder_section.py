@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from deploykit.accuracy.search.goals import parse_goal
 from deploykit.report.charts import Bar, loss_bars
 from deploykit.report.ladder_charts import Scatter, bars, scatter
-from deploykit.system.records import dataclass
 
 __all__ = ["Candidate", "LadderSection", "ladder_section"]
 

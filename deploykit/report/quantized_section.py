@@ -7,9 +7,8 @@ not.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
-
-from deploykit.system.records import dataclass
 
 __all__ = ["QuantizedSection", "quantized_section"]
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from deploykit.encodings.values import Affine
-from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from deploykit.encodings.values import EncodingSet

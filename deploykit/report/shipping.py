@@ -7,11 +7,11 @@ right against the float model on samples that mean something.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import StrEnum
 
 from deploykit.backend.status import Compiled, Right, Status
 from deploykit.findings import Finding
-from deploykit.system.records import dataclass
 
 __all__ = ["Shipping", "Word", "shipping"]
 

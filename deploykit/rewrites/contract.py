@@ -7,14 +7,13 @@ type. Modules here import onnx on use only, so that listing the transforms is ch
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
 from deploykit.errors import UsageError
-from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from onnx import ModelProto

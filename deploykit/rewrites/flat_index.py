@@ -5,6 +5,7 @@ The same elements in the same order; an index that counts through the whole list
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,7 +17,6 @@ from deploykit.model.nodes import label
 from deploykit.model.ops import is_standard
 from deploykit.model.shape_inference import infer
 from deploykit.rewrites.contract import MatchResult, Refusal, Rewritten, Site, Transform
-from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from onnx import ModelProto

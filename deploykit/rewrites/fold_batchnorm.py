@@ -6,7 +6,7 @@ the layer's result is read by nothing else.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +17,6 @@ from deploykit.model.graph_copy import GraphCopy, view_of
 from deploykit.model.nodes import attribute, label
 from deploykit.model.ops import Trait, has
 from deploykit.rewrites.contract import MatchResult, Refusal, Rewritten, Site, Transform
-from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto

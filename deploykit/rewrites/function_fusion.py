@@ -7,7 +7,7 @@ operator computes it, is what each rewrite says.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +22,6 @@ from deploykit.model.opset import changed_operators, opset_of, raise_opset
 from deploykit.model.shape_inference import Shape, infer
 from deploykit.rewrites.contract import MatchResult, NoMatchError, Refusal, Rewritten, Site
 from deploykit.rewrites.scalar_functions import Floats, ScalarFunction, functions_through
-from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto

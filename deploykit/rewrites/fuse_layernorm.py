@@ -7,6 +7,7 @@ nothing that is only close to it. Weights are not read.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,7 +21,6 @@ from deploykit.model.nodes import attribute, label
 from deploykit.model.opset import changed_operators, opset_of, raise_opset
 from deploykit.model.shape_inference import infer
 from deploykit.rewrites.contract import MatchResult, NoMatchError, Refusal, Rewritten, Site, Transform
-from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto

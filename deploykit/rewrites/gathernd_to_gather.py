@@ -6,6 +6,7 @@ The axes that the index points into become one axis of rows, and each index the 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +19,6 @@ from deploykit.model.nodes import attribute, label
 from deploykit.model.ops import is_standard
 from deploykit.model.shape_inference import Shape, infer
 from deploykit.rewrites.contract import MatchResult, NoMatchError, Refusal, Rewritten, Site, Transform
-from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto

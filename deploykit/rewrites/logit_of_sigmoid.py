@@ -7,6 +7,7 @@ chain is the less exact of the two: near s = 1 it loses all but a few digits of 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,7 +18,6 @@ from deploykit.model.graph_copy import GraphCopy, view_of
 from deploykit.model.nodes import label
 from deploykit.model.ranges.intervals import clip_bounds
 from deploykit.rewrites.contract import MatchResult, NoMatchError, Refusal, Rewritten, Site, Transform
-from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +18,6 @@ from deploykit.model.nodes import attribute, label
 from deploykit.model.ranges.intervals import ANYTHING, Interval
 from deploykit.rewrites.contract import MatchResult, NoMatchError, Refusal, Rewritten, Site, Transform
 from deploykit.rewrites.smaller_constants import shrink_constants
-from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto

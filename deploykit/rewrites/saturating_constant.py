@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +19,6 @@ from deploykit.model.ops import ROLES, Trait, data_outputs, is_standard, ops
 from deploykit.model.ranges.intervals import ANYTHING, Interval, clip_bounds
 from deploykit.rewrites.contract import MatchResult, NoMatchError, Refusal, Rewritten, Site, Transform
 from deploykit.rewrites.smaller_constants import shrink_constants
-from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +16,6 @@ import numpy.typing as npt
 from deploykit.model.graph_copy import GraphCopy
 from deploykit.model.nodes import attribute
 from deploykit.model.ops import is_standard
-from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from onnx import NodeProto

@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ from deploykit.system.entries import user_cache
 from deploykit.system.locks import holding, is_held
 from deploykit.system.platforms import on_disk, python_of, sites_of
 from deploykit.system.processes import ONLY_INSTALLED, Completed, run
-from deploykit.system.records import dataclass
 from deploykit.system.specs import Stage, ToolchainSpec
 
 __all__ = ["Environment", "ToolchainState", "environment_of", "is_locked", "locked", "toolchains_root"]

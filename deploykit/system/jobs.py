@@ -9,14 +9,13 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from deploykit.errors import ToolError
 from deploykit.system.processes import Completed, run
-from deploykit.system.records import dataclass
 
 __all__ = ["LOG", "RESULT", "Job", "finished_job", "run_job"]
 

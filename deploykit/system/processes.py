@@ -15,13 +15,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from deploykit.errors import ToolError
 from deploykit.system.limits import limited_time, time_left
 from deploykit.system.platforms import end_group, end_tree, has_groups, reap
-from deploykit.system.records import dataclass
 
 __all__ = ["ONLY_INSTALLED", "Completed", "run"]
 

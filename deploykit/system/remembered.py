@@ -14,12 +14,12 @@ import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from deploykit.system.entries import cache_folder, is_off, is_private, read_entry
-from deploykit.system.records import dataclass
 
 __all__ = ["Remembered", "Room", "cache_folder", "clear", "is_off", "key_of", "limit", "rooms"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
@@ -13,7 +13,6 @@ from packaging.version import Version
 
 from deploykit.errors import UnknownTargetError, UsageError
 from deploykit.findings import Confidence
-from deploykit.system.records import dataclass
 
 __all__ = ["Need", "Stage", "ToolchainSpec", "select"]
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import date, timedelta
 from itertools import combinations
 
 from packaging.version import Version
 
 from deploykit.findings import Confidence
-from deploykit.system.records import dataclass
 from deploykit.tables.capabilities import CompatRow
 
 __all__ = ["Problem", "contradictions", "source_form", "stale_sources", "unresolved"]

@@ -7,14 +7,13 @@ unknown, never a guess. Nothing here knows a vendor.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
 
 from packaging.version import Version
 
 from deploykit.findings import Confidence
-from deploykit.system.records import dataclass
 
 __all__ = ["Change", "CompatRow", "ConfigKey", "Feature", "Flag", "SdkTable", "Status", "release_range"]
 

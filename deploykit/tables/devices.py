@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from deploykit.errors import InputError
 from deploykit.findings import Confidence
-from deploykit.system.records import dataclass
 from deploykit.tables.reading import read_toml, structure
 from deploykit.tables.sources import NO_SOURCES, write_out
 

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from packaging.version import Version
 
-from deploykit.system.records import dataclass
 from deploykit.tables.reading import read_toml, structure
 
 __all__ = ["NO_SOURCES", "Extent", "SourceFile", "extent_of", "read_source_file", "read_sources", "write_out"]

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
-from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from deploykit_ort_qnn.atlas.together import Outputs

@@ -5,11 +5,10 @@ Nothing is drawn that the range does not hold: what an operator is not defined f
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
-from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from deploykit_ort_qnn.atlas.sketch import Numbers

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -18,7 +18,6 @@ import onnx
 from onnx import ModelProto, helper
 
 from deploykit.errors import ToolError
-from deploykit.system.records import dataclass
 from deploykit_ort_qnn.compiler import CompileJob, CompileOutcome, compile_model, execute_both
 from deploykit_ort_qnn.hosts import NOTHING_TAKEN, Host
 

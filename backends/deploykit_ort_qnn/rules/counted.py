@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from deploykit.backend.audits import Audit
 from deploykit.findings import SubjectKind
 from deploykit.findings.rules import Found, Registry
-from deploykit.system.records import dataclass
 from deploykit_ort_qnn.rules.audit import LAB
 
 __all__ = ["RULES", "Counted"]

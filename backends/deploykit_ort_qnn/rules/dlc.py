@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from deploykit.findings import Severity, SubjectKind, listed
 from deploykit.findings.rules import Found, Registry
-from deploykit.system.records import dataclass
 from deploykit_ort_qnn.dlc import DLC
 
 if TYPE_CHECKING:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from deploykit.findings import SubjectKind
 from deploykit.findings.rules import Found, Registry
-from deploykit.system.records import dataclass
 from deploykit.tables.capabilities import Status
 from deploykit_qualcomm.hosts import host_toolchain
 from deploykit_qualcomm.rows import Wheel

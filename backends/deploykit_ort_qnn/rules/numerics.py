@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from deploykit.accuracy.judge.verdicts import JudgedNumber, Verdict
 from deploykit.backend.backend import Seen
 from deploykit.findings import SubjectKind
 from deploykit.findings.rules import Found, Registry
-from deploykit.system.records import dataclass
 
 __all__ = ["RULES", "NumericScope"]
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from deploykit.findings import Severity, SubjectKind
 from deploykit.findings.rules import Found, Registry
-from deploykit.system.records import dataclass
 
 __all__ = ["RULES", "PackageScope"]
 

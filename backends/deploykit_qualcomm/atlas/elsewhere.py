@@ -6,11 +6,10 @@ Of some chips the cases behind the conditions were run as well: ``drawn`` of the
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from deploykit.system.records import dataclass
 from deploykit.tables.reading import parse_rows, read_toml
 from deploykit_qualcomm.atlas.rows import Row
 

@@ -6,11 +6,10 @@ It reads data files and matches; it imports neither onnx nor numpy.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from deploykit.system.records import dataclass
 from deploykit.tables.reading import parse_rows, read_toml
 
 __all__ = ["FOLDER", "STATED", "Row", "atlas_rows", "matching", "nearest_sdk", "operators", "rows_for"]

@@ -6,11 +6,11 @@ The costs stand in a data file and were measured; it measures nothing itself.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
 
-from deploykit.system.records import dataclass
 from deploykit.tables.reading import parse_rows, read_toml
 
 __all__ = ["COSTS", "EDGED", "Cost", "Limits", "Verdict", "costs", "limits_of", "verdict_of"]

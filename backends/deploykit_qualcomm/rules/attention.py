@@ -6,7 +6,7 @@ Codes QNN215, QNN270 and QNN271. What compiles is a row of the SDK tables, not o
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from deploykit.backend.backend import Situation
 from deploykit.encodings.borders import Extension, suggest_extensions
@@ -14,7 +14,6 @@ from deploykit.encodings.float_propagation import predict_float_set
 from deploykit.findings import Severity, SubjectKind
 from deploykit.findings.rules import Found, Registry
 from deploykit.model.facts import GraphFacts, NodeFact
-from deploykit.system.records import dataclass
 from deploykit.tables.capabilities import Feature, Status
 from deploykit_qualcomm.rules.constraints import constraint
 from deploykit_qualcomm.rules.views import arch, is_computed, listed, nodes, quantized, rewrite_advice, weight_name

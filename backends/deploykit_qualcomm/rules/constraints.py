@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
 from deploykit.findings import Answerer, Claim, Confidence, Finding, Severity
-from deploykit.system.records import dataclass
 from deploykit.tables.reading import read_toml, structure
 
 __all__ = [

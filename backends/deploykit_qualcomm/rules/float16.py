@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Set
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from deploykit.backend.backend import Situation
 from deploykit.findings import Severity, SubjectKind
 from deploykit.findings.rules import Found, Registry
 from deploykit.model.element_types import LARGEST_FLOAT16
-from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from deploykit.encodings.values import EncodingSet

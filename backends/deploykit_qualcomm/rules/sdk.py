@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Literal
 
 from deploykit.findings import SubjectKind
 from deploykit.findings.rules import Found, Registry
-from deploykit.system.records import dataclass
 from deploykit.tables.capabilities import SdkTable
 
 __all__ = ["RULES", "SdkChoice", "SdkMatch"]

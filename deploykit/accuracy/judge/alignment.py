@@ -7,13 +7,13 @@ matched by what they hold (``match_contents``). Rows that only one side has are 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from deploykit.accuracy.judge.rows import Chosen, Flat, Joined, Listed, Rows, span
-from deploykit.system.records import dataclass
 
 __all__ = ["Aligned", "Pairs", "align", "match_chosen", "match_contents", "pair_costs", "row_numbers"]
 

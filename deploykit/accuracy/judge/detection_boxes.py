@@ -6,6 +6,7 @@ It follows the usual steps after a detector, a least score and no second box ove
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,7 +15,6 @@ import numpy.typing as npt
 from deploykit.accuracy.judge.box_geometry import OVERLAP, corners_of, overlaps
 from deploykit.accuracy.judge.detection_sets import DetectionSet
 from deploykit.accuracy.judge.detections import WORKING_SCORES, Detections, read_detections
-from deploykit.system.records import dataclass
 
 __all__ = ["KeptBox", "boxes_beside", "kept_boxes", "overlap", "reads_corners"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,7 +22,6 @@ from deploykit.accuracy.judge.detections import (
 from deploykit.accuracy.judge.kinds import OutputKind
 from deploykit.accuracy.judge.thresholds import Measure
 from deploykit.accuracy.judge.verdicts import Context, JudgedNumber
-from deploykit.system.records import dataclass
 
 __all__ = ["Sides", "judge_detections"]
 

@@ -5,9 +5,10 @@ Read from operators and shapes as the kinds of outputs are, never from names. No
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from deploykit.accuracy.judge.kinds import BOX, MOVES, OutputKind, Piece, Shape, pieces_of
 from deploykit.model.facts import GraphFacts
-from deploykit.system.records import dataclass
 
 __all__ = ["DetectionSet", "detection_sets", "size_input"]
 

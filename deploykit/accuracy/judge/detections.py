@@ -7,6 +7,7 @@ an error in pixels. It measures; limits are looked up elsewhere.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,7 +16,6 @@ import numpy.typing as npt
 from deploykit.accuracy.judge.alignment import Pairs, pair_costs
 from deploykit.accuracy.judge.detection_sets import DetectionSet
 from deploykit.accuracy.judge.kinds import OutputKind, Piece
-from deploykit.system.records import dataclass
 
 __all__ = ["WORKING_SCORES", "DetectionError", "Detections", "compare_detections", "image_side", "read_detections"]
 

@@ -6,6 +6,7 @@ Nothing is forgiven here, near misses of the working score neither; limits are l
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -14,7 +15,6 @@ import numpy.typing as npt
 from deploykit.accuracy.judge.box_geometry import OVERLAP, areas, corners_of, overlaps
 from deploykit.accuracy.judge.detections import WORKING_SCORES, Detections
 from deploykit.accuracy.judge.kept_counts import KeptCount
-from deploykit.system.records import dataclass
 
 __all__ = ["background_class", "count_kept"]
 

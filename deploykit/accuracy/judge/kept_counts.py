@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
-
-from deploykit.system.records import dataclass
 
 __all__ = ["KeptCount", "fewest_for"]
 

@@ -6,11 +6,11 @@ Names of tensors say nothing here; operators, types and shapes do. No arrays, no
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
 from deploykit.model.facts import GraphFacts, NodeFact
-from deploykit.system.records import dataclass
 
 __all__ = ["BOX", "MOVES", "OutputKind", "Piece", "Shape", "kind_of", "pieces_of", "shape_of"]
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from deploykit.accuracy.judge.quality import cosine
-from deploykit.system.records import dataclass
 
 __all__ = [
     "Pair",

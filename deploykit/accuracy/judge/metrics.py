@@ -12,14 +12,13 @@ import shlex
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from deploykit.accuracy.samples.arrays import read_arrays, write_arrays
 from deploykit.errors import InputError, ToolError, UsageError
 from deploykit.system.processes import Completed, run
-from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     import numpy.typing as npt

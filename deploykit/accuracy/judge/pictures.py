@@ -8,12 +8,11 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-
-from deploykit.system.records import dataclass
 
 __all__ = ["Picture", "picture_in", "png"]
 

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-
-from deploykit.system.records import dataclass
 
 __all__ = ["Quality", "cosine", "l2_distance", "max_error", "measure", "psnr_db", "slices", "sqnr_db", "ssim"]
 

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TypeAlias
-
-from deploykit.system.records import dataclass
 
 __all__ = ["Axes", "Chosen", "Flat", "Joined", "Listed", "Rows", "index_tensors", "span"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from deploykit.accuracy.judge.thresholds import Thresholds
@@ -13,7 +13,6 @@ from deploykit.encodings.unlike_ranges import Mixing, find_mixing, output_of_sha
 from deploykit.findings import Severity, SubjectKind, listed
 from deploykit.findings.rules import Found, Registry
 from deploykit.model.facts import GraphFacts
-from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from deploykit.accuracy.judge.comparison import AxisSlices, Comparison, OutputComparison, SliceRun

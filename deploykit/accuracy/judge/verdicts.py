@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from deploykit.accuracy.judge.kept_counts import KeptCount
 from deploykit.accuracy.judge.thresholds import Against, Limit, Measure, Thresholds, limit_for
 from deploykit.errors import InputError
-from deploykit.system.records import dataclass
 
 __all__ = ["NOT_JUDGED", "Context", "JudgedNumber", "Oddity", "Verdict"]
 

@@ -10,13 +10,13 @@ import os
 import zipfile
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 
 from deploykit.errors import InputError
 from deploykit.system.files import open_regular
-from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     import numpy as np

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -16,7 +16,6 @@ import numpy as np
 
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.ops import Trait, is_standard, ops
-from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,6 @@ from deploykit.accuracy.simulate.sessions import Feed, Session
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.files.mapped import stored_values
 from deploykit.model.ops import Trait, has
-from deploykit.system.records import dataclass
 
 __all__ = ["LOOKED_AT", "DataFit", "FirstLayer", "Preparation", "data_fit", "takes_pictures"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable
-from dataclasses import field
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -17,7 +17,6 @@ from deploykit.accuracy.samples.inputs import InputSpec
 from deploykit.accuracy.samples.stored import places_in
 from deploykit.errors import InputError, UsageError
 from deploykit.system.files import open_regular
-from deploykit.system.records import dataclass
 
 __all__ = ["Declaration", "parse_declarations"]
 

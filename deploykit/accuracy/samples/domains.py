@@ -7,10 +7,10 @@ comparison suggests.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from deploykit.accuracy.samples.claims import Claim, Rank, ReadConstant, Walk, stored_integers
 from deploykit.model.facts import GraphFacts
-from deploykit.system.records import dataclass
 
 __all__ = ["Domain", "input_domains"]
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -28,7 +29,6 @@ from deploykit.accuracy.simulate.sessions import Feed
 from deploykit.errors import InputError, UsageError
 from deploykit.model.files.tensors import element_count
 from deploykit.model.graph_copy import view_of
-from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -5,11 +5,11 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from deploykit.errors import InputError
 from deploykit.system.files import read_regular
-from deploykit.system.records import dataclass
 
 __all__ = ["IMAGE_SUFFIXES", "ImageInfo", "inspect_image"]
 

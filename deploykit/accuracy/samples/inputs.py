@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from deploykit.errors import InputError
 from deploykit.model.facts import GraphFacts
-from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     import numpy as np

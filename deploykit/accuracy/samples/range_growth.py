@@ -6,6 +6,7 @@ It measures; whether more samples are wanted is said by ``data_rules``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -14,7 +15,6 @@ from onnx import ModelProto, ValueInfoProto, helper
 
 from deploykit.accuracy.simulate.sessions import Feed, Session
 from deploykit.model.facts import GraphFacts
-from deploykit.system.records import dataclass
 
 __all__ = ["LEAST", "MOST", "RangeGrowth", "range_growth"]
 

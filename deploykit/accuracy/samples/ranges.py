@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +13,6 @@ from deploykit.accuracy.samples.claims import ReadConstant, stored_integers
 from deploykit.encodings.values import Affine, EncodingSet, Float8
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.ops import Trait, is_standard, ops
-from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from deploykit.encodings.values import Value

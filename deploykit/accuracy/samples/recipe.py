@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from deploykit.errors import InputError, UsageError
-from deploykit.system.records import dataclass
 from deploykit.tables.reading import read_toml, structure
 
 __all__ = ["RECIPE_FILE", "ImageRecipe", "read_recipe"]

@@ -10,6 +10,7 @@ import hashlib
 import io
 import zipfile
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,6 @@ from deploykit.accuracy.samples.inputs import InputSpec
 from deploykit.accuracy.samples.labels import Label
 from deploykit.accuracy.samples.stored import places_in, read_places, spread
 from deploykit.errors import InputError
-from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from deploykit.accuracy.samples.gathering import Samples

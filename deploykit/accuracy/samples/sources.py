@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
 
@@ -16,7 +16,6 @@ from deploykit.accuracy.samples.arrays import ARRAY_SUFFIXES
 from deploykit.accuracy.samples.images import IMAGE_SUFFIXES
 from deploykit.accuracy.samples.recipe import RECIPE_FILE, ImageRecipe, read_recipe
 from deploykit.errors import InputError, UsageError
-from deploykit.system.records import dataclass
 from deploykit.tables.reading import read_bytes
 
 __all__ = ["Calibration", "load_calibration"]

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from deploykit.accuracy.judge.kept_counts import KeptCount, fewest_for
 from deploykit.errors import UsageError
-from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from deploykit.accuracy.judge.verdicts import Verdict

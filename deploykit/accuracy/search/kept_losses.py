@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,6 @@ from deploykit.accuracy.simulate.sessions import Feed
 from deploykit.encodings.values import Value
 from deploykit.model.files.mapped import WeightFiles, is_mapped, mapped_bytes, stored_values, unmapped
 from deploykit.model.files.tensors import byte_size
-from deploykit.system.records import dataclass
 from deploykit.system.remembered import Remembered, key_of
 
 if TYPE_CHECKING:

@@ -7,12 +7,12 @@ analysis groups quantizers, so that its layers and these can be held against eac
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.fused_blocks import find_blocks
 from deploykit.model.fusion import BLOCKS
 from deploykit.model.parameters import ParameterUse, bias_after_matmul, parameter_uses
-from deploykit.system.records import dataclass
 
 __all__ = ["Layer", "layers_of"]
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from deploykit.system.records import dataclass
 from deploykit.system.tabular import Tabular
 
 __all__ = ["Culprit", "Divergence", "Located", "TensorView"]

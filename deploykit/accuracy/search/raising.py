@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from deploykit.accuracy.search.goals import Goal, Reached
@@ -22,7 +22,6 @@ from deploykit.encodings.values import Affine, EncodingSet, Float, Value
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.ops import Trait, has
 from deploykit.model.parameters import parameter_uses
-from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from deploykit.accuracy.search.layers import Layer
 from deploykit.accuracy.simulate.tensor_statistics import TensorStatistics
-from deploykit.system.records import dataclass
 from deploykit.system.tabular import Tabular
 
 if TYPE_CHECKING:

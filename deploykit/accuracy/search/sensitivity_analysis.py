@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -33,7 +34,6 @@ from deploykit.model.facts import GraphFacts
 from deploykit.model.files.loading import wrap_proto
 from deploykit.model.files.mapped import lean_weights, stored_values
 from deploykit.model.parameters import parameter_uses
-from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from onnx import ModelProto

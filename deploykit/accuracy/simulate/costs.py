@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from deploykit.accuracy.simulate.partial_runs import PartialRuns
 from deploykit.encodings.values import Value
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.ops import Trait, has
-from deploykit.system.records import dataclass
 
 __all__ = ["Cost", "CostModel"]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,7 +24,6 @@ from deploykit.accuracy.simulate.simulation import Simulator
 from deploykit.encodings.values import EncodingSet
 from deploykit.model.facts import GraphFacts
 from deploykit.model.files.mapped import mapped_bytes
-from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from onnx import ModelProto

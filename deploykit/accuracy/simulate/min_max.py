@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +23,6 @@ from deploykit.model.fusion import fusions
 from deploykit.model.ops import BIAS, WEIGHT, Trait, has
 from deploykit.model.parameters import ParameterUse, parameter_uses
 from deploykit.model.settings import setting_of
-from deploykit.system.records import dataclass
 
 __all__ = ["Precision", "min_max_encodings", "precision_of"]
 

@@ -8,6 +8,7 @@ bit for bit. Memory grows linearly with the graph: what crosses between pieces, 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -23,7 +24,6 @@ from deploykit.errors import InputError
 from deploykit.model.files.mapped import is_mapped, stored_values
 from deploykit.model.files.tensors import byte_size
 from deploykit.system.memory import memory_budget
-from deploykit.system.records import dataclass
 
 __all__ = ["Change", "PartialRuns"]
 

@@ -7,6 +7,7 @@ names stay: a name that had an entry now carries the quantized value. It runs no
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
@@ -16,7 +17,6 @@ from deploykit.encodings.values import Affine, EncodingSet, Float, Float8, Lpbq,
 from deploykit.errors import InputError
 from deploykit.model.files.mapped import is_mapped
 from deploykit.model.opset import opset_of
-from deploykit.system.records import dataclass
 
 __all__ = ["RAW", "QuantizedGraph", "quantize_graph"]
 

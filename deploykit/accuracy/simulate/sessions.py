@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy.typing as npt
@@ -18,7 +18,6 @@ from deploykit.model.files.tensors import byte_size
 from deploykit.model.files.weights import is_native
 from deploykit.model.running import CpuSession
 from deploykit.system.memory import memory_budget
-from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from deploykit.encodings.values import Value

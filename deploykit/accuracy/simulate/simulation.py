@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -25,7 +25,6 @@ from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
 from deploykit.model.files.mapped import lean_weights
-from deploykit.system.records import dataclass
 from deploykit.system.tabular import Tabular
 
 if TYPE_CHECKING:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-
-from deploykit.system.records import dataclass
 
 __all__ = ["BINS", "FAR", "TensorStatistics", "statistics_of"]
 

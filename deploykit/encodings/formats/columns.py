@@ -6,6 +6,7 @@ A grid that is not plainly in order is given back as None: the reader of single 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import repeat
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -14,7 +15,6 @@ import numpy.typing as npt
 
 from deploykit.encodings.formats.grids import WIDEST
 from deploykit.encodings.values import Affine, Encoding
-from deploykit.system.records import dataclass
 
 __all__ = [
     "GridColumns",

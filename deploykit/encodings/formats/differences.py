@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from deploykit.encodings.formats.signedness import to_unsigned
 from deploykit.encodings.values import Affine, Array, EncodingSet, Float8, Lpbq, Value
-from deploykit.system.records import dataclass
 
 __all__ = ["Change", "Difference", "compare_values", "diff"]
 

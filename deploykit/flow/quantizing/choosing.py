@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from deploykit.backend.backend import AnyBackend
 from deploykit.backend.optional import HasQuantizers, HasToolchains, QuantizesWhilePackaging
@@ -13,7 +14,6 @@ from deploykit.backend.targets import Target, nearest_names
 from deploykit.errors import DefectError, UsageError
 from deploykit.flow.quantizing.embedded import EMBEDDED
 from deploykit.system.environments import Environment, environment_of
-from deploykit.system.records import dataclass
 from deploykit.system.specs import select
 
 __all__ = ["Picked", "environment_for", "options_of", "pick", "quantizers_for"]

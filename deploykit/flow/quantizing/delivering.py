@@ -7,6 +7,7 @@ writes nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy.typing as npt
@@ -20,7 +21,6 @@ from deploykit.flow.choice import choose_way
 from deploykit.flow.decision import decide
 from deploykit.flow.segment_proof import SegmentChain
 from deploykit.model.files.mapped import lean_weights
-from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from deploykit.accuracy.simulate.sessions import Feed

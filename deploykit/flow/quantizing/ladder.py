@@ -7,7 +7,7 @@ samples that it did not see.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Protocol
 
@@ -39,7 +39,6 @@ from deploykit.flow.quantizing.weight_methods import learning_with
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
 from deploykit.model.files.weights import load_weights
-from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -5,7 +5,7 @@ It joins the stages: divide the samples, pick the quantizer, run its job, measur
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from deploykit.accuracy.samples.range_growth import MOST
@@ -20,7 +20,6 @@ from deploykit.flow.quantizing.samples import Division, divide, read_decoded, re
 from deploykit.flow.quantizing.weight_methods import SECONDS, asked_of
 from deploykit.model.collect import collect_facts
 from deploykit.packages.writing import hash_file
-from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from deploykit.backend.backend import AnyBackend, Progress, Request

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,6 @@ from deploykit.errors import ToolError
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
 from deploykit.model.files.mapped import lean_weights
-from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from deploykit.accuracy.judge.verdicts import Verdict

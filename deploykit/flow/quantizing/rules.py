@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from deploykit.findings import SubjectKind
 from deploykit.findings.rules import Found, Registry
-from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from deploykit.flow.quantizing.choosing import Picked

@@ -10,6 +10,7 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +31,6 @@ from deploykit.packages.writing import hash_file
 from deploykit.rewrites.contract import load_transform
 from deploykit.system.jobs import Job, finished_job, run_job
 from deploykit.system.locks import holding
-from deploykit.system.records import dataclass
 from deploykit.system.remembered import cache_folder, is_off
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ Arrays become one file per sample; images are only named, as they are decoded wh
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,6 @@ from deploykit.accuracy.samples.sources import load_calibration
 from deploykit.accuracy.samples.stored import places_in, read_places, spread
 from deploykit.errors import UsageError
 from deploykit.packages.writing import hash_file
-from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from deploykit.accuracy.samples.inputs import InputSpec

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from deploykit.errors import InputError
 from deploykit.model.files.tensors import StoredTensor, byte_size
 from deploykit.system.files import regular_size
-from deploykit.system.records import dataclass
 
 __all__ = ["MAPPED", "Claim", "ExternalFile", "claim_of", "locate_external"]
 

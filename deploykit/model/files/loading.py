@@ -6,7 +6,7 @@ External data is located and measured but never opened here, and what is given i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +21,6 @@ from deploykit.model.files.tensors import check_inline, constant_tensor, is_exte
 from deploykit.model.files.wire import ExcessError, WireError, scan
 from deploykit.model.ops import is_standard
 from deploykit.system.files import read_regular, regular_size
-from deploykit.system.records import dataclass
 
 if TYPE_CHECKING:
     from onnx import ModelProto, TensorProto
