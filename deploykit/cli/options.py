@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 
 import click
 
-from deploykit.answers.option_pages import OptionEntry, every_option, find_options, write_options
+from deploykit.answers.option_pages import OptionEntry, every_option, find_options
 from deploykit.cli.frame import Command
 from deploykit.cli.output import emit, table
 
@@ -16,14 +15,9 @@ __all__ = ["command"]
 
 @click.command("options", cls=Command)
 @click.argument("name", required=False)
-@click.option("--write", type=click.Path(path_type=Path), metavar="FILE", help="Write the page of all options there.")
-def command(name: str | None, write: Path | None) -> int:
+def command(name: str | None) -> int:
     """Every option of package, plan and check, or those called NAME: what it takes, and which backend has it."""
     entries = every_option()
-    if write is not None:
-        write_options(write, entries)
-        emit({"written": str(write)}, lambda: str(write))
-        return 0
     shown = entries if name is None else find_options(name, entries)
     emit({"options": [entry.to_json() for entry in shown]}, lambda: _text(shown))
     return 0

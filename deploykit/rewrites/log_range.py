@@ -1,6 +1,6 @@
 """Widens the encoding of a 16-bit Log output whose range is below 4; the graph stays as it is.
 
-A kernel for such outputs was seen to return the lowest value of the range everywhere (docs/rewrites/log-range.md).
+A kernel for such outputs was seen to return the lowest value of the range everywhere (docs/rewrites.md).
 """
 
 from __future__ import annotations

@@ -111,8 +111,8 @@ def _causes(of_routes: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
     yield f"| findings | {' | '.join(counts)} |"
     yield f"|---|{'---|' * len(counts)}"
     for codes in every:
-        linked = ", ".join(f"[{code}](rules/{code}.md)" for code in codes.split())
-        yield f"| {linked} | {' | '.join(str(count[codes]) for count in counts.values())} |"
+        named = ", ".join(codes.split())
+        yield f"| {named} | {' | '.join(str(count[codes]) for count in counts.values())} |"
 
 
 HEAD = [
