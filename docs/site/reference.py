@@ -1,4 +1,4 @@
-"""The reference pages that are made from the code: command line, Python, schemas, tables. It writes no file.
+"""The reference pages made from the code: command line, Python, options, rules, schemas, tables. It writes no file.
 
 What the pages say stands in the code and its tables alone; whoever wants another word there changes it there.
 """
@@ -15,14 +15,20 @@ from typing import Any
 import click
 
 import deploykit
+from deploykit.answers.option_pages import OptionEntry, every_option
+from deploykit.answers.rule_pages import RuleEntry, all_rules, rule_page
 from deploykit.backend import conformance
 from deploykit.backend.backend import AnyBackend
 from deploykit.backend.optional import DatesSources
 from deploykit.backend.plugins import all_devices, load_backends
 from deploykit.cli import COMMANDS, cli
+from deploykit.flow.rules import CORE_REGISTRIES
 from deploykit.tables.capabilities import CompatRow
+from deploykit_qualcomm.atlas.elsewhere import told_elsewhere
+from deploykit_qualcomm.atlas.rows import Row, atlas_rows
+from schemas import schema_texts
 
-__all__ = ["pages"]
+__all__ = ["cell", "option_page", "pages"]
 
 _WIDTH = 100
 
@@ -30,10 +36,20 @@ _WIDTH = 100
 def pages(docs: Path) -> Mapping[str, str]:
     """Every generated page by its path below ``docs``."""
     backends = load_backends()
+    rules = all_rules(CORE_REGISTRIES)
+    schemas = {
+        **{path.name: path.read_text("utf-8") for path in (docs / "schemas").glob("*.json")},
+        **schema_texts(),
+    }
     return {
         "reference/cli.md": command_page(),
         "reference/api.md": api_page(),
-        "reference/schemas.md": schema_page(docs / "schemas"),
+        "reference/options.md": option_page(every_option()),
+        "reference/rules/README.md": rule_index(rules),
+        **{f"reference/rules/{entry.rule.code}.md": rule_page(entry) for entry in rules},
+        "reference/kernels.md": kernel_page(atlas_rows()),
+        "reference/schemas.md": schema_page(schemas),
+        **{f"schemas/{name}": text for name, text in schema_texts().items()},
         "reference/sources.md": source_page(backends),
         "reference/devices.md": device_page(),
         "reference/features.md": feature_page(backends),
@@ -90,21 +106,72 @@ def _parameters(signature: inspect.Signature) -> Iterator[str]:
         yield str(parameter).replace("'", "")
 
 
-def schema_page(folder: Path) -> str:
+def option_page(entries: Sequence[OptionEntry]) -> str:
+    """Every option of ``package`` and ``check``, by whose it is."""
+    parts = [
+        "# Options\n\nEach option is also an environment variable, `DEPLOYKIT_` and its name; blanks separate the "
+        "texts of an option that takes several. An option of another backend than the one that packages, an unknown "
+        "name or a value of another type is a usage error (exit status 2), in Python too."
+    ]
+    for owners in dict.fromkeys(entry.backends for entry in entries):
+        rows = [_option(entry) for entry in entries if entry.backends == owners]
+        parts.append(f"## Options of {' and '.join(owners) or 'every backend'}")
+        parts.append(_table(("option", "in Python", "takes", "default", "what"), rows))
+    return "\n\n".join(parts) + "\n"
+
+
+def _option(entry: OptionEntry) -> tuple[object, ...]:
+    spec = entry.spec
+    typed = f"`{spec.flag}`, `--no-{spec.flag[2:]}`" if spec.kind == "switch" else f"`{spec.flag}`"
+    what = f"{spec.help} Since {spec.since}." if spec.since else spec.help
+    return typed, f"`{spec.name}`", spec.expects, spec.default_text or "–", what
+
+
+def rule_index(entries: Sequence[RuleEntry]) -> str:
+    """Every rule with a link to its page."""
+    rows = [
+        (
+            f"[{entry.rule.code}]({entry.rule.code}.md)",
+            entry.rule.slug,
+            entry.rule.severity,
+            ", ".join(entry.backends) or "every backend",
+            entry.rule.what,
+        )
+        for entry in entries
+    ]
+    told = _table(("code", "name", "severity", "applied by", "what"), rows)
+    return f"# Rules\n\n{len(rows)} rules.\n\n{told}\n"
+
+
+def kernel_page(rows: Sequence[Row]) -> str:
+    """Under which conditions kernels were measured to be wrong, narrowed or refused, and where else that is so."""
+    parts = ["# Kernels\n\nWhat the compiler makes of operators, as measured ([how](../audit.md))."]
+    header = ("operator", "types", "verdict", "when", "cases", "off by, of the range", "case", "elsewhere")
+    for sdk in dict.fromkeys(row.sdk for row in rows):
+        told = [_kernel(row) for row in rows if row.sdk == sdk]
+        parts.append(f"## Measured with QAIRT {sdk}\n\n" + _table(header, told))
+    return "\n\n".join(parts) + "\n"
+
+
+def _kernel(row: Row) -> tuple[object, ...]:
+    off = f"{100 * min(row.most / row.span, 1):.3g} %" if row.span else ""
+    types = " ".join(row.types)
+    return row.op, types, row.verdict, row.condition, row.cases, off, f"`{row.id}`", told_elsewhere(row)
+
+
+def schema_page(schemas: Mapping[str, str]) -> str:
     """Every JSON Schema: what the file is, its keys, which of them it must have."""
     parts = [
         "# Schemas of data files\n\nGenerated from the dataclasses that load the files; editors take them as they are."
     ]
-    for path in sorted(folder.glob("*.json")):
-        schema = json.loads(path.read_text("utf-8"))
+    for name in sorted(schemas):
+        schema = json.loads(schemas[name])
         needed = schema.get("required", ())
         rows = [
             (f"`{key}`", _type(value), "yes" if key in needed else "", value.get("description", ""))
             for key, value in schema.get("properties", {}).items()
         ]
-        parts.append(
-            f"## {path.name}\n\n{schema.get('description', schema['title'])} [The file](../schemas/{path.name})."
-        )
+        parts.append(f"## {name}\n\n{schema.get('description', schema['title'])} [The file](../schemas/{name}).")
         parts.append(_table(("key", "type", "needed", "what"), rows))
     return "\n\n".join(parts) + "\n"
 
@@ -176,8 +243,9 @@ def _feature(row: CompatRow) -> tuple[object, ...]:
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in lines)
+    return "\n".join("| " + " | ".join(map(cell, line)) + " |" for line in lines)
 
 
-def _cell(value: object) -> str:
+def cell(value: object) -> str:
+    """A value as a cell of a Markdown table."""
     return " ".join(str(value).split()).replace("|", "\\|").replace("<", "&lt;")

@@ -1,8 +1,8 @@
-"""The JSON Schemas of the Qualcomm data files; a stale one is found by comparing.
+"""The JSON Schemas of the data files, made from the dataclasses that load them.
 
-    python -m deploykit_qualcomm.schemas docs/schemas
+    python docs/site/schemas.py FOLDER
 
-writes them again.
+writes them for an editor; the site has them when it is built.
 """
 
 from __future__ import annotations
@@ -68,5 +68,5 @@ def write_schemas(folder: Path) -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) != 2:
-        raise UsageError("one folder is wanted", next="python -m deploykit_qualcomm.schemas docs/schemas")
+        raise UsageError("one folder is wanted", next="python docs/site/schemas.py FOLDER")
     write_schemas(Path(sys.argv[1]))

@@ -1,4 +1,4 @@
-"""Every option, key, method and metric that ``docs/coverage.md`` names has an answer with a source."""
+"""Every option, key, method and metric that ``data/compat_words.md`` names has an answer with a source."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 import deploykit
 
-PAGE = Path(__file__).parents[2] / "docs" / "coverage.md"
+PAGE = Path(__file__).parents[2] / "tests/data/compat_words.md"
 SECTIONS = dict(part.partition("\n")[::2] for part in PAGE.read_text("utf-8").split("\n## ")[1:])
 
 

@@ -1,37 +1,20 @@
-"""Pages of rules: complete, in step with the rules, and findable."""
+"""Pages of rules: complete and findable."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from deploykit.answers.rule_pages import RuleEntry, find_rule, reserved_codes, rule_page, stale_pages, write_pages
+from deploykit.answers.rule_pages import RuleEntry, find_rule, reserved_codes, rule_page
 from deploykit.answers.rule_pages import all_rules as rules_of
 from deploykit.errors import DefectError, UsageError
 from deploykit.findings.rules import Found, Registry
 from deploykit.flow.rules import CORE_REGISTRIES
 
-DOCS = Path(__file__).parents[2] / "docs" / "rules"
-
 
 def all_rules() -> tuple[RuleEntry, ...]:
     return rules_of(CORE_REGISTRIES)
-
-
-def test_the_pages_in_the_repository_are_in_step_with_the_rules() -> None:
-    assert stale_pages(DOCS, all_rules()) == (), "run: deploykit rule --write docs/rules"
-
-
-def test_writing_leaves_nothing_stale(tmp_path: Path) -> None:
-    (tmp_path / "DK000.md").write_text("# DK000: a-rule-that-is-gone\n")
-    assert "DK000.md" in write_pages(tmp_path, all_rules())
-    assert stale_pages(tmp_path, all_rules()) == ()
-    assert write_pages(tmp_path, all_rules()) == ()
-    assert not (tmp_path / "DK000.md").exists()
-    (tmp_path / "README.md").write_text("edited by hand")
-    assert stale_pages(tmp_path, all_rules()) == ("README.md",)
 
 
 def test_every_page_has_its_parts() -> None:

@@ -100,32 +100,13 @@ def test_results_that_were_set_aside_are_put_back(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_pages_of_rules_replace_no_pages_of_anybody(tmp_path: Path) -> None:
-    """``rule --write`` deleted every other page of the folder."""
-    (tmp_path / "notes.md").write_text("mine")
-    ending = run_cli("rule", "--write", tmp_path)
-    assert ending.status == 2, ending.output
-    (tmp_path / "notes.md").rename(tmp_path / "README.md")
-    assert run_cli("rule", "--write", tmp_path).status == 2
-    assert content(tmp_path) == {"README.md": b"mine"}
-    (tmp_path / "README.md").unlink()
-    assert run_cli("rule", "--write", tmp_path).status == 0
-    assert run_cli("rule", "--write", tmp_path).status == 0
-
-
-def test_the_page_of_options_and_a_baseline_replace_only_their_like(tmp_path: Path) -> None:
+def test_a_baseline_replaces_only_its_like(tmp_path: Path) -> None:
     mine = tmp_path / "mine.txt"
     mine.write_text("mine")
-    assert run_cli("options", "--write", mine).status == 2
     assert run_cli("check", MODEL, "--target", "sm8650", "--write-baseline", mine).status == 3
     assert mine.read_text() == "mine"
-    writing: tuple[Command, ...] = (
-        ("options", "--write"),
-        ("check", str(MODEL), "--target", "sm8650", "--write-baseline"),
-    )
-    for words in writing:
-        for _ in range(2):
-            assert run_cli(*words, tmp_path / words[0]).status == 0
+    for _ in range(2):
+        assert run_cli("check", MODEL, "--target", "sm8650", "--write-baseline", tmp_path / "baseline").status == 0
 
 
 def test_weights_beside_a_model_are_not_replaced_unasked(tmp_path: Path) -> None:

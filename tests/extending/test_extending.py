@@ -107,13 +107,14 @@ def outside(tmp_path: Path) -> Run:
 def without_page_or_test(root: Path) -> list[str]:
     """The files that a rewrite of this tree lacks."""
     tests = "\n".join(path.read_text("utf-8") for path in sorted((root / "tests/rewrites").glob("test_*.py")))
+    page = (root / "docs/rewrites.md").read_text("utf-8")
     lacking = []
     for path in sorted((root / "deploykit/rewrites").glob("*.py")):
         found = re.search(r'^transform = Transform\(\s*name="([a-z-]+)"', path.read_text("utf-8"), re.MULTILINE)
         if found is None:
             continue
-        if not (root / f"docs/rewrites/{found[1]}.md").is_file():
-            lacking.append(f"docs/rewrites/{found[1]}.md")
+        if f"\n## {found[1]}\n" not in page:
+            lacking.append(f"a section about {found[1]}")
         if f'"{found[1]}"' not in tests and f"rewrites.{path.stem}" not in tests:
             lacking.append(f"a test of {found[1]}")
     return lacking
@@ -125,27 +126,18 @@ def test_every_rewrite_has_its_page_and_its_tests() -> None:
 
 def test_a_new_rewrite_is_three_files(tree: Path, run: Run) -> None:
     (tree / "deploykit/rewrites/made_up.py").write_text(REWRITE)
-    assert without_page_or_test(tree) == ["docs/rewrites/made-up.md", "a test of made-up"]
-    (tree / "docs/rewrites/made-up.md").write_text("# made-up\n")
+    assert without_page_or_test(tree) == ["a section about made-up", "a test of made-up"]
+    with (tree / "docs/rewrites.md").open("a") as file:
+        file.write("\n## made-up\n")
     (tree / "tests/rewrites/test_made_up.py").write_text('NAME = "made-up"\n')
     assert without_page_or_test(tree) == []
     code = "from deploykit.rewrites.contract import load_transform; print(load_transform('made-up').summary)"
     assert run("-c", code).stdout == "Made up.\n"
 
 
-def test_a_new_rule_is_a_function_a_case_and_a_page(tree: Path, run: Run) -> None:
+def test_a_new_rule_is_a_function_and_a_case(tree: Path, run: Run) -> None:
     with (tree / "deploykit/model/rules.py").open("a") as file:
         file.write(RULE)
-    code = (
-        "from pathlib import Path\n"
-        "from deploykit.flow.rules import CORE_REGISTRIES\n"
-        "from deploykit.answers.rule_pages import all_rules, stale_pages\n"
-        "print(*stale_pages(Path('docs/rules'), all_rules(CORE_REGISTRIES)))"
-    )
-    stale = run("-c", code)
-    assert stale.stdout.split() == ["DK049.md", "README.md"], stale.stderr
-    written = run("-m", "deploykit", "rule", "--write", str(tree / "docs/rules"))
-    assert written.stdout.split() == ["DK049.md", "README.md"], written.stderr
     assert run("-m", "deploykit", "rule", "made-up").stdout.startswith("# DK049: made-up")
     found = run("-m", "deploykit", "check", str(MLP), "--target", "sm8650", "--json").stdout
     assert "DK049" in {finding["code"] for finding in json.loads(found)["findings"]}
