@@ -17,6 +17,7 @@ from deploykit.backend.kept import Kept
 from deploykit.backend.opinions import Opinions
 from deploykit.backend.options import OptionSpec
 from deploykit.backend.plans import Plan
+from deploykit.backend.requests import Request
 from deploykit.backend.status import Compilation, Correctness
 from deploykit.backend.targets import Target
 from deploykit.errors import InputError
@@ -61,40 +62,6 @@ __all__ = [
 
 Progress: TypeAlias = Callable[[str], None]
 """Called with one line of news during long work."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """What the user asked for, as typed; ``options`` are ``--option KEY=VALUE`` pairs in order."""
-
-    model: Path
-    target: str
-    backend: str | None = None
-    sdk: str | None = None
-    encodings: Path | None = None
-    float_tensors: Path | None = None
-    precision: str | None = None
-    calibration: Path | None = None
-    quantizer: str | None = None
-    """Who makes the encodings of a float model; "none" leaves it to the target's own tools."""
-    goal: str | None = None
-    """What a precision that is chosen here must reach; the next three say by which measure, where it is the user's."""
-    metric: str | None = None
-    metric_command: str | None = None
-    references: Path | None = None
-    mixed: str = "auto"
-    rewrite: tuple[str, ...] = ()
-    no_rewrite: tuple[str, ...] = ()
-    compile: bool | None = None
-    second_opinion: bool = True
-    """Whether the compiler that is installed here is asked about a no that is not sure."""
-    inputs: tuple[str, ...] = ()
-    """``NAME=VALUE``, ``NAME=LOW..HIGH`` or ``NAME=FILE.npy``: what inputs are fed with where numbers are judged."""
-    keep_samples: bool = True
-    """Whether the samples that the numbers were judged on become part of the package."""
-    options: tuple[tuple[str, str], ...] = ()
-    adapter_options: Mapping[str, Any] = field(default_factory=dict)
-    """Options of the backend's own by name. In a situation they are checked, and the defaults are filled in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,10 +6,10 @@ It reads no file; what a backend's own options mean is the backend's business.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack
 
 from deploykit.backend.optional import MixesPrecision
 from deploykit.backend.options import ConfigKeys, OptionGiven, OptionSpec, check_options
@@ -18,9 +18,85 @@ from deploykit.backend.targets import nearest_names
 from deploykit.errors import UsageError
 
 if TYPE_CHECKING:
-    from deploykit.backend.backend import AnyBackend, Request
+    from deploykit.backend.backend import AnyBackend
 
-__all__ = ["CORE_OPTIONS", "RESERVED_NAMES", "checked_request", "make_request", "own_options"]
+__all__ = [
+    "CORE_OPTIONS",
+    "RESERVED_NAMES",
+    "AnyPath",
+    "Mixed",
+    "Request",
+    "RequestOptions",
+    "checked_request",
+    "make_request",
+    "own_options",
+]
+
+AnyPath: TypeAlias = str | PathLike[str]
+Mixed: TypeAlias = Literal["auto", "fallback", "segments", "refuse"]
+
+
+class RequestOptions(TypedDict, total=False):
+    """The options of the core as keywords of the Python API; what each means is in ``CORE_OPTIONS``.
+
+    A backend's own options are keywords as well. A type checker does not know them: give them as ``**own``, a
+    ``dict[str, Any]``.
+    """
+
+    backend: str | None
+    sdk: str | None
+    encodings: AnyPath | None
+    float_tensors: AnyPath | None
+    precision: str | None
+    calibration: AnyPath | None
+    quantizer: str | None
+    goal: str | None
+    metric: str | None
+    metric_command: str | None
+    references: AnyPath | None
+    inputs: str | Iterable[str]
+    mixed: Mixed
+    rewrite: str | Iterable[str]
+    no_rewrite: str | Iterable[str]
+    compile: bool | None
+    second_opinion: bool
+    samples: bool
+    options: ConfigKeys
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What the user asked for, as typed; ``options`` are ``--option KEY=VALUE`` pairs in order."""
+
+    model: Path
+    target: str
+    backend: str | None = None
+    sdk: str | None = None
+    encodings: Path | None = None
+    float_tensors: Path | None = None
+    precision: str | None = None
+    calibration: Path | None = None
+    quantizer: str | None = None
+    """Who makes the encodings of a float model; "none" leaves it to the target's own tools."""
+    goal: str | None = None
+    """What a precision that is chosen here must reach; the next three say by which measure, where it is the user's."""
+    metric: str | None = None
+    metric_command: str | None = None
+    references: Path | None = None
+    mixed: str = "auto"
+    rewrite: tuple[str, ...] = ()
+    no_rewrite: tuple[str, ...] = ()
+    compile: bool | None = None
+    second_opinion: bool = True
+    """Whether the compiler that is installed here is asked about a no that is not sure."""
+    inputs: tuple[str, ...] = ()
+    """``NAME=VALUE``, ``NAME=LOW..HIGH`` or ``NAME=FILE.npy``: what inputs are fed with where numbers are judged."""
+    keep_samples: bool = True
+    """Whether the samples that the numbers were judged on become part of the package."""
+    options: tuple[tuple[str, str], ...] = ()
+    adapter_options: Mapping[str, Any] = field(default_factory=dict)
+    """Options of the backend's own by name. In a situation they are checked, and the defaults are filled in."""
+
 
 CORE_OPTIONS = (
     OptionSpec(name="backend", kind="text", metavar="ID", help="Default: the device's first."),
@@ -113,31 +189,24 @@ _SPELLINGS = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 """Precisions by the name of their element type."""
 
 
-def make_request(
-    model: str | PathLike[str],
-    target: str,
-    *,
-    own: Mapping[str, OptionGiven],
-    options: ConfigKeys = (),
-    **core: OptionGiven,
-) -> Request:
-    """A request of the core's options by name, and of a backend's ``own``, which are not checked here.
+def make_request(model: AnyPath, target: str, **given: Unpack[RequestOptions]) -> Request:
+    """A request of the core's options by name; every other keyword is a backend's own and is not checked here.
 
     Raises UsageError for a value of a core option that is of the wrong type or no choice.
     """
-    from deploykit.backend.backend import Request
-
-    values: dict[str, Any] = check_options((spec for spec in CORE_OPTIONS if spec.name != "options"), core)
-    pairs = options.items() if isinstance(options, Mapping) else options
-    if values.get("precision") is not None:
-        values["precision"] = _SPELLINGS.get(values["precision"].lower(), values["precision"].lower())
+    own: dict[str, Any] = dict(given)
+    pairs = own.pop("options", ())
+    specs = [spec for spec in CORE_OPTIONS if spec.name != "options"]
+    core: dict[str, Any] = check_options(specs, {spec.name: own.pop(spec.name, None) for spec in specs})
+    if core["precision"] is not None:
+        core["precision"] = _SPELLINGS.get(core["precision"].lower(), core["precision"].lower())
     return Request(
         model=Path(model),
         target=target,
-        keep_samples=values.pop("samples"),
-        options=tuple((key, str(value)) for key, value in pairs),
-        adapter_options=dict(own),
-        **values,
+        keep_samples=core.pop("samples"),
+        options=tuple((key, str(value)) for key, value in (pairs.items() if isinstance(pairs, Mapping) else pairs)),
+        adapter_options=own,
+        **core,
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from deploykit.api import fleets
+from deploykit import api
 from deploykit.cli.frame import Command, settings
 from deploykit.cli.output import emit, table
 from deploykit.cli.progress import News, progress
@@ -66,16 +66,16 @@ def command(
     if dry_run:
         return _dry_run(select(file, only=only).cells)
     if engine is not None:
-        click.echo(fleets.matrix_emit(engine, file, only=only), nl=False)
+        click.echo(api.matrix_emit(engine, file, only=only), nl=False)
         return 0
     if old is not None:
-        difference = fleets.matrix_diff(old, out)
+        difference = api.matrix_diff(old, out)
         emit(difference.to_json(), lambda: _difference(difference))
         return difference.exit_status
     with progress() as tell:
         shown = _results_shower(tell, len(select(file, only=only).cells))
         news = partial(_news, tell)
-        results = fleets.matrix(file, out=out, only=only, progress=news, on_result=shown, **how)
+        results = api.matrix(file, out=out, only=only, progress=news, on_result=shown, **how)
     emit(results.to_json(), lambda: _text(results, out))
     return results.exit_status
 

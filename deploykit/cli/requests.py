@@ -124,9 +124,8 @@ def request_from(*, model: Path, target: str, options: Iterable[str], **given: A
     """The request that the shared options describe; of the backends' options only those that were given."""
     source = click.get_current_context().get_parameter_source
     core = {spec.name for spec in CORE_OPTIONS}
-    own = {name: given.pop(name) for name in [*given] if name not in core}
-    own = {name: value for name, value in own.items() if source(name) is not ParameterSource.DEFAULT}
-    return make_request(model, target, own=own, options=[_pair(text) for text in options], **given)
+    given = {name: v for name, v in given.items() if name in core or source(name) is not ParameterSource.DEFAULT}
+    return make_request(model, target, options=[_pair(text) for text in options], **given)
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -140,11 +140,10 @@ def _cell(place: _Place, described: Described, folder: Path, more: Included | No
         request = make_request(
             folder / model.path,
             place.device,
-            own=_own(merged.own, folder),
             backend=place.backend,
             sdk=place.sdk,
             options={key: _scalar(key, value) for key, value in merged.options.items()},
-            **_core(merged, folder),
+            **{**_own(merged.own, folder), **_core(merged, folder)},
         )
     except UsageError as error:
         raise UsageError(f"{place.id}: {error.what}", why=error.why, next=error.next) from None

@@ -12,7 +12,14 @@ import pytest
 import deploykit
 from deploykit.backend.backend import Request
 from deploykit.backend.plugins import all_options, load_backend, load_backends
-from deploykit.backend.requests import CORE_OPTIONS, RESERVED_NAMES, checked_request, make_request, own_options
+from deploykit.backend.requests import (
+    CORE_OPTIONS,
+    RESERVED_NAMES,
+    RequestOptions,
+    checked_request,
+    make_request,
+    own_options,
+)
 from deploykit.errors import UsageError
 
 OWN_KEYWORDS = {
@@ -29,14 +36,16 @@ def refusal(**given: Any) -> UsageError:
     return caught.value
 
 
+def test_every_core_option_is_a_keyword_of_the_api() -> None:
+    assert set(RequestOptions.__annotations__) == {spec.name for spec in CORE_OPTIONS}
+
+
 @pytest.mark.parametrize("name", OWN_KEYWORDS)
-def test_the_api_has_every_option_of_the_core_as_a_keyword_with_its_default(name: str) -> None:
+def test_a_function_of_the_api_has_its_own_keywords_and_those_of_a_request(name: str) -> None:
     parameters = inspect.signature(getattr(deploykit, name)).parameters
-    explicit = {key: value for key, value in parameters.items() if value.kind is not inspect.Parameter.VAR_KEYWORD}
-    assert set(explicit) - OWN_KEYWORDS[name] == {spec.name for spec in CORE_OPTIONS}
-    for spec in CORE_OPTIONS:
-        assert explicit[spec.name].default == spec.unset, spec.name
-        assert explicit[spec.name].kind is inspect.Parameter.KEYWORD_ONLY
+    explicit = {key for key, value in parameters.items() if value.kind is not inspect.Parameter.VAR_KEYWORD}
+    assert explicit == OWN_KEYWORDS[name]
+    assert parameters["request"].annotation == "Unpack[RequestOptions]"
 
 
 def test_every_core_option_is_a_field_of_the_request() -> None:
@@ -48,7 +57,7 @@ def test_a_request_of_everything() -> None:
     made = make_request(
         "m.onnx",
         "sm8650",
-        own={"lpbq": True},
+        lpbq=True,  # type: ignore[call-arg]  # of a backend's own
         options={"vtcm": 4, "dlbc": "1"},
         sdk="2.33",
         encodings="e.json",
@@ -67,7 +76,7 @@ def test_a_request_of_everything() -> None:
         options=(("vtcm", "4"), ("dlbc", "1")),
         adapter_options={"lpbq": True},
     )
-    assert make_request("m.onnx", "t", own={}) == Request(model=Path("m.onnx"), target="t")
+    assert make_request("m.onnx", "t") == Request(model=Path("m.onnx"), target="t")
 
 
 @pytest.mark.parametrize(
@@ -82,7 +91,7 @@ def test_a_request_of_everything() -> None:
 )
 def test_a_core_option_of_the_wrong_type_is_refused(given: dict[str, Any], says: str) -> None:
     with pytest.raises(UsageError, match=says):
-        make_request("m.onnx", "sm8650", own={}, **given)
+        make_request("m.onnx", "sm8650", **given)
 
 
 def test_a_misspelt_name_is_refused_before_anything_is_read() -> None:
@@ -110,7 +119,7 @@ def test_a_backends_own_option_of_the_wrong_type_is_refused() -> None:
 
 def test_the_target_is_judged_first() -> None:
     with pytest.raises(deploykit_error("UnknownTargetError"), match="sm9999"):
-        deploykit.plan("absent.onnx", target="sm9999", enodings="e.json")
+        deploykit.plan("absent.onnx", target="sm9999", enodings="e.json")  # type: ignore[call-arg]
 
 
 def deploykit_error(name: str) -> type[Exception]:

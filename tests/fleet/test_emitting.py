@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from deploykit import api
-from deploykit.api import fleets
 from deploykit.errors import UsageError
 from deploykit.fleet.results import read_results
 from deploykit.fleet.running import Selected
@@ -22,7 +21,7 @@ from deploykit.fleet.running import Selected
 )
 def test_the_engine_takes_it(fleet: Path, tmp_path: Path, engine: str, schema: str) -> None:
     path = tmp_path / "emitted.yml"
-    path.write_text(fleets.matrix_emit(engine, fleet), "utf-8")
+    path.write_text(api.matrix_emit(engine, fleet), "utf-8")
     argv = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, str(path)]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
@@ -32,7 +31,7 @@ def test_the_engine_takes_it(fleet: Path, tmp_path: Path, engine: str, schema: s
 def test_every_cell_is_a_job_and_a_strange_name_stays_a_name(fleet: Path) -> None:
     text = fleet.read_text("utf-8").replace("models.cnn", 'models."on"')  # a word that YAML takes for true
     fleet.write_text(text, "utf-8")
-    lines = [line.strip() for line in fleets.matrix_emit("github-actions", fleet).splitlines()]
+    lines = [line.strip() for line in api.matrix_emit("github-actions", fleet).splitlines()]
     assert [line for line in lines if line.startswith('- "')] == [
         '- "on/phone"',
         '- "on/old"',
@@ -59,7 +58,7 @@ def test_snakemake_runs_the_emitted_file_and_the_results_are_the_same(fleet: Pat
     place = tmp_path / "snakemake"
     subprocess.run([sys.executable, "-m", "venv", str(place)], check=True)
     subprocess.run([place / "bin" / "pip", "install", "-q", "snakemake>=9,<10"], check=True)
-    (tmp_path / "Snakefile").write_text(fleets.matrix_emit("snakemake", fleet), "utf-8")
+    (tmp_path / "Snakefile").write_text(api.matrix_emit("snakemake", fleet), "utf-8")
     argv = [str(place / "bin" / "snakemake"), "--cores", "2", "--config", "out=elsewhere"]
     argv.append(f"deploykit={sys.executable} -m deploykit")
     done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False, env={**os.environ})

@@ -28,7 +28,6 @@ from typing import Any
 import numpy as np
 
 from deploykit import api
-from deploykit.api import fleets
 from deploykit.fleet.results import Results, read_results
 
 __all__ = ["DEVICES", "MODELS", "RECORD", "WAYS", "write_fleet"]
@@ -116,7 +115,7 @@ def snakemake(file: Path, out: Path) -> Mapping[str, Any]:
     if not place.is_dir():
         subprocess.run([sys.executable, "-m", "venv", str(place)], check=True)
         subprocess.run([place / "bin" / "pip", "install", "-q", SNAKEMAKE], check=True)
-    (file.parent / "Snakefile").write_text(fleets.matrix_emit("snakemake", file), "utf-8")
+    (file.parent / "Snakefile").write_text(api.matrix_emit("snakemake", file), "utf-8")
     argv = [str(place / "bin" / "snakemake"), "--cores", "2", "--quiet", "rules", "--rerun-incomplete", "--keep-going"]
     argv += ["--config", f"out={out.name}", f"deploykit={sys.executable} -m deploykit"]
     subprocess.run(argv, cwd=file.parent, check=True)

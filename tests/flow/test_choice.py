@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 import deploykit
-from deploykit.api import Mixed
 from deploykit.backend.backend import Request
 from deploykit.backend.kept import Kept
 from deploykit.backend.opinions import Compiler, Opinion, Opinions, OpinionState
+from deploykit.backend.requests import Mixed
 from deploykit.encodings.post_processing import Harm, Hurt, PostProcessing
 from deploykit.findings import Finding
 from deploykit.flow.choice import Chosen, choose_way

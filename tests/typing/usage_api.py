@@ -6,7 +6,7 @@ A line that must be refused ends with an ignore comment; both checkers complain 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import assert_type
+from typing import Any, assert_type
 
 import deploykit
 from deploykit.backend.plans import Route
@@ -14,7 +14,8 @@ from deploykit.findings import Finding
 
 
 def packages(out: Path) -> int:
-    """The main job, with every keyword of the core and options of a backend."""
+    """The main job, with every keyword of the core and options of a backend, which no checker knows."""
+    own: dict[str, Any] = {"lpbq": True, "finalization_mode": 3, "time_limit": 60.0, "exclude_node": ["a", "b"]}
     made = deploykit.package(
         "model.onnx",
         target="sm8650",
@@ -35,10 +36,7 @@ def packages(out: Path) -> int:
         compile=False,
         samples=False,
         options={"vtcm_size_in_mb": 4, "dlbc": "1"},
-        lpbq=True,
-        finalization_mode=3,
-        time_limit=60.0,
-        exclude_node=["a", "b"],
+        **own,
     )
     assert_type(made.package, Path | None)
     assert_type(made.plan.route, Route | None)
@@ -77,7 +75,7 @@ def refused(model: Path) -> None:
     deploykit.plan(model, "sm8650")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     deploykit.plan(model, target="t", sdk=2.33)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     deploykit.plan(model, target="t", mixed="autoo")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    deploykit.plan(model, target="t", lpbq=object())  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    deploykit.plan(model, target="t", precison="w8a8")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     deploykit.simulate(model, "e", smaples=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     deploykit.evaluate("a", "b", min_cosin=0.9)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     deploykit.compat("fp16", skd="2.33")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]

@@ -1,6 +1,6 @@
-"""The part of the Python API that measures: what quantization costs, where, and what follows from it.
+"""The Python API: every command as one function with keyword arguments, heavy modules loaded on the call.
 
-It turns arguments into a call of the stage that does it; heavy modules are loaded on the call.
+It turns arguments into a request and calls the stage that does it; it adds nothing.
 """
 
 from __future__ import annotations
@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias, Unpack
 
+from deploykit.backend.options import ConfigKeys
+from deploykit.backend.requests import AnyPath, RequestOptions, make_request
 from deploykit.system.limits import limited_time
 from deploykit.system.memory import memory_budget, with_memory
 
@@ -18,16 +20,304 @@ if TYPE_CHECKING:
     from deploykit.accuracy.search.locating import Located
     from deploykit.accuracy.search.sensitivity import Sensitivity
     from deploykit.accuracy.simulate.simulation import Simulation
+    from deploykit.answers.capability_answers import Answer
+    from deploykit.answers.diagnosis import Diagnosis
     from deploykit.answers.precision_advice import Advice
+    from deploykit.backend.audits import Audit
+    from deploykit.backend.plans import Plan
+    from deploykit.backend.probes import CheckLine
     from deploykit.encodings.lpbq_files import LpbqReport
     from deploykit.encodings.split_files import PartReport
+    from deploykit.findings import Finding
+    from deploykit.fleet.comparing import Difference
+    from deploykit.fleet.results import CellResult, Results
+    from deploykit.fleet.scouting import Scouted
     from deploykit.flow.mixing_layers import Mixed
+    from deploykit.flow.pipeline import Packaged
+    from deploykit.flow.quantizing.command import Quantization
     from deploykit.flow.simulated_ladder import SimulatedLadder
+    from deploykit.packages.building import BuildReport
+    from deploykit.packages.verifying import VerifyReport
+    from deploykit.report.explaining import Explanation
+    from deploykit.tables.devices import Device
 
-__all__ = ["advise", "evaluate", "ladder", "locate", "lpbq", "mix", "sensitivity", "simulate", "split"]
+__all__ = [
+    "advise",
+    "audit",
+    "build",
+    "check",
+    "compat",
+    "diagnose",
+    "doctor",
+    "evaluate",
+    "explain",
+    "init",
+    "ladder",
+    "locate",
+    "lpbq",
+    "matrix",
+    "matrix_diff",
+    "matrix_emit",
+    "mix",
+    "package",
+    "plan",
+    "quantize",
+    "sensitivity",
+    "simulate",
+    "split",
+    "targets",
+    "verify",
+]
 
-AnyPath: TypeAlias = str | PathLike[str]
 Progress: TypeAlias = Callable[[str], None]
+"""Called with one line of news during long work."""
+
+
+def package(
+    model: AnyPath,
+    *,
+    target: str,
+    out: AnyPath,
+    force: bool = False,
+    templates: AnyPath | None = None,
+    sbom: bool = False,
+    link: bool = False,
+    progress: Progress | None = None,
+    **request: Unpack[RequestOptions],
+) -> Packaged:
+    """Check, plan, render, write and verify one package; ``package`` None is a no. Raises DeploykitError."""
+    from deploykit.flow.pipeline import make_package
+
+    asked = make_request(model, target, **request)
+    return make_package(
+        asked, Path(out), force=force, templates=_path(templates), sbom=sbom, link=link, progress=progress
+    )
+
+
+def plan(
+    model: AnyPath, *, target: str, progress: Progress | None = None, **request: Unpack[RequestOptions]
+) -> Plan[Any]:
+    """The decision for one model and target, nothing written; arguments and what it raises as for ``package``."""
+    from deploykit.flow.pipeline import make_plan
+
+    return make_plan(make_request(model, target, **request), progress=progress)
+
+
+def check(model: AnyPath, *, target: str, **request: Unpack[RequestOptions]) -> tuple[Finding, ...]:
+    """Only the findings of a plan; arguments and what it raises as for ``package``."""
+    from deploykit.flow.checking import check as find
+
+    return find(make_request(model, target, **request))
+
+
+def audit(
+    model: AnyPath,
+    *,
+    target: str,
+    audit: Literal["quick", "auto", "full"] = "full",
+    progress: Progress | None = None,
+    **request: Unpack[RequestOptions],
+) -> Audit:
+    """Each distinct kernel of the model as ``package`` would compile it, run over its whole grid and judged.
+
+    ``audit`` is ``quick`` for those under suspicion alone, ``auto`` for as many as are soon done. Deviations are in
+    steps of the output's grid. Raises UsageError for a backend that runs none by itself, DeploykitError for what makes
+    no sense.
+    """
+    from deploykit.flow.auditing import audit as run
+
+    return run(make_request(model, target, **request), level=audit, progress=progress)
+
+
+def quantize(
+    model: AnyPath,
+    *,
+    target: str,
+    calibration: AnyPath,
+    out: AnyPath,
+    precision: str | None = None,
+    quantizer: str | None = None,
+    goal: str | None = None,
+    metric: str | None = None,
+    metric_command: str | None = None,
+    references: AnyPath | None = None,
+    sdk: str | None = None,
+    backend: str | None = None,
+    options: ConfigKeys = (),
+    time_limit: float | None = None,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> Quantization:
+    """Encodings for a float model, made by ``quantizer`` (default: the best that is installed) on ``calibration``.
+
+    ``options`` are the quantizer's own; ``time_limit`` is in seconds. Raises DeploykitError for what makes no sense,
+    ToolError when the quantizer fails or is not installed.
+    """
+    from deploykit.flow.quantizing.command import quantize as run
+
+    request = make_request(
+        model,
+        target,
+        backend=backend,
+        sdk=sdk,
+        precision=precision,
+        calibration=calibration,
+        quantizer=quantizer,
+        goal=goal,
+        metric=metric,
+        metric_command=metric_command,
+        references=references,
+        options=options,
+    )
+    return run(request, Path(out), force=force, timeout=time_limit, progress=progress)
+
+
+def verify(
+    package: AnyPath,
+    *,
+    numerics: bool = False,
+    expect_digest: str | None = None,
+    allowed_signers: AnyPath | None = None,
+) -> VerifyReport:
+    """Judge a package on disk, its simulated ``numerics`` included if wanted; PackageError when the folder is none.
+
+    ``expect_digest`` is the digest that was printed when it was made or built; ``allowed_signers`` a file that names
+    who may have signed it, in the format of ssh-keygen.
+    """
+    from deploykit.packages.verifying import verify_package
+
+    signers = _path(allowed_signers)
+    return verify_package(Path(package), numerics=numerics, expect_digest=expect_digest, allowed_signers=signers)
+
+
+def explain(package: AnyPath) -> Explanation:
+    """A package in words, from its manifest: can it be shipped, what was decided, changed and measured.
+
+    PackageError when the folder is no package, or its manifest was changed.
+    """
+    from deploykit.report.explaining import explain as tell
+
+    return tell(Path(package))
+
+
+def build(package: AnyPath, *, on_line: Progress | None = None) -> BuildReport:
+    """Run a package's own build script; raises PackageError when the package is not as it was made."""
+    from deploykit.packages.building import build_package
+
+    return build_package(Path(package), on_line=on_line)
+
+
+def targets(words: str = "") -> tuple[Device, ...]:
+    """The devices of all backends whose id, names or facts contain every word; () where none does. Raises nothing."""
+    from deploykit.backend.plugins import all_devices
+    from deploykit.tables.devices import search_devices
+
+    return search_devices(all_devices(), words)
+
+
+def compat(*words: str, sdk: str = "", target: str = "", arch: str = "", tool: str = "", backend: str = "") -> Answer:
+    """What the tables of all backends say about ``words``, for one SDK version, target, architecture, tool, backend.
+
+    Each row has its status, since when, its sources and how sure it is; what has no row is unknown. Raises
+    UnknownTargetError for a device or an SDK that is in no table.
+    """
+    from deploykit.answers.asking import ask
+
+    return ask(words, sdk=sdk, target=target, arch=arch, tool=tool, backend=backend)
+
+
+def diagnose(log: AnyPath | IO[bytes], *, model: AnyPath | None = None, tools: Iterable[str] = ()) -> Diagnosis:
+    """Known failures in a vendor's log, a path or an open stream; ``model`` maps mangled names back to its own.
+
+    ``tools`` are known to have written the log. Raises InputError when a file cannot be read.
+    """
+    from deploykit.answers.diagnosis import diagnose as judge
+    from deploykit.answers.diagnosis import diagnose_log
+    from deploykit.backend.plugins import catalog_of, load_backends
+    from deploykit.packages.building import names_of_models
+
+    names = None if model is None else names_of_models([Path(model)])
+    catalog = catalog_of(load_backends())
+    if isinstance(log, str | PathLike):
+        return diagnose_log(Path(log), catalog, names, tools=tools)
+    return judge(log, catalog, names, tools=tools)
+
+
+def doctor() -> tuple[CheckLine, ...]:
+    """What this machine can do: SDKs, wheels, compilers, devices. Raises nothing: what fails is a line of its own."""
+    from deploykit.answers.machine import examine
+    from deploykit.backend.plugins import load_backends
+
+    return examine(load_backends())
+
+
+def init(folder: AnyPath, *, targets: Iterable[str], force: bool = False) -> tuple[Path, Scouted]:
+    """Write ``deploykit.toml`` into a folder of models, and return where it is and what was found.
+
+    Raises InputError where the folder holds no model, UnknownTargetError for a device that is none, PackageError where
+    the file exists and ``force`` is not given.
+    """
+    from deploykit.backend.plugins import device_named
+    from deploykit.fleet.description import FILE_NAME
+    from deploykit.fleet.scouting import scout, toml_text
+    from deploykit.system.whole_files import write_files
+
+    ids = tuple(dict.fromkeys(device_named(target).id for target in targets))
+    scouted = scout(Path(folder))
+    file = Path(folder) / FILE_NAME
+    write_files({file: toml_text(scouted, ids)}, force=force)
+    return file, scouted
+
+
+def matrix(
+    file: AnyPath = "deploykit.toml",
+    *,
+    out: AnyPath = "matrix",
+    only: str | Iterable[str] = (),
+    executor: str = "local",
+    processes: int | None = None,
+    time_limit: float = 3600.0,
+    fail_fast: bool = False,
+    fresh: bool = False,
+    progress: Callable[[str, str], None] | None = None,
+    on_result: Callable[[CellResult], None] | None = None,
+) -> Results:
+    """Package every model of a ``deploykit.toml`` for every target, and write the results to ``out``.
+
+    ``only`` are patterns of cells (``yolo/phone``), models or targets; ``executor`` is ``local`` or
+    ``dask://HOST:PORT``; ``time_limit`` is in seconds and per cell. ``progress`` is called with a cell and a line of
+    news, ``on_result`` with each result. A cell that fails is a result, not an error. Raises InputError for a file that
+    is none, UsageError for options that make no sense, PackageError where ``out`` cannot be used.
+    """
+    from deploykit.fleet.running import run_matrix, select
+
+    return run_matrix(
+        select(Path(file), only=_texts(only)),
+        Path(out),
+        executor=executor,
+        processes=processes,
+        time_limit=time_limit,
+        fail_fast=fail_fast,
+        fresh=fresh,
+        tell=progress or (lambda _cell, _line: None),
+        done=on_result or (lambda _result: None),
+    )
+
+
+def matrix_diff(old: AnyPath, new: AnyPath) -> Difference:
+    """What changed between two result folders; InputError where one is none."""
+    from deploykit.fleet.comparing import compare
+    from deploykit.fleet.results import read_results
+
+    return compare(read_results(Path(old)), read_results(Path(new)))
+
+
+def matrix_emit(engine: str, file: AnyPath = "deploykit.toml", *, only: str | Iterable[str] = ()) -> str:
+    """The same matrix for another engine, as text: ``github-actions``, ``gitlab`` or ``snakemake``."""
+    from deploykit.fleet.emitting import emit
+    from deploykit.fleet.running import select
+
+    return emit(engine, select(Path(file), only=_texts(only)))
 
 
 def evaluate(
@@ -306,3 +596,7 @@ def split(
 
 def _path(given: AnyPath | None) -> Path | None:
     return None if given is None else Path(given)
+
+
+def _texts(given: str | Iterable[str]) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)
