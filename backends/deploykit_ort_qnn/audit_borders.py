@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from onnx import TensorProto, helper
 
-from deploykit.model.graph_copy import copy_of
+from deploykit.model.graph import copy_of
 
 if TYPE_CHECKING:
     from onnx import ModelProto

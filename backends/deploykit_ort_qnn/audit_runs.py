@@ -10,7 +10,7 @@ from deploykit_ort_qnn.excerpts import PAIR
 if TYPE_CHECKING:
     from onnx import NodeProto
 
-    from deploykit.model.graph_copy import GraphCopy
+    from deploykit.model.graph import GraphCopy
 
 __all__ = ["Runs"]
 

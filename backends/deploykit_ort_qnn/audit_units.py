@@ -16,10 +16,10 @@ import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, shape_inference
 
 from deploykit.accuracy.simulate.sessions import Session
-from deploykit.model.files.arrays import constant_values
-from deploykit.model.graph_copy import GraphCopy, copy_of
+from deploykit.model.graph import GraphCopy, copy_of
 from deploykit.model.nodes import label
-from deploykit.model.ranges.intervals import ANYTHING, Interval, graph_bounds
+from deploykit.model.ranges import ANYTHING, Interval, graph_bounds
+from deploykit.model.weights import constant_values
 from deploykit_ort_qnn.atlas.inputs import Span, covering
 from deploykit_ort_qnn.audit_borders import with_conversions
 from deploykit_ort_qnn.audit_runs import Runs

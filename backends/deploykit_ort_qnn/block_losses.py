@@ -11,7 +11,7 @@ from deploykit.accuracy.judge.quality import sqnr_db
 from deploykit.accuracy.simulate.quantizers import fake_quantize, grid_scale, spread_scale
 from deploykit.encodings.lpbq_arithmetic import Loss
 from deploykit.encodings.values import Affine, EncodingSet, Lpbq
-from deploykit.model.files.arrays import constant_values
+from deploykit.model.weights import constant_values
 
 if TYPE_CHECKING:
     from onnx import TensorProto

@@ -14,7 +14,7 @@ import numpy as np
 from onnx import NodeProto, helper
 
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
-from deploykit.model.graph_copy import GraphCopy
+from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import label
 
 __all__ = ["channel_biases"]

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from onnx import numpy_helper
 
-from deploykit.model.files.tensors import is_external
 from deploykit.model.nodes import attribute
+from deploykit.model.values import is_external
 from deploykit_ort_qnn.dlc import Dlc, DlcTensor
 from deploykit_qualcomm.qnn_types import same_grid
 

@@ -30,7 +30,7 @@ from deploykit.accuracy.simulate.sessions import Session
 from deploykit.backend.backend import Seen
 from deploykit.model import Model, load_model
 from deploykit.model.collect import collect_facts, facts_of
-from deploykit.model.files.weights import load_weights
+from deploykit.model.weights import load_weights
 from deploykit_ort_qnn.compiler import CompileJob, Progress, compile_model, execute_both
 from deploykit_ort_qnn.hosts import Host
 from deploykit_ort_qnn.rules.numerics import NumericScope

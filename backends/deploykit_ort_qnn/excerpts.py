@@ -13,7 +13,7 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 from deploykit.encodings.cutting import part_of
 from deploykit.model.collect import facts_of
 from deploykit.model.facts import GraphFacts
-from deploykit.model.graph_copy import copy_of, view_of
+from deploykit.model.graph import copy_of, view_of
 from deploykit.model.nodes import bodies
 
 __all__ = ["PAIR", "Excerpt", "Excerpts", "anonymous"]

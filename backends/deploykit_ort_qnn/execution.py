@@ -18,7 +18,7 @@ from deploykit.backend.plans import Plan
 from deploykit.backend.status import Compilation, Compiled, Correctness, Right
 from deploykit.errors import ToolError
 from deploykit.findings import Finding, Severity
-from deploykit.model.files.mapped import lean_weights
+from deploykit.model.weights import lean_weights
 from deploykit.packages.writing import json_text
 from deploykit_ort_qnn.audit import audit_draft, with_count
 from deploykit_ort_qnn.commands import CONTEXT, MODEL

@@ -12,7 +12,7 @@ from onnx import helper
 
 from deploykit.encodings.entries import keep_entries, share_entry
 from deploykit.encodings.values import Affine
-from deploykit.model.graph_copy import GraphCopy
+from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import label
 from deploykit.model.shape_inference import infer
 

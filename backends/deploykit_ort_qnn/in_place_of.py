@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from deploykit.backend.audits import Audit
 from deploykit.findings import Finding, Severity, SubjectKind, listed
-from deploykit.model.graph_copy import view_of
+from deploykit.model.graph import view_of
 from deploykit.model.nodes import label
 from deploykit_ort_qnn.excerpts import PAIR
 from deploykit_qualcomm.atlas.verdicts import Verdict

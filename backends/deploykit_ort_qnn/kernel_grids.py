@@ -12,9 +12,9 @@ import numpy as np
 
 from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
-from deploykit.model.graph_copy import GraphCopy, view_of
-from deploykit.model.ops import Trait, has
-from deploykit.model.ranges.interval_functions import clip_bounds
+from deploykit.model.graph import GraphCopy, view_of
+from deploykit.model.operators import Trait, has
+from deploykit.model.range_functions import clip_bounds
 from deploykit_ort_qnn.node_units import shares_grid, with_grids
 from deploykit_qualcomm.softmax_steps import whole_step
 

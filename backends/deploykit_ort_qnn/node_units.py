@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
-from deploykit.model.graph_copy import GraphCopy, view_of
-from deploykit.model.ops import Trait, has
+from deploykit.model.graph import GraphCopy, view_of
+from deploykit.model.operators import Trait, has
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto

@@ -15,9 +15,9 @@ from onnx import NodeProto, TensorProto, helper
 
 from deploykit.encodings.entries import keep_entries
 from deploykit.encodings.values import Affine, EncodingSet
-from deploykit.model.graph_copy import GraphCopy
+from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import label
-from deploykit.model.ranges.intervals import ANYTHING, graph_bounds
+from deploykit.model.ranges import ANYTHING, graph_bounds
 from deploykit.model.shape_inference import infer
 from deploykit_ort_qnn.channel_biases import channel_biases
 from deploykit_ort_qnn.flat_sigmoids import flat_sigmoids

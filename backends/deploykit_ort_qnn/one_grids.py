@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from deploykit.encodings.values import Affine, EncodingSet
-from deploykit.model.graph_copy import GraphCopy, view_of
-from deploykit.model.ops import Trait, has, is_standard
+from deploykit.model.graph import GraphCopy, view_of
+from deploykit.model.operators import Trait, has, is_standard
 from deploykit_ort_qnn.node_units import shares_grid
 
 if TYPE_CHECKING:

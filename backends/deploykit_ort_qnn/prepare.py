@@ -17,8 +17,8 @@ from deploykit.errors import DeploykitError, InputError, UnknownTargetError, Usa
 from deploykit.findings import Finding
 from deploykit.flow.sampling import samples_of
 from deploykit.model import wrap_proto
-from deploykit.model.files.weights import load_weights
 from deploykit.model.nodes import label
+from deploykit.model.weights import load_weights
 from deploykit.system.answers import LARGEST_ASKED, answered
 from deploykit_ort_qnn.provider_keys import Chosen, choose_options, has_option
 from deploykit_qualcomm.archs import capability, has

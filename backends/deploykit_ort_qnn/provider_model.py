@@ -16,9 +16,9 @@ from deploykit.encodings.extract_qdq import extract_qdq
 from deploykit.encodings.insert_qdq import Skipped, insert_qdq
 from deploykit.encodings.lpbq_arithmetic import Loss, lpbq_encodings
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float8
-from deploykit.model.files.arrays import constant_values, element_type
-from deploykit.model.graph_copy import view_of
-from deploykit.model.ops import Trait, has
+from deploykit.model.graph import view_of
+from deploykit.model.operators import Trait, has
+from deploykit.model.weights import constant_values, element_type
 from deploykit.rewrites.blocks_to_matmul import blocks_to_matmul, match_blocks, value_grid
 from deploykit.rewrites.contract import load_transform
 from deploykit_ort_qnn.block_losses import block_losses

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from deploykit.backend.backend import Instead, Progress, Request
 from deploykit.model import load_model
-from deploykit.model.files.weights import load_weights
+from deploykit.model.weights import load_weights
 from deploykit.rewrites.contract import load_transform, transform_names
 from deploykit_ort_qnn.culprits import Culprit, find_culprit
 from deploykit_ort_qnn.excerpts import anonymous

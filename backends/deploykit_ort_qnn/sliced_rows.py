@@ -11,7 +11,7 @@ import numpy as np
 from onnx import NodeProto, helper
 
 from deploykit.encodings.entries import keep_entries, share_entry
-from deploykit.model.graph_copy import GraphCopy
+from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import label
 from deploykit.model.shape_inference import infer
 

@@ -18,15 +18,15 @@ from deploykit.encodings.values import Affine, Lpbq
 from deploykit.errors import UsageError
 from deploykit.model import load_model, wrap_proto
 from deploykit.model.collect import collect_facts
-from deploykit.model.files.tensors import byte_size
-from deploykit.model.files.weights import weight
+from deploykit.model.values import byte_size
+from deploykit.model.weights import weight
 from deploykit_qnn_htp.draft import Draft, draft_of
 from deploykit_qnn_htp.naming import graph_name, listed
 from deploykit_qnn_htp.routes import RouteRow, load_routes
 from deploykit_qualcomm.archs import capability
 
 if TYPE_CHECKING:
-    from deploykit.model.files.loading import Model
+    from deploykit.model.load import Model
 
 __all__ = ["CutGraph", "cut_graphs", "wants_contexts"]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from deploykit.backend.backend import Aids, Execution
 from deploykit.backend.plans import Plan
 from deploykit.encodings.insert_qdq import insert_qdq
-from deploykit.model.files.weights import load_weights
+from deploykit.model.weights import load_weights
 from deploykit_qnn_htp.parts import Part
 from deploykit_qnn_htp.prepare import Prepared
 from deploykit_qnn_htp.rules.opinion import RULES as OPINION_RULES

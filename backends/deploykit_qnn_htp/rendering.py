@@ -10,7 +10,7 @@ from deploykit.accuracy.samples import read_samples
 from deploykit.backend.backend import BytesFile, CopiedFile, JsonFile, PackageFile, Situation, TextFile, copied_model
 from deploykit.backend.plans import Plan
 from deploykit.errors import InputError
-from deploykit.model.files.mapped import whole_model
+from deploykit.model.weights import whole_model
 from deploykit_qnn_htp.lending import Lent
 from deploykit_qnn_htp.parts import Part
 from deploykit_qnn_htp.prepare import Prepared

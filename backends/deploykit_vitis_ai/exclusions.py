@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from deploykit.backend.targets import nearest_names
 from deploykit.errors import UsageError
 from deploykit.model.facts import GraphFacts, NodeFact
-from deploykit.model.ops import Trait, has
+from deploykit.model.operators import Trait, has
 
 __all__ = ["GRAPH_INPUT", "Exclusions", "Leak", "Region", "Subgraph", "parse_subgraph", "resolve_exclusions"]
 

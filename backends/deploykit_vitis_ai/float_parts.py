@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from deploykit.backend.backend import Situation
 from deploykit.encodings.post_processing import PostProcessing, find_post_processing
 from deploykit.model.facts import GraphFacts
-from deploykit.model.files.mapped import load_small_weights
+from deploykit.model.weights import load_small_weights
 
 __all__ = ["FloatPart", "float_parts"]
 
@@ -30,8 +30,8 @@ def float_parts(situation: Situation) -> tuple[FloatPart, ...]:
 
     Empty where there is none, and where a node of it has no name: Quark knows nodes by name only.
     """
-    from deploykit.model.graph_copy import GraphCopy
-    from deploykit.model.ranges.intervals import graph_bounds
+    from deploykit.model.graph import GraphCopy
+    from deploykit.model.ranges import graph_bounds
 
     facts = situation.facts
     ranges = graph_bounds(GraphCopy(load_small_weights(situation.model), copy=False))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from deploykit.model import load_model
 from deploykit.model.facts import GraphFacts, NodeFact
-from deploykit.model.pairs import QUANTIZERS, integer_type
+from deploykit.model.parameters import QUANTIZERS, integer_type
 from deploykit.system.files import regular_size
 
 if TYPE_CHECKING:

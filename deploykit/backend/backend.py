@@ -23,7 +23,7 @@ from deploykit.backend.targets import Target
 from deploykit.errors import InputError
 from deploykit.findings import Confidence, Finding
 from deploykit.findings.rules import Registry
-from deploykit.model.files.mapped import unmapped
+from deploykit.model.weights import unmapped
 from deploykit.tables.capabilities import CompatRow
 from deploykit.tables.devices import Device
 

@@ -15,10 +15,10 @@ import numpy as np
 
 from deploykit.encodings.conclusions import Conclusion
 from deploykit.encodings.values import Affine, EncodingSet
-from deploykit.model.graph_copy import GraphCopy
+from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute
-from deploykit.model.ops import Trait, ops
-from deploykit.model.ranges.interval_cases import Interval, hull, product, total
+from deploykit.model.operators import Trait, ops
+from deploykit.model.range_functions import Interval, hull, product, total
 
 if TYPE_CHECKING:
     from onnx import NodeProto

@@ -16,9 +16,9 @@ import numpy as np
 from deploykit.encodings.movement import ReadValues
 from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Lpbq, Value
 from deploykit.model.facts import GraphFacts, NodeFact
-from deploykit.model.fused_blocks import find_blocks
-from deploykit.model.ops import BIAS, WEIGHT, Trait, has
+from deploykit.model.operators import BIAS, WEIGHT, Trait, has
 from deploykit.model.parameters import ParameterUse, parameter_uses, stored_behind
+from deploykit.model.patterns import find_blocks
 
 __all__ = ["FINEST_SCALE", "DerivedBiases", "derive_biases", "effective_entry"]
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from deploykit.model.facts import GraphFacts
-from deploykit.model.static import with_static
+from deploykit.model.facts import GraphFacts, with_static
 
 __all__ = ["Border", "Extension", "find_borders", "float_nodes", "suggest_extensions"]
 

@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
-from deploykit.model.graph_copy import GraphCopy, view_of
-from deploykit.model.ops import Trait, data_outputs, has
+from deploykit.model.graph import GraphCopy, view_of
+from deploykit.model.operators import Trait, data_outputs, has
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from deploykit.encodings.values import EncodingSet
-from deploykit.model.ranges.interval_cases import Interval
+from deploykit.model.range_functions import Interval
 
 __all__ = ["Conclusion", "Evidence", "Inference", "OpenTensor", "Origin"]
 

@@ -16,10 +16,9 @@ from typing import Any
 from deploykit.encodings.absorption import absorbing_fusions
 from deploykit.encodings.movement import copy_over_movement
 from deploykit.encodings.values import EncodingSet
-from deploykit.model.facts import GraphFacts, NodeFact, TensorFact
-from deploykit.model.ops import WEIGHT, Trait, data_outputs, has
+from deploykit.model.facts import GraphFacts, NodeFact, TensorFact, setting_of
+from deploykit.model.operators import WEIGHT, Trait, data_outputs, has
 from deploykit.model.parameters import ParameterUse, parameter_uses
-from deploykit.model.settings import setting_of
 
 __all__ = ["Coverage", "CoverageRow", "CoverageStatus", "collect_coverage"]
 

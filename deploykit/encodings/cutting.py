@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from onnx import ModelProto, ValueInfoProto
 
-from deploykit.model.graph_copy import GraphCopy, view_of
+from deploykit.model.graph import GraphCopy, view_of
 from deploykit.model.nodes import captured_names
 from deploykit.model.shape_inference import inferred_graph
 

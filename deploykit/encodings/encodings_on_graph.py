@@ -18,7 +18,7 @@ from deploykit.encodings.post_processing import Harm, find_post_processing
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Lpbq
 from deploykit.encodings.wider_grids import range_of
 from deploykit.model.facts import GraphFacts, NodeFact
-from deploykit.model.ops import BIAS, WEIGHT, Trait, has
+from deploykit.model.operators import BIAS, WEIGHT, Trait, has
 from deploykit.model.parameters import ParameterUse, parameter_uses
 
 __all__ = ["CoarseJoin", "EncodingsOnGraph", "Regrid"]

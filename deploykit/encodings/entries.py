@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from deploykit.encodings.values import Affine, EncodingSet, Float, Float8, Lpbq
-from deploykit.model.graph_copy import GraphCopy
-from deploykit.model.ranges.intervals import Interval
+from deploykit.model.graph import GraphCopy
+from deploykit.model.ranges import Interval
 
 __all__ = ["encoded_bounds", "is_wide", "keep_entries", "needed_opset", "share_entry"]
 

@@ -18,9 +18,9 @@ from deploykit.encodings.qdq_graph import DEQUANTIZE, QdqGraph
 from deploykit.encodings.qdq_names import PlainNames
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float, Float8, Lpbq, Value
 from deploykit.errors import InputError
-from deploykit.model.files.arrays import constant_values
-from deploykit.model.graph_copy import GraphCopy
+from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import label
+from deploykit.model.weights import constant_values
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto

@@ -13,10 +13,8 @@ from dataclasses import dataclass, field
 from deploykit.encodings.absorption import absorbing_fusions
 from deploykit.encodings.borders import Border, find_borders
 from deploykit.encodings.values import EncodingSet, Float
-from deploykit.model.facts import GraphFacts, NodeFact, TensorFact
-from deploykit.model.ops import BIAS, ROLES, Trait, data_outputs, has, ops
-from deploykit.model.settings import is_setting
-from deploykit.model.static import with_static
+from deploykit.model.facts import GraphFacts, NodeFact, TensorFact, is_setting, with_static
+from deploykit.model.operators import BIAS, ROLES, Trait, data_outputs, has, ops
 
 __all__ = ["FloatPrediction", "absorbed_tensors", "movement_pairs", "predict_float_set"]
 

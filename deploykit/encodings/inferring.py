@@ -19,13 +19,11 @@ from deploykit.encodings.conclusions import Conclusion, Evidence, Inference, Ope
 from deploykit.encodings.new_grids import entry_for_range, kind_of_entry
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.model.facts import GraphFacts
-from deploykit.model.graph_copy import view_of
-from deploykit.model.ops import Trait, ops
-from deploykit.model.ranges.interval_cases import ANYTHING, Interval, hull
-from deploykit.model.ranges.interval_functions import FUNCTIONS
-from deploykit.model.ranges.interval_selections import SELECTIONS
-from deploykit.model.ranges.interval_sums import SUMS
-from deploykit.model.ranges.intervals import Arithmetic
+from deploykit.model.graph import view_of
+from deploykit.model.operators import Trait, ops
+from deploykit.model.range_functions import ANYTHING, FUNCTIONS, Interval, hull
+from deploykit.model.range_sums import SELECTIONS, SUMS
+from deploykit.model.ranges import Arithmetic
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto

@@ -16,10 +16,10 @@ from onnx import TensorProto, helper, numpy_helper
 from deploykit.encodings.entries import is_wide, needed_opset
 from deploykit.encodings.quantized_constant import QuantizedConstant, quantize_bias, quantize_constant
 from deploykit.encodings.values import Affine, EncodingSet, Float, Float8, Lpbq
-from deploykit.model.files.arrays import constant_values, element_type, integer_tensor
-from deploykit.model.graph_copy import GraphCopy, copy_of
-from deploykit.model.ops import settings
-from deploykit.model.opset import opset_of, raise_opset
+from deploykit.model.graph import GraphCopy, copy_of
+from deploykit.model.nodes import opset_of, raise_opset
+from deploykit.model.operators import settings
+from deploykit.model.weights import constant_values, element_type, integer_tensor
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto

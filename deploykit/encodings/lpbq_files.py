@@ -18,10 +18,10 @@ from deploykit.encodings.lpbq_arithmetic import BlockWeight, Loss, lpbq_scales, 
 from deploykit.encodings.qdq_files import data_of
 from deploykit.errors import InputError, PackageError, UsageError
 from deploykit.model import Model, load_model, weight
-from deploykit.model.files.arrays import integer_tensor
-from deploykit.model.files.tensors import is_external
-from deploykit.model.graph_copy import GraphCopy
+from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute
+from deploykit.model.values import is_external
+from deploykit.model.weights import integer_tensor
 from deploykit.system.workspaces import scratch
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from deploykit.encodings.formats.differences import compare_values
 from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Float8, Value
 from deploykit.model.facts import GraphFacts, NodeFact
-from deploykit.model.ops import Trait, data_outputs, has
+from deploykit.model.operators import Trait, data_outputs, has
 from deploykit.model.parameters import parameter_uses
 
 __all__ = ["copy_over_movement"]

@@ -16,7 +16,7 @@ from onnx import helper
 
 from deploykit.encodings.cutting import infer_types, part_of
 from deploykit.errors import UsageError
-from deploykit.model.graph_copy import GraphCopy
+from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import captured_names
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from deploykit.encodings.placing import Layout, place_entry
 from deploykit.encodings.values import EncodingSet
 from deploykit.model.facts import GraphFacts, TensorFact
-from deploykit.model.ops import WEIGHT
+from deploykit.model.operators import WEIGHT
 from deploykit.model.parameters import ParameterUse, parameter_uses
 
 __all__ = ["layouts", "place"]

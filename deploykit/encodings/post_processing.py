@@ -12,10 +12,10 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from deploykit.model.facts import GraphFacts, NodeFact
-from deploykit.model.ops import RANGES, ROLES, Trait, has, is_standard, ops
+from deploykit.model.operators import RANGES, ROLES, Trait, has, is_standard, ops
 
 if TYPE_CHECKING:
-    from deploykit.model.ranges.interval_cases import Interval
+    from deploykit.model.range_functions import Interval
 
 __all__ = ["NETWORK_OPS", "Harm", "Hurt", "Part", "PostProcessing", "find_post_processing"]
 

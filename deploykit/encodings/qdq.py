@@ -13,7 +13,7 @@ from deploykit.encodings.formats.differences import compare_values
 from deploykit.encodings.qdq_graph import DEQUANTIZE, QdqGraph, ReadTensor
 from deploykit.encodings.qdq_names import PlainNames
 from deploykit.encodings.values import Encoding, EncodingSet
-from deploykit.model.graph_copy import view_of
+from deploykit.model.graph import view_of
 
 if TYPE_CHECKING:
     from onnx import ModelProto

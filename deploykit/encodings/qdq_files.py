@@ -21,8 +21,8 @@ from deploykit.encodings.placed_encodings import read_placed
 from deploykit.errors import InputError, PackageError, UsageError
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
-from deploykit.model.files.validity import blaming
-from deploykit.model.files.weights import load_weights
+from deploykit.model.running import blaming
+from deploykit.model.weights import load_weights
 from deploykit.system.workspaces import workspace
 
 if TYPE_CHECKING:

@@ -16,12 +16,11 @@ from deploykit.encodings.formats import grids
 from deploykit.encodings.formats.differences import compare_values
 from deploykit.encodings.values import Array, Value
 from deploykit.errors import InputError
-from deploykit.model.files.arrays import constant_values, element_type
-from deploykit.model.files.mapped import is_outside
-from deploykit.model.files.tensors import dtype_name
-from deploykit.model.graph_copy import GraphCopy
+from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute
-from deploykit.model.ops import DEFAULT_DOMAINS, ROLES
+from deploykit.model.operators import DEFAULT_DOMAINS, ROLES
+from deploykit.model.values import dtype_name
+from deploykit.model.weights import constant_values, element_type, is_outside
 
 if TYPE_CHECKING:
     from onnx import NodeProto

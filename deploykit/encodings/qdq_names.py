@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from deploykit.model.graph_copy import GraphCopy
+from deploykit.model.graph import GraphCopy
 
 __all__ = ["PlainNames"]
 

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING
 
 from deploykit.encodings.entries import encoded_bounds
 from deploykit.encodings.values import Affine, EncodingSet
-from deploykit.model.element_types import LARGEST_FLOAT16
 from deploykit.model.facts import GraphFacts, NodeFact
-from deploykit.model.graph_copy import view_of
-from deploykit.model.ops import RANGES, Trait, has, ops
-from deploykit.model.ranges.intervals import ANYTHING, Interval, graph_bounds
+from deploykit.model.graph import view_of
+from deploykit.model.operators import LARGEST_FLOAT16, RANGES, Trait, has, ops
+from deploykit.model.ranges import ANYTHING, Interval, graph_bounds
 
 if TYPE_CHECKING:
-    from deploykit.model.files.loading import Model
+    from deploykit.model.load import Model
 
 __all__ = ["Reach", "collect_reach", "only_masks", "proven_bounds", "saturates"]
 

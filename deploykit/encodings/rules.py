@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from deploykit.findings import Severity, SubjectKind
 from deploykit.findings.rules import Found, Registry
-from deploykit.model.element_types import LARGEST_FLOAT16
+from deploykit.model.operators import LARGEST_FLOAT16
 
 if TYPE_CHECKING:
     from deploykit.encodings.encodings_on_graph import EncodingsOnGraph

@@ -13,7 +13,7 @@ from onnx import helper
 from deploykit.encodings.cutting import infer_types, part_of
 from deploykit.encodings.segments import Partition, SegmentRange
 from deploykit.encodings.values import Encoding, EncodingSet
-from deploykit.model.graph_copy import GraphCopy, view_of
+from deploykit.model.graph import GraphCopy, view_of
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto

@@ -12,8 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from deploykit.encodings.borders import float_nodes
-from deploykit.model.facts import GraphFacts, NodeFact
-from deploykit.model.static import static_nodes, with_static
+from deploykit.model.facts import GraphFacts, NodeFact, static_nodes, with_static
 
 __all__ = ["Partition", "SegmentCosts", "SegmentRange", "partition"]
 

@@ -17,8 +17,7 @@ from deploykit.encodings.placed_encodings import read_placed
 from deploykit.errors import PackageError, UsageError
 from deploykit.model import Model, load_model, wrap_proto
 from deploykit.model.collect import collect_facts
-from deploykit.model.files.external import Claim
-from deploykit.model.files.tensors import byte_size, is_external
+from deploykit.model.values import Claim, byte_size, is_external
 from deploykit.system.workspaces import scratch
 
 if TYPE_CHECKING:

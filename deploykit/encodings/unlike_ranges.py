@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from deploykit.model.facts import GraphFacts, NodeFact
-from deploykit.model.ops import Trait, ops
-from deploykit.model.pairs import QUANTIZERS, producer_before_pairs
+from deploykit.model.operators import Trait, ops
+from deploykit.model.parameters import QUANTIZERS, producer_before_pairs
 
 __all__ = ["Mixing", "exclusion_around", "find_mixing", "output_of_shape"]
 

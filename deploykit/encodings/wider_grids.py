@@ -13,7 +13,7 @@ import numpy as np
 from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.model.facts import GraphFacts, NodeFact
-from deploykit.model.ops import Trait, has
+from deploykit.model.operators import Trait, has
 from deploykit.model.parameters import parameter_uses
 
 __all__ = ["range_of", "widen"]

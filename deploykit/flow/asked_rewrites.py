@@ -16,7 +16,7 @@ from deploykit.flow.rewriting import Rewriting, rewrite
 from deploykit.flow.sampling import samples_of
 from deploykit.model import wrap_proto
 from deploykit.model.collect import collect_facts
-from deploykit.model.files.mapped import lean_weights, whole_model
+from deploykit.model.weights import lean_weights, whole_model
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -17,7 +17,7 @@ from deploykit.flow.decision import decide
 from deploykit.flow.quantizing.step import quantized_situation
 from deploykit.flow.reading import read_situation
 from deploykit.flow.steps import AUDITING, DECIDING, QUANTIZING, steps_to
-from deploykit.model.files.validity import blaming
+from deploykit.model.running import blaming
 
 __all__ = ["audit"]
 

@@ -19,7 +19,7 @@ from deploykit.encodings.values import Float
 from deploykit.errors import DeploykitError, UsageError
 from deploykit.flow.sampling import samples_of
 from deploykit.model import wrap_proto
-from deploykit.model.files.mapped import lean_weights, whole_model
+from deploykit.model.weights import lean_weights, whole_model
 from deploykit.system.answers import LARGEST_ASKED, answered
 
 if TYPE_CHECKING:

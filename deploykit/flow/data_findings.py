@@ -26,7 +26,7 @@ from deploykit.backend.kept import Kept, Same
 from deploykit.errors import InputError
 from deploykit.findings import Finding, sort_findings
 from deploykit.flow.sampling import declarations
-from deploykit.model.files.mapped import lean_weights, load_small_weights
+from deploykit.model.weights import lean_weights, load_small_weights
 
 if TYPE_CHECKING:
     from onnx import ModelProto

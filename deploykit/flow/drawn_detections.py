@@ -17,7 +17,7 @@ from deploykit.accuracy.simulate.sessions import Session
 from deploykit.backend.backend import Execution, Seen
 from deploykit.errors import DeploykitError
 from deploykit.flow.quantizing.delivering import run_of
-from deploykit.model.files.mapped import lean_weights
+from deploykit.model.weights import lean_weights
 from deploykit.report.detection_pictures import DetectionPictures, draw_detections
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from deploykit.encodings.inferring import infer_entries
 from deploykit.encodings.values import EncodingSet, Float
 from deploykit.errors import InputError
 from deploykit.model.collect import facts_of
-from deploykit.model.opset import opset_of
+from deploykit.model.nodes import opset_of
 from deploykit.rewrites.contract import Refusal, Rewritten, Site, Transform, load_transform
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from deploykit.accuracy.samples.declared import parse_declarations
 from deploykit.accuracy.samples.inputs import input_specs
 from deploykit.backend.backend import Request, Situation
 from deploykit.backend.kept import Kept, Same
-from deploykit.model.files.mapped import load_small_weights
+from deploykit.model.weights import load_small_weights
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

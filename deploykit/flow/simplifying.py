@@ -17,7 +17,7 @@ from deploykit.flow.rewriting import RewriteStep, Rewriting, rewrite
 from deploykit.flow.sampling import samples_of
 from deploykit.model import wrap_proto
 from deploykit.model.collect import collect_facts
-from deploykit.model.files.mapped import lean_weights
+from deploykit.model.weights import lean_weights
 from deploykit.rewrites.contract import load_transform
 from deploykit.system.answers import LARGEST_ASKED, answered
 

@@ -31,7 +31,7 @@ from deploykit.flow.ladder import Ladder, Rung, walk
 from deploykit.flow.mixing_layers import wide_types
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
-from deploykit.model.files.mapped import lean_weights
+from deploykit.model.weights import lean_weights
 from deploykit.system.tabular import Tabular
 
 if TYPE_CHECKING:

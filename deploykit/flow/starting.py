@@ -22,7 +22,7 @@ from deploykit.flow.sampling import samples_of
 from deploykit.flow.simplifying import Simplified, simplify
 from deploykit.model import wrap_proto
 from deploykit.model.collect import collect_facts
-from deploykit.model.files.mapped import lean_weights
+from deploykit.model.weights import lean_weights
 from deploykit.system.answers import LARGEST_ASKED, Question
 
 if TYPE_CHECKING:

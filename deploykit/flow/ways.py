@@ -32,8 +32,8 @@ from deploykit.flow.rewriting import SAFE_REWRITES, Rewriting, rewrite
 from deploykit.flow.segment_proof import ChainProof, SegmentChain, prove_chain
 from deploykit.model.collect import facts_of
 from deploykit.model.facts import GraphFacts
-from deploykit.model.graph_copy import view_of
-from deploykit.model.ranges.intervals import LateBounds
+from deploykit.model.graph import view_of
+from deploykit.model.ranges import LateBounds
 from deploykit.rewrites.contract import load_transform
 
 if TYPE_CHECKING:

@@ -3,8 +3,8 @@
 Importing it is cheap; onnx and numpy are imported on use. It judges files, never what a device makes of them.
 """
 
-from deploykit.model.files.external import ExternalFile
-from deploykit.model.files.loading import Model, load_model, wrap_proto
-from deploykit.model.files.weights import iter_weights, weight
+from deploykit.model.load import Model, load_model, wrap_proto
+from deploykit.model.values import ExternalFile
+from deploykit.model.weights import iter_weights, weight
 
 __all__ = ["ExternalFile", "Model", "iter_weights", "load_model", "weight", "wrap_proto"]

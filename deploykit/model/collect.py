@@ -13,11 +13,14 @@ import numpy as np
 from onnx import AttributeProto
 
 from deploykit.errors import InputError
+from deploykit.model.checks import check_attention
 from deploykit.model.facts import GraphFacts, NodeFact, TensorFact, TensorRole
-from deploykit.model.files.attention import check_attention
-from deploykit.model.files.loading import Model, wrap_proto
-from deploykit.model.files.mapped import is_outside
-from deploykit.model.files.tensors import (
+from deploykit.model.graph import GraphView, view_of
+from deploykit.model.load import Model, wrap_proto
+from deploykit.model.nodes import captured_names
+from deploykit.model.operators import DEFAULT_DOMAINS, is_standard
+from deploykit.model.shape_inference import Inferred, Shape, infer
+from deploykit.model.values import (
     byte_size,
     dtype_name,
     element_count,
@@ -25,11 +28,7 @@ from deploykit.model.files.tensors import (
     nested_graphs,
     stored_tensors,
 )
-from deploykit.model.files.weights import weight
-from deploykit.model.graph_copy import GraphView, view_of
-from deploykit.model.nodes import captured_names
-from deploykit.model.ops import DEFAULT_DOMAINS, is_standard
-from deploykit.model.shape_inference import Inferred, Shape, infer
+from deploykit.model.weights import is_outside, weight
 
 if TYPE_CHECKING:
     import numpy.typing as npt

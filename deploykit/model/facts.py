@@ -1,18 +1,38 @@
 """What is true of one ONNX graph, as plain values: tensors, nodes, shapes, who produces and who reads.
 
-Collected once by ``collect_facts`` from a model whose external weights were not loaded. Nothing here decides.
+Collected once by ``collect_facts`` from a model whose external weights were not loaded. Nothing here decides or infers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field
+import math
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, TypeVar, cast
 
-from deploykit.model.element_types import FLOATS
+from deploykit.model.operators import BITS, FLOATS, Trait, has, settings
 
-__all__ = ["GraphFacts", "NodeFact", "TensorFact", "TensorRole"]
+__all__ = [
+    "DynamicDim",
+    "GraphFacts",
+    "NodeFact",
+    "TensorFact",
+    "TensorRole",
+    "control_flow_nodes",
+    "data_shaped_nodes",
+    "dynamic_inputs",
+    "dynamic_tensors",
+    "float_tensors",
+    "is_setting",
+    "sequence_nodes",
+    "setting_of",
+    "shape_text",
+    "static_nodes",
+    "static_tensors",
+    "tensor_bytes",
+    "with_static",
+]
 
 T = TypeVar("T")
 
@@ -134,3 +154,158 @@ class GraphFacts:
         """The nodes that read a tensor, in graph order."""
         fact = self.tensors.get(tensor)
         return () if fact is None else tuple(self.nodes[index] for index in fact.consumers)
+
+
+def static_tensors(facts: GraphFacts) -> frozenset[str]:
+    """Stored tensors and everything that deterministic ops make of nothing but those; one pass over the nodes."""
+    return facts.once("static tensors", lambda: _static_tensors(facts))
+
+
+def _static_tensors(facts: GraphFacts) -> frozenset[str]:
+    found = {name for name, fact in facts.tensors.items() if fact.is_weight}
+    for node in facts.nodes:
+        if _folds(node) and all(name in found for name in node.inputs if name):
+            found.update(name for name in node.outputs if name)
+    return frozenset(found)
+
+
+def _folds(node: NodeFact) -> bool:
+    """Bodies of control flow may read tensors from outside that are not among the node's inputs."""
+    return not has(node, Trait.RANDOM, Trait.CONTROL_FLOW) and any(node.inputs)
+
+
+def static_nodes(facts: GraphFacts) -> frozenset[int]:
+    """Indices of Constant nodes and of nodes that make only static tensors."""
+    known = static_tensors(facts)
+    return frozenset(
+        node.index for node in facts.nodes if node.outputs and all(name in known for name in node.outputs if name)
+    )
+
+
+def with_static(facts: GraphFacts) -> GraphFacts:
+    """The same facts with static tensors in the role of constants; the facts themselves when there are none."""
+    return facts.once("with static", lambda: _with_static(facts))
+
+
+def _with_static(facts: GraphFacts) -> GraphFacts:
+    computed = [name for name in static_tensors(facts) if not facts.tensors[name].is_weight]
+    if not computed:
+        return facts
+    constants = {name: replace(facts.tensors[name], role=TensorRole.CONSTANT) for name in computed}
+    return replace(facts, tensors={**facts.tensors, **constants})
+
+
+_MOST_INPUTS = 5
+"""No operator with settings reads more; looking through longer lists for every tensor in them would not be linear."""
+
+
+def is_setting(node: NodeFact, name: str) -> bool:
+    """True where ``node`` reads ``name`` as a setting only."""
+    read_so = settings(node)
+    if not read_so or len(node.inputs) > _MOST_INPUTS:
+        return False
+    positions = {index for index, used in enumerate(node.inputs) if used == name}
+    return bool(positions) and positions <= read_so
+
+
+def setting_of(facts: GraphFacts, name: str) -> NodeFact | None:
+    """The first reader of a tensor that every reader takes as a setting, else None."""
+    readers = facts.consumers_of(name)
+    return readers[0] if readers and all(is_setting(node, name) for node in readers) else None
+
+
+def control_flow_nodes(facts: GraphFacts) -> tuple[NodeFact, ...]:
+    """The nodes that run other graphs, in graph order."""
+    return tuple(node for node in facts.nodes if has(node, Trait.CONTROL_FLOW))
+
+
+def sequence_nodes(facts: GraphFacts) -> tuple[NodeFact, ...]:
+    """The nodes that make, change or join sequences of tensors without running another graph, in graph order."""
+    return tuple(node for node in facts.nodes if has(node, Trait.ON_SEQUENCES))
+
+
+def float_tensors(facts: GraphFacts) -> tuple[str, ...]:
+    """The floating-point tensors that some node computes with or the graph gives out; settings are left out."""
+    return tuple(
+        fact.name
+        for fact in facts.tensors.values()
+        if fact.is_float
+        and (fact.is_output or any(not is_setting(node, fact.name) for node in facts.consumers_of(fact.name)))
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DynamicDim:
+    """One dimension that is not a number: ``axis`` counts from the front, None where not even the rank is known."""
+
+    tensor: str
+    axis: int | None
+    symbol: str | None
+
+    @property
+    def label(self) -> str:
+        """The dimension as people name it: its symbol, or its position."""
+        if self.axis is None:
+            return "an unknown rank"
+        return f"dimension {self.axis}" + (f" ({self.symbol})" if self.symbol else " (unnamed)")
+
+
+def dynamic_inputs(facts: GraphFacts) -> tuple[DynamicDim, ...]:
+    """Every dimension of a graph input that is not fixed, in graph order."""
+    return tuple(dim for name in facts.inputs for dim in _dynamic_dims(facts.tensors[name]))
+
+
+def data_shaped_nodes(facts: GraphFacts) -> Iterator[tuple[NodeFact, str]]:
+    """The nodes whose output has a size that depends on values, each with what that means; in graph order.
+
+    A size that is computed counts where it makes a difference: its reader's output is not static although every
+    input of the graph is.
+    """
+    fixed = not dynamic_inputs(facts)
+    for node in facts.nodes:
+        if has(node, Trait.SIZED_BY_VALUES):
+            yield node, "the size of its output depends on the data"
+        elif fixed and has(node, Trait.SIZED_BY_INPUT):
+            sizes = node.inputs if node.op_type == "Range" else node.inputs[1:2]
+            computed = [name for name in sizes if _is_known_at_run_time(facts, name)]
+            if computed and not all(facts.tensors[name].is_static for name in node.outputs if name in facts.tensors):
+                yield node, f"its size comes from {computed[0]}, which is known at run time only"
+
+
+def _is_known_at_run_time(facts: GraphFacts, name: str) -> bool:
+    fact = facts.tensors.get(name)
+    return fact is not None and fact.role in (TensorRole.ACTIVATION, TensorRole.INPUT)
+
+
+def dynamic_tensors(facts: GraphFacts) -> tuple[str, ...]:
+    """The computed tensors whose shape is known to depend on something: a symbol or a number only known at run time.
+
+    Tensors about which nothing could be inferred are left out.
+    """
+    computed = (fact for fact in facts.tensors.values() if fact.role is TensorRole.ACTIVATION)
+    return tuple(fact.name for fact in computed if fact.shape is not None and not fact.is_static)
+
+
+def tensor_bytes(fact: TensorFact) -> int | None:
+    """The size of a tensor in bytes in its own type, None where type or shape are not known."""
+    bits = BITS.get(fact.dtype)
+    if bits is None or fact.shape is None or not fact.is_static:
+        return None
+    return (bits * math.prod(dim for dim in fact.shape if isinstance(dim, int)) + 7) // 8
+
+
+def shape_text(fact: TensorFact) -> str:
+    """A shape as people write it: 1 x 3 x height x ?; "unknown" where the rank is."""
+    if fact.shape is None:
+        return "unknown"
+    return " x ".join("?" if dim is None else str(dim) for dim in fact.shape) or "a scalar"
+
+
+def _dynamic_dims(fact: TensorFact) -> Iterable[DynamicDim]:
+    if fact.shape is None:
+        return [DynamicDim(tensor=fact.name, axis=None, symbol=None)]
+    return [
+        DynamicDim(tensor=fact.name, axis=axis, symbol=dim if isinstance(dim, str) else None)
+        for axis, dim in enumerate(fact.shape)
+        if not isinstance(dim, int)
+    ]

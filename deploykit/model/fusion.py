@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from deploykit.findings import Confidence
 from deploykit.model.facts import GraphFacts, NodeFact, TensorFact
-from deploykit.model.fused_blocks import Block, find_blocks
-from deploykit.model.ops import Trait, has, is_standard, ops
+from deploykit.model.operators import Trait, has, is_standard, ops
 from deploykit.model.parameters import bias_after_matmul
+from deploykit.model.patterns import Block, find_blocks
 
 __all__ = ["BLOCKS", "PAIRS", "FusedBlock", "FusedPair", "Fusion", "fusions"]
 

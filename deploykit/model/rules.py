@@ -11,17 +11,19 @@ from pathlib import PurePath
 
 from deploykit.findings import Answerer, Claim, Confidence, SubjectKind, listed
 from deploykit.findings.rules import Found, Registry
-from deploykit.model.facts import GraphFacts, TensorRole
-from deploykit.model.inventory import control_flow_nodes, sequence_nodes
-from deploykit.model.ops import Trait, has, is_standard
-from deploykit.model.shapes import (
+from deploykit.model.facts import (
     DynamicDim,
+    GraphFacts,
+    TensorRole,
+    control_flow_nodes,
     data_shaped_nodes,
     dynamic_inputs,
     dynamic_tensors,
+    sequence_nodes,
     shape_text,
     tensor_bytes,
 )
+from deploykit.model.operators import Trait, has, is_standard
 
 __all__ = ["RULES"]
 

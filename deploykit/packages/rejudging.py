@@ -21,7 +21,7 @@ from deploykit.encodings.placed_encodings import read_placed
 from deploykit.errors import DeploykitError
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
-from deploykit.model.files.mapped import lean_weights
+from deploykit.model.weights import lean_weights
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from deploykit.encodings.entries import keep_entries
-from deploykit.model.graph_copy import GraphCopy, view_of
+from deploykit.model.graph import GraphCopy, view_of
 from deploykit.rewrites.contract import MatchResult, Refusal, Rewritten, Site, Transform
 
 if TYPE_CHECKING:

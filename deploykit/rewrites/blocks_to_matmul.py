@@ -14,9 +14,9 @@ import numpy as np
 from onnx import helper
 
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Lpbq
-from deploykit.model.files.arrays import constant_values
-from deploykit.model.graph_copy import GraphCopy, view_of
+from deploykit.model.graph import GraphCopy, view_of
 from deploykit.model.nodes import attribute, label
+from deploykit.model.weights import constant_values
 from deploykit.rewrites.contract import MatchResult, Refusal, Rewritten, Site
 
 if TYPE_CHECKING:

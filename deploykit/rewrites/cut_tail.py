@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from deploykit.encodings.cutting import crossing_tensors
 from deploykit.encodings.post_processing import NETWORK_OPS
-from deploykit.model.graph_copy import GraphCopy, view_of
+from deploykit.model.graph import GraphCopy, view_of
 from deploykit.model.nodes import label
-from deploykit.model.ops import Trait, has
+from deploykit.model.operators import Trait, has
 from deploykit.rewrites.contract import MatchResult, Site, Transform
 from deploykit.rewrites.tails import MOVES, apply_cut
 

@@ -14,9 +14,9 @@ from onnx import helper
 
 from deploykit.encodings.entries import keep_entries
 from deploykit.encodings.values import Affine, EncodingSet
-from deploykit.model.broadcasts import Repeated, repeated_before_norm
 from deploykit.model.collect import facts_seen
-from deploykit.model.graph_copy import GraphCopy, view_of
+from deploykit.model.graph import GraphCopy, view_of
+from deploykit.model.patterns import Repeated, repeated_before_norm
 from deploykit.rewrites.contract import MatchResult, Refusal, Rewritten, Site, Transform
 
 if TYPE_CHECKING:

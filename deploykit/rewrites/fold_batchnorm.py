@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float, Lpbq, Value
-from deploykit.model.files.arrays import constant_values
-from deploykit.model.graph_copy import GraphCopy, view_of
+from deploykit.model.graph import GraphCopy, view_of
 from deploykit.model.nodes import attribute, label
-from deploykit.model.ops import Trait, has
+from deploykit.model.operators import Trait, has
+from deploykit.model.weights import constant_values
 from deploykit.rewrites.contract import MatchResult, Refusal, Rewritten, Site, Transform
 
 if TYPE_CHECKING:

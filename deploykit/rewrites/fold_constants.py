@@ -13,10 +13,10 @@ from onnx import numpy_helper
 from deploykit.encodings.cutting import part_of
 from deploykit.encodings.entries import keep_entries
 from deploykit.errors import InputError
-from deploykit.model.files.mapped import is_outside, whole_model
-from deploykit.model.graph_copy import GraphCopy, view_of
+from deploykit.model.graph import GraphCopy, view_of
 from deploykit.model.nodes import captured_names, label
 from deploykit.model.running import CpuSession
+from deploykit.model.weights import is_outside, whole_model
 from deploykit.rewrites.contract import MatchResult, Refusal, Rewritten, Site, Transform
 
 if TYPE_CHECKING:

@@ -14,13 +14,13 @@ import numpy.typing as npt
 import onnxruntime as ort
 from onnx import ModelProto, numpy_helper
 
-from deploykit.model.element_types import BITS
-from deploykit.model.files.mapped import is_outside, taken_in
-from deploykit.model.files.tensors import byte_size
-from deploykit.model.graph_copy import GraphCopy
+from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute, captured_names
+from deploykit.model.operators import BITS
 from deploykit.model.running import CpuSession
 from deploykit.model.shape_inference import Shape, infer
+from deploykit.model.values import byte_size
+from deploykit.model.weights import is_outside, taken_in
 
 if TYPE_CHECKING:
     from onnx import NodeProto

@@ -15,10 +15,9 @@ from onnx import helper
 
 from deploykit.encodings.entries import keep_entries
 from deploykit.encodings.values import Affine, EncodingSet
-from deploykit.model.graph_copy import GraphCopy, copy_of, view_of
-from deploykit.model.nodes import label
-from deploykit.model.ops import is_standard
-from deploykit.model.opset import changed_operators, opset_of, raise_opset
+from deploykit.model.graph import GraphCopy, copy_of, view_of
+from deploykit.model.nodes import changed_operators, label, opset_of, raise_opset
+from deploykit.model.operators import is_standard
 from deploykit.model.shape_inference import Shape, infer
 from deploykit.rewrites.contract import MatchResult, NoMatchError, Refusal, Rewritten, Site
 from deploykit.rewrites.scalar_functions import Floats, ScalarFunction, functions_through

@@ -15,11 +15,10 @@ from onnx import helper
 
 from deploykit.encodings.entries import keep_entries
 from deploykit.errors import InputError
-from deploykit.model.files.arrays import element_type
-from deploykit.model.graph_copy import GraphCopy, copy_of, view_of
-from deploykit.model.nodes import attribute, label
-from deploykit.model.opset import changed_operators, opset_of, raise_opset
+from deploykit.model.graph import GraphCopy, copy_of, view_of
+from deploykit.model.nodes import attribute, changed_operators, label, opset_of, raise_opset
 from deploykit.model.shape_inference import infer
+from deploykit.model.weights import element_type
 from deploykit.rewrites.contract import MatchResult, NoMatchError, Refusal, Rewritten, Site, Transform
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ import numpy.typing as npt
 from onnx import helper
 
 from deploykit.encodings.entries import keep_entries, share_entry
-from deploykit.model.graph_copy import GraphCopy, view_of
+from deploykit.model.graph import GraphCopy, view_of
 from deploykit.model.nodes import attribute, label
-from deploykit.model.ops import is_standard
+from deploykit.model.operators import is_standard
 from deploykit.model.shape_inference import Shape, infer
 from deploykit.rewrites.contract import MatchResult, NoMatchError, Refusal, Rewritten, Site, Transform
 

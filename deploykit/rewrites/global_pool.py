@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from onnx import helper
 
 from deploykit.encodings.entries import keep_entries
-from deploykit.model.graph_copy import GraphCopy, view_of
+from deploykit.model.graph import GraphCopy, view_of
 from deploykit.model.nodes import attribute, label
-from deploykit.model.ops import is_standard
+from deploykit.model.operators import is_standard
 from deploykit.model.shape_inference import infer
 from deploykit.rewrites.contract import MatchResult, Rewritten, Site, Transform
 

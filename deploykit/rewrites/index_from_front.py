@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from deploykit.encodings.entries import keep_entries
-from deploykit.model.graph_copy import GraphCopy, view_of
+from deploykit.model.graph import GraphCopy, view_of
 from deploykit.model.nodes import attribute, label
 from deploykit.model.shape_inference import Shape, infer
 from deploykit.rewrites.contract import MatchResult, Refusal, Rewritten, Site, Transform

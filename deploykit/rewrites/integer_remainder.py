@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from onnx import helper
 
 from deploykit.encodings.entries import keep_entries
-from deploykit.model.graph_copy import GraphCopy, view_of
+from deploykit.model.graph import GraphCopy, view_of
 from deploykit.model.nodes import attribute, label
-from deploykit.model.ranges.intervals import ANYTHING, graph_bounds
+from deploykit.model.ranges import ANYTHING, graph_bounds
 from deploykit.model.shape_inference import infer
 from deploykit.rewrites.contract import MatchResult, Refusal, Rewritten, Site, Transform
 

@@ -11,7 +11,7 @@ import numpy as np
 from onnx import helper
 
 from deploykit.encodings.entries import keep_entries, share_entry
-from deploykit.model.graph_copy import GraphCopy, view_of
+from deploykit.model.graph import GraphCopy, view_of
 from deploykit.model.nodes import attribute, label
 from deploykit.model.shape_inference import infer
 from deploykit.rewrites.contract import MatchResult, Refusal, Rewritten, Site, Transform

@@ -14,7 +14,7 @@ from onnx import helper
 
 from deploykit.encodings.entries import keep_entries
 from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Float8, Lpbq, Value
-from deploykit.model.graph_copy import GraphCopy, view_of
+from deploykit.model.graph import GraphCopy, view_of
 from deploykit.model.nodes import label
 from deploykit.rewrites.contract import MatchResult, Refusal, Rewritten, Site, Transform
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from onnx import helper
 
 from deploykit.encodings.entries import keep_entries
-from deploykit.model.graph_copy import GraphCopy, view_of
+from deploykit.model.graph import GraphCopy, view_of
 from deploykit.model.nodes import label
-from deploykit.model.ranges.intervals import ANYTHING, LateBounds, graph_bounds
+from deploykit.model.ranges import ANYTHING, LateBounds, graph_bounds
 from deploykit.rewrites.contract import MatchResult, Refusal, Rewritten, Site, Transform
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from deploykit.encodings.values import Affine
-from deploykit.model.graph_copy import view_of
+from deploykit.model.graph import view_of
 from deploykit.model.nodes import label
-from deploykit.model.ops import is_standard
+from deploykit.model.operators import is_standard
 from deploykit.rewrites.contract import MatchResult, Rewritten, Site, Transform
 
 if TYPE_CHECKING:

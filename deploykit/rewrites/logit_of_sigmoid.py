@@ -14,9 +14,9 @@ import numpy as np
 from onnx import helper
 
 from deploykit.encodings.entries import keep_entries
-from deploykit.model.graph_copy import GraphCopy, view_of
+from deploykit.model.graph import GraphCopy, view_of
 from deploykit.model.nodes import label
-from deploykit.model.ranges.intervals import clip_bounds
+from deploykit.model.ranges import clip_bounds
 from deploykit.rewrites.contract import MatchResult, NoMatchError, Refusal, Rewritten, Site, Transform
 
 if TYPE_CHECKING:

@@ -13,10 +13,9 @@ from onnx import helper
 from deploykit.encodings.entries import keep_entries, share_entry
 from deploykit.encodings.values import EncodingSet
 from deploykit.model.collect import facts_seen
-from deploykit.model.graph_copy import GraphCopy, view_of
-from deploykit.model.nodes import attribute
-from deploykit.model.opset import opset_of
-from deploykit.model.reductions import Reduction, over_short_axes
+from deploykit.model.graph import GraphCopy, view_of
+from deploykit.model.nodes import attribute, opset_of
+from deploykit.model.patterns import Reduction, over_short_axes
 from deploykit.rewrites.contract import MatchResult, Refusal, Rewritten, Site, Transform
 
 if TYPE_CHECKING:

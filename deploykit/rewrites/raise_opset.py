@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from deploykit.encodings.entries import keep_entries, share_entry
 from deploykit.errors import InputError
-from deploykit.model.graph_copy import GraphCopy, copy_of
-from deploykit.model.opset import opset_of, raise_opset
+from deploykit.model.graph import GraphCopy, copy_of
+from deploykit.model.nodes import opset_of, raise_opset
 from deploykit.model.shape_inference import infer
 from deploykit.rewrites.contract import MatchResult, Refusal, Rewritten, Site, Transform
 

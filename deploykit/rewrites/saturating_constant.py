@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deploykit.model.graph_copy import GraphCopy, view_of
+from deploykit.model.graph import GraphCopy, view_of
 from deploykit.model.nodes import attribute, label
-from deploykit.model.ops import ROLES, Trait, data_outputs, is_standard, ops
-from deploykit.model.ranges.intervals import ANYTHING, Interval, clip_bounds
+from deploykit.model.operators import ROLES, Trait, data_outputs, is_standard, ops
+from deploykit.model.ranges import ANYTHING, Interval, clip_bounds
 from deploykit.rewrites.contract import MatchResult, NoMatchError, Refusal, Rewritten, Site, Transform
 from deploykit.rewrites.smaller_constants import shrink_constants
 

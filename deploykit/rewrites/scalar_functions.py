@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from deploykit.model.graph_copy import GraphCopy
+from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute
-from deploykit.model.ops import is_standard
+from deploykit.model.operators import is_standard
 
 if TYPE_CHECKING:
     from onnx import NodeProto

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from deploykit.model.graph_copy import GraphCopy, view_of
+from deploykit.model.graph import GraphCopy, view_of
 from deploykit.model.nodes import label
 from deploykit.rewrites.contract import MatchResult, Refusal, Site, Transform
 from deploykit.rewrites.tails import MOVES, apply_cut, closed_downward, followers, with_makers

@@ -9,10 +9,10 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from deploykit.encodings.entries import keep_entries
-from deploykit.model.files.tensors import dtype_name
-from deploykit.model.graph_copy import GraphCopy, view_of
+from deploykit.model.graph import GraphCopy, view_of
 from deploykit.model.nodes import attribute, captured_names, label
 from deploykit.model.shape_inference import Shape, infer
+from deploykit.model.values import dtype_name
 from deploykit.rewrites.contract import MatchResult, Rewritten, Site, Transform
 from deploykit.rewrites.folding import Types, fold, foldable_nodes
 

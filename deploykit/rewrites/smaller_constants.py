@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from deploykit.encodings.entries import encoded_bounds, keep_entries
-from deploykit.model.graph_copy import GraphCopy
-from deploykit.model.ranges.intervals import Interval, graph_bounds
+from deploykit.model.graph import GraphCopy
+from deploykit.model.ranges import Interval, graph_bounds
 from deploykit.rewrites.contract import MatchResult, Rewritten, Site
 
 if TYPE_CHECKING:

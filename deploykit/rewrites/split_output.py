@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from deploykit.model.graph_copy import view_of
+from deploykit.model.graph import view_of
 from deploykit.model.nodes import label
-from deploykit.model.ranges.intervals import ANYTHING, Interval, LateBounds
+from deploykit.model.ranges import ANYTHING, Interval, LateBounds
 from deploykit.rewrites.contract import MatchResult, Refusal, Site, Transform
 from deploykit.rewrites.tails import MOVES, apply_cut, closed_downward, followers
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from deploykit.encodings.cutting import cut_model
 from deploykit.encodings.entries import keep_entries
-from deploykit.model.graph_copy import GraphCopy
-from deploykit.model.ops import Trait, ops
+from deploykit.model.graph import GraphCopy
+from deploykit.model.operators import Trait, ops
 from deploykit.rewrites.contract import MatchResult, Rewritten
 
 if TYPE_CHECKING:

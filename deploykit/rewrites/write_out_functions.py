@@ -13,10 +13,9 @@ from onnx import NodeProto, defs
 
 from deploykit.encodings.entries import keep_entries
 from deploykit.errors import InputError
-from deploykit.model.graph_copy import GraphCopy, copy_of, view_of
-from deploykit.model.nodes import label
-from deploykit.model.ops import is_standard
-from deploykit.model.opset import raise_opset
+from deploykit.model.graph import GraphCopy, copy_of, view_of
+from deploykit.model.nodes import label, raise_opset
+from deploykit.model.operators import is_standard
 from deploykit.rewrites.contract import MatchResult, Refusal, Rewritten, Site, Transform
 from deploykit.rewrites.folding import fold
 

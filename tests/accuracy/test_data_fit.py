@@ -23,7 +23,7 @@ from deploykit.cli import cli
 from deploykit.cli.frame import run
 from deploykit.findings import Finding
 from deploykit.model.collect import collect_facts
-from deploykit.model.files.loading import wrap_proto
+from deploykit.model.load import wrap_proto
 from sample_models.tiny_graphs import TinyGraph
 
 GOOD = DataFit(origin="frames", input="x", low=0.0, high=1.0, whole_numbers=False, image_like=True)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from deploykit.accuracy.judge.judging import Judge, made_by
 from deploykit.accuracy.simulate.sessions import Feed, Session
 from deploykit.model.collect import collect_facts
-from deploykit.model.files.loading import wrap_proto
+from deploykit.model.load import wrap_proto
 from sample_models.tiny_graphs import TinyGraph
 
 ROWS, CHOSEN = 12, 6

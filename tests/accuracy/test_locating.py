@@ -25,7 +25,7 @@ from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.errors import InputError, ToolError, UsageError
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
-from deploykit.model.files.loading import wrap_proto
+from deploykit.model.load import wrap_proto
 from deploykit.system.limits import limited_time
 from sample_models.detectors import UNREACHABLE
 from sample_models.feeds import random_feeds

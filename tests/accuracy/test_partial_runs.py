@@ -21,7 +21,7 @@ from deploykit.encodings.placed_encodings import read_placed
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float, Value
 from deploykit.errors import InputError
 from deploykit.model.collect import collect_facts
-from deploykit.model.files.loading import wrap_proto
+from deploykit.model.load import wrap_proto
 
 DATA = Path(__file__).parents[1] / "data"
 DETR = DATA / "aimet" / "detr"

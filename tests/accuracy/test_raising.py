@@ -24,7 +24,7 @@ from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
 from deploykit.errors import UsageError
 from deploykit.model.collect import collect_facts
-from deploykit.model.files.loading import wrap_proto
+from deploykit.model.load import wrap_proto
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet" / "detr"
 DETR, W8A8 = AIMET / "model.onnx", AIMET / "w8a8.v1.0.0.encodings"

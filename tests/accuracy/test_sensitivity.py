@@ -25,7 +25,7 @@ from deploykit.accuracy.simulate.tensor_statistics import statistics_of
 from deploykit.encodings.placed_encodings import read_placed
 from deploykit.errors import UsageError
 from deploykit.model.collect import collect_facts
-from deploykit.model.files.loading import wrap_proto
+from deploykit.model.load import wrap_proto
 
 DATA = Path(__file__).parents[1] / "data"
 RECORDED = DATA / "sensitivity"

@@ -30,8 +30,15 @@ from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.errors import InputError
 from deploykit.model import load_model, wrap_proto
 from deploykit.model.collect import collect_facts
-from deploykit.model.files.mapped import is_mapped, lean_weights, mapped_bytes, stored_values, unmapped, whole_model
-from deploykit.model.files.weights import load_weights
+from deploykit.model.weights import (
+    is_mapped,
+    lean_weights,
+    load_weights,
+    mapped_bytes,
+    stored_values,
+    unmapped,
+    whole_model,
+)
 
 ZOO = Path(__file__).parents[1] / "data" / "zoo"
 

@@ -99,7 +99,7 @@ def inserting(folder: Path) -> Numbers:
     from deploykit.encodings.placed_encodings import read_placed
     from deploykit.model import load_model
     from deploykit.model.collect import collect_facts
-    from deploykit.model.files.weights import load_weights
+    from deploykit.model.weights import load_weights
 
     read = load_model(folder / "model.onnx")
     model, encodings = load_weights(read), read_placed(folder / "model.encodings", collect_facts(read))

@@ -16,7 +16,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from deploykit.encodings.lpbq_files import convert_file
-from deploykit.model.files.arrays import integer_tensor
+from deploykit.model.weights import integer_tensor
 
 LAYERS, SHAPE, BLOCK = 4, (4096, 4096), 32
 FLOAT_BYTES = LAYERS * SHAPE[0] * SHAPE[1] * 4

@@ -18,7 +18,7 @@ from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
-from deploykit.model.files.loading import wrap_proto
+from deploykit.model.load import wrap_proto
 from sample_models.tiny_graphs import TinyGraph
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"

@@ -18,7 +18,7 @@ from deploykit.encodings.placement import place
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
 from deploykit.model import load_model, wrap_proto
 from deploykit.model.collect import collect_facts
-from deploykit.model.ranges.interval_cases import Interval
+from deploykit.model.range_functions import Interval
 from sample_models.tiny_graphs import TinyGraph
 
 SIXTEEN = GridKind(bits=16, signed=False)

@@ -17,7 +17,7 @@ from deploykit.encodings.lpbq_arithmetic import BlockWeight, lpbq_encodings, lpb
 from deploykit.encodings.lpbq_files import WeightReport, convert_file
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Lpbq
 from deploykit.errors import InputError, PackageError, UsageError
-from deploykit.model.files.arrays import integer_tensor
+from deploykit.model.weights import integer_tensor
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 

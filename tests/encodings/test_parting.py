@@ -14,7 +14,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from deploykit.encodings.parting import CutPart, cut_alike, large_weights
 from deploykit.errors import UsageError
 from deploykit.model import load_model
-from deploykit.model.files.weights import load_weights
+from deploykit.model.weights import load_weights
 from sample_models.decoder_feeds import decoder_feeds
 from sample_models.decoders import TINY, Form, write_decoder
 

@@ -10,8 +10,8 @@ import pytest
 from deploykit.encodings.post_processing import Harm, PostProcessing, find_post_processing
 from deploykit.model import load_model, wrap_proto
 from deploykit.model.collect import collect_facts
-from deploykit.model.graph_copy import GraphCopy
-from deploykit.model.ranges.intervals import graph_bounds
+from deploykit.model.graph import GraphCopy
+from deploykit.model.ranges import graph_bounds
 from sample_models.finished_detectors import DETECTORS
 from sample_models.networks import attention_net, conv_net
 from sample_models.tiny_graphs import TinyGraph

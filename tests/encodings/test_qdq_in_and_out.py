@@ -23,7 +23,7 @@ from deploykit.encodings.quantized_constant import dequantized, quantize_constan
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float, Lpbq
 from deploykit.errors import InputError
 from deploykit.model import load_model
-from deploykit.model.opset import changed_operators, raise_opset
+from deploykit.model.nodes import changed_operators, raise_opset
 from sample_models.tiny_graphs import TinyGraph
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"

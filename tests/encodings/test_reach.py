@@ -10,7 +10,7 @@ import pytest
 from deploykit.encodings.reach import Reach, collect_reach, only_masks, saturates
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
-from deploykit.model.files.loading import wrap_proto
+from deploykit.model.load import wrap_proto
 from sample_models.tiny_graphs import TinyGraph
 
 

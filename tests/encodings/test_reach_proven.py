@@ -12,7 +12,7 @@ from onnx import ModelProto
 from deploykit.encodings.reach import Reach, collect_reach, only_masks, proven_bounds
 from deploykit.model import load_model, wrap_proto
 from deploykit.model.collect import collect_facts, constant_range
-from deploykit.model.files.loading import Model
+from deploykit.model.load import Model
 from sample_models.tiny_graphs import TinyGraph
 
 ZOO = Path(__file__).parents[1] / "data" / "zoo"

@@ -27,7 +27,7 @@ from deploykit.flow.segment_proof import SegmentChain, prove_chain
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
-from deploykit.model.files.loading import wrap_proto
+from deploykit.model.load import wrap_proto
 from sample_models.feeds import random_feeds
 from sample_models.tiny_graphs import TinyGraph
 

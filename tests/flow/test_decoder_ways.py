@@ -22,7 +22,7 @@ from deploykit.flow.exploring import Explored, explore
 from deploykit.flow.rewriting import SAFE_REWRITES, rewrite
 from deploykit.flow.ways import Ground
 from deploykit.model.collect import collect_facts
-from deploykit.model.files.loading import wrap_proto
+from deploykit.model.load import wrap_proto
 from deploykit.rewrites.contract import load_transform
 from sample_models.feeds import random_feeds
 from sample_models.tiny_graphs import TinyGraph

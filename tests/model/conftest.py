@@ -9,8 +9,8 @@ import numpy as np
 import onnx.parser
 import pytest
 
-from deploykit.model.graph_copy import GraphCopy
-from deploykit.model.ranges.intervals import Interval, graph_bounds
+from deploykit.model.graph import GraphCopy
+from deploykit.model.ranges import Interval, graph_bounds
 
 STORED: dict[str, Any] = {
     "half": np.float32(0.5),

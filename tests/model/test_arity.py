@@ -13,7 +13,7 @@ from onnx import TensorProto, defs, helper
 
 from deploykit.errors import InputError
 from deploykit.model import wrap_proto
-from deploykit.model.files.arity import check_arity
+from deploykit.model.checks import check_arity
 
 
 def model(

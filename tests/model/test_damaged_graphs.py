@@ -16,7 +16,7 @@ from deploykit.encodings.values import EncodingSet
 from deploykit.errors import InputError
 from deploykit.model import wrap_proto
 from deploykit.model.collect import collect_facts
-from deploykit.model.inventory import float_tensors
+from deploykit.model.facts import float_tensors
 from deploykit.model.nodes import attribute
 from deploykit.model.rules import RULES as GRAPH_RULES
 

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from deploykit.model import wrap_proto
 from deploykit.model.collect import collect_facts
-from deploykit.model.files.explosion import explosive_nodes
+from deploykit.model.shape_inference import explosive_nodes
 
 
 def node(op_type: str, inputs: str, output: str, **attributes: Any) -> onnx.NodeProto:

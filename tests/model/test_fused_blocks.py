@@ -12,7 +12,7 @@ import pytest
 from deploykit.model import load_model, wrap_proto
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
-from deploykit.model.fused_blocks import Block, find_blocks
+from deploykit.model.patterns import Block, find_blocks
 from sample_models.tiny_graphs import TinyGraph
 
 ZOO = Path(__file__).parents[1] / "data" / "zoo"

@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from deploykit.model.graph_copy import GraphCopy
+from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute, captured_names, label
 
 FLOAT = TensorProto.FLOAT

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from onnx import ModelProto
 
 from deploykit.accuracy.simulate.sessions import Session
-from deploykit.model.graph_copy import GraphCopy
-from deploykit.model.ranges.intervals import graph_bounds
+from deploykit.model.graph import GraphCopy
+from deploykit.model.ranges import graph_bounds
 from sample_models.tiny_graphs import TinyGraph
 
 SHAPE = (2, 3, 4)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from deploykit.model import load_model
-from deploykit.model.graph_copy import GraphCopy
-from deploykit.model.ranges.intervals import Interval, graph_bounds
+from deploykit.model.graph import GraphCopy
+from deploykit.model.ranges import Interval, graph_bounds
 from sample_models.tiny_graphs import TinyGraph
 
 ZOO = Path(__file__).parents[1] / "data" / "zoo"

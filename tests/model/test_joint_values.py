@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from deploykit.model.ranges.intervals import Interval
+from deploykit.model.ranges import Interval
 
 INF = math.inf
 ALL = (-INF, INF)

@@ -20,7 +20,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from deploykit.errors import InputError
 from deploykit.model import load_model, wrap_proto
-from deploykit.model.files.wire import WireError, scan
+from deploykit.model.load import WireError, scan
 from sample_models.networks import conv_net
 
 WHOLE = conv_net().SerializeToString()

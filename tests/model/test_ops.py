@@ -14,7 +14,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from deploykit.model.facts import NodeFact
-from deploykit.model.ops import RANGES, ROLES, Trait, data_outputs, has, is_standard, ops, settings
+from deploykit.model.operators import RANGES, ROLES, Trait, data_outputs, has, is_standard, ops, settings
 
 PINNED: Mapping[Trait, str] = {
     Trait.REARRANGES: "Compress DepthToSpace Dropout Expand Flatten Gather GatherElements GatherND Identity Reshape "

@@ -10,8 +10,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
-from deploykit.model.files.loading import wrap_proto
-from deploykit.model.pairs import integer_type, producer_before_pairs, quantizer_of, stored_behind_pairs
+from deploykit.model.load import wrap_proto
+from deploykit.model.parameters import integer_type, producer_before_pairs, quantizer_of, stored_behind_pairs
 
 
 @pytest.fixture(scope="module")

@@ -8,10 +8,20 @@ import onnx
 
 from deploykit.model import load_model, wrap_proto
 from deploykit.model.collect import collect_facts
-from deploykit.model.facts import GraphFacts, NodeFact, TensorFact, TensorRole
-from deploykit.model.inventory import control_flow_nodes, float_tensors
-from deploykit.model.settings import is_setting, setting_of
-from deploykit.model.shapes import dynamic_inputs, dynamic_tensors, shape_text, tensor_bytes
+from deploykit.model.facts import (
+    GraphFacts,
+    NodeFact,
+    TensorFact,
+    TensorRole,
+    control_flow_nodes,
+    dynamic_inputs,
+    dynamic_tensors,
+    float_tensors,
+    is_setting,
+    setting_of,
+    shape_text,
+    tensor_bytes,
+)
 from sample_models.networks import conv_net, dynamic_net
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"

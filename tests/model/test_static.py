@@ -14,9 +14,8 @@ from deploykit.encodings.segments import SegmentCosts, partition
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.flow.segment_proof import prove_chain
 from deploykit.model.collect import collect_facts
-from deploykit.model.facts import GraphFacts, TensorRole
-from deploykit.model.files.loading import wrap_proto
-from deploykit.model.static import static_nodes, static_tensors, with_static
+from deploykit.model.facts import GraphFacts, TensorRole, static_nodes, static_tensors, with_static
+from deploykit.model.load import wrap_proto
 from sample_models.feeds import random_feeds
 from sample_models.tiny_graphs import TinyGraph
 

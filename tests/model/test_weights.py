@@ -9,8 +9,7 @@ import onnx
 
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.model import load_model
-from deploykit.model.files.mapped import load_small_weights
-from deploykit.model.files.weights import load_weights
+from deploykit.model.weights import load_small_weights, load_weights
 from deploykit.rewrites.contract import load_transform
 from sample_models.tiny_graphs import TinyGraph
 

@@ -27,7 +27,7 @@ from deploykit.accuracy.simulate.simulation import Simulator
 from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.model.collect import collect_facts
-from deploykit.model.files.loading import wrap_proto
+from deploykit.model.load import wrap_proto
 
 PAGE = Path(__file__).parents[2] / "docs" / "numbers.md"
 WRITE = "run: DEPLOYKIT_WRITE_DOCS=1 pytest -m '' tests/numbers"

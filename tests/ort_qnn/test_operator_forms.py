@@ -21,8 +21,8 @@ from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.flow.entry_values import observed_ranges
 from deploykit.flow.pipeline import Packaged, make_package
 from deploykit.model.collect import collect_facts
-from deploykit.model.files.loading import wrap_proto
 from deploykit.model.fusion import fusions
+from deploykit.model.load import wrap_proto
 from deploykit_ort_qnn.fused_grids import fused_grids
 from sample_models.tiny_graphs import TinyGraph
 

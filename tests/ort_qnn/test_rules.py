@@ -25,7 +25,7 @@ from deploykit.findings.rules import Rule
 from deploykit.flow.pipeline import make_plan
 from deploykit.flow.reading import read_situation
 from deploykit.model.collect import collect_facts
-from deploykit.model.files.loading import wrap_proto
+from deploykit.model.load import wrap_proto
 from deploykit_ort_qnn import backend
 from deploykit_ort_qnn.compiler import CompileOutcome, RefusedNode
 from deploykit_ort_qnn.precision import PrecisionScope

@@ -14,7 +14,7 @@ from deploykit.errors import InputError
 from deploykit.findings import Finding, Severity
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
-from deploykit.model.files.loading import wrap_proto
+from deploykit.model.load import wrap_proto
 from deploykit_qualcomm.atlas.rows import Row, atlas_rows, nearest_sdk, rows_for
 from deploykit_qualcomm.atlas.traits import RANGES, SmallGraph, traits_of, traits_without_grids
 from deploykit_qualcomm.atlas.verdicts import Verdict, costs, verdict_of

@@ -146,7 +146,7 @@ def test_a_node_that_does_not_run_stays_and_the_rest_is_folded() -> None:
     warm = graph.op("Sigmoid", [graph.stored("one", [1.0])], "warm")
     graph.op("Add", [graph.op("Mul", [graph.input("x", (2,)), warm], "scaled"), wave], "y")
     model = graph.model("y")
-    from deploykit.model.graph_copy import GraphCopy
+    from deploykit.model.graph import GraphCopy
     from deploykit.rewrites.folding import fold
 
     copy = GraphCopy(model)

@@ -17,7 +17,7 @@ from typing import Any, get_args
 import numpy as np
 
 from deploykit.errors import InputError
-from deploykit.model.files.arrays import constant_values
+from deploykit.model.weights import constant_values
 from deploykit_ort_qnn.atlas.form_chance import BY_CHANCE, drawn_by_chance
 from deploykit_ort_qnn.atlas.form_known import known_kernels
 from deploykit_ort_qnn.atlas.form_rare import rare_operators

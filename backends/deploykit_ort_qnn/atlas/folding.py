@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from deploykit.model.collect import collect_facts
-from deploykit.model.files.loading import wrap_proto
+from deploykit.model.load import wrap_proto
 from deploykit_ort_qnn.atlas.cases import Case, case_of, case_unit
 from deploykit_ort_qnn.atlas.learning import Example, learn
 from deploykit_ort_qnn.atlas.measuring import Point

@@ -16,9 +16,9 @@ from deploykit.accuracy.simulate.sessions import Session
 from deploykit.encodings.insert_qdq import insert_qdq
 from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
-from deploykit.model.files.arrays import constant_values
-from deploykit.model.graph_copy import GraphCopy
-from deploykit.model.ops import Trait, has, settings
+from deploykit.model.graph import GraphCopy
+from deploykit.model.operators import Trait, has, settings
+from deploykit.model.weights import constant_values
 from deploykit_ort_qnn.atlas.forms import Form
 from deploykit_ort_qnn.atlas.inputs import Span
 from deploykit_ort_qnn.atlas.sketch import AS_IT_IS, Numbers, Sketch, Variation

@@ -17,10 +17,10 @@ from onnx.defs import OpSchema, SchemaError, get_schema
 
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.errors import DeploykitError
-from deploykit.model.files.arrays import constant_values
-from deploykit.model.graph_copy import GraphCopy
+from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute
 from deploykit.model.shape_inference import infer
+from deploykit.model.weights import constant_values
 from deploykit.rewrites.contract import NoMatchError
 from deploykit_ort_qnn.excerpts import PAIR
 

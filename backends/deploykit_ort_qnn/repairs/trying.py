@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from deploykit.errors import UsageError
-from deploykit.model.graph_copy import GraphCopy, copy_of
+from deploykit.model.graph import GraphCopy, copy_of
 from deploykit.model.nodes import label
 from deploykit.rewrites.contract import NoMatchError
 from deploykit_ort_qnn.audit_units import Kernel

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from deploykit.findings import SubjectKind
 from deploykit.findings.rules import Found, Registry
 from deploykit.model.facts import GraphFacts, NodeFact
-from deploykit.model.ops import is_standard
+from deploykit.model.operators import is_standard
 from deploykit_ort_qnn.prepare import Draft
 
 __all__ = ["RULES"]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from deploykit.findings import Answerer, Claim, Confidence, Severity, SubjectKind
 from deploykit.findings.rules import Found, Registry
-from deploykit.model.fused_blocks import find_blocks
+from deploykit.model.patterns import find_blocks
 from deploykit_ort_qnn.prepare import Draft
 from deploykit_qualcomm.carriers import forms_of
 

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from deploykit.encodings.values import Affine, Lpbq
 from deploykit.findings import SubjectKind
 from deploykit.findings.rules import Found, Registry
-from deploykit.model.nodes import label
-from deploykit.model.opset import opset_of
+from deploykit.model.nodes import label, opset_of
 from deploykit_ort_qnn.prepare import Draft
 from deploykit_qualcomm.carriers import forms_of
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from deploykit.model.facts import GraphFacts, NodeFact
-from deploykit.model.pairs import stored_behind_pairs
+from deploykit.model.parameters import stored_behind_pairs
 from deploykit_qualcomm.rules.views import Grids, grid_of, quantized
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from deploykit.backend.kept import Same
 from deploykit.findings import Severity, SubjectKind
 from deploykit.findings.rules import Found, Registry
 from deploykit.model.facts import NodeFact
-from deploykit.model.ops import is_standard
+from deploykit.model.operators import is_standard
 from deploykit_qualcomm.atlas.elsewhere import told_elsewhere, verdict_at, verdict_in
 from deploykit_qualcomm.atlas.rows import Row, matching, nearest_sdk, operators, rows_for
 from deploykit_qualcomm.atlas.traits import RANGES, traits_of, traits_without_grids, type_of

@@ -8,7 +8,7 @@ from dataclasses import replace
 from deploykit.backend.backend import Situation
 from deploykit.findings import Severity
 from deploykit.findings.rules import Found, Registry
-from deploykit.model.ops import Trait, has
+from deploykit.model.operators import Trait, has
 from deploykit_qualcomm.rules.constraints import constraint
 from deploykit_qualcomm.rules.views import at_node, dynamic_matmuls, grid_of, listed, nodes, quantized, rewrite_advice
 

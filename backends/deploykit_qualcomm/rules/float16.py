@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from deploykit.backend.backend import Situation
 from deploykit.findings import Severity, SubjectKind
 from deploykit.findings.rules import Found, Registry
-from deploykit.model.element_types import LARGEST_FLOAT16
+from deploykit.model.operators import LARGEST_FLOAT16
 
 if TYPE_CHECKING:
     from deploykit.encodings.values import EncodingSet

@@ -7,10 +7,8 @@ from typing import Any
 
 from deploykit.backend.backend import Situation
 from deploykit.findings.rules import Found, Registry
-from deploykit.model.broadcasts import repeated_before_norm
-from deploykit.model.dynamic_quantization import dynamically_quantized
 from deploykit.model.facts import NodeFact
-from deploykit.model.reductions import over_short_axes
+from deploykit.model.patterns import dynamically_quantized, over_short_axes, repeated_before_norm
 from deploykit.tables.capabilities import Status
 from deploykit_qualcomm.rules.constraints import Refused, claim_of, constraint, constraints
 from deploykit_qualcomm.rules.views import arch, at_node, nodes, quantized

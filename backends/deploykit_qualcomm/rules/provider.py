@@ -11,7 +11,7 @@ from deploykit.backend.backend import Situation
 from deploykit.findings import Answerer, Claim, Confidence, SubjectKind
 from deploykit.findings.rules import Found, Registry
 from deploykit.model.facts import NodeFact
-from deploykit.model.ops import Trait, ops
+from deploykit.model.operators import Trait, ops
 from deploykit_qualcomm.archs import capability, lacks
 from deploykit_qualcomm.rules.constraints import claim_of, constraint
 from deploykit_qualcomm.rules.views import (

@@ -12,9 +12,9 @@ from deploykit.backend.backend import Situation
 from deploykit.encodings.values import Affine
 from deploykit.findings import Claim, SubjectKind
 from deploykit.findings.rules import Found
-from deploykit.model.element_types import INTEGER_BITS
 from deploykit.model.facts import GraphFacts, NodeFact, TensorFact
-from deploykit.model.pairs import integer_type, quantizer_of, stored_behind_pairs
+from deploykit.model.operators import INTEGER_BITS
+from deploykit.model.parameters import integer_type, quantizer_of, stored_behind_pairs
 from deploykit_qualcomm.archs import arch_of
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from deploykit.encodings.values import Affine, Lpbq
 from deploykit.findings import SubjectKind
 from deploykit.findings.rules import Found, Registry
 from deploykit.model.facts import NodeFact
-from deploykit.model.ops import Trait, ops
+from deploykit.model.operators import Trait, ops
 from deploykit_qualcomm.archs import capability, has, lacks
 from deploykit_qualcomm.rules.constraints import constraint
 from deploykit_qualcomm.rules.views import (

@@ -8,7 +8,7 @@ from deploykit.encodings.unlike_ranges import exclusion_around
 from deploykit.findings import Severity, SubjectKind
 from deploykit.findings.rules import Found, Registry
 from deploykit.model.facts import GraphFacts, NodeFact
-from deploykit.model.ops import RANGES, Trait, has, is_standard
+from deploykit.model.operators import RANGES, Trait, has, is_standard
 from deploykit_vitis_ai.draft import Draft
 from deploykit_vitis_ai.inspection import grids_of, is_power_of_two
 

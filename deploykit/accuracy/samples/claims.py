@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from deploykit.model.facts import GraphFacts, NodeFact
-from deploykit.model.ops import Trait, is_standard, ops
+from deploykit.model.operators import Trait, is_standard, ops
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -21,8 +21,8 @@ from deploykit.accuracy.samples.stored import spread
 from deploykit.accuracy.simulate.graph_pieces import GraphPieces
 from deploykit.accuracy.simulate.sessions import Feed, Session
 from deploykit.model.facts import GraphFacts, NodeFact
-from deploykit.model.files.mapped import stored_values
-from deploykit.model.ops import Trait, has
+from deploykit.model.operators import Trait, has
+from deploykit.model.weights import stored_values
 
 __all__ = ["LOOKED_AT", "DataFit", "FirstLayer", "Preparation", "data_fit", "takes_pictures"]
 

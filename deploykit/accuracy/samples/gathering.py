@@ -27,8 +27,8 @@ from deploykit.accuracy.samples.sources import load_calibration
 from deploykit.accuracy.samples.stored import Place, places_in, places_of, read_places, spread
 from deploykit.accuracy.simulate.sessions import Feed
 from deploykit.errors import InputError, UsageError
-from deploykit.model.files.tensors import element_count
-from deploykit.model.graph_copy import view_of
+from deploykit.model.graph import view_of
+from deploykit.model.values import element_count
 
 if TYPE_CHECKING:
     from onnx import ModelProto

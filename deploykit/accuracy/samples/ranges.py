@@ -12,7 +12,7 @@ import numpy.typing as npt
 from deploykit.accuracy.samples.claims import ReadConstant, stored_integers
 from deploykit.encodings.values import Affine, EncodingSet, Float8
 from deploykit.model.facts import GraphFacts, NodeFact
-from deploykit.model.ops import Trait, is_standard, ops
+from deploykit.model.operators import Trait, is_standard, ops
 
 if TYPE_CHECKING:
     from deploykit.encodings.values import Value

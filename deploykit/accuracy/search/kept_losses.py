@@ -17,8 +17,8 @@ import numpy as np
 from deploykit.accuracy.search.sensitivity import Loss
 from deploykit.accuracy.simulate.sessions import Feed
 from deploykit.encodings.values import Value
-from deploykit.model.files.mapped import WeightFiles, is_mapped, mapped_bytes, stored_values, unmapped
-from deploykit.model.files.tensors import byte_size
+from deploykit.model.values import byte_size
+from deploykit.model.weights import WeightFiles, is_mapped, mapped_bytes, stored_values, unmapped
 from deploykit.system.remembered import Remembered, key_of
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from deploykit.model.facts import GraphFacts, NodeFact
-from deploykit.model.fused_blocks import find_blocks
 from deploykit.model.fusion import BLOCKS
 from deploykit.model.parameters import ParameterUse, bias_after_matmul, parameter_uses
+from deploykit.model.patterns import find_blocks
 
 __all__ = ["Layer", "layers_of"]
 

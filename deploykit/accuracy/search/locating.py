@@ -20,8 +20,7 @@ from deploykit.accuracy.judge.rows import Rows
 from deploykit.accuracy.search.located import Culprit, Divergence, Located, TensorView
 from deploykit.accuracy.simulate.sessions import Feed
 from deploykit.errors import InputError, ToolError
-from deploykit.model.facts import GraphFacts, NodeFact
-from deploykit.model.static import static_tensors
+from deploykit.model.facts import GraphFacts, NodeFact, static_tensors
 from deploykit.system.limits import time_left
 
 __all__ = ["SESSIONS", "Divergence", "Located", "Probe", "ShowsAll", "TensorView", "locate"]

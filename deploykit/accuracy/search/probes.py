@@ -23,9 +23,9 @@ from deploykit.errors import UsageError
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
-from deploykit.model.files.loading import wrap_proto
-from deploykit.model.files.mapped import lean_weights, mapped_bytes, stored_values
-from deploykit.model.files.tensors import constant_tensor
+from deploykit.model.load import wrap_proto
+from deploykit.model.values import constant_tensor
+from deploykit.model.weights import lean_weights, mapped_bytes, stored_values
 
 if TYPE_CHECKING:
     from onnx import ModelProto

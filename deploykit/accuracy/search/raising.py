@@ -20,7 +20,7 @@ from deploykit.encodings.borders import find_borders, float_nodes
 from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Affine, EncodingSet, Float, Value
 from deploykit.model.facts import GraphFacts, NodeFact
-from deploykit.model.ops import Trait, has
+from deploykit.model.operators import Trait, has
 from deploykit.model.parameters import parameter_uses
 
 if TYPE_CHECKING:

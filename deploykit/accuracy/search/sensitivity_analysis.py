@@ -31,9 +31,9 @@ from deploykit.errors import UsageError
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
-from deploykit.model.files.loading import wrap_proto
-from deploykit.model.files.mapped import lean_weights, stored_values
+from deploykit.model.load import wrap_proto
 from deploykit.model.parameters import parameter_uses
+from deploykit.model.weights import lean_weights, stored_values
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -13,7 +13,7 @@ from typing import Any
 from deploykit.accuracy.simulate.partial_runs import PartialRuns
 from deploykit.encodings.values import Value
 from deploykit.model.facts import GraphFacts, NodeFact
-from deploykit.model.ops import Trait, has
+from deploykit.model.operators import Trait, has
 
 __all__ = ["Cost", "CostModel"]
 

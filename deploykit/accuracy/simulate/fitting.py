@@ -23,7 +23,7 @@ from deploykit.accuracy.simulate.sessions import Feed, group_room
 from deploykit.accuracy.simulate.simulation import Simulator
 from deploykit.encodings.values import EncodingSet
 from deploykit.model.facts import GraphFacts
-from deploykit.model.files.mapped import mapped_bytes
+from deploykit.model.weights import mapped_bytes
 
 if TYPE_CHECKING:
     from onnx import ModelProto

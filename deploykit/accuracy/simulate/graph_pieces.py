@@ -12,9 +12,9 @@ from itertools import accumulate
 
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
-from deploykit.model.files.tensors import byte_size, constant_tensor
 from deploykit.model.nodes import captured_names
-from deploykit.model.ops import Trait, has, is_standard
+from deploykit.model.operators import Trait, has, is_standard
+from deploykit.model.values import byte_size, constant_tensor
 
 __all__ = ["GraphPieces"]
 

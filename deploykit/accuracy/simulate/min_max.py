@@ -17,12 +17,11 @@ from deploykit.encodings.movement import copy_over_movement
 from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float, Value
 from deploykit.errors import UsageError
-from deploykit.model.facts import GraphFacts
-from deploykit.model.files.mapped import stored_values
+from deploykit.model.facts import GraphFacts, setting_of
 from deploykit.model.fusion import fusions
-from deploykit.model.ops import BIAS, WEIGHT, Trait, has
+from deploykit.model.operators import BIAS, WEIGHT, Trait, has
 from deploykit.model.parameters import ParameterUse, parameter_uses
-from deploykit.model.settings import setting_of
+from deploykit.model.weights import stored_values
 
 __all__ = ["Precision", "min_max_encodings", "precision_of"]
 

@@ -21,8 +21,8 @@ from deploykit.accuracy.simulate.quantizers import check_shape, fake_quantize
 from deploykit.accuracy.simulate.sessions import Feed, Session, check_feed
 from deploykit.encodings.values import Encoding, EncodingSet, Value
 from deploykit.errors import InputError
-from deploykit.model.files.mapped import is_mapped, stored_values
-from deploykit.model.files.tensors import byte_size
+from deploykit.model.values import byte_size
+from deploykit.model.weights import is_mapped, stored_values
 from deploykit.system.memory import memory_budget
 
 __all__ = ["Change", "PartialRuns"]

@@ -15,8 +15,8 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from deploykit.accuracy.simulate.quantizers import check_shape, fake_quantize, is_simulated
 from deploykit.encodings.values import Affine, EncodingSet, Float, Float8, Lpbq, Value
 from deploykit.errors import InputError
-from deploykit.model.files.mapped import is_mapped
-from deploykit.model.opset import opset_of
+from deploykit.model.nodes import opset_of
+from deploykit.model.weights import is_mapped
 
 __all__ = ["RAW", "QuantizedGraph", "quantize_graph"]
 

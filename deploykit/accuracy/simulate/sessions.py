@@ -13,10 +13,9 @@ from onnx import ModelProto, TensorProto, ValueInfoProto
 from deploykit.accuracy.simulate.quantizers import fake_quantize
 from deploykit.accuracy.simulate.streaming import StreamedModel, may_stream
 from deploykit.errors import InputError
-from deploykit.model.files.mapped import WeightFiles, is_mapped, mapped_bytes, stored_values
-from deploykit.model.files.tensors import byte_size
-from deploykit.model.files.weights import is_native
 from deploykit.model.running import CpuSession
+from deploykit.model.values import byte_size
+from deploykit.model.weights import WeightFiles, is_mapped, is_native, mapped_bytes, stored_values
 from deploykit.system.memory import memory_budget
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from deploykit.encodings.placed_encodings import read_placed
 from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
-from deploykit.model.files.mapped import lean_weights
+from deploykit.model.weights import lean_weights
 from deploykit.system.tabular import Tabular
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ import numpy.typing as npt
 from onnx import helper
 
 from deploykit.accuracy.simulate.graph_pieces import GraphPieces
-from deploykit.model.files.mapped import stored_values
-from deploykit.model.files.tensors import byte_size
+from deploykit.model.values import byte_size
+from deploykit.model.weights import stored_values
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -20,7 +20,7 @@ from deploykit.encodings.borders import find_borders
 from deploykit.flow.choice import choose_way
 from deploykit.flow.decision import decide
 from deploykit.flow.segment_proof import SegmentChain
-from deploykit.model.files.mapped import lean_weights
+from deploykit.model.weights import lean_weights
 
 if TYPE_CHECKING:
     from deploykit.accuracy.simulate.sessions import Feed

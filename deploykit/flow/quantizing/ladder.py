@@ -38,7 +38,7 @@ from deploykit.flow.quantizing.samples import read_held_out
 from deploykit.flow.quantizing.weight_methods import learning_with
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
-from deploykit.model.files.weights import load_weights
+from deploykit.model.weights import load_weights
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -12,7 +12,7 @@ from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod, Q
 
 from deploykit.errors import InputError
 from deploykit.flow.quantizing import child
-from deploykit.model.opset import opset_of, raise_opset
+from deploykit.model.nodes import opset_of, raise_opset
 
 __all__ = ["main"]
 

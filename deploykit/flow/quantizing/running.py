@@ -26,7 +26,7 @@ from deploykit.errors import ToolError
 from deploykit.flow.quantizing.samples import Division
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
-from deploykit.model.files.weights import load_weights
+from deploykit.model.weights import load_weights
 from deploykit.packages.writing import hash_file
 from deploykit.rewrites.contract import load_transform
 from deploykit.system.jobs import Job, finished_job, run_job

@@ -13,8 +13,8 @@ from deploykit.encodings.values import Encoding, EncodingSet
 from deploykit.flow.entry_values import observed_ranges
 from deploykit.model import wrap_proto
 from deploykit.model.collect import collect_facts
-from deploykit.model.graph_copy import GraphCopy
-from deploykit.model.ops import BIAS
+from deploykit.model.graph import GraphCopy
+from deploykit.model.operators import BIAS
 from deploykit.model.parameters import parameter_uses
 
 if TYPE_CHECKING:

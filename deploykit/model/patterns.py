@@ -1,20 +1,29 @@
-"""Finds operators that a graph writes out node by node: norms, gated activations, softmax. It changes nothing.
+"""Finds operators that a graph writes out node by node, and other patterns of several nodes. It changes nothing.
 
-A block is reported only when nothing outside it reads what is computed inside. It looks at structure and at the values
-of stored scalars, and knows neither encodings nor what a tool chain makes of a block.
+It looks at structure, shapes and the values of stored scalars, and knows neither encodings nor what a tool chain makes
+of a pattern.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
 from deploykit.model.facts import GraphFacts, NodeFact
-from deploykit.model.ops import is_standard
+from deploykit.model.operators import is_standard
 from deploykit.model.parameters import stored_behind
 
-__all__ = ["Block", "find_blocks"]
+__all__ = [
+    "Block",
+    "Reduction",
+    "Repeated",
+    "dynamically_quantized",
+    "find_blocks",
+    "over_short_axes",
+    "repeated_before_norm",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -303,3 +312,137 @@ _STARTS = {
     "Tanh": (_match_gate,),
 }
 """The operator that a block is found by, and what may stand around it."""
+
+
+_SUMS = frozenset({"ReduceMean", "ReduceSum"})
+_PASSED = frozenset({"DequantizeLinear", "Identity", "QuantizeLinear", "Reshape", "Squeeze", "Unsqueeze"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reduction:
+    """The node, the tensor it reduces, and that tensor's shape."""
+
+    node: NodeFact
+    source: str
+    shape: tuple[int, ...]
+
+
+def over_short_axes(facts: GraphFacts) -> Iterator[Reduction]:
+    """Every ReduceMean and ReduceSum whose axes hold one of length 1 beside longer ones, behind a Transpose."""
+    for node in facts.nodes:
+        if node.op_type not in _SUMS or not is_standard(node):
+            continue
+        given, made = _static(facts, node.inputs[0]), _static(facts, node.outputs[0])
+        if given is None or made is None:
+            continue
+        longer = _longer(given) - _longer(made)
+        if 0 < longer < _axes(facts, node, len(given)) and _is_turned(facts, node.inputs[0]):
+            yield Reduction(node=node, source=node.inputs[0], shape=given)
+
+
+def _longer(shape: tuple[int, ...]) -> int:
+    return sum(dim > 1 for dim in shape)
+
+
+def _axes(facts: GraphFacts, node: NodeFact, rank: int) -> int:
+    """How many axes are reduced; all where none is named."""
+    named = node.attributes.get("axes")
+    if named is None and len(node.inputs) > 1 and node.inputs[1]:
+        counted = _static(facts, node.inputs[1])
+        return counted[0] if counted else 0
+    return rank if named is None else len(named)
+
+
+def _is_turned(facts: GraphFacts, name: str) -> bool:
+    node = facts.producer_of(name)
+    while node is not None and node.op_type in _PASSED:
+        node = facts.producer_of(node.inputs[0])
+    return node is not None and node.op_type == "Transpose" and is_standard(node)
+
+
+def _static(facts: GraphFacts, name: str) -> tuple[int, ...] | None:
+    fact = facts.tensors.get(name)
+    if fact is None or fact.shape is None:
+        return None
+    known = tuple(dim for dim in fact.shape if isinstance(dim, int))
+    return known if len(known) == len(fact.shape) else None
+
+
+_RESHAPES = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
+_NORMS = frozenset({"LayerNormalization", "RMSNormalization"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repeated:
+    """The node in front of the normalization, the operand of shape ``given`` that it repeats to ``shape``."""
+
+    node: NodeFact
+    operand: str
+    given: tuple[int, ...]
+    shape: tuple[int, ...]
+
+
+def repeated_before_norm(facts: GraphFacts) -> Iterator[Repeated]:
+    """Every Add or Mul of static shape that a layer or RMS normalization reads, one operator or written out.
+
+    The operand has rows of its own for several positions: one row, or one column, for all of them is not meant.
+    """
+    sources = {node.inputs[0] for node in facts.nodes if node.op_type in _NORMS and node.inputs}
+    sources |= {block.source for block in find_blocks(facts) if block.kind in _NORMS}
+    sources = {_before_reshapes(facts, name) for name in sources}
+    for node in facts.nodes:
+        if node.op_type not in ("Add", "Mul") or not is_standard(node) or node.outputs[0] not in sources:
+            continue
+        shape = _static_shape(facts, node.outputs[0])
+        for name in dict.fromkeys(node.inputs):
+            given = _static_shape(facts, name)
+            if shape and given and math.prod(given) < math.prod(shape) and given[-1] > 1 and math.prod(given[:-1]) > 1:
+                yield Repeated(node=node, operand=name, given=given, shape=shape)
+
+
+def _before_reshapes(facts: GraphFacts, name: str) -> str:
+    """The tensor whose values another holds in another shape: a Reshape between sum and norm changes nothing here."""
+    node = facts.producer_of(name)
+    while node is not None and node.op_type in _RESHAPES and is_standard(node):
+        name = node.inputs[0]
+        node = facts.producer_of(name)
+    return name
+
+
+def _static_shape(facts: GraphFacts, name: str) -> tuple[int, ...] | None:
+    fact = facts.tensors.get(name)
+    return _known(fact.shape) if fact is not None and fact.shape is not None else None
+
+
+def _known(shape: Sequence[int | str | None]) -> tuple[int, ...] | None:
+    known = tuple(dim for dim in shape if isinstance(dim, int))
+    return known if len(known) == len(shape) else None
+
+
+_INTEGER = frozenset({"ConvInteger", "MatMulInteger"})
+
+
+def dynamically_quantized(facts: GraphFacts) -> frozenset[str]:
+    """Labels of the nodes of whole chains: DynamicQuantizeLinear, MatMulInteger or ConvInteger, Cast, Mul.
+
+    A DynamicQuantizeLinear belongs to them where every reader of its integers does, and the model does not give them.
+    """
+    whole: set[str] = set()
+    for first in facts.nodes:
+        if first.op_type != "DynamicQuantizeLinear":
+            continue
+        readers = facts.consumers_of(first.outputs[0])
+        inside = [reader.label for reader in readers if reader.op_type in _INTEGER and _scaled(facts, reader)]
+        whole.update(inside)
+        if readers and len(inside) == len(readers) and first.outputs[0] not in facts.outputs:
+            whole.add(first.label)
+    return frozenset(whole)
+
+
+def _scaled(facts: GraphFacts, integer: NodeFact) -> bool:
+    """Whether the sums become floats in one Cast, and that is multiplied by a scale."""
+    casts = facts.consumers_of(integer.outputs[0])
+    if len(casts) != 1 or casts[0].op_type != "Cast":
+        return False
+    after = facts.consumers_of(casts[0].outputs[0])
+    return len(after) == 1 and after[0].op_type == "Mul"

@@ -1,23 +1,29 @@
-"""Checks that a graph is one: every name made exactly once, and before it is read.
+"""Refuses graphs that later stages could not walk, and settings over which onnx or ONNX Runtime never end.
 
-Everything downstream walks nodes in order and trusts names. It knows no operator and no shapes.
+It looks at names, counts and single settings; whether shapes and types fit is for shape inference to say.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from deploykit.errors import InputError
-from deploykit.model.files.tensors import nested_graphs
-from deploykit.model.nodes import captured_names, label
+from deploykit.model.nodes import captured_names, label, opset_of
+from deploykit.model.operators import is_standard
+from deploykit.model.values import nested_graphs
 
 if TYPE_CHECKING:
     from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 
-__all__ = ["check_structure"]
+    from deploykit.model.facts import NodeFact, TensorFact
+
+__all__ = ["check_arity", "check_attention", "check_hazards", "check_structure"]
 
 _ONCE = "ONNX graphs assign every name exactly once; with two values under one name nobody can say which is meant"
 _AGAIN = "export the model again, or give one of them another name"
@@ -243,3 +249,141 @@ def _all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
     yield from nodes
     for graph in nested_graphs(nodes):
         yield from graph.node
+
+
+@dataclass(frozen=True, slots=True)
+class _Signature:
+    """How many inputs and outputs an operator takes, and how many of the first inputs must be given."""
+
+    inputs: range
+    outputs: range
+    required: int
+
+
+def check_arity(path: Path, proto: ModelProto) -> None:
+    """InputError, naming the node, where a standard operator has too few or too many inputs or outputs."""
+    opset = opset_of(proto)
+    for node in _nodes(proto):
+        signature = _signature(node.op_type, opset) if is_standard(node) else None
+        if signature is not None:
+            _check(path, node, signature)
+
+
+def _nodes(proto: ModelProto) -> Iterator[NodeProto]:
+    yield from proto.graph.node
+    for graph in nested_graphs(proto.graph.node):
+        yield from graph.node
+
+
+@cache
+def _signature(op_type: str, opset: int) -> _Signature | None:
+    """What the operator's schema says; None for operators that the installed onnx does not know."""
+    from onnx import defs
+
+    if opset <= 0:  # nobody knows which version is meant: ask for the least that any of them has
+        least = min((known.min_input for known in _versions().get(op_type, ())), default=0)
+        return _Signature(range(least, 1 << 31), range(1, 1 << 31), least)
+    try:
+        schema = defs.get_schema(op_type, opset)
+    except (defs.SchemaError, TypeError, OverflowError):
+        return None
+    single = defs.OpSchema.FormalParameterOption.Single
+    required = 0
+    for parameter in schema.inputs:
+        if parameter.option != single:
+            break
+        required += 1
+    return _Signature(
+        range(schema.min_input, schema.max_input + 1), range(schema.min_output, schema.max_output + 1), required
+    )
+
+
+@cache
+def _versions() -> Mapping[str, Sequence[Any]]:
+    """Every version of each standard operator that the installed onnx knows."""
+    from onnx import defs
+
+    found: dict[str, list[Any]] = {}
+    for schema in defs.get_all_schemas_with_history():
+        if not schema.domain:
+            found.setdefault(schema.name, []).append(schema)
+    return found
+
+
+def _check(path: Path, node: NodeProto, signature: _Signature) -> None:
+    for what, names, allowed in (("inputs", node.input, signature.inputs), ("outputs", node.output, signature.outputs)):
+        if len(names) not in allowed:
+            least, most = allowed.start, allowed.stop - 1
+            wanted = f"{least}" if least == most else f"at least {least}" if most > 1 << 20 else f"{least} to {most}"
+            raise InputError(
+                f"{path}: node {label(node)!r} has {len(names)} {what}",
+                why=f"{node.op_type} takes {wanted}",
+                next="export the model again; onnx.checker.check_model says what else is wrong",
+            )
+    if not all(node.input[: signature.required]):
+        position = list(node.input).index("")
+        raise InputError(
+            f"{path}: node {label(node)!r} leaves out its input {position}",
+            why=f"{node.op_type} cannot do without it",
+            next="export the model again; onnx.checker.check_model says what else is wrong",
+        )
+
+
+_TERM = r"[A-Za-z ]*(?:\.\.\.[A-Za-z ]*)?"
+_EQUATION = re.compile(rf"{_TERM}(?:,{_TERM})*(?:->{_TERM})?".encode())
+"""Einsum of ONNX operator set 12: letters, at most one ellipsis in a term, and spaces that say nothing."""
+
+
+_FARTHEST = 1 << 16
+"""No tensor has so many dimensions; onnx keeps some axes in 32 bits."""
+
+
+def check_hazards(path: Path, proto: ModelProto) -> None:
+    """InputError, naming the node, where an Einsum has an equation that is none, or an axis is none."""
+    for node in _nodes_everywhere(proto):
+        for attribute in node.attribute:
+            if attribute.name == "axis" and abs(attribute.i) > _FARTHEST:
+                raise InputError(
+                    f"{path}: node {label(node)!r} has the axis {attribute.i}",
+                    why="no tensor has so many dimensions",
+                    next="export the model again",
+                )
+        if node.op_type == "Einsum" and is_standard(node):
+            for attribute in node.attribute:
+                if attribute.name == "equation" and not _EQUATION.fullmatch(attribute.s):
+                    raise InputError(
+                        f"{path}: node {label(node)!r} has the equation {attribute.s[:80].decode(errors='replace')!r}",
+                        why="an equation of Einsum holds letters, commas, '...' once in a term, and '->' once",
+                        next="export the model again",
+                    )
+
+
+def _nodes_everywhere(proto: ModelProto) -> Iterator[NodeProto]:
+    for nodes in (proto.graph.node, *(function.node for function in proto.functions)):
+        yield from chain(nodes, *(graph.node for graph in nested_graphs(nodes)))
+
+
+_RANKS = {"Q": (3, 4), "K": (3, 4), "V": (3, 4), "attn_mask": (0, 1, 2, 3, 4), "past_key": (4,), "past_value": (4,)}
+_CACHE = (4, 5)
+"""Positions of the cached keys and values: both are given, or none is."""
+
+
+def check_attention(path: Path, nodes: Iterable[NodeFact], tensors: Mapping[str, TensorFact]) -> None:
+    """InputError, naming the node, for an operand of a rank that Attention does not take, and for half a cache."""
+    for node in nodes:
+        if node.op_type != "Attention" or not is_standard(node):
+            continue
+        for operand, name in zip(_RANKS, node.inputs, strict=False):
+            shape = tensors[name].shape if name in tensors else None
+            if shape is not None and len(shape) not in _RANKS[operand]:
+                raise InputError(
+                    f"{path}: node {node.label!r}: {operand} {name!r} has rank {len(shape)}",
+                    why=f"Attention takes rank {' or '.join(map(str, _RANKS[operand]))} there",
+                    next="export the model again",
+                )
+        given = [at < len(node.inputs) and bool(node.inputs[at]) for at in _CACHE]
+        if any(given) and not all(given):
+            raise InputError(
+                f"{path}: node {node.label!r} has cached keys or cached values, and not both",
+                next="export the model again",
+            )

@@ -10,11 +10,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-from deploykit.model.graph_copy import GraphCopy
+from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute, bodies
-from deploykit.model.ops import Trait, has
-from deploykit.model.ranges.interval_cases import Case, Interval, both, hull
-from deploykit.model.ranges.interval_functions import SILU_LOWEST
+from deploykit.model.operators import Trait, has
+from deploykit.model.range_functions import SILU_LOWEST, Case, Interval, both, hull
 
 if TYPE_CHECKING:
     from onnx import NodeProto

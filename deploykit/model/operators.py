@@ -1,7 +1,6 @@
-"""What ONNX operators do to values, and what their inputs are: the one table of operator traits.
+"""The one table of operators and element types: what operators do to values, what their inputs are, how wide types are.
 
-It classifies by operator alone; where values, attributes or neighbours matter, other modules look closer. What only one
-vendor's tool does is that adapter's own table.
+It classifies by operator alone and imports nothing heavy; what only one vendor's tool does is that adapter's own table.
 """
 
 from __future__ import annotations
@@ -12,7 +11,11 @@ from typing import Protocol
 
 __all__ = [
     "BIAS",
+    "BITS",
     "DEFAULT_DOMAINS",
+    "FLOATS",
+    "INTEGER_BITS",
+    "LARGEST_FLOAT16",
     "RANGES",
     "ROLES",
     "WEIGHT",
@@ -24,6 +27,29 @@ __all__ = [
     "ops",
     "settings",
 ]
+
+INTEGER_BITS: Mapping[str, int] = {f"{sign}int{bits}": bits for bits in (2, 4, 8, 16, 32, 64) for sign in ("", "u")}
+
+BITS: Mapping[str, int] = {
+    **INTEGER_BITS,
+    "bool": 8,
+    **dict.fromkeys(("float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz", "float8e8m0"), 8),
+    "float4e2m1": 4,
+    **dict.fromkeys(("float6e2m3", "float6e3m2"), 6),
+    **dict.fromkeys(("float16", "bfloat16"), 16),
+    "float": 32,
+    "double": 64,
+    "complex64": 64,
+    "complex128": 128,
+}
+"""Bits of one stored element; strings have no size. (ONNX, onnx.proto, TensorProto.DataType)"""
+
+FLOATS = frozenset({"float", "float16", "bfloat16", "double"})
+"""The types in which graphs compute with real numbers; float8 and smaller only store them."""
+
+LARGEST_FLOAT16 = 65504.0
+"""The largest finite float16 (IEEE 754 binary16): whatever rounds beyond it becomes infinity."""
+
 
 DEFAULT_DOMAINS = ("", "ai.onnx")
 """The two spellings of the domain of ONNX's own operators; everything in this table is one of those."""

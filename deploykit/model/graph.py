@@ -1,6 +1,6 @@
-"""A copy of a model's main graph that transforms look through and edit, and an index of one that is only read.
+"""The graph of a model as an index that is read, or as a copy that rewrites edit.
 
-It knows no transform. Subgraphs of control flow count as readers of the tensors they take from outside.
+It knows no rewrite. Subgraphs of control flow count as readers of the tensors they take from outside.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ import numpy.typing as npt
 from onnx import ModelProto, NodeProto, numpy_helper
 
 from deploykit.errors import DefectError
-from deploykit.model.files.mapped import is_outside, stored_values
-from deploykit.model.nodes import captured_names
-from deploykit.model.ops import Trait, has, is_standard
-from deploykit.model.opset import opset_of
+from deploykit.model.nodes import captured_names, opset_of
+from deploykit.model.operators import Trait, has, is_standard
 from deploykit.model.shape_inference import infer
+from deploykit.model.weights import is_outside, stored_values
 
 if TYPE_CHECKING:
     from onnx import TensorProto

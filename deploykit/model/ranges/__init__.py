@@ -1,1 +1,0 @@
-"""Bounds of tensors by interval arithmetic over the graph."""
