@@ -9,7 +9,7 @@ import numpy as np
 
 from deploykit.accuracy.judge.quality import sqnr_db
 from deploykit.accuracy.simulate.quantizers import fake_quantize, grid_scale, spread_scale
-from deploykit.encodings.lpbq_arithmetic import Loss
+from deploykit.encodings.lpbq import Loss
 from deploykit.encodings.values import Affine, EncodingSet, Lpbq
 from deploykit.model.weights import constant_values
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
-from deploykit.encodings.cutting import part_of
+from deploykit.encodings.cut import part_of
 from deploykit.model.collect import facts_of
 from deploykit.model.facts import GraphFacts
 from deploykit.model.graph import copy_of, view_of

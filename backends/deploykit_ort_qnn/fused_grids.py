@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from deploykit.encodings.absorption import absorbing_fusions
-from deploykit.encodings.conclusions import Evidence
-from deploykit.encodings.inferring import infer_entries
+from deploykit.encodings.backward import Evidence
+from deploykit.encodings.coverage import absorbing_fusions
+from deploykit.encodings.infer import infer_entries
 from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.model.collect import facts_of
 from deploykit.model.facts import GraphFacts

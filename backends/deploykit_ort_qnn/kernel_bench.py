@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from deploykit.accuracy.simulate.sessions import Session
-from deploykit.encodings.extract_qdq import extract_qdq
+from deploykit.encodings.qdq import extract_qdq
 from deploykit.errors import DeploykitError
 from deploykit.rewrites.contract import NoMatchError
 from deploykit.system.answers import Question

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from deploykit.accuracy.samples.gathering import Samples
-    from deploykit.encodings.conclusions import Evidence
+    from deploykit.encodings.backward import Evidence
     from deploykit.tables.devices import Device
     from deploykit_ort_qnn.provider_model import ProviderModel
 
@@ -251,7 +251,7 @@ def prepared_model(situation: Situation, kept: Kept, wheel: Wheel | None = None)
 
 def _evidence(model: ModelProto, situation: Situation, kept: Kept) -> Evidence:
     """What the user's data tells; nothing where it does not fit, which the judging of numbers says."""
-    from deploykit.encodings.conclusions import Evidence
+    from deploykit.encodings.backward import Evidence
     from deploykit.flow.entry_values import evidence_of
 
     samples = _samples(situation, kept)

@@ -10,11 +10,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from deploykit.encodings.block_grids import symmetric_blocks
-from deploykit.encodings.complete_encodings import complete_encodings
-from deploykit.encodings.extract_qdq import extract_qdq
+from deploykit.encodings.complete import complete_encodings
 from deploykit.encodings.insert_qdq import Skipped, insert_qdq
-from deploykit.encodings.lpbq_arithmetic import Loss, lpbq_encodings
+from deploykit.encodings.lpbq import Loss, lpbq_encodings
+from deploykit.encodings.new_grids import symmetric_blocks
+from deploykit.encodings.qdq import extract_qdq
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float8
 from deploykit.model.graph import view_of
 from deploykit.model.operators import Trait, has

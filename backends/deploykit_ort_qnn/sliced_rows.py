@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from onnx import NodeProto, helper
 
-from deploykit.encodings.entries import keep_entries, share_entry
+from deploykit.encodings.place import keep_entries, share_entry
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import label
 from deploykit.model.shape_inference import infer

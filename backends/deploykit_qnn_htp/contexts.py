@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from deploykit.backend.backend import Situation
-from deploykit.encodings.parting import CutPart, cut_alike, large_weights
+from deploykit.encodings.cut import CutPart, cut_alike, large_weights
 from deploykit.encodings.values import Affine, Lpbq
 from deploykit.errors import UsageError
 from deploykit.model import load_model, wrap_proto

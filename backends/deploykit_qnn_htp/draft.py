@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deploykit.backend.backend import Situation
-from deploykit.encodings.float_propagation import predict_float_set
+from deploykit.encodings.float_sets import predict_float_set
 from deploykit.encodings.values import Affine, Float
 from deploykit.errors import DefectError, UsageError
 from deploykit.findings import Finding
@@ -20,7 +20,7 @@ from deploykit_qualcomm.carriers import Carried
 from deploykit_qualcomm.rules.float16 import Float16Plan
 
 if TYPE_CHECKING:
-    from deploykit.encodings.float_propagation import FloatPrediction
+    from deploykit.encodings.float_sets import FloatPrediction
     from deploykit.encodings.values import EncodingSet
 
 __all__ = ["FLOAT_KINDS", "Candidate", "Draft", "Widths", "draft_of", "float16_plan"]

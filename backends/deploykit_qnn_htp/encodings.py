@@ -9,9 +9,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from deploykit.encodings.completion import complete as complete_set
+from deploykit.encodings.complete import complete as complete_set
 from deploykit.encodings.formats.conversion import Conversion, OutcomeKind, convert
-from deploykit.encodings.placement import layouts
+from deploykit.encodings.place import layouts
 from deploykit.encodings.values import Encoding, EncodingSet, Float
 from deploykit.model.collect import constant_value
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from deploykit.backend.backend import Request, Situation
-from deploykit.encodings.float_propagation import predict_float_set
+from deploykit.encodings.float_sets import predict_float_set
 from deploykit.errors import UsageError
 from deploykit.findings import Finding
 from deploykit.model import wrap_proto
@@ -22,7 +22,7 @@ from deploykit_qnn_htp.rules.prepared import RULES as DRAFT_RULES
 from deploykit_qualcomm.rules.float16 import RULES as FLOAT16_RULES
 
 if TYPE_CHECKING:
-    from deploykit.encodings.segmentation import Segment
+    from deploykit.encodings.segments import Segment
     from deploykit.encodings.values import EncodingSet
     from deploykit.model.facts import GraphFacts
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from deploykit.accuracy.samples.gathering import Samples
     from deploykit.backend.optional import GivesSecondOpinion
     from deploykit.backend.quantizers import QuantizedModel
-    from deploykit.encodings.segmentation import Segment
+    from deploykit.encodings.segments import Segment
     from deploykit.encodings.values import EncodingSet
     from deploykit.model import Model
     from deploykit.model.facts import GraphFacts

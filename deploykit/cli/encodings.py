@@ -52,7 +52,7 @@ _float_option = click.option(
 @click.option("--values", is_flag=True, help="With --json: every scale and zero point.")
 def show(file: Path, names: tuple[str, ...], model: Path | None, values: bool) -> None:
     """Show what FILE says about every tensor, or about those named."""
-    from deploykit.encodings.encoding_files import show_encodings
+    from deploykit.encodings.files import show_encodings
 
     found = show_encodings(file, model=model, names=names, arrays=values)
     emit(found, lambda: _show_text(found))
@@ -101,7 +101,7 @@ def _span(bounds: list[float] | None) -> str:
 @_float_option
 def check(file: Path, model: Path, float_tensors: Path | None) -> int:
     """Check FILE against the model it is for; exit status 1 when an error was found."""
-    from deploykit.encodings.encoding_files import check_encodings
+    from deploykit.encodings.files import check_encodings
 
     findings = check_encodings(file, model=model, float_tensors=float_tensors)
     result = {"findings": [finding.to_json() for finding in findings], "summary": summarize(findings)}
@@ -134,7 +134,7 @@ def convert(file: Path, output: Path | None, partial: bool, force: bool, **optio
     Exit status 1 when a tensor cannot be converted; nothing is written then, unless --partial. Float16 tensors have no
     entry in 2.0.0: they are listed beside the output, in NAME.float_tensors.json.
     """
-    from deploykit.encodings.encoding_files import convert_encodings
+    from deploykit.encodings.files import convert_encodings
 
     conversion = convert_encodings(file, **_options(options))
     complete = not conversion.counts["impossible"]
@@ -151,7 +151,7 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _files(conversion: Conversion, output: Path) -> dict[Path, str]:
-    from deploykit.encodings.formats.float_tensors import float_tensors_to_json
+    from deploykit.encodings.read import float_tensors_to_json
 
     files = {output: conversion.text}
     if conversion.float_tensors:
@@ -182,7 +182,7 @@ def _convert_text(conversion: Conversion, written: list[Path], *, refused: bool)
 @click.option("--grid", "grid_only", is_flag=True, help="Compare real values only: an int8 grid may equal a uint8 one.")
 def compare(first: Path, second: Path, **options: Any) -> int:
     """Say in which tensors FIRST and SECOND differ; exit status 1 when they do."""
-    from deploykit.encodings.encoding_files import diff_encodings
+    from deploykit.encodings.files import diff_encodings
 
     if not 0 <= options["tolerance"] < 1:
         raise UsageError(f"--tolerance {options['tolerance']}: a number in 0 .. 1 is expected")

@@ -12,7 +12,7 @@ from deploykit.cli.output import emit
 from deploykit.system.whole_files import write_files
 
 if TYPE_CHECKING:
-    from deploykit.encodings.qdq_files import Applied, Removed
+    from deploykit.encodings.files import Applied, Removed
 
 __all__ = ["apply", "extract"]
 
@@ -39,7 +39,7 @@ def apply(
 
     Entries that ONNX cannot store are listed with the reason; exit status 1 then.
     """
-    from deploykit.encodings.qdq_files import apply_encodings
+    from deploykit.encodings.files import apply_encodings
 
     done = apply_encodings(model, file, output, bias=bias, signed=signed, force=force)
     emit(done.to_json(), lambda: _applied_text(done))
@@ -54,7 +54,7 @@ def apply(
 @click.option("--force", is_flag=True, help="Replace files that stand there.")
 def extract(model: Path, output: Path, version: str, float_model: Path | None, force: bool) -> int:
     """Take Q/DQ out of MODEL: an encodings file and, if wanted, the float model."""
-    from deploykit.encodings.qdq_files import extract_encodings
+    from deploykit.encodings.files import extract_encodings
 
     done = extract_encodings(model, float_model, version=version, force=force)
     write_files({output: done.encodings}, force=force)

@@ -13,7 +13,7 @@ from deploykit.cli.frame import Command
 from deploykit.cli.output import emit, table
 
 if TYPE_CHECKING:
-    from deploykit.encodings.lpbq_arithmetic import ExplainsBlockWeights
+    from deploykit.encodings.lpbq import ExplainsBlockWeights
     from deploykit.encodings.lpbq_files import LpbqReport, WeightReport
 
 __all__ = ["command"]
@@ -44,7 +44,7 @@ def command(model: Path, out: Path, refine: bool, backend: str | None, sdk: str,
 
 
 def _explainer(backend: str | None) -> ExplainsBlockWeights | None:
-    from deploykit.encodings.lpbq_arithmetic import ExplainsBlockWeights
+    from deploykit.encodings.lpbq import ExplainsBlockWeights
 
     candidates = load_backends() if backend is None else (load_backend(backend),)
     return next((known for known in candidates if isinstance(known, ExplainsBlockWeights)), None)

@@ -1,6 +1,6 @@
 """Says of every tensor whether it has an encoding, and if not, why that is right or that it is truly missing.
 
-A missing entry does not by itself mean float: tool chains fuse pairs of ops, copy grids over data movement and derive
+A missing entry does not by itself mean float: tool chains fuse operators, copy grids over data movement and derive
 biases. It judges names and positions; it neither completes encodings nor guesses what was meant.
 """
 
@@ -13,14 +13,46 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
-from deploykit.encodings.absorption import absorbing_fusions
-from deploykit.encodings.movement import copy_over_movement
+from deploykit.encodings.complete import copy_over_movement
 from deploykit.encodings.values import EncodingSet
 from deploykit.model.facts import GraphFacts, NodeFact, TensorFact, setting_of
+from deploykit.model.fusion import Fusion, fusions
 from deploykit.model.operators import WEIGHT, Trait, data_outputs, has
 from deploykit.model.parameters import ParameterUse, parameter_uses
 
-__all__ = ["Coverage", "CoverageRow", "CoverageStatus", "collect_coverage"]
+__all__ = ["Coverage", "CoverageRow", "CoverageStatus", "absorbing_fusions", "collect_coverage"]
+
+
+def absorbing_fusions(facts: GraphFacts, encodings: EncodingSet) -> Mapping[str, Fusion]:
+    """Tensors without an entry that vanish into one operator, each with the fusion that it vanishes into.
+
+    Stored tensors that only serve such operators (an epsilon, an exponent, the bias of a norm) are among them. A tensor
+    that is stated to be float is not: the file speaks about it. The order is the same in every run.
+    """
+    stated = encodings.floats
+    found: dict[str, Fusion] = {}
+    settings: dict[str, set[int]] = {}
+    for fusion in fusions(facts):
+        if not _explains(fusion, encodings):
+            continue
+        found.update((name, fusion) for name in sorted(fusion.inside) if name not in encodings and name not in stated)
+        for name in sorted(fusion.settings - stated):
+            readers = settings.setdefault(name, set())
+            readers.update(i for i in facts.tensors[name].consumers if _takes_part(facts, fusion, i))
+            if name not in encodings and readers.issuperset(facts.tensors[name].consumers):
+                found[name] = fusion
+    return found
+
+
+def _explains(fusion: Fusion, encodings: EncodingSet) -> bool:
+    if fusion.certain:
+        return True
+    return fusion.result in encodings and not any(name in encodings for name in fusion.inside)
+
+
+def _takes_part(facts: GraphFacts, fusion: Fusion, index: int) -> bool:
+    """True for a node that makes something inside a fusion, or its result."""
+    return any(name == fusion.result or name in fusion.inside for name in facts.nodes[index].outputs)
 
 
 class CoverageStatus(StrEnum):

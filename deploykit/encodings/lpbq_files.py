@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
-from deploykit.encodings.lpbq_arithmetic import BlockWeight, Loss, lpbq_scales, measure_loss, refine
-from deploykit.encodings.qdq_files import data_of
+from deploykit.encodings.files import data_of
+from deploykit.encodings.lpbq import BlockWeight, Loss, lpbq_scales, measure_loss, refine
 from deploykit.errors import InputError, PackageError, UsageError
 from deploykit.model import Model, load_model, weight
 from deploykit.model.graph import GraphCopy

@@ -1,18 +1,31 @@
-"""Makes integer grids for ranges: of the kind of the entry they replace, or of the kind that most entries have.
+"""Makes integer grids for ranges, and gives entries other grids of the same values or ranges.
 
-It knows no graph and finds no range: where one comes from is the business of ``inferring``.
+It finds no range and chooses no node: where a range comes from is the business of ``infer``.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
+from deploykit.model.facts import GraphFacts, NodeFact
+from deploykit.model.operators import Trait, has
+from deploykit.model.parameters import parameter_uses
 
-__all__ = ["GridKind", "affine_for_range", "entry_for_range", "kind_of_entry", "usual_grid"]
+__all__ = [
+    "GridKind",
+    "affine_for_range",
+    "entry_for_range",
+    "kind_of_entry",
+    "range_of",
+    "symmetric_blocks",
+    "usual_grid",
+    "widen",
+]
 
 _SMALLEST_SCALE = 2.0**-100
 
@@ -80,3 +93,67 @@ def entry_for_range(name: str, encodings: EncodingSet, low: float, high: float) 
 def _keeps_symmetry(value: Affine) -> bool:
     """A signed grid around zero stays one; an unsigned one whose file does not say is taken as asymmetric."""
     return bool(value.symmetric) or (value.signed and value.symmetric is None and not np.any(value.zero_point))
+
+
+_BITS = 16
+
+
+def widen(facts: GraphFacts, encodings: EncodingSet, nodes: Iterable[int]) -> tuple[EncodingSet, tuple[str, ...]]:
+    """The entries with wider ones for what these nodes compute with, and the names of those; weights stay.
+
+    Nodes that only move values behind others that keep their grids keep them too: there is nothing to gain.
+    """
+    made: dict[str, Encoding] = {}
+    params = parameter_uses(facts)
+    for index in sorted(nodes):
+        node = facts.nodes[index]
+        if _only_moves(node, encodings, made):
+            continue
+        stored = [name for name in node.inputs if name and facts.tensors[name].is_weight and name not in params]
+        for name in (*stored, *node.outputs):
+            wider = _wider(encodings.get(name))
+            if wider is not None:
+                made[name] = wider
+    return replace(encodings, entries={**encodings.entries, **made}), tuple(made)
+
+
+def range_of(entry: Encoding | None) -> tuple[float, float] | None:
+    """What a per-tensor integer entry holds; None for every other one."""
+    if entry is None or not isinstance(entry.value, Affine) or entry.value.granularity != "per-tensor":
+        return None
+    return float(np.min(entry.value.minimum)), float(np.max(entry.value.maximum))
+
+
+def _only_moves(node: NodeFact, encodings: EncodingSet, made: dict[str, Encoding]) -> bool:
+    if any(name in made for name in node.inputs):
+        return False
+    return has(node, Trait.REARRANGES) or (node.op_type == "Concat" and _shares_grid(node, encodings))
+
+
+def _shares_grid(node: NodeFact, encodings: EncodingSet) -> bool:
+    return len({range_of(encodings.get(name)) for name in (*node.inputs, *node.outputs)}) == 1
+
+
+def _wider(entry: Encoding | None) -> Encoding | None:
+    ends = range_of(entry)
+    if entry is None or ends is None or not isinstance(entry.value, Affine) or entry.value.bits >= _BITS:
+        return None
+    kind = GridKind(bits=_BITS, signed=entry.value.signed, symmetric=bool(entry.value.symmetric))
+    return replace(entry, value=affine_for_range(*ends, kind))
+
+
+def symmetric_blocks(encodings: EncodingSet) -> tuple[EncodingSet, tuple[str, ...]]:
+    """The encodings with every asymmetric 4-bit per-block grid as a symmetric 8-bit one, and the tensors' names."""
+    entries, changed = dict(encodings.entries), list[str]()
+    for name, entry in encodings.entries.items():
+        value = entry.value
+        if isinstance(value, Affine) and _is_asymmetric(value):
+            zero = np.zeros_like(value.zero_point)
+            entries[name] = replace(entry, value=replace(value, bits=8, signed=True, symmetric=True, zero_point=zero))
+            changed.append(name)
+    return replace(encodings, entries=entries), tuple(changed)
+
+
+def _is_asymmetric(value: Affine) -> bool:
+    whole = not np.any(value.zero_point != np.rint(value.zero_point))
+    return value.block_size is not None and value.bits == 4 and whole and bool(np.any(value.zero_point))

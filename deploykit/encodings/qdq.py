@@ -1,24 +1,266 @@
-"""Reads the encodings that the QuantizeLinear and DequantizeLinear nodes of an ONNX model stand for.
+"""Reads the encodings that the QuantizeLinear and DequantizeLinear nodes of a model stand for, and takes them out.
 
-Entries carry the name their tensor has once those nodes are gone; the model is not changed. A scale that is computed
-at run time is no encoding and is refused.
+Per-tensor, per-channel, blockwise, LPBQ and float8 grids whose scales are stored. Entries carry the name their tensor
+has once those nodes are gone. A scale that is computed at run time is no encoding.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NoReturn
 
+import numpy as np
+from onnx import helper, numpy_helper
+
+from deploykit.encodings.formats import grids
 from deploykit.encodings.formats.differences import compare_values
-from deploykit.encodings.qdq_graph import DEQUANTIZE, QdqGraph, ReadTensor
-from deploykit.encodings.qdq_names import PlainNames
-from deploykit.encodings.values import Encoding, EncodingSet
-from deploykit.model.graph import view_of
+from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Float, Float8, Lpbq, Value
+from deploykit.errors import InputError
+from deploykit.model.graph import GraphCopy, view_of
+from deploykit.model.nodes import attribute, label
+from deploykit.model.operators import DEFAULT_DOMAINS, ROLES
+from deploykit.model.values import dtype_name
+from deploykit.model.weights import constant_values, element_type, is_outside
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
+    from onnx import ModelProto, NodeProto
 
-__all__ = ["QDQ_VERSION", "read_qdq"]
+__all__ = [
+    "DEQUANTIZE",
+    "QDQ_VERSION",
+    "QUANTIZE",
+    "Extracted",
+    "PlainNames",
+    "QdqGraph",
+    "ReadTensor",
+    "extract_qdq",
+    "read_qdq",
+]
+
+
+@dataclass(slots=True, kw_only=True)
+class PlainNames:
+    """One name for what a pair reads and makes. ``copies``, by name: outputs that are the same values as another tensor
+    whose name has to stay as well, since that is an input or an output too."""
+
+    graph: GraphCopy
+    copies: dict[str, str] = field(default_factory=dict)
+    _read_as: dict[str, str] = field(default_factory=dict)
+
+    def final(self, name: str) -> str:
+        """The name that a tensor of the graph has in the end."""
+        while name in self._read_as:
+            name = self._read_as[name]
+        return name
+
+    def say(self, name: str, plain: str) -> None:
+        """Whoever reads ``name`` reads ``plain``, which may be the same."""
+        if name != plain:
+            self._read_as[name] = plain
+
+    def join(self, read: str, made: str) -> str:
+        """The one name of both ends of a pair. An output of the graph keeps its name, and a pair before it gets it."""
+        name = self.final(read)
+        if made not in self.graph.outputs or name in self.graph.stored:
+            self._read_as[made] = name
+        elif name in self.graph.inputs or name in self.graph.outputs:
+            self.copies[made] = self._read_as[made] = name
+        else:
+            self._read_as[name] = name = made
+        return name
+
+
+QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
+_BOTH = (QUANTIZE, DEQUANTIZE)
+_DOMAINS = (*DEFAULT_DOMAINS, "com.microsoft")
+_SUFFIXES = ("_q", "_quantized")
+"""What AIMET and ONNX Runtime append to the name of a weight whose integers they store."""
+
+ReadTensor = Callable[[str], "np.ndarray[Any, Any] | None"]
+"""Gives the values of an initializer that is stored outside of the model, or None."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QdqGraph:
+    """A graph and what else is known of its tensors. Methods raise InputError for what is no encoding."""
+
+    graph: GraphCopy
+    ranks: Mapping[str, int]
+    types: Mapping[str, int]
+    source: str
+    read_tensor: ReadTensor | None = None
+    arrays: dict[str, Array] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, graph: GraphCopy, *, source: str, read_tensor: ReadTensor | None = None) -> QdqGraph:
+        """``source`` names the model in messages; scales outside of the model are asked of ``read_tensor``."""
+        proto = graph.model.graph
+        infos = (*proto.input, *proto.output, *proto.value_info)
+        return cls(
+            graph=graph,
+            ranks={i.name: len(i.type.tensor_type.shape.dim) for i in infos if i.type.tensor_type.HasField("shape")},
+            types={i.name: i.type.tensor_type.elem_type for i in infos},
+            source=source,
+            read_tensor=read_tensor,
+        )
+
+    def fail(self, node: NodeProto, complaint: str, *, why: str = "") -> NoReturn:
+        """InputError about one node."""
+        name = node.name or (node.output[0] if node.output else "?")
+        raise InputError(f"{self.source}: {node.op_type} {name!r} {complaint}", why=why)
+
+    def quantizers(self) -> Iterator[NodeProto]:
+        """Every QuantizeLinear and DequantizeLinear, in graph order."""
+        for node in self.graph.nodes:
+            if node.op_type in _BOTH and node.domain in _DOMAINS:
+                if len(node.input) < 2 or not node.output:
+                    self.fail(node, "has no scale")
+                yield node
+
+    def first_of_pair(self, node: NodeProto) -> NodeProto | None:
+        """The QuantizeLinear that a DequantizeLinear undoes, None for one of stored integers; both grids must agree."""
+        maker = self.graph.maker(node.input[0])
+        if node.op_type != DEQUANTIZE or maker is None or maker.op_type != QUANTIZE:
+            return None
+        if compare_values(self._value(node, maker.input[0]), self._value(maker, maker.input[0])):
+            self.fail(node, f"has another grid than the QuantizeLinear {maker.name!r} it reads from")
+        return maker
+
+    def makes_scales(self, node: NodeProto) -> bool:
+        """True for a DequantizeLinear whose result only serves other quantizers as their scale, as in LPBQ."""
+        uses = self.graph.uses(node.output[0])
+        return bool(uses) and all(reader.op_type in _BOTH and position == 1 for reader, position in uses)
+
+    def value(self, node: NodeProto) -> Value:
+        """The grid of one node."""
+        return self._value(node, node.input[0])
+
+    def plain_name(self, node: NodeProto) -> str:
+        """The name that the integers a node reads would have as floats: without the usual suffix, else its output's."""
+        for suffix in _SUFFIXES:
+            base = node.input[0].removesuffix(suffix)
+            if base and base != node.input[0] and base not in self.graph.stored and base not in self.graph.makers:
+                return str(base)
+        return str(node.output[0])
+
+    def is_param(self, node: NodeProto) -> bool:
+        """True for stored values that end where an op expects a weight, a bias or a norm parameter."""
+        stored = self.graph.stored.get(node.input[0])
+        if stored is None:
+            return False
+        ends = self.graph.uses(node.output[0])
+        if node.op_type == QUANTIZE:
+            ends = [end for pair, _ in ends if pair.op_type == DEQUANTIZE for end in self.graph.uses(pair.output[0])]
+        named = any(position in ROLES.get(reader.op_type, {}) for reader, position in ends)
+        return named or stored.data_type == element_type("int32")
+
+    def _value(self, node: NodeProto, tensor: str) -> Value:
+        where = f"{self.source}: {tensor!r}"
+        dtype = self._dtype(node)
+        blocked = int(attribute(node, "block_size", 0))
+        scale_node = self.graph.maker(node.input[1])
+        if scale_node is not None and scale_node.op_type == DEQUANTIZE:
+            return self._lpbq(node, scale_node, where, dtype)
+        scale = self._numbers(node, node.input[1])
+        if scale.shape == (1,) and not blocked:
+            scale = scale.reshape(())
+        axis, block_axis = self._axes(node, tensor, scale, blocked=bool(blocked))
+        size = blocked if blocked and scale.ndim > 1 else None
+        if dtype in grids.FLOAT8_TYPES:
+            return grids.float8(where, dtype=dtype, scale=scale, axis=axis, block_axis=block_axis, block_size=size)
+        grid = grids.split_dtype(dtype)
+        if grid is None:
+            self.fail(node, f"makes {dtype or 'a type that is not stated'}, which is no grid that encodings know")
+        zeros = self._numbers(node, node.input[2]) if _has_zero_point(node) else np.zeros(scale.shape)
+        return grids.affine(
+            where,
+            bits=grid[0],
+            signed=grid[1],
+            scale=scale,
+            zero_point=zeros.reshape(scale.shape) if zeros.size == scale.size else zeros,
+            axis=axis,
+            block_axis=block_axis,
+            block_size=size,
+        )
+
+    def _axes(self, node: NodeProto, tensor: str, scale: Array, *, blocked: bool) -> tuple[int | None, int | None]:
+        """``(channel axis, block axis)``; a negative axis stays so where the rank is not known."""
+        if not scale.ndim:
+            return None, None
+        axis = int(attribute(node, "axis", 1))
+        stored = self.graph.stored.get(tensor)
+        rank = len(stored.dims) if stored is not None else self.ranks.get(tensor)
+        if blocked and scale.ndim > 1:
+            rank = scale.ndim
+        if rank is not None:
+            axis = grids.normal_axis(axis, rank, f"{self.source}: {tensor!r}")
+        if blocked and scale.ndim > 1:
+            return grids.other_axis(scale.shape, axis), axis
+        if scale.ndim != 1:
+            self.fail(node, f"has scales of {scale.ndim} dimensions, but no block size")
+        return axis, None
+
+    def _lpbq(self, node: NodeProto, scale_node: NodeProto, where: str, dtype: str) -> Value:
+        """Integer block scales that are dequantized by a float scale per channel."""
+        grid, size = grids.split_dtype(dtype), int(attribute(node, "block_size", 0))
+        blocks = self._numbers(scale_node, scale_node.input[0])
+        channels = self._numbers(scale_node, scale_node.input[1])
+        zeros = [self._numbers(owner, owner.input[2]) for owner in (node, scale_node) if _has_zero_point(owner)]
+        if grid is None or not grid[1] or not size or any(zero.any() for zero in zeros) or blocks.ndim < 2:
+            self.fail(node, "has quantized scales, but is not a symmetric blockwise weight", why="only LPBQ is known")
+        axis = grids.normal_axis(int(attribute(scale_node, "axis", 1)), blocks.ndim, where)
+        if channels.size != blocks.shape[axis]:
+            self.fail(scale_node, f"has {channels.size} scales for {blocks.shape[axis]} channels")
+        return grids.lpbq(
+            where,
+            bits=grid[0],
+            decompressed_bits=2 * grid[0],
+            channel_scale=channels.reshape([blocks.shape[axis] if dim == axis else 1 for dim in range(blocks.ndim)]),
+            block_scale=blocks,
+            block_size=size,
+            axis=axis,
+            block_axis=grids.normal_axis(int(attribute(node, "axis", 1)), blocks.ndim, where),
+            placed=True,
+        )
+
+    def _dtype(self, node: NodeProto) -> str:
+        """The integers' type, in ONNX's lower case: of the zero point, the attribute, or the stored integers."""
+        zero = self.graph.stored.get(node.input[2]) if _has_zero_point(node) else None
+        if zero is not None:
+            return dtype_name(zero.data_type)
+        if node.op_type == QUANTIZE:
+            return dtype_name(int(attribute(node, "output_dtype", 0)) or element_type("uint8"))
+        maker = self.graph.maker(node.input[0])
+        if maker is not None and maker.op_type == QUANTIZE:
+            return self._dtype(maker)
+        integers = self.graph.stored.get(node.input[0])
+        return dtype_name(integers.data_type if integers is not None else self.types.get(node.input[0], 0))
+
+    def _numbers(self, node: NodeProto, name: str) -> Array:
+        """The stored values behind an input, as float64."""
+        if name not in self.arrays:
+            self.arrays[name] = self._load(node, name)
+        return self.arrays[name]
+
+    def _load(self, node: NodeProto, name: str) -> Array:
+        tensor = self.graph.stored.get(name)
+        if tensor is None:
+            self.fail(node, f"reads {name!r}, which is computed at run time", why="an encoding holds constants")
+        if is_outside(tensor):
+            outside = self.read_tensor(name) if self.read_tensor is not None else None
+            if outside is None:
+                self.fail(node, f"reads {name!r}, which is stored outside of the model and was not given")
+            return np.asarray(outside).astype(np.float64)
+        try:
+            return constant_values(tensor).astype(np.float64)
+        except (ValueError, TypeError) as error:
+            self.fail(node, f"reads {name!r}, which cannot be decoded", why=str(error))
+
+
+def _has_zero_point(node: NodeProto) -> bool:
+    return len(node.input) > 2 and bool(node.input[2])
+
 
 QDQ_VERSION = "qdq"
 """What stands for the version in a set that was read from a model."""
@@ -53,3 +295,118 @@ def _plain_names(qdq: QdqGraph) -> PlainNames:
         if quantize is not None:
             names.join(quantize.input[0], node.output[0])
     return names
+
+
+_SOURCE = "the model"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extracted:
+    """The float model, its encodings (placed), and the nodes that could not be taken out, with the reason."""
+
+    model: ModelProto
+    encodings: EncodingSet
+    kept: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Work:
+    graph: GraphCopy
+    qdq: QdqGraph
+    names: PlainNames
+    entries: dict[str, Encoding] = field(default_factory=dict)
+    weights: dict[str, Any] = field(default_factory=dict)
+    kept: dict[str, str] = field(default_factory=dict)
+    gone: set[int] = field(default_factory=set)
+
+
+def extract_qdq(model: ModelProto) -> Extracted:
+    """Remove every pair and every dequantized constant. Weights become float32 initializers on their grid."""
+    graph = GraphCopy(model)
+    work = _Work(graph=graph, qdq=QdqGraph.of(graph, source=_SOURCE), names=PlainNames(graph=graph))
+    for node in work.qdq.quantizers():
+        if node.op_type != DEQUANTIZE:
+            continue
+        try:
+            _take(work, node)
+        except InputError as error:
+            work.kept[label(node)] = error.what.removeprefix(f"{_SOURCE}: ")
+    _rewire(work)
+    entries = dict(sorted(work.entries.items()))
+    return Extracted(model=graph.model, encodings=EncodingSet(version=QDQ_VERSION, entries=entries), kept=work.kept)
+
+
+def _take(work: _Work, node: NodeProto) -> None:
+    """One DequantizeLinear: of an activation's pair, of a stored weight, or of a scale (left to its reader)."""
+    if work.qdq.makes_scales(node):
+        work.gone.add(id(node))
+        return
+    value, quantize = work.qdq.value(node), work.qdq.first_of_pair(node)
+    if quantize is not None:
+        _take_pair(work, node, quantize, value)
+    elif node.input[0] in work.graph.stored:
+        _take_weight(work, node, value)
+    else:
+        source = work.graph.maker(node.input[0])
+        work.qdq.fail(node, f"reads integers from {'the graph input' if source is None else label(source)}")
+
+
+def _take_pair(work: _Work, node: NodeProto, quantize: NodeProto, value: Value) -> None:
+    name = work.names.final(quantize.input[0])
+    known = work.entries.get(name)
+    if known is not None and compare_values(known.value, value):
+        work.qdq.fail(node, f"quantizes {name!r} a second time, onto another grid")
+    work.entries.pop(name, None)
+    final = work.names.join(name, node.output[0])
+    work.entries[final] = Encoding(name=final, value=value, is_param=work.qdq.is_param(quantize))
+    work.gone |= {id(node), id(quantize)}
+
+
+def _take_weight(work: _Work, node: NodeProto, value: Value) -> None:
+    name = work.qdq.plain_name(node)
+    if name in work.weights:  # the same integers, dequantized twice
+        name = str(node.output[0])
+    integers = constant_values(work.graph.stored[node.input[0]]).astype(np.float32)
+    work.weights[name] = _dequantize(integers, value)
+    work.entries[name] = Encoding(name=name, value=value, is_param=work.qdq.is_param(node))
+    work.names.say(node.output[0], name)
+    work.gone.add(id(node))
+
+
+def _dequantize(integers: Any, value: Value) -> Any:
+    assert not isinstance(value, Float)
+    if isinstance(value, Float8):
+        return np.asarray(integers * _spread(value.scale, value.axis, integers.ndim), np.float32)
+    axis = value.block_axis
+    if axis is not None and value.block_size is not None:
+        scale = np.repeat(value.scale.astype(np.float32), value.block_size, axis=axis)
+        zero = 0.0 if isinstance(value, Lpbq) else np.repeat(value.zero_point, value.block_size, axis=axis)
+    else:
+        assert isinstance(value, Affine)
+        scale = _spread(value.scale.astype(np.float32), value.axis, integers.ndim)
+        zero = _spread(value.zero_point, value.axis, integers.ndim)
+    return np.asarray((integers - zero) * scale, np.float32)
+
+
+def _spread(numbers: Any, axis: int | None, rank: int) -> Any:
+    if axis is None or numbers.ndim == 0:
+        return numbers
+    return numbers.reshape(tuple(-1 if i == axis else 1 for i in range(rank)))
+
+
+def _rewire(work: _Work) -> None:
+    """Let the others read and make what the taken nodes stood between; their scales and integers go with them."""
+    graph = work.graph
+    constants = dict(graph.stored)
+    graph.model.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in work.weights.items())
+    kept = [node for node in graph.nodes if id(node) not in work.gone]
+    for node in kept:
+        for names in (node.input, node.output):
+            for position, name in enumerate(names):
+                names[position] = work.names.final(name)
+    for copy, name in work.names.copies.items():
+        kept.append(helper.make_node("Identity", [name], [copy], name=graph.fresh(copy)))
+        work.entries[copy] = replace(work.entries[name], name=copy)
+    graph.set_nodes(kept)
+    del graph.model.graph.value_info[:]
+    graph.drop_unused({*constants, *work.weights})

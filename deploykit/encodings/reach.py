@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from deploykit.encodings.entries import encoded_bounds
+from deploykit.encodings.place import encoded_bounds
 from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.graph import view_of

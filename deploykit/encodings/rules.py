@@ -15,7 +15,7 @@ from deploykit.findings.rules import Found, Registry
 from deploykit.model.operators import LARGEST_FLOAT16
 
 if TYPE_CHECKING:
-    from deploykit.encodings.encodings_on_graph import EncodingsOnGraph
+    from deploykit.encodings.on_graph import EncodingsOnGraph
     from deploykit.model.facts import GraphFacts
 
 __all__ = ["RULES"]

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from deploykit.encodings.cut import CutPart, cut_alike, large_weights
 from deploykit.encodings.formats.writing import write_encodings
-from deploykit.encodings.parting import CutPart, cut_alike, large_weights
-from deploykit.encodings.placed_encodings import read_placed
+from deploykit.encodings.read import read_placed
 from deploykit.errors import PackageError, UsageError
 from deploykit.model import Model, load_model, wrap_proto
 from deploykit.model.collect import collect_facts

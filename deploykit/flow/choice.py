@@ -14,7 +14,7 @@ from deploykit.backend.backend import AnyBackend, MixedSupport, Situation
 from deploykit.backend.kept import Kept, Same
 from deploykit.backend.optional import MixesPrecision
 from deploykit.backend.status import Correctness, Right
-from deploykit.encodings.float_propagation import predict_float_set
+from deploykit.encodings.float_sets import predict_float_set
 from deploykit.encodings.values import Float
 from deploykit.errors import DeploykitError, UsageError
 from deploykit.flow.sampling import samples_of
@@ -25,7 +25,7 @@ from deploykit.system.answers import LARGEST_ASKED, answered
 if TYPE_CHECKING:
     from deploykit.accuracy.judge.judging import Verdict
     from deploykit.accuracy.samples.gathering import Samples
-    from deploykit.encodings.conclusions import Conclusion, Inference, OpenTensor
+    from deploykit.encodings.backward import Conclusion, Inference, OpenTensor
     from deploykit.flow.exploring import Explored
     from deploykit.flow.ranking import Choice
     from deploykit.flow.rewriting import RewriteStep, Rewriting
@@ -182,7 +182,7 @@ def _has_integers(situation: Situation) -> bool:
 
 def _filled(situation: Situation, samples: Samples) -> Inference | None:
     """Entries for what nobody meant as float and the file leaves out, as far as what is given tells their ranges."""
-    from deploykit.encodings.inferring import infer_entries
+    from deploykit.encodings.infer import infer_entries
     from deploykit.flow.entry_values import evidence_of
 
     encodings, facts = situation.encodings, situation.facts

@@ -14,7 +14,7 @@ from deploykit.backend.kept import Kept, Same
 from deploykit.backend.optional import RatesFindings
 from deploykit.backend.plans import Plan
 from deploykit.backend.status import Correctness
-from deploykit.encodings.encodings_on_graph import EncodingsOnGraph
+from deploykit.encodings.on_graph import EncodingsOnGraph
 from deploykit.encodings.rules import RULES as ENCODING_RULES
 from deploykit.findings import Finding, Severity, sort_findings
 from deploykit.flow.choice import Chosen, choose_way

@@ -13,7 +13,7 @@ import numpy as np
 
 from deploykit.accuracy.samples.labels import Label
 from deploykit.accuracy.simulate.sessions import Feed, Session
-from deploykit.encodings.conclusions import Evidence
+from deploykit.encodings.backward import Evidence
 
 if TYPE_CHECKING:
     from onnx import ModelProto

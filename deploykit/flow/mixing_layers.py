@@ -22,7 +22,7 @@ from deploykit.accuracy.simulate.partial_runs import PartialRuns
 from deploykit.backend.backend import Request
 from deploykit.backend.optional import MixesPrecision
 from deploykit.encodings.formats.conversion import convert
-from deploykit.encodings.placement import layouts
+from deploykit.encodings.place import layouts
 from deploykit.errors import UsageError
 from deploykit.flow.reading import resolve_target
 from deploykit.system.tabular import Tabular

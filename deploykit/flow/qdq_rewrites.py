@@ -13,8 +13,8 @@ import numpy as np
 
 from deploykit.accuracy.judge.quality import sqnr_db
 from deploykit.accuracy.simulate.sessions import Feed, Session
-from deploykit.encodings.extract_qdq import extract_qdq
 from deploykit.encodings.insert_qdq import insert_qdq
+from deploykit.encodings.qdq import extract_qdq
 from deploykit.flow.rewriting import RewriteStep, Rewriting, rewrite
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from onnx import ModelProto
 
-    from deploykit.encodings.conclusions import Evidence
+    from deploykit.encodings.backward import Evidence
 
 __all__ = ["rewrite_quantized"]
 

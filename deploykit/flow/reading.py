@@ -9,7 +9,7 @@ from deploykit.backend.backend import AnyBackend, Request, Situation
 from deploykit.backend.plugins import device_named, load_backend
 from deploykit.backend.requests import checked_request
 from deploykit.backend.targets import Target
-from deploykit.encodings.placed_encodings import read_placed
+from deploykit.encodings.read import read_placed
 from deploykit.errors import UsageError
 from deploykit.flow.asked_precision import refuse_other_precision
 from deploykit.model import load_model

@@ -16,9 +16,9 @@ import numpy.typing as npt
 
 from deploykit.accuracy.simulate.reference import reference_outputs
 from deploykit.accuracy.simulate.sessions import Feed, Session
-from deploykit.encodings.conclusions import Conclusion, Evidence, Inference
-from deploykit.encodings.cutting import chain_models
-from deploykit.encodings.inferring import infer_entries
+from deploykit.encodings.backward import Conclusion, Evidence, Inference
+from deploykit.encodings.cut import chain_models
+from deploykit.encodings.infer import infer_entries
 from deploykit.encodings.values import EncodingSet, Float
 from deploykit.errors import InputError
 from deploykit.model.collect import facts_of

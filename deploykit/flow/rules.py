@@ -17,7 +17,7 @@ from deploykit.flow.quantizing import rules as quantizing_rules
 from deploykit.model import rules as graph_rules
 
 if TYPE_CHECKING:
-    from deploykit.encodings.conclusions import Origin
+    from deploykit.encodings.backward import Origin
 
 __all__ = ["CORE_REGISTRIES", "RULES"]
 
@@ -271,7 +271,7 @@ def check_inferred(chosen: Chosen) -> Iterator[Found]:
 
 def _are_exact(origins: Iterable[Origin]) -> bool:
     """True where no data can correct a range."""
-    from deploykit.encodings.conclusions import Origin
+    from deploykit.encodings.backward import Origin
 
     return {Origin.CONSTANT, Origin.OPERATOR}.issuperset(origins)
 

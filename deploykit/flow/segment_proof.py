@@ -12,8 +12,7 @@ import numpy.typing as npt
 from deploykit.accuracy.judge.judging import made_by
 from deploykit.accuracy.simulate.sessions import Feed, Session
 from deploykit.accuracy.simulate.simulation import Simulator
-from deploykit.encodings.segmentation import Segment, whole_as_cut
-from deploykit.encodings.segments import Partition
+from deploykit.encodings.segments import Partition, Segment, whole_as_cut
 from deploykit.encodings.values import EncodingSet, Float
 from deploykit.model.shape_inference import infer
 

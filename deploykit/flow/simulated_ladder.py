@@ -23,7 +23,7 @@ from deploykit.accuracy.simulate.costs import CostModel
 from deploykit.accuracy.simulate.min_max import min_max_encodings, precision_of
 from deploykit.accuracy.simulate.partial_runs import PartialRuns
 from deploykit.accuracy.simulate.simulation import Simulator
-from deploykit.encodings.borders import find_borders
+from deploykit.encodings.float_sets import find_borders
 from deploykit.errors import DeploykitError, InputError
 from deploykit.findings import Finding, exit_status
 from deploykit.flow.data_findings import about_samples

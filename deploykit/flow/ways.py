@@ -16,15 +16,13 @@ from deploykit.accuracy.samples.gathering import Samples
 from deploykit.accuracy.simulate.fitting import FIRST, Fitted, fit_judge, settled
 from deploykit.accuracy.simulate.sessions import Feed, Session
 from deploykit.accuracy.simulate.simulation import Simulator
-from deploykit.encodings.borders import find_borders
-from deploykit.encodings.conclusions import Evidence, Inference, OpenTensor
-from deploykit.encodings.float_propagation import FloatPrediction, predict_float_set
-from deploykit.encodings.inferring import infer_entries
+from deploykit.encodings.backward import Evidence, Inference, OpenTensor
+from deploykit.encodings.float_sets import FloatPrediction, find_borders, predict_float_set
+from deploykit.encodings.infer import infer_entries
+from deploykit.encodings.new_grids import range_of, widen
 from deploykit.encodings.post_processing import PostProcessing, find_post_processing
-from deploykit.encodings.segmentation import Segment, split_model
-from deploykit.encodings.segments import partition
+from deploykit.encodings.segments import Segment, partition, split_model
 from deploykit.encodings.values import EncodingSet, Float
-from deploykit.encodings.wider_grids import range_of, widen
 from deploykit.findings import Confidence, listed
 from deploykit.flow.entry_values import evidence_of
 from deploykit.flow.ranking import Way

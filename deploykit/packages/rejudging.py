@@ -17,7 +17,7 @@ from deploykit.accuracy.search.probes import ModelProbe, SimulationProbe
 from deploykit.accuracy.simulate.fitting import fit_judge
 from deploykit.backend.backend import Check
 from deploykit.backend.status import Correctness, Right
-from deploykit.encodings.placed_encodings import read_placed
+from deploykit.encodings.read import read_placed
 from deploykit.errors import DeploykitError
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from deploykit.encodings.entries import keep_entries
+from deploykit.encodings.place import keep_entries
 from deploykit.model.graph import GraphCopy, view_of
 from deploykit.rewrites.contract import MatchResult, Refusal, Rewritten, Site, Transform
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from deploykit.encodings.cutting import crossing_tensors
+from deploykit.encodings.cut import crossing_tensors
 from deploykit.encodings.post_processing import NETWORK_OPS
 from deploykit.model.graph import GraphCopy, view_of
 from deploykit.model.nodes import label

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from onnx import helper
 
-from deploykit.encodings.entries import keep_entries
+from deploykit.encodings.place import keep_entries
 from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.model.collect import facts_seen
 from deploykit.model.graph import GraphCopy, view_of

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from onnx import helper
 
-from deploykit.encodings.entries import keep_entries, share_entry
+from deploykit.encodings.place import keep_entries, share_entry
 from deploykit.model.graph import GraphCopy, view_of
 from deploykit.model.nodes import label
 from deploykit.model.operators import is_standard

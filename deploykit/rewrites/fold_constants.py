@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import onnxruntime as ort
 from onnx import numpy_helper
 
-from deploykit.encodings.cutting import part_of
-from deploykit.encodings.entries import keep_entries
+from deploykit.encodings.cut import part_of
+from deploykit.encodings.place import keep_entries
 from deploykit.errors import InputError
 from deploykit.model.graph import GraphCopy, view_of
 from deploykit.model.nodes import captured_names, label

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from onnx import helper
 
-from deploykit.encodings.entries import keep_entries
+from deploykit.encodings.place import keep_entries
 from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.model.graph import GraphCopy, copy_of, view_of
 from deploykit.model.nodes import changed_operators, label, opset_of, raise_opset

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from onnx import helper
 
-from deploykit.encodings.entries import keep_entries
+from deploykit.encodings.place import keep_entries
 from deploykit.errors import InputError
 from deploykit.model.graph import GraphCopy, copy_of, view_of
 from deploykit.model.nodes import attribute, changed_operators, label, opset_of, raise_opset

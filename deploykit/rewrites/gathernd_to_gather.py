@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from onnx import helper
 
-from deploykit.encodings.entries import keep_entries, share_entry
+from deploykit.encodings.place import keep_entries, share_entry
 from deploykit.model.graph import GraphCopy, view_of
 from deploykit.model.nodes import attribute, label
 from deploykit.model.operators import is_standard

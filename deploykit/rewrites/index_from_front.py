@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from deploykit.encodings.entries import keep_entries
+from deploykit.encodings.place import keep_entries
 from deploykit.model.graph import GraphCopy, view_of
 from deploykit.model.nodes import attribute, label
 from deploykit.model.shape_inference import Shape, infer

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from onnx import helper
 
-from deploykit.encodings.entries import keep_entries
+from deploykit.encodings.place import keep_entries
 from deploykit.model.graph import GraphCopy, view_of
 from deploykit.model.nodes import attribute, label
 from deploykit.model.ranges import ANYTHING, graph_bounds

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from onnx import helper
 
-from deploykit.encodings.entries import keep_entries, share_entry
+from deploykit.encodings.place import keep_entries, share_entry
 from deploykit.encodings.values import EncodingSet
 from deploykit.model.collect import facts_seen
 from deploykit.model.graph import GraphCopy, view_of

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from onnx import helper
 
-from deploykit.encodings.entries import keep_entries
+from deploykit.encodings.place import keep_entries
 from deploykit.model.graph import GraphCopy, view_of
 from deploykit.model.nodes import attribute, label
 from deploykit.model.shape_inference import Shape, infer

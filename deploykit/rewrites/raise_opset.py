@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from deploykit.encodings.entries import keep_entries, share_entry
+from deploykit.encodings.place import keep_entries, share_entry
 from deploykit.errors import InputError
 from deploykit.model.graph import GraphCopy, copy_of
 from deploykit.model.nodes import opset_of, raise_opset

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from deploykit.encodings.entries import keep_entries
+from deploykit.encodings.place import keep_entries
 from deploykit.model.graph import GraphCopy, view_of
 from deploykit.model.nodes import attribute, captured_names, label
 from deploykit.model.shape_inference import Shape, infer

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from deploykit.encodings.entries import encoded_bounds, keep_entries
+from deploykit.encodings.place import encoded_bounds, keep_entries
 from deploykit.model.graph import GraphCopy
 from deploykit.model.ranges import Interval, graph_bounds
 from deploykit.rewrites.contract import MatchResult, Rewritten, Site

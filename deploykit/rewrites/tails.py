@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
-from deploykit.encodings.cutting import cut_model
-from deploykit.encodings.entries import keep_entries
+from deploykit.encodings.cut import cut_model
+from deploykit.encodings.place import keep_entries
 from deploykit.model.graph import GraphCopy
 from deploykit.model.operators import Trait, ops
 from deploykit.rewrites.contract import MatchResult, Rewritten

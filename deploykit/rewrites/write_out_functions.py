@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import onnx.inliner
 from onnx import NodeProto, defs
 
-from deploykit.encodings.entries import keep_entries
+from deploykit.encodings.place import keep_entries
 from deploykit.errors import InputError
 from deploykit.model.graph import GraphCopy, copy_of, view_of
 from deploykit.model.nodes import label, raise_opset

@@ -14,7 +14,7 @@ from deploykit.answers.option_pages import every_option
 from deploykit.cli import cli
 from deploykit.cli.frame import run
 from deploykit.cli.package import command as package_command
-from deploykit.encodings.unlike_ranges import exclusion_around, find_mixing, output_of_shape
+from deploykit.encodings.post_processing import exclusion_around, find_mixing, output_of_shape
 from deploykit.model import load_model, wrap_proto
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts

@@ -17,7 +17,7 @@ from deploykit.accuracy.simulate.partial_runs import PartialRuns
 from deploykit.accuracy.simulate.sessions import Feed
 from deploykit.accuracy.simulate.simulation import Simulator
 from deploykit.encodings.new_grids import GridKind, affine_for_range
-from deploykit.encodings.placed_encodings import read_placed
+from deploykit.encodings.read import read_placed
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float, Value
 from deploykit.errors import InputError
 from deploykit.model.collect import collect_facts

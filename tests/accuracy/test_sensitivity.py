@@ -22,7 +22,7 @@ from deploykit.accuracy.search.sensitivity_analysis import Budget, analyze, anal
 from deploykit.accuracy.simulate.min_max import min_max_encodings, precision_of
 from deploykit.accuracy.simulate.partial_runs import PartialRuns
 from deploykit.accuracy.simulate.tensor_statistics import statistics_of
-from deploykit.encodings.placed_encodings import read_placed
+from deploykit.encodings.read import read_placed
 from deploykit.errors import UsageError
 from deploykit.model.collect import collect_facts
 from deploykit.model.load import wrap_proto

@@ -25,7 +25,7 @@ from deploykit.accuracy.simulate.fitting import fit_judge
 from deploykit.accuracy.simulate.sessions import Feed, Session
 from deploykit.accuracy.simulate.simulation import Simulator
 from deploykit.accuracy.simulate.streaming import StreamedModel
-from deploykit.encodings.placed_encodings import read_placed
+from deploykit.encodings.read import read_placed
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.errors import InputError
 from deploykit.model import load_model, wrap_proto

@@ -110,8 +110,8 @@ def test_a_baseline_replaces_only_its_like(tmp_path: Path) -> None:
 
 
 def test_weights_beside_a_model_are_not_replaced_unasked(tmp_path: Path) -> None:
+    from deploykit.encodings.files import apply_encodings
     from deploykit.encodings.lpbq_files import convert_file
-    from deploykit.encodings.qdq_files import apply_encodings
 
     data = tmp_path / "out.onnx.data"
     data.write_text("mine")

@@ -20,7 +20,7 @@ import onnx
 
 import deploykit
 from deploykit.accuracy.simulate.sessions import Session
-from deploykit.encodings.extract_qdq import extract_qdq
+from deploykit.encodings.qdq import extract_qdq
 from deploykit.errors import DeploykitError
 from deploykit_ort_qnn.atlas.cases import Case, case_unit
 from deploykit_ort_qnn.atlas.form_chance import BY_CHANCE

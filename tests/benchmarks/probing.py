@@ -96,7 +96,7 @@ def inserting(folder: Path) -> Numbers:
     from onnx import ModelProto, NodeProto, TensorProto, helper
 
     from deploykit.encodings.insert_qdq import insert_qdq
-    from deploykit.encodings.placed_encodings import read_placed
+    from deploykit.encodings.read import read_placed
     from deploykit.model import load_model
     from deploykit.model.collect import collect_facts
     from deploykit.model.weights import load_weights

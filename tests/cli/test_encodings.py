@@ -6,8 +6,8 @@ import pytest
 
 from deploykit.cli import cli
 from deploykit.cli.frame import run
-from deploykit.encodings.formats.float_tensors import read_float_tensors
 from deploykit.encodings.formats.reading import read_encodings
+from deploykit.encodings.read import read_float_tensors
 from deploykit.encodings.values import Lpbq
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"

@@ -11,12 +11,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from deploykit.encodings.biases import FINEST_SCALE, derive_biases, effective_entry
-from deploykit.encodings.completion import complete
+from deploykit.encodings.complete import FINEST_SCALE, complete, copy_over_movement, derive_biases, effective_entry
 from deploykit.encodings.formats.differences import diff
 from deploykit.encodings.formats.reading import read_encodings
-from deploykit.encodings.movement import copy_over_movement
-from deploykit.encodings.placement import place
+from deploykit.encodings.place import place
 from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Float
 from deploykit.model import Model, load_model, wrap_proto
 from deploykit.model.collect import collect_facts, constant_value

@@ -11,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deploykit.encodings.formats.conversion import Conversion, OutcomeKind, convert
-from deploykit.encodings.formats.differences import diff
+from deploykit.encodings.formats.differences import Signedness, diff
 from deploykit.encodings.formats.reading import parse_encodings, read_encodings
-from deploykit.encodings.formats.signedness import Signedness
-from deploykit.encodings.placement import layouts, place
+from deploykit.encodings.place import layouts, place
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float, Float8, Lpbq
 from deploykit.errors import InputError, UsageError
 from deploykit.model.facts import GraphFacts
@@ -319,7 +318,7 @@ def values(draw: st.DrawFn) -> Affine | Lpbq | Float | Float8:
 @given(found=st.lists(values(), min_size=1, max_size=4), version=st.sampled_from(["0.6.1", "1.0.0", "2.0.0"]))
 def test_whatever_is_called_lossless_reads_back_the_same(found: list[Any], version: str) -> None:
     """Property: what a conversion calls lossless is what a reader of the written file gets."""
-    from deploykit.encodings.placing import Layout, place_entry
+    from deploykit.encodings.place import Layout, place_entry
 
     known = {
         Affine: Layout(shape=(16, 3), channel_axis=1, block_axis=0),

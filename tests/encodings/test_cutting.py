@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from deploykit.accuracy.simulate.sessions import Session
-from deploykit.encodings.cutting import chain_models, cut_model
+from deploykit.encodings.cut import chain_models, cut_model
 from sample_models.tiny_graphs import TinyGraph
 
 

@@ -2,10 +2,15 @@ from pathlib import Path
 
 import numpy as np
 
-from deploykit.encodings.formats.differences import Change, compare_values, diff
+from deploykit.encodings.formats.differences import (
+    Change,
+    compare_values,
+    describe_encodings,
+    diff,
+    to_signed,
+    to_unsigned,
+)
 from deploykit.encodings.formats.reading import read_encodings
-from deploykit.encodings.formats.signedness import to_signed, to_unsigned
-from deploykit.encodings.formats.summary import describe_encodings
 from deploykit.encodings.values import Affine, Float, Float8
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from deploykit.encodings.encodings_on_graph import EncodingsOnGraph
 from deploykit.encodings.formats.reading import read_encodings
-from deploykit.encodings.placement import place
+from deploykit.encodings.on_graph import EncodingsOnGraph
+from deploykit.encodings.place import place
 from deploykit.encodings.rules import RULES as ENCODING_RULES
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Value
 from deploykit.findings import Finding, Severity

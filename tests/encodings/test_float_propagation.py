@@ -11,8 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deploykit.encodings.borders import find_borders, float_nodes, suggest_extensions
-from deploykit.encodings.float_propagation import FloatPrediction, predict_float_set
+from deploykit.encodings.float_sets import (
+    FloatPrediction,
+    find_borders,
+    float_nodes,
+    predict_float_set,
+    suggest_extensions,
+)
 from deploykit.encodings.formats.reading import read_encodings
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
 from deploykit.model import load_model

@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from deploykit.encodings.formats.float_tensors import float_tensors_to_json, read_float_tensors, with_float_tensors
+from deploykit.encodings.read import float_tensors_to_json, read_float_tensors, with_float_tensors
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
 from deploykit.errors import InputError
 

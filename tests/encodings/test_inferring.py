@@ -10,11 +10,11 @@ import pytest
 from onnx import ModelProto
 
 from deploykit.accuracy.simulate.sessions import Session
-from deploykit.encodings.conclusions import Evidence, Inference, Origin
+from deploykit.encodings.backward import Evidence, Inference, Origin
 from deploykit.encodings.formats.reading import read_encodings
-from deploykit.encodings.inferring import infer_entries
+from deploykit.encodings.infer import infer_entries
 from deploykit.encodings.new_grids import GridKind, affine_for_range
-from deploykit.encodings.placement import place
+from deploykit.encodings.place import place
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
 from deploykit.model import load_model, wrap_proto
 from deploykit.model.collect import collect_facts

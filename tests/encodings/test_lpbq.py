@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from deploykit.encodings.lpbq_arithmetic import BlockWeight, lpbq_encodings, lpbq_scales, measure_loss, refine
+from deploykit.encodings.lpbq import BlockWeight, lpbq_encodings, lpbq_scales, measure_loss, refine
 from deploykit.encodings.lpbq_files import WeightReport, convert_file
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Lpbq
 from deploykit.errors import InputError, PackageError, UsageError

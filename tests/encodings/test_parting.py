@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from deploykit.encodings.parting import CutPart, cut_alike, large_weights
+from deploykit.encodings.cut import CutPart, cut_alike, large_weights
 from deploykit.errors import UsageError
 from deploykit.model import load_model
 from deploykit.model.weights import load_weights

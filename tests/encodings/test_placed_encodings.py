@@ -11,9 +11,9 @@ import pytest
 
 from deploykit import api
 from deploykit.accuracy.simulate.simulation import simulate_files
-from deploykit.encodings.encoding_files import check_encodings, convert_encodings
+from deploykit.encodings.files import check_encodings, convert_encodings
 from deploykit.encodings.formats.differences import diff
-from deploykit.encodings.placed_encodings import read_given, read_placed
+from deploykit.encodings.read import read_given, read_placed
 from deploykit.errors import InputError
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts

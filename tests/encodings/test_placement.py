@@ -13,8 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from deploykit.encodings.formats.differences import diff
 from deploykit.encodings.formats.reading import parse_encodings, read_encodings
-from deploykit.encodings.placement import layouts, place
-from deploykit.encodings.placing import Layout
+from deploykit.encodings.place import Layout, layouts, place
 from deploykit.encodings.values import Affine, EncodingSet, Lpbq
 from deploykit.errors import InputError
 from deploykit.model.facts import GraphFacts

@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner
 
 from deploykit.cli.encodings_qdq import apply, extract
+from deploykit.encodings.files import apply_encodings, extract_encodings
 from deploykit.encodings.formats.reading import read_encodings
-from deploykit.encodings.qdq_files import apply_encodings, extract_encodings
 from deploykit.errors import InputError, UsageError
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"

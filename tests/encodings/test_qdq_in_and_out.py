@@ -13,13 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from deploykit.encodings.extract_qdq import extract_qdq
 from deploykit.encodings.formats.differences import diff
 from deploykit.encodings.formats.reading import read_encodings
-from deploykit.encodings.insert_qdq import insert_qdq
-from deploykit.encodings.placement import place
-from deploykit.encodings.qdq import read_qdq
-from deploykit.encodings.quantized_constant import dequantized, quantize_constant
+from deploykit.encodings.insert_qdq import dequantized, insert_qdq, quantize_constant
+from deploykit.encodings.place import place
+from deploykit.encodings.qdq import extract_qdq, read_qdq
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float, Lpbq
 from deploykit.errors import InputError
 from deploykit.model import load_model

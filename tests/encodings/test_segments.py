@@ -14,13 +14,11 @@ from onnx import TensorProto, helper
 
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.accuracy.simulate.simulation import compare_outputs
-from deploykit.encodings.borders import float_nodes
-from deploykit.encodings.float_propagation import predict_float_set
+from deploykit.encodings.float_sets import float_nodes, predict_float_set
 from deploykit.encodings.formats.reading import read_encodings
-from deploykit.encodings.inferring import infer_entries
-from deploykit.encodings.placement import place
-from deploykit.encodings.segmentation import Segment, split_model
-from deploykit.encodings.segments import Partition, SegmentCosts, partition
+from deploykit.encodings.infer import infer_entries
+from deploykit.encodings.place import place
+from deploykit.encodings.segments import Partition, Segment, SegmentCosts, partition, split_model
 from deploykit.encodings.values import EncodingSet
 from deploykit.flow.entry_values import observed_ranges
 from deploykit.flow.segment_proof import SegmentChain, prove_chain

@@ -16,8 +16,8 @@ from deploykit.backend.backend import Request
 from deploykit.backend.kept import Kept
 from deploykit.cli import cli
 from deploykit.cli.frame import run
-from deploykit.encodings.extract_qdq import extract_qdq
 from deploykit.encodings.insert_qdq import insert_qdq
+from deploykit.encodings.qdq import extract_qdq
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.flow.decision import decide
 from deploykit.flow.pipeline import make_package, make_plan

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from deploykit.accuracy.samples.gathering import InputSource, Samples
 from deploykit.accuracy.samples.labels import Label
 from deploykit.accuracy.simulate.quantizers import fake_quantize
-from deploykit.encodings.inferring import infer_entries
+from deploykit.encodings.infer import infer_entries
 from deploykit.encodings.new_grids import GridKind, affine_for_range, usual_grid
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
 from deploykit.flow.entry_values import evidence_of, observed_ranges

@@ -20,7 +20,7 @@ from deploykit.accuracy.simulate.sessions import Feed, Session
 from deploykit.accuracy.simulate.simulation import overall_sqnr_db
 from deploykit.backend.backend import MixedSupport
 from deploykit.encodings.formats.reading import read_encodings
-from deploykit.encodings.placement import place
+from deploykit.encodings.place import place
 from deploykit.encodings.values import Affine
 from deploykit.findings import Confidence
 from deploykit.flow.exploring import Explored, explore

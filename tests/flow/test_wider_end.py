@@ -15,7 +15,7 @@ from deploykit.accuracy.simulate.sessions import Feed, Session
 from deploykit.accuracy.simulate.simulation import Simulator
 from deploykit.backend.backend import MixedSupport, Request
 from deploykit.encodings.formats.writing import write_encodings
-from deploykit.encodings.placement import place
+from deploykit.encodings.place import place
 from deploykit.flow.exploring import Explored, explore
 from deploykit.flow.pipeline import make_plan
 from deploykit.flow.ranking import Way, choose

@@ -7,10 +7,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from deploykit.encodings.borders import find_borders
-from deploykit.encodings.float_propagation import predict_float_set
-from deploykit.encodings.segmentation import split_model
-from deploykit.encodings.segments import SegmentCosts, partition
+from deploykit.encodings.float_sets import find_borders, predict_float_set
+from deploykit.encodings.segments import SegmentCosts, partition, split_model
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.flow.segment_proof import prove_chain
 from deploykit.model.collect import collect_facts

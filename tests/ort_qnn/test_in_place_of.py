@@ -8,8 +8,8 @@ import onnx
 import pytest
 
 from deploykit.backend.audits import Audit, AuditedKernel
-from deploykit.encodings.extract_qdq import extract_qdq
 from deploykit.encodings.insert_qdq import insert_qdq
+from deploykit.encodings.qdq import extract_qdq
 from deploykit.findings import Finding, Severity
 from deploykit_ort_qnn.in_place_of import InPlaceOf, mended
 from deploykit_ort_qnn.rules.audit import RULES

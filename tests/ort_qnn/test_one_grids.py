@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 import deploykit
-from deploykit.encodings.extract_qdq import extract_qdq
+from deploykit.encodings.qdq import extract_qdq
 from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.flow.pipeline import Packaged
 from deploykit_ort_qnn.emulation import _tensor_db

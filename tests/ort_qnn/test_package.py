@@ -19,9 +19,9 @@ import pytest
 from deploykit.accuracy.samples.labels import Label
 from deploykit.backend.backend import Request
 from deploykit.backend.kept import Kept
-from deploykit.encodings.extract_qdq import extract_qdq
 from deploykit.encodings.insert_qdq import insert_qdq
 from deploykit.encodings.lpbq_files import convert_file
+from deploykit.encodings.qdq import extract_qdq
 from deploykit.encodings.values import Affine
 from deploykit.flow.pipeline import Packaged, make_package, make_plan, verify
 from deploykit.flow.reading import read_situations

@@ -18,7 +18,7 @@ from deploykit.backend.backend import Request
 from deploykit.backend.kept import Kept
 from deploykit.backend.plans import Plan
 from deploykit.encodings.insert_qdq import Skipped
-from deploykit.encodings.lpbq_arithmetic import Loss
+from deploykit.encodings.lpbq import Loss
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.findings import Finding, Severity
 from deploykit.findings.rules import Rule

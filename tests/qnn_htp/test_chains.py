@@ -277,7 +277,7 @@ def test_the_segments_of_the_package_run_on_the_emulator(
 
     from deploykit.accuracy.simulate.simulation import overall_sqnr_db
     from deploykit.encodings.formats.reading import read_encodings
-    from deploykit.encodings.placement import place
+    from deploykit.encodings.place import place
     from deploykit.model import load_model
     from deploykit.model.collect import collect_facts
     from deploykit_ort_qnn.compiler import CompileJob, compile_model, execute_model

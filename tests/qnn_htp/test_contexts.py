@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import deploykit
-from deploykit.encodings.encoding_files import convert_encodings
+from deploykit.encodings.files import convert_encodings
 from deploykit.errors import UsageError
 from deploykit.tables.devices import Fact
 from deploykit_qualcomm.archs import capability

@@ -62,7 +62,7 @@ def with_float_operand() -> Draft:
     grid = entries[second].value
     assert isinstance(grid, Affine)
     entries[second] = replace(entries[second], value=replace(grid, signed=False))
-    from deploykit.encodings.float_propagation import predict_float_set
+    from deploykit.encodings.float_sets import predict_float_set
 
     completed = replace(made.completed, entries=entries)
     after = predict_float_set(made.situation.facts, completed)

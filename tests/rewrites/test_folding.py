@@ -14,11 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
-from deploykit.encodings.block_grids import symmetric_blocks
-from deploykit.encodings.complete_encodings import complete_encodings
-from deploykit.encodings.extract_qdq import extract_qdq
-from deploykit.encodings.insert_qdq import insert_qdq
-from deploykit.encodings.quantized_constant import dequantized, quantize_constant
+from deploykit.encodings.complete import complete_encodings
+from deploykit.encodings.insert_qdq import dequantized, insert_qdq, quantize_constant
+from deploykit.encodings.new_grids import symmetric_blocks
+from deploykit.encodings.qdq import extract_qdq
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
 from deploykit.rewrites.blocks_to_matmul import blocks_to_matmul, match_blocks
 from deploykit.rewrites.contract import load_transform

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from deploykit.backend.backend import Situation
-from deploykit.encodings.borders import Extension, suggest_extensions
-from deploykit.encodings.float_propagation import predict_float_set
+from deploykit.encodings.float_sets import Extension, predict_float_set, suggest_extensions
 from deploykit.findings import Severity, SubjectKind
 from deploykit.findings.rules import Found, Registry
 from deploykit.model.facts import GraphFacts, NodeFact

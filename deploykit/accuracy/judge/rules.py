@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from deploykit.accuracy.judge.thresholds import Thresholds
 from deploykit.accuracy.judge.verdicts import Verdict
-from deploykit.encodings.unlike_ranges import Mixing, find_mixing, output_of_shape
+from deploykit.encodings.post_processing import Mixing, find_mixing, output_of_shape
 from deploykit.findings import Severity, SubjectKind, listed
 from deploykit.findings.rules import Found, Registry
 from deploykit.model.facts import GraphFacts

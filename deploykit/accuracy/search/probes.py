@@ -16,8 +16,8 @@ from deploykit.accuracy.search.locating import SESSIONS, Located, locate
 from deploykit.accuracy.simulate.quantized_graph import quantize_graph
 from deploykit.accuracy.simulate.quantizers import fake_quantize
 from deploykit.accuracy.simulate.sessions import Feed, Session
-from deploykit.encodings.extract_qdq import extract_qdq
-from deploykit.encodings.placed_encodings import read_placed
+from deploykit.encodings.qdq import extract_qdq
+from deploykit.encodings.read import read_placed
 from deploykit.encodings.values import EncodingSet
 from deploykit.errors import UsageError
 from deploykit.model import load_model

@@ -16,7 +16,7 @@ from deploykit.accuracy.search.layers import Layer
 from deploykit.accuracy.search.sensitivity import LayerLoss
 from deploykit.accuracy.simulate.costs import Cost, CostModel
 from deploykit.accuracy.simulate.simulation import Simulator
-from deploykit.encodings.borders import find_borders, float_nodes
+from deploykit.encodings.float_sets import find_borders, float_nodes
 from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Affine, EncodingSet, Float, Value
 from deploykit.model.facts import GraphFacts, NodeFact

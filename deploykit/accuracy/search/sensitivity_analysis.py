@@ -24,8 +24,8 @@ from deploykit.accuracy.simulate.partial_runs import PartialRuns
 from deploykit.accuracy.simulate.quantizers import fake_quantize, is_simulated
 from deploykit.accuracy.simulate.sessions import Feed
 from deploykit.accuracy.simulate.tensor_statistics import TensorStatistics, statistics_of
-from deploykit.encodings.extract_qdq import extract_qdq
-from deploykit.encodings.placed_encodings import read_placed
+from deploykit.encodings.qdq import extract_qdq
+from deploykit.encodings.read import read_placed
 from deploykit.encodings.values import EncodingSet, Float, Value
 from deploykit.errors import UsageError
 from deploykit.model import load_model

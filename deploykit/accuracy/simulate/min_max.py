@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from deploykit.accuracy.simulate.partial_runs import PartialRuns
-from deploykit.encodings.movement import copy_over_movement
+from deploykit.encodings.complete import copy_over_movement
 from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float, Value
 from deploykit.errors import UsageError

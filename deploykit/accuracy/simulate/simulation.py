@@ -20,7 +20,7 @@ from deploykit.accuracy.judge.quality import cosine, max_error, sqnr_db
 from deploykit.accuracy.samples.gathering import MOST, gather
 from deploykit.accuracy.simulate.quantized_graph import quantize_graph
 from deploykit.accuracy.simulate.sessions import Feed, Session, check_feed
-from deploykit.encodings.placed_encodings import read_placed
+from deploykit.encodings.read import read_placed
 from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts

@@ -7,20 +7,199 @@ result and reported as impossible; nothing is approximated and no axis is guesse
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
-from deploykit.encodings.formats.float_tensors import with_float_tensors
-from deploykit.encodings.formats.losses import Question, loss_of
-from deploykit.encodings.formats.signedness import Signedness, restated
+from deploykit.encodings.formats import grids
+from deploykit.encodings.formats.differences import Signedness, restated
 from deploykit.encodings.formats.writing import WRITTEN_VERSIONS, write_encodings
-from deploykit.encodings.placing import Layout
-from deploykit.encodings.values import Encoding, EncodingSet, Float
+from deploykit.encodings.place import Layout
+from deploykit.encodings.read import with_float_tensors
+from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float, Float8, Lpbq, Value
 from deploykit.errors import UsageError
 
-__all__ = ["Conversion", "Outcome", "OutcomeKind", "convert"]
+__all__ = ["Conversion", "Loss", "Outcome", "OutcomeKind", "Question", "convert", "loss_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What is lost, or why the version cannot hold the entry."""
+
+    kind: Literal["lossy", "impossible"]
+    what: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """One entry, as it would be written, between two versions; ``layout`` is what the graph says, where it is known."""
+
+    entry: Encoding
+    source: str
+    target: str
+    layout: Layout | None = None
+
+    @property
+    def value(self) -> Value:
+        """The value in question."""
+        return self.entry.value
+
+    @property
+    def from_older(self) -> bool:
+        """True when the source file stated no axes either."""
+        return self.source.startswith(("0.6", "1."))
+
+
+def loss_of(question: Question) -> Loss | None:
+    """None when nothing is lost."""
+    if question.target != "2.0.0" and question.entry.is_param is None:
+        return _impossible("activation or parameter: 2.0.0 does not say, the model does")
+    return _JUDGES[type(question.value)](question)
+
+
+def _float(question: Question) -> Loss | None:
+    if question.target == "2.0.0":
+        return _lossy(f"{question.value.dtype} has no entry in 2.0.0; the tensor must be named beside the file")
+    if question.value.dtype != "float16":
+        return _impossible(f"{question.target} knows no {question.value.dtype}")
+    return None
+
+
+def _float8(question: Question) -> Loss | None:
+    if question.target == "2.0.0":
+        return None
+    return _impossible(f"{question.target} has no float8 entries")
+
+
+def _lpbq(question: Question) -> Loss | None:
+    value = question.value
+    assert isinstance(value, Lpbq)
+    if question.target == "0.6.1":
+        return _impossible("0.6.1 has no LPBQ entries")
+    if question.target == "1.0.0":
+        return None if not value.placed else _block_axes(question, value)
+    if not value.placed:
+        return _impossible(_unplaced(question))
+    if value.decompressed_bits != 2 * value.bits:
+        return _impossible(
+            f"2.0.0 implies decompression to {2 * value.bits} bits, but this weight is decompressed to "
+            f"{value.decompressed_bits}"
+        )
+    return None
+
+
+def _affine(question: Question) -> Loss | None:
+    value = question.value
+    assert isinstance(value, Affine)
+    layout_loss = _unplaced_affine(question, value) if not value.placed else _placed(question, value)
+    if layout_loss is not None and layout_loss.kind == "impossible":
+        return layout_loss
+    return layout_loss or _symmetry(question, value)
+
+
+def _placed(question: Question, value: Affine) -> Loss | None:
+    if question.target == "2.0.0" or value.granularity == "per-tensor":
+        return None
+    if value.block_size is None:
+        return _channel_axis(question, value)
+    if question.target == "1.0.0":
+        return _block_axes(question, value)
+    return _lossy(f"0.6.1 states neither the block size {value.block_size} nor the axis; no reader can place the list")
+
+
+def _unplaced_affine(question: Question, value: Affine) -> Loss | None:
+    if question.target == "2.0.0":
+        return _impossible(_unplaced(question))
+    if question.target == "0.6.1":
+        order = "0.6.1 lists blocks in the tensor's own order, which only the model tells"
+        return None if value.block_size is None else _impossible(order)
+    if not question.source.startswith("0.6"):
+        return None
+    layout = question.layout
+    if layout is None or layout.shape is None:
+        return _lossy("taken as per-channel; only the model tells a list of channels from a list of blocks")
+    return None if layout.channel_axis is None else _impossible(_unplaced(question))
+
+
+def _unplaced(question: Question) -> str:
+    """Why a value has no axes."""
+    layout = question.layout
+    if layout is None:
+        return f"{question.source} states no axis, and no model was given that has this tensor"
+    if layout.shape is None:
+        return f"{question.source} states no axis, and the shape of the tensor is not known"
+    if layout.channel_axis is None:
+        return f"{question.source} states no axis, and several axes of the tensor would fit"
+    return f"the list is longer than the channel axis: blocks, whose size {question.source} does not state"
+
+
+def _channel_axis(question: Question, value: Affine) -> Loss | None:
+    """Older versions state no axis: nothing is lost only where every reader will find the same one."""
+    if question.from_older or (value.bits == grids.WIDEST and value.axis == 0):
+        return None
+    expected = _expected_axis(question.layout, value)
+    if expected is None:
+        return _lossy(f"{question.target} does not state the axis {value.axis}")
+    if expected != value.axis:
+        return _impossible(
+            f"{question.target} states no axis, and readers would take axis {expected}, not {value.axis}"
+        )
+    return None
+
+
+def _expected_axis(layout: Layout | None, value: Affine) -> int | None:
+    if layout is None or layout.shape is None:
+        return None
+    if layout.channel_axis is not None:
+        return layout.channel_axis
+    fitting = [axis for axis, length in enumerate(layout.shape) if length == value.scale.size]
+    return fitting[0] if len(fitting) == 1 else None
+
+
+def _block_axes(question: Question, value: Affine | Lpbq) -> Loss | None:
+    if question.from_older:
+        return None
+    layout = question.layout
+    if layout is None or layout.channel_axis is None or value.axis is None:
+        return _lossy(f"1.0.0 states neither the block axis {value.block_axis} nor the channel axis")
+    if (layout.channel_axis, layout.block_axis) != (value.axis, value.block_axis):
+        return _impossible(
+            f"1.0.0 states no axes, and readers would take channels along {layout.channel_axis} and blocks along "
+            f"{layout.block_axis}, not {value.axis} and {value.block_axis}"
+        )
+    return None
+
+
+def _symmetry(question: Question, value: Affine) -> Loss | None:
+    if question.target == "2.0.0":
+        if value.symmetric is None or value.symmetric == grids.states_symmetry(value):
+            return None
+        return _lossy(f"2.0.0 does not say that the {value.dtype} grid is {'' if value.symmetric else 'not '}symmetric")
+    if value.symmetric is not None or question.entry.is_param:
+        return None
+    # A file whose activations were forced to one signedness looks the same for symmetric and merely centred grids.
+    middle = value.lowest + (1 << (value.bits - 1))
+    if not (value.zero_point == middle).all():
+        return None
+    taken = "symmetric" if grids.is_symmetric(value) else "not symmetric"
+    return _lossy(f"{question.source} does not say whether this centred grid is symmetric; written as {taken}")
+
+
+def _lossy(what: str) -> Loss:
+    return Loss("lossy", what)
+
+
+def _impossible(why: str) -> Loss:
+    return Loss("impossible", why)
+
+
+_JUDGES: dict[type[Value], Callable[[Question], Loss | None]] = {
+    Affine: _affine,
+    Float: _float,
+    Float8: _float8,
+    Lpbq: _lpbq,
+}
 
 
 class OutcomeKind(StrEnum):

@@ -1,17 +1,56 @@
-"""Compares two sets of encodings, tensor by tensor; which of the two is right is not its business."""
+"""Compares and describes encodings tensor by tensor, and restates grids as signed or unsigned ones.
+
+Which of two sets is right is not its business.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from deploykit.encodings.formats.signedness import to_unsigned
-from deploykit.encodings.values import Affine, Array, EncodingSet, Float8, Lpbq, Value
+from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Float, Float8, Lpbq, Value
 
-__all__ = ["Change", "Difference", "compare_values", "diff"]
+__all__ = [
+    "Change",
+    "Difference",
+    "Signedness",
+    "compare_values",
+    "describe_encoding",
+    "describe_encodings",
+    "diff",
+    "restated",
+    "to_signed",
+    "to_unsigned",
+]
+
+Signedness: TypeAlias = Literal["as-is", "unsigned", "signed"]
+"""What to do with activations: leave each as it is, or force all of them."""
+
+
+def restated(entry: Encoding, signedness: Signedness) -> Encoding:
+    """An activation's entry with the wanted signedness; parameters are never touched, as in AIMET."""
+    if signedness == "as-is" or entry.is_param or not isinstance(entry.value, Affine):
+        return entry
+    change = to_unsigned if signedness == "unsigned" else to_signed
+    return replace(entry, value=change(entry.value))
+
+
+def to_unsigned(value: Affine) -> Affine:
+    """The same grid counted from 0."""
+    if not value.signed:
+        return value
+    return replace(value, signed=False, zero_point=np.asarray(value.zero_point + (1 << (value.bits - 1))))
+
+
+def to_signed(value: Affine) -> Affine:
+    """The same grid counted from the lowest negative number."""
+    if value.signed:
+        return value
+    return replace(value, signed=True, zero_point=np.asarray(value.zero_point - (1 << (value.bits - 1))))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,3 +157,99 @@ def _arrays(name: str, first: Array, second: Array, tolerance: float) -> Iterato
         index = int(np.argmax(np.abs(first - second)))
         field = name if first.size == 1 else f"{name} ({int(wrong.sum())} of {first.size} differ; the most at {index})"
         yield Change(field=field, first=float(first.flat[index]), second=float(second.flat[index]))
+
+
+_KINDS: dict[type[Value], str] = {Affine: "affine", Lpbq: "lpbq", Float: "float", Float8: "float8"}
+
+
+def describe_encodings(encodings: EncodingSet, *, arrays: bool = False) -> dict[str, Any]:
+    """Version, producer, counts by kind, type and granularity, and one row per tensor in the set's order."""
+    rows = [describe_encoding(entry, arrays=arrays) for entry in encodings]
+    return {
+        "version": encodings.version,
+        "producer": None if encodings.producer is None else dict(encodings.producer),
+        "counts": {
+            "tensors": len(rows),
+            "parameters": sum(row["is_param"] is True for row in rows),
+            "kinds": _count(rows, "kind"),
+            "dtypes": _count(rows, "dtype"),
+            "granularities": _count(rows, "granularity"),
+        },
+        "float_tensors": sorted(encodings.float_tensors),
+        "extra": sorted(encodings.extra),
+        "tensors": rows,
+    }
+
+
+def _count(rows: list[dict[str, Any]], key: str) -> dict[str, int]:
+    return dict(sorted(Counter(row[key] for row in rows).items()))
+
+
+def describe_encoding(entry: Encoding, *, arrays: bool = False) -> dict[str, Any]:
+    """One tensor; ``arrays`` adds every scale and zero point, nested as they are stored, instead of their bounds only.
+
+    ``scale``, ``zero_point``, ``min`` and ``max`` are the smallest and largest over all channels and blocks.
+    """
+    value = entry.value
+    row: dict[str, Any] = {
+        "name": entry.name,
+        "kind": _KINDS[type(value)],
+        "dtype": value.dtype,
+        "bitwidth": _bits(value),
+        "granularity": value.granularity,
+        "is_param": entry.is_param,
+    }
+    if isinstance(value, Affine):
+        row |= _affine(value, arrays=arrays)
+    elif isinstance(value, Lpbq):
+        row |= _lpbq(value, arrays=arrays)
+    elif isinstance(value, Float8):
+        row |= {"axis": value.axis, "scales": value.scale.size, "scale": _bounds(value.scale)}
+        if arrays:
+            row["values"] = {"scale": value.scale.tolist()}
+    return row
+
+
+def _bits(value: Value) -> int:
+    if isinstance(value, Affine | Lpbq):
+        return value.bits
+    return 8 if isinstance(value, Float8) else 16
+
+
+def _affine(value: Affine, *, arrays: bool) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "symmetric": value.symmetric,
+        "axis": value.axis,
+        "block_axis": value.block_axis,
+        "block_size": value.block_size,
+        "placed": value.placed,
+        "scales": value.scale.size,
+        "scale": _bounds(value.scale),
+        "zero_point": _bounds(value.zero_point),
+        "min": float(value.minimum.min()),
+        "max": float(value.maximum.max()),
+    }
+    if arrays:
+        row["values"] = {"scale": value.scale.tolist(), "zero_point": value.zero_point.tolist()}
+    return row
+
+
+def _lpbq(value: Lpbq, *, arrays: bool) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "symmetric": True,
+        "decompressed_bitwidth": value.decompressed_bits,
+        "axis": value.axis,
+        "block_axis": value.block_axis,
+        "block_size": value.block_size,
+        "placed": value.placed,
+        "scales": value.block_scale.size,
+        "scale": _bounds(value.channel_scale),
+        "block_scale": _bounds(value.block_scale),
+    }
+    if arrays:
+        row["values"] = {"channel_scale": value.channel_scale.tolist(), "block_scale": value.block_scale.tolist()}
+    return row
+
+
+def _bounds(array: Array) -> list[float]:
+    return [float(array.min()), float(array.max())]

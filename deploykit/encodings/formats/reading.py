@@ -1,6 +1,6 @@
 """Reads encodings files of AIMET; what the content says must agree with the version it claims to be.
 
-It needs no model. Values that only a graph can place stay unplaced; see ``deploykit.encodings.placement``.
+It needs no model. Values that only a graph can place stay unplaced; see ``deploykit.encodings.place``.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from deploykit.encodings.formats import v061, v100, v200
-from deploykit.encodings.formats.fields import json_name
+from deploykit.encodings.formats.grids import json_name
 from deploykit.encodings.formats.ordinary import read_ordinary
-from deploykit.encodings.formats.shapes import fit
+from deploykit.encodings.place import fit
 from deploykit.encodings.values import Encoding, EncodingSet
 from deploykit.errors import InputError
 from deploykit.tables.reading import parse_json, read_bytes

@@ -12,7 +12,7 @@ import numpy as np
 
 from deploykit.encodings.formats import grids
 from deploykit.encodings.formats.columns import OffsetGrid, is_plain, offset_grids
-from deploykit.encodings.formats.fields import Fields, json_name, numbers
+from deploykit.encodings.formats.grids import Fields, json_name, numbers
 from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Float, Value
 from deploykit.errors import InputError
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from deploykit.encodings.formats import grids
 from deploykit.encodings.formats.columns import OffsetGrid, is_plain, offset_grids
-from deploykit.encodings.formats.fields import Fields
+from deploykit.encodings.formats.grids import Fields
 from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Float, Lpbq, Value
 
 __all__ = ["SECTIONS", "format_sections", "format_value", "is_transposed", "parse_one", "parse_sections"]

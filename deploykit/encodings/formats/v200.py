@@ -12,7 +12,7 @@ import numpy as np
 
 from deploykit.encodings.formats import grids
 from deploykit.encodings.formats.columns import KnowsRows, ZeroPointGrid, is_plain, zero_point_grids
-from deploykit.encodings.formats.fields import Fields, nested
+from deploykit.encodings.formats.grids import Fields, nested
 from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Float8, Lpbq, Value
 
 __all__ = ["SECTIONS", "format_sections", "format_value", "parse_one", "parse_sections"]

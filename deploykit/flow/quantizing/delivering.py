@@ -16,7 +16,7 @@ from deploykit.accuracy.judge.judging import made_by
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.accuracy.simulate.simulation import Simulator
 from deploykit.backend.kept import Kept
-from deploykit.encodings.borders import find_borders
+from deploykit.encodings.float_sets import find_borders
 from deploykit.flow.choice import choose_way
 from deploykit.flow.decision import decide
 from deploykit.flow.segment_proof import SegmentChain

@@ -22,10 +22,10 @@ from deploykit.accuracy.simulate.costs import CostModel
 from deploykit.accuracy.simulate.min_max import min_max_encodings, precision_of
 from deploykit.accuracy.simulate.partial_runs import PartialRuns
 from deploykit.accuracy.simulate.simulation import Simulator
-from deploykit.encodings.borders import find_borders
+from deploykit.encodings.float_sets import find_borders
 from deploykit.encodings.formats.conversion import convert
-from deploykit.encodings.placed_encodings import read_placed
-from deploykit.encodings.placement import layouts
+from deploykit.encodings.place import layouts
+from deploykit.encodings.read import read_placed
 from deploykit.encodings.values import EncodingSet
 from deploykit.errors import ToolError
 from deploykit.flow.ladder import Ladder, Rung, walk

@@ -23,7 +23,7 @@ from deploykit.accuracy.simulate.simulation import (
     narrowest_bits,
     overall_sqnr_db,
 )
-from deploykit.encodings.placed_encodings import read_placed
+from deploykit.encodings.read import read_placed
 from deploykit.errors import ToolError
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts

@@ -19,9 +19,9 @@ import onnx
 
 from deploykit.accuracy.samples import decoding
 from deploykit.backend.backend import Progress
-from deploykit.encodings.extract_qdq import extract_qdq
 from deploykit.encodings.formats.conversion import convert
-from deploykit.encodings.placement import layouts, place
+from deploykit.encodings.place import layouts, place
+from deploykit.encodings.qdq import extract_qdq
 from deploykit.errors import ToolError
 from deploykit.flow.quantizing.samples import Division
 from deploykit.model import load_model

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from deploykit.backend.optional import HasQuantizers, QuantizesWhilePackaging
 from deploykit.backend.quantizers import QuantizedModel, bits_of
-from deploykit.encodings.placed_encodings import read_placed
+from deploykit.encodings.read import read_placed
 from deploykit.errors import UsageError
 from deploykit.flow.ladder import Ladder
 from deploykit.flow.quantizing.choosing import quantizers_for

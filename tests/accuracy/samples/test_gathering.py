@@ -22,7 +22,7 @@ from deploykit.accuracy.samples.recording import record
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.encodings.formats.reading import read_encodings
 from deploykit.encodings.new_grids import GridKind, affine_for_range
-from deploykit.encodings.placement import place
+from deploykit.encodings.place import place
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
 from deploykit.errors import InputError, UsageError
 from deploykit.model import load_model, wrap_proto

@@ -14,8 +14,17 @@ from dataclasses import replace
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from deploykit.encodings.backward import TELLING, Clue, clue_from, grid_behind
-from deploykit.encodings.conclusions import Conclusion, Evidence, Inference, OpenTensor, Origin
+from deploykit.encodings.backward import (
+    TELLING,
+    Clue,
+    Conclusion,
+    Evidence,
+    Inference,
+    OpenTensor,
+    Origin,
+    clue_from,
+    grid_behind,
+)
 from deploykit.encodings.new_grids import entry_for_range, kind_of_entry
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.model.facts import GraphFacts

@@ -14,9 +14,9 @@ import numpy as np
 
 from deploykit.encodings.coverage import Coverage, collect_coverage
 from deploykit.encodings.formats.differences import Change, compare_values
+from deploykit.encodings.new_grids import range_of
 from deploykit.encodings.post_processing import Harm, find_post_processing
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Lpbq
-from deploykit.encodings.wider_grids import range_of
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.operators import BIAS, WEIGHT, Trait, has
 from deploykit.model.parameters import ParameterUse, parameter_uses

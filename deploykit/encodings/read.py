@@ -1,6 +1,7 @@
-"""The list of tensors meant to be 16-bit float, beside a format that has no entry for them.
+"""The one way from files to encodings on a graph: an AIMET file or a QDQ model, the list of float tensors, the graph.
 
-The file is ``{"schema": 1, "float_tensors": ["name", …]}``; a bare JSON list or one name per line is read as well.
+Whoever takes a path to encodings calls it, so that every command refuses the same things. The list of float tensors is
+``{"schema": 1, "float_tensors": ["name", …]}``; a bare JSON list or one name per line is read as well.
 """
 
 from __future__ import annotations
@@ -9,14 +10,22 @@ import json
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from deploykit.encodings.formats.fields import json_name
+from deploykit.encodings.formats.grids import json_name
+from deploykit.encodings.formats.reading import read_encodings
+from deploykit.encodings.place import place
+from deploykit.encodings.qdq import QDQ_VERSION, read_qdq
 from deploykit.encodings.values import EncodingSet, Float
 from deploykit.errors import InputError
+from deploykit.model import load_model, weight
+from deploykit.model.facts import GraphFacts
 from deploykit.tables.reading import parse_json, read_bytes
 
-__all__ = ["float_tensors_to_json", "read_float_tensors", "with_float_tensors"]
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+__all__ = ["float_tensors_to_json", "read_float_tensors", "read_given", "read_placed", "with_float_tensors"]
 
 _LIMIT = 64 << 20
 _SCHEMA = 1
@@ -76,3 +85,39 @@ def with_float_tensors(encodings: EncodingSet, names: Iterable[str]) -> Encoding
                 next="take the name off the list of float tensors, or the entry out of the file",
             )
     return replace(encodings, float_tensors=encodings.float_tensors | wanted)
+
+
+def read_given(path: Path, *, float_tensors: Path | None = None) -> EncodingSet:
+    """The encodings in an AIMET file or a QDQ model (``.onnx``), and the names in the list of float tensors.
+
+    Raises InputError for files that cannot be read, and where the list names a tensor that has an integer entry.
+    """
+    encodings = _read_qdq(path) if path.suffix.lower() == ".onnx" else read_encodings(path)
+    return encodings if float_tensors is None else with_float_tensors(encodings, read_float_tensors(float_tensors))
+
+
+def read_placed(
+    path: Path, facts: GraphFacts, *, float_tensors: Path | None = None, infer_blocks: bool = False
+) -> EncodingSet:
+    """What ``read_given`` reads, placed on a graph; ``infer_blocks``: see ``place``.
+
+    Raises InputError as ``read_given`` does, where a list of scales does not fit its tensor, and for a float model in
+    place of a QDQ model: it would make everything float without a word.
+    """
+    given = read_given(path, float_tensors=float_tensors)
+    if given.version == QDQ_VERSION and not given.entries:
+        raise InputError(
+            f"{path}: a model without QuantizeLinear and DequantizeLinear nodes",
+            why="it says of no tensor how it is quantized",
+            next="give an encodings file, or the quantized model",
+        )
+    return place(given, facts, infer_blocks=infer_blocks)
+
+
+def _read_qdq(path: Path) -> EncodingSet:
+    model = load_model(path)
+
+    def read_tensor(name: str) -> npt.NDArray[Any]:
+        return weight(model, name)
+
+    return read_qdq(model.proto, source=str(path), read_tensor=read_tensor)

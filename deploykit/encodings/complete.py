@@ -1,0 +1,409 @@
+"""Completes encodings with every entry that follows from the others: int32 biases and copies over data movement.
+
+The result is what AIMET's 2.0.0 export holds beyond its older files. Existing entries are never changed and no range is
+invented.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+from deploykit.encodings.formats.differences import compare_values
+from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Float8, Lpbq, Value
+from deploykit.model.facts import GraphFacts, NodeFact
+from deploykit.model.graph import GraphCopy, view_of
+from deploykit.model.operators import BIAS, WEIGHT, Trait, data_outputs, has
+from deploykit.model.parameters import ParameterUse, parameter_uses, stored_behind
+from deploykit.model.patterns import find_blocks
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+__all__ = [
+    "FINEST_SCALE",
+    "Completed",
+    "DerivedBiases",
+    "complete",
+    "complete_encodings",
+    "copy_over_movement",
+    "derive_biases",
+    "effective_entry",
+]
+
+_ALL = -1
+_DATA_INPUTS: Mapping[str, tuple[int, ...]] = {
+    "Clip": (0, 1, 2),
+    "Concat": (_ALL,),
+    "Dropout": (0, 1),
+    "Max": (_ALL,),
+    "MaxRoiPool": (0, 1),
+    "Min": (_ALL,),
+    "Pad": (0, 2),
+    "Scatter": (0, 2),
+    "ScatterElements": (0, 2),
+    "ScatterND": (0, 2),
+    "Where": (1, 2),
+}
+"""Input positions whose entries AIMET compares, where it is not the first alone."""
+
+_FAR_BELOW = -20.0
+
+ReadValues = Callable[[str], "Array | None"]
+"""Gives the values of a stored tensor, or None when they cannot be had."""
+
+
+def copy_over_movement(
+    encodings: EncodingSet, facts: GraphFacts, *, read_values: ReadValues | None = None
+) -> tuple[Encoding, ...]:
+    """The entries that follow from data movement, in the order in which they were found.
+
+    Every op gives the entry of its inputs to its outputs when all inputs share it, and that of its outputs to an input
+    that nothing else reads; the graph is walked forwards, then backwards. Per-channel entries do not travel, since
+    axes move too. ``read_values`` is only asked for scalars, to tell a masked Softmax, whose ReduceMin AIMET leaves
+    alone; without it no such ReduceMin is recognised.
+    """
+    floats = encodings.floats
+    known: dict[str, Value] = {e.name: e.value for e in encodings if e.name not in floats}
+    copying = (node for node in facts.nodes if has(node, Trait.AIMET_COPIES, Trait.AIMET_JOINS))
+    moving = [node for node in copying if not _is_masked_minimum(facts, node, read_values)]
+    found: dict[str, Value] = {}
+    for node in (*moving, *reversed(moving)):
+        for name, value in _derived(facts, node, known, floats):
+            found[name] = known[name] = value
+    params = parameter_uses(facts)
+    return tuple(Encoding(name=name, value=value, is_param=name in params) for name, value in found.items())
+
+
+def _derived(
+    facts: GraphFacts, node: NodeFact, known: Mapping[str, Value], floats: Iterable[str]
+) -> Iterable[tuple[str, Value]]:
+    """What one op gives: first from its outputs to its inputs, then from its inputs to its outputs."""
+    inputs, outputs = _data_inputs(node), data_outputs(node, node.outputs)
+    if not inputs or not outputs:
+        return []
+    given: dict[str, Value] = {}
+    if _agree(outputs, known):
+        value = known.get(outputs[0])
+        takers = [name for name in inputs if name not in known and len(facts.consumers_of(name)) == 1]
+        given.update((name, value) for name in takers if value is not None and _travels(value))
+    # A padded tensor takes its input's entry whatever the padding is quantized to.
+    if node.op_type == "Pad" or _agree(inputs, known):
+        value = known.get(inputs[0])
+        given.update((name, value) for name in outputs if value is not None and _travels(value) and name not in known)
+    return [(name, value) for name, value in given.items() if name not in floats]
+
+
+def _data_inputs(node: NodeFact) -> tuple[str, ...]:
+    positions = _DATA_INPUTS.get(node.op_type, (0,))
+    return tuple(n for i, n in enumerate(node.inputs) if n and (i in positions or _ALL in positions))
+
+
+def _travels(value: Value) -> bool:
+    return isinstance(value, Affine | Float8) and value.granularity == "per-tensor"
+
+
+def _agree(names: tuple[str, ...], known: Mapping[str, Value]) -> bool:
+    """True for one name, and for several that all have the same entry."""
+    first = known.get(names[0])
+    others = [known.get(name) for name in names[1:]]
+    return all(first is not None and other is not None and _same(first, other) for other in others)
+
+
+def _same(first: Value, second: Value) -> bool:
+    return first is second or not compare_values(first, second)
+
+
+def _is_masked_minimum(facts: GraphFacts, node: NodeFact, read_values: ReadValues | None) -> bool:
+    """True for ReduceMin in ``Softmax(Where(mask, x, ReduceMin(x) + far))``: tool chains match that as one op."""
+    if node.op_type != "ReduceMin" or read_values is None:
+        return False
+    add = _only_reader(facts, node, "Add")
+    where = _only_reader(facts, add, "Where")
+    softmax = _only_reader(facts, where, "Softmax")
+    if add is None or softmax is None or softmax.attributes.get("axis", -1) not in (-1, 3):
+        return False
+    return _is_last_axis(node, read_values) and any(
+        _scalar(name, read_values) <= _FAR_BELOW for name in add.inputs if name != node.outputs[0]
+    )
+
+
+def _only_reader(facts: GraphFacts, node: NodeFact | None, op_type: str) -> NodeFact | None:
+    readers = facts.consumers_of(node.outputs[0]) if node is not None else ()
+    return readers[0] if len(readers) == 1 and readers[0].op_type == op_type else None
+
+
+def _is_last_axis(node: NodeFact, read_values: ReadValues) -> bool:
+    if len(node.inputs) > 1:
+        return _scalar(node.inputs[1], read_values) in (-1.0, 3.0)
+    return list(node.attributes.get("axes", ())) in ([-1], [3])
+
+
+def _scalar(name: str, read_values: ReadValues) -> float:
+    """The value of a stored scalar; NaN, which compares with nothing, for everything else."""
+    values = read_values(name)
+    return float(values.flat[0]) if values is not None and values.size == 1 else float("nan")
+
+
+FINEST_SCALE = 0.01 / (2**32 - 1)
+"""AIMET's floor for an int32 scale: the grid still reaches from -0.005 to 0.005."""
+
+_LARGEST_SCALE = 1e298
+_FINEST_FLOAT16 = 2.0**-14
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DerivedBiases:
+    """New entries in graph order, and for every other bias without an entry the reason why it gets none."""
+
+    entries: tuple[Encoding, ...]
+    skipped: Mapping[str, str] = field(default_factory=dict)
+
+
+Made: TypeAlias = "Affine | str"
+"""A value, or the reason why there is none."""
+
+
+def derive_biases(encodings: EncodingSet, facts: GraphFacts, *, read_values: ReadValues) -> DerivedBiases:
+    """Int32 entries for all biases that have none; place the encodings first.
+
+    ``read_values`` is asked for the biases of norms only (and of weights whose channels run along an unusual axis),
+    since their scale comes from their values.
+    """
+    uses = parameter_uses(facts)
+    weights = {use.node.index: use for found in uses.values() for use in found if use.role == WEIGHT}
+    entries: list[Encoding] = []
+    skipped: dict[str, str] = {}
+    cases = [
+        _Case(encodings, facts, use, weights.get(use.node.index), len(uses[use.name]), read_values, use.node.inputs[0])
+        for use in _biases(uses)
+    ]
+    for case in (*cases, *_written_out(encodings, facts, read_values)):
+        use = case.use
+        if use.name in encodings or use.name in encodings.float_tensors or use.name in skipped:
+            continue
+        made = _derive(case)
+        if isinstance(made, str):
+            skipped[use.name] = made
+        else:
+            entries.append(Encoding(name=use.name, value=made, is_param=use.name in uses))
+    return DerivedBiases(entries=tuple(entries), skipped=skipped)
+
+
+def _biases(uses: Mapping[str, tuple[ParameterUse, ...]]) -> Iterator[ParameterUse]:
+    """The first use of every bias, in graph order."""
+    firsts = [next((use for use in found if use.role == BIAS), None) for found in uses.values()]
+    yield from sorted((use for use in firsts if use is not None), key=lambda use: use.node.index)
+
+
+def _written_out(encodings: EncodingSet, facts: GraphFacts, read_values: ReadValues) -> Iterator[_Case]:
+    """The biases of norms that the graph writes out node by node."""
+    for block in find_blocks(facts):
+        bias, scale = (stored_behind(facts, name) if name else None for name in (block.bias, block.scale))
+        if block.kind == "LayerNormalization" and bias is not None and scale is not None:
+            node = facts.nodes[block.nodes[-1]]
+            use = ParameterUse(name=bias, role=BIAS, node=node)
+            weight = ParameterUse(name=scale, role=WEIGHT, node=node)
+            yield _Case(encodings, facts, use, weight, 1, read_values, block.source)
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """One bias with everything its scale may depend on."""
+
+    encodings: EncodingSet
+    facts: GraphFacts
+    use: ParameterUse
+    weight: ParameterUse | None
+    uses: int
+    read_values: ReadValues
+    source: str
+
+    @property
+    def node(self) -> NodeFact:
+        return self.use.node
+
+    def entry_of_input(self) -> Encoding | None:
+        return effective_entry(self.encodings, self.facts, self.source)
+
+    def entry_of_weight(self) -> Encoding | None:
+        """The stored weight's own entry, or what a computed second input is quantized to."""
+        if self.weight is not None:
+            return self.encodings.get(self.weight.name)
+        return effective_entry(self.encodings, self.facts, self.node.inputs[1])
+
+
+def effective_entry(encodings: EncodingSet, facts: GraphFacts, name: str) -> Encoding | None:
+    """The entry of a tensor, or the nearest one upstream over ops that keep the grid; None when there is none."""
+    for _ in range(len(facts.nodes) + 1):
+        entry = encodings.get(name)
+        if entry is not None or name in encodings.float_tensors:
+            return entry
+        producer = facts.producer_of(name)
+        if producer is None or not producer.inputs or not _keeps_grid(facts, producer):
+            return None
+        name = producer.inputs[0]
+    return None
+
+
+def _keeps_grid(facts: GraphFacts, node: NodeFact) -> bool:
+    if node.op_type == "Cast":
+        ends = [facts.tensors.get(name) for name in (node.inputs[0], node.outputs[0])]
+        return all(fact is not None and fact.is_float for fact in ends)
+    return has(node, Trait.AIMET_COPIES)
+
+
+def _derive(case: _Case) -> Made:
+    data, weight = case.entry_of_input(), case.entry_of_weight()
+    for entry, what in ((data, "input"), (weight, "weight")):
+        if entry is None:
+            return f"the {what} of {case.node.label} is not quantized"
+        if not isinstance(entry.value, Affine | Lpbq):
+            return f"the {what} of {case.node.label} is {entry.dtype}"
+    assert data is not None and weight is not None
+    if not _is_settled(weight.value):
+        return f"the weight of {case.node.label} is not placed on the graph"
+    if has(case.node, Trait.RECURRENT) and weight.value.granularity != "per-tensor":
+        return f"{case.node.op_type} joins the biases of all its gates, and their weights do not share a scale"
+    if has(case.node, Trait.LINEAR) and _channels_fit(case, weight.value):
+        return _analytic(case, data.value, weight.value)
+    return _statistical(case, weight.value)
+
+
+def _is_settled(value: Value) -> bool:
+    return getattr(value, "placed", True)
+
+
+def _channels_fit(case: _Case, weight: Value) -> bool:
+    """True when the weight's scales run along the output channels, which are the bias's elements."""
+    if weight.granularity == "per-tensor" or case.weight is None:
+        return True
+    assert isinstance(weight, Affine | Lpbq)
+    blocks_fit = weight.block_axis is None or weight.block_axis == case.weight.block_axis
+    return weight.axis == case.weight.channel_axis and blocks_fit
+
+
+def _analytic(case: _Case, data: Value, weight: Value) -> Made:
+    """Input scale times weight scale: per channel, of the largest block, and of the channel scale of LPBQ."""
+    if case.uses > 1:
+        return f"several ops add it, {case.node.label} among them, and each would need another scale"
+    if not isinstance(data, Affine) or data.granularity != "per-tensor":
+        return f"the input of {case.node.label} is not quantized per tensor"
+    assert isinstance(weight, Affine | Lpbq)
+    if isinstance(weight, Lpbq):
+        # Observed: AIMET keeps the channel scales of LPBQ in double, and only the input's in float32.
+        with np.errstate(over="ignore", under="ignore"):
+            scale = np.asarray(data.scale.astype(np.float32).astype(np.float64) * weight.channel_scale)
+    else:
+        scale = _single_product(data.scale, weight.scale)
+    if weight.block_axis is not None:
+        scale = scale.max(axis=weight.block_axis)
+    return _int32(scale.reshape(-1) if scale.ndim else scale)
+
+
+def _single_product(first: Array, second: Array) -> Array:
+    """The product in float32, as AIMET computes it; in double where float32 would underflow or overflow."""
+    with np.errstate(over="ignore", under="ignore"):
+        single = first.astype(np.float32) * second.astype(np.float32)
+        exact = np.asarray(first * second)
+    return np.where(np.isfinite(single) & (single >= np.finfo(np.float32).tiny), single.astype(np.float64), exact)
+
+
+def _statistical(case: _Case, weight: Value) -> Made:
+    """The finest scale that holds the bias: of all its values, or of each where the weight is per channel."""
+    values = case.read_values(case.use.name)
+    if values is None:
+        return f"the scale comes from its values, and {case.use.name!r} cannot be read"
+    fact = case.facts.tensors[case.use.name]
+    floor = max(FINEST_SCALE, _FINEST_FLOAT16 if fact.dtype == "float16" else 0.0)
+    scale = np.maximum(np.abs(values.astype(np.float64)) / 2**31, floor)
+    if not np.isfinite(scale).all():
+        return f"{case.use.name!r} holds values that are not finite"
+    return _int32(np.asarray(scale.max()) if weight.granularity == "per-tensor" else scale.reshape(-1))
+
+
+def _int32(scale: Array) -> Made:
+    if not ((scale > 0) & (scale < _LARGEST_SCALE)).all():
+        return f"the product of the scales, {float(scale.flat[0]):g}, is no usable scale"
+    axis = 0 if scale.ndim else None
+    return Affine(bits=32, signed=True, scale=scale, zero_point=np.zeros(scale.shape), symmetric=True, axis=axis)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completed:
+    """The completed set; ``biases`` and ``copies`` name what was added, ``skipped`` why a bias has no entry."""
+
+    encodings: EncodingSet
+    biases: tuple[str, ...]
+    copies: tuple[str, ...]
+    skipped: Mapping[str, str] = field(default_factory=dict)
+
+
+def complete(
+    encodings: EncodingSet, facts: GraphFacts, *, read_values: ReadValues, biases: bool = True, copies: bool = True
+) -> Completed:
+    """Placed encodings with int32 biases, then with copies over data movement; either can be left out.
+
+    ``read_values`` gives the values of stored tensors; it is asked for norm biases and for scalars only.
+    """
+    derived = derive_biases(encodings, facts, read_values=read_values) if biases else None
+    added = derived.entries if derived is not None else ()
+    with_biases = replace(encodings, entries={**encodings.entries, **{entry.name: entry for entry in added}})
+    moved = copy_over_movement(with_biases, facts, read_values=read_values) if copies else ()
+    return Completed(
+        encodings=replace(with_biases, entries={**with_biases.entries, **{entry.name: entry for entry in moved}}),
+        biases=tuple(entry.name for entry in added),
+        copies=tuple(entry.name for entry in moved),
+        skipped=derived.skipped if derived is not None else {},
+    )
+
+
+def complete_encodings(model: ModelProto, encodings: EncodingSet) -> tuple[EncodingSet, dict[str, str]]:
+    """The encodings with every entry that follows, and for each new tensor the one it was taken from.
+
+    Tensors named as float stay float; per-channel and per-block entries are never carried.
+    """
+    graph = view_of(model)
+    entries, origin = dict(encodings.entries), dict[str, str]()
+    floats = encodings.floats
+    for source, target in _forward(graph):
+        _carry(entries, origin, source, target, floats)
+    for source, target in _backward(graph):
+        _carry(entries, origin, source, target, floats)
+    # What went backward may go forward again, into the other consumers.
+    for source, target in _forward(graph):
+        _carry(entries, origin, source, target, floats)
+    return replace(encodings, entries=entries), origin
+
+
+def _carry(
+    entries: dict[str, Encoding], origin: dict[str, str], source: str, target: str, floats: frozenset[str]
+) -> None:
+    entry = entries.get(source)
+    if entry is None or target in entries or target in floats:
+        return
+    value = entry.value
+    if isinstance(value, Affine) and value.granularity == "per-tensor" and value.bits in (8, 16):
+        entries[target] = Encoding(name=target, value=value, is_param=False)
+        origin[target] = source
+
+
+def _forward(graph: GraphCopy) -> Iterator[tuple[str, str]]:
+    for node in graph.nodes:
+        if has(node, Trait.CARRIES_GRID) and node.input:
+            yield from ((node.input[0], name) for name in data_outputs(node, node.output))
+
+
+def _backward(graph: GraphCopy) -> Iterator[tuple[str, str]]:
+    for node in reversed(graph.nodes):
+        if not node.input or node.input[0] in graph.stored:
+            continue
+        name = node.input[0]
+        alone = graph.only_reader(name) is not None
+        if has(node, Trait.CARRIES_GRID) and (name in graph.makers or alone):
+            yield from ((output, name) for output in data_outputs(node, node.output))
+        elif node.op_type == "Relu" and alone:
+            yield node.output[0], name
