@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence, Set
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from deploykit_ort_qnn.atlas.inputs import COVERING
+from deploykit_ort_qnn.bench.inputs import COVERING
 from deploykit_ort_qnn.excerpts import PAIR
 from deploykit_qualcomm.atlas.rows import operators
 

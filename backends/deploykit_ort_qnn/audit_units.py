@@ -20,13 +20,13 @@ from deploykit.model.graph import GraphCopy, copy_of
 from deploykit.model.nodes import label
 from deploykit.model.ranges import ANYTHING, Interval, graph_bounds
 from deploykit.model.weights import constant_values
-from deploykit_ort_qnn.atlas.inputs import Span, covering
 from deploykit_ort_qnn.audit_borders import with_conversions
 from deploykit_ort_qnn.audit_runs import Runs
+from deploykit_ort_qnn.bench.inputs import Span, covering
 from deploykit_ort_qnn.excerpts import PAIR, Excerpts, anonymous
 
 if TYPE_CHECKING:
-    from deploykit_ort_qnn.atlas.sketch import Numbers
+    from deploykit_ort_qnn.bench.inputs import Numbers
 
 __all__ = ["RUNNING", "Kernel", "kernels_of", "prefixed", "within_grids"]
 

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from deploykit.backend.backend import Aids, Execution, MixedSupport, PackageFile, Progress, Situation, Verification
     from deploykit.backend.kept import Kept
     from deploykit.backend.opinions import Compiler, Opinion
-    from deploykit.backend.optional import Spread
     from deploykit.backend.options import OptionSpec
     from deploykit.backend.plans import Plan
     from deploykit.backend.probes import Probe
@@ -51,9 +50,8 @@ class OrtQnn(QualcommBackend):
 
     def compat(self) -> Iterable[CompatRow]:
         """The shared tables, the provider's options, and what each release makes of operators."""
-        from deploykit_ort_qnn.atlas.answers import operator_rows
-        from deploykit_ort_qnn.atlas.row_answers import kernel_rows
         from deploykit_ort_qnn.compat import option_rows
+        from deploykit_ort_qnn.operator_answers import kernel_rows, operator_rows
         from deploykit_qualcomm.compat import compat_rows
 
         yield from compat_rows(self.id)
@@ -111,32 +109,6 @@ class OrtQnn(QualcommBackend):
 
         found = audit_draft(prepared, level=level, progress=progress, given=given)
         return found if given is None else with_count(found, prepared)
-
-    def atlas(self, operator: str, release: str) -> Sequence[Mapping[str, Any]]:
-        """Rows of the measured table of kernels."""
-        from deploykit_ort_qnn.atlas.commands import shown_rows
-
-        return shown_rows(operator, release)
-
-    def probe(self, row: str) -> Mapping[str, Any]:
-        """One row, measured again."""
-        from deploykit_ort_qnn.atlas.commands import probe
-
-        return probe(row)
-
-    def measure(
-        self, file: Path, *, release: str, soc: int | None, most: int | None, progress: Progress, spread: Spread | None
-    ) -> None:
-        """More measurements for the table."""
-        from deploykit_ort_qnn.atlas.commands import measure_more
-
-        measure_more(file, release=release, soc=soc, most=most, progress=progress, spread=spread)
-
-    def fold(self, file: Path, *, release: str, pages: Path | None) -> Mapping[str, Any]:
-        """The table, drawn from a file of measurements."""
-        from deploykit_ort_qnn.atlas.commands import fold
-
-        return fold(file, release=release, pages=pages)
 
     def verify(self, package: Path, manifest: Mapping[str, Any]) -> Verification:
         """Judge a package on disk."""

@@ -16,14 +16,14 @@ from deploykit.errors import DeploykitError
 from deploykit.rewrites.contract import NoMatchError
 from deploykit.system.answers import Question
 from deploykit.system.remembered import Remembered, key_of
-from deploykit_ort_qnn.atlas.deviations import Deviation, deviation
-from deploykit_ort_qnn.atlas.together import run_together
 from deploykit_ort_qnn.audit_units import Kernel, within_grids
+from deploykit_ort_qnn.bench.deviations import Deviation, deviation
+from deploykit_ort_qnn.bench.together import run_together
 from deploykit_ort_qnn.repairs.trying import Trial, trial_of
 from deploykit_qualcomm.atlas.verdicts import Verdict, limits_of, verdict_of
 
 if TYPE_CHECKING:
-    from deploykit_ort_qnn.atlas.together import Outputs, Probe, Ran
+    from deploykit_ort_qnn.bench.together import Outputs, Probe, Ran
     from deploykit_ort_qnn.hosts import Host
 
 __all__ = ["Answer", "Bench", "Memory", "Runner", "Seat", "bench_of", "judged", "verdict_on"]

@@ -12,7 +12,7 @@ from deploykit_ort_qnn.audit_units import RUNNING, Kernel, within_grids
 from deploykit_ort_qnn.rules.audit import BACKWARD, BEYOND
 
 if TYPE_CHECKING:
-    from deploykit_ort_qnn.atlas.sketch import Numbers
+    from deploykit_ort_qnn.bench.inputs import Numbers
 
 __all__ = ["spared"]
 

@@ -5,9 +5,9 @@ Every other backend goes without; who asks must live with that. Nothing here doe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from deploykit.backend.audits import Audit
@@ -36,13 +36,11 @@ __all__ = [
     "HasQuantizers",
     "HasToolchains",
     "Inspects",
-    "MeasuresKernels",
     "MixesPrecision",
     "QuantizesWhilePackaging",
     "RatesFindings",
     "ReservesCodes",
     "SettlesClaims",
-    "Spread",
     "WantsToolchains",
 ]
 
@@ -77,35 +75,6 @@ class FindsDevices(Protocol):
 
     def device_of_id(self, name: str) -> Device | None:
         """The device among ``devices()`` whose id this is, upper or lower case; None where no device has it."""
-
-
-Spread: TypeAlias = Callable[[Callable[[Any], Any], Sequence[Any]], Iterator[Any]]
-"""Calls a function with each of some plain values, on several machines, and gives what it returns, in any order."""
-
-
-@runtime_checkable
-class MeasuresKernels(Protocol):
-    """A backend with a measured table of kernels (its atlas), and the tools to measure it again."""
-
-    id: str
-
-    def atlas(self, operator: str, release: str) -> Sequence[Mapping[str, Any]]:
-        """Its rows about an operator ("" is all) under a release ("" is the newest measured), as plain values."""
-
-    def probe(self, row: str) -> Mapping[str, Any]:
-        """What is measured now of the case that shows a row, beside what the row says. Raises ToolError."""
-
-    def measure(
-        self, file: Path, *, release: str, soc: int | None, most: int | None, progress: Progress, spread: Spread | None
-    ) -> None:
-        """Add measurements to a file, at most so many; what it has already is not measured again.
-
-        ``soc`` is the number of a chip, None the one that the table is of. With ``spread`` the measuring itself is
-        done elsewhere, as a function of this backend that is sent there.
-        """
-
-    def fold(self, file: Path, *, release: str, pages: Path | None) -> Mapping[str, Any]:
-        """Draw the table anew from such a file, and pages about it; what it then holds, in numbers."""
 
 
 @runtime_checkable

@@ -23,7 +23,6 @@ COMMANDS = {
     "verify": "Judge a package: hashes, schemas, intended against actual precision.",
     "explain": "A package in words: what was decided and why, what was changed, what is open.",
     "audit": "Every kernel of a model by itself, over its whole grid: right, wrong, narrowed, refused.",
-    "atlas": "The measured table of kernels behind the rules, and measuring it again.",
     "diagnose": "Known failures in a vendor log: cause, way out, source.",
     "compat": "Which SDK, tool, architecture and device has what, since when, says who.",
     "targets": "The device database.",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from os.path import commonpath
 from pathlib import Path
@@ -27,9 +27,7 @@ from deploykit.system.workspaces import scratch
 if TYPE_CHECKING:
     from distributed import Client, Future
 
-    from deploykit.backend.optional import Spread
-
-__all__ = ["address_of", "make_on_worker", "run_on_cluster", "spread_over"]
+__all__ = ["address_of", "make_on_worker", "run_on_cluster"]
 
 _DASK = "dask://"
 _TOPIC = "deploykit-news"
@@ -100,33 +98,6 @@ def run_on_cluster(
                 client.cancel(list(waiting))
                 return
             yield from fill()
-
-
-@contextlib.contextmanager
-def spread_over(address: str, tell: Tell) -> Iterator[Spread]:
-    """Calls on the workers that have this machine's versions; what a dead one had is begun again on another.
-
-    Raises UsageError without ``distributed``, ToolError where no scheduler answers or no worker is left for a part.
-    """
-    with _client(address) as client:
-
-        def spread(work: Callable[[Any], Any], parts: Sequence[Any]) -> Iterator[Any]:
-            workers = list(_alike(client, tell))
-            sent = [client.submit(work, part, workers=workers, pure=False, retries=_RETRIES) for part in parts]
-            for future in _distributed().as_completed(sent, loop=client.loop, raise_errors=False):
-                yield _returned(future)
-
-        yield spread
-
-
-def _returned(future: Future[Any]) -> Any:
-    """What a call gave; what it refused is raised as it was there, anything else as ToolError."""
-    try:
-        return future.result()
-    except DeploykitError:
-        raise
-    except Exception as error:
-        raise ToolError("a worker did not do its part", why=f"{type(error).__name__}: {str(error)[:300]}") from None
 
 
 @contextlib.contextmanager

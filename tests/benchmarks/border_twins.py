@@ -17,9 +17,9 @@ from random import Random
 
 import onnx
 
-from deploykit_ort_qnn.atlas.cases import case_unit
-from deploykit_ort_qnn.atlas.together import run_together
-from deploykit_ort_qnn.atlas.units import Unit
+from atlas.cases import case_unit
+from atlas.units import Unit
+from deploykit_ort_qnn.bench.together import run_together
 from deploykit_qualcomm.atlas.rows import Row, atlas_rows
 from kernel_rates import said_of, truth_of
 from unseen_twins import Twin, drawn_twins

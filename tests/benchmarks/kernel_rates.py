@@ -19,13 +19,13 @@ import numpy as np
 import onnx
 
 import deploykit
+from atlas.cases import Case, case_unit
+from atlas.form_chance import BY_CHANCE
+from atlas.units import Unit
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.encodings.qdq import extract_qdq
 from deploykit.errors import DeploykitError
-from deploykit_ort_qnn.atlas.cases import Case, case_unit
-from deploykit_ort_qnn.atlas.form_chance import BY_CHANCE
-from deploykit_ort_qnn.atlas.together import Ran, run_together
-from deploykit_ort_qnn.atlas.units import Unit
+from deploykit_ort_qnn.bench.together import Ran, run_together
 from deploykit_ort_qnn.compiler import execute_both
 from deploykit_qualcomm.atlas.rows import atlas_rows
 from unseen_kernels import drawn_cases

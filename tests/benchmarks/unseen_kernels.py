@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from random import Random
 
-from deploykit_ort_qnn.atlas.cases import Case
-from deploykit_ort_qnn.atlas.form_chance import BY_CHANCE, drawn_by_chance
-from deploykit_ort_qnn.atlas.forms import Form
-from deploykit_ort_qnn.atlas.sketch import Variation
-from deploykit_ort_qnn.atlas.units import Kind
+from atlas.cases import Case
+from atlas.form_chance import BY_CHANCE, drawn_by_chance
+from atlas.forms import Form
+from atlas.sketch import Variation
+from atlas.units import Kind
 
 __all__ = ["drawn_cases"]
 

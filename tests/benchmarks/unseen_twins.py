@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
-from deploykit_ort_qnn.atlas.cases import Case, every_form
-from deploykit_ort_qnn.atlas.folding import traits_of_case
-from deploykit_ort_qnn.atlas.form_chance import BY_CHANCE, drawn_by_chance
-from deploykit_ort_qnn.atlas.form_known import clip_behind, gate_behind, narrow_softmax
-from deploykit_ort_qnn.atlas.forms import Form
-from deploykit_ort_qnn.atlas.sketch import Variation
-from deploykit_ort_qnn.atlas.units import Kind
+from atlas.cases import Case, every_form
+from atlas.folding import traits_of_case
+from atlas.form_chance import BY_CHANCE, drawn_by_chance
+from atlas.form_known import clip_behind, gate_behind, narrow_softmax
+from atlas.forms import Form
+from atlas.sketch import Variation
+from atlas.units import Kind
 from deploykit_qualcomm.atlas.rows import Row
 from deploykit_qualcomm.atlas.traits import Trait
 

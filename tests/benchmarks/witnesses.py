@@ -2,7 +2,7 @@
 
     python tests/benchmarks/witnesses.py --wheel winml_cli-0.4.0-py3-none-any.whl --points POINTS [--write]
 
-POINTS is the file of ``deploykit atlas run``. Without --write it prints; with it, the data file and the tables of
+POINTS is the file of ``python -m atlas run``. Without --write it prints; with it, the data file and the tables of
 docs/witnesses.md are made again. It runs no kernel.
 """
 
@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from atlas.cases import case_of
+from atlas.folding import traits_of_case, verdict_of_point
+from atlas.measuring import Point, points_of
 from deploykit.errors import DeploykitError
-from deploykit_ort_qnn.atlas.cases import case_of
-from deploykit_ort_qnn.atlas.folding import traits_of_case, verdict_of_point
-from deploykit_ort_qnn.atlas.measuring import Point, points_of
 from deploykit_qualcomm.atlas.rows import Row
 from deploykit_qualcomm.atlas.traits import Trait
 from deploykit_qualcomm.atlas.verdicts import Verdict

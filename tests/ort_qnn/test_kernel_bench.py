@@ -10,8 +10,8 @@ from typing import Any
 import onnx
 
 from deploykit.accuracy.simulate.sessions import Session
-from deploykit_ort_qnn.atlas.together import Ran
 from deploykit_ort_qnn.audit import audit_model
+from deploykit_ort_qnn.bench.together import Ran
 from deploykit_ort_qnn.kernel_bench import Bench
 from deploykit_ort_qnn.rules.audit import RULES
 

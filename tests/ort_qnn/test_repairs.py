@@ -12,16 +12,16 @@ import onnx
 import pytest
 
 import deploykit
+from atlas.cases import case_of, case_unit
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.backend.audits import Audit, AuditedKernel
 from deploykit.backend.backend import Execution, Instead, Request
 from deploykit.errors import UsageError
 from deploykit.findings import Finding, Severity, Subject, SubjectKind
 from deploykit.model.nodes import label
-from deploykit_ort_qnn.atlas.cases import case_of, case_unit
-from deploykit_ort_qnn.atlas.together import Ran
 from deploykit_ort_qnn.audit import audit_model
 from deploykit_ort_qnn.audit_units import kernels_of
+from deploykit_ort_qnn.bench.together import Ran
 from deploykit_ort_qnn.excerpts import PAIR
 from deploykit_ort_qnn.kernel_bench import Bench
 from deploykit_ort_qnn.repairs.driver import find_repairs, outlooks

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from deploykit_ort_qnn.atlas.cases import every_form
+from atlas.cases import every_form
 from deploykit_qualcomm.atlas.rows import atlas_rows, rows_for
 
 ROOT = Path(__file__).parents[2]

@@ -18,7 +18,7 @@ from deploykit_ort_qnn.repairs.ways import WAYS
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from deploykit_ort_qnn.atlas.sketch import Numbers
+    from deploykit_ort_qnn.bench.inputs import Numbers
 
 __all__ = ["Trial", "repaired_model", "repairs_of", "trial_of"]
 

@@ -12,10 +12,11 @@ from pathlib import Path
 
 from deploykit.tables.reading import parse_rows, read_toml
 
-__all__ = ["FOLDER", "STATED", "Row", "atlas_rows", "matching", "nearest_sdk", "operators", "rows_for"]
+__all__ = ["FILES", "FOLDER", "Row", "atlas_rows", "matching", "nearest_sdk", "operators", "rows_for"]
 
-FOLDER = Path(__file__).parents[1] / "data" / "atlas" / "rows"
-STATED = FOLDER.with_name("stated")
+FOLDER = Path(__file__).parents[1] / "data" / "atlas"
+FILES = ("wrong", "narrowed", "refused", "stated")
+"""Rows by their verdict, then those that were stated by a mechanism. The first row that holds for a node counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +47,7 @@ class Row:
 
     @property
     def id(self) -> str:
-        """What ``deploykit atlas probe`` takes."""
+        """The case that shows it; the laboratory measures it again by this name."""
         return self.example
 
     @property
@@ -87,11 +88,10 @@ def _holds(wanted: str | float, value: str | float) -> bool:
 
 @cache
 def atlas_rows(folder: Path = FOLDER) -> tuple[Row, ...]:
-    """Every row, by file, then those of ``stated`` beside the folder; InputError where one is damaged."""
-    found: list[Row] = []
-    for path in (*sorted(folder.glob("*.toml")), *sorted(folder.with_name(STATED.name).glob("*.toml"))):
-        found += parse_rows(Row, read_toml(path).get("row", []), where=path.name)
-    return tuple(found)
+    """Every row of the files that there are, in their order; InputError where one is damaged."""
+    paths = [folder / f"{name}.toml" for name in FILES]
+    rows = [parse_rows(Row, read_toml(path).get("row", []), where=path.name) for path in paths if path.exists()]
+    return tuple(row for found in rows for row in found)
 
 
 @cache

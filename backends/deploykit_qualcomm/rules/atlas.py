@@ -160,4 +160,4 @@ def _source(row: Row, release: str) -> str:
     told = f"{how}, QAIRT {row.sdk} emulator, soc_model {row.soc}: {row.cases} cases"
     elsewhere = told_elsewhere(row)
     also = f"; its case is {elsewhere}" if elsewhere else ""
-    return f'{told}{also}; deploykit atlas probe "{row.id}"'
+    return f'{told}{also}; shown by the case "{row.id}"'

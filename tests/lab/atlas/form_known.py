@@ -1,0 +1,64 @@
+"""Forms of kernels of which it is known what they do instead, on both sides of where they begin to.
+
+A product with its own gate behind what slides, a Softmax over a narrow range, a Clip behind a transposed convolution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import product
+from typing import Any
+
+from atlas.form_shapes import Drawn
+from atlas.sketch import Sketch
+
+__all__ = ["clip_behind", "gate_behind", "known_kernels", "narrow_softmax"]
+
+Draw = Callable[[Sketch], str]
+_PLANES = ((6, 10), (7, 7), (8, 8), (9, 9), (11, 11), (13, 13), (16, 24), (12, 30))
+_CHANNELS = (8, 16)
+_MAKERS = ("Conv", "ConvTranspose", "MaxPool", "AveragePool", "GlobalAveragePool")
+_WINDOW: dict[str, Any] = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}
+_SPANS = (0.005, 0.009, 0.013, 0.03, 0.1, 0.16, 0.2, 0.4)
+
+
+def known_kernels() -> Iterator[Drawn]:
+    """All of them."""
+    for maker, channels, plane in product(_MAKERS, _CHANNELS, _PLANES):
+        name = f"by its own Sigmoid behind {maker}, {channels} channels, {plane[0]} by {plane[1]}"
+        yield "Mul", name, gate_behind(maker, (1, channels, *plane))
+    for span, length in product(_SPANS, (9, 16, 100)):
+        yield "Softmax", f"over {length} values, input span {span:g}", narrow_softmax(span, length)
+    for high in (1.0, 0.5):
+        yield "Clip", f"0 to {high:g} behind ConvTranspose", clip_behind("ConvTranspose", (1, 8, 6, 10), high)
+
+
+def gate_behind(maker: str, shape: tuple[int, ...]) -> Draw:
+    """What an operator makes, times its Sigmoid."""
+
+    def draw(sketch: Sketch) -> str:
+        x = _made(sketch, maker, sketch.input(*shape, low=-3.0, high=3.0), shape[1])
+        return sketch.op("Mul", x, sketch.op("Sigmoid", x))
+
+    return draw
+
+
+def _made(sketch: Sketch, maker: str, x: str, channels: int) -> str:
+    if maker in ("Conv", "ConvTranspose"):
+        return sketch.op(maker, x, sketch.weight(channels, channels, 1, 1))
+    return sketch.op(maker, x, **({} if maker.startswith("Global") else _WINDOW))
+
+
+def narrow_softmax(span: float, length: int) -> Draw:
+    """Over rows of a length, of values that lie so near together."""
+    return lambda sketch: sketch.op("Softmax", sketch.input(1, 12, length, low=-span / 2, high=span / 2), axis=-1)
+
+
+def clip_behind(maker: str, shape: tuple[int, ...], high: float) -> Draw:
+    """From zero to a bound, of what a layer makes."""
+
+    def draw(sketch: Sketch) -> str:
+        x = _made(sketch, maker, sketch.input(*shape), shape[1])
+        return sketch.op("Clip", x, sketch.stored(0.0, "float32"), sketch.stored(high, "float32"))
+
+    return draw
