@@ -1,6 +1,6 @@
 """Reads a record of the recorder: what a provider asked a QNN backend for, and what that answered; it judges nothing.
 
-``docs/recording.md`` describes the files. A record that ends early is read up to there: the process may have died.
+``runner/recorder.c`` writes the files. A record that ends early is read up to there: the process may have died.
 """
 
 from __future__ import annotations

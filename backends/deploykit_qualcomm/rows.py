@@ -25,7 +25,6 @@ __all__ = [
     "MissingEncodingFile",
     "OpChange",
     "OpHistoryFile",
-    "QnnApiFile",
     "SdkFile",
     "Series",
     "ToolFile",
@@ -292,38 +291,6 @@ class WheelFile:
 
     schema: int
     wheel: tuple[Wheel, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceWord:
-    """At which word of its own structure the backend has a device option's value, from version ``since`` of its API."""
-
-    since: str
-    word: Literal[0, 1]
-    source: tuple[str, ...]
-    confidence: Confidence
-    note: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewParameter:
-    """A parameter that newer providers give to a node, and that a backend knows from core API ``since`` on."""
-
-    node: str
-    name: str
-    since: str
-    source: tuple[str, ...]
-    confidence: Confidence
-    note: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QnnApiFile:
-    """``qnn_api.toml``: what differs between versions of the QNN API for one and the same graph."""
-
-    schema: int
-    device_word: tuple[DeviceWord, ...]
-    parameter: tuple[NewParameter, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,6 @@ from deploykit_qualcomm.rows import (
     MissingEncodingFile,
     OpChange,
     OpHistoryFile,
-    QnnApiFile,
     SdkFile,
     Series,
     ToolFile,
@@ -119,11 +118,6 @@ class Tables:
     def wheels(self) -> tuple[Wheel, ...]:
         """The onnxruntime-qnn wheels, oldest first."""
         return self._read(WheelFile, "wheels.toml").wheel
-
-    @cached_property
-    def qnn_api(self) -> QnnApiFile:
-        """What differs between versions of the QNN API."""
-        return self._read(QnnApiFile, "qnn_api.toml")
 
     @cached_property
     def archs(self) -> ArchFile:

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 
 from deploykit.backend.backend import Request
@@ -18,10 +14,7 @@ from deploykit.system.installing import install
 from deploykit_ort_qnn.compiler import CompileJob, compile_model
 from deploykit_ort_qnn.hosts import ToolchainHost, toolchain_host
 from deploykit_ort_qnn.prepare import wheel_for
-from deploykit_qualcomm.hosted import ask_runner
 from deploykit_qualcomm.hosts import host_toolchain
-from deploykit_qualcomm.records import RECORD
-from deploykit_qualcomm.replaying import Replayed, replay, replay_request
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 TAKEN = {"cnn/w8a16": 60.0, "mlp/w8a16": 60.0, "vit/w8a16": 40.0}
@@ -106,56 +99,3 @@ def test_a_refusal_comes_with_the_words_of_the_backend(host: ToolchainHost, tmp_
     assert (
         node.why == "the backend answers 3110 to FullyConnected: Input[2] has incorrect Value 10, expected equal to 0."
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Recorded:
-    """A package whose model was opened by the provider on some backend, with what passed in ``record``."""
-
-    folder: Path
-    host: ToolchainHost
-    backend: str
-
-    def replay(self, **changes: Any) -> Replayed:
-        environment = environment_of(self.host.spec)
-        argv = (environment.program("wine"), str(environment.path / "libraries" / "replayer.exe"))
-        request = replay_request(self.host.wheel, backend=self.backend, record="record", soc_model=57, **changes)
-        return replay(argv, request, cwd=self.folder, timeout=120.0, variables=environment.variables)
-
-
-def recorded(host: ToolchainHost, sdk: str, folder: Path, backend: str, asked: Mapping[str, Any]) -> Recorded:
-    make_package(request("cnn/w8a16", sdk=sdk, compile=False), folder)
-    (folder / "record").mkdir()
-    options = {"backend_path": "QnnHtp.dll", "soc_model": "57"}
-    question = {"model": "model/model.onnx", "provider_options": options, **asked}
-    variables = {RECORD: "record", "DEPLOYKIT_QNN_BACKEND": backend}
-    np.save(folder / "in.npy", np.random.default_rng(0).random((1, 3, 16, 16)).astype(np.float32))
-    answer = ask_runner(host.spec, question, cwd=folder, place=folder, timeout=120.0, variables=variables)
-    assert answer.ok, answer.error
-    return Recorded(folder=folder, host=host, backend=backend)
-
-
-@pytest.mark.heavy
-def test_a_replay_of_what_was_recorded_gives_the_same_binary(host: ToolchainHost, tmp_path: Path) -> None:
-    """The graph that the provider built with 2.22.10 is built again by the replayer, without ONNX Runtime."""
-    backend = environment_of(host.spec).variables["DEPLOYKIT_QNN_BACKEND"]
-    entries = {"ep.context_enable": "1", "ep.context_file_path": "c.onnx", "ep.context_embed_mode": "0"}
-    made = recorded(host, "2.22", tmp_path / "p", backend, {"session_config": entries})
-    done = made.replay(binary="c.bin")
-    assert done.ok and not done.refused and done.build.startswith("v2.22.10.240618"), done.error
-    assert (made.folder / "c.bin").read_bytes() == (made.folder / "c_qnn.bin").read_bytes()
-
-
-@pytest.mark.heavy
-def test_a_replay_computes_what_the_provider_of_2_36_computes(host: ToolchainHost, tmp_path: Path) -> None:
-    """Recorded with the provider's own backend, and executed there: the replayer's outputs are equal, bit for bit."""
-    spec = host_toolchain("2.36.1")
-    assert spec is not None
-    if environment_of(spec).state(with_size=False).state != "ready":
-        install(spec, print)
-    backend = f"Z:{environment_of(spec).path}/libraries/QnnHtp.dll"
-    runs = [{"inputs": {"input": "in.npy"}, "outputs": "out_"}]
-    made = recorded(host, "2.36", tmp_path / "p", backend, {"runs": runs})
-    done = made.replay(execute=True)
-    assert done.ok and done.build.startswith("v2.36.1.250708"), done.error
-    assert done.outputs and set(done.outputs.values()) == {0}

@@ -14,7 +14,7 @@ def test_the_files_are_whole() -> None:
     specs = qualcomm_toolchains("qnn-htp")
     old = ("2.22.0", "2.22.10", "2.36.1", "2.47.0", "2.48.40", "2.49.40", "2.50.40")
     htp = [f"htp=={version}" for version in old]
-    assert [spec.id for spec in specs] == ["aimet==2.42.0", *htp, "onnxruntime-qnn==2.7.0", "qnn-replay==1"]
+    assert [spec.id for spec in specs] == ["aimet==2.42.0", *htp, "onnxruntime-qnn==2.7.0"]
     for spec in specs:
         assert spec.verified and spec.source
         pinned = {str(Requirement(pin)) for pin in spec.constraints}

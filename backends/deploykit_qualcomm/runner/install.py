@@ -2,8 +2,7 @@
 
     python install.py libraries WHEEL FOLDER      the libraries, by pip, with the hash of the table
     python install.py runner ZIGLANG FOLDER       the runner and what Wine lacks, compiled by that version of ziglang
-    python install.py relay ZIGLANG FOLDER        those, the recorder in the place of the backend, and the replayer
-    python install.py programs ZIGLANG FOLDER     recorder and replayer for each machine that they can be built for
+    python install.py relay ZIGLANG FOLDER        those, and the recorder in the place of the backend
     python install.py wine WINE FOLDER            Wine's own folder, and one start of the runner in it
 
 It runs in an environment that has nothing but pip, so it imports nothing of deploykit. Exit status 1 says why.
@@ -20,23 +19,15 @@ import tomllib
 import zipfile
 from pathlib import Path
 
-__all__ = ["compiler", "libraries", "main", "programs", "relay", "runner", "wine"]
+__all__ = ["compiler", "libraries", "main", "relay", "runner", "wine"]
 
 HERE = Path(__file__).resolve().parent
 TABLE = HERE.parent / "data" / "wheels.toml"
 LOCKS = HERE.parent / "data" / "toolchains"
 WANTED = re.compile(r"onnxruntime/(capi/)?([^/]+\.dll|[^/]*(?i:license)[^/]*\.pdf)")
 PROGRAMS = {"runner.exe": ("runner.c", "json.c", "npy.c"), "dxcore.dll": ("dxcore.c",)}
-RECORDER = ("recorder.c", "record_writing.c", "json.c", "platform.c")
-REPLAYER = ("replayer.c", "record_reading.c", "json.c", "platform.c")
-RELAY = {**PROGRAMS, "QnnHtp.dll": RECORDER, "replayer.exe": REPLAYER}
-WINDOWS = "x86_64-windows-gnu"
-MACHINES: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
-    "linux-x86-64": ("x86_64-linux-gnu", {"recorder.so": RECORDER, "replayer": REPLAYER}),
-    "windows-x86-64": (WINDOWS, {"recorder.dll": RECORDER, "replayer.exe": REPLAYER}),
-    "windows-arm64": ("aarch64-windows-gnu", {"recorder.dll": RECORDER, "replayer.exe": REPLAYER}),
-}
-LINUX_FLAGS = ("-D_GNU_SOURCE", "-fvisibility=hidden")
+RELAY = {**PROGRAMS, "QnnHtp.dll": ("recorder.c", "record_writing.c", "json.c", "platform.c")}
+TARGET = "x86_64-windows-gnu"
 FLAGS = ("-O2", "-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow", "-Werror", "-s")
 DEADLINE = 1200.0
 START = 180.0
@@ -65,46 +56,33 @@ def libraries(version: str, folder: Path) -> None:
 
 def runner(ziglang: str, folder: Path) -> None:
     """Compile the runner and what it needs for Windows x86-64."""
-    compiled(ziglang, [(WINDOWS, folder, PROGRAMS)])
+    compiled(ziglang, folder, PROGRAMS)
 
 
 def relay(ziglang: str, folder: Path) -> None:
-    """The same, the replayer, and the recorder under the backend's name: it hands over to the one in ``target``."""
-    compiled(ziglang, [(WINDOWS, folder, RELAY)])
+    """The same, and the recorder under the backend's name: it hands over to the one in ``target``."""
+    compiled(ziglang, folder, RELAY)
 
 
-def programs(ziglang: str, folder: Path) -> None:
-    """Compile recorder and replayer, each machine's into a folder of its name."""
-    compiled(ziglang, [(target, folder / name, sources) for name, (target, sources) in MACHINES.items()])
-
-
-def compiled(ziglang: str, work: list[tuple[str, Path, dict[str, tuple[str, ...]]]]) -> None:
-    """Compile for each target into its folder; the compiler, half a gigabyte, is gone afterwards."""
-    root = work[0][1].parent
-    root.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=root) as place:
+def compiled(ziglang: str, folder: Path, sources: dict[str, tuple[str, ...]]) -> None:
+    """Compile into a folder; the compiler, half a gigabyte, is gone afterwards."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as place:
         compiler(ziglang, Path(place))
         caches = {"ZIG_GLOBAL_CACHE_DIR": f"{place}/global", "ZIG_LOCAL_CACHE_DIR": f"{place}/local"}
         settings = {**os.environ, **caches, "PYTHONPATH": place}
-        for target, folder, sources in work:
-            folder.mkdir(exist_ok=True)
-            for name, files in sources.items():
-                made = Path(place, name)
-                argv = [sys.executable, "-m", "ziglang", "cc", "-target", target, *words(made), *files]
-                subprocess.run(argv, check=True, timeout=DEADLINE, env=settings, cwd=HERE)
-                shutil.copy2(made, folder / name)
+        for name, files in sources.items():
+            made = Path(place, name)
+            shared = ("-shared",) if name.endswith(".dll") else ()
+            argv = [sys.executable, "-m", "ziglang", "cc", "-target", TARGET, *FLAGS, *shared, "-o", str(made), *files]
+            subprocess.run(argv, check=True, timeout=DEADLINE, env=settings, cwd=HERE)
+            shutil.copy2(made, folder / name)
 
 
 def compiler(version: str, folder: Path) -> None:
     """Install ziglang into a folder, hash checked."""
     lock = LOCKS / f"ziglang-{version}.lock"
     pip("install", "--require-hashes", "--only-binary=:all:", "--target", str(folder), "--requirement", str(lock))
-
-
-def words(made: Path) -> tuple[str, ...]:
-    """The compiler's options for a file of this name."""
-    shared = {".dll": ("-shared",), ".so": ("-shared", "-fPIC", *LINUX_FLAGS), "": LINUX_FLAGS}
-    return (*FLAGS, *shared.get(made.suffix, ()), "-o", str(made))
 
 
 def wine(program: str, folder: Path) -> None:
@@ -123,9 +101,7 @@ def wine(program: str, folder: Path) -> None:
 
 def main(step: str, what: str, folder: str) -> None:
     """Do one step."""
-    {"libraries": libraries, "runner": runner, "relay": relay, "programs": programs, "wine": wine}[step](
-        what, Path(folder)
-    )
+    {"libraries": libraries, "runner": runner, "relay": relay, "wine": wine}[step](what, Path(folder))
 
 
 if __name__ == "__main__":

@@ -140,13 +140,6 @@ def record(path: Path) -> None:
     tuple(refusal_lines(read_verdicts(read_calls(path.parent))))
 
 
-def replay(path: Path) -> None:
-    """What a replayer printed."""
-    from deploykit_qualcomm.replaying import read_replay
-
-    read_replay(path.read_text("utf-8", "replace").splitlines())
-
-
 def remembered(path: Path) -> None:
     """An answer that is said to have been kept between runs: anything but an object is no answer."""
     from deploykit.system.remembered import Remembered
@@ -212,7 +205,6 @@ PARTS: Mapping[str, Callable[[Path], None]] = {
         picture,
         device,
         record,
-        replay,
         remembered,
         kept_rows,
         references,

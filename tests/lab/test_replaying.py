@@ -21,14 +21,15 @@ from onnx import TensorProto, helper, numpy_helper, save
 
 from deploykit.errors import ToolError
 from deploykit_qualcomm.records import read_calls, read_verdicts
-from deploykit_qualcomm.replaying import Replayed, read_replay, replay, replay_request
 from deploykit_qualcomm.rows import Wheel
 from deploykit_qualcomm.tables import DATA, tables
+from recording.replaying import Replayed, read_replay, replay, replay_request
 
 RUNNER = DATA.parent / "runner"
-FLAGS = ("-O1", "-std=c11", "-Wall", "-Wextra", "-Werror", "-D_GNU_SOURCE", "-fvisibility=hidden")
+HERE = Path(__file__).parent / "recording"
+FLAGS = ("-O1", "-std=c11", "-Wall", "-Wextra", "-Werror", "-D_GNU_SOURCE", "-fvisibility=hidden", f"-I{RUNNER}")
 RECORDER = ("recorder.c", "record_writing.c", "json.c", "platform.c")
-REPLAYER = ("replayer.c", "record_reading.c", "json.c", "platform.c")
+REPLAYER = (*(str(HERE / name) for name in ("replayer.c", "record_reading.c")), "json.c", "platform.c")
 RESULT = '{"event":"result","failures":0,"refused":0}'
 SESSION = """
 import os, sys

@@ -1,7 +1,7 @@
 """Has a recorded graph built again by the replayer, and reads what that says; it compiles nothing itself.
 
-The request is made for the version of the backend that is to build the graph; what differs between versions is the
-table's. The replayer itself, and how to get it for each machine, is described in ``docs/recording.md``.
+The request is made for the version of the backend that is to build the graph; what differs between versions stands
+in ``qnn_api.toml``. The replayer itself, and how to get it for each machine, is described in ``README.md``.
 """
 
 from __future__ import annotations
@@ -9,19 +9,60 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from packaging.version import Version
 
 from deploykit.errors import InputError, ToolError
+from deploykit.findings import Confidence
 from deploykit.system.processes import Completed, run
+from deploykit.tables.reading import parse_rows, read_toml
 from deploykit_qualcomm.hosted import read_answer, read_event
 from deploykit_qualcomm.records import Verdict, read_verdicts
 from deploykit_qualcomm.rows import Wheel
-from deploykit_qualcomm.tables import tables
 
 __all__ = ["Replayed", "read_replay", "replay", "replay_request"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceWord:
+    """At which word of its own structure the backend has a device option's value, from version ``since`` of its API."""
+
+    since: str
+    word: Literal[0, 1]
+    source: tuple[str, ...]
+    confidence: Confidence
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewParameter:
+    """A parameter that newer providers give to a node, and that a backend knows from core API ``since`` on."""
+
+    node: str
+    name: str
+    since: str
+    source: tuple[str, ...]
+    confidence: Confidence
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QnnApiFile:
+    """``qnn_api.toml``: what differs between versions of the QNN API for one and the same graph."""
+
+    schema: int
+    device_word: tuple[DeviceWord, ...]
+    parameter: tuple[NewParameter, ...]
+
+
+@cache
+def qnn_api() -> QnnApiFile:
+    """The table beside this file."""
+    (found,) = parse_rows(QnnApiFile, [read_toml(Path(__file__).with_name("qnn_api.toml"))], where="qnn_api.toml")
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,13 +125,13 @@ def replay_request(
 
 def _device_word(api: Version) -> int:
     """By the newest row that is not newer; below the oldest, that one."""
-    rows = tables().qnn_api.device_word
+    rows = qnn_api().device_word
     known = [row for row in rows if Version(row.since) <= api] or rows[:1]
     return known[-1].word
 
 
 def _left_out(core: Version) -> Iterator[dict[str, str]]:
-    for row in tables().qnn_api.parameter:
+    for row in qnn_api().parameter:
         if core < Version(row.since):
             yield {"type": row.node, "param": row.name}
 
