@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["OrtQnn"]
 
 
-class OrtQnn(QualcommBackend):
+class OrtQnn(QualcommBackend["Prepared", None]):
     """Qualcomm HTP through ONNX Runtime's QNN provider."""
 
     id = "ort-qnn"
@@ -62,10 +62,6 @@ class OrtQnn(QualcommBackend):
     def answered_from(self) -> Sequence[Path]:
         """The shared tables, and what stands here."""
         return (*super().answered_from(), Path(__file__).parent)
-
-    def decided_from(self) -> Sequence[Path]:
-        """The same: what is found before anything runs follows from tables and code."""
-        return self.answered_from()
 
     def source_dates(self) -> Mapping[str, str]:
         """When the shared tables were compared with their sources."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["QnnHtp"]
 
 
-class QnnHtp(QualcommBackend):
+class QnnHtp(QualcommBackend["Prepared", "tuple[Part, ...]"]):
     """Qualcomm HTP through QAIRT's own converters."""
 
     id = "qnn-htp"
@@ -56,12 +56,6 @@ class QnnHtp(QualcommBackend):
     def answered_from(self) -> Sequence[Path]:
         """The shared tables, and what stands here."""
         return (*super().answered_from(), Path(__file__).parent)
-
-    def decided_from(self) -> Sequence[Path]:
-        """The same, and what the lender of a compiler follows from."""
-        from deploykit_qnn_htp.lending import lent_from
-
-        return tuple(dict.fromkeys((*self.answered_from(), *lent_from())))
 
     def source_dates(self) -> Mapping[str, str]:
         """When the shared tables were compared with their sources."""

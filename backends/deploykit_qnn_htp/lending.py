@@ -5,15 +5,13 @@ Everything goes through the contract between core and backends, so neither adapt
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deploykit.backend.backend import AnyBackend, Check, Execution, PackageFile, Verification
-from deploykit.backend.optional import DecidesFromFiles, Inspects
-from deploykit.backend.plugins import backend_ids, load_backend
-from deploykit.backend.requests import own_options
+from deploykit.backend.plugins import load_backend, own_options
 from deploykit.errors import DefectError, DeploykitError
 from deploykit.tables.capabilities import Status
 from deploykit_qualcomm.binaries import judge_loading
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
     from deploykit.backend.plans import Plan, Step
     from deploykit.backend.targets import Target
 
-__all__ = ["LENDER", "Lent", "carried_for", "lend", "lent_from", "verify_lent"]
+__all__ = ["LENDER", "Lent", "carried_for", "lend", "verify_lent"]
 
 LENDER = "ort-qnn"
 """The backend that compiles."""
@@ -35,14 +33,6 @@ _SHARED = ("emit",)
 
 _ON_DEVICE = ("run", "scripts/run_on_device.sh")
 """The lender's own step and script for the device: here the device has no ONNX Runtime."""
-
-
-def lent_from() -> Sequence[Path]:
-    """The folders of tables and code from which follows what the lender prepares and decides; none without it."""
-    if LENDER not in backend_ids():
-        return ()
-    backend = load_backend(LENDER)
-    return backend.decided_from() if isinstance(backend, DecidesFromFiles) else ()
 
 
 def carried_for(target: Target, *, insisted: bool = False, ask: str = "") -> Carried | None:
@@ -133,7 +123,7 @@ def verify_lent(package: Path, manifest: Mapping[str, Any]) -> Verification:
 def _binary(backend: AnyBackend, package: Path, manifest: Mapping[str, Any]) -> Iterator[Check]:
     outputs = (path for step in manifest.get("steps", ()) if step["id"] == "compile" for path in step["outputs"])
     binary = next((package / path for path in outputs if path.endswith(".bin")), None)
-    if binary is None or not binary.is_file() or not isinstance(backend, Inspects):
+    if binary is None or not binary.is_file():
         return
     try:
         told = backend.inspect(binary)

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
+
+from deploykit.backend.backend import Backend
 
 if TYPE_CHECKING:
-    from deploykit.backend.backend import Situation
     from deploykit.backend.known_errors import Catalog
     from deploykit.backend.quantizers import Quantizer
     from deploykit.backend.targets import Target
@@ -21,10 +22,12 @@ if TYPE_CHECKING:
 __all__ = ["QualcommBackend"]
 
 
-class QualcommBackend:
-    """The part of a backend that the shared tables and rules decide; ``id`` says whose devices and rows are meant."""
+P = TypeVar("P")
+D = TypeVar("D")
 
-    id: str
+
+class QualcommBackend(Backend[P, D]):
+    """The part of a backend that the shared tables and rules decide; ``id`` says whose devices and rows are meant."""
 
     def devices(self) -> tuple[Device, ...]:
         """Every device of the shared tables that this backend packages for."""
@@ -76,8 +79,3 @@ class QualcommBackend:
     def wanted_toolchains(self, target: Target) -> tuple[str, ...]:
         """The quantizers' own; which compiler runs is a question of the SDK's version."""
         return tuple(one.toolchain for one in self.quantizers(target))
-
-    def calibrates_itself(self, situation: Situation) -> bool:
-        """False: the compiler of a backend takes encodings; a converter that calibrates says otherwise."""
-        del situation
-        return False

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from deploykit.backend.backend import Backend
+
 if TYPE_CHECKING:
     from deploykit.backend.backend import Aids, Execution, PackageFile, Situation, Verification
     from deploykit.backend.kept import Kept
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["VitisAiBackend", "backend"]
 
 
-class VitisAiBackend:
+class VitisAiBackend(Backend["Prepared", None]):
     """Versal AI Edge Gen 2 (VAIML) and Ryzen AI, both through ONNX Runtime's VitisAIExecutionProvider."""
 
     id = "vitis-ai"

@@ -22,7 +22,6 @@ from deploykit.answers.capability_answers import (
     search,
 )
 from deploykit.answers.kept_rows import Shelf, shelf_of
-from deploykit.backend.optional import AnswersBinaries
 from deploykit.backend.plugins import device_named, load_backend, load_backends
 from deploykit.errors import UnknownTargetError, UsageError
 from deploykit.tables.capabilities import CompatRow
@@ -106,10 +105,7 @@ def ask_binary(built_with: str, built_for: str, runtime: str, *, target: str = "
     query, _ = _query((), "", target, arch, "", "")
     wanted = query.archs[0] if query.archs else ""
     rows = tuple(
-        row
-        for backend in load_backends()
-        if isinstance(backend, AnswersBinaries)
-        for row in backend.binary_rows(built_with, built_for, runtime, wanted)
+        row for backend in load_backends() for row in backend.binary_rows(built_with, built_for, runtime, wanted)
     )
     return Answer(rows=rows)
 

@@ -12,8 +12,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from deploykit.backend.backend import Backend
-from deploykit.backend.optional import AnswersBinaries, Inspects
+from deploykit.backend.backend import AnyBackend
 from deploykit.backend.plugins import load_backend, load_backends
 from deploykit.backend.targets import find_device
 from deploykit.errors import UnknownTargetError, UsageError
@@ -69,7 +68,7 @@ def report_binary(path: Path, *, backend: str | None = None, runtime: str = "", 
     """
     known = _reader(backend)
     info = known.inspect(path)
-    if not (isinstance(known, AnswersBinaries) and isinstance(known, Backend)):
+    if not known.offers("binary_rows"):
         return BinaryReport(info=info, loads=(), runtimes=())
     built_with, built_for = str(info["release"]), str(info.get("arch") or "")
     arch = str(find_device(known.devices(), target).fact("arch") or "") if target else built_for
@@ -83,10 +82,10 @@ def report_binary(path: Path, *, backend: str | None = None, runtime: str = "", 
     return BinaryReport(info=info, loads=loads, runtimes=runtimes)
 
 
-def _reader(backend: str | None) -> Inspects:
+def _reader(backend: str | None) -> AnyBackend:
     candidates = load_backends() if backend is None else (load_backend(backend),)
     for known in candidates:
-        if isinstance(known, Inspects):
+        if known.offers("inspect"):
             return known
     raise UsageError(f"{backend or 'no installed backend'}: reads no compiled files")
 
@@ -113,7 +112,7 @@ def _releases(rows: Iterable[CompatRow]) -> dict[str, tuple[str, ...]]:
     return {release: tuple(carriers[release]) for release in sorted(carriers, key=Version)}
 
 
-def _verdict(known: AnswersBinaries, built_with: str, built_for: str, release: str, arch: str) -> Status:
+def _verdict(known: AnyBackend, built_with: str, built_for: str, release: str, arch: str) -> Status:
     """The first row speaks for the whole; without an architecture the release alone decides."""
     rows: Iterator[CompatRow] = iter(known.binary_rows(built_with, built_for, release, arch))
     whole = next(rows)

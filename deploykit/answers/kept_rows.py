@@ -1,6 +1,6 @@
 """The rows of backends, of which a question makes only those that it needs; between runs they lie in the cache.
 
-A backend says from which folders its rows follow (``AnswersFromFiles``): they are kept for as long as no file there and
+A backend says from which folders its rows follow (``answered_from``): they are kept for as long as no file there and
 none of what reads them here is another. Those of any other backend are asked for each time. It judges no row.
 """
 
@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deploykit.answers.capability_answers import Query, names_of, passes, phrases_of
-from deploykit.backend.optional import AnswersFromFiles
 from deploykit.errors import InputError
 from deploykit.system.entries import cache_folder, is_off, read_entry
 from deploykit.tables.capabilities import CompatRow
@@ -64,7 +63,7 @@ class Shelf:
 
 def shelf_of(backend: AnyBackend) -> Shelf:
     """The rows of a backend, from the cache where they follow from files that are still the same."""
-    path, state = _place(backend) if isinstance(backend, AnswersFromFiles) and not is_off() else (None, "")
+    path, state = _place(backend) if backend.offers("answered_from") and not is_off() else (None, "")
     kept = None if path is None else _opened(path, state, backend)
     if kept is not None:
         return kept
@@ -75,7 +74,7 @@ def shelf_of(backend: AnyBackend) -> Shelf:
     return Shelf(features, names, lambda numbers: tuple(rows[at] for at in numbers))
 
 
-def _place(backend: AnswersFromFiles) -> tuple[Path | None, str]:
+def _place(backend: AnyBackend) -> tuple[Path | None, str]:
     """Where the backend's entry is, and what its rows follow from; nowhere while that changes, or cannot be told."""
     folders = [str(folder) for folder in (*_READERS, *backend.answered_from())]
     try:

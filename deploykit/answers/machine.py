@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from deploykit.backend.optional import HasProbes
+from deploykit.backend.backend import AnyBackend
 from deploykit.backend.probes import CheckLine, Probe, Surroundings, start
 from deploykit.errors import DeploykitError
 from deploykit.system.processes import Completed
@@ -23,13 +23,13 @@ _ROOM = 5 << 30
 _PACKAGES = ("onnx", "onnxruntime", "numpy", "click", "jinja2", "packaging")
 
 
-def examine(backends: Iterable[object], surroundings: Surroundings | None = None) -> tuple[CheckLine, ...]:
+def examine(backends: Iterable[AnyBackend], surroundings: Surroundings | None = None) -> tuple[CheckLine, ...]:
     """Run the core's checks and every backend's probes once; a probe that fails is a line, not an end."""
     around = surroundings or Surroundings()
     lines = list(examine_core(around))
     seen: set[Probe] = set()
     for backend in backends:
-        for probe in backend.probes() if isinstance(backend, HasProbes) else ():
+        for probe in backend.probes():
             if probe not in seen:
                 seen.add(probe)
                 lines += _guarded(probe, around)

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from deploykit.backend.optional import ReservesCodes
 from deploykit.backend.plugins import load_backends
 from deploykit.backend.targets import nearest_names
 from deploykit.errors import DefectError, UsageError
@@ -70,8 +69,7 @@ def reserved_codes() -> Mapping[str, str]:
     """Codes that are no longer given out, each with the code of the rule that took it over."""
     taken_over: dict[str, str] = {}
     for backend in load_backends():
-        if isinstance(backend, ReservesCodes):
-            taken_over |= backend.reserved_codes()
+        taken_over |= backend.reserved_codes()
     return taken_over
 
 

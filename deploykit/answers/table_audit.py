@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
-from deploykit.backend.optional import DatesSources
 from deploykit.backend.plugins import all_registries, load_backends
 from deploykit.tables.auditing import Problem, contradictions, source_form, stale_sources, unresolved
 
@@ -50,7 +49,7 @@ def audit_tables(today: date) -> Audit:
         for subject, given, confidence in _rows(backend, capabilities):
             own.update(given)
             problems.update(dict.fromkeys(unresolved(subject, given, confidence)))
-        if isinstance(backend, DatesSources):
+        if backend.offers("source_dates"):
             problems.update(dict.fromkeys(stale_sources(backend.source_dates(), own, today)))
         sources.update(own)
         rows += sum(len(device.facts) for device in backend.devices())

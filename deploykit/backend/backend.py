@@ -1,4 +1,4 @@
-"""The contract between the core and a backend: small Protocols, found through the entry point ``deploykit.backends``.
+"""The contract between the core and a backend: one base class, and the values that go from stage to stage.
 
 Stages, each a value that the next one takes: ``prepare`` may load weights, rewrite and look at calibration data;
 ``plan`` decides from that value alone; ``render`` writes text; ``execute`` runs what can run here; ``verify`` judges
@@ -7,14 +7,15 @@ what is on disk. An adapter package must be cheap to import: no onnx, no numpy a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from deploykit.backend.audits import Audit, settled_findings
 from deploykit.backend.kept import Kept
-from deploykit.backend.opinions import Opinions
+from deploykit.backend.opinions import Compiler, Opinion, Opinions
 from deploykit.backend.options import OptionSpec
 from deploykit.backend.plans import Plan
 from deploykit.backend.requests import Request
@@ -32,12 +33,14 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from deploykit.accuracy.samples.gathering import Samples
-    from deploykit.backend.optional import GivesSecondOpinion
-    from deploykit.backend.quantizers import QuantizedModel
+    from deploykit.backend.known_errors import Catalog
+    from deploykit.backend.probes import Probe
+    from deploykit.backend.quantizers import QuantizedModel, Quantizer
     from deploykit.encodings.segments import Segment
     from deploykit.encodings.values import EncodingSet
     from deploykit.model import Model
     from deploykit.model.facts import GraphFacts
+    from deploykit.system.specs import ToolchainSpec
 
 __all__ = [
     "Aids",
@@ -216,55 +219,195 @@ class Aids:
 
     progress: Progress
     samples: Callable[[], Samples]
-    opinion: GivesSecondOpinion | None = None
+    opinion: AnyBackend | None = None
 
 
 P = TypeVar("P")
 D = TypeVar("D")
 
 
-@runtime_checkable
-class Backend(Protocol[P, D]):
-    """One backend. ``id`` is the entry point's name.
+class Backend(ABC, Generic[P, D]):
+    """One backend; subclass it and register an object under the entry point group ``deploykit.backends``.
 
-    ``P`` is the adapter's own prepared value, ``D`` the decision data that its plans carry.
+    ``P`` is the adapter's own prepared value, ``D`` the decision data that its plans carry. What is abstract every
+    backend must have; everything else has a default that offers nothing. The module of a subclass must be cheap to
+    import: what needs onnx or numpy is imported when it is called.
     """
 
     id: str
+    """The entry point's name."""
     summary: str
+    quantizer: str = ""
+    """Who quantizes while packaging, where the backend's own recipe does so; see ``quantized``."""
 
+    # What every backend must have: its devices, its tables, and the stages in the order in which they are called.
+
+    @abstractmethod
     def devices(self) -> tuple[Device, ...]:
         """The devices this backend can package for."""
 
-    def options(self) -> tuple[OptionSpec, ...]:
-        """The options of this backend's own, for command line, API and docs; cheap, as help asks all backends."""
-
-    def registries(self) -> tuple[Registry[Any], ...]:
-        """The rules of this backend."""
-
-    def compat(self) -> Iterable[CompatRow]:
-        """Every row of the capability tables, for ``deploykit compat``."""
-
+    @abstractmethod
     def resolve(self, device: Device, sdk: str | None) -> Target:
         """The target for a device and a version as typed; raises UnknownTargetError."""
 
+    @abstractmethod
     def prepare(self, situation: Situation, kept: Kept) -> P:
         """Everything the decision needs: may load weights, rewrite, look at calibration data. Writes nothing.
 
         ``kept`` holds what requests of the same run share.
         """
 
+    @abstractmethod
     def plan(self, prepared: P) -> Plan[D]:
         """Decide. Pure: reads the prepared value and the tables, opens nothing, runs nothing."""
 
+    @abstractmethod
     def render(self, prepared: P, plan: Plan[D], templates: Path | None) -> Iterable[PackageFile]:
         """Every file of the package that the core does not write itself; ``templates`` is a folder of the user's."""
 
     def execute(self, package: Path, prepared: P, plan: Plan[D], aids: Aids) -> Execution:
         """Run what can be run here, inside the not yet published package folder."""
+        del package, prepared, plan, aids
+        return Execution()
 
     def verify(self, package: Path, manifest: Mapping[str, Any]) -> Verification:
         """Judge a package on disk."""
+        del package, manifest
+        return Verification()
+
+    # What is asked without a model.
+
+    def options(self) -> tuple[OptionSpec, ...]:
+        """The options of this backend's own, for command line, API and docs; cheap, as help asks all backends."""
+        return ()
+
+    def registries(self) -> tuple[Registry[Any], ...]:
+        """The rules of this backend."""
+        return ()
+
+    def reserved_codes(self) -> Mapping[str, str]:
+        """Codes of rules that are no longer given out, each with the code of the rule to read instead."""
+        return {}
+
+    def compat(self) -> Iterable[CompatRow]:
+        """Every row of the capability tables, for ``deploykit compat``."""
+        return ()
+
+    def source_dates(self) -> Mapping[str, str]:
+        """By the beginning of a source the day it was compared ("2026-09-30"), under "" that of every other one."""
+        return {}
+
+    def binary_rows(self, built_with: str, built_for: str, runtime: str, arch: str) -> Iterable[CompatRow]:
+        """Will a binary made by one release for one architecture load on another release and architecture?"""
+        del built_with, built_for, runtime, arch
+        return ()
+
+    def inspect(self, path: Path) -> Mapping[str, Any]:
+        """The metadata of a compiled file; InputError where it is none."""
+        raise InputError(f"{path}: {self.id} reads no compiled files")
+
+    def device_of_id(self, name: str) -> Device | None:
+        """The device whose id this is, upper or lower case; None where no device has it.
+
+        A backend with many devices reads one file instead of all.
+        """
+        return next((device for device in self.devices() if device.id == name.lower()), None)
+
+    def known_errors(self) -> Catalog:
+        """The known errors of this backend's tools."""
+        from deploykit.backend.known_errors import Catalog
+
+        return Catalog()
+
+    def probes(self) -> Iterable[Probe]:
+        """What ``deploykit doctor`` looks for, each for one area."""
+        return ()
+
+    def toolchains(self) -> tuple[ToolchainSpec, ...]:
+        """The environments this backend's tools need."""
+        return ()
+
+    def wanted_toolchains(self, target: Target) -> tuple[str, ...]:
+        """What a target wants, each as ``deploykit toolchain install`` takes it, with the version where it counts."""
+        del target
+        return ()
+
+    def answered_from(self) -> Sequence[Path]:
+        """The folders that hold every table and all code from which ``compat()`` follows; () where it is not kept."""
+        return ()
+
+    # What is asked while a model is decided on.
+
+    def rated(self, finding: Finding) -> Finding:
+        """A finding of the core with the severity it has on these devices, and with who says so."""
+        return finding
+
+    def mixed_support(self, target: Target, options: Mapping[str, Any]) -> MixedSupport | None:
+        """The kinds of ways to mix precisions that there are for this target, under checked options of its own.
+
+        Without this method no graph is rewritten for precision, and no way is chosen.
+        """
+        del target, options
+        return None
+
+    def quantizers(self, target: Target) -> tuple[Quantizer, ...]:
+        """Who makes encodings for a target, the best first; what the core has of its own is not among them.
+
+        Without this method the backend takes no encodings.
+        """
+        del target
+        return ()
+
+    def calibrates_itself(self, situation: Situation) -> bool:
+        """Whether it was asked to leave the calibration to the backend's own tools."""
+        del situation
+        return False
+
+    def quantized(self, package: Path, manifest: Mapping[str, Any]) -> Path | None:
+        """The quantized model in a package, where the backend's own recipe quantizes; None where it did not run."""
+        del package, manifest
+        return None
+
+    # What is asked of a compiler that runs on this machine.
+
+    def audit(self, prepared: P, *, level: str, progress: Progress, given: Situation | None = None) -> Audit:
+        """Each kernel of what ``prepare`` gave by itself: those under suspicion (``quick``), soon done (``auto``), all.
+
+        With ``given`` it says of kernels of the model as it was given, too, where they are wrong and were mended.
+        """
+        raise NotImplementedError
+
+    def compilers(self, device: Device, sdk: str) -> Sequence[Compiler]:
+        """Who can be asked here about findings, that of the release nearest to ``sdk`` first ("": the newest).
+
+        The only one says what is missing where nobody can; () is a backend that has no compiler here.
+        """
+        del device, sdk
+        return ()
+
+    def settle(
+        self,
+        situation: Situation,
+        findings: Sequence[Finding],
+        *,
+        compiler: Compiler,
+        kept: Kept,
+        seconds: float,
+        progress: Progress,
+    ) -> Sequence[Opinion]:
+        """One of ``compilers`` on what each finding claims, in their order, within about so many seconds.
+
+        What is not reached stays open.
+        """
+        raise NotImplementedError
+
+    def preflight(self, model: bytes, device: Device, progress: Progress) -> Mapping[str, Any]:
+        """What a compiler makes of a serialized model: ``available``, ``ok``, ``compiler``, ``note``, ``findings``."""
+        raise NotImplementedError
+
+    def offers(self, method: str) -> bool:
+        """Whether this backend has its own of a method that has a default here."""
+        return getattr(type(self), method) is not getattr(Backend, method)
 
 
 AnyBackend: TypeAlias = Backend[Any, Any]

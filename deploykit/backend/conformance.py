@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from deploykit.backend.backend import AnyBackend, Check
-from deploykit.backend.optional import SettlesClaims
 from deploykit.backend.options import check_value
 from deploykit.backend.plans import Plan
 from deploykit.backend.plugins import all_options, load_backend
@@ -93,7 +92,7 @@ def _compat(backend: AnyBackend) -> Iterator[str]:
 
 def _compilers(backend: AnyBackend) -> Iterator[str]:
     """Who can be asked for a second opinion has a name and a release, or there is a reason why nobody can be."""
-    if not isinstance(backend, SettlesClaims):
+    if not backend.offers("compilers"):
         return
     for device in backend.devices():
         compilers = backend.compilers(device, "")

@@ -1,6 +1,6 @@
 """What a compiler said of findings that claim that something is not taken, and what becomes of the findings by it.
 
-It asks nobody: the deciding room does, through the ability ``SettlesClaims``.
+It asks nobody: the deciding room does, through ``Backend.settle``.
 """
 
 from __future__ import annotations

@@ -1,20 +1,25 @@
-"""Finds the backends through the entry point group ``deploykit.backends``; it knows none by name."""
+"""Finds the backends through the entry point group ``deploykit.backends``, and whose an option is.
+
+It knows no backend by name.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import cache
 from importlib import import_module
+from importlib.metadata import entry_points
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from deploykit.backend.entrypoints import entry_points
-from deploykit.backend.optional import FindsDevices, HasKnownErrors
+from deploykit.backend.backend import AnyBackend, Backend
+from deploykit.backend.options import OptionGiven, check_options
+from deploykit.backend.requests import CORE_OPTIONS, Request
 from deploykit.backend.targets import find_device, nearest_names
-from deploykit.errors import ToolError, UnknownTargetError
+from deploykit.errors import ToolError, UnknownTargetError, UsageError
 
 if TYPE_CHECKING:
-    from deploykit.backend.backend import AnyBackend
     from deploykit.backend.known_errors import Catalog
     from deploykit.backend.options import OptionSpec
     from deploykit.findings.rules import Registry
@@ -27,21 +32,23 @@ __all__ = [
     "backend_ids",
     "broken_backends",
     "catalog_of",
+    "checked_request",
     "device_named",
     "device_of_id",
     "load_backend",
     "load_backends",
+    "own_options",
 ]
 
 _GROUP = "deploykit.backends"
-# The members of contract.backend.Backend, listed so that asking a backend one thing does not import the contract.
-_MEMBERS = ("id", "summary", "devices", "options", "registries", "compat", "resolve")
-_STAGES = ("prepare", "plan", "render", "execute", "verify")
 
 
 @cache
 def _entry_points() -> dict[str, str]:
-    return entry_points(_GROUP)
+    found: dict[str, str] = {}
+    for point in entry_points(group=_GROUP):
+        found.setdefault(point.name, point.value.partition("[")[0].strip())
+    return found
 
 
 def backend_ids() -> tuple[str, ...]:
@@ -65,11 +72,10 @@ def load_backend(backend_id: str) -> AnyBackend:
         raise ToolError(
             f"backend {backend_id!r} cannot be imported", why=f"{type(error).__name__}: {error}", next="reinstall it"
         ) from error
-    missing = [name for name in (*_MEMBERS, *_STAGES) if not hasattr(backend, name)]
-    if missing:
-        why = f"{backend!r} has no {', '.join(missing)}"
-        raise ToolError(f"backend {backend_id!r} does not fulfil deploykit.backend.backend.Backend", why=why)
-    return cast("AnyBackend", backend)
+    if not isinstance(backend, Backend):
+        why = f"{point} is no object of a subclass of deploykit.backend.backend.Backend"
+        raise ToolError(f"backend {backend_id!r} is no backend", why=why, next="see docs/plugins.md")
+    return backend
 
 
 def load_backends() -> tuple[AnyBackend, ...]:
@@ -117,9 +123,8 @@ def all_devices() -> tuple[Device, ...]:
 
 
 def device_of_id(name: str, backends: Iterable[AnyBackend]) -> Device | None:
-    """The device of that id from the first of the backends that finds it without reading all; None where none does."""
-    finders = (backend for backend in backends if isinstance(backend, FindsDevices))
-    return next((found for backend in finders if (found := backend.device_of_id(name)) is not None), None)
+    """The device of that id from the first of the backends that has it; None where none does."""
+    return next((found for backend in backends if (found := backend.device_of_id(name)) is not None), None)
 
 
 def device_named(name: str, backend: AnyBackend | None = None) -> Device:
@@ -128,9 +133,63 @@ def device_named(name: str, backend: AnyBackend | None = None) -> Device:
     return found or find_device(all_devices() if backend is None else backend.devices(), name)
 
 
-def catalog_of(backends: Iterable[object]) -> Catalog:
+def catalog_of(backends: Iterable[AnyBackend]) -> Catalog:
     """What is known of failures in general, and what the backends that know their tools' failures know together."""
     from deploykit.backend.known_errors import general_errors, merge_catalogs
 
-    known = (backend.known_errors() for backend in backends if isinstance(backend, HasKnownErrors))
-    return merge_catalogs([general_errors(), *known])
+    return merge_catalogs([general_errors(), *(backend.known_errors() for backend in backends)])
+
+
+def checked_request(request: Request, backend: AnyBackend) -> Request:
+    """The request with the backend's own options checked and their defaults filled in.
+
+    Raises UsageError for a name that the backend does not have, a value that is not right, or a way to mix precisions
+    where the backend has none.
+    """
+    _refuse_aimless(request)
+    if request.mixed in ("fallback", "segments") and not backend.offers("mixed_support"):
+        asked = f"--mixed {request.mixed}"
+        raise UsageError(f"{asked}: not for {backend.id}", why="it does not mix precisions", next="leave it out")
+    return replace(request, adapter_options=own_options(backend, request.adapter_options))
+
+
+def _refuse_aimless(request: Request) -> None:
+    """What a choice of precision must reach, where none is to be made, is a misunderstanding."""
+    asked = {"goal": request.goal, "metric": request.metric, "metric-command": request.metric_command}
+    named = [name for name, value in asked.items() if value is not None]
+    if named and request.precision != "auto":
+        raise UsageError(
+            f"--{named[0]}: nothing is chosen by it",
+            why="it says what the precision that is chosen must reach, and none is to be chosen",
+            next="give --precision auto, or leave it out",
+        )
+
+
+def own_options(backend: AnyBackend, given: Mapping[str, OptionGiven]) -> dict[str, Any]:
+    """Every option of a backend with its checked value; UsageError for a name that it does not have."""
+    specs = backend.options()
+    known = {spec.name for spec in specs}
+    for name in given:
+        if name not in known:
+            raise _refused(name, backend.id, known)
+    return dict(check_options(specs, given))
+
+
+def _refused(name: str, backend_id: str, known: Iterable[str]) -> UsageError:
+    """Whose option it is, or what is nearest to it."""
+    owners = {spec: ids for spec, ids in all_options().items() if backend_id not in ids}
+    for spec, ids in owners.items():
+        if spec.name == name:
+            return UsageError(
+                f"{spec.flag}: not an option of {backend_id}",
+                why=f"it is an option of {' and '.join(ids)}",
+                next=f"leave it out (and {spec.envvar}), or choose with --backend",
+            )
+    here = [*known, *(spec.name for spec in CORE_OPTIONS)]
+    near = nearest_names(name, here)
+    foreign = {spec.name: f"{spec.name} of {' and '.join(ids)}" for spec, ids in owners.items()}
+    near = near or [foreign[other] for other in nearest_names(name, foreign)]
+    return UsageError(
+        f"{name}: neither an option of {backend_id} nor of deploykit",
+        next=f"did you mean {', '.join(near)}?" if near else "'deploykit options' lists all",
+    )

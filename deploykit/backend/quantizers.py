@@ -1,6 +1,6 @@
 """What a quantizer is: it says what it can make, and plans a job as data; the core runs the job in a child process.
 
-A quantizer is found through ``deploykit.backend.optional.HasQuantizers``. Nothing here runs anything, and nothing here
+A quantizer is found through ``Backend.quantizers``. Nothing here runs anything, and nothing here
 knows a quantizer by name.
 """
 

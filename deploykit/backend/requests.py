@@ -1,24 +1,17 @@
-"""The options of the core itself, and a request made of them or checked against the backend that is to fulfil it.
+"""The options of the core itself, and a request made of them. It reads no file and knows no backend.
 
-It reads no file; what a backend's own options mean is the backend's business.
+Whoever adds an option of the core adds it to ``RequestOptions``, ``Request`` and ``CORE_OPTIONS``, all in this file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack
+from typing import Any, Literal, TypeAlias, TypedDict, Unpack
 
-from deploykit.backend.optional import MixesPrecision
-from deploykit.backend.options import ConfigKeys, OptionGiven, OptionSpec, check_options
-from deploykit.backend.plugins import all_options
-from deploykit.backend.targets import nearest_names
-from deploykit.errors import UsageError
-
-if TYPE_CHECKING:
-    from deploykit.backend.backend import AnyBackend
+from deploykit.backend.options import ConfigKeys, OptionSpec, check_options
 
 __all__ = [
     "CORE_OPTIONS",
@@ -27,9 +20,7 @@ __all__ = [
     "Mixed",
     "Request",
     "RequestOptions",
-    "checked_request",
     "make_request",
-    "own_options",
 ]
 
 AnyPath: TypeAlias = str | PathLike[str]
@@ -207,59 +198,4 @@ def make_request(model: AnyPath, target: str, **given: Unpack[RequestOptions]) -
         options=tuple((key, str(value)) for key, value in (pairs.items() if isinstance(pairs, Mapping) else pairs)),
         adapter_options=own,
         **core,
-    )
-
-
-def checked_request(request: Request, backend: AnyBackend) -> Request:
-    """The request with the backend's own options checked and their defaults filled in.
-
-    Raises UsageError for a name that the backend does not have, a value that is not right, or a way to mix precisions
-    where the backend has none.
-    """
-    _refuse_aimless(request)
-    if request.mixed in ("fallback", "segments") and not isinstance(backend, MixesPrecision):
-        asked = f"--mixed {request.mixed}"
-        raise UsageError(f"{asked}: not for {backend.id}", why="it does not mix precisions", next="leave it out")
-    return replace(request, adapter_options=own_options(backend, request.adapter_options))
-
-
-def _refuse_aimless(request: Request) -> None:
-    """What a choice of precision must reach, where none is to be made, is a misunderstanding."""
-    asked = {"goal": request.goal, "metric": request.metric, "metric-command": request.metric_command}
-    named = [name for name, value in asked.items() if value is not None]
-    if named and request.precision != "auto":
-        raise UsageError(
-            f"--{named[0]}: nothing is chosen by it",
-            why="it says what the precision that is chosen must reach, and none is to be chosen",
-            next="give --precision auto, or leave it out",
-        )
-
-
-def own_options(backend: AnyBackend, given: Mapping[str, OptionGiven]) -> dict[str, Any]:
-    """Every option of a backend with its checked value; UsageError for a name that it does not have."""
-    specs = backend.options()
-    known = {spec.name for spec in specs}
-    for name in given:
-        if name not in known:
-            raise _refused(name, backend.id, known)
-    return dict(check_options(specs, given))
-
-
-def _refused(name: str, backend_id: str, known: Iterable[str]) -> UsageError:
-    """Whose option it is, or what is nearest to it."""
-    owners = {spec: ids for spec, ids in all_options().items() if backend_id not in ids}
-    for spec, ids in owners.items():
-        if spec.name == name:
-            return UsageError(
-                f"{spec.flag}: not an option of {backend_id}",
-                why=f"it is an option of {' and '.join(ids)}",
-                next=f"leave it out (and {spec.envvar}), or choose with --backend",
-            )
-    here = [*known, *(spec.name for spec in CORE_OPTIONS)]
-    near = nearest_names(name, here)
-    foreign = {spec.name: f"{spec.name} of {' and '.join(ids)}" for spec, ids in owners.items()}
-    near = near or [foreign[other] for other in nearest_names(name, foreign)]
-    return UsageError(
-        f"{name}: neither an option of {backend_id} nor of deploykit",
-        next=f"did you mean {', '.join(near)}?" if near else "'deploykit options' lists all",
     )

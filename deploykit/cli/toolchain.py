@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import click
 
-from deploykit.backend.optional import HasToolchains, WantsToolchains
 from deploykit.backend.plugins import device_named, load_backend, load_backends
 from deploykit.cli.frame import Group
 from deploykit.cli.output import emit, table
@@ -26,8 +25,7 @@ def known_toolchains() -> tuple[ToolchainSpec, ...]:
 
 def _offered() -> Iterator[ToolchainSpec]:
     for backend in load_backends():
-        if isinstance(backend, HasToolchains):
-            yield from backend.toolchains()
+        yield from backend.toolchains()
 
 
 @click.group(cls=Group)
@@ -80,7 +78,6 @@ def _asked(name: str | None, target: str | None, sdk: str | None) -> ToolchainSp
     wanted = [
         select(known_toolchains(), toolchain)
         for backend in map(load_backend, device.backends)
-        if isinstance(backend, WantsToolchains)
         for toolchain in backend.wanted_toolchains(backend.resolve(device, sdk))
     ]
     specs = tuple({spec.id: spec for spec in wanted}.values())

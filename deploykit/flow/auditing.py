@@ -10,7 +10,6 @@ from dataclasses import replace
 from deploykit.backend.audits import Audit
 from deploykit.backend.backend import Progress, Request
 from deploykit.backend.kept import Kept
-from deploykit.backend.optional import AuditsKernels
 from deploykit.backend.plugins import load_backends
 from deploykit.errors import UsageError
 from deploykit.flow.decision import decide
@@ -27,7 +26,6 @@ def audit(request: Request, *, level: str = "full", progress: Progress | None = 
     tell = progress or _silent
     with blaming(request.model):
         backend, situation = read_situation(replace(request, backend=_auditor(request.backend)))
-        assert isinstance(backend, AuditsKernels)
         steps = steps_to(AUDITING, backend, situation, tell)
         steps.begin(QUANTIZING)
         quantized = quantized_situation(backend, situation, tell)
@@ -39,7 +37,7 @@ def audit(request: Request, *, level: str = "full", progress: Progress | None = 
 
 def _auditor(asked: str | None) -> str:
     """The backend that was asked for, or the first that can."""
-    able = [backend.id for backend in load_backends() if isinstance(backend, AuditsKernels)]
+    able = [backend.id for backend in load_backends() if backend.offers("audit")]
     if asked is not None and asked not in able:
         raise UsageError(f"--backend {asked} runs no kernels by themselves", next=f"one that does: {', '.join(able)}")
     if not able:

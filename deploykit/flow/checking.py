@@ -10,7 +10,6 @@ from typing import Any
 from deploykit.backend.audits import settled_findings
 from deploykit.backend.backend import AnyBackend, Progress, Request
 from deploykit.backend.kept import Kept
-from deploykit.backend.optional import AuditsKernels
 from deploykit.backend.options import AUDIT
 from deploykit.findings import Finding, sort_findings
 from deploykit.flow.decision import Decision, decide
@@ -41,7 +40,7 @@ def _with_kernels(backend: AnyBackend, decision: Decision[Any, Any], tell: Progr
     request, findings = decision.given.request, decision.plan.findings
     level = str(request.adapter_options.get(AUDIT.name, "off"))
     forbidden = request.compile is False or (level == AUDIT.default and not request.second_opinion)
-    if not isinstance(backend, AuditsKernels) or level == "off" or forbidden:
+    if not backend.offers("audit") or level == "off" or forbidden:
         return findings
     audit = backend.audit(decision.prepared, level=level, progress=tell, given=decision.given)
     return tuple(sort_findings((*settled_findings(findings, audit.settled), *audit.findings)))

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from deploykit.backend.backend import AnyBackend, MixedSupport, Situation
 from deploykit.backend.kept import Kept, Same
-from deploykit.backend.optional import MixesPrecision
 from deploykit.backend.status import Correctness, Right
 from deploykit.encodings.float_sets import predict_float_set
 from deploykit.encodings.values import Float
@@ -167,7 +166,7 @@ def _as_asked(situation: Situation, kept: Kept, tell: Callable[[str], None]) -> 
 
 def _support(backend: AnyBackend, situation: Situation) -> MixedSupport | None:
     request = situation.request
-    if situation.encodings is None or not isinstance(backend, MixesPrecision):
+    if situation.encodings is None:
         return None
     if request.mixed == "fallback" and not request.rewrite:
         return None  # insisted on: there is nothing to choose

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from deploykit.backend.backend import Backend, Progress, Situation
 from deploykit.backend.kept import Kept, Same
-from deploykit.backend.optional import RatesFindings
 from deploykit.backend.plans import Plan
 from deploykit.backend.status import Correctness
 from deploykit.encodings.on_graph import EncodingsOnGraph
@@ -22,7 +21,7 @@ from deploykit.flow.data_findings import data_findings
 from deploykit.flow.opinions import second_opinions
 from deploykit.flow.rules import RULES as CHOICE_RULES
 from deploykit.flow.simplifying import simplify
-from deploykit.flow.starting import Judged, noting, start_from
+from deploykit.flow.starting import Judged, start_from
 from deploykit.model.changes import Change, changes_between
 from deploykit.model.rules import RULES as GRAPH_RULES
 
@@ -66,8 +65,7 @@ def decide(backend: Backend[P, D], given: Situation, kept: Kept, tell: Progress)
 
     What is wrong with the model as it was given stays visible: its errors are shown as handled by the rewriting.
     """
-    given = noting(given, kept)
-    start = start_from(backend, given, kept, lambda situation: _judged(backend, situation, kept))
+    start = start_from(given, kept, lambda situation: _judged(backend, situation, kept))
     chosen = replace(choose_way(backend, start.situation, kept, tell), simplified=start.steps)
     tell("planning")
     chosen = replace(chosen, situation=_with_opinions(backend, chosen.situation, kept, tell))
@@ -155,7 +153,7 @@ def _core_findings(backend: Backend[P, D], situation: Situation, kept: Kept) -> 
     """What the core's rules find in a situation, as severe as the backend knows it to be on its devices."""
     key = ("core findings", Same(situation.facts), Same(situation.encodings))
     found = kept.once(key, lambda: _found_in(situation.facts, situation.encodings))
-    return tuple(map(backend.rated, found)) if isinstance(backend, RatesFindings) else found
+    return tuple(map(backend.rated, found))
 
 
 def _found_in(facts: GraphFacts, encodings: EncodingSet | None) -> tuple[Finding, ...]:

@@ -20,7 +20,6 @@ from deploykit.accuracy.simulate.costs import CostModel
 from deploykit.accuracy.simulate.min_max import min_max_encodings, precision_of
 from deploykit.accuracy.simulate.partial_runs import PartialRuns
 from deploykit.backend.backend import Request
-from deploykit.backend.optional import MixesPrecision
 from deploykit.encodings.formats.conversion import convert
 from deploykit.encodings.place import layouts
 from deploykit.errors import UsageError
@@ -95,10 +94,10 @@ def wide_types(target: str | None, sdk: str | None, model: Path) -> tuple[WideTy
     if target is None:
         return get_args(WideType)
     backend, resolved = resolve_target(Request(model=model, target=target, sdk=sdk))
-    if not isinstance(backend, MixesPrecision):
+    support = backend.mixed_support(resolved, {})
+    if support is None:
         return ()
-    kinds = backend.mixed_support(resolved, {}).kinds
-    return ("float16", "int16") if kinds & {"fallback", "segments"} else ("int16",)
+    return ("float16", "int16") if support.kinds & {"fallback", "segments"} else ("int16",)
 
 
 def _chosen(asked: str | None, known: Sequence[WideType], target: str | None) -> WideType:

@@ -14,7 +14,6 @@ from packaging.version import InvalidVersion, Version
 from deploykit.backend.backend import AnyBackend, Progress, Situation
 from deploykit.backend.kept import Kept
 from deploykit.backend.opinions import Compiler, Opinion, Opinions, OpinionState
-from deploykit.backend.optional import SettlesClaims
 from deploykit.backend.plugins import load_backends
 from deploykit.findings import Answerer, Claim, Confidence, Finding
 
@@ -32,7 +31,7 @@ def second_opinions(
     if not claims:
         return None
     device = situation.target.device
-    givers = (known for known in load_backends() if isinstance(known, SettlesClaims) and known.id in device.backends)
+    givers = (known for known in load_backends() if known.offers("settle") and known.id in device.backends)
     giver = next(givers, None)
     if giver is None:
         return None
@@ -52,7 +51,7 @@ def second_opinions(
 
 
 def _asked(
-    giver: SettlesClaims,
+    giver: AnyBackend,
     compilers: Sequence[Compiler],
     situation: Situation,
     asked: Sequence[Finding],

@@ -27,7 +27,6 @@ from deploykit.backend.backend import (
     TextFile,
 )
 from deploykit.backend.kept import Kept
-from deploykit.backend.optional import GivesSecondOpinion
 from deploykit.backend.plans import Plan, Step
 from deploykit.backend.plugins import load_backends
 from deploykit.backend.status import Correctness, Status
@@ -246,7 +245,7 @@ def _execute(
     aids = Aids(
         progress=tell,
         samples=partial(samples_of, decision.given, kept),
-        opinion=next((known for known in load_backends() if isinstance(known, GivesSecondOpinion)), None),
+        opinion=next((known for known in load_backends() if known.offers("preflight")), None),
     )
     return backend.execute(writer.folder, decision.prepared, decision.plan, aids)
 

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from deploykit.backend.backend import AnyBackend, Request, Situation
-from deploykit.backend.plugins import device_named, load_backend
-from deploykit.backend.requests import checked_request
+from deploykit.backend.plugins import checked_request, device_named, load_backend
 from deploykit.backend.targets import Target
 from deploykit.encodings.read import read_placed
 from deploykit.errors import UsageError

@@ -19,7 +19,6 @@ from deploykit.answers.option_pages import OptionEntry, every_option
 from deploykit.answers.rule_pages import RuleEntry, all_rules, rule_page
 from deploykit.backend import conformance
 from deploykit.backend.backend import AnyBackend
-from deploykit.backend.optional import DatesSources
 from deploykit.backend.plugins import all_devices, load_backends
 from deploykit.cli import COMMANDS, cli
 from deploykit.flow.rules import CORE_REGISTRIES
@@ -194,7 +193,7 @@ def source_page(backends: Sequence[AnyBackend]) -> str:
         for row in backend.compat():
             for source in row.source:
                 cited.setdefault(source, Counter())[str(row.confidence)] += 1
-        dates = backend.source_dates() if isinstance(backend, DatesSources) else {}
+        dates = backend.source_dates()
         rows = [
             (
                 source,

@@ -12,6 +12,7 @@ from deploykit.errors import UnknownTargetError, UsageError
 from deploykit.findings import Confidence
 from deploykit.tables.capabilities import CompatRow, Status
 from deploykit.tables.devices import Device, Fact
+from stub_backend import StubBackend
 
 BASE = CompatRow(
     feature="",
@@ -35,7 +36,7 @@ def device(name: str, *backends: str, arch: str | None) -> Device:
     )
 
 
-class FakeBackend:
+class FakeBackend(StubBackend):
     """Answers with a few rows; ``binaries`` says whether it knows anything about binaries."""
 
     def __init__(self, backend_id: str, *rows: CompatRow) -> None:

@@ -20,10 +20,10 @@ from deploykit.backend.known_errors import (
     merge_catalogs,
     search_errors,
 )
-from deploykit.backend.optional import HasKnownErrors
 from deploykit.backend.plugins import catalog_of
 from deploykit.errors import InputError
 from deploykit.tables.schemas import schema_of
+from stub_backend import StubBackend
 
 QUALCOMM = Path(deploykit_qualcomm.__file__).parent / "data" / "known_errors"
 VITIS = Path(deploykit_vitis_ai.__file__).parent / "data" / "known_errors"
@@ -86,12 +86,11 @@ def test_data_files_fit_the_schema_made_from_the_dataclasses(path: Path) -> None
 def test_backends_are_asked_only_when_they_know_something(tmp_path: Path) -> None:
     catalog = load_catalog([write(tmp_path, f"schema = 1\n{ROW}")])
 
-    class Knows:
+    class Knows(StubBackend):
         def known_errors(self) -> Catalog:
             return catalog
 
-    assert isinstance(Knows(), HasKnownErrors)
-    assert catalog_of([Knows(), object(), Knows()]).errors == (*general_errors().errors, *catalog.errors)
+    assert catalog_of([Knows(), StubBackend(), Knows()]).errors == (*general_errors().errors, *catalog.errors)
 
 
 def test_merging_keeps_shared_rows_once(tmp_path: Path) -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from deploykit.answers.machine import examine, examine_core
-from deploykit.backend.optional import HasProbes
 from deploykit.backend.probes import CheckLine, Probe, Surroundings, start
 from deploykit.errors import InputError
 from deploykit.system.processes import Completed
+from stub_backend import StubBackend
 
 
 def ended(code: int = 0, *tail: str) -> Completed:
@@ -29,7 +29,7 @@ def around(tmp_path: Path, *, programs: tuple[str, ...] = (), code: int = 0) -> 
     )
 
 
-class Backend:
+class Probing(StubBackend):
     def __init__(self, *probes: Probe) -> None:
         self._probes = probes
 
@@ -70,9 +70,8 @@ def test_probes_run_once_and_backends_without_them_are_left_out(tmp_path: Path) 
         calls.append(1)
         yield CheckLine(id="one", state="ok", detail="d")
 
-    lines = examine([Backend(probe), object(), Backend(probe)], around(tmp_path))
+    lines = examine([Probing(probe), StubBackend(), Probing(probe)], around(tmp_path))
     assert [line.id for line in lines].count("one") == len(calls) == 1
-    assert isinstance(Backend(), HasProbes)
 
 
 def test_a_probe_that_fails_is_a_line(tmp_path: Path) -> None:
@@ -83,7 +82,7 @@ def test_a_probe_that_fails_is_a_line(tmp_path: Path) -> None:
     def probe_disk(_: Surroundings) -> Iterator[CheckLine]:
         raise PermissionError(13, "denied")
 
-    lines = by_id(examine([Backend(probe_files, probe_disk)], around(tmp_path)))
+    lines = by_id(examine([Probing(probe_files, probe_disk)], around(tmp_path)))
     assert lines["probe_files"].state == "problem"
     assert "sdk.yaml" in lines["probe_files"].detail
     assert "denied" in lines["probe_disk"].detail

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ from deploykit.backend.opinions import Compiler
 from deploykit.findings import Answerer, Claim, Confidence, SubjectKind
 from deploykit.findings.rules import Found, Registry
 from deploykit.flow.rules import CORE_REGISTRIES
+from stub_backend import StubBackend
 
 COMPILER = {
     "QNN200": "ranks",
@@ -80,7 +82,13 @@ def test_a_row_may_make_a_claim_surer_but_only_a_rule_makes_one(
 )
 def test_a_third_partys_compiler_has_a_name_or_there_is_a_reason(compiler: Compiler, problems: int) -> None:
     device = SimpleNamespace(id="d")
-    backend: Any = SimpleNamespace(
-        id="b", devices=lambda: (device,), compilers=lambda of, sdk: (compiler,), settle=lambda *given, **more: ()
-    )
+
+    class Asked(StubBackend):
+        def devices(self) -> Any:
+            return (device,)
+
+        def compilers(self, device: Any, sdk: str) -> Sequence[Compiler]:
+            return (compiler,)
+
+    backend = Asked()
     assert len(list(conformance._compilers(backend))) == problems

@@ -11,15 +11,8 @@ import pytest
 
 import deploykit
 from deploykit.backend.backend import Request
-from deploykit.backend.plugins import all_options, load_backend, load_backends
-from deploykit.backend.requests import (
-    CORE_OPTIONS,
-    RESERVED_NAMES,
-    RequestOptions,
-    checked_request,
-    make_request,
-    own_options,
-)
+from deploykit.backend.plugins import all_options, checked_request, load_backend, load_backends, own_options
+from deploykit.backend.requests import CORE_OPTIONS, RESERVED_NAMES, RequestOptions, make_request
 from deploykit.errors import UsageError
 
 OWN_KEYWORDS = {

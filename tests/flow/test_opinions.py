@@ -16,12 +16,13 @@ from deploykit.backend.opinions import Compiler, Opinion, Opinions, OpinionState
 from deploykit.findings import Answerer, Claim, Confidence, Finding, Severity, Subject, SubjectKind
 from deploykit.flow import opinions
 from deploykit.flow.reading import read_situation
+from stub_backend import StubBackend
 
 CNN = Path(__file__).parents[1] / "data/aimet/cnn/model.onnx"
 
 
 @dataclass
-class Giver:
+class Giver(StubBackend):
     """A backend with a compiler of release 2.51."""
 
     id: str = "ort-qnn"
@@ -51,7 +52,7 @@ def read(backend: str, target: str = "sm8650", sdk: str | None = None) -> tuple[
 def ask(
     giver: Giver, findings: list[Finding], monkeypatch: pytest.MonkeyPatch, *, backend: str = "qnn-htp", **given: Any
 ) -> Opinions | None:
-    monkeypatch.setattr(opinions, "load_backends", lambda: (object(), giver))
+    monkeypatch.setattr(opinions, "load_backends", lambda: (StubBackend(), giver))
     chosen, situation = read(backend, **given)
     return opinions.second_opinions(chosen, situation, findings, Kept(), lambda line: None)
 

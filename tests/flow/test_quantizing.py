@@ -17,7 +17,6 @@ import deploykit
 from deploykit.accuracy.judge.verdicts import Verdict
 from deploykit.accuracy.simulate.simulation import simulate_files
 from deploykit.backend.backend import Request
-from deploykit.backend.optional import HasQuantizers
 from deploykit.backend.options import check_options
 from deploykit.backend.plugins import load_backends
 from deploykit.backend.quantizers import QuantizerAsked, QuantizerJob, bits_of
@@ -103,7 +102,7 @@ def test_every_quantizer_plans_every_precision_that_it_offers() -> None:
     for backend in load_backends():
         for device in backend.devices()[::20]:
             target = backend.resolve(device, None)
-            offered = backend.quantizers(target) if isinstance(backend, HasQuantizers) else ()
+            offered = backend.quantizers(target)
             for one in (*offered, EMBEDDED):
                 seen.add(one.id)
                 for precision in one.precisions(target):
@@ -342,7 +341,6 @@ def test_a_model_of_an_old_operator_set_is_raised_and_quantized(tmp_path: Path) 
 def not_installed() -> Environment:
     """The environment of the quantizer that belongs to a target; the rule reads its spec only."""
     backend, target = resolve_target(Request(model=CNN, target="sm8650"))
-    assert isinstance(backend, HasQuantizers)
     environment = environment_for(backend.quantizers(target)[0])
     assert environment is not None
     return environment

@@ -165,7 +165,7 @@ def test_a_line_without_an_input_is_refused(
 
 
 def test_a_route_through_dlcs_serves_both_kinds(make_sdk: MakeSdk, run_script: RunScript, tmp_path: Path) -> None:
-    done = deploykit.package(
+    done = deploykit.package(  # type: ignore[call-arg]
         DETR / "model.onnx",
         target="sm8650",
         sdk="2.41",

@@ -35,7 +35,7 @@ def test_a_refusal_is_a_warning_and_a_yes_is_a_note(
 
 def test_the_compiler_is_asked_and_named(aimet: Path, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime_qnn")
-    made = deploykit.package(
+    made = deploykit.package(  # type: ignore[call-arg]
         aimet / "cnn_bnfold/model.onnx",
         target="sm8650",
         sdk="2.33",

@@ -32,7 +32,7 @@ def test_the_configuration_is_that_of_the_chip(target: str, name: str) -> None:
 def test_a_chip_without_an_architecture_that_is_simulated_has_no_such_quantizer() -> None:
     backend, target = resolve_target(Request(model=Path("m.onnx"), target="aic100"))
     assert configuration(target) == ""
-    assert backend.quantizers(target) == ()  # type: ignore[attr-defined]
+    assert backend.quantizers(target) == ()
 
 
 def test_the_widths_become_types() -> None:

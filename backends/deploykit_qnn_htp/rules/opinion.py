@@ -14,7 +14,7 @@ __all__ = ["RULES", "Opinion"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opinion:
-    """What one compiler said of one conversion; ``verdict`` as ``GivesSecondOpinion.preflight`` gives it."""
+    """What one compiler said of one conversion; ``verdict`` as ``Backend.preflight`` gives it."""
 
     graph: str
     asked: str

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from deploykit.backend.backend import AnyBackend
-from deploykit.backend.optional import HasQuantizers, HasToolchains, QuantizesWhilePackaging
 from deploykit.backend.options import OptionValue, check_options, read_value
 from deploykit.backend.plugins import load_backends
 from deploykit.backend.quantizers import Quantizer
@@ -30,7 +29,7 @@ class Picked:
 
 def quantizers_for(backend: AnyBackend, target: Target) -> tuple[Quantizer, ...]:
     """Who makes encodings for a target, the best first, the embedded one last; none where the backend takes none."""
-    return (*backend.quantizers(target), EMBEDDED) if isinstance(backend, HasQuantizers) else ()
+    return (*backend.quantizers(target), EMBEDDED) if backend.offers("quantizers") else ()
 
 
 def pick(backend: AnyBackend, target: Target, asked: str | None, precision: str | None) -> Picked:
@@ -61,13 +60,13 @@ def environment_for(quantizer: Quantizer) -> Environment | None:
     """The environment that a quantizer runs in; None where it runs in deploykit's own."""
     if not quantizer.toolchain:
         return None
-    specs = [spec for one in load_backends() if isinstance(one, HasToolchains) for spec in one.toolchains()]
+    specs = [spec for one in load_backends() for spec in one.toolchains()]
     return environment_of(select(specs, quantizer.toolchain))
 
 
 def _unknown(asked: str, backend: AnyBackend, known: Iterable[Quantizer]) -> UsageError:
     names = [one.id for one in known]
-    if isinstance(backend, QuantizesWhilePackaging):
+    if backend.quantizer:
         names = [backend.quantizer]
     if not names:
         return UsageError(f"--with {asked}: {backend.id} takes no encodings", next="leave it out")

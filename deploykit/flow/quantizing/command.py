@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from deploykit.backend.optional import QuantizesWhilePackaging
 from deploykit.errors import ToolError, UsageError
 from deploykit.findings import Finding, exit_status, sort_findings
 from deploykit.flow.ladder import Ladder
@@ -28,7 +27,7 @@ from deploykit.system.steps import Steps
 from deploykit.system.tabular import Tabular
 
 if TYPE_CHECKING:
-    from deploykit.backend.backend import Progress, Request
+    from deploykit.backend.backend import AnyBackend, Progress, Request
 
 __all__ = ["Quantization", "quantize"]
 
@@ -70,7 +69,7 @@ def quantize(
     if request.encodings is not None:
         raise UsageError("quantize makes encodings and takes none", next="'deploykit package' takes them")
     backend, target = resolve_target(request)
-    if isinstance(backend, QuantizesWhilePackaging):
+    if backend.quantizer:
         return _while_packaging(backend, request, out, force=force, tell=tell)
     steps = Steps((_READING, _QUANTIZING, _WRITING), tell)
     steps.begin(_READING)
@@ -126,16 +125,16 @@ def _written(made: Made, out: Path, *, force: bool, ladder: Ladder | None = None
     return Quantization(folder=out, files=files, record=record, findings=findings)
 
 
-def _while_packaging(
-    backend: QuantizesWhilePackaging, request: Request, out: Path, *, force: bool, tell: Progress
-) -> Quantization:
+def _while_packaging(backend: AnyBackend, request: Request, out: Path, *, force: bool, tell: Progress) -> Quantization:
     """The backend's own recipe, run in a package that is thrown away; its model and its account are kept."""
     if request.quantizer not in (None, backend.quantizer):
         asked = f"--with {request.quantizer}"
         raise UsageError(f"{asked}: not for this target", next=f"leave it out: {backend.quantizer} is what quantizes")
     with tempfile.TemporaryDirectory(prefix="deploykit-") as work:
         packaged = make_package(replace(request, compile=True), Path(work) / "package", progress=tell)
-        model = None if packaged.package is None else _quantized(backend, packaged.package)
+        model = (
+            None if packaged.package is None else backend.quantized(packaged.package, read_manifest(packaged.package))
+        )
         if packaged.package is None or model is None:
             raise _refused(packaged.findings, backend.quantizer)
         manifest = read_manifest(packaged.package)
@@ -156,10 +155,6 @@ def _while_packaging(
 
         publish_results(out, fill, force=force)
     return Quantization(folder=out, files=files, record=record, findings=packaged.findings)
-
-
-def _quantized(backend: QuantizesWhilePackaging, package: Path) -> Path | None:
-    return backend.quantized(package, read_manifest(package))
 
 
 def _refused(findings: tuple[Finding, ...], quantizer: str) -> ToolError:

@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deploykit.backend.optional import HasQuantizers, QuantizesWhilePackaging
 from deploykit.backend.quantizers import QuantizedModel, bits_of
 from deploykit.encodings.read import read_placed
 from deploykit.errors import UsageError
@@ -91,7 +90,7 @@ def quantizes(backend: AnyBackend, given: Situation) -> bool:
     """True where ``quantized_situation`` would make encodings."""
     request = given.request
     return (
-        isinstance(backend, HasQuantizers)
+        backend.offers("quantizers")
         and given.encodings is None
         and not given.facts.is_qdq
         and (request.precision == AUTO or bits_of(request.precision or "") is not None)
@@ -104,14 +103,14 @@ def quantizes(backend: AnyBackend, given: Situation) -> bool:
 
 def _refuse_unused(backend: AnyBackend, request: Request) -> None:
     """A quantizer that was named and will not run is said, not left out of account; so are candidates without data."""
-    if request.precision == AUTO and request.calibration is None and isinstance(backend, HasQuantizers):
+    if request.precision == AUTO and request.calibration is None and backend.offers("quantizers"):
         raise UsageError(
             f"--precision {AUTO}: nothing to measure the candidates on",
             why="each precision is made and judged on your samples",
             next="give --calibration DIR|FILE.npz, or name a precision",
         )
     asked = request.quantizer
-    own = backend.quantizer if isinstance(backend, QuantizesWhilePackaging) else NONE
+    own = backend.quantizer or NONE
     if asked in (None, NONE, own):
         return
     if request.encodings is not None:

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from deploykit.backend.backend import (
-    Aids,
+    Backend,
     Check,
-    Execution,
     PackageFile,
     Situation,
     TextFile,
@@ -35,7 +34,7 @@ _HERE = Path(__file__).parent
 _SCRIPT = "scripts/build.sh"
 
 
-class MyNpu:
+class MyNpu(Backend[Situation, None]):
     """One made-up NPU."""
 
     id = "my-npu"
@@ -109,11 +108,6 @@ class MyNpu:
         values = {"device": prepared.target.device.name, "steps": plan.steps}
         text = render(f"my_npu/{_SCRIPT}.j2", values, templates=templates, own=_HERE / "templates")
         return (*copied_model(prepared, "model/model.onnx"), TextFile(path=_SCRIPT, text=text, executable=True))
-
-    def execute(self, package: Path, prepared: Situation, plan: Plan[None], aids: Aids) -> Execution:
-        """Nothing runs here."""
-        del package, prepared, plan, aids
-        return Execution()
 
     def verify(self, package: Path, manifest: Mapping[str, Any]) -> Verification:
         """The script is there."""

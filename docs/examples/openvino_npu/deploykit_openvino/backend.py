@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deploykit.backend.backend import Check, Execution, TextFile, Verification, copied_model
+from deploykit.backend.backend import Backend, Check, Execution, TextFile, Verification, copied_model
 from deploykit.backend.known_errors import Catalog, load_catalog
 from deploykit.backend.options import OptionSpec
 from deploykit.backend.plans import Plan, Rejected, Route, Step
@@ -52,7 +52,7 @@ class Prepared:
         return (*data, "--hint", hint.upper())
 
 
-class OpenVinoNpu:
+class OpenVinoNpu(Backend[Prepared, None]):
     """The NPUs of Intel's Core Ultra processors."""
 
     id = "openvino-npu"

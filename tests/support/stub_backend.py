@@ -1,0 +1,34 @@
+"""A backend that has nothing, for tests to add to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from deploykit.backend.backend import Backend, PackageFile, Situation
+from deploykit.backend.kept import Kept
+from deploykit.backend.plans import Plan
+from deploykit.backend.targets import Target
+from deploykit.tables.devices import Device
+
+
+class StubBackend(Backend[Situation, None]):
+    """No devices, no tables, no rules, no plan."""
+
+    id = "stub"
+    summary = "a stub"
+
+    def devices(self) -> tuple[Device, ...]:
+        return ()
+
+    def resolve(self, device: Device, sdk: str | None) -> Target:
+        return Target(device=device, backend=self.id, requested=sdk or "", sdk=None)
+
+    def prepare(self, situation: Situation, kept: Kept) -> Situation:
+        return situation
+
+    def plan(self, prepared: Situation) -> Plan[None]:
+        return Plan(backend=self.id, target={}, sdk={}, route=None)
+
+    def render(self, prepared: Situation, plan: Plan[None], templates: Path | None) -> Iterable[PackageFile]:
+        return ()
