@@ -24,7 +24,6 @@ from deploykit.backend.targets import Target
 from deploykit.errors import InputError
 from deploykit.findings import Confidence, Finding
 from deploykit.findings.rules import Registry
-from deploykit.model.weights import unmapped
 from deploykit.tables.capabilities import CompatRow
 from deploykit.tables.devices import Device
 
@@ -453,4 +452,6 @@ def copied_model(situation: Situation, path: str) -> tuple[PackageFile, ...]:
 
 def _as_stored(model: ModelProto) -> bytes:
     """A model of ours as one message; weights that were left in their files are found beside it."""
+    from deploykit.model.weights import unmapped
+
     return bytes(unmapped(model).SerializeToString(deterministic=True))

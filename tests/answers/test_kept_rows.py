@@ -20,6 +20,7 @@ from deploykit.backend.plugins import load_backends
 from deploykit.findings import Confidence
 from deploykit.system.entries import cache_folder
 from deploykit.tables.capabilities import CompatRow, Status
+from stub_backend import StubBackend
 
 ROW = CompatRow(
     feature="",
@@ -35,7 +36,7 @@ ROW = CompatRow(
 )
 
 
-class FromFiles:
+class FromFiles(StubBackend):
     """A backend with one file: a feature per line; it counts how often it was asked."""
 
     id = "files"

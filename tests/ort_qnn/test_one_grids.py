@@ -98,4 +98,4 @@ def test_a_move_to_another_grid_is_right_and_was_not(tmp_path: Path, read_twice:
 
 
 def package(path: Path, out: Path, *, without: Sequence[str] = ()) -> Packaged:
-    return deploykit.package(path, target="sm8650", backend="ort-qnn", out=out, no_rewrite=without, audit="off")  # type: ignore[arg-type]
+    return deploykit.package(path, target="sm8650", backend="ort-qnn", out=out, no_rewrite=without, audit="off")  # type: ignore[call-arg]
