@@ -1,42 +1,59 @@
-"""What a graph transform is: it finds sites, says why others do not qualify, rewrites a copy, and proves nothing.
+"""What a rewrite is, and the frame that makes one of a function; it proves nothing and chooses nothing.
 
-A transform is a module of this package that exposes ``transform``; its name with ``-`` for ``_`` is the name users
-type. Modules here import onnx on use only, so that listing the transforms is cheap.
+``@rewrite`` turns a function that looks at one node into a ``Transform``. The function says why a node does not
+qualify (``NoMatchError``), or returns ``Found``: why it does, and what writes it anew. Every ``Transform`` that a
+module of this package holds can be asked for by its name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import cache
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from onnx import helper
+
+from deploykit.encodings.place import keep_entries, share_entry
 from deploykit.errors import UsageError
+from deploykit.model.graph import GraphCopy, copy_of, view_of
+from deploykit.model.nodes import label, raise_opset
+from deploykit.model.operators import is_standard
+from deploykit.model.ranges import graph_bounds
+from deploykit.model.shape_inference import Shape, infer
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
+    from onnx import ModelProto, NodeProto
 
-    from deploykit.encodings.values import EncodingSet
+    from deploykit.encodings.values import Encoding, EncodingSet
 
 __all__ = [
+    "LIST_IS_AN_INPUT",
+    "Found",
+    "Look",
     "MatchResult",
     "NoMatchError",
     "Refusal",
     "Rewritten",
     "Site",
+    "Steps",
     "Transform",
     "load_transform",
+    "rewrite",
+    "rewrite_graph",
     "transform_names",
 ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """One place where the transform applies: its nodes (labels), the tensors it speaks about, and what it found.
+    """One place where a rewrite applies: its nodes (labels), the tensors it speaks about, and why it applies.
 
-    ``data`` is the transform's own, read back by its ``apply`` only.
+    ``data`` is the rewrite's own, read back by its ``apply`` only.
     """
 
     nodes: tuple[str, ...]
@@ -54,7 +71,7 @@ class Refusal:
 
 
 class NoMatchError(Exception):
-    """Raised within a transform's ``match`` where what looked like a site is none; ``node`` is where that showed."""
+    """What looked like a site is none; ``node`` is where that showed, "" for the node that was looked at."""
 
     def __init__(self, reason: str, *, node: str = "") -> None:
         super().__init__(reason)
@@ -64,7 +81,7 @@ class NoMatchError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatchResult:
-    """Every site and every near miss of one transform on one graph; ``reason`` says why there is no site at all."""
+    """Every site and every near miss of one rewrite on one graph; ``reason`` says why there is no site at all."""
 
     sites: tuple[Site, ...] = ()
     refusals: tuple[Refusal, ...] = ()
@@ -78,11 +95,10 @@ class MatchResult:
 class Rewritten:
     """The new model and what must become of its encodings.
 
-    ``encodings`` has the entries of vanished tensors dropped and those that were carried over adapted; it is None when
-    none were given. ``touched`` are tensors of the new model that are new or whose values changed and that still need
-    an encoding; ``ranges`` holds proven bounds (lowest, highest real value) for some of them, the others need
-    calibration. ``tail`` restores the original outputs from the new ones on the host, None where the outputs did not
-    change; original inputs that it needs keep their names.
+    ``encodings`` lacks the entries of vanished tensors; it is None when none were given. ``touched`` are tensors that
+    are new or whose values changed and that still need an encoding; ``ranges`` holds proven bounds (lowest, highest
+    real value) for some of them, the others need calibration. ``tail`` restores the original outputs from the new ones
+    on the host, None where the outputs did not change; original inputs that it needs keep their names.
     """
 
     model: ModelProto
@@ -95,11 +111,11 @@ class Rewritten:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transform:
-    """One transform. ``match`` and ``apply`` never change the model they are given.
+    """One rewrite. ``match`` and ``apply`` never change the model they are given.
 
     ``ulps`` is the stated factor of the proof: before and after, outputs may differ by that many float32 roundings of
-    the output's largest magnitude for each site; 0 means bit for bit, None means that the transform changes values on
-    purpose.
+    the output's largest magnitude for each site; 0 means bit for bit, None means that the rewrite changes values on
+    purpose. ``until`` is the release from which the compiler no longer needs it, "" where no release is known.
     """
 
     name: str
@@ -107,28 +123,300 @@ class Transform:
     match: Callable[[ModelProto], MatchResult]
     apply: Callable[[ModelProto, EncodingSet | None, MatchResult], Rewritten]
     ulps: float | None = 0.0
+    until: str = ""
+
+
+class Look:
+    """A graph that a rewrite looks through; types and shapes are inferred when they are first asked for."""
+
+    def __init__(self, model: ModelProto) -> None:
+        self.model = model
+        self.graph = view_of(model)
+
+    @cached_property
+    def types(self) -> Mapping[str, tuple[str, Shape]]:
+        """Element type and shape of tensors by name, as far as they can be inferred."""
+        return infer(self.model).types
+
+    def dtype(self, name: str) -> str:
+        """The element type of a tensor, "" where it is not known."""
+        return self.types.get(name, ("", None))[0]
+
+    def shape(self, name: str) -> Shape:
+        """The shape of a tensor with its open dimensions, None where it is not known."""
+        return self.types.get(name, ("", None))[1]
+
+    def sizes(self, name: str) -> tuple[int, ...]:
+        """The shape of a tensor without open dimensions; raises NoMatchError where it has some."""
+        shape = self.shape(name)
+        sizes = tuple(dim for dim in shape or () if isinstance(dim, int))
+        if shape is None or len(sizes) != len(shape):
+            raise NoMatchError(f"the shape of {name} is not known")
+        return sizes
+
+    def axes(self, node: NodeProto, rank: int) -> list[int]:
+        """The reduced axes of a node, counted from the front; raises NoMatchError where they are computed."""
+        values = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+        given = values.get("axes", ())
+        if len(node.input) > 1 and node.input[1]:
+            stored = self.graph.array(node.input[1])
+            if stored is None:
+                raise NoMatchError(f"the axes {node.input[1]} are not stored")
+            given = stored.reshape(-1).tolist()
+        if not len(given) and not values.get("noop_with_empty_axes", 0):
+            given = range(rank)
+        return sorted(int(axis) % rank for axis in given)
+
+
+# The operator set since which a list of the operator (axes, sizes, pads) is its second input and no attribute.
+LIST_IS_AN_INPUT = {"Pad": 11, "Split": 13, "Squeeze": 13, "Unsqueeze": 13, "ReduceSum": 13, "ReduceMean": 18}
+
+
+class Steps:
+    """The nodes that are written in the place of one found node, and what becomes of encodings.
+
+    ``node`` makes the tensor that the find names, and ``gone`` are the nodes that vanish: that one unless the rewrite
+    says otherwise. Stored values and new names come from ``graph``, the copy that is edited.
+    """
+
+    def __init__(self, edit: _Edit, node: NodeProto) -> None:
+        self.graph, self.node = edit.graph, node
+        self.nodes: list[NodeProto] = []
+        self.gone: list[NodeProto] = [node]
+        self._edit = edit
+
+    def add(self, op_type: str, inputs: Iterable[str], made: str, *, name: str = "", **attributes: Any) -> str:
+        """A node whose result is a new tensor, called ``made`` or much like it; the tensor's name."""
+        fresh = self.graph.fresh(made)
+        self.nodes.append(helper.make_node(op_type, list(inputs), [fresh], name=name or fresh, **attributes))
+        return fresh
+
+    def end(self, op_type: str, inputs: Iterable[str], *, name: str = "", **attributes: Any) -> None:
+        """The node that makes what ``node`` made, under its name."""
+        made = self.node.output[0]
+        self.nodes.append(helper.make_node(op_type, list(inputs), [made], name=name or self.node.name, **attributes))
+
+    def reshape(self, source: str, sizes: Sequence[int], made: str = "", *, name: str = "") -> str:
+        """A Reshape to fixed sizes; without ``made`` it ends the steps."""
+        made = self.graph.fresh(made) if made else ""
+        result = made or self.node.output[0]
+        shape = self.store(f"{result}_shape", sizes)
+        name = name or made or self.node.name
+        self.nodes.append(helper.make_node("Reshape", [source, shape], [result], name=name))
+        return result
+
+    def listed(
+        self, op_type: str, source: str, word: str, values: Sequence[int], made: str | Sequence[str], **attributes: Any
+    ) -> str:
+        """A node with a list of integers that is an attribute in early operator sets and an input in later ones.
+
+        ``made`` is the exact name of the result, or the names where there are several.
+        """
+        results = [made] if isinstance(made, str) else list(made)
+        if self.graph.opset < LIST_IS_AN_INPUT[op_type]:
+            inputs, attributes = [source], {**attributes, word: list(values)}
+        else:
+            inputs = [source, self.store(f"{results[0]}_{word}", values)]
+        self.nodes.append(helper.make_node(op_type, inputs, results, name=results[0], **attributes))
+        return results[0]
+
+    def store(self, name: str, integers: Any) -> str:
+        """Stored 64-bit integers, the type of shapes and indices; the name they got."""
+        return self.graph.store(name, np.asarray(integers, np.int64))
+
+    def share(self, source: str, *made: str) -> None:
+        """Say of new tensors what is said of ``source`` as a whole: they hold nothing but its values."""
+        self._edit.encodings = share_entry(self._edit.encodings, source, made)
+
+    @property
+    def encodings(self) -> EncodingSet | None:
+        """The encodings as they stand."""
+        return self._edit.encodings
+
+    def put(self, entry: Encoding) -> None:
+        """Set one entry, if there are encodings at all."""
+        known = self._edit.encodings
+        if known is not None:
+            self._edit.encodings = replace(known, entries={**known.entries, entry.name: entry})
+
+    def drop(self, *names: str) -> None:
+        """Forget the entries of these tensors."""
+        known = self._edit.encodings
+        if known is not None:
+            kept = {name: entry for name, entry in known.entries.items() if name not in names}
+            self._edit.encodings = replace(known, entries=kept)
+
+    def needs(self, *made: str) -> None:
+        """These tensors need an entry, unless they have got one by the end."""
+        self._edit.needed.update(made)
+
+    def changes(self, *names: str) -> None:
+        """These tensors need a new entry even if they have one."""
+        self._edit.touched.update(names)
+
+    def bounded(self, *names: str) -> None:
+        """These tensors need a new entry, and what bounds them follows from the graph once all is written."""
+        self._edit.bounded.update(names)
+
+    def note(self, text: str) -> None:
+        """One line for the report."""
+        self._edit.notes.append(text)
+
+    def proven(self, name: str, low: float, high: float) -> None:
+        """A range that needs no sample."""
+        self._edit.ranges[name] = (low, high)
+
+
+class _Edit:
+    """The copy under work and what is noted on the way."""
+
+    def __init__(self, graph: GraphCopy, encodings: EncodingSet | None) -> None:
+        self.graph, self.encodings = graph, encodings
+        self.needed: set[str] = set()
+        self.touched: set[str] = set()
+        self.bounded: set[str] = set()
+        self.notes: list[str] = []
+        self.ranges: dict[str, tuple[float, float]] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A node that a rewrite is for: why, and what writes it anew on a copy of the graph.
+
+    ``output`` names the tensor whose maker is replaced, ``nodes`` and ``tensors`` are what the report speaks of; left
+    out, they are the node that was looked at and its result. ``opset`` is the least operator set that the new nodes
+    need.
+    """
+
+    why: str
+    write: Callable[[Steps], None]
+    output: str = ""
+    nodes: tuple[str, ...] = ()
+    tensors: tuple[str, ...] = ()
+    opset: int = 0
+
+
+def rewrite(
+    *op_types: str, none: str, quiet: bool = False, **how: Any
+) -> Callable[[Callable[[Look, NodeProto], Found | None]], Transform]:
+    """Makes a Transform of a function that looks at one node of the given standard operators at a time.
+
+    The function returns None for a node that it is not for. ``none`` is said where nothing was found and nothing
+    refused; ``quiet`` drops the refusals. The rest is as for ``rewrite_graph``.
+    """
+
+    def made(find: Callable[[Look, NodeProto], Found | None]) -> Transform:
+        def each(look: Look) -> Iterator[Found | Refusal]:
+            for node in look.graph.nodes:
+                if node.op_type not in op_types or not is_standard(node):
+                    continue
+                nodes, output = (label(node),), node.output[0]
+                try:
+                    found = find(look, node)
+                except NoMatchError as error:
+                    if not quiet:
+                        yield Refusal(nodes=(error.node,) if error.node else nodes, reason=error.reason)
+                    continue
+                if found is not None:
+                    yield Found(
+                        why=found.why,
+                        write=found.write,
+                        output=found.output or output,
+                        nodes=found.nodes or nodes,
+                        tensors=found.tensors or (output,),
+                        opset=found.opset,
+                    )
+
+        return rewrite_graph(none=none, **how)(each)
+
+    return made
+
+
+def rewrite_graph(
+    *,
+    name: str,
+    summary: str,
+    none: str,
+    note: str = "",
+    ulps: float | None = 0.0,
+    completes: bool = False,
+    until: str = "",
+) -> Callable[[Callable[[Look], Iterator[Found | Refusal]]], Transform]:
+    """Makes a Transform of a function that looks through a graph once.
+
+    ``note`` is said of a rewritten model, ``{}`` in it being the number of sites. With ``completes`` every tensor that
+    the new nodes make needs an entry.
+    """
+
+    def match(find: Callable[[Look], Iterator[Found | Refusal]], model: ModelProto) -> MatchResult:
+        results = list(find(Look(model)))
+        refusals = tuple(result for result in results if isinstance(result, Refusal))
+        sites = tuple(
+            Site(nodes=found.nodes, tensors=found.tensors, why=found.why, data=found)
+            for found in results
+            if isinstance(found, Found)
+        )
+        reason = "" if sites else refusals[0].reason if refusals else none
+        return MatchResult(sites=sites, refusals=refusals, reason=reason)
+
+    def apply(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult) -> Rewritten:
+        opset = max((site.data.opset for site in matched.sites), default=0)
+        graph = GraphCopy(raise_opset(copy_of(model), opset) if opset else model, copy=not opset)
+        edit = _Edit(graph, encodings)
+        gone: list[NodeProto] = []
+        written: dict[int, list[NodeProto]] = {}
+        for site in matched.sites:
+            steps = Steps(edit, graph.makers[site.data.output])
+            site.data.write(steps)
+            gone += steps.gone
+            written.setdefault(graph.index_of(steps.node), []).extend(steps.nodes)
+            if completes:
+                edit.needed.update(made for step in steps.nodes for made in step.output if made != site.data.output)
+        graph.replace_nodes(gone, written)
+        kept = keep_entries(edit.encodings, graph)
+        bounds = graph_bounds(graph) if edit.bounded else {}
+        proven = {made: bounds[made] for made in edit.bounded if all(math.isfinite(end) for end in bounds[made])}
+        needed = {made for made in edit.needed if made in graph.tensor_names and (kept is None or made not in kept)}
+        return Rewritten(
+            model=graph.model,
+            encodings=kept,
+            touched=frozenset(edit.touched | edit.bounded | needed),
+            ranges={**edit.ranges, **proven},
+            notes=(*edit.notes, *([note.format(len(matched.sites))] if note else [])),
+        )
+
+    def made(find: Callable[[Look], Iterator[Found | Refusal]]) -> Transform:
+        return Transform(
+            name=name,
+            summary=summary,
+            match=lambda model: match(find, model),
+            apply=apply,
+            ulps=ulps,
+            until=until,
+        )
+
+    return made
 
 
 @cache
-def _modules() -> Mapping[str, Transform]:
+def _known() -> Mapping[str, Transform]:
     package = __name__.rpartition(".")[0]
-    found = {}
+    found: dict[str, Transform] = {}
     for info in iter_modules(import_module(package).__path__):
-        transform = getattr(import_module(f"{package}.{info.name}"), "transform", None)
-        if isinstance(transform, Transform):
-            found[transform.name] = transform
+        values = vars(import_module(f"{package}.{info.name}")).values()
+        found.update((value.name, value) for value in values if isinstance(value, Transform))
     return dict(sorted(found.items()))
 
 
 def transform_names() -> tuple[str, ...]:
-    """The names of all transforms, sorted."""
-    return tuple(_modules())
+    """The names of all rewrites, sorted."""
+    return tuple(_known())
 
 
 def load_transform(name: str) -> Transform:
-    """The transform of that name; UsageError when there is none."""
+    """The rewrite of that name; UsageError when there is none."""
     try:
-        return _modules()[name]
+        return _known()[name]
     except KeyError:
         raise UsageError(
             f"no rewrite is called {name!r}",

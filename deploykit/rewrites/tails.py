@@ -1,45 +1,60 @@
-"""What scale-last, split-output and cut-tail share: from a set of last nodes to the head, the host's tail, encodings.
+"""Rewrites that move the end of a graph to the host: its post-processing, a last scale, the joining of outputs.
 
-It does not choose the nodes.
+The device keeps the head; the host runs the tail in ONNX Runtime, in float. Head and tail together give the original
+outputs bit for bit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import math
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING
 
-from deploykit.encodings.cut import cut_model
+import numpy as np
+
+from deploykit.encodings.cut import crossing_tensors, cut_model
 from deploykit.encodings.place import keep_entries
-from deploykit.model.graph import GraphCopy
-from deploykit.model.operators import Trait, ops
-from deploykit.rewrites.contract import MatchResult, Rewritten
+from deploykit.encodings.post_processing import NETWORK_OPS
+from deploykit.model.graph import GraphCopy, view_of
+from deploykit.model.nodes import label
+from deploykit.model.operators import Trait, has, ops
+from deploykit.model.ranges import ANYTHING, Interval, LateBounds
+from deploykit.rewrites.contract import MatchResult, Refusal, Rewritten, Site, Transform
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
+    from onnx import ModelProto, NodeProto
 
     from deploykit.encodings.values import EncodingSet
 
-__all__ = ["MOVES", "apply_cut", "closed_downward", "followers", "with_makers"]
+__all__ = ["cut_tail", "scale_last", "split_output"]
 
-MOVES = ops(Trait.REARRANGES) | {"Cast", "Concat"}
-"""Ops that only move or copy values, whatever these are."""
+_MOVES = ops(Trait.REARRANGES) | {"Cast", "Concat"}
+# Ranges whose magnitudes differ by no more than this factor may share a grid.
+_ALIKE = 4.0
+# A constant scale within this factor of 1 is not worth an output.
+_NOTABLE = 2.0
 
 
-def closed_downward(graph: GraphCopy, allowed: Collection[str], start: Iterable[int] = ()) -> frozenset[int]:
-    """Positions of nodes of allowed types, or in ``start``, whose every reader is such a node too: the movable end."""
+def _movable_end(graph: GraphCopy, allowed: Collection[str], start: Iterable[int] = ()) -> frozenset[int]:
+    """Positions of nodes of allowed types, or in ``start``, whose every reader is such a node too."""
     given = frozenset(start)
+    return _end(graph, lambda index, node: node.op_type in allowed or index in given)
+
+
+def _end(graph: GraphCopy, belongs: Callable[[int, NodeProto], bool]) -> frozenset[int]:
+    """Positions of nodes that belong to the end and are read by such nodes alone."""
     where = {id(node): index for index, node in enumerate(graph.nodes)}
     later: set[int] = set()
     for index in reversed(range(len(graph.nodes))):
         node = graph.nodes[index]
-        if node.op_type == "Constant" or (node.op_type not in allowed and index not in given):
+        if node.op_type == "Constant" or not belongs(index, node):
             continue
         if all(where[id(reader)] in later for name in node.output for reader in graph.readers(name)):
             later.add(index)
     return frozenset(later)
 
 
-def followers(graph: GraphCopy, chosen: Iterable[int], within: Iterable[int]) -> set[int]:
+def _followers(graph: GraphCopy, chosen: Iterable[int], within: Iterable[int]) -> set[int]:
     """Positions of the chosen nodes, and of those within others that they lead to."""
     below = set(chosen)
     reached = {name for index in below for name in graph.nodes[index].output}
@@ -50,7 +65,103 @@ def followers(graph: GraphCopy, chosen: Iterable[int], within: Iterable[int]) ->
     return below
 
 
-def with_makers(graph: GraphCopy, later: Collection[int], light: set[str]) -> frozenset[int]:
+def _cut(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult) -> Rewritten:
+    """Cut before the nodes whose positions the one site carries; new float outputs without an entry need one."""
+    head, tail = cut_model(model, matched.sites[0].data)
+    kept = keep_entries(encodings, GraphCopy(head, copy=False))
+    before = {item.name for item in model.graph.output}
+    fresh = [item for item in head.graph.output if item.name not in before]
+    open_ = {
+        item.name
+        for item in fresh
+        if encodings is not None
+        and item.type.tensor_type.elem_type in (0, 1)
+        and item.name not in encodings
+        and item.name not in encodings.floats
+    }
+    made = ", ".join(item.name for item in fresh)
+    note = f"new outputs: {made}; the host computes " + ", ".join(item.name for item in tail.graph.output)
+    return Rewritten(model=head, encodings=kept, touched=frozenset(open_), notes=(note,), tail=tail)
+
+
+def _post_processing(model: ModelProto) -> MatchResult:
+    """The largest end of the graph without an op that belongs to the network, if it is more than moves."""
+    graph = view_of(model)
+    static = graph.static()
+
+    def is_bias_add(node: NodeProto) -> bool:
+        products = [name for name in node.input if graph.maker(name, "MatMul") is not None]
+        return node.op_type == "Add" and bool(products) and any(name in static for name in node.input)
+
+    def is_behind(_: int, node: NodeProto) -> bool:
+        """A bias of a MatMul, and a clamp right behind an op of the network, fuse with it."""
+        if has(node, Trait.CLAMPS, Trait.RECTIFIES):
+            maker = graph.maker(node.input[0])
+            return maker is None or not (maker.op_type in NETWORK_OPS or is_bias_add(maker))
+        return node.op_type not in NETWORK_OPS and not is_bias_add(node)
+
+    later = _end(graph, is_behind)
+    work = [index for index in sorted(later) if graph.nodes[index].op_type not in _MOVES]
+    if not work:
+        return MatchResult(reason="behind the last op with weights there is nothing to compute")
+    tensors = crossing_tensors(graph, later)
+    if not tensors:
+        return MatchResult(reason="no op with weights comes before: all of the graph would be cut off")
+    nodes = tuple(label(graph.nodes[index]) for index in work)
+    why = f"{len(later)} nodes follow the last op with weights"
+    return MatchResult(sites=(Site(nodes=nodes, tensors=tensors, why=why, data=later),))
+
+
+cut_tail = Transform(
+    name="cut-tail",
+    summary="Cuts the post-processing off into a model that the host runs.",
+    match=_post_processing,
+    apply=_cut,
+)
+
+
+def _last_scales(model: ModelProto) -> MatchResult:
+    """Every last Mul or Div by something that no weight computes, from which only moves lead to the outputs."""
+    graph = view_of(model)
+    free = {*graph.inputs, *graph.stored}
+    for node in graph.nodes:
+        if node.op_type in _MOVES and all(name in free for name in node.input if name):
+            free.update(node.output)
+    scales, refusals = [], []
+    for index in sorted(_movable_end(graph, _MOVES | {"Mul", "Div"})):
+        node = graph.nodes[index]
+        if node.op_type not in ("Mul", "Div"):
+            continue
+        problem = _no_scale(graph, node, free)
+        if problem:
+            refusals.append(Refusal(nodes=(label(node),), reason=problem))
+        else:
+            scales.append(index)
+    later = _movable_end(graph, _MOVES, scales) if scales else frozenset()
+    scales = [index for index in scales if index in later]
+    if not scales:
+        return MatchResult(refusals=tuple(refusals), reason="no output ends in a multiplication by a scale")
+    data = _with_makers(graph, _followers(graph, scales, later), free)  # earlier moves stay on the device
+    nodes = tuple(label(graph.nodes[index]) for index in scales)
+    tensors = tuple(graph.nodes[index].output[0] for index in scales)
+    site = Site(nodes=nodes, tensors=tensors, why="the last thing computed is a scale", data=data)
+    return MatchResult(sites=(site,), refusals=tuple(refusals))
+
+
+def _no_scale(graph: GraphCopy, node: NodeProto, free: set[str]) -> str:
+    """Why a Mul or Div is not by a scale; "" where it is."""
+    scale = node.input[1] if node.op_type == "Div" or node.input[1] in free else node.input[0]
+    data = node.input[0] if scale == node.input[1] else node.input[1]
+    if scale not in free:
+        return "both of its operands are computed from data"
+    if data in free:
+        return "it computes with inputs only"
+    value = graph.array(scale)
+    largest = float(np.abs(value).max()) if value is not None and value.size else math.inf
+    return f"it scales by {largest:g} only" if 1 / _NOTABLE < largest < _NOTABLE else ""
+
+
+def _with_makers(graph: GraphCopy, later: Collection[int], light: set[str]) -> frozenset[int]:
     """``later`` plus the makers of ``light`` tensors that only it reads: they would otherwise compute for nobody."""
     where = {id(node): index for index, node in enumerate(graph.nodes)}
     grown = set(later)
@@ -63,21 +174,46 @@ def with_makers(graph: GraphCopy, later: Collection[int], light: set[str]) -> fr
     return frozenset(grown)
 
 
-def apply_cut(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult) -> Rewritten:
-    """Cut before the nodes whose positions the first site carries; new outputs without an entry need one."""
-    later: frozenset[int] = matched.sites[0].data
-    head, tail = cut_model(model, later)
-    graph = GraphCopy(head, copy=False)
-    fresh = [item.name for item in head.graph.output if item.name not in {o.name for o in model.graph.output}]
-    entries = keep_entries(encodings, graph)
-    speechless = {
-        item.name
-        for item in head.graph.output
-        if item.name in fresh
-        and item.type.tensor_type.elem_type in (0, 1)
-        and encodings is not None
-        and item.name not in encodings
-        and item.name not in encodings.floats
-    }
-    note = f"new outputs: {', '.join(fresh)}; the host computes " + ", ".join(item.name for item in tail.graph.output)
-    return Rewritten(model=head, encodings=entries, touched=frozenset(speechless), notes=(note,), tail=tail)
+scale_last = Transform(
+    name="scale-last",
+    summary="Moves a last multiplication by the image size or a constant to the host.",
+    match=_last_scales,
+    apply=_cut,
+)
+
+
+def _joins(model: ModelProto) -> MatchResult:
+    """All Concats that only moves separate from the outputs, unless their parts are known to be alike."""
+    graph = view_of(model)
+    bounds = LateBounds(graph)
+    ends = _movable_end(graph, _MOVES)
+    chosen, refusals = [], []
+    for index in sorted(ends):
+        node = graph.nodes[index]
+        if node.op_type != "Concat":
+            continue
+        if len(set(node.input)) < 2 or _are_alike([bounds.get(name, ANYTHING) for name in node.input]):
+            refusals.append(Refusal(nodes=(label(node),), reason="its parts have like ranges"))
+        else:
+            chosen.append(index)
+    if not chosen:
+        return MatchResult(refusals=tuple(refusals), reason="no output concatenates unlike ranges")
+    later = _movable_end(graph, (), _followers(graph, chosen, ends))
+    nodes = tuple(label(graph.nodes[index]) for index in chosen)
+    tensors = tuple(dict.fromkeys(name for index in chosen for name in graph.nodes[index].input))
+    site = Site(nodes=nodes, tensors=tensors, why="parts of unlike ranges share an output", data=later)
+    return MatchResult(sites=(site,), refusals=tuple(refusals))
+
+
+def _are_alike(intervals: list[Interval]) -> bool:
+    magnitudes = [max(abs(low), abs(high)) for low, high in intervals]
+    known = all(math.isfinite(value) and value > 0 for value in magnitudes)
+    return known and max(magnitudes) <= _ALIKE * min(magnitudes)
+
+
+split_output = Transform(
+    name="split-output",
+    summary="Gives every part of a concatenated output its own output and grid; the host joins them.",
+    match=_joins,
+    apply=_cut,
+)

@@ -110,13 +110,11 @@ def without_page_or_test(root: Path) -> list[str]:
     page = (root / "docs/rewrites.md").read_text("utf-8")
     lacking = []
     for path in sorted((root / "deploykit/rewrites").glob("*.py")):
-        found = re.search(r'^transform = Transform\(\s*name="([a-z-]+)"', path.read_text("utf-8"), re.MULTILINE)
-        if found is None:
-            continue
-        if f"\n## {found[1]}\n" not in page:
-            lacking.append(f"a section about {found[1]}")
-        if f'"{found[1]}"' not in tests and f"rewrites.{path.stem}" not in tests:
-            lacking.append(f"a test of {found[1]}")
+        for name in re.findall(r'\bname="([a-z]+(?:-[a-z]+)+|simplify)"', path.read_text("utf-8")):
+            if f"\n## {name}\n" not in page:
+                lacking.append(f"a section about {name}")
+            if f'"{name}"' not in tests:
+                lacking.append(f"a test of {name}")
     return lacking
 
 

@@ -162,7 +162,7 @@ def test_an_operator_set_that_cannot_be_raised_is_refused() -> None:
 def test_a_graph_without_normalization_says_so() -> None:
     model = decomposed()
     del model.graph.node[:]
-    assert FUSE.match(model).reason == "the graph has no Sqrt"
+    assert FUSE.match(model).reason == "no Sqrt belongs to a normalization"
     model.graph.node.append(helper.make_node("Sqrt", ["x"], ["y"]))
     assert FUSE.match(model).reason == "no Sqrt belongs to a normalization"
 

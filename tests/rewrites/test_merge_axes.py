@@ -13,7 +13,7 @@ from deploykit.encodings.values import Encoding, EncodingSet
 from deploykit.flow.rewriting import rewrite
 from deploykit.model.shape_inference import infer
 from deploykit.rewrites.contract import load_transform
-from deploykit.rewrites.merge_axes import moves
+from deploykit.rewrites.lower_shapes import moves
 from sample_models.feeds import random_feeds
 from sample_models.tiny_graphs import TinyGraph
 

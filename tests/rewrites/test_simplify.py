@@ -11,7 +11,7 @@ from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Encoding, EncodingSet
 from deploykit.flow.rewriting import Rewriting, rewrite
 from deploykit.rewrites.contract import load_transform
-from deploykit.rewrites.folding import LARGEST_BYTES
+from deploykit.rewrites.fold import LARGEST_BYTES
 from sample_models.feeds import random_feeds
 from sample_models.tiny_graphs import TinyGraph
 
@@ -147,7 +147,7 @@ def test_a_node_that_does_not_run_stays_and_the_rest_is_folded() -> None:
     graph.op("Add", [graph.op("Mul", [graph.input("x", (2,)), warm], "scaled"), wave], "y")
     model = graph.model("y")
     from deploykit.model.graph import GraphCopy
-    from deploykit.rewrites.folding import fold
+    from deploykit.rewrites.fold import fold
 
     copy = GraphCopy(model)
     fold(copy)

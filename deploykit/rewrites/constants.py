@@ -1,0 +1,429 @@
+"""Rewrites that make ranges small: huge stored values, quotients under a Log, the inverse of a Sigmoid.
+
+On an integer grid a value of 1e30 leaves one step for everything else. What an output may not change by is stated;
+whether an assumed margin was enough is seen by the proof on data.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from deploykit.encodings.place import encoded_bounds, keep_entries
+from deploykit.encodings.values import Affine
+from deploykit.model.graph import GraphCopy, view_of
+from deploykit.model.nodes import attribute, label
+from deploykit.model.operators import ROLES, Trait, data_outputs, is_standard, ops
+from deploykit.model.ranges import ANYTHING, Interval, LateBounds, clip_bounds, graph_bounds
+from deploykit.rewrites.contract import (
+    Found,
+    Look,
+    MatchResult,
+    NoMatchError,
+    Refusal,
+    Rewritten,
+    Site,
+    Steps,
+    Transform,
+    rewrite,
+    rewrite_graph,
+)
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, NodeProto
+
+    from deploykit.encodings.values import EncodingSet
+
+__all__ = ["log_of_ratio", "log_range", "logit_of_sigmoid", "mask_constant", "saturating_constant"]
+
+# What lies below is a mask: no attention score does.
+_MASKED = -1e3
+# exp of less than minus this is zero in float32.
+_ZERO_AFTER = 104.0
+# Assumed distance of scores, and of a summand, whose range nothing tells.
+_UNKNOWN_SPREAD = 100.0
+_UNKNOWN_MARGIN = 18.0
+# Stored values beyond this are looked at: no ordinary weight or anchor is that large.
+_HUGE = 1e3
+_MOVING = ops(Trait.REARRANGES) | {"TopK", "Concat", "Where", "Add"}
+
+_Shrink = Callable[[GraphCopy, Mapping[str, Interval]], str]
+"""Changes one site's constant, given the bounds of all tensors before, and says what it did."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Flow:
+    """Where a constant goes: the tensors it passes, what is added to it, what a Where puts beside it.
+
+    ``low`` and ``high`` are the saturation points of its last readers.
+    """
+
+    path: dict[str, None] = field(default_factory=dict)
+    summands: dict[str, None] = field(default_factory=dict)
+    beside: dict[str, None] = field(default_factory=dict)
+    low: float = 0.0
+    high: float = 0.0
+
+
+def _follow(graph: GraphCopy, start: str, ends: Callable[[NodeProto, str, _Flow], bool]) -> _Flow:
+    """Walks forward from a constant; ``ends`` tells the last readers, and raises where there may be no reader."""
+    flow, todo = _Flow(), [start]
+    while todo:
+        name = todo.pop()
+        if name in graph.outputs:
+            raise NoMatchError(f"{name} is an output of the model", node=name)
+        for node in graph.readers(name):
+            if ends(node, name, flow):
+                continue
+            others = dict.fromkeys(other for other in node.input[node.op_type == "Where" :] if other != name)
+            if node.op_type == "Add":
+                flow.summands.update(others)
+            elif node.op_type == "Where":
+                flow.beside.update(others)
+            fresh = [made for made in data_outputs(node, node.output) if made not in flow.path]
+            flow.path.update(dict.fromkeys(fresh))
+            todo += fresh
+    return flow
+
+
+def _shrinking(
+    *, name: str, summary: str, none: str, find: Callable[[GraphCopy], Iterator[tuple[Site | None, Refusal | None]]]
+) -> Transform:
+    """A Transform whose sites are constants that become smaller; nodes stay."""
+
+    def match(model: ModelProto) -> MatchResult:
+        found = list(find(view_of(model)))
+        sites = tuple(site for site, _ in found if site is not None)
+        refusals = tuple(refusal for _, refusal in found if refusal is not None)
+        return MatchResult(sites=sites, refusals=refusals, reason="" if sites else none)
+
+    def apply(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult) -> Rewritten:
+        """Bounds of what the constants reach are proven from the encodings where these exist."""
+        graph = GraphCopy(model)
+        passed = {name for site in matched.sites for name in site.tensors}
+        known = {name: value for name, value in encoded_bounds(encodings).items() if name not in passed}
+        before = graph_bounds(graph, known)
+        notes = [site.data(graph, before) for site in matched.sites]
+        after = graph_bounds(graph, known)
+        return Rewritten(
+            model=graph.model,
+            encodings=keep_entries(encodings, graph),
+            touched=frozenset(passed),
+            ranges={name: after[name] for name in passed if all(math.isfinite(end) for end in after[name])},
+            notes=tuple(notes),
+        )
+
+    return Transform(name=name, summary=summary, match=match, apply=apply, ulps=4.0)
+
+
+def _constants(
+    graph: GraphCopy, candidates: Iterator[str], find: Callable[[GraphCopy, str], tuple[_Flow, str, _Shrink]]
+) -> Iterator[tuple[Site | None, Refusal | None]]:
+    for name in candidates:
+        try:
+            flow, why, shrink = find(graph, name)
+        except NoMatchError as end:
+            yield None, Refusal(nodes=(end.node,), reason=f"{name}: {end.reason}")
+            continue
+        nodes = tuple(label(node) for node in graph.readers(name))
+        yield Site(nodes=nodes, tensors=(name, *flow.path), why=why, data=shrink), None
+
+
+def _masks(graph: GraphCopy) -> Iterator[tuple[Site | None, Refusal | None]]:
+    """Every stored tensor with values below -1e3 that is added to, or selected against, the input of a Softmax."""
+    shapes: dict[str, tuple[int | None, ...]] = {}
+
+    def candidates() -> Iterator[str]:
+        for name, tensor in graph.stored.items():
+            readers = graph.readers(name)
+            if tensor.data_type == tensor.FLOAT and any(n.op_type in ("Add", "Where", "Identity") for n in readers):
+                value = graph.array(name)
+                if value is not None and value.size and float(value.min()) < _MASKED and float(value.max()) < -_MASKED:
+                    yield name
+
+    def find(graph: GraphCopy, start: str) -> tuple[_Flow, str, _Shrink]:
+        shapes.update({} if shapes else graph.shapes())
+        flow = _follow(graph, start, lambda node, name, _: _ends_mask(graph, node, (name, start), shapes))
+        return flow, "it only makes zeros behind a Softmax", lambda copy, bounds: _bound_mask(copy, start, flow, bounds)
+
+    return _constants(graph, candidates(), find)
+
+
+def _ends_mask(
+    graph: GraphCopy, node: NodeProto, names: tuple[str, str], shapes: Mapping[str, tuple[int | None, ...]]
+) -> bool:
+    """True for the Softmax that a mask is for; ``names`` are the tensor that is read and the mask it came from."""
+    name, start = names
+    if node.op_type == "Softmax":
+        axis, rank = attribute(node, "axis", -1), len(shapes.get(node.input[0], ()))
+        if axis not in (-1, rank - 1):
+            raise NoMatchError(f"the Softmax works along axis {axis}, not the last", node=label(node))
+        return True
+    if node.op_type not in ("Add", "Where", "Identity") or (node.op_type == "Where" and node.input[0] == name):
+        raise NoMatchError(f"it reaches {node.op_type}: only Add, Where and Softmax may read a mask", node=label(node))
+    if node.op_type == "Add" and name == start and list(node.input).count(name) == 1:
+        value: Any = graph.array(start)
+        rows = value.reshape(-1, value.shape[-1]) if value.ndim else value.reshape(1, 1)
+        if (rows < _MASKED).all(axis=1).any():
+            raise NoMatchError("a row is masked wholly: its result depends on the mask's magnitude", node=label(node))
+    return False
+
+
+def _bound_mask(graph: GraphCopy, name: str, flow: _Flow, bounds: Mapping[str, Interval]) -> str:
+    """Raise every masked value to the largest one that still gives zero."""
+    value: Any = graph.array(name)
+    spread = 0.0
+    for summand in flow.summands:
+        low, high = bounds.get(summand, ANYTHING)
+        spread += high - low if math.isfinite(high - low) else _UNKNOWN_SPREAD
+    beside = (bounds.get(other, ANYTHING)[0] for other in flow.beside)
+    shown = value[value >= _MASKED]
+    lowest = float(shown.min()) if shown.size else 0.0
+    lowest = min([lowest, *(low if math.isfinite(low) else -_UNKNOWN_SPREAD for low in beside)])
+    bound = np.float32(lowest - _ZERO_AFTER - spread)
+    graph.restore(name, np.maximum(value, bound).astype(np.float32))
+    return f"{name}: {float(value.min()):g} is now {float(bound):g}"
+
+
+mask_constant = _shrinking(
+    name="mask-constant",
+    summary="Bounds attention masks of -inf and the like so that Softmax still gives exact zeros.",
+    none="no stored value below -1e3 is a Softmax mask",
+    find=_masks,
+)
+
+
+def _saturating(graph: GraphCopy) -> Iterator[tuple[Site | None, Refusal | None]]:
+    """Every stored float tensor with values beyond 1e3 that reaches only saturating operators."""
+
+    def candidates() -> Iterator[str]:
+        for name, tensor in graph.stored.items():
+            # What a Conv or MatMul reads is no candidate and may be large: it is not even looked at.
+            if tensor.data_type == tensor.FLOAT and any(n.op_type not in ROLES for n in graph.readers(name)):
+                value = graph.array(name)
+                if value is not None and value.size and float(np.abs(value).max()) > _HUGE:
+                    yield name
+
+    def ends(node: NodeProto, name: str, flow: _Flow) -> bool:
+        point = _saturation(graph, node, name)
+        if point is not None:
+            flow.low, flow.high = max(flow.low, point[0]), max(flow.high, point[1])
+            return True
+        problem = _no_passage(graph, node, name)
+        if problem:
+            raise NoMatchError(problem, node=label(node))
+        return False
+
+    def find(graph: GraphCopy, start: str) -> tuple[_Flow, str, _Shrink]:
+        flow = _follow(graph, start, ends)
+        why = f"its values beyond [{-flow.low:g}, {flow.high:g}] only saturate what they reach"
+        return flow, why, lambda copy, bounds: _clamp(copy, start, flow, bounds)
+
+    return _constants(graph, candidates(), find)
+
+
+def _no_passage(graph: GraphCopy, node: NodeProto, name: str) -> str:
+    """Why an operator does not only hand the constant on; "" where it does."""
+    if node.op_type == "Softmax":
+        return "it reaches a Softmax, which mask-constant looks after"
+    if node.op_type not in _MOVING or not is_standard(node):
+        return f"it reaches {node.op_type}, which neither saturates nor only moves values"
+    if node.op_type == "Where" and node.input[0] == name:
+        return "it is the condition of a Where"
+    if node.op_type == "Add" and list(node.input).count(name) > 1:
+        return "it is added to itself"
+    if node.op_type == "TopK" and (graph.readers(node.output[1]) or node.output[1] in graph.outputs):
+        return "TopK's indices are used: among clamped values the order may change"
+    return ""
+
+
+def _saturation(graph: GraphCopy, node: NodeProto, name: str) -> Interval | None:
+    """How far below and above zero the op's result no longer changes in float32, or None when it never stops."""
+    if node.input[0] != name or not is_standard(node):
+        return None
+    if node.op_type == "Sigmoid":
+        # It rounds to 1 from 17.4 on and to 0 below -104; ONNX Runtime's own kernel stops moving at +-18.
+        return 104.0, 18.0
+    if node.op_type == "Tanh":
+        return 9.1, 9.1  # from here on it rounds to +-1
+    if node.op_type == "Clip":
+        floor, ceiling = clip_bounds(graph, node)
+        return (max(-floor, 0.0), max(ceiling, 0.0)) if math.isfinite(floor) and math.isfinite(ceiling) else None
+    if node.op_type == "HardSigmoid":
+        alpha, beta = float(attribute(node, "alpha", 0.2)), float(attribute(node, "beta", 0.5))
+        return (max(beta / alpha, 0.0), max((1 - beta) / alpha, 0.0)) if alpha > 0 else None
+    return None
+
+
+def _clamp(graph: GraphCopy, name: str, flow: _Flow, bounds: Mapping[str, Interval]) -> str:
+    """A clamped value plus its summands must still lie beyond the saturation point."""
+
+    def pull(end: float) -> float:
+        return max(end, 0.0) if math.isfinite(end) else _UNKNOWN_MARGIN
+
+    below = sum(pull(bounds.get(other, ANYTHING)[1]) for other in flow.summands)
+    above = sum(pull(-bounds.get(other, ANYTHING)[0]) for other in flow.summands)
+    value: Any = graph.array(name)
+    clamped = np.clip(value, np.float32(-(flow.low + below)), np.float32(flow.high + above)).astype(np.float32)
+    graph.restore(name, clamped)
+    return f"{name}: values in [{value.min():g}, {value.max():g}] are now in [{clamped.min():g}, {clamped.max():g}]"
+
+
+saturating_constant = _shrinking(
+    name="saturating-constant",
+    summary="Clamps stored values of 1e30 and the like that only saturate a Sigmoid, Tanh, Clip or HardSigmoid.",
+    none="no stored value beyond 1e3 reaches only saturating ops",
+    find=_saturating,
+)
+
+
+@rewrite_graph(
+    name="log-of-ratio",
+    summary="Writes Log(a / b) as Log(a) - Log(b), so that the huge quotient never exists.",
+    none="no Log of a Div of two operands that are never negative",
+    ulps=64.0,
+)
+def log_of_ratio(look: Look) -> Iterator[Found | Refusal]:
+    """Ranges of +-12 in place of 1e5; equal where neither operand can be negative."""
+    bounds = LateBounds(look.graph)
+    for log in look.graph.nodes:
+        ratio = look.graph.maker(log.input[0], "Div") if log.op_type == "Log" else None
+        if ratio is None:
+            continue
+        nodes, quotient, output = (label(ratio), label(log)), ratio.output[0], log.output[0]
+        negative = [name for name in ratio.input if not bounds.get(name, ANYTHING)[0] >= 0]
+        if look.graph.only_reader(quotient) is None:
+            yield Refusal(nodes=nodes, reason=f"{quotient} is used elsewhere too")
+        elif negative:
+            reason = f"{negative[0]} may be negative: the log of the ratio of two negative numbers exists"
+            yield Refusal(nodes=nodes, reason=reason)
+        else:
+            why = "both operands are never negative"
+            tensors = (quotient, output)
+            yield Found(why=why, write=_difference_of_logs, output=output, nodes=nodes, tensors=tensors)
+
+
+def _difference_of_logs(to: Steps) -> None:
+    made, stem = to.node.output[0], label(to.node)
+    ratio = to.graph.makers[to.node.input[0]]
+    to.gone = [to.node, ratio]
+    parts = zip(ratio.input, ("dividend", "divisor"), strict=True)
+    logs = [to.add("Log", [name], f"{made}_{part}", name=f"{stem}/{part}") for name, part in parts]
+    to.end("Sub", logs, name=f"{stem}/difference")
+    to.bounded(*logs, made)
+    to.note(f"{made}: Log(a / b) is now Log(a) - Log(b)")
+
+
+@rewrite(
+    *("Log", "Sub"),
+    name="logit-of-sigmoid",
+    summary="Writes the inverse sigmoid of a Sigmoid as a Clip of the Sigmoid's input.",
+    none="no inverse sigmoid over a Sigmoid",
+    ulps=64.0,
+)
+def logit_of_sigmoid(look: Look, node: NodeProto) -> Found | None:
+    """Log(Clip(s, eps) / Clip(1 - s, eps)) with s = Sigmoid(u) gives u back, cut at +-log(eps).
+
+    In float32 the chain is the less exact of the two: near s = 1 it loses all but a few digits of 1 - s.
+    """
+    graph = look.graph
+    ratio = graph.maker(node.input[0], "Div") if node.op_type == "Log" else None
+    logs = [graph.maker(name, "Log") for name in node.input] if node.op_type == "Sub" else []
+    if ratio is not None:
+        above, below = ratio.input
+    elif len(logs) == 2 and logs[0] is not None and logs[1] is not None:  # as log-of-ratio leaves it
+        above, below = logs[0].input[0], logs[1].input[0]
+    else:
+        return None
+    base, low = _clipped(graph, above)
+    complement, high = _clipped(graph, below)
+    sub = graph.maker(complement, "Sub")
+    if sub is None or graph.scalar(sub.input[0]) != 1.0:
+        raise NoMatchError(f"{complement} is not 1 minus something")
+    if sub.input[1] != base:
+        raise NoMatchError(f"the ratio is of {base} and of 1 - {sub.input[1]}: not the same tensor")
+    sigmoid = _sigmoid(graph, base)
+    logit, output, ends = sigmoid.input[0], node.output[0], (math.log(low), -math.log(high))
+
+    def write(to: Steps) -> None:
+        name = f"{label(to.node)}/logit"
+        if to.graph.opset < 11:
+            to.end("Clip", [logit], name=name, min=ends[0], max=ends[1])
+        else:
+            stored = [
+                to.graph.store(f"{output}_{word}", np.asarray(value, np.float32))
+                for word, value in zip(("lowest", "highest"), ends, strict=True)
+            ]
+            to.end("Clip", [logit, *stored], name=name)
+        to.changes(output)
+        to.proven(output, *ends)
+        to.note(f"{output}: now {logit} clipped to [{ends[0]:.6g}, {ends[1]:.6g}]")
+
+    nodes = tuple(label(step) for step in (sigmoid, sub, node))
+    return Found(why=f"it undoes the Sigmoid of {logit}", write=write, nodes=nodes, tensors=(logit, output))
+
+
+def _clipped(graph: GraphCopy, name: str) -> tuple[str, float]:
+    """What a tensor is a Clip of, and the Clip's lower bound, which must lie strictly between 0 and 1/2."""
+    clip = graph.maker(name, "Clip")
+    if clip is None:
+        raise NoMatchError(f"{name} is not clipped away from zero")
+    floor, ceiling = clip_bounds(graph, clip)
+    if not 0 < floor < 0.5 or ceiling < 1:
+        raise NoMatchError(f"{name} is clipped to [{floor:g}, {ceiling:g}], not to [eps, 1]")
+    return clip.input[0], floor
+
+
+def _sigmoid(graph: GraphCopy, name: str) -> NodeProto:
+    """The Sigmoid behind a tensor, through Identity and Clips that change nothing of 0..1."""
+    while True:
+        node = graph.maker(name)
+        if node is not None and node.op_type == "Sigmoid":
+            return node
+        bounds = clip_bounds(graph, node) if node is not None and node.op_type == "Clip" else (1.0, 0.0)
+        if node is None or not (node.op_type == "Identity" or (bounds[0] <= 0 and bounds[1] >= 1)):
+            raise NoMatchError(f"{name} is not a Sigmoid's output")
+        name = node.input[0]
+
+
+# The smallest range of a 16-bit Log that was seen to work: a kernel returned the lowest value everywhere below it.
+LEAST_LOG_RANGE = 4.0
+_WIDENED = 4.01
+
+
+def _logs(model: ModelProto) -> MatchResult:
+    """Every Log; only the encodings, which ``apply`` sees, tell whether its range is too narrow."""
+    logs = [node for node in view_of(model).nodes if node.op_type == "Log" and is_standard(node)]
+    sites = (Site(nodes=(label(node),), tensors=(node.output[0],), why="a Log") for node in logs)
+    return MatchResult(sites=tuple(sites), reason="" if logs else "the graph has no Log")
+
+
+def _widen_logs(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult) -> Rewritten:
+    """Ask for wider entries, and for the same on whatever only copies the Log's output and shares its grid."""
+    graph, wider = view_of(model), dict[str, Interval]()
+    todo: list[tuple[str, object]] = [(name, None) for site in matched.sites for name in site.tensors]
+    while todo:
+        name, copied = todo.pop()
+        entry = encodings.get(name) if encodings is not None else None
+        value = entry.value if entry is not None else None
+        if not isinstance(value, Affine) or value.bits != 16 or name in wider:
+            continue
+        grid = (value.dtype, value.scale.tobytes(), value.zero_point.tobytes())
+        low, high = float(value.minimum.min()), float(value.maximum.max())
+        if high - low < LEAST_LOG_RANGE and copied in (None, grid):
+            wider[name] = (high - _WIDENED, high)
+            todo += [(reader.output[0], grid) for reader in graph.readers(name) if reader.output]
+    notes = tuple(f"{name}: the range is now [{low:.6g}, {high:.6g}]" for name, (low, high) in wider.items())
+    return Rewritten(model=model, encodings=encodings, touched=frozenset(wider), ranges=wider, notes=notes)
+
+
+log_range = Transform(
+    name="log-range",
+    summary="Widens 16-bit encodings of Log outputs to a range of at least 4.",
+    match=_logs,
+    apply=_widen_logs,
+)

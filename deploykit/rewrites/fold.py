@@ -1,0 +1,294 @@
+"""Folds what a graph's stored values and static shapes settle, and takes out nodes that do nothing.
+
+In rounds, with bounded memory, and so that no grid is lost: tensors with an entry keep their names.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime as ort
+from onnx import ModelProto, numpy_helper
+
+from deploykit.encodings.place import keep_entries
+from deploykit.model.graph import GraphCopy, view_of
+from deploykit.model.nodes import attribute, captured_names, label
+from deploykit.model.operators import BITS, is_standard
+from deploykit.model.running import CpuSession
+from deploykit.model.shape_inference import Shape, infer
+from deploykit.model.values import byte_size, dtype_name
+from deploykit.model.weights import is_outside, taken_in
+from deploykit.rewrites.contract import MatchResult, Rewritten, Site, Transform
+
+if TYPE_CHECKING:
+    from onnx import NodeProto
+
+    from deploykit.encodings.values import EncodingSet
+
+__all__ = ["LARGEST_BYTES", "fold", "fold_constants", "simplify"]
+
+LARGEST_BYTES = 16 << 20
+"""A result above this stays computed, unless it is at most four times what it is computed from."""
+
+_LARGEST_GROWTH = 4
+# A round settles shapes that the next one reads; real exports need fewer than ten.
+_MOST_ROUNDS = 64
+# An Identity of a stored value is folded below this: above, a weight that is shared would be stored twice.
+_LARGEST_COPY = 1 << 12
+
+_ASKING = ("Shape", "Size")
+# Not folded: control flow, chance, and the grids of a QDQ model.
+_STAYING = frozenset({"Constant", "If", "Loop", "Scan", "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"})
+_STAYING |= {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
+_REARRANGING = frozenset({"Concat", "Expand", "Flatten", "Gather", "Identity", "Pad", "Reshape", "Slice", "Split"})
+_REARRANGING |= {"Squeeze", "Tile", "Transpose", "Unsqueeze"}
+
+_Types = Mapping[str, tuple[str, Shape]]
+_Values = dict[str, npt.NDArray[Any]]
+
+
+def fold(graph: GraphCopy, kept: Collection[str] = (), *, asks: bool = True) -> int:
+    """Compute and store in place, round by round, until nothing more is settled; how many nodes were computed.
+
+    Nodes that make a tensor in ``kept``, an output of the model or something that a subgraph reads stay. With ``asks``
+    Shape and Size of static shapes are settled too.
+    """
+    hopeless: set[str] = set()
+    count = 0
+    for _ in range(_MOST_ROUNDS):
+        types = infer(graph.model).types
+        ready = _ready(graph, types, kept, hopeless, asks=asks)
+        if not ready:
+            break
+        values, failed = _computed(graph, ready, types)
+        hopeless |= failed
+        done = [node for node in ready if all(name in values for name in node.output if name)]
+        count += len(done)
+        inside = {id(node) for node in done}
+        for name in (name for node in done for name in node.output if name):
+            if any(id(reader) not in inside for reader in graph.readers(name)):
+                graph.model.graph.initializer.append(numpy_helper.from_array(values[name], name))
+        graph.replace_nodes(done, {})
+    return count
+
+
+def _bound(graph: GraphCopy, kept: Collection[str]) -> set[str]:
+    """Tensors that must go on being made by a node."""
+    return {*kept, *graph.outputs, *(name for node in graph.nodes for name in captured_names(node))}
+
+
+def _ready(
+    graph: GraphCopy, types: _Types, kept: Collection[str], hopeless: Collection[str] = (), *, asks: bool
+) -> list[NodeProto]:
+    """The nodes that one round computes, in graph order."""
+    bound = _bound(graph, kept)
+    # Bytes of the stored values that each settled tensor is computed from.
+    settled = {name: byte_size(tensor, name) for name, tensor in graph.stored.items() if not is_outside(tensor)}
+    found = []
+    for node in graph.nodes:
+        outputs = [name for name in node.output if name]
+        if not is_standard(node) or node.op_type in _STAYING or not outputs or node.output[0] in hopeless:
+            continue
+        if any(name in bound for name in outputs):
+            continue
+        sources = [name for name in node.input if name]
+        if asks and node.op_type in _ASKING and _static(types.get(node.input[0])) is not None:
+            source = 0
+        elif sources and all(name in settled for name in sources):
+            source = sum(settled[name] for name in sources)
+        else:
+            continue
+        copies_much = node.op_type == "Identity" and source > _LARGEST_COPY
+        if not copies_much and all(_fits(types.get(name), source) for name in outputs):
+            settled.update(dict.fromkeys(outputs, source))
+            found.append(node)
+    return found
+
+
+def _static(known: tuple[str, Shape] | None) -> tuple[int, ...] | None:
+    shape = None if known is None else known[1]
+    sizes = tuple(dim for dim in shape or () if isinstance(dim, int))
+    return None if shape is None or len(sizes) != len(shape) else sizes
+
+
+def _fits(known: tuple[str, Shape] | None, source: int) -> bool:
+    shape = _static(known)
+    if known is None or shape is None or known[0] not in BITS:
+        return False
+    return math.prod(shape) * BITS[known[0]] // 8 <= max(LARGEST_BYTES, _LARGEST_GROWTH * source)
+
+
+def _computed(graph: GraphCopy, nodes: Sequence[NodeProto], types: _Types) -> tuple[_Values, set[str]]:
+    """What the nodes give, and the outputs of those that cannot be run; a batch that fails is halved."""
+    values: _Values = {}
+    todo, failed = [list[Any]()], set[str]()
+    for node in nodes:
+        shape = _static(types.get(node.input[0])) if node.op_type in _ASKING else None
+        if shape is None:
+            todo[0].append(node)
+        elif node.op_type == "Size":
+            values[node.output[0]] = np.asarray(math.prod(shape), np.int64)
+        else:
+            dims = shape[attribute(node, "start", 0) : attribute(node, "end", len(shape))]
+            values[node.output[0]] = np.asarray(dims, np.int64)
+    while todo:
+        batch = todo.pop()
+        runnable = [node for node in batch if not failed.intersection(node.input)]
+        failed.update(name for node in batch if failed.intersection(node.input) for name in node.output)
+        try:
+            values |= _run(graph, runnable, values)
+        except Exception:  # the runtime raises whatever its C++ side threw; the node then stays as it is
+            middle = len(runnable) // 2
+            if middle:
+                todo += [runnable[middle:], runnable[:middle]]
+            else:
+                failed.update(name for node in runnable for name in node.output)
+    return values, failed
+
+
+def _run(graph: GraphCopy, nodes: Sequence[NodeProto], known: Mapping[str, npt.NDArray[Any]]) -> _Values:
+    """Runs a model without inputs: the nodes, and what they read stored under the same names."""
+    if not nodes:
+        return {}
+    part = ModelProto(ir_version=graph.model.ir_version)
+    part.opset_import.extend(graph.model.opset_import)
+    part.graph.name = "settled"
+    part.graph.node.extend(nodes)
+    made = {name for node in nodes for name in node.output if name}
+    for name in dict.fromkeys(name for node in nodes for name in node.input if name and name not in made):
+        if name in known:
+            part.graph.initializer.append(numpy_helper.from_array(known[name], name))
+        else:
+            part.graph.initializer.add().CopyFrom(taken_in(graph.stored[name]))
+            part.graph.initializer[-1].name = name
+    names = sorted(made)
+    for name in names:
+        part.graph.output.add().name = name
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return dict(zip(names, CpuSession(part.SerializeToString(), options).run(names, {}), strict=True))
+
+
+def _named(encodings: EncodingSet | None) -> frozenset[str]:
+    """Tensors with an entry, or meant to be float: what takes them out must not lose that."""
+    return frozenset() if encodings is None else frozenset(encodings.entries) | encodings.float_tensors
+
+
+def _idle_nodes(graph: GraphCopy, types: _Types, named: Collection[str]) -> list[NodeProto]:
+    """Nodes whose output is their first input; those whose output the model, a subgraph or an entry names stay."""
+    bound = _bound(graph, named)
+    return [
+        node
+        for node in graph.nodes
+        if is_standard(node)
+        and len([name for name in node.output if name]) == 1
+        and node.output[0] not in bound
+        and _is_idle(node, types)
+    ]
+
+
+def _is_idle(node: NodeProto, types: _Types) -> bool:
+    given, made = types.get(node.input[0]) if node.input else None, types.get(node.output[0])
+    if node.op_type == "Identity":
+        return True
+    if node.op_type == "Cast":
+        return given is not None and given[0] == dtype_name(attribute(node, "to", 0)) != ""
+    if node.op_type == "Dropout":
+        return len(node.input) < 3 or not node.input[2]
+    if node.op_type in ("Reshape", "Expand", "Tile", "Flatten", "Squeeze", "Unsqueeze"):
+        shape = _static(given)
+        return shape is not None and shape == _static(made)
+    order = attribute(node, "perm", ()) if node.op_type == "Transpose" else ()
+    return bool(order) and list(order) == sorted(order)
+
+
+def _find_settled(model: ModelProto) -> MatchResult:
+    """What stored values and static shapes settle, and the nodes that hand on what they get."""
+    graph, types = view_of(model), infer(model).types
+    found = (
+        (_ready(graph, types, (), asks=True), "stored values and static shapes settle them"),
+        (_idle_nodes(graph, types, ()), "they change nothing"),
+    )
+    sites = [
+        Site(nodes=tuple(label(node) for node in nodes), tensors=tuple(node.output[0] for node in nodes), why=why)
+        for nodes, why in found
+        if nodes
+    ]
+    return MatchResult(sites=tuple(sites), reason="" if sites else "nothing is settled, and no node is idle")
+
+
+def _simplify(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult) -> Rewritten:
+    """Fold and take out, again while either finds something; what has an entry that nothing else says stays."""
+    del matched
+    graph, named = GraphCopy(model), _named(encodings)
+    before = len(graph.nodes)
+    computed = removed = 0
+    while True:
+        idle = _idle_nodes(graph, infer(graph.model).types, named)
+        _bypass(graph, idle)
+        # Results without an entry that only rearrange stored values with one: folding would lose the grid. What
+        # arithmetic makes of a grid lies on it no longer, so there is nothing to lose.
+        told = {
+            name
+            for node in graph.nodes
+            if node.op_type in _REARRANGING and any(other in named and other in graph.stored for other in node.input)
+            for name in node.output
+            if name not in named
+        }
+        folded = fold(graph, told)
+        computed, removed = computed + folded, removed + len(idle)
+        if not folded and not idle:
+            break
+    note = f"{computed} nodes computed once, {removed} idle ones taken out: {before} nodes became {len(graph.nodes)}"
+    return Rewritten(model=graph.model, encodings=keep_entries(encodings, graph), notes=(note,))
+
+
+def _bypass(graph: GraphCopy, nodes: Sequence[NodeProto]) -> None:
+    """Let the readers of each node read what it reads, and drop it."""
+    source: dict[str, str] = {}
+    for node in nodes:  # in graph order: what it reads may be a copy itself
+        source[node.output[0]] = source.get(node.input[0], node.input[0])
+    for node in graph.nodes:
+        for place, name in enumerate(node.input):
+            node.input[place] = source.get(name, name)
+    graph.replace_nodes(nodes, {})
+
+
+simplify = Transform(
+    name="simplify",
+    summary="Folds what stored values and static shapes settle, and takes out what does nothing.",
+    match=_find_settled,
+    apply=_simplify,
+    ulps=4.0,
+)
+
+
+def _find_constants(model: ModelProto) -> MatchResult:
+    nodes = _ready(view_of(model), infer(model).types, (), asks=False)
+    if not nodes:
+        return MatchResult(reason="nothing is computed from stored values only")
+    tensors = tuple(name for node in nodes for name in node.output if name)
+    site = Site(nodes=tuple(map(label, nodes)), tensors=tensors, why="they depend on stored values only")
+    return MatchResult(sites=(site,))
+
+
+def _fold_constants(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult) -> Rewritten:
+    """Entries of stored results stay, those inside fall away."""
+    del matched
+    graph = GraphCopy(model)
+    note = f"{fold(graph, asks=False)} nodes are computed once"
+    return Rewritten(model=graph.model, encodings=keep_entries(encodings, graph), notes=(note,))
+
+
+fold_constants = Transform(
+    name="fold-constants",
+    summary="Computes what depends on stored values only, and stores the result.",
+    match=_find_constants,
+    apply=_fold_constants,
+    ulps=4.0,
+)

@@ -1,0 +1,428 @@
+"""Rewrites that give a tensor another rank, order or size, because devices do not take it as it is.
+
+They move or repeat values and compute none; each says how exact it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import permutations
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from onnx import helper
+
+from deploykit.encodings.place import keep_entries
+from deploykit.encodings.values import Affine, Array, EncodingSet, Float8, Lpbq, Value
+from deploykit.model.collect import facts_seen
+from deploykit.model.graph import GraphCopy, view_of
+from deploykit.model.nodes import attribute, label
+from deploykit.model.patterns import over_short_axes, repeated_before_norm
+from deploykit.model.shape_inference import Shape
+from deploykit.rewrites.contract import (
+    Found,
+    Look,
+    MatchResult,
+    NoMatchError,
+    Refusal,
+    Rewritten,
+    Site,
+    Steps,
+    Transform,
+    rewrite,
+    rewrite_graph,
+)
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, NodeProto, TensorShapeProto, ValueInfoProto
+
+__all__ = [
+    "Move",
+    "batch_of_one",
+    "batchnorm_rank",
+    "expand_before_norm",
+    "linear_to_conv",
+    "longer_axes",
+    "merge_axes",
+    "moves",
+    "norm_rows",
+]
+
+# Tensors of more dimensions than this are what HTP kernels do not take.
+_MOST_AXES = 5
+# Axes of a transposition for which every pair of steps is tried: 5040 pairs at most.
+_MOST_SEARCHED = 7
+_BATCHNORM_RANK = 4
+# Values that a repeated constant may have: a position table for a few samples has far fewer.
+_MOST_REPEATED = 1 << 26
+
+Move = tuple[tuple[int, ...], tuple[int, ...]]
+"""One step of a transposition: the shape that is moved, and the order of its axes."""
+
+
+@rewrite(
+    "Transpose",
+    name="merge-axes",
+    summary="Writes Reshape, Transpose, Reshape of six or more dimensions with at most five.",
+    none="nothing of six or more dimensions is transposed",
+    note=f"{{}} transpositions of six or more dimensions need at most {_MOST_AXES}",
+)
+def merge_axes(look: Look, node: NodeProto) -> Found | None:
+    """Window partitions and pixel shuffles: axes that move together become one; where needed in two steps."""
+    given, turned = node.input[0], node.output[0]
+    if len(look.shape(given) or ()) <= _MOST_AXES:
+        return None
+    before, after = look.graph.maker(given, "Reshape"), look.graph.only_reader(turned)
+    if before is None or look.graph.only_reader(given) is None:
+        raise NoMatchError(f"{given} is not made by a Reshape for this Transpose alone")
+    if after is None or after.op_type != "Reshape":
+        raise NoMatchError(f"{turned} is not read by one Reshape alone")
+    shape, last = _static(look.shape(given)), _static(look.shape(after.output[0]))
+    if shape is None or last is None:
+        raise NoMatchError(f"the shape of {given} or of {after.output[0]} varies")
+    if len(last) > _MOST_AXES:
+        raise NoMatchError(f"{after.output[0]} has {len(last)} dimensions as well")
+    steps = moves(shape, attribute(node, "perm", ()) or range(len(shape))[::-1])
+    if steps is None:
+        raise NoMatchError(f"the order cannot be reached in two steps of at most {_MOST_AXES} dimensions")
+
+    def write(to: Steps) -> None:
+        to.gone = []
+        (first, *further), move, target = steps, to.node, to.graph.readers(turned)[0]
+        for reshape, sizes in ((to.graph.makers[given], first[0]), (target, last)):
+            reshape.input[1] = to.store(f"{reshape.output[0]}_shape", sizes)
+        if further:
+            between = to.add("Transpose", [given], f"{given}_moved", perm=first[1])
+            move.input[0] = to.reshape(between, further[0][0], f"{given}_again")
+            to.share(given, between, move.input[0])
+        del move.attribute[:]
+        move.attribute.append(helper.make_attribute("perm", list(steps[-1][1])))
+        # What the model declares of these two is their former shape.
+        declared = to.graph.model.graph.value_info
+        kept = [item for item in declared if item.name not in (given, turned)]
+        del declared[:]
+        declared.extend(kept)
+
+    why = f"{len(shape)} dimensions move as {' then '.join(str(len(moved)) for moved, _ in steps)}"
+    return Found(why=why, write=write, nodes=(label(before), label(node), label(after)), tensors=(given, turned))
+
+
+def _static(shape: Shape | None) -> tuple[int, ...] | None:
+    known = tuple(dim for dim in shape or () if isinstance(dim, int))
+    return known if shape and len(known) == len(shape) and 0 not in known else None
+
+
+def moves(shape: Sequence[int], order: Sequence[int]) -> tuple[Move, ...] | None:
+    """One or two steps of at most five axes that transpose ``shape`` into ``order``; None where there are none."""
+    if sorted(order) != list(range(len(shape))):
+        return None  # what is declared of the tensor does not fit the node
+    shape, order = _merged(shape, order)
+    if len(shape) <= _MOST_AXES:
+        return ((shape, order),)
+    if len(shape) > _MOST_SEARCHED:
+        return None
+    best: tuple[Move, ...] | None = None
+    for first in permutations(range(len(shape))):
+        second = tuple(first.index(axis) for axis in order)
+        pair = (_merged(shape, first), _merged([shape[axis] for axis in first], second))
+        axes = [len(moved) for moved, _ in pair]
+        if max(axes) <= _MOST_AXES and (best is None or sum(axes) < sum(len(moved) for moved, _ in best)):
+            best = pair
+    return best
+
+
+def _merged(shape: Sequence[int], order: Sequence[int]) -> Move:
+    """The same transposition without axes of one element, axes that stay beside each other being one."""
+    kept = [axis for axis in order if shape[axis] != 1]
+    ranks = {axis: rank for rank, axis in enumerate(sorted(kept))}
+    groups: list[list[int]] = []
+    for axis in kept:
+        if groups and ranks[axis] == ranks[groups[-1][-1]] + 1:
+            groups[-1].append(axis)
+        else:
+            groups.append([axis])
+    by_place = sorted(range(len(groups)), key=lambda number: groups[number][0])
+    sizes = tuple(math.prod(shape[axis] for axis in groups[number]) for number in by_place)
+    return sizes or (1,), tuple(by_place.index(number) for number in range(len(groups))) or (0,)
+
+
+@rewrite(
+    "BatchNormalization",
+    name="batchnorm-rank",
+    summary="Gives a BatchNormalization of rank 5 or more an input of rank 4.",
+    none=f"no BatchNormalization has more than {_BATCHNORM_RANK} dimensions",
+    note=f"{{}} batch normalizations have {_BATCHNORM_RANK} dimensions",
+    ulps=4.0,
+)
+def batchnorm_rank(look: Look, node: NodeProto) -> Found | None:
+    """The statistics are per channel, so all axes behind the third may be one."""
+    rank = len(look.shape(node.input[0]) or ())
+    if rank <= _BATCHNORM_RANK:
+        return None
+    sizes = look.sizes(node.input[0])
+    if any(node.output[1:]):
+        raise NoMatchError("it gives its statistics too")
+
+    def write(to: Steps) -> None:
+        source, made = to.node.input[0], to.node.output[0]
+        front = sizes[: _BATCHNORM_RANK - 1]
+        given = to.reshape(source, (*front, math.prod(sizes[len(front) :])), f"{made}_merged")
+        normalized = _same_node(to, [given, *to.node.input[1:]], f"{made}_normalized")
+        to.reshape(normalized, sizes, name=f"{normalized}_back")
+        to.share(source, given)
+        to.share(made, normalized)
+
+    return Found(why=f"{node.input[0]} has {rank} dimensions", write=write)
+
+
+def _same_node(to: Steps, inputs: Sequence[str], made: str, **changed: Any) -> str:
+    """The operator that is replaced, with its attributes, on other inputs."""
+    settings = {a.name: helper.get_attribute_value(a) for a in to.node.attribute} | changed
+    return to.add(to.node.op_type, inputs, made, name=to.node.name, **settings)
+
+
+@rewrite(
+    *("LayerNormalization", "RMSNormalization"),
+    name="norm-rows",
+    summary="Write a normalization over several axes, or an RMS one of several samples, as one over rows of a matrix.",
+    none="no normalization is over several axes, and no RMS one of several samples",
+    note="{} norms are over the rows of a matrix",
+    ulps=16.0,
+)
+def norm_rows(look: Look, node: NodeProto) -> Found | None:
+    """A Reshape to rows in front, and one back behind; no value changes."""
+    given, axis = look.shape(node.input[0]) or (), int(attribute(node, "axis", -1))
+    several = node.op_type == "RMSNormalization" and len(given) > 2 and given[0] != 1
+    if axis in (-1, len(given) - 1) and not several:
+        return None
+    shape = look.sizes(node.input[0])
+    if not shape:
+        raise NoMatchError(f"the shape of {node.input[0]} is not known")
+    if len(node.output) > 1:
+        raise NoMatchError("it gives its statistics too")
+    axis %= len(shape)
+    rows, columns = math.prod(shape[:axis]), math.prod(shape[axis:])
+    for name in filter(None, node.input[1:]):
+        dims = tuple(look.graph.stored[name].dims) if name in look.graph.stored else _static(look.shape(name))
+        if dims is None or math.prod(dims) != columns:
+            raise NoMatchError(f"{name} has not one value for each column, as far as is known")
+
+    def write(to: Steps) -> None:
+        source, made = to.node.input[0], to.node.output[0]
+        inputs = [to.reshape(source, (rows, columns), f"{made}_rows")]
+        to.share(source, inputs[0])
+        for name in to.node.input[1:]:
+            value = to.graph.array(name) if name else None
+            row = name
+            if value is not None and value.ndim != 1:
+                row = to.graph.store(f"{name}_row", value.reshape(-1))
+            elif name and value is None:
+                row = to.reshape(name, [columns], f"{name}_row")
+            if row != name:
+                to.share(name, row)
+            inputs.append(row)
+        normalized = _same_node(to, inputs, f"{made}_normalized", axis=-1)
+        to.reshape(normalized, shape, name=f"{normalized}_back")
+        to.share(made, normalized)
+
+    return Found(why=f"{node.input[0]} has {rows} rows of {columns}", write=write)
+
+
+@rewrite_graph(
+    name="longer-axes",
+    summary="Leave axes of length 1 out of means and sums of turned tensors.",
+    none="no mean or sum of a turned tensor is over an axis of length 1 beside longer ones",
+    note="{} means and sums leave out axes of length 1",
+    ulps=4.0,
+)
+def longer_axes(look: Look) -> Iterator[Found | Refusal]:
+    """A reduction that drops its axes keeps them first, and a Reshape drops them; no value changes."""
+    for found in over_short_axes(facts_seen(look.graph)):
+        nodes, shape = (found.node.label,), found.shape
+        node = look.graph.makers[found.node.outputs[0]]
+        try:
+            axes = look.axes(node, len(shape))
+        except NoMatchError:
+            yield Refusal(nodes=nodes, reason="its axes are computed")
+            continue
+        longer = [axis for axis in axes if shape[axis] > 1]
+        left = [size for axis, size in enumerate(shape) if axis not in axes]
+
+        def write(to: Steps, longer: list[int] = longer, left: list[int] = left) -> None:
+            node, made = to.node, to.node.output[0]
+            if attribute(node, "keepdims", 1):
+                to.listed(node.op_type, node.input[0], "axes", longer, made, keepdims=1)
+                to.nodes[-1].name = node.name
+                return
+            kept = to.graph.fresh(f"{made}_kept")
+            to.listed(node.op_type, node.input[0], "axes", longer, kept, keepdims=1)
+            to.nodes[-1].name = node.name
+            to.reshape(kept, left, name=f"{kept}_dropped")
+            to.share(made, kept)
+
+        why = f"it is over axes {axes} of {list(shape)}"
+        yield Found(why=why, write=write, output=node.output[0], nodes=nodes, tensors=(found.source,))
+
+
+@rewrite_graph(
+    name="expand-before-norm",
+    summary="Repeat the smaller operand of an Add or Mul in front of a normalization, so that both have one shape.",
+    none="no Add or Mul in front of a normalization repeats an operand",
+    note="{} operands in front of norms are repeated",
+)
+def expand_before_norm(look: Look) -> Iterator[Found | Refusal]:
+    """A stored operand is stored repeated, a computed one goes through a Tile: an Expand is computed wrong as well."""
+    for found in repeated_before_norm(facts_seen(look.graph)):
+        nodes, operand, given, shape = (found.node.label,), found.operand, found.given, found.shape
+        if operand in look.graph.stored and math.prod(shape) > _MOST_REPEATED:
+            yield Refusal(nodes=nodes, reason=f"{operand} would be {math.prod(shape):,} values")
+            continue
+        if operand in look.graph.stored and look.graph.array(operand) is None:
+            yield Refusal(nodes=nodes, reason=f"the values of {operand} were not read")
+            continue
+
+        def write(
+            to: Steps, operand: str = operand, given: tuple[int, ...] = given, shape: tuple[int, ...] = shape
+        ) -> None:
+            to.gone = []
+            value = to.graph.array(operand) if operand in to.graph.stored else None
+            if value is not None:
+                made = to.graph.store(f"{operand}_repeated", np.ascontiguousarray(np.broadcast_to(value, shape)))
+            else:
+                full = (1,) * (len(shape) - len(given)) + given
+                raised = operand if full == given else to.reshape(operand, full, f"{operand}_repeated_raised")
+                times = [wanted // had for wanted, had in zip(shape, full, strict=True)]
+                repeats = to.store(f"{operand}_repeated_times", times)
+                made = to.add("Tile", [raised, repeats], f"{operand}_repeated")
+            for position, name in enumerate(to.node.input):
+                to.node.input[position] = made if name == operand else name
+            to.share(operand, made)
+            if to.encodings is not None and operand in to.encodings:
+                to.needs(made)  # an entry per channel is not shared: its axis may mean nothing there
+
+        why = f"{operand} is repeated to {list(shape)}"
+        yield Found(why=why, write=write, output=found.node.outputs[0], nodes=nodes, tensors=(operand,))
+
+
+@rewrite(
+    "MatMul",
+    name="linear-to-conv",
+    summary="Writes linear layers on rank 3 as 1x1 Convs on rank 4.",
+    none="no MatMul of a rank-3 activation by a stored weight",
+    ulps=64.0,
+)
+def linear_to_conv(look: Look, node: NodeProto) -> Found | None:
+    """Encodings go along: the weight's along its new axes, the others to the moved copies of their tensors."""
+    source, weight = node.input
+    if weight not in look.graph.stored:
+        return None
+    rank, tensor = len(look.graph.shapes().get(source, ())), look.graph.stored[weight]
+    if rank != 3 or len(tensor.dims) != 2 or tensor.data_type != tensor.FLOAT:
+        reason = f"{source} has rank {rank or 'unknown'}, its weight rank {len(tensor.dims)}"
+        raise NoMatchError(f"{reason}: needed are 3 and 2, in float32")
+    add, bias = look.graph.only_reader(node.output[0]), ""
+    if add is not None and add.op_type == "Add" and len(set(add.input)) == 2:
+        other = add.input[0] if add.input[1] == node.output[0] else add.input[1]
+        known = look.graph.stored.get(other)
+        bias = other if known is not None and list(known.dims) == [tensor.dims[1]] else ""
+    last = add if add is not None and bias else node
+    output, stem = last.output[0], label(node)
+
+    def write(to: Steps) -> None:
+        stored: Any = to.graph.array(weight)
+        to.gone = [to.node] if not bias else [to.node, to.graph.makers[node.output[0]]]
+        turned = to.add("Transpose", [source], f"{output}_turned", name=f"{stem}/turn", perm=[0, 2, 1])
+        image = _rank_step(to, "Unsqueeze", turned, f"{output}_image", f"{stem}/image")
+        kernel = to.graph.store(f"{weight}_conv", np.ascontiguousarray(stored.T)[:, :, None, None])
+        operands = [image, kernel, *([bias] if bias else [])]
+        result = to.add("Conv", operands, f"{output}_conv", name=f"{stem}/conv", kernel_shape=[1, 1])
+        flat = _rank_step(to, "Squeeze", result, f"{output}_flat", f"{stem}/flat")
+        to.end("Transpose", [flat], name=f"{stem}/return", perm=[0, 2, 1])
+        for made, held in ((turned, source), (image, source), (result, output), (flat, output)):
+            to.share(held, made)
+            entry = to.encodings.get(held) if to.encodings is not None else None
+            if entry is not None:
+                to.put(replace(entry, name=made))
+        entry = to.encodings.get(weight) if to.encodings is not None else None
+        if entry is not None:
+            to.put(replace(entry, name=kernel, value=_turned(entry.value)))
+        to.note(f"{output}: a 1x1 Conv on rank 4")
+
+    nodes = (stem,) if last is node else (stem, label(last))
+    return Found(why="a linear layer on rank 3", write=write, output=output, nodes=nodes, tensors=(source, output))
+
+
+def _rank_step(to: Steps, op_type: str, source: str, made: str, name: str) -> str:
+    """Adds or drops axis 2."""
+    result = to.listed(op_type, source, "axes", [2], to.graph.fresh(made))
+    to.nodes[-1].name = name
+    return result
+
+
+def _turned(value: Value) -> Value:
+    """A weight's encoding after [in, out] became [out, in, 1, 1]."""
+
+    def axis(given: int | None) -> int | None:
+        return None if given is None else 1 - given % 2
+
+    def array(given: Array) -> Array:
+        blocks = isinstance(value, Affine | Lpbq) and value.block_size is not None
+        return given.T[:, :, None, None] if blocks and given.ndim == 2 else given
+
+    if isinstance(value, Affine) and (value.placed or value.scale.size == 1):
+        scale, zero_point = array(value.scale), array(value.zero_point)
+        block_axis = axis(value.block_axis)
+        return replace(value, scale=scale, zero_point=zero_point, axis=axis(value.axis), block_axis=block_axis)
+    if isinstance(value, Lpbq):
+        channels, blocks = array(value.channel_scale), array(value.block_scale)
+        block_axis = axis(value.block_axis)
+        return replace(value, channel_scale=channels, block_scale=blocks, axis=axis(value.axis), block_axis=block_axis)
+    return replace(value, axis=axis(value.axis)) if isinstance(value, Float8) else value
+
+
+def _open_batches(model: ModelProto) -> MatchResult:
+    graph = view_of(model)
+    names = list[str]()
+    for item in model.graph.input:
+        dims = _dims(item)
+        axes = [axis for axis, dim in enumerate(dims) if not dim.dim_value > 0]
+        if item.name not in graph.inputs or not axes:
+            continue
+        # The one dimension of a vector may as well be a length.
+        if axes != [0] or len(dims) < 2 or dims[0].HasField("dim_value"):
+            reason = f"{item.name} is dynamic in what need not be a batch"
+            return MatchResult(refusals=(Refusal(nodes=(), reason=reason),), reason=reason)
+        names.append(item.name)
+    if not names:
+        return MatchResult(reason="no input has a dimension that is not a number")
+    return MatchResult(sites=(Site(nodes=(), tensors=tuple(names), why="only their first dimension is open"),))
+
+
+def _dims(item: ValueInfoProto) -> Sequence[TensorShapeProto.Dimension]:
+    return list(item.type.tensor_type.shape.dim) if item.type.HasField("tensor_type") else ()
+
+
+def _close_batches(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult) -> Rewritten:
+    """One sample in every input and output that shares the symbol; shapes in between are inferred anew."""
+    graph = GraphCopy(model)
+    main = graph.model.graph
+    names = {name for site in matched.sites for name in site.tensors}
+    first = [_dims(item)[0] for item in main.input if item.name in names]
+    symbols = {dim.dim_param for dim in first} - {""}
+    for dim in (*first, *(dim for item in main.output for dim in _dims(item) if dim.dim_param in symbols)):
+        dim.dim_value = 1
+    infos = [item for item in main.value_info if not any(dim.dim_param for dim in _dims(item))]
+    del main.value_info[:]
+    main.value_info.extend(infos)
+    note = f"the batch of {', '.join(sorted(names))} is one sample"
+    return Rewritten(model=graph.model, encodings=keep_entries(encodings, graph), notes=(note,))
+
+
+batch_of_one = Transform(
+    name="batch-of-one",
+    summary="Sets a batch that is a symbol to one.",
+    match=_open_batches,
+    apply=_close_batches,
+)

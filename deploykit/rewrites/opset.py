@@ -1,0 +1,158 @@
+"""Rewrites by ONNX's own specification: raise the operator set, write operators out by their function bodies.
+
+What each operator computes stays the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import onnx.inliner
+from onnx import defs
+
+from deploykit.encodings.place import keep_entries, share_entry
+from deploykit.errors import InputError
+from deploykit.model.graph import GraphCopy, copy_of, view_of
+from deploykit.model.nodes import label, opset_of
+from deploykit.model.nodes import raise_opset as raised_to
+from deploykit.model.operators import is_standard
+from deploykit.model.shape_inference import infer
+from deploykit.rewrites.contract import MatchResult, Refusal, Rewritten, Site, Transform
+from deploykit.rewrites.fold import fold
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+    from deploykit.encodings.values import EncodingSet
+
+__all__ = ["raise_opset", "write_out_functions"]
+
+# Before set 7 broadcasting was an attribute and every node was written differently; compilers no longer read that.
+_LEAST = 7
+# The first with grids per channel, and the oldest that tools in use are tested with.
+_WANTED = 13
+# Before IR 4 every stored tensor had to be listed as an input; from 4 on that means a default for one.
+_DEFAULTS_SINCE_IR = 4
+
+# Operators that compilers for devices rarely have. What they mostly have, such as a LayerNormalization, stays one.
+_WRITTEN_OUT = frozenset(
+    {
+        *("AffineGrid", "Attention", "Celu", "CenterCropPad", "DynamicQuantizeLinear"),
+        *("ReduceL1", "ReduceLogSum", "ReduceSumSquare", "RotaryEmbedding", "Shrink", "Softsign", "Swish"),
+        *("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"),
+    }
+)
+
+
+def _old_opset(model: ModelProto) -> MatchResult:
+    given = opset_of(model)
+    if not 0 < given < _LEAST:
+        return MatchResult(reason=f"its operator set {given} is read by compilers")
+    try:
+        raised_to(copy_of(model), _WANTED)
+    except InputError as error:
+        return MatchResult(refusals=(Refusal(nodes=(), reason=error.why or error.what),), reason=error.what)
+    return MatchResult(sites=(Site(nodes=(), tensors=(), why=f"its operator set is {given}"),))
+
+
+def _raise_opset(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult) -> Rewritten:
+    """Entries of tensors keep their names."""
+    del matched
+    given, raised = opset_of(model), raised_to(copy_of(model), _WANTED)
+    if model.ir_version < _DEFAULTS_SINCE_IR:
+        stored = {tensor.name for tensor in raised.graph.initializer}
+        inputs = [item for item in raised.graph.input if item.name not in stored]
+        del raised.graph.input[:]
+        raised.graph.input.extend(inputs)
+    graph = GraphCopy(raised, copy=False)
+    types = infer(graph.model).types
+    for node in [node for node in graph.nodes if node.op_type == "PRelu"]:
+        # Its slopes belonged to the channels; now they broadcast from the last axis, which the converter forgets.
+        slopes, shape = graph.array(node.input[1]), types.get(node.input[0], ("", None))[1]
+        if slopes is not None and shape is not None and slopes.size > 1 and len(shape) > 2:
+            name, wanted = node.input[1], (-1, *(1,) * (len(shape) - 2))
+            node.input[1] = graph.store(f"{name}_per_channel", slopes.reshape(wanted))
+            encodings = share_entry(encodings, name, [node.input[1]])
+    graph.prune()
+    note = f"operator set {given} became {_WANTED}"
+    return Rewritten(model=graph.model, encodings=keep_entries(encodings, graph), notes=(note,))
+
+
+raise_opset = Transform(
+    name="raise-opset",
+    summary="Raises an operator set below 7 to 13.",
+    match=_old_opset,
+    apply=_raise_opset,
+    ulps=256.0,  # before is computed by ONNX's reference, which adds in another order
+)
+
+
+def _with_bodies(model: ModelProto) -> MatchResult:
+    """Every such operator that has a body in the model's operator set, or in one that the model can be raised to."""
+    graph = view_of(model)
+    sites, refusals = list[Site](), list[Refusal]()
+    for node in graph.nodes:
+        needed = None
+        if node.op_type in _WRITTEN_OUT and is_standard(node):
+            needed = _needed_opset(node.op_type, graph.opset)
+        if needed is None:
+            continue
+        try:
+            raised_to(copy_of(model), needed)
+        except InputError:
+            refusals.append(Refusal(nodes=(label(node),), reason=f"its body is of operator set {needed}"))
+            continue
+        why = f"{node.op_type} is made of others"
+        sites.append(Site(nodes=(label(node),), tensors=tuple(filter(None, node.output)), why=why, data=needed))
+    try:
+        if sites:
+            _inlined(model, sites)
+    except Exception as error:  # the inliner's C++ code raises bare RuntimeErrors, for left out inputs for instance
+        problem = f"onnx does not write it out: {str(error).strip().splitlines()[0]}"
+        refusals += [Refusal(nodes=site.nodes, reason=problem) for site in sites]
+        sites = []
+    reason = "" if sites else refusals[0].reason if refusals else "no operator is one that is written out"
+    return MatchResult(sites=tuple(sites), refusals=tuple(refusals), reason=reason)
+
+
+def _needed_opset(op_type: str, opset: int) -> int | None:
+    """The least operator set, from the model's on, in which the operator has a body; None where it has none."""
+    try:
+        schema: Any = defs.get_schema(op_type, opset, "")  # its stub lacks both lists of versions
+    except defs.SchemaError:
+        return None
+    versions = [*schema.function_opset_versions, *schema.context_dependent_function_opset_versions]
+    return max(opset, min(versions)) if versions else None
+
+
+def _inlined(model: ModelProto, sites: Sequence[Site]) -> tuple[ModelProto, tuple[str, ...]]:
+    """A copy with the bodies in the places of the operators, and which operators they are."""
+    graph = view_of(model)
+    kinds = tuple(sorted({graph.makers[site.tensors[0]].op_type for site in sites}))
+    raised = raised_to(copy_of(model), max(site.data for site in sites))
+    chosen = [("", kind) for kind in kinds]
+    return onnx.inliner.inline_selected_functions(raised, chosen, inline_schema_functions=True), kinds
+
+
+def _write_out(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult) -> Rewritten:
+    """Put in the bodies, and fold what they compute of shapes."""
+    known = view_of(model).tensor_names
+    written, kinds = _inlined(model, matched.sites)
+    graph = GraphCopy(written, copy=False)
+    for node in graph.nodes:  # bodies come without names, by which findings and tools speak of nodes
+        node.name = node.name or graph.fresh(next(filter(None, node.output), node.op_type))
+    fold(graph, () if encodings is None else frozenset(encodings.entries) | encodings.float_tensors)
+    note = f"{len(matched.sites)} operators are written out ({', '.join(kinds)})"
+    fresh = {name for node in graph.nodes for name in node.output if name and name not in known}
+    touched = frozenset(fresh if encodings is not None else ())
+    return Rewritten(model=graph.model, encodings=keep_entries(encodings, graph), touched=touched, notes=(note,))
+
+
+write_out_functions = Transform(
+    name="write-out-functions",
+    summary="Writes operators that ONNX defines by others, and devices rarely have, with those others.",
+    match=_with_bodies,
+    apply=_write_out,
+    ulps=64.0,
+)
