@@ -66,17 +66,6 @@ def test_the_schema_of_its_host_takes_it_and_refuses_another_key(
     assert subprocess.run(argv, capture_output=True, check=False).returncode == 1
 
 
-def test_the_issue_templates_are_forms(tmp_path: Path) -> None:
-    forms = sorted((ROOT / "docs/issues").glob("*.yml"))
-    assert len(forms) == 2
-    broken = tmp_path / "broken.yml"
-    broken.write_text(forms[0].read_text("utf-8").replace("type: input", "type: entry"), "utf-8")
-    argv = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.github-issue-forms"]
-    done = subprocess.run([*argv, *map(str, forms)], capture_output=True, encoding="utf-8", check=False)
-    assert done.returncode == 0, done.stdout
-    assert subprocess.run([*argv, str(broken)], capture_output=True, check=False).returncode == 1
-
-
 def filled(text: str, known: Mapping[str, str]) -> str:
     """With what the runner puts in the place of an expression."""
     return re.sub(r"\$\{\{ (.+?) \}\}", lambda found: known[found[1]], text)

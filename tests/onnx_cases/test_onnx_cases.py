@@ -23,7 +23,7 @@ from deploykit.errors import DeploykitError
 from deploykit.flow.checking import check
 
 DATA = Path(__file__).parents[1] / "data" / "onnx_backend"
-PAGE = Path(__file__).parents[2] / "docs" / "onnx-cases.md"
+PAGE = Path(__file__).parents[1] / "lab" / "evidence" / "onnx-cases.md"
 ROUTES: Mapping[str, Mapping[str, Any]] = {
     "qnn-htp 2.44": {"target": "sm8650", "backend": "qnn-htp", "sdk": "2.44"},
     "qnn-htp 2.33": {"target": "sm8650", "backend": "qnn-htp", "sdk": "2.33"},

@@ -8,8 +8,9 @@ import zipfile
 from dataclasses import asdict
 from pathlib import Path
 
+from zoo_subjects import Subject
+
 from .rows import SETTINGS, run
-from .subjects import Subject
 
 
 def main(archive: Path, folder: Path) -> None:

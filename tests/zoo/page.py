@@ -27,7 +27,7 @@ reason.
   % of rows with a partner: for detections behind a TopK, which have no fixed place.
 * **CPU s**: processor seconds for `qnn-htp` (four packages) and for `ort-qnn` (two, compiled and run), on one core.
 
-The models are in `tests/data/zoo`, the scripts that made them in `tests/zoo/exporting`, what is asked of this table in
+The models are in `tests/data/zoo`, the scripts that made them in `tests/lab/exporting`, what is asked of this table in
 `tests/zoo`. No weight is trained: the figures say what packaging does to an architecture, not how good a model is.
 """
 

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 import deploykit
-
-from .subjects import Subject, distances
+from zoo_subjects import Subject, distances
 
 DEVICE = "sm8650"
 RUNNER = Path(__file__).parent / "running.py"

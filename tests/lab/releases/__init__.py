@@ -1,0 +1,1 @@
+"""What every release that can be run here does with the same models, recorded for docs/compilers.md."""
