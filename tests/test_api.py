@@ -18,7 +18,7 @@ from deploykit.errors import DeploykitError, InputError, PackageError, UnknownTa
 DATA = Path(__file__).parent / "data"
 MLP = DATA / "aimet" / "mlp"
 NOT_ONE_CALL = {
-    *("atlas", "bundle", "cache", "encodings", "toolchain", "rule", "options", "inspect", "tables", "demo", "mcp"),
+    *("atlas", "bundle", "cache", "encodings", "toolchain", "rule", "options", "inspect", "demo", "mcp"),
 }
 """Groups of several functions, the demo, the server for agents, and commands that belong to a backend's own files."""
 

@@ -59,10 +59,6 @@ class OrtQnn(QualcommBackend["Prepared", None]):
         yield from operator_rows()
         yield from kernel_rows()
 
-    def answered_from(self) -> Sequence[Path]:
-        """The shared tables, and what stands here."""
-        return (*super().answered_from(), Path(__file__).parent)
-
     def source_dates(self) -> Mapping[str, str]:
         """When the shared tables were compared with their sources."""
         from deploykit_qualcomm.tables import tables

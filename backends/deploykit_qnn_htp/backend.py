@@ -53,10 +53,6 @@ class QnnHtp(QualcommBackend["Prepared", "tuple[Part, ...]"]):
         yield from compat_rows(self.id)
         yield from method_rows(self.id)
 
-    def answered_from(self) -> Sequence[Path]:
-        """The shared tables, and what stands here."""
-        return (*super().answered_from(), Path(__file__).parent)
-
     def source_dates(self) -> Mapping[str, str]:
         """When the shared tables were compared with their sources."""
         from deploykit_qualcomm.tables import tables

@@ -42,10 +42,6 @@ class QualcommBackend(Backend[P, D]):
         found = device_of_id(name)
         return found if found is not None and self.id in found.backends else None
 
-    def answered_from(self) -> Sequence[Path]:
-        """The shared tables; a backend with tables of its own adds their folder."""
-        return (Path(__file__).parent,)
-
     def reserved_codes(self) -> Mapping[str, str]:
         """Codes that the shared rules had once."""
         from deploykit_qualcomm.rules.registries import RESERVED

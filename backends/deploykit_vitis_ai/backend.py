@@ -61,10 +61,6 @@ class VitisAiBackend(Backend["Prepared", None]):
 
         return compat_rows()
 
-    def answered_from(self) -> Sequence[Path]:
-        """This adapter: it takes nothing from elsewhere."""
-        return (Path(__file__).parent,)
-
     def source_dates(self) -> Mapping[str, str]:
         """When the tables were compared with their sources."""
         from deploykit_vitis_ai.tables import source_dates

@@ -5,7 +5,7 @@ It collects and filters; what the answer is stands in the backends' tables.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +16,9 @@ from deploykit.answers.capability_answers import (
     answer,
     device_rows,
     differences,
-    passes,
-    phrases_of,
     releases_between,
     search,
 )
-from deploykit.answers.kept_rows import Shelf, shelf_of
 from deploykit.backend.plugins import device_named, load_backend, load_backends
 from deploykit.errors import UnknownTargetError, UsageError
 from deploykit.tables.capabilities import CompatRow
@@ -65,7 +62,7 @@ def ask(
     Raises UnknownTargetError for an unknown device, backend or SDK version.
     """
     query, device = _query(words, sdk, target, arch, tool, backend)
-    found = _answered(query)
+    found = answer(_rows(query), query)
     if device is None and (not found.rows or not words):
         device = _named_device(words)
     extra = tuple(device_rows(device)) if device is not None and not tool else ()
@@ -86,7 +83,7 @@ def compare(
 ) -> Comparison:
     """What changes from one SDK release to another, for one backend and device where they are given."""
     query, _ = _query(words, "", target, arch, tool, backend)
-    rows = tuple(_all_rows(_shelves(query)))
+    rows = tuple(_rows(query))
     return Comparison(
         before=before,
         after=after,
@@ -111,31 +108,16 @@ def ask_binary(built_with: str, built_for: str, runtime: str, *, target: str = "
 
 
 def features() -> Iterator[str]:
-    """What every row of every backend is about, without making the rows."""
+    """What every row of every backend is about."""
     for backend in load_backends():
-        yield from shelf_of(backend).features
+        yield from (row.feature for row in backend.compat())
 
 
-def _answered(query: Query) -> Answer:
-    """The answer from the rows that the words name, where they name some; else, and for a release, from all rows."""
-    shelves = tuple(_shelves(query))
-    if phrases_of(query.words) and not query.sdk:
-        named = tuple(row for shelf in shelves for row in shelf.named(query))
-        if any(passes(row, query) for row in named):
-            return answer(named, query)
-    return answer(_all_rows(shelves), query)
-
-
-def _shelves(query: Query) -> Iterator[Shelf]:
-    """Those of the backends that are asked; the tables of the others are not read."""
+def _rows(query: Query) -> Iterator[CompatRow]:
+    """The rows of the backends that are asked; the tables of the others are not read."""
     for backend in load_backends():
         if query.backends is None or backend.id in query.backends:
-            yield shelf_of(backend)
-
-
-def _all_rows(shelves: Iterable[Shelf]) -> Iterator[CompatRow]:
-    for shelf in shelves:
-        yield from shelf.rows()
+            yield from backend.compat()
 
 
 def _query(

@@ -24,9 +24,6 @@ __all__ = [
     "answer",
     "device_rows",
     "differences",
-    "names_of",
-    "passes",
-    "phrases_of",
     "releases_between",
     "search",
 ]
@@ -106,7 +103,7 @@ def answer(rows: Iterable[CompatRow], query: Query) -> Answer:
     Raises UnknownTargetError when ``query.sdk`` is no version, or no table speaks for it.
     """
     everything = tuple(rows)
-    wanted = [row for row in everything if passes(row, query)]
+    wanted = [row for row in everything if _passes(row, query)]
     answered_by: dict[str, str] = {}
     if query.sdk:
         answered_by = _answering(everything, query.sdk)
@@ -125,12 +122,12 @@ def search(rows: Iterable[CompatRow], words: Sequence[str]) -> tuple[CompatRow, 
     matches, the notes are searched.
     """
     everything = tuple(rows)
-    phrases = phrases_of(words)
+    phrases = _phrases(words)
     if not phrases:
         return everything
     joined = " ".join(phrases)
     for matches in (_whole, _part):
-        found = [row for row in everything if matches(f" {names_of(row)} ", phrases)]
+        found = [row for row in everything if matches(f" {_names(row)} ", phrases)]
         if found:
             found.sort(key=lambda row: _normal(row.feature) != joined)
             return _with_renamed(found, everything)
@@ -140,7 +137,7 @@ def search(rows: Iterable[CompatRow], words: Sequence[str]) -> tuple[CompatRow, 
 def differences(rows: Iterable[CompatRow], before: str, after: str, query: Query) -> tuple[Difference, ...]:
     """What has another status, lifecycle or name at the release ``after`` than at ``before``."""
     everything = tuple(rows)
-    wanted = [row for row in everything if passes(row, query) and not row.feature.startswith(RELEASE)]
+    wanted = [row for row in everything if _passes(row, query) and not row.feature.startswith(RELEASE)]
     old, new = (_states(wanted, _answering(everything, sdk), query.words) for sdk in (before, after))
     keys = dict.fromkeys((*old, *new))
     return tuple(_difference(old.get(key), new.get(key)) for key in keys if _differs(old.get(key), new.get(key)))
@@ -159,7 +156,7 @@ def _states(
 
 def releases_between(rows: Iterable[CompatRow], before: str, after: str, query: Query) -> tuple[CompatRow, ...]:
     """The rows about releases after ``before`` up to ``after``: what their makers and users say changed."""
-    everything = [row for row in rows if row.since and passes(row, query) and row.feature.startswith(RELEASE)]
+    everything = [row for row in rows if row.since and _passes(row, query) and row.feature.startswith(RELEASE)]
     low, high = _parse(before), _parse(after)
     return tuple(row for row in everything if low < _version(row.since) and _truncated(row.since, high) <= high)
 
@@ -198,7 +195,7 @@ def _device_row(device: Device, name: str, note: str, **more: Any) -> CompatRow:
     )
 
 
-def passes(row: CompatRow, query: Query) -> bool:
+def _passes(row: CompatRow, query: Query) -> bool:
     """True for a row that the filters of a query let through."""
     return (
         (query.backends is None or row.backend in query.backends)
@@ -272,12 +269,12 @@ def _stamped(row: CompatRow, answered_by: Mapping[str, str]) -> CompatRow:
     return row if row.sdk == sdk else replace(row, sdk=sdk)
 
 
-def phrases_of(words: Iterable[str]) -> list[str]:
+def _phrases(words: Iterable[str]) -> list[str]:
     """The words of a question as names are compared; none for what is no word."""
     return [phrase for phrase in map(_normal, words) if phrase]
 
 
-def names_of(row: CompatRow) -> str:
+def _names(row: CompatRow) -> str:
     """Everything by which a row is called, as words are compared."""
     return _normal(" ".join((row.feature, row.tool, row.backend, *row.words)))
 

@@ -331,10 +331,6 @@ class Backend(ABC, Generic[P, D]):
         del target
         return ()
 
-    def answered_from(self) -> Sequence[Path]:
-        """The folders that hold every table and all code from which ``compat()`` follows; () where it is not kept."""
-        return ()
-
     # What is asked while a model is decided on.
 
     def rated(self, finding: Finding) -> Finding:

@@ -38,7 +38,6 @@ COMMANDS = {
     "locate": "The first operator at which two executions of a model diverge.",
     "evaluate": "Cosine, L2, PSNR, SSIM, SQNR over two sets of outputs.",
     "inspect": "What a compiled context binary is for, and whether it will load.",
-    "tables": "Are the tables in order: sources, their age, contradictions.",
     "rule": "The page of one rule, or the list.",
     "options": "What package, plan and check take, and whose option it is.",
     "bundle": "A failing case as one file for a report, without weights and names of people.",

@@ -20,7 +20,8 @@ from deploykit.encodings.values import EncodingSet, Float
 from deploykit.errors import InputError
 from deploykit.model import load_model, weight
 from deploykit.model.facts import GraphFacts
-from deploykit.tables.reading import parse_json, read_bytes
+from deploykit.tables.reading import parse_json
+from deploykit.system.files import read_regular
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -38,7 +39,7 @@ def float_tensors_to_json(names: Iterable[str]) -> str:
 
 def read_float_tensors(path: Path) -> frozenset[str]:
     """The names in a side file or list; InputError names the file and what is wrong with it."""
-    data = read_bytes(path, limit=_LIMIT)
+    data = read_regular(path, limit=_LIMIT)
     if data.lstrip()[:1] not in (b"{", b"["):
         return _from_lines(data, path)
     document = parse_json(data, where=str(path))

@@ -16,7 +16,7 @@ from deploykit.accuracy.samples.arrays import ARRAY_SUFFIXES
 from deploykit.accuracy.samples.images import IMAGE_SUFFIXES
 from deploykit.accuracy.samples.recipe import RECIPE_FILE, ImageRecipe, read_recipe
 from deploykit.errors import InputError, UsageError
-from deploykit.tables.reading import read_bytes
+from deploykit.system.files import read_regular
 
 __all__ = ["Calibration", "load_calibration"]
 
@@ -107,7 +107,7 @@ def _labels(folder: Path, files: Iterable[Path]) -> dict[Path, str]:
 
 def _label_rows(table: Path) -> dict[str, str]:
     try:
-        text = read_bytes(table, limit=_LARGEST_TABLE).decode("utf-8-sig")
+        text = read_regular(table, limit=_LARGEST_TABLE).decode("utf-8-sig")
         return {row[0].strip(): row[1].strip() for row in csv.reader(StringIO(text, newline="")) if len(row) >= 2}
     except (UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{table}: not a table of labels", why=str(error)) from None

@@ -6,7 +6,6 @@ reader of single entries begins anew, with its words. Without msgspec it is aske
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from deploykit.encodings.formats.columns import GridColumns, ZeroPointGrid, offs
 from deploykit.encodings.values import Encoding, Float
 from deploykit.errors import InputError
 from deploykit.system.indenting import typed_json
-from deploykit.tables.reading import says_all
+from deploykit.tables.reading import parse_json
 
 __all__ = ["LateEntries", "read_ordinary", "typed_json"]
 
@@ -117,16 +116,8 @@ def _read(tools: _Tools, data: bytes) -> tuple[dict[str, Any], LateEntries] | No
 
 
 def _plain_json(raw: Any) -> Any:
-    """A value; ValueError for a key that occurs twice, NaN and infinities."""
-    text = bytes(raw).decode()
-    value = json.loads(text, parse_constant=_refuse)
-    if not says_all(text, value):
-        raise ValueError(text[:80])
-    return value
-
-
-def _refuse(word: str) -> Any:
-    raise ValueError(word)
+    """A value; InputError for a key that occurs twice, NaN and infinities."""
+    return parse_json(bytes(raw), where="encodings")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

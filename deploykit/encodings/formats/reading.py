@@ -19,7 +19,8 @@ from deploykit.encodings.formats.ordinary import read_ordinary
 from deploykit.encodings.place import fit
 from deploykit.encodings.values import Encoding, EncodingSet
 from deploykit.errors import InputError
-from deploykit.tables.reading import parse_json, read_bytes
+from deploykit.system.files import read_regular
+from deploykit.tables.reading import parse_json
 
 __all__ = ["LIMIT", "VERSIONS", "parse_encodings", "read_encodings", "without_collecting"]
 
@@ -59,7 +60,7 @@ def read_encodings(path: Path, *, shapes: Mapping[str, tuple[int, ...]] | None =
 
     Raises InputError, naming the file and the entry, for whatever is not exactly an encodings file.
     """
-    data = read_bytes(path, limit=LIMIT)
+    data = read_regular(path, limit=LIMIT)
     if not data.strip():
         raise InputError(f"{path}: the file is empty", next="export the encodings again")
     _check_cost(data, path)

@@ -261,9 +261,6 @@ mean = [0.0, 0.0, 0.0]
 _RECORD = b"""{"call": "validate", "answer": 0, "name": "n", "type": "Conv2d", "said": []}
 {"call": "node", "answer": 3110, "name": "m", "type": "Relu", "said": ["QnnDsp <E> no"]}
 """
-_KEPT_ROWS = b"""{"features":["bf16","fp16"],"names":["bf16 vitis ai","fp16 vitis ai"]}
-["bf16","vitis-ai","","","supported","","","",["a test"],"reported","","","","","",[],""]
-["fp16","vitis-ai","","","supported","","","",["a test"],"reported","","","","","bf16",[],""]"""
 _RESULT = b'{"ok": true, "outputs": {"a": "00"}, "errors_logged": []}'
 _FLEET = (
     f'[models.cnn]\npath = "{MODEL}"\nencodings = "{_ENCODINGS["0.6.1"]}"\n'
@@ -297,7 +294,6 @@ def _of_texts() -> Iterator[Kind]:
         ("accuracies", "a.toml", broken_lines, _text(_ACCURACY), ("advise", "FILE"), ""),
         ("a record", "record.jsonl", broken_lines, _text(_RECORD), (), "record"),
         ("a kept answer", "k.json", broken_json, _text(_RESULT), (), "remembered"),
-        ("kept rows", "k.bin", broken_lines, _text(_KEPT_ROWS), (), "kept_rows"),
         ("a job's result", "result.json", broken_json, _text(_RESULT), (), "job_result"),
         (
             "a baseline",

@@ -150,17 +150,6 @@ def remembered(path: Path) -> None:
     assert found is None or isinstance(found, dict)
 
 
-def kept_rows(path: Path) -> None:
-    """Rows that are said to have been kept between runs: there are as many as the backend has, or none."""
-    from deploykit.answers.capability_answers import Query
-    from deploykit.answers.kept_rows import _read
-    from deploykit.backend.plugins import load_backend
-
-    shelf = _read(path.read_bytes(), load_backend("vitis-ai"))
-    if shelf is not None:
-        shelf.named(Query(words=("bf16",)))
-
-
 def references(path: Path) -> None:
     """Labels for the user's own measure."""
     import numpy as np
@@ -206,7 +195,6 @@ PARTS: Mapping[str, Callable[[Path], None]] = {
         device,
         record,
         remembered,
-        kept_rows,
         references,
         arrays,
         job_result,

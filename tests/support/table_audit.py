@@ -1,22 +1,28 @@
-"""Is a table's row in order: can its source be looked up, was it compared lately, does another row say the opposite?
+"""Are the tables in order: does each source name a place, was it compared lately, does another row say the opposite?
 
-It judges rows that are given to it and looks nothing up: a source resolves when it names a place where one can look.
+It looks nothing up: a source resolves when it names a place where one can look.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, timedelta
 from itertools import combinations
+from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
 
+from deploykit.backend.plugins import all_registries, load_backends
 from deploykit.findings import Confidence
 from deploykit.tables.capabilities import CompatRow
 
-__all__ = ["Problem", "contradictions", "source_form", "stale_sources", "unresolved"]
+if TYPE_CHECKING:
+    from deploykit.backend.backend import AnyBackend
+
+__all__ = ["Audit", "Problem", "audit_tables", "contradictions", "source_form", "stale_sources", "unresolved"]
 
 _YEAR = timedelta(days=365)
 _NUMBER = r"\d+\.\d+"
@@ -111,3 +117,46 @@ def _overlap(one: CompatRow, other: CompatRow) -> bool:
 
 def _starts_before_end(one: CompatRow, other: CompatRow) -> bool:
     return not (one.since and other.until) or Version(one.since) <= Version(other.until)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audit:
+    """How many rows and rules were looked at, what their sources name, and what is not in order."""
+
+    rows: int
+    rules: int
+    forms: Mapping[str, int]
+    problems: tuple[Problem, ...]
+
+
+def audit_tables(today: date) -> Audit:
+    """Every capability row, device fact and rule of the installed backends."""
+    problems: dict[Problem, None] = {}
+    sources: Counter[str] = Counter()
+    rows = 0
+    for backend in load_backends():
+        capabilities = tuple(backend.compat())
+        rows += len(capabilities)
+        problems.update(dict.fromkeys(contradictions(capabilities)))
+        own: Counter[str] = Counter()
+        for subject, given, confidence in _rows(backend, capabilities):
+            own.update(given)
+            problems.update(dict.fromkeys(unresolved(subject, given, confidence)))
+        problems.update(dict.fromkeys(stale_sources(backend.source_dates(), own, today)))
+        sources.update(own)
+        rows += sum(len(device.facts) for device in backend.devices())
+    rules = [rule for registry in all_registries() for rule in registry]
+    for rule in rules:
+        problems.update(dict.fromkeys(unresolved(f"rule {rule.code}", rule.sources, None, computes=True)))
+    forms: Counter[str] = Counter()
+    for source, count in sources.items():
+        forms[source_form(source) or "absence"] += count
+    return Audit(rows=rows, rules=len(rules), forms=dict(sorted(forms.items())), problems=tuple(problems))
+
+
+def _rows(backend: AnyBackend, capabilities: tuple[Any, ...]) -> Iterator[tuple[str, tuple[str, ...], Any]]:
+    for row in capabilities:
+        yield f"{row.feature} {row.tool or row.backend} {row.sdk}".strip(), row.source, row.confidence
+    for device in backend.devices():
+        for name, fact in device.facts.items():
+            yield f"device {device.id} {name}", fact.source, fact.confidence
