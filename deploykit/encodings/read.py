@@ -20,8 +20,8 @@ from deploykit.encodings.values import EncodingSet, Float
 from deploykit.errors import InputError
 from deploykit.model import load_model, weight
 from deploykit.model.facts import GraphFacts
-from deploykit.tables.reading import parse_json
 from deploykit.system.files import read_regular
+from deploykit.tables.reading import parse_json
 
 if TYPE_CHECKING:
     import numpy.typing as npt

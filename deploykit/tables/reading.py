@@ -113,7 +113,7 @@ def _joined(where: str, path: str) -> str:
 def _unknown_keys(kind: Any, value: Any, path: str) -> Iterator[tuple[str, tuple[str, ...]]]:
     """The path of every key that no dataclass in ``kind`` has, and the keys that it has; msgspec lets them pass."""
     if dataclasses.is_dataclass(kind):
-        names, nested = _fields(kind)
+        names, nested = _fields(cast("Any", kind))
         if isinstance(value, dict):
             yield from ((f"{path}.{name}", names) for name in value if name not in names)
             for name, inner in nested:
