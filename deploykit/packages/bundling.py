@@ -20,7 +20,7 @@ from deploykit.errors import DefectError, InputError, PackageError
 from deploykit.model import load_model
 from deploykit.model.emptying import Emptied, emptied
 from deploykit.model.weights import load_small_weights
-from deploykit.report.anonymous_text import Names, clean_text, personal_words
+from deploykit.packages.anonymous_text import Names, clean_text, personal_words
 from deploykit.system.files import open_regular, read_regular
 from deploykit.system.publishing import put_in_place
 from deploykit.system.workspaces import workspace

@@ -20,8 +20,8 @@ from deploykit.cli import cli
 from deploykit.cli.frame import run
 from deploykit.encodings.formats.reading import read_encodings
 from deploykit.errors import DefectError, InputError, PackageError
+from deploykit.packages.anonymous_text import Names, clean_text, personal_words
 from deploykit.packages.bundling import open_bundle, pack_bundle
-from deploykit.report.anonymous_text import Names, clean_text, personal_words
 
 AIMET = Path(__file__).parents[1] / "data/aimet"
 
