@@ -5,7 +5,7 @@ Cheap to import; what needs onnx or numpy is imported when it is called.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 

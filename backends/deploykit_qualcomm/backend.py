@@ -5,8 +5,7 @@ Cheap to import; what needs more is imported when it is called.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from deploykit.backend.backend import Backend

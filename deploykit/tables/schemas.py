@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from msgspec import to_builtins
-from msgspec.json import schema_components
+from msgspec.json import decode, encode, schema_components
 
 __all__ = ["schema_of"]
 
@@ -25,8 +24,8 @@ def schema_of(kind: type[Any], *, hidden: Collection[str] = (), optional: Collec
     _, found = schema_components([kind], ref_template="#/$defs/{name}")
     defs = {name: _strict(found[name], hidden, optional) for name in sorted(found)}
     top = defs.pop(kind.__name__)
-    schema: dict[str, Any] = to_builtins({"$schema": _DIALECT, **top, **({"$defs": defs} if defs else {})})
-    return schema
+    # Defaults are Python's own values, such as tuples; a schema has JSON's.
+    return decode(encode({"$schema": _DIALECT, **top, **({"$defs": defs} if defs else {})}), type=dict[str, Any])
 
 
 def _strict(schema: dict[str, Any], hidden: Collection[str], optional: Collection[str]) -> dict[str, Any]:
