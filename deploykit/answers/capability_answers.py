@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
 from deploykit.errors import UnknownTargetError
-from deploykit.system.tabular import Tabular
 from deploykit.tables.capabilities import CompatRow, Status, release_range
 from deploykit.tables.devices import Device
 
@@ -49,13 +48,11 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer(Tabular):
+class Answer:
     """The rows that answer a query, best match first. ``answered_by`` names the release that speaks per family.
 
     ``near`` are features that look like the words when no row matched.
     """
-
-    main_table: ClassVar[str] = "rows"
 
     rows: tuple[CompatRow, ...]
     requested: str = ""

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 from deploykit.findings import Finding
-from deploykit.system.tabular import Tabular
 
 __all__ = ["Audit", "AuditedKernel", "settled_findings"]
 
@@ -60,14 +59,12 @@ class AuditedKernel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Audit(Tabular):
+class Audit:
     """All kernels that were looked at, by whom (``by``), and what follows; ``level`` is quick, auto or full.
 
     ``left_out`` are those that the level had no room for. ``settled`` says of findings of the plan, by code and name of
     the subject, what was seen instead.
     """
-
-    main_table: ClassVar[str] = "kernels"
 
     level: str
     by: str

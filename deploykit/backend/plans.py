@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from deploykit.backend.status import Correctness
 from deploykit.findings import Confidence, Finding, sort_findings
-from deploykit.system.tabular import Tabular
 
 __all__ = ["Alternative", "Plan", "Precision", "Rejected", "Route", "Step"]
 
@@ -134,7 +133,7 @@ def _count(types: Mapping[str, str]) -> dict[str, int]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan(Tabular, Generic[D]):
+class Plan(Generic[D]):
     """What will be packaged for one target. ``route`` is None when every route was rejected: a precise no.
 
     ``target`` and ``sdk`` are JSON values that describe them; ``configs`` maps a package path to a JSON value.
@@ -142,8 +141,6 @@ class Plan(Tabular, Generic[D]):
     where somebody did. ``details`` is the adapter's own decision data, read by its ``render`` and ``execute``; it is
     not published, and None where there is no route or the adapter needs none.
     """
-
-    main_table: ClassVar[str] = "findings"
 
     backend: str
     target: Mapping[str, Any]

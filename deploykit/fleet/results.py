@@ -11,12 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from deploykit.errors import DeploykitError, InputError
 from deploykit.packages.manifests import MANIFEST, digest_of
 from deploykit.system.files import read_regular
-from deploykit.system.tabular import Tabular
 
 __all__ = [
     "CELLS",
@@ -115,10 +114,8 @@ class CellResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Results(Tabular):
+class Results:
     """All cells of one run in the order of the file. ``kept`` are those that an earlier run had made."""
-
-    main_table: ClassVar[str] = "cells"
 
     models: tuple[str, ...]
     targets: tuple[str, ...]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, get_args
+from typing import Any, get_args
 
 from deploykit.accuracy.judge.metrics import UserMetric
 from deploykit.accuracy.search.goals import Goal
@@ -24,16 +24,13 @@ from deploykit.encodings.formats.conversion import convert
 from deploykit.encodings.place import layouts
 from deploykit.errors import UsageError
 from deploykit.flow.reading import resolve_target
-from deploykit.system.tabular import Tabular
 
 __all__ = ["Mixed", "mix_files", "wide_types"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mixed(Tabular):
+class Mixed:
     """The raised encodings as a file's ``text``, how they were found, and the front where one was asked for."""
-
-    main_table: ClassVar[str] = "trials"
 
     raised: Raised
     sensitivity: Sensitivity

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import onnx
 
@@ -43,9 +43,8 @@ from deploykit.packages.recorded_decision import recorded_decision, recorded_qua
 from deploykit.packages.sbom import SBOM, sbom_text
 from deploykit.packages.verifying import VerifyReport, verify_package
 from deploykit.packages.writing import PackageWriter
-from deploykit.report.pages import render_readme, render_report, summary_html
+from deploykit.report.pages import render_readme, render_report
 from deploykit.system.steps import Steps, prefixed
-from deploykit.system.tabular import Tabular
 
 __all__ = ["Packaged", "each_package", "make_package", "make_packages", "make_plan", "verify"]
 
@@ -67,13 +66,11 @@ class Output:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Packaged(Tabular):
+class Packaged:
     """The outcome of the main job. ``package`` is None when the answer was no and nothing was written.
 
     ``digest`` is what ``deploykit verify --expect-digest`` takes.
     """
-
-    main_table: ClassVar[str] = "findings"
 
     plan: Plan[Any]
     package: Path | None
@@ -105,10 +102,6 @@ class Packaged(Tabular):
             "generated": list(self.generated),
             "status": self.status.to_json(),
         }
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows: the verdict and the three facts, what is open, where the package is."""
-        return summary_html(self.plan, self.status, self.findings, self.package)
 
 
 def make_plan(request: Request, *, progress: Progress | None = None) -> Plan[Any]:

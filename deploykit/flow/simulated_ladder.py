@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from deploykit.accuracy.judge.metrics import UserMetric
 from deploykit.accuracy.samples.gathering import Samples, gather
@@ -32,7 +32,6 @@ from deploykit.flow.mixing_layers import wide_types
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
 from deploykit.model.weights import lean_weights
-from deploykit.system.tabular import Tabular
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -50,10 +49,8 @@ MOST = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class SimulatedLadder(Tabular):
+class SimulatedLadder:
     """The ladder, and the data it was walked on: ``held_out`` is False where one sample had to serve for both."""
-
-    main_table: ClassVar[str] = "candidates"
 
     ladder: Ladder
     samples: Samples

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from stat import S_ISGID, S_ISUID
-from typing import Any, ClassVar
+from typing import Any
 
 from deploykit.backend.backend import Check, Verification
 from deploykit.backend.plugins import load_backend
@@ -22,16 +22,13 @@ from deploykit.packages.manifests import BUILD_FOLDERS, hash_file, list_files, r
 from deploykit.packages.rejudging import Rejudged, rejudge
 from deploykit.packages.signatures import check_signature
 from deploykit.packages.witnessed import Witnessed
-from deploykit.system.tabular import Tabular
 
 __all__ = ["VerifyReport", "verify_integrity", "verify_package"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VerifyReport(Tabular):
+class VerifyReport:
     """The judgement: every check, the intended and the actual types where both are known, and findings."""
-
-    main_table: ClassVar[str] = "checks"
 
     package: Path
     checks: tuple[Check, ...]

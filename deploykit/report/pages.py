@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from deploykit.packages.manifests import FileRecord
     from deploykit.report.detection_pictures import DetectionPictures
 
-__all__ = ["render_readme", "render_report", "summary_html"]
+__all__ = ["render_readme", "render_report"]
 
 _SERIES = {"float": "quantization", "quantized": "device"}
 """What a number in decibels tells of, by what it was held against."""
@@ -60,19 +60,6 @@ def render_readme(
         "device_steps": [step for step in plan.steps if step.where == "device"],
     }
     return render("README.md.j2", values, templates=templates)
-
-
-def summary_html(plan: Plan[Any], status: Status, findings: tuple[Finding, ...], package: Path | None) -> str:
-    """A piece of HTML for notebooks, with its own few styles; ``package`` is None where the answer was no."""
-    values = {
-        "target": plan.target.get("name", ""),
-        "shipping": shipping(status, findings),
-        "heading": _facts(plan, status) if package is not None else (),
-        "open": group_findings(findings)[0],
-        "headline": headline(findings),
-        "package": package,
-    }
-    return render("summary.html.j2", values)
 
 
 def _facts(plan: Plan[Any], status: Status) -> tuple[tuple[str, str], ...]:

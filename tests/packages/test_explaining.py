@@ -152,27 +152,6 @@ def test_no_package_is_an_error_and_no_explanation(tmp_path: Path, capsys: pytes
     assert "has no manifest.json" in capsys.readouterr().err
 
 
-def test_a_notebook_shows_the_verdict_and_strangers_names_as_text(tmp_path: Path) -> None:
-    made = deploykit.package(
-        AIMET / "mlp/model.onnx", target="sm8650", sdk="2.37", precision="fp16", out=tmp_path / "<b>out", compile=False
-    )
-    shown = made._repr_html_()
-    assert "SM8650: not judged" in shown
-    assert "deploykit evaluate" in shown
-    assert "&lt;b&gt;out" in shown
-    assert "<b>out" not in shown
-    assert made.to_dict() == made.to_json()
-    refused = deploykit.package(
-        AIMET / "mlp/model.onnx",
-        target="sm8650",
-        sdk="2.37",
-        encodings=AIMET / "mlp/bq-w4a16.v1.0.0.encodings",
-        out=tmp_path / "no",
-    )
-    assert "do not ship it" in refused._repr_html_()
-    assert "No package was written" in refused._repr_html_()
-
-
 @pytest.mark.parametrize("key", ["status", "decision", "quantization", "target", "findings", "executed"])
 def test_a_sealed_manifest_that_says_nothing_there_is_explained(key: str, rewritten: Path, tmp_path: Path) -> None:
     """Whoever can write to a package can seal it again."""

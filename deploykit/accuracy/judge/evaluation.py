@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from deploykit.accuracy.judge.comparison import Comparison, compare
 from deploykit.accuracy.judge.output_judging import OutputJudge
@@ -16,7 +16,6 @@ from deploykit.accuracy.judge.verdicts import Verdict
 from deploykit.findings import Finding, exit_status
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
-from deploykit.system.tabular import Tabular
 
 if TYPE_CHECKING:
     from deploykit.model.facts import GraphFacts
@@ -25,10 +24,8 @@ __all__ = ["Evaluation", "evaluate"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluation(Tabular):
+class Evaluation:
     """The numbers and what they mean."""
-
-    main_table: ClassVar[str] = "outputs"
 
     comparison: Comparison
     findings: tuple[Finding, ...]

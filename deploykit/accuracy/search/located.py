@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
-
-from deploykit.system.tabular import Tabular
+from typing import Any
 
 __all__ = ["Culprit", "Divergence", "Located", "TensorView"]
 
@@ -86,14 +84,12 @@ class Divergence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Located(Tabular):
+class Located:
     """``first`` is None when every output agrees. ``rounds`` and ``compared`` say how much was looked at.
 
     ``hidden`` are computed tensors that one side cannot show: a divergence may lie in one of them instead.
     ``exhausted`` is True when the budget ended before the search did.
     """
-
-    main_table: ClassVar[str] = "outputs"
 
     first: Divergence | None
     outputs: tuple[TensorView, ...]

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from deploykit.accuracy.search.layers import Layer
 from deploykit.accuracy.simulate.tensor_statistics import TensorStatistics
-from deploykit.system.tabular import Tabular
 
 if TYPE_CHECKING:
     from deploykit.accuracy.samples.gathering import Samples
@@ -96,14 +95,12 @@ class LayerLoss:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sensitivity(Tabular):
+class Sensitivity:
     """Everything that was measured, layers and tensors in graph order.
 
     ``whole`` is the loss with all of them quantized, ``weights`` and ``activations`` with only these. ``unmeasured``
     counts the losses that the budget left open; ``precision`` says where the encodings are from.
     """
-
-    main_table: ClassVar[str] = "layers"
 
     precision: str
     whole: Loss

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,6 @@ from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
 from deploykit.model.weights import lean_weights
-from deploykit.system.tabular import Tabular
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -68,15 +67,13 @@ class Fidelity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Simulation(Tabular):
+class Simulation:
     """The outputs per sample, quantized and float, and what lies between them.
 
     ``applied`` tensors were quantized; ``skipped`` says of the other entries why not. ``verdict`` is the judge's, with
     rows behind a choice matched; None where nobody gave the graph's facts. ``samples`` says what the inputs were, where
     ``gather`` made them.
     """
-
-    main_table: ClassVar[str] = "outputs"
 
     outputs: tuple[dict[str, npt.NDArray[Any]], ...]
     reference: tuple[dict[str, npt.NDArray[Any]], ...]

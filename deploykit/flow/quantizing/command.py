@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from deploykit.errors import ToolError, UsageError
 from deploykit.findings import Finding, exit_status, sort_findings
@@ -24,7 +24,6 @@ from deploykit.model.running import blaming
 from deploykit.packages.results import check_results_place, publish_results
 from deploykit.packages.writing import read_manifest
 from deploykit.system.steps import Steps
-from deploykit.system.tabular import Tabular
 
 if TYPE_CHECKING:
     from deploykit.backend.backend import AnyBackend, Progress, Request
@@ -35,10 +34,8 @@ _READING, _QUANTIZING, _WRITING = "reading the model", "quantizing", "writing"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Quantization(Tabular):
+class Quantization:
     """What ``quantize`` left: the folder, its files by role, the account, and what was found."""
-
-    main_table: ClassVar[str] = "numbers.outputs"
 
     folder: Path
     files: Mapping[str, str]
