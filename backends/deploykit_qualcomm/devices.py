@@ -1,16 +1,22 @@
 """The Qualcomm devices: one file per chip, found by id, chip, marketing or board name; it knows no SDK.
 
+Chips that no HTP toolchain serves stand together in ``unsupported.toml``, so that their names are answered.
+
 What the files do not repeat, the precisions of a chip's architecture, is added as the fact ``precisions``.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from deploykit.backend.targets import find_device
 from deploykit.tables.devices import Device, Fact, load_device_of_id, load_devices
+from deploykit.tables.reading import parse_rows, read_toml, structure
+from deploykit.tables.sources import write_out
 from deploykit_qualcomm.archs import capability
 from deploykit_qualcomm.tables import DATA
 
@@ -22,12 +28,12 @@ _PRECISIONS = {"a16w8": "w8a16", "a16w16": "w16a16", "fp16": "fp16", "bf16": "bf
 
 def qualcomm_devices(data: Path = DATA) -> tuple[Device, ...]:
     """Every device of the data folder, by id."""
-    return _all(data / "devices")
+    return _all(data)
 
 
 def device_of_id(name: str, data: Path = DATA) -> Device | None:
-    """The device of that id, from its own file alone, or None."""
-    found = load_device_of_id(data / "devices", name)
+    """The device of that id, from its own file where it has one, or None."""
+    found = load_device_of_id(data / "devices", name) or _unsupported(data).get(name.lower())
     return None if found is None else _with_precisions(found)
 
 
@@ -37,8 +43,34 @@ def qualcomm_device(name: str, data: Path = DATA) -> Device:
 
 
 @cache
-def _all(folder: Path) -> tuple[Device, ...]:
-    return tuple(map(_with_precisions, load_devices(folder)))
+def _all(data: Path) -> tuple[Device, ...]:
+    devices = (*load_devices(data / "devices"), *_unsupported(data).values())
+    return tuple(map(_with_precisions, sorted(devices, key=lambda device: device.id)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnsupportedFile:
+    """``unsupported.toml``: what its devices share is said once, ``sources`` are short names in it."""
+
+    schema: int
+    vendor: str
+    backends: tuple[str, ...]
+    sources: Mapping[str, str]
+    device: tuple[Mapping[str, Any], ...]
+
+
+@cache
+def _unsupported(data: Path) -> Mapping[str, Device]:
+    """By id; none where the folder has no such file."""
+    path = data / "unsupported.toml"
+    if not path.is_file():
+        return {}
+    table = read_toml(path)
+    write_out(table, table.get("sources", {}))
+    file = structure(UnsupportedFile, table, where=f"{path.name}:")
+    shared = {"schema": file.schema, "vendor": file.vendor, "backends": file.backends}
+    rows = parse_rows(Device, [{**shared, **row} for row in file.device], where=path.name)
+    return {device.id: device for device in rows}
 
 
 def _with_precisions(device: Device) -> Device:
