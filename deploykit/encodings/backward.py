@@ -178,7 +178,11 @@ def _clue(
         return None
     position = list(node.input).index(name)
     made, label = result.interval, node.output[0]
-    if _holds_all(node, position):
+    if node.op_type == "Cast":
+        holds_all = attribute(node, "to") in _FLOATS
+    else:
+        holds_all = node.op_type == "Concat" or (node.op_type in _KEEPS_ALL and position == 0)
+    if holds_all:
         return Clue(interval=made, words=f"{label} holds its values", encloses=True, copies=label)
     if node.op_type == "Split":
         parts = [known.get(part) for part in node.output]
@@ -193,31 +197,20 @@ def _clue(
     if node.op_type == "Neg":
         return Clue(interval=(-made[1], -made[0]), words=f"{label} is its negative", encloses=True)
     if position == 0 and node.op_type in ("LeakyRelu", "PRelu"):
-        return _of_bend(graph, node, made, label)
+        # What a bend at zero leaves to its operand: the result, below zero divided by the least slope.
+        slopes = [float(attribute(node, "alpha", 0.01))] if node.op_type == "LeakyRelu" else graph.array(node.input[1])
+        least = 0.0 if slopes is None else float(min(map(float, np.ravel(slopes)), default=0.0))
+        if least < _LEAST_SLOPE:
+            return None
+        words = f"{label} is its value, below zero at least {least:g} times it"
+        bent = (min(made[0] / least, 0.0), max(made[1], 0.0))
+        return Clue(interval=bent, words=words, encloses=True, exact=made[0] >= 0.0 or least >= 1.0)
     if node.op_type == "HardSwish":
         words = f"above 3 {label} is its value, below -3 it is 0"
         return Clue(interval=(-3.0, max(made[1], 3.0)), words=words, encloses=False)
     if node.op_type in ("Add", "Div", "Mul", "Sub") and len(node.input) == 2 and node.input[0] != node.input[1]:
         return _of_pair(graph, node, position, known, encodings)
     return None
-
-
-def _holds_all(node: NodeProto, position: int) -> bool:
-    """True where every value of the operand is in the result as it is."""
-    if node.op_type == "Cast":
-        return attribute(node, "to") in _FLOATS
-    return node.op_type == "Concat" or (node.op_type in _KEEPS_ALL and position == 0)
-
-
-def _of_bend(graph: GraphCopy, node: NodeProto, made: Interval, label: str) -> Clue | None:
-    """What a bend at zero leaves to its operand: the result, below zero divided by the least slope."""
-    slopes = [float(attribute(node, "alpha", 0.01))] if node.op_type == "LeakyRelu" else graph.array(node.input[1])
-    least = 0.0 if slopes is None else float(min(map(float, np.ravel(slopes)), default=0.0))
-    if least < _LEAST_SLOPE:
-        return None
-    words = f"{label} is its value, below zero at least {least:g} times it"
-    ends = (min(made[0] / least, 0.0), max(made[1], 0.0))
-    return Clue(interval=ends, words=words, encloses=True, exact=made[0] >= 0.0 or least >= 1.0)
 
 
 def _of_pair(

@@ -82,7 +82,9 @@ def _derived(
     facts: GraphFacts, node: NodeFact, known: Mapping[str, Value], floats: Iterable[str]
 ) -> Iterable[tuple[str, Value]]:
     """What one op gives: first from its outputs to its inputs, then from its inputs to its outputs."""
-    inputs, outputs = _data_inputs(node), data_outputs(node, node.outputs)
+    positions = _DATA_INPUTS.get(node.op_type, (0,))
+    inputs = tuple(n for i, n in enumerate(node.inputs) if n and (i in positions or _ALL in positions))
+    outputs = data_outputs(node, node.outputs)
     if not inputs or not outputs:
         return []
     given: dict[str, Value] = {}
@@ -97,11 +99,6 @@ def _derived(
     return [(name, value) for name, value in given.items() if name not in floats]
 
 
-def _data_inputs(node: NodeFact) -> tuple[str, ...]:
-    positions = _DATA_INPUTS.get(node.op_type, (0,))
-    return tuple(n for i, n in enumerate(node.inputs) if n and (i in positions or _ALL in positions))
-
-
 def _travels(value: Value) -> bool:
     return isinstance(value, Affine | Float8) and value.granularity == "per-tensor"
 
@@ -110,11 +107,10 @@ def _agree(names: tuple[str, ...], known: Mapping[str, Value]) -> bool:
     """True for one name, and for several that all have the same entry."""
     first = known.get(names[0])
     others = [known.get(name) for name in names[1:]]
-    return all(first is not None and other is not None and _same(first, other) for other in others)
-
-
-def _same(first: Value, second: Value) -> bool:
-    return first is second or not compare_values(first, second)
+    return all(
+        first is not None and other is not None and (first is other or not compare_values(first, other))
+        for other in others
+    )
 
 
 def _is_masked_minimum(facts: GraphFacts, node: NodeFact, read_values: ReadValues | None) -> bool:
@@ -264,17 +260,42 @@ def _derive(case: _Case) -> Made:
         if not isinstance(entry.value, Affine | Lpbq):
             return f"the {what} of {case.node.label} is {entry.dtype}"
     assert data is not None and weight is not None
-    if not _is_settled(weight.value):
+    if not getattr(weight.value, "placed", True):
         return f"the weight of {case.node.label} is not placed on the graph"
     if has(case.node, Trait.RECURRENT) and weight.value.granularity != "per-tensor":
         return f"{case.node.op_type} joins the biases of all its gates, and their weights do not share a scale"
     if has(case.node, Trait.LINEAR) and _channels_fit(case, weight.value):
-        return _analytic(case, data.value, weight.value)
-    return _statistical(case, weight.value)
-
-
-def _is_settled(value: Value) -> bool:
-    return getattr(value, "placed", True)
+        # Input scale times weight scale: per channel, of the largest block, and of the channel scale of LPBQ.
+        if case.uses > 1:
+            return f"several ops add it, {case.node.label} among them, and each would need another scale"
+        if not isinstance(data.value, Affine) or data.value.granularity != "per-tensor":
+            return f"the input of {case.node.label} is not quantized per tensor"
+        assert isinstance(weight.value, Affine | Lpbq)
+        if isinstance(weight.value, Lpbq):
+            # Observed: AIMET keeps the channel scales of LPBQ in double, and only the input's in float32.
+            with np.errstate(over="ignore", under="ignore"):
+                scale = np.asarray(data.value.scale.astype(np.float32).astype(np.float64) * weight.value.channel_scale)
+        else:
+            # The product in float32, as AIMET computes it; in double where float32 would underflow or overflow.
+            with np.errstate(over="ignore", under="ignore"):
+                single = data.value.scale.astype(np.float32) * weight.value.scale.astype(np.float32)
+                exact = np.asarray(data.value.scale * weight.value.scale)
+            scale = np.where(
+                np.isfinite(single) & (single >= np.finfo(np.float32).tiny), single.astype(np.float64), exact
+            )
+        if weight.value.block_axis is not None:
+            scale = scale.max(axis=weight.value.block_axis)
+        return _int32(scale.reshape(-1) if scale.ndim else scale)
+    # The finest scale that holds the bias: of all its values, or of each where the weight is per channel.
+    values = case.read_values(case.use.name)
+    if values is None:
+        return f"the scale comes from its values, and {case.use.name!r} cannot be read"
+    fact = case.facts.tensors[case.use.name]
+    floor = max(FINEST_SCALE, _FINEST_FLOAT16 if fact.dtype == "float16" else 0.0)
+    scale = np.maximum(np.abs(values.astype(np.float64)) / 2**31, floor)
+    if not np.isfinite(scale).all():
+        return f"{case.use.name!r} holds values that are not finite"
+    return _int32(np.asarray(scale.max()) if weight.value.granularity == "per-tensor" else scale.reshape(-1))
 
 
 def _channels_fit(case: _Case, weight: Value) -> bool:
@@ -284,45 +305,6 @@ def _channels_fit(case: _Case, weight: Value) -> bool:
     assert isinstance(weight, Affine | Lpbq)
     blocks_fit = weight.block_axis is None or weight.block_axis == case.weight.block_axis
     return weight.axis == case.weight.channel_axis and blocks_fit
-
-
-def _analytic(case: _Case, data: Value, weight: Value) -> Made:
-    """Input scale times weight scale: per channel, of the largest block, and of the channel scale of LPBQ."""
-    if case.uses > 1:
-        return f"several ops add it, {case.node.label} among them, and each would need another scale"
-    if not isinstance(data, Affine) or data.granularity != "per-tensor":
-        return f"the input of {case.node.label} is not quantized per tensor"
-    assert isinstance(weight, Affine | Lpbq)
-    if isinstance(weight, Lpbq):
-        # Observed: AIMET keeps the channel scales of LPBQ in double, and only the input's in float32.
-        with np.errstate(over="ignore", under="ignore"):
-            scale = np.asarray(data.scale.astype(np.float32).astype(np.float64) * weight.channel_scale)
-    else:
-        scale = _single_product(data.scale, weight.scale)
-    if weight.block_axis is not None:
-        scale = scale.max(axis=weight.block_axis)
-    return _int32(scale.reshape(-1) if scale.ndim else scale)
-
-
-def _single_product(first: Array, second: Array) -> Array:
-    """The product in float32, as AIMET computes it; in double where float32 would underflow or overflow."""
-    with np.errstate(over="ignore", under="ignore"):
-        single = first.astype(np.float32) * second.astype(np.float32)
-        exact = np.asarray(first * second)
-    return np.where(np.isfinite(single) & (single >= np.finfo(np.float32).tiny), single.astype(np.float64), exact)
-
-
-def _statistical(case: _Case, weight: Value) -> Made:
-    """The finest scale that holds the bias: of all its values, or of each where the weight is per channel."""
-    values = case.read_values(case.use.name)
-    if values is None:
-        return f"the scale comes from its values, and {case.use.name!r} cannot be read"
-    fact = case.facts.tensors[case.use.name]
-    floor = max(FINEST_SCALE, _FINEST_FLOAT16 if fact.dtype == "float16" else 0.0)
-    scale = np.maximum(np.abs(values.astype(np.float64)) / 2**31, floor)
-    if not np.isfinite(scale).all():
-        return f"{case.use.name!r} holds values that are not finite"
-    return _int32(np.asarray(scale.max()) if weight.granularity == "per-tensor" else scale.reshape(-1))
 
 
 def _int32(scale: Array) -> Made:

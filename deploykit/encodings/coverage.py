@@ -33,26 +33,22 @@ def absorbing_fusions(facts: GraphFacts, encodings: EncodingSet) -> Mapping[str,
     found: dict[str, Fusion] = {}
     settings: dict[str, set[int]] = {}
     for fusion in fusions(facts):
-        if not _explains(fusion, encodings):
+        if not (
+            fusion.certain or (fusion.result in encodings and not any(name in encodings for name in fusion.inside))
+        ):
             continue
         found.update((name, fusion) for name in sorted(fusion.inside) if name not in encodings and name not in stated)
         for name in sorted(fusion.settings - stated):
             readers = settings.setdefault(name, set())
-            readers.update(i for i in facts.tensors[name].consumers if _takes_part(facts, fusion, i))
+            # True for a node that makes something inside a fusion, or its result.
+            readers.update(
+                i
+                for i in facts.tensors[name].consumers
+                if any(name == fusion.result or name in fusion.inside for name in facts.nodes[i].outputs)
+            )
             if name not in encodings and readers.issuperset(facts.tensors[name].consumers):
                 found[name] = fusion
     return found
-
-
-def _explains(fusion: Fusion, encodings: EncodingSet) -> bool:
-    if fusion.certain:
-        return True
-    return fusion.result in encodings and not any(name in encodings for name in fusion.inside)
-
-
-def _takes_part(facts: GraphFacts, fusion: Fusion, index: int) -> bool:
-    """True for a node that makes something inside a fusion, or its result."""
-    return any(name == fusion.result or name in fusion.inside for name in facts.nodes[index].outputs)
 
 
 class CoverageStatus(StrEnum):
@@ -132,14 +128,37 @@ class _Judge:
         self.fused = absorbing_fusions(facts, encodings)
         self.uses = parameter_uses(facts)
         self.moved = {entry.name for entry in copy_over_movement(encodings, facts)}
-        self.float_copies = self._spread_floats()
+        # Tensors without a grid that data movement connects with a float one, and the neighbour they follow.
+        following: dict[str, str] = {}
+        todo = [name for name in self.facts.tensors if name in self.floats]
+        while todo:
+            name = todo.pop()
+            for other in self._moved_neighbours(name):
+                if other not in following and not self._has_grid(other) and other not in self.floats:
+                    following[other] = name
+                    todo.append(other)
+        self.float_copies = following
 
     def row(self, fact: TensorFact) -> CoverageRow:
         for verdict in (self._stated, self._without_grid, self._fused, self._moved, self._float):
             found = verdict(fact)
             if found is not None:
                 return CoverageRow(tensor=fact.name, status=found[0], reason=found[1], related=found[2])
-        return self._missing(fact)
+        maker = self.facts.producer_of(fact.name)
+        if not fact.dtype:
+            reason = "no entry, and its type could not be inferred"
+        elif maker is not None and has(maker, Trait.AIMET_COPIES) and maker.inputs:
+            return CoverageRow(
+                tensor=fact.name,
+                status=CoverageStatus.MISSING,
+                reason=f"{maker.op_type} moves the data of a tensor that has no entry either",
+                related=maker.inputs[0],
+            )
+        else:
+            reason = f"no entry; {fact.role}" if maker is None else f"no entry; computed by {maker.op_type}"
+        return CoverageRow(
+            tensor=fact.name, status=CoverageStatus.MISSING, reason=reason, related=maker.label if maker else ""
+        )
 
     def _stated(self, fact: TensorFact) -> tuple[CoverageStatus, str, str] | None:
         if fact.name in self.floats:
@@ -172,10 +191,12 @@ class _Judge:
         return set(fact.consumers) <= explained
 
     def _readers(self, node: NodeFact) -> Iterator[int]:
-        return (reader for name in node.outputs if name in self.facts.tensors for reader in self._consumers(name))
-
-    def _consumers(self, name: str) -> tuple[int, ...]:
-        return self.facts.tensors[name].consumers
+        return (
+            reader
+            for name in node.outputs
+            if name in self.facts.tensors
+            for reader in self.facts.tensors[name].consumers
+        )
 
     def _fused(self, fact: TensorFact) -> tuple[CoverageStatus, str, str] | None:
         fusion = self.fused.get(fact.name)
@@ -205,31 +226,21 @@ class _Judge:
         source = self.float_copies.get(fact.name)
         if source is not None:
             return CoverageStatus.FLOAT16, "moves the data of a float tensor", source
-        if self.floats and fact.is_weight and fact.consumers and self._serves_floats(fact.name):
+        if (
+            self.floats
+            and fact.is_weight
+            and fact.consumers
+            and all(self._makes_float(node) for node in self.facts.consumers_of(fact.name))
+        ):
             label = self.facts.nodes[fact.consumers[0]].label
             return CoverageStatus.FLOAT16, "stored, and read only by ops whose result is float", label
         return None
-
-    def _serves_floats(self, name: str) -> bool:
-        return all(self._makes_float(node) for node in self.facts.consumers_of(name))
 
     def _makes_float(self, node: NodeFact) -> bool:
         """True where all results are meant to be float, looking through fused pairs."""
         while len(node.outputs) == 1 and node.outputs[0] in self.fused:
             node = self.fused[node.outputs[0]].node
         return all(name in self.floats or name in self.float_copies for name in node.outputs if name)
-
-    def _spread_floats(self) -> dict[str, str]:
-        """Tensors without a grid that data movement connects with a float one, and the neighbour they follow."""
-        following: dict[str, str] = {}
-        todo = [name for name in self.facts.tensors if name in self.floats]
-        while todo:
-            name = todo.pop()
-            for other in self._moved_neighbours(name):
-                if other not in following and not self._has_grid(other) and other not in self.floats:
-                    following[other] = name
-                    todo.append(other)
-        return following
 
     def _moved_neighbours(self, name: str) -> Iterator[str]:
         maker = self.facts.producer_of(name)
@@ -238,20 +249,3 @@ class _Judge:
         for node in self.facts.consumers_of(name):
             if has(node, Trait.AIMET_COPIES) and node.inputs[0] == name:
                 yield from data_outputs(node, node.outputs)
-
-    def _missing(self, fact: TensorFact) -> CoverageRow:
-        maker = self.facts.producer_of(fact.name)
-        if not fact.dtype:
-            reason = "no entry, and its type could not be inferred"
-        elif maker is not None and has(maker, Trait.AIMET_COPIES) and maker.inputs:
-            return CoverageRow(
-                tensor=fact.name,
-                status=CoverageStatus.MISSING,
-                reason=f"{maker.op_type} moves the data of a tensor that has no entry either",
-                related=maker.inputs[0],
-            )
-        else:
-            reason = f"no entry; {fact.role}" if maker is None else f"no entry; computed by {maker.op_type}"
-        return CoverageRow(
-            tensor=fact.name, status=CoverageStatus.MISSING, reason=reason, related=maker.label if maker else ""
-        )

@@ -78,15 +78,11 @@ def part_of(
     part.graph.node.extend(nodes)
     part.graph.initializer.extend(t for t in graph.model.graph.initializer if t.name in read)
     stored = {t.name for t in part.graph.initializer}
-    outside = [n for n in read if n not in made and n not in stored and _exists(graph, n)]
+    outside = [n for n in read if n not in made and n not in stored and (n in graph.makers or n in graph.inputs)]
     part.graph.input.extend(_typed(n, known) for n in outside)
     part.graph.output.extend(_typed(n, known) for n in outputs)
     part.graph.value_info.extend(known[n] for n in sorted(made) if n in known and n not in outputs)
     return part
-
-
-def _exists(graph: GraphCopy, name: str) -> bool:
-    return name in graph.makers or name in graph.inputs
 
 
 def _fixed(graph: GraphCopy, nodes: Iterable[NodeProto]) -> list[NodeProto]:
@@ -211,7 +207,11 @@ class _Walk:
         self.graph, self.sizes = graph, sizes
         self._static = graph.static()
         self.entering = self._entrances()
-        self.own = [index for index, node in enumerate(graph.nodes) if not self._is_repeated(node)]
+        self.own = [
+            index
+            for index, node in enumerate(graph.nodes)
+            if not all(name in self._static or name in self.entering for name in node.output)
+        ]
         nodes = [graph.nodes[index] for index in self.own]
         self.weights = [self._weights_of(node) for node in nodes]
         self.first_read: dict[str, int] = {}
@@ -229,9 +229,6 @@ class _Walk:
             if node.op_type in _ENTRANCES and read in found and {*rest} <= self._static | {""}:
                 found.update(node.output)
         return found
-
-    def _is_repeated(self, node: NodeProto) -> bool:
-        return all(name in self._static or name in self.entering for name in node.output)
 
     def _weights_of(self, node: NodeProto) -> tuple[str, ...]:
         """The weights behind what a node reads, through nodes that compute constants."""
@@ -259,7 +256,10 @@ class _Walk:
             if last > at:
                 steps[at + 1] += 1
                 steps[last + 1] -= 1
-                if self._is_inside_pair(name):
+                # True between an operator and its QuantizeLinear, and between that and the DequantizeLinear.
+                made_by = self.graph.makers[name].op_type
+                quantized = any(node.op_type == "QuantizeLinear" for node in self.graph.readers(name))
+                if made_by == "QuantizeLinear" or (quantized and made_by != "DequantizeLinear"):
                     shut.update(range(at + 1, last + 1))
         found, crossing = [], 0
         for place in range(1, len(self.own)):
@@ -267,12 +267,6 @@ class _Walk:
             if place not in shut:
                 found.append((crossing, place))
         return found
-
-    def _is_inside_pair(self, name: str) -> bool:
-        """True between an operator and its QuantizeLinear, and between that and the DequantizeLinear."""
-        made_by = self.graph.makers[name].op_type
-        quantized = any(node.op_type == "QuantizeLinear" for node in self.graph.readers(name))
-        return made_by == "QuantizeLinear" or (quantized and made_by != "DequantizeLinear")
 
     def even_places(self, count: int) -> list[int]:
         """The places between ``count`` parts of like size; UsageError where there are none."""

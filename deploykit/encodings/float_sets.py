@@ -196,7 +196,9 @@ def _predicted(facts: GraphFacts, encodings: EncodingSet) -> FloatPrediction:
     predicted = frozenset(speaking - quantized)
     habitual: set[str] = set()
     if stated:
-        intended = _stated_intent(facts, stated, predicted, absorbed)
+        # What was stated, with what data movement copies from it and what only serves it (static inputs without entry).
+        reached = _spread(facts, set(stated), blocked=facts.tensors.keys() - predicted - stated)
+        intended = reached | _servants(facts, predicted, reached, absorbed)
     else:
         intended = _left_out(facts, encodings, absorbed, speaking)
         roots = {name for name in intended if _is_habitual(facts, encodings, name)}
@@ -270,26 +272,17 @@ def _has_type(facts: GraphFacts, tensor: TensorFact) -> bool:
     if not _is_data(facts, tensor.name) or not (tensor.consumers or tensor.is_output) or _is_folded(facts, tensor):
         return False
     readers = facts.consumers_of(tensor.name)
-    return not tensor.is_weight or not all(_reads_as_setting(node, tensor.name) for node in readers)
+    # Parameters of a BatchNormalization count too: they are folded while the graph is built.
+    return not tensor.is_weight or not all(
+        (is_setting(node, tensor.name) or (node.op_type == "BatchNormalization" and tensor.name in node.inputs[1:]))
+        for node in readers
+    )
 
 
 def _is_folded(facts: GraphFacts, tensor: TensorFact) -> bool:
     """True for what is computed from stored values while the graph is built."""
     maker = facts.producer_of(tensor.name)
     return tensor.is_weight and maker is not None and maker.op_type != "Constant"
-
-
-def _reads_as_setting(node: NodeFact, name: str) -> bool:
-    """Parameters of a BatchNormalization count too: they are folded while the graph is built."""
-    return is_setting(node, name) or (node.op_type == "BatchNormalization" and name in node.inputs[1:])
-
-
-def _stated_intent(
-    facts: GraphFacts, stated: frozenset[str], predicted: frozenset[str], absorbed: Mapping[str, str]
-) -> set[str]:
-    """What was stated, with what data movement copies from it and what only serves it (static inputs without entry)."""
-    reached = _spread(facts, set(stated), blocked=facts.tensors.keys() - predicted - stated)
-    return reached | _servants(facts, predicted, reached, absorbed)
 
 
 def _left_out(

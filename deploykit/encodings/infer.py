@@ -245,7 +245,12 @@ class _Search:
         for name, ends in observe(names).items():
             words = f"seen on {self.evidence.words}"
             if kind_of_entry(name, self.encodings).bits >= _WIDE_BITS:
-                ends, words = _with_room(ends), f"{words}, and as much again"
+                # Twice as far from zero: other inputs go beyond the samples, and what a grid cuts off there is lost.
+                low, high = ends
+                ends, words = (
+                    (max(2 * min(low, low / 2), -_LARGEST), min(2 * max(high, high / 2), _LARGEST)),
+                    f"{words}, and as much again",
+                )
             self.conclude(name, ends, Origin.SAMPLES, words)
 
     def finish(self) -> Inference:
@@ -273,12 +278,6 @@ class _Search:
         maker = self.facts.producer_of(name)
         made = "it is an input of the graph" if maker is None else f"{maker.op_type} bounds nothing"
         return OpenTensor(name=name, inputs=tuple(unknown or roots), why=f"no entry, {made}, and no neighbour tells")
-
-
-def _with_room(ends: Interval) -> Interval:
-    """Twice as far from zero: other inputs go beyond the samples, and what a grid cuts off there is lost."""
-    low, high = ends
-    return max(2 * min(low, low / 2), -_LARGEST), min(2 * max(high, high / 2), _LARGEST)
 
 
 def _roots(facts: GraphFacts) -> Mapping[str, frozenset[str]]:

@@ -309,7 +309,10 @@ def _start(
 
 
 def _copy_node(work: _Work, node: NodeProto) -> None:
-    plain = _plain_inputs(node)
+    # What stays as it is: settings, and everything that quantizers read already.
+    plain = (
+        frozenset(range(len(node.input))) if node.op_type in ("QuantizeLinear", "DequantizeLinear") else settings(node)
+    )
     for position, name in enumerate(node.input):
         if not name or position in plain:
             continue
@@ -327,13 +330,6 @@ def _copy_node(work: _Work, node: NodeProto) -> None:
         for position, name in enumerate(node.output):
             if name:
                 node.output[position] = _quantize_activation(work, name, name)
-
-
-def _plain_inputs(node: NodeProto) -> frozenset[int]:
-    """What stays as it is: settings, and everything that quantizers read already."""
-    if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
-        return frozenset(range(len(node.input)))
-    return settings(node)
 
 
 def _quantize_activation(work: _Work, name: str, source: str) -> str:
@@ -391,7 +387,23 @@ def _store_weight(work: _Work, name: str) -> None:
     if entry is None or isinstance(entry.value, Float) or tensor.data_type != element_type("float"):
         return
     if isinstance(entry.value, Float8):
-        _store_float8(work, name, entry.value)
+        # Quantized at run time from the float weight: no integer grid exists to store.
+        scale_name, zero_name = work.graph.fresh(f"{name}_scale"), work.graph.fresh(f"{name}_zero_point")
+        scale = np.asarray(entry.value.scale, np.float32)
+        zero = TensorProto(name=zero_name, data_type=element_type(entry.value.dtype), dims=scale.shape)
+        zero.raw_data = bytes(scale.size)
+        work.graph.model.graph.initializer.append(numpy_helper.from_array(scale, scale_name))
+        work.graph.model.graph.initializer.append(zero)
+        middle, final = work.graph.fresh(f"{name}_q"), work.graph.fresh(f"{name}_dq")
+        attributes: dict[str, Any] = {} if entry.value.axis is None else {"axis": entry.value.axis}
+        quantize, dequantize = (work.graph.fresh(f"{name}_{kind}Linear") for kind in ("Quantize", "Dequantize"))
+        work.nodes += [
+            helper.make_node("QuantizeLinear", [name, scale_name, zero_name], [middle], name=quantize, **attributes),
+            helper.make_node(
+                "DequantizeLinear", [middle, scale_name, zero_name], [final], name=dequantize, **attributes
+            ),
+        ]
+        work.read(name, final, entry.value.dtype)
         return
     value = entry.value
     if isinstance(value, Affine) and value.bits == 32 and work.bias == "float":
@@ -456,24 +468,6 @@ def _store_block_scales(work: _Work, name: str, constant: QuantizedConstant) -> 
     return scale
 
 
-def _store_float8(work: _Work, name: str, value: Float8) -> None:
-    """Quantized at run time from the float weight: no integer grid exists to store."""
-    scale_name, zero_name = work.graph.fresh(f"{name}_scale"), work.graph.fresh(f"{name}_zero_point")
-    scale = np.asarray(value.scale, np.float32)
-    zero = TensorProto(name=zero_name, data_type=element_type(value.dtype), dims=scale.shape)
-    zero.raw_data = bytes(scale.size)
-    work.graph.model.graph.initializer.append(numpy_helper.from_array(scale, scale_name))
-    work.graph.model.graph.initializer.append(zero)
-    middle, final = work.graph.fresh(f"{name}_q"), work.graph.fresh(f"{name}_dq")
-    attributes: dict[str, Any] = {} if value.axis is None else {"axis": value.axis}
-    quantize, dequantize = (work.graph.fresh(f"{name}_{kind}Linear") for kind in ("Quantize", "Dequantize"))
-    work.nodes += [
-        helper.make_node("QuantizeLinear", [name, scale_name, zero_name], [middle], name=quantize, **attributes),
-        helper.make_node("DequantizeLinear", [middle, scale_name, zero_name], [final], name=dequantize, **attributes),
-    ]
-    work.read(name, final, value.dtype)
-
-
 def _bias_input(work: _Work, node: NodeProto, name: str) -> str:
     """The name under which a node reads its bias: an int32 one where that is wanted and possible."""
     if work.bias == "float":
@@ -500,11 +494,8 @@ def _bias_scale(work: _Work, node: NodeProto, name: str) -> Any:
         value = None if entry is None else entry.value
         is_bias = isinstance(value, Affine) and value.bits == 32
         return value.scale if is_bias and isinstance(value, Affine) else None
-    return _product_scale(work, node, int(tensor.dims[0]))
-
-
-def _product_scale(work: _Work, node: NodeProto, channels: int) -> Any:
-    """Input scale times weight scale, 0-d or one per channel; None where one of the two is not an integer grid."""
+    # Input scale times weight scale, 0-d or one per channel; None where one of the two is not an integer grid.
+    channels = int(tensor.dims[0])
     # The data and weight inputs were rewired before the bias: look up what they stand for.
     data, weight = (
         work.encodings.get(work.stands_for.get(node.input[position], node.input[position])) for position in (0, 1)

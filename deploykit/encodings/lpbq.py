@@ -184,7 +184,11 @@ def _refine_rows(weight: BlockWeight, rows: slice, ratio: Numbers, packed: Numbe
     np.rint(rounded, out=rounded)
     np.clip(rounded, -8, 7, out=rounded)
     after = rounded.astype(np.int8)
-    _pack_into(packed, weight, rows, after)
+    flat = after.reshape(-1)
+    if flat.size % 2:
+        flat = np.append(flat, np.int8(0))
+    wide = flat.view("<u2")
+    packed[_bytes(weight, rows)] = (wide & 0x0F) | ((wide >> 4) & 0xF0)
     sums[0, here] = _dots(weight, values, values)
     sums[1, here] = _dots(weight, values, after)
     sums[2, here] = _dots(weight, after, after)
@@ -212,16 +216,12 @@ def _along_last(weight: BlockWeight) -> bool:
     return int(np.prod(weight.shape[weight.block_axis + 1 :])) == 1
 
 
-def _row_step(weight: BlockWeight) -> int:
-    """Rows of the first axis per chunk: whole blocks, whole bytes, few enough for the cache."""
+def _parallel(weight: BlockWeight, work: Any) -> Iterator[Any]:
+    # Rows of the first axis per chunk: whole blocks, whole bytes, few enough for the cache.
     width = max(1, int(np.prod(weight.shape[1:])))
     unit = weight.block_size if weight.block_axis == 0 else 1
     unit *= 2 if (unit * width) % 2 else 1
-    return max(unit, (_CHUNK // width) // unit * unit)
-
-
-def _parallel(weight: BlockWeight, work: Any) -> Iterator[Any]:
-    step = _row_step(weight)
+    step = max(unit, (_CHUNK // width) // unit * unit)
     rows = [slice(start, min(start + step, weight.shape[0])) for start in range(0, weight.shape[0], step)]
     with ThreadPoolExecutor(_THREADS) as pool:
         yield from pool.map(work, rows)
@@ -248,14 +248,6 @@ def _unpack(weight: BlockWeight, rows: slice) -> Numbers:
     values ^= 8
     values -= 8
     return values[:count].reshape(rows.stop - rows.start, *weight.shape[1:])
-
-
-def _pack_into(packed: Numbers, weight: BlockWeight, rows: slice, values: Numbers) -> None:
-    flat = values.reshape(-1)
-    if flat.size % 2:
-        flat = np.append(flat, np.int8(0))
-    wide = flat.view("<u2")
-    packed[_bytes(weight, rows)] = (wide & 0x0F) | ((wide >> 4) & 0xF0)
 
 
 def _db(signal: float, noise: float) -> float:

@@ -114,7 +114,19 @@ def convert_file(source: Path, target: Path, *, refined: bool = False, force: bo
             raise InputError(
                 f"{source}: no DequantizeLinear with a block size", why="there is nothing to convert in it"
             )
-        _insert(work)
+        # The new nodes before those that read them; integers computed at run time so far, and old scales, go.
+        graph = work.graph
+        constants = dict(graph.stored)
+        nodes: list[NodeProto] = []
+        for node in graph.nodes:
+            if node.op_type == "QuantizeLinear" and node.output[0] in work.gone:
+                continue
+            if node.output and node.output[0] in work.before:
+                nodes.append(work.before[node.output[0]])
+            nodes.append(node)
+        graph.model.graph.initializer.extend(work.new)
+        graph.set_nodes(nodes)
+        graph.drop_unused(constants)
         _write(work, target)
     return LpbqReport(weights=reports, output=target)
 
@@ -132,7 +144,17 @@ def _convert_all(work: _Work) -> Iterator[WeightReport]:
             "has_bias": layer is not None and _has_bias(work, layer),
         }
         try:
-            yield WeightReport(loss=_convert(work, node, layers), **common)
+            given = _block_weight(work, node, _layer(work, node, layers))
+            channel, blocks = lpbq_scales(given.scale, given.block_axis, given.channel_axis)
+            if work.refined:
+                packed, loss = refine(given)
+                file = work.scratch / f"r{len(work.replaced)}.bin"
+                packed.tofile(file)
+                work.replaced[node.input[0]] = file
+            else:
+                loss = measure_loss(given)
+            _use_scales(work, node, channel.astype(np.float32), blocks.astype(np.int64), given.channel_axis)
+            yield WeightReport(loss=loss, **common)
         except _LeftError as reason:
             yield WeightReport(reason=str(reason), **common)
 
@@ -142,20 +164,6 @@ def _has_bias(work: _Work, layer: NodeProto) -> bool:
         return len(layer.input) > 2 and bool(layer.input[2])
     readers = work.graph.readers(layer.output[0])
     return len(readers) == 1 and readers[0].op_type == "Add"
-
-
-def _convert(work: _Work, node: NodeProto, layers: list[NodeProto]) -> Loss:
-    given = _block_weight(work, node, _layer(work, node, layers))
-    channel, blocks = lpbq_scales(given.scale, given.block_axis, given.channel_axis)
-    if work.refined:
-        packed, loss = refine(given)
-        file = work.scratch / f"r{len(work.replaced)}.bin"
-        packed.tofile(file)
-        work.replaced[node.input[0]] = file
-    else:
-        loss = measure_loss(given)
-    _use_scales(work, node, channel.astype(np.float32), blocks.astype(np.int64), given.channel_axis)
-    return loss
 
 
 def _layer(work: _Work, node: NodeProto, layers: list[NodeProto]) -> NodeProto:
@@ -184,7 +192,17 @@ def _block_weight(work: _Work, node: NodeProto, layer: NodeProto) -> BlockWeight
         already = maker is not None and maker.op_type == "DequantizeLinear"
         raise _LeftError("it is LPBQ already" if already else "its scales are computed at run time")
     source = _source(work, node)
-    _check_type(work, node, source)
+    kind = source.data_type
+    if source.name != node.input[0]:
+        zero = work.model.stored.get(node.input[2]) if len(node.input) > 2 else None
+        kind = TensorProto.UINT8 if zero is None else zero.data_type
+    if kind != TensorProto.INT4:
+        kind = TensorProto.DataType.Name(kind).lower()
+        raise _LeftError(f"its integers are {kind}; LPBQ expands int4 to 8 bits")
+    if len(node.input) > 2 and node.input[2]:
+        zero = work.model.stored.get(node.input[2])
+        if zero is None or np.any(np.asarray(weight(work.model, node.input[2])).astype(np.int8)):
+            raise _LeftError("its zero point is not 0")
     shape = tuple(source.dims)
     channel_axis, block_axis = _axes(layer, len(shape))
     axis = int(attribute(node, "axis", 1)) % max(1, len(shape))
@@ -244,20 +262,6 @@ def _quantized(work: _Work, node: NodeProto, floats: TensorProto, scale: Any, si
     return packed
 
 
-def _check_type(work: _Work, node: NodeProto, stored: TensorProto) -> None:
-    kind = stored.data_type
-    if stored.name != node.input[0]:
-        zero = work.model.stored.get(node.input[2]) if len(node.input) > 2 else None
-        kind = TensorProto.UINT8 if zero is None else zero.data_type
-    if kind != TensorProto.INT4:
-        kind = TensorProto.DataType.Name(kind).lower()
-        raise _LeftError(f"its integers are {kind}; LPBQ expands int4 to 8 bits")
-    if len(node.input) > 2 and node.input[2]:
-        zero = work.model.stored.get(node.input[2])
-        if zero is None or np.any(np.asarray(weight(work.model, node.input[2])).astype(np.int8)):
-            raise _LeftError("its zero point is not 0")
-
-
 def _axes(layer: NodeProto, rank: int) -> tuple[int, int]:
     """Channel and block axis of a layer's weight."""
     if layer.op_type == "Conv":
@@ -296,22 +300,6 @@ def _use_scales(work: _Work, node: NodeProto, channel: Any, blocks: Any, channel
     node.input[1] = result
 
 
-def _insert(work: _Work) -> None:
-    """The new nodes before those that read them; integers computed at run time so far, and old scales, go."""
-    graph = work.graph
-    constants = dict(graph.stored)
-    nodes: list[NodeProto] = []
-    for node in graph.nodes:
-        if node.op_type == "QuantizeLinear" and node.output[0] in work.gone:
-            continue
-        if node.output and node.output[0] in work.before:
-            nodes.append(work.before[node.output[0]])
-        nodes.append(node)
-    graph.model.graph.initializer.extend(work.new)
-    graph.set_nodes(nodes)
-    graph.drop_unused(constants)
-
-
 def _write(work: _Work, target: Path) -> None:
     """External tensors are streamed into one new data file; the model follows when that is complete."""
     data = work.scratch / "data"
@@ -342,14 +330,6 @@ def _move(work: _Work, tensor: TensorProto, sink: Any, location: str) -> bool:
     length = source.stat().st_size - start if replaced or "length" not in entries else int(entries["length"])
     sink.write(bytes(-sink.tell() % 4096))
     offset = sink.tell()
-    _stream(source, start, length, sink)
-    del tensor.external_data[:]
-    for key, value in (("location", location), ("offset", offset), ("length", length)):
-        tensor.external_data.add(key=key, value=str(value))
-    return True
-
-
-def _stream(source: Path, start: int, length: int, sink: Any) -> None:
     with source.open("rb") as file:
         file.seek(start)
         while length > 0:
@@ -358,3 +338,7 @@ def _stream(source: Path, start: int, length: int, sink: Any) -> None:
                 raise InputError(f"{source}: ends before its data does")
             sink.write(piece)
             length -= len(piece)
+    del tensor.external_data[:]
+    for key, value in (("location", location), ("offset", offset), ("length", length)):
+        tensor.external_data.add(key=key, value=str(value))
+    return True

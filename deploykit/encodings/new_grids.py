@@ -78,7 +78,13 @@ def kind_of_entry(name: str, encodings: EncodingSet) -> GridKind:
     old = encodings.get(name)
     if old is not None and isinstance(old.value, Affine):
         value = old.value
-        return GridKind(bits=value.bits, signed=value.signed, symmetric=_keeps_symmetry(value))
+        # A signed grid around zero stays one; an unsigned one whose file does not say is taken as asymmetric.
+        return GridKind(
+            bits=value.bits,
+            signed=value.signed,
+            symmetric=bool(value.symmetric)
+            or (value.signed and value.symmetric is None and not np.any(value.zero_point)),
+        )
     was_float = name in encodings.float_tensors or (old is not None and isinstance(old.value, Float))
     return usual_grid(encodings, least_bits=16 if was_float else 0)
 
@@ -88,11 +94,6 @@ def entry_for_range(name: str, encodings: EncodingSet, low: float, high: float) 
     old = encodings.get(name)
     value = affine_for_range(low, high, kind_of_entry(name, encodings))
     return Encoding(name=name, value=value, is_param=old.is_param if old else False)
-
-
-def _keeps_symmetry(value: Affine) -> bool:
-    """A signed grid around zero stays one; an unsigned one whose file does not say is taken as asymmetric."""
-    return bool(value.symmetric) or (value.signed and value.symmetric is None and not np.any(value.zero_point))
 
 
 _BITS = 16
@@ -127,11 +128,10 @@ def range_of(entry: Encoding | None) -> tuple[float, float] | None:
 def _only_moves(node: NodeFact, encodings: EncodingSet, made: dict[str, Encoding]) -> bool:
     if any(name in made for name in node.inputs):
         return False
-    return has(node, Trait.REARRANGES) or (node.op_type == "Concat" and _shares_grid(node, encodings))
-
-
-def _shares_grid(node: NodeFact, encodings: EncodingSet) -> bool:
-    return len({range_of(encodings.get(name)) for name in (*node.inputs, *node.outputs)}) == 1
+    return has(node, Trait.REARRANGES) or (
+        node.op_type == "Concat"
+        and (len({range_of(encodings.get(name)) for name in (*node.inputs, *node.outputs)}) == 1)
+    )
 
 
 def _wider(entry: Encoding | None) -> Encoding | None:

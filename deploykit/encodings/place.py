@@ -127,7 +127,8 @@ def place_entry(entry: Encoding, layout: Layout, *, source: str, version: str, i
     if isinstance(value, Affine) and not value.placed and value.block_size is None:
         inferred = _inferred_block(value, layout) if version.startswith("0.6") else None
         if inferred is None:
-            return replace(entry, value=_place_channels(value, layout, where))
+            axis = _channel_axis(value.scale.size, layout, where)
+            return replace(entry, value=value if axis is None else replace(value, axis=axis, placed=True))
         return replace(entry, value=_from_own_order(value, layout, inferred)) if infer_blocks else entry
     if isinstance(value, Affine | Lpbq) and not value.placed:
         return replace(entry, value=_place_blocks(value, layout, where))
@@ -140,11 +141,6 @@ def _settle_channel_axis(entry: Encoding, layout: Layout) -> Encoding:
     if isinstance(value, Float) or value.block_size is None or value.axis is not None:
         return entry
     return replace(entry, value=replace(value, axis=layout.channel_axis))
-
-
-def _place_channels(value: Affine, layout: Layout, where: str) -> Affine:
-    axis = _channel_axis(value.scale.size, layout, where)
-    return value if axis is None else replace(value, axis=axis, placed=True)
 
 
 def _channel_axis(count: int, layout: Layout, where: str) -> int | None:
@@ -207,28 +203,24 @@ def _place_blocks(value: Affine | Lpbq, layout: Layout, where: str) -> Affine | 
             next=_NEXT,
         )
     if isinstance(value, Lpbq):
-        return _place_lpbq(value, layout, shape, where)
+        axis = layout.channel_axis
+        assert axis is not None
+        if value.channel_scale.size != shape[axis]:
+            _refuse(value.channel_scale.size, layout, axis, where)
+        return replace(
+            value,
+            channel_scale=value.channel_scale.reshape([n if dim == axis else 1 for dim, n in enumerate(shape)]),
+            block_scale=_ordered(value.block_scale, shape, layout),
+            axis=axis,
+            block_axis=layout.block_axis,
+            placed=True,
+        )
     scale, zero_point = (_ordered(array, shape, layout) for array in (value.scale, value.zero_point))
     return replace(
         value,
         scale=scale,
         zero_point=zero_point,
         axis=layout.channel_axis,
-        block_axis=layout.block_axis,
-        placed=True,
-    )
-
-
-def _place_lpbq(value: Lpbq, layout: Layout, shape: tuple[int, ...], where: str) -> Lpbq:
-    axis = layout.channel_axis
-    assert axis is not None
-    if value.channel_scale.size != shape[axis]:
-        _refuse(value.channel_scale.size, layout, axis, where)
-    return replace(
-        value,
-        channel_scale=value.channel_scale.reshape([n if dim == axis else 1 for dim, n in enumerate(shape)]),
-        block_scale=_ordered(value.block_scale, shape, layout),
-        axis=axis,
         block_axis=layout.block_axis,
         placed=True,
     )

@@ -343,23 +343,19 @@ def _take(work: _Work, node: NodeProto) -> None:
         return
     value, quantize = work.qdq.value(node), work.qdq.first_of_pair(node)
     if quantize is not None:
-        _take_pair(work, node, quantize, value)
+        name = work.names.final(quantize.input[0])
+        known = work.entries.get(name)
+        if known is not None and compare_values(known.value, value):
+            work.qdq.fail(node, f"quantizes {name!r} a second time, onto another grid")
+        work.entries.pop(name, None)
+        final = work.names.join(name, node.output[0])
+        work.entries[final] = Encoding(name=final, value=value, is_param=work.qdq.is_param(quantize))
+        work.gone |= {id(node), id(quantize)}
     elif node.input[0] in work.graph.stored:
         _take_weight(work, node, value)
     else:
         source = work.graph.maker(node.input[0])
         work.qdq.fail(node, f"reads integers from {'the graph input' if source is None else label(source)}")
-
-
-def _take_pair(work: _Work, node: NodeProto, quantize: NodeProto, value: Value) -> None:
-    name = work.names.final(quantize.input[0])
-    known = work.entries.get(name)
-    if known is not None and compare_values(known.value, value):
-        work.qdq.fail(node, f"quantizes {name!r} a second time, onto another grid")
-    work.entries.pop(name, None)
-    final = work.names.join(name, node.output[0])
-    work.entries[final] = Encoding(name=final, value=value, is_param=work.qdq.is_param(quantize))
-    work.gone |= {id(node), id(quantize)}
 
 
 def _take_weight(work: _Work, node: NodeProto, value: Value) -> None:

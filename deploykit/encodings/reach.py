@@ -116,7 +116,13 @@ def _tighter(found: Reach, encoded: Reach | None, *, bounded: bool) -> Reach:
 def _of_node(node: NodeFact, look: Callable[[str], Reach | None]) -> Reach | None:
     operands = [look(name) for name in node.inputs if name]
     if node.op_type == "Clip":
-        return _clip(node, operands, look)
+        bounds = [look(name) if name else None for name in (*node.inputs[1:], "", "")[:2]]
+        inner = operands[0] if operands else None
+        low = bounds[0].low if bounds[0] else node.attributes.get("min", inner.low if inner else None)
+        high = bounds[1].high if bounds[1] else node.attributes.get("max", inner.high if inner else None)
+        if low is None or high is None:
+            return inner
+        return Reach(low=float(low), high=float(high), cause=bounds[0].cause if bounds[0] else node.outputs[0])
     if node.op_type in RANGES:
         low, high = RANGES[node.op_type]
         return Reach(low=low, high=high, cause=node.outputs[0])
@@ -126,37 +132,25 @@ def _of_node(node: NodeFact, look: Callable[[str], Reach | None]) -> Reach | Non
     if node.op_type in _UNION:
         return max(present, key=lambda reach: reach.magnitude, default=None)
     if node.op_type in _ARITHMETIC and present:
-        return _arithmetic(node.op_type, operands)
+        first = operands[0] or _MODERATE
+        if len(operands) == 1:
+            return _unary(node.op_type, first)
+        second = operands[1] or _MODERATE
+        interval = _binary(node.op_type, first, second)
+        if interval is None:
+            return None
+        # What makes a quotient large is a small divisor, unless the dividend is that large by itself.
+        small = node.op_type == "Div" and first.magnitude < max(abs(interval[0]), abs(interval[1]))
+        cause = second if small or (node.op_type != "Div" and second.magnitude > first.magnitude) else first
+        attained = cause.attained and (
+            node.op_type in ("Add", "Sub") or any(part.low == part.high for part in (first, second))
+        )
+        return Reach(low=interval[0], high=interval[1], cause=cause.cause, attained=attained)
     return None
-
-
-def _clip(node: NodeFact, operands: list[Reach | None], look: Callable[[str], Reach | None]) -> Reach | None:
-    bounds = [look(name) if name else None for name in (*node.inputs[1:], "", "")[:2]]
-    inner = operands[0] if operands else None
-    low = bounds[0].low if bounds[0] else node.attributes.get("min", inner.low if inner else None)
-    high = bounds[1].high if bounds[1] else node.attributes.get("max", inner.high if inner else None)
-    if low is None or high is None:
-        return inner
-    return Reach(low=float(low), high=float(high), cause=bounds[0].cause if bounds[0] else node.outputs[0])
 
 
 _ARITHMETIC = frozenset({"Add", "Sub", "Mul", "Div", "Log", "Neg", "Abs", "Relu", "Sqrt", "Exp"})
 _MODERATE = Reach(low=0.0, high=0.0, cause="")
-
-
-def _arithmetic(op_type: str, operands: list[Reach | None]) -> Reach | None:
-    first = operands[0] or _MODERATE
-    if len(operands) == 1:
-        return _unary(op_type, first)
-    second = operands[1] or _MODERATE
-    interval = _binary(op_type, first, second)
-    if interval is None:
-        return None
-    # What makes a quotient large is a small divisor, unless the dividend is that large by itself.
-    small = op_type == "Div" and first.magnitude < max(abs(interval[0]), abs(interval[1]))
-    cause = second if small or (op_type != "Div" and second.magnitude > first.magnitude) else first
-    attained = cause.attained and (op_type in ("Add", "Sub") or any(part.low == part.high for part in (first, second)))
-    return Reach(low=interval[0], high=interval[1], cause=cause.cause, attained=attained)
 
 
 def _unary(op_type: str, operand: Reach) -> Reach | None:

@@ -41,7 +41,11 @@ def read_float_tensors(path: Path) -> frozenset[str]:
     """The names in a side file or list; InputError names the file and what is wrong with it."""
     data = read_regular(path, limit=_LIMIT)
     if data.lstrip()[:1] not in (b"{", b"["):
-        return _from_lines(data, path)
+        try:
+            text = data.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise InputError(f"{path}: not UTF-8", why=str(error), next="save the file as UTF-8") from None
+        return frozenset(line.strip() for line in text.splitlines() if line.strip())
     document = parse_json(data, where=str(path))
     names = document if isinstance(document, list) else _from_object(document, path)
     for index, name in enumerate(names):
@@ -64,14 +68,6 @@ def _from_object(document: dict[str, Any], path: Path) -> list[Any]:
             next="a list of names, or one name per line, is enough",
         )
     return names
-
-
-def _from_lines(data: bytes, path: Path) -> frozenset[str]:
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not UTF-8", why=str(error), next="save the file as UTF-8") from None
-    return frozenset(line.strip() for line in text.splitlines() if line.strip())
 
 
 def with_float_tensors(encodings: EncodingSet, names: Iterable[str]) -> EncodingSet:

@@ -16,7 +16,6 @@ from deploykit.model.operators import LARGEST_FLOAT16
 
 if TYPE_CHECKING:
     from deploykit.encodings.on_graph import EncodingsOnGraph
-    from deploykit.model.facts import GraphFacts
 
 __all__ = ["RULES"]
 
@@ -42,7 +41,15 @@ def check_unknown_tensor(context: EncodingsOnGraph) -> Iterator[Found]:
     strangers = context.strangers
     if not strangers or len(strangers) == len(context.names):
         return
-    near = {name: _nearest(name, context.facts) for name in strangers[:_SHOWN]}
+    # The tensor whose name looks most like it; comparing with very many names would take too long.
+    near = {
+        name: (
+            []
+            if len(context.facts.tensors) > _COMPARED
+            else difflib.get_close_matches(name, context.facts.tensors, n=1, cutoff=0.5)
+        )
+        for name in strangers[:_SHOWN]
+    }
     shown = ", ".join(name + (f" (nearest: {found[0]})" if found else "") for name, found in near.items())
     yield Found(
         kind=SubjectKind.ENCODINGS,
@@ -297,13 +304,6 @@ def check_coarse_joins(context: EncodingsOnGraph) -> Iterator[Found]:
             f"them; it is joined with {', '.join(join.others)}",
             evidence={"part": join.part, "steps": join.steps, "step": join.step},
         )
-
-
-def _nearest(name: str, facts: GraphFacts) -> list[str]:
-    """The tensor whose name looks most like it; comparing with very many names would take too long."""
-    if len(facts.tensors) > _COMPARED:
-        return []
-    return difflib.get_close_matches(name, facts.tensors, n=1, cutoff=0.5)
 
 
 def _listed(names: Sequence[str]) -> str:

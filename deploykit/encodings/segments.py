@@ -78,7 +78,14 @@ def partition(
     until it holds; one float segment always remains possible.
     """
     facts = with_static(facts)
-    draft = _Draft(facts, costs or SegmentCosts(), _float_kinds(facts, floats, absorbed))
+    # Nodes that must be float: those that touch a float activation, and their partners in fused pairs.
+    kinds = set(float_nodes(facts, floats))
+    for name in [*absorbed, *reversed(list(absorbed))]:
+        fact = facts.tensors[name]
+        pair = frozenset(fact.consumers) | (frozenset() if fact.producer is None else {fact.producer})
+        if pair & kinds:
+            kinds |= pair
+    draft = _Draft(facts, costs or SegmentCosts(), frozenset(kinds))
     best = _improve(draft, draft.levels(frozenset()), _cheaper)
     while max_segments is not None and best.count > max(max_segments, 1):
         fewer = _improve(draft, best, _fewer, enough=max_segments)
@@ -113,21 +120,6 @@ def _merge_any(draft: _Draft, best: _Levels) -> _Levels:
     """Turn the cheapest group float although that alone saves no segment; in the end all is one float segment."""
     options = [draft.levels(best.changed | group) for group in draft.groups(best)]
     return min(options, key=lambda option: (option.cost, sorted(option.changed)))
-
-
-def _float_kinds(facts: GraphFacts, floats: Collection[str], absorbed: Collection[str]) -> frozenset[int]:
-    """Nodes that must be float: those that touch a float activation, and their partners in fused pairs."""
-    kinds = set(float_nodes(facts, floats))
-    for name in [*absorbed, *reversed(list(absorbed))]:
-        pair = _pair(facts, name)
-        if pair & kinds:
-            kinds |= pair
-    return frozenset(kinds)
-
-
-def _pair(facts: GraphFacts, name: str) -> frozenset[int]:
-    fact = facts.tensors[name]
-    return frozenset(fact.consumers) | (frozenset() if fact.producer is None else {fact.producer})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from deploykit.encodings.read import read_placed
 from deploykit.errors import PackageError, UsageError
 from deploykit.model import Model, load_model, wrap_proto
 from deploykit.model.collect import collect_facts
-from deploykit.model.values import Claim, byte_size, is_external
+from deploykit.model.values import byte_size, is_external
 from deploykit.system.workspaces import scratch
 
 if TYPE_CHECKING:
@@ -125,22 +125,18 @@ def _take_along(model: Model, part: ModelProto, name: str, sink: BinaryIO, place
         path, claim = claims[tensor.name]
         if (path, claim.offset) not in places:
             places[path, claim.offset] = sink.tell()
-            _copy(path, claim, sink)
+            with path.open("rb") as source:
+                source.seek(claim.offset)
+                left = claim.length
+                while left and (read := source.read(min(left, _AT_ONCE))):
+                    sink.write(read)
+                    left -= len(read)
+            if left:
+                raise OSError(f"{path} became shorter while it was read")
         del tensor.external_data[:]
         entries = {"location": name, "offset": places[path, claim.offset], "length": claim.length}
         for key, value in entries.items():
             tensor.external_data.add(key=key, value=str(value))
-
-
-def _copy(path: Path, claim: Claim, sink: BinaryIO) -> None:
-    with path.open("rb") as source:
-        source.seek(claim.offset)
-        left = claim.length
-        while left and (read := source.read(min(left, _AT_ONCE))):
-            sink.write(read)
-            left -= len(read)
-    if left:
-        raise OSError(f"{path} became shorter while it was read")
 
 
 def _write_entries(encodings: EncodingSet, part: ModelProto, beside: Path) -> Path:

@@ -170,10 +170,6 @@ class KnowsFloats(Protocol):
         """The names of entries of a float type."""
 
 
-def _floats_of(entries: Mapping[str, Encoding]) -> frozenset[str]:
-    return frozenset(name for name, entry in entries.items() if isinstance(entry.value, Float))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class EncodingSet:
     """All encodings of one model, in the file's order, with what the file said about itself.
@@ -194,7 +190,11 @@ class EncodingSet:
 
     def __post_init__(self) -> None:
         # Asked for once per tensor by those who walk a graph, so it must not walk the entries each time.
-        stated = self.entries.floats if isinstance(self.entries, KnowsFloats) else _floats_of(self.entries)
+        stated = (
+            self.entries.floats
+            if isinstance(self.entries, KnowsFloats)
+            else frozenset(name for name, entry in self.entries.items() if isinstance(entry.value, Float))
+        )
         object.__setattr__(self, "_floats", self.float_tensors | stated)
 
     def __iter__(self) -> Iterator[Encoding]:

@@ -33,19 +33,17 @@ def check_structure(path: Path, proto: ModelProto) -> None:
     """InputError, naming the tensor and the node, where the graph is not in single assignment form and sorted order."""
     if not proto.graph.output:
         raise InputError(f"{path}: its graph has no outputs, so it computes nothing", next="export the model again")
-    _check_head(path, proto)
-    _Checker(path).graph(proto.graph, set(), "the graph")
-    for function in proto.functions:
-        _check_signature(path, function)
-        _Checker(path).nodes(function.node, set(function.input), "function " + repr(function.name))
-    _check_calls(path, proto)
-
-
-def _check_head(path: Path, proto: ModelProto) -> None:
     head = (proto.producer_name, proto.producer_version, proto.graph.name)
     for text in (*head, *(entry.domain for entry in proto.opset_import)):
         if not isinstance(text, str):
             raise _no_text(path, text, "the model")
+    _Checker(path).graph(proto.graph, set(), "the graph")
+    for function in proto.functions:
+        names = (*function.input, *function.output, function.name, function.domain)
+        if not all(isinstance(name, str) for name in names) or not function.name:
+            raise InputError(f"{path}: a function of the model has no valid name", next="export the model again")
+        _Checker(path).nodes(function.node, set(function.input), "function " + repr(function.name))
+    _check_calls(path, proto)
 
 
 def _no_text(path: Path, text: object, what: str) -> InputError:
@@ -62,7 +60,13 @@ class _Checker:
         self.path = path
 
     def graph(self, graph: GraphProto, visible: set[str], where: str) -> None:
-        own = self._stored(graph, where)
+        names: set[str] = set()
+        for name in chain((t.name for t in graph.initializer), (s.values.name for s in graph.sparse_initializer)):
+            self._name(name, f"an initializer of {where}")
+            if name in names:
+                raise InputError(f"{self.path}: {where} has the initializer {name!r} twice", why=_ONCE, next=_AGAIN)
+            names.add(name)
+        own = names
         inputs: set[str] = set()
         for item in graph.input:
             self._name(item.name, f"an input of {where}")
@@ -105,15 +109,6 @@ class _Checker:
                     f"{self.path}: nothing makes {name!r}, an output of {where}", next="export the model again"
                 )
         visible.difference_update(added)
-
-    def _stored(self, graph: GraphProto, where: str) -> set[str]:
-        names: set[str] = set()
-        for name in chain((t.name for t in graph.initializer), (s.values.name for s in graph.sparse_initializer)):
-            self._name(name, f"an initializer of {where}")
-            if name in names:
-                raise InputError(f"{self.path}: {where} has the initializer {name!r} twice", why=_ONCE, next=_AGAIN)
-            names.add(name)
-        return names
 
     def _node(self, node: NodeProto, visible: set[str], nodes: Sequence[NodeProto], where: str) -> None:
         if not node.op_type:
@@ -194,12 +189,6 @@ def _reads(node: NodeProto) -> Iterator[str]:
     yield from captured_names(node)
 
 
-def _check_signature(path: Path, function: FunctionProto) -> None:
-    names = (*function.input, *function.output, function.name, function.domain)
-    if not all(isinstance(name, str) for name in names) or not function.name:
-        raise InputError(f"{path}: a function of the model has no valid name", next="export the model again")
-
-
 def _check_calls(path: Path, proto: ModelProto) -> None:
     """InputError where functions of the model call each other in a circle, or expand beyond measure."""
     bodies = {(function.domain, function.name): function for function in proto.functions}
@@ -266,7 +255,27 @@ def check_arity(path: Path, proto: ModelProto) -> None:
     for node in _nodes(proto):
         signature = _signature(node.op_type, opset) if is_standard(node) else None
         if signature is not None:
-            _check(path, node, signature)
+            for what, names, allowed in (
+                ("inputs", node.input, signature.inputs),
+                ("outputs", node.output, signature.outputs),
+            ):
+                if len(names) not in allowed:
+                    least, most = allowed.start, allowed.stop - 1
+                    wanted = (
+                        f"{least}" if least == most else f"at least {least}" if most > 1 << 20 else f"{least} to {most}"
+                    )
+                    raise InputError(
+                        f"{path}: node {label(node)!r} has {len(names)} {what}",
+                        why=f"{node.op_type} takes {wanted}",
+                        next="export the model again; onnx.checker.check_model says what else is wrong",
+                    )
+            if not all(node.input[: signature.required]):
+                position = list(node.input).index("")
+                raise InputError(
+                    f"{path}: node {label(node)!r} leaves out its input {position}",
+                    why=f"{node.op_type} cannot do without it",
+                    next="export the model again; onnx.checker.check_model says what else is wrong",
+                )
 
 
 def _nodes(proto: ModelProto) -> Iterator[NodeProto]:
@@ -308,25 +317,6 @@ def _versions() -> Mapping[str, Sequence[Any]]:
         if not schema.domain:
             found.setdefault(schema.name, []).append(schema)
     return found
-
-
-def _check(path: Path, node: NodeProto, signature: _Signature) -> None:
-    for what, names, allowed in (("inputs", node.input, signature.inputs), ("outputs", node.output, signature.outputs)):
-        if len(names) not in allowed:
-            least, most = allowed.start, allowed.stop - 1
-            wanted = f"{least}" if least == most else f"at least {least}" if most > 1 << 20 else f"{least} to {most}"
-            raise InputError(
-                f"{path}: node {label(node)!r} has {len(names)} {what}",
-                why=f"{node.op_type} takes {wanted}",
-                next="export the model again; onnx.checker.check_model says what else is wrong",
-            )
-    if not all(node.input[: signature.required]):
-        position = list(node.input).index("")
-        raise InputError(
-            f"{path}: node {label(node)!r} leaves out its input {position}",
-            why=f"{node.op_type} cannot do without it",
-            next="export the model again; onnx.checker.check_model says what else is wrong",
-        )
 
 
 _TERM = r"[A-Za-z ]*(?:\.\.\.[A-Za-z ]*)?"

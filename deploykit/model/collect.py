@@ -5,7 +5,7 @@ External data is opened only by ``constant_value`` and ``constant_range``, for t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,12 +54,16 @@ def collect_facts(model: Model) -> GraphFacts:
     nodes = tuple(_node(index, node) for index, node in enumerate(graph.node))
     check_attention(model.path, nodes, tensors)
     non_finite, scalars = _small_floats(model)
+    opsets: dict[str, int] = {}
+    for entry in proto.opset_import:
+        domain = "" if entry.domain in DEFAULT_DOMAINS else entry.domain
+        opsets[domain] = max(entry.version, opsets.get(domain, 0))
     return GraphFacts(
         model_name=model.path.name,
         graph_name=graph.name,
         producer=" ".join(filter(None, (proto.producer_name, proto.producer_version))),
         ir_version=proto.ir_version,
-        opsets=_opsets(proto),
+        opsets=opsets,
         inputs=tuple(name for name, fact in tensors.items() if fact.role is TensorRole.INPUT),
         outputs=tuple(item.name for item in graph.output),
         nodes=nodes,
@@ -114,14 +118,6 @@ def constant_range(model: Model, name: str) -> tuple[float, float] | None:
         values = values.astype(np.float32)
     low, high = float(np.fmin.reduce(values, axis=None)), float(np.fmax.reduce(values, axis=None))
     return None if np.isnan(low) else (low, high)
-
-
-def _opsets(proto: ModelProto) -> dict[str, int]:
-    opsets: dict[str, int] = {}
-    for entry in proto.opset_import:
-        domain = "" if entry.domain in DEFAULT_DOMAINS else entry.domain
-        opsets[domain] = max(entry.version, opsets.get(domain, 0))
-    return opsets
 
 
 def _initializers(graph: GraphProto) -> dict[str, tuple[TensorProto, tuple[int, ...]]]:
@@ -183,7 +179,7 @@ def _tensors(model: Model, inferred: Inferred) -> dict[str, TensorFact]:
     for name, (tensor, dims) in stored.items():
         dtype = dtype_name(tensor.data_type)
         found[name] = fact(name, TensorRole.INITIALIZER, dtype, dims, external=is_external(tensor))
-    for name, index in _made(graph):
+    for name, index in ((name, index) for index, node in enumerate(graph.node) for name in node.output if name):
         held = model.stored.get(name)
         if held is None:
             dtype, shape = inferred.types.get(name, ("", None))
@@ -193,10 +189,6 @@ def _tensors(model: Model, inferred: Inferred) -> dict[str, TensorFact]:
             external = is_external(held)
             found[name] = fact(name, TensorRole.CONSTANT, dtype, dims, producer=index, external=external)
     return found
-
-
-def _made(graph: GraphProto) -> Iterator[tuple[str, int]]:
-    return ((name, index) for index, node in enumerate(graph.node) for name in node.output if name)
 
 
 def _consumers(graph: GraphProto) -> Mapping[str, list[int]]:

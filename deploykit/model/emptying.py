@@ -64,7 +64,14 @@ class _Work:
         body.ClearField("doc_string")
         body.ClearField("metadata_props")
         for node in body.node:
-            self._node(node, uses)
+            node.ClearField("doc_string")
+            node.ClearField("metadata_props")
+            read = uses.get(node.output[0], set()) if node.op_type == "Constant" and node.output else set()
+            for attribute in node.attribute:
+                self._attribute(node, attribute, read)
+            node.name = self.node(node.name) if node.name else ""
+            self._rename(node.input)
+            self._rename(node.output)
         for value in body.value_info:
             self._value(value)
         if not hasattr(body, "initializer"):
@@ -82,16 +89,6 @@ class _Work:
         for value in (*body.input, *body.output):
             self._value(value)
 
-    def _node(self, node: NodeProto, uses: dict[str, set[tuple[str, int]]]) -> None:
-        node.ClearField("doc_string")
-        node.ClearField("metadata_props")
-        read = uses.get(node.output[0], set()) if node.op_type == "Constant" and node.output else set()
-        for attribute in node.attribute:
-            self._attribute(node, attribute, read)
-        node.name = self.node(node.name) if node.name else ""
-        self._rename(node.input)
-        self._rename(node.output)
-
     def _attribute(self, node: NodeProto, attribute: AttributeProto, read: set[tuple[str, int]]) -> None:
         attribute.ClearField("doc_string")
         for tensor in _tensors(attribute):
@@ -102,16 +99,13 @@ class _Work:
         if node.domain in ("", "ai.onnx") and node.op_type != "Constant":
             return
         if attribute.name != "value_float" or not read & _STRUCTURE:
-            self._plain(attribute)
-
-    def _plain(self, attribute: AttributeProto) -> None:
-        """Numbers and texts that are written into a node without being a tensor."""
-        if attribute.HasField("f"):
-            attribute.f = 1.0
-        if attribute.HasField("s"):
-            attribute.s = b""
-        attribute.floats[:] = [1.0] * len(attribute.floats)
-        attribute.strings[:] = [b""] * len(attribute.strings)
+            # Numbers and texts that are written into a node without being a tensor.
+            if attribute.HasField("f"):
+                attribute.f = 1.0
+            if attribute.HasField("s"):
+                attribute.s = b""
+            attribute.floats[:] = [1.0] * len(attribute.floats)
+            attribute.strings[:] = [b""] * len(attribute.strings)
 
     def _rename(self, names: object) -> None:
         names[:] = [self.tensor(name) if name else "" for name in names]  # type: ignore[index,attr-defined]

@@ -7,7 +7,7 @@ where they are made by the same operators from the same tensors, whatever their 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from deploykit.model.graph import GraphCopy
@@ -38,19 +38,58 @@ class JointFacts:
 
     def __init__(self, graph: GraphCopy) -> None:
         self.graph = graph
-        self._first = _value_numbers(graph)
+        # The first of all tensors that hold the same values, for those that are not the first themselves.
+        first: dict[str, str] = {}
+        seen: dict[tuple[object, ...], str] = {}
+        for name, tensor in graph.stored.items():
+            constant = graph.scalar(name) if math.prod(tensor.dims) == 1 else None
+            if constant is not None:
+                first[name] = seen.setdefault(("stored", tensor.data_type, tuple(tensor.dims), constant), name)
+        for node in graph.nodes:
+            if has(node, Trait.RANDOM) or any(bodies(node)):
+                continue
+            settings = tuple(sorted(a.SerializeToString(deterministic=True) for a in node.attribute))
+            inputs = tuple(first.get(used, used) for used in node.input)
+            for index, name in enumerate(node.output):
+                if name and node.input:
+                    key = (node.domain, node.op_type, inputs, settings, index)
+                    earlier = seen.setdefault(key, name)
+                    if node.op_type == "Identity":
+                        earlier = inputs[0]
+                    if earlier != name:
+                        first[name] = earlier
+        self._first = first
 
     def narrow(self, case: Case, found: Interval) -> Interval:
         """The bounds of a node's first output, narrowed by what its operands have to do with each other."""
         match case.node.op_type:
             case "Div":
-                return self._quotient(case, found)
+                factor = self._dominates(case, case.name(1), case.name(0), _DEEPEST)
+                return found if factor is None else both(found, (-1 / factor, 1 / factor))
             case "Mul":
-                return self._product(case, found)
+                for left, right in ((0, 1), (1, 0)):
+                    largest = self._inverse(case, case.name(right), case.name(left))
+                    if largest is not None:
+                        return both(found, (-largest, largest))
+                    lowest = self._gated(case.name(left), case.name(right))
+                    if lowest is not None:
+                        return both(found, lowest)
+                return found
             case "MatMul":
-                return self._average(case, found)
+                # Rows of weights that are not negative and add up to 1 stay inside what they weigh.
+                adds_up = self._adds_up(case, case.name(0))
+                if adds_up is None:
+                    return found
+                values = case.of(1)
+                return both(found, values if adds_up else hull([values, (0.0, 0.0)]))
             case "Sub":
-                return self._difference(case, found)
+                # Nothing is larger than the largest, or smaller than the smallest, of what it is among.
+                first, second = case.name(0), case.name(1)
+                if self._among(first, second, "Max", "ReduceMax") or self._among(second, first, "Min", "ReduceMin"):
+                    return found[0], min(found[1], 0.0)
+                if self._among(second, first, "Max", "ReduceMax") or self._among(first, second, "Min", "ReduceMin"):
+                    return max(found[0], 0.0), found[1]
+                return found
             case _:
                 return found
 
@@ -63,15 +102,6 @@ class JointFacts:
         node = self.graph.maker(name, *op_types)
         return node if node is not None and node.output[0] == name else None
 
-    def _difference(self, case: Case, found: Interval) -> Interval:
-        """Nothing is larger than the largest, or smaller than the smallest, of what it is among."""
-        first, second = case.name(0), case.name(1)
-        if self._among(first, second, "Max", "ReduceMax") or self._among(second, first, "Min", "ReduceMin"):
-            return found[0], min(found[1], 0.0)
-        if self._among(second, first, "Max", "ReduceMax") or self._among(first, second, "Min", "ReduceMin"):
-            return max(found[0], 0.0), found[1]
-        return found
-
     def _among(self, one: str, chosen: str, of_several: str, of_axes: str) -> bool:
         """True where a tensor is one of those that another is the extreme of, element by element or over axes."""
         node = self._maker(chosen, of_several, of_axes)
@@ -79,28 +109,6 @@ class JointFacts:
             return False
         among = node.input if node.op_type == of_several else node.input[:1]
         return any(self.same(used, one) for used in among)
-
-    def _quotient(self, case: Case, found: Interval) -> Interval:
-        factor = self._dominates(case, case.name(1), case.name(0), _DEEPEST)
-        return found if factor is None else both(found, (-1 / factor, 1 / factor))
-
-    def _product(self, case: Case, found: Interval) -> Interval:
-        for left, right in ((0, 1), (1, 0)):
-            largest = self._inverse(case, case.name(right), case.name(left))
-            if largest is not None:
-                return both(found, (-largest, largest))
-            lowest = self._gated(case.name(left), case.name(right))
-            if lowest is not None:
-                return both(found, lowest)
-        return found
-
-    def _average(self, case: Case, found: Interval) -> Interval:
-        """Rows of weights that are not negative and add up to 1 stay inside what they weigh."""
-        adds_up = self._adds_up(case, case.name(0))
-        if adds_up is None:
-            return found
-        values = case.of(1)
-        return both(found, values if adds_up else hull([values, (0.0, 0.0)]))
 
     def _adds_up(self, case: Case, name: str) -> bool | None:
         """True where the last axis of a tensor adds up to 1, False where to at most 1, None where nothing is known."""
@@ -191,7 +199,16 @@ class JointFacts:
         if node.op_type in _SPREAD and _keeps_values(node):
             return ask(case, node.input[0], of, depth - 1)
         if node.op_type == "Clip":
-            return None if _has_ceiling(node) else ask(case, node.input[0], of, depth - 1)
+            # True for a Clip that may lower values.
+            return (
+                None
+                if (
+                    attribute(node, "max") is not None
+                    if len(node.input) == 1
+                    else len(node.input) > 2 and bool(node.input[2])
+                )
+                else ask(case, node.input[0], of, depth - 1)
+            )
         if node.op_type not in ("Add", "Div", "Max", "Mul") or len(node.input) != 2:
             return None
         for name, other in (tuple(node.input), tuple(reversed(node.input))):
@@ -332,13 +349,6 @@ def _combined(op_type: str, a: tuple[float, ...], b: tuple[float, ...]) -> tuple
     return power
 
 
-def _has_ceiling(node: NodeProto) -> bool:
-    """True for a Clip that may lower values."""
-    if len(node.input) == 1:
-        return attribute(node, "max") is not None
-    return len(node.input) > 2 and bool(node.input[2])
-
-
 def _keeps_values(node: NodeProto) -> bool:
     """True for everything but a Cast to a type that cuts fractions off."""
     return node.op_type != "Cast" or attribute(node, "to") in _FLOAT_TYPES
@@ -347,27 +357,3 @@ def _keeps_values(node: NodeProto) -> bool:
 def _keeps(node: NodeProto) -> bool:
     """True for a reduction that keeps its axes, so that the result stands beside what it was made of."""
     return bool(attribute(node, "keepdims", 1))
-
-
-def _value_numbers(graph: GraphCopy) -> Mapping[str, str]:
-    """The first of all tensors that hold the same values, for those that are not the first themselves."""
-    first: dict[str, str] = {}
-    seen: dict[tuple[object, ...], str] = {}
-    for name, tensor in graph.stored.items():
-        constant = graph.scalar(name) if math.prod(tensor.dims) == 1 else None
-        if constant is not None:
-            first[name] = seen.setdefault(("stored", tensor.data_type, tuple(tensor.dims), constant), name)
-    for node in graph.nodes:
-        if has(node, Trait.RANDOM) or any(bodies(node)):
-            continue
-        settings = tuple(sorted(a.SerializeToString(deterministic=True) for a in node.attribute))
-        inputs = tuple(first.get(used, used) for used in node.input)
-        for index, name in enumerate(node.output):
-            if name and node.input:
-                key = (node.domain, node.op_type, inputs, settings, index)
-                earlier = seen.setdefault(key, name)
-                if node.op_type == "Identity":
-                    earlier = inputs[0]
-                if earlier != name:
-                    first[name] = earlier
-    return first

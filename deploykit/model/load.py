@@ -189,10 +189,7 @@ def name_format(head: bytes) -> str:
         return "a model in ONNX Runtime's own .ort format"
     if head[8:9] == b"{" and head[4:8] == b"\x00\x00\x00\x00":
         return "a safetensors file: weights without a graph"
-    return _name_text(head.removeprefix(b"\xef\xbb\xbf").lstrip())
-
-
-def _name_text(text: bytes) -> str:
+    text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
     if text[:1] in (b"{", b"["):
         return "JSON (an encodings or configuration file?)"
     if text.startswith((b"ir_version:", b"producer_name:", b"graph {")):
@@ -222,7 +219,12 @@ class Model:
 def load_model(path: Path) -> Model:
     """The model of one file; InputError for whatever is not a whole ONNX model with its data beside it."""
     path = Path(path)
-    proto = _parse(path, _read(path))
+    size = regular_size(path)
+    if not size:
+        raise InputError(f"{path}: the file is empty", next="export or copy the model again")
+    if size >= _PROTOBUF_LIMIT:
+        raise _too_large(path, size)
+    proto = _parse(path, read_regular(path, size=size))
     for stored in stored_tensors(proto):
         if any(entry.key == MAPPED for entry in stored.proto.external_data):
             raise InputError(
@@ -253,15 +255,6 @@ def wrap_proto(proto: ModelProto, *, path: Path) -> Model:
 _EXPORT = "export the model again; onnx.checker.check_model says whether it is whole"
 
 
-def _read(path: Path) -> bytes:
-    size = regular_size(path)
-    if not size:
-        raise InputError(f"{path}: the file is empty", next="export or copy the model again")
-    if size >= _PROTOBUF_LIMIT:
-        raise _too_large(path, size)
-    return read_regular(path, size=size)
-
-
 def _too_large(path: Path, size: int) -> InputError:
     return InputError(
         f"{path}: {size:,} bytes; an ONNX file ends at 2 GiB",
@@ -275,7 +268,13 @@ def _parse(path: Path, data: bytes) -> ModelProto:
     from onnx import ModelProto
 
     if len(data) > _WORTH_SCANNING:
-        _scan_once(path, data)
+        # Scan what was not scanned before: a package is read again by whoever judges it.
+        content = sha256(data).digest()
+        if content not in _SCANNED:
+            _scan(path, data)
+            _SCANNED[content] = None
+            if len(_SCANNED) > _MOST_SCANNED:
+                del _SCANNED[next(iter(_SCANNED))]
     try:
         proto: ModelProto = ModelProto.FromString(data)
     except DecodeError as error:
@@ -288,16 +287,6 @@ def _parse(path: Path, data: bytes) -> ModelProto:
 
 _SCANNED: dict[bytes, None] = {}
 _MOST_SCANNED = 16
-
-
-def _scan_once(path: Path, data: bytes) -> None:
-    """Scan what was not scanned before: a package is read again by whoever judges it."""
-    content = sha256(data).digest()
-    if content not in _SCANNED:
-        _scan(path, data)
-        _SCANNED[content] = None
-        if len(_SCANNED) > _MOST_SCANNED:
-            del _SCANNED[next(iter(_SCANNED))]
 
 
 def _scan(path: Path, data: bytes) -> None:

@@ -172,15 +172,15 @@ def _mean_square(finder: _Finder, name: str) -> tuple[str, list[NodeFact]] | Non
         name = operands[0]
     mean = finder.maker(name, "ReduceMean")
     square = None if mean is None else finder.maker(mean.inputs[0], "Mul", "Pow")
-    if mean is None or square is None or not _is_square(finder, square):
+    if (
+        mean is None
+        or square is None
+        or not (
+            square.inputs[0] == square.inputs[1] if square.op_type == "Mul" else finder.scalar(square.inputs[1]) == 2.0
+        )
+    ):
         return None
     return square.inputs[0], [*nodes, mean, square]
-
-
-def _is_square(finder: _Finder, node: NodeFact) -> bool:
-    if node.op_type == "Mul":
-        return node.inputs[0] == node.inputs[1]
-    return finder.scalar(node.inputs[1]) == 2.0
 
 
 def _normalized(finder: _Finder, root: NodeFact, centred: str) -> list[NodeFact] | None:

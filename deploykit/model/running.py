@@ -148,12 +148,12 @@ def _run(model: Model) -> None:
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = CpuSession(str(model.path), options, size=sum(path.stat().st_size for path in _files(model)))
+    session = CpuSession(
+        str(model.path),
+        options,
+        size=sum(path.stat().st_size for path in [model.path, *(external.path for external in model.external)]),
+    )
     session.run(None, {item.name: _value(item) for item in session.inputs()})
-
-
-def _files(model: Model) -> list[Path]:
-    return [model.path, *(external.path for external in model.external)]
 
 
 def _value(item: Any) -> Any:

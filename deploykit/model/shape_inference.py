@@ -90,7 +90,11 @@ class _Bounds:
         if inner:
             return _Bound(rank=1 + max(inner), elements=math.inf)
         if node.op_type == "Constant":
-            return _constant(node)
+            for found in node.attribute:
+                if found.HasField("t"):
+                    return _stored(found.t)
+            length = _longest_list(node)
+            return _Bound(rank=1, elements=max(length, 1), carried=length if length <= MOST_DIMS else 0)
         inputs = [self.known.get(name, _NOTHING) for name in node.input]
         if node.op_type == "Shape" and inputs:
             rank = inputs[0].rank
@@ -119,7 +123,12 @@ def _count(node: NodeProto, inputs: list[_Bound]) -> float:
         case "Gather" if len(inputs) == 2 and inputs[0].rank <= 1:
             return counts[1]
         case "ConstantOfShape" if inputs:
-            return _volume(inputs[0])
+            # The elements of a tensor whose shape has these bounds.
+            return (
+                math.inf
+                if math.inf in (inputs[0].elements, inputs[0].value) or inputs[0].elements > MOST_DIMS
+                else math.prod([float(inputs[0].value)] * int(inputs[0].elements))
+            )
         case op if op in _SAME_COUNT:
             return counts[0]
         case op if op in _PAIRWISE:
@@ -132,13 +141,6 @@ def _count(node: NodeProto, inputs: list[_Bound]) -> float:
 def _capped(count: float) -> float:
     """Beyond every real size a number of elements is unknown: whole numbers that grow without end take time as well."""
     return count if count < _MOST_ELEMENTS else math.inf
-
-
-def _volume(shape: _Bound) -> float:
-    """The elements of a tensor whose shape has these bounds."""
-    if math.inf in (shape.elements, shape.value) or shape.elements > MOST_DIMS:
-        return math.inf
-    return math.prod([float(shape.value)] * int(shape.elements))
 
 
 def _value(node: NodeProto, inputs: list[_Bound]) -> float:
@@ -214,14 +216,6 @@ def _largest(tensor: TensorProto) -> float:
         return math.inf
     values = numpy_helper.to_array(tensor)
     return float(values.max()) if values.size and values.dtype.kind in "iu" else math.inf
-
-
-def _constant(node: NodeProto) -> _Bound:
-    for found in node.attribute:
-        if found.HasField("t"):
-            return _stored(found.t)
-    length = _longest_list(node)
-    return _Bound(rank=1, elements=max(length, 1), carried=length if length <= MOST_DIMS else 0)
 
 
 def _larger(one: _Bound, other: _Bound) -> _Bound:
@@ -393,7 +387,12 @@ def inferred_graph(proto: ModelProto) -> tuple[GraphProto, str]:
 
 def _inferred(proto: ModelProto, lean: ModelProto) -> tuple[GraphProto, str, str]:
     try:
-        _hide_explosive(proto, lean)
+        # Give nodes that inference must not look at a domain of which it knows nothing.
+        explosive = explosive_nodes(proto.graph)
+        for index in explosive:
+            lean.graph.node[index].domain = OPAQUE
+        if explosive:
+            lean.opset_import.add(domain=OPAQUE, version=1)
         graph, negative = inferred_in_stages(lean, partial(shape_inference.infer_shapes, data_prop=True))
         return graph, "", negative
     except Exception as error:  # the binding raises whatever its C++ side threw; shapes are then simply unknown
@@ -405,21 +404,11 @@ def _reason(error: Exception) -> str:
 
 
 def _types(proto: ModelProto, graph: GraphProto, problem: str, negative: str = "") -> Inferred:
-    return Inferred(types=_collect_types(graph, _symbols(proto.graph)), problem=problem, negative=negative)
-
-
-def _hide_explosive(proto: ModelProto, lean: ModelProto) -> None:
-    """Give nodes that inference must not look at a domain of which it knows nothing."""
-    explosive = explosive_nodes(proto.graph)
-    for index in explosive:
-        lean.graph.node[index].domain = OPAQUE
-    if explosive:
-        lean.opset_import.add(domain=OPAQUE, version=1)
-
-
-def _collect_types(graph: GraphProto, symbols: frozenset[str]) -> dict[str, tuple[str, Shape]]:
+    symbols = _symbols(proto.graph)
     items = (*graph.value_info, *graph.input, *graph.output)
-    return {item.name: type_of(item.type, symbols) for item in items}
+    return Inferred(
+        types={item.name: type_of(item.type, symbols) for item in items}, problem=problem, negative=negative
+    )
 
 
 def type_of(proto: TypeProto, symbols: frozenset[str] | None = None) -> tuple[str, Shape]:

@@ -19,7 +19,7 @@ from deploykit.model.operators import BITS
 from deploykit.system.files import regular_size
 
 if TYPE_CHECKING:
-    from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto
+    from onnx import GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto
 
 __all__ = [
     "MAPPED",
@@ -77,22 +77,17 @@ def stored_tensors(proto: ModelProto) -> Iterator[StoredTensor]:
 def _node_tensors(nodes: Iterable[NodeProto]) -> Iterator[StoredTensor]:
     for node in nodes:
         for attribute in node.attribute:
-            yield from _attribute_tensors(node, attribute)
-
-
-def _attribute_tensors(node: NodeProto, attribute: AttributeProto) -> Iterator[StoredTensor]:
-    where = f"attribute {attribute.name!r} of node {node.name or node.op_type!r}"
-    if attribute.HasField("t"):
-        yield StoredTensor(f"tensor {node.output[0]!r}" if _is_constant(node) else where, attribute.t)
-    yield from (StoredTensor(where, tensor) for tensor in attribute.tensors)
-    if attribute.HasField("sparse_tensor"):
-        yield from _sparse_parts(where, attribute.sparse_tensor)
-    for sparse in attribute.sparse_tensors:
-        yield from _sparse_parts(where, sparse)
-
-
-def _is_constant(node: NodeProto) -> bool:
-    return node.op_type == "Constant" and len(node.output) == 1
+            where = f"attribute {attribute.name!r} of node {node.name or node.op_type!r}"
+            if attribute.HasField("t"):
+                yield StoredTensor(
+                    f"tensor {node.output[0]!r}" if (node.op_type == "Constant" and len(node.output) == 1) else where,
+                    attribute.t,
+                )
+            yield from (StoredTensor(where, tensor) for tensor in attribute.tensors)
+            if attribute.HasField("sparse_tensor"):
+                yield from _sparse_parts(where, attribute.sparse_tensor)
+            for sparse in attribute.sparse_tensors:
+                yield from _sparse_parts(where, sparse)
 
 
 def _sparse_parts(where: str, sparse: SparseTensorProto) -> Iterator[StoredTensor]:
@@ -247,7 +242,23 @@ def locate_external(path: Path, tensors: Iterable[StoredTensor]) -> tuple[Extern
     for stored in tensors:
         entries = _entries(path, stored)
         location = entries.get("location", "")
-        _check_location(path, stored, location)
+        # Refuse what leaves the folder by its spelling alone, in the notation of any system.
+        where = f"{path}: {stored.where}"
+        if not location:
+            raise InputError(f"{where}: its data is external, but no location is given", next="export the model again")
+        if len(location) > 4096 or any(ord(letter) < 32 for letter in location):
+            raise InputError(f"{where}: its external data has the location {location[:80]!r}, which is no file name")
+        windows = PureWindowsPath(location)
+        if PurePosixPath(location).is_absolute() or windows.drive or windows.root:
+            raise InputError(
+                f"{where}: its external data {location[:200]!r} is an absolute path", why=_FORBIDDEN, next=_KEEP_BESIDE
+            )
+        if ".." in windows.parts:
+            raise InputError(
+                f"{where}: its external data {location[:200]!r} leaves the model's folder",
+                why=_FORBIDDEN,
+                next=_KEEP_BESIDE,
+            )
         users.setdefault(location, []).append(stored)
         if MAPPED in entries:
             located[location] = Path(entries[MAPPED])
@@ -298,26 +309,6 @@ def _number(entries: Mapping[str, str], key: str, where: str, *, default: int) -
     if not (text.isascii() and text.isdigit() and len(text) < 20):
         raise InputError(f"{where}: the {key} {text[:40]!r} of its external data is not a number of bytes")
     return int(text)
-
-
-def _check_location(path: Path, stored: StoredTensor, location: str) -> None:
-    """Refuse what leaves the folder by its spelling alone, in the notation of any system."""
-    where = f"{path}: {stored.where}"
-    if not location:
-        raise InputError(f"{where}: its data is external, but no location is given", next="export the model again")
-    if len(location) > 4096 or any(ord(letter) < 32 for letter in location):
-        raise InputError(f"{where}: its external data has the location {location[:80]!r}, which is no file name")
-    windows = PureWindowsPath(location)
-    if PurePosixPath(location).is_absolute() or windows.drive or windows.root:
-        raise InputError(
-            f"{where}: its external data {location[:200]!r} is an absolute path", why=_FORBIDDEN, next=_KEEP_BESIDE
-        )
-    if ".." in windows.parts:
-        raise InputError(
-            f"{where}: its external data {location[:200]!r} leaves the model's folder",
-            why=_FORBIDDEN,
-            next=_KEEP_BESIDE,
-        )
 
 
 def _resolve(path: Path, folder: Path, location: str, stored: StoredTensor) -> ExternalFile:

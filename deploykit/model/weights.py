@@ -69,27 +69,23 @@ def weight(model: Model, name: str) -> npt.NDArray[Any]:
     if tensor is None:
         raise UsageError(f"{model.path}: stores no tensor {name!r}")
     if is_external(tensor):
-        return _read_external(model, name, tensor)
+        file = _file_of(model, tensor)
+        try:
+            size = regular_size(file.path)
+        except InputError as error:
+            raise InputError(
+                f"{model.path}: tensor {name!r}: its external data {file.location!r} cannot be read",
+                why=error.why or error.what,
+            ) from None
+        claim = claim_of(model.path, StoredTensor(f"tensor {name!r}", tensor), size)
+        with open_regular(file.path) as opened:
+            return map_values(opened, tensor, claim)
     return numpy_helper.to_array(tensor)
 
 
 def iter_weights(model: Model) -> Iterator[tuple[str, npt.NDArray[Any]]]:
     """Every stored tensor of the main graph with its values, one at a time."""
     return ((name, weight(model, name)) for name in model.stored)
-
-
-def _read_external(model: Model, name: str, tensor: TensorProto) -> npt.NDArray[Any]:
-    file = _file_of(model, tensor)
-    try:
-        size = regular_size(file.path)
-    except InputError as error:
-        raise InputError(
-            f"{model.path}: tensor {name!r}: its external data {file.location!r} cannot be read",
-            why=error.why or error.what,
-        ) from None
-    claim = claim_of(model.path, StoredTensor(f"tensor {name!r}", tensor), size)
-    with open_regular(file.path) as opened:
-        return map_values(opened, tensor, claim)
 
 
 def is_native(tensor: TensorProto) -> bool:

@@ -102,7 +102,17 @@ def _placed(question: Question, value: Affine) -> Loss | None:
     if question.target == "2.0.0" or value.granularity == "per-tensor":
         return None
     if value.block_size is None:
-        return _channel_axis(question, value)
+        # Older versions state no axis: nothing is lost only where every reader will find the same one.
+        if question.from_older or (value.bits == grids.WIDEST and value.axis == 0):
+            return None
+        expected = _expected_axis(question.layout, value)
+        if expected is None:
+            return _lossy(f"{question.target} does not state the axis {value.axis}")
+        if expected != value.axis:
+            return _impossible(
+                f"{question.target} states no axis, and readers would take axis {expected}, not {value.axis}"
+            )
+        return None
     if question.target == "1.0.0":
         return _block_axes(question, value)
     return _lossy(f"0.6.1 states neither the block size {value.block_size} nor the axis; no reader can place the list")
@@ -132,20 +142,6 @@ def _unplaced(question: Question) -> str:
     if layout.channel_axis is None:
         return f"{question.source} states no axis, and several axes of the tensor would fit"
     return f"the list is longer than the channel axis: blocks, whose size {question.source} does not state"
-
-
-def _channel_axis(question: Question, value: Affine) -> Loss | None:
-    """Older versions state no axis: nothing is lost only where every reader will find the same one."""
-    if question.from_older or (value.bits == grids.WIDEST and value.axis == 0):
-        return None
-    expected = _expected_axis(question.layout, value)
-    if expected is None:
-        return _lossy(f"{question.target} does not state the axis {value.axis}")
-    if expected != value.axis:
-        return _impossible(
-            f"{question.target} states no axis, and readers would take axis {expected}, not {value.axis}"
-        )
-    return None
 
 
 def _expected_axis(layout: Layout | None, value: Affine) -> int | None:

@@ -29,11 +29,7 @@ WRITTEN_VERSIONS = ("0.6.1", "1.0.0", "2.0.0")
 def write_encodings(encodings: EncodingSet, version: str) -> str:
     """The text of a file of ``version``, ending in a newline; entries keep the order of the set."""
     with without_collecting():
-        return _text(encodings_document(encodings, version))
-
-
-def _text(document: dict[str, Any]) -> str:
-    return indented(json.dumps(document, sort_keys=True, allow_nan=False)) + "\n"
+        return indented(json.dumps(encodings_document(encodings, version), sort_keys=True, allow_nan=False)) + "\n"
 
 
 def encodings_document(encodings: EncodingSet, version: str) -> dict[str, Any]:
