@@ -375,7 +375,7 @@ def simulate(
     """
     from deploykit.accuracy.judge.thresholds import Thresholds
     from deploykit.accuracy.simulate.simulation import simulate_files
-    from deploykit.model.running import blaming
+    from deploykit.model.load import blaming
 
     with with_memory(memory), blaming(Path(model)):
         return simulate_files(
@@ -409,7 +409,7 @@ def locate(
     below ``threshold_db`` of signal to noise. Raises InputError for files that cannot be read.
     """
     from deploykit.accuracy.search.probes import locate_files
-    from deploykit.model.running import blaming
+    from deploykit.model.load import blaming
 
     with limited_time(time_limit), with_memory(memory), blaming(Path(model)):
         return locate_files(
@@ -445,7 +445,7 @@ def sensitivity(
     cannot be read.
     """
     from deploykit.accuracy.search.sensitivity_analysis import Budget, analyze_files
-    from deploykit.model.running import blaming
+    from deploykit.model.load import blaming
 
     with with_memory(memory), blaming(Path(model)):
         return analyze_files(
@@ -503,7 +503,7 @@ def ladder(
     """
     from deploykit.accuracy.judge.metrics import user_metric
     from deploykit.flow.simulated_ladder import simulated_ladder
-    from deploykit.model.running import blaming
+    from deploykit.model.load import blaming
 
     with blaming(Path(model)):
         return simulated_ladder(
@@ -547,7 +547,7 @@ def mix(
     from deploykit.accuracy.judge.metrics import user_metric
     from deploykit.accuracy.search.goals import parse_goal
     from deploykit.flow.mixing_layers import mix_files
-    from deploykit.model.running import blaming
+    from deploykit.model.load import blaming
 
     with blaming(Path(model)):
         return mix_files(
@@ -573,7 +573,7 @@ def lpbq(model: AnyPath, out: AnyPath, *, refine: bool = False, force: bool = Fa
     Raises InputError for a model that cannot be read, PackageError where ``out`` stands and ``force`` is not given.
     """
     from deploykit.encodings.lpbq_files import convert_file
-    from deploykit.model.running import blaming
+    from deploykit.model.load import blaming
 
     with blaming(Path(model)):
         return convert_file(Path(model), Path(out), refined=refine, force=force)
@@ -587,7 +587,7 @@ def split(
     Raises InputError for models that cannot be read or are not over the same weights.
     """
     from deploykit.encodings.split_files import split_files
-    from deploykit.model.running import blaming
+    from deploykit.model.load import blaming
 
     paths = [Path(model) for model in models]
     with blaming(*paths):

@@ -35,7 +35,7 @@ __all__ = [
 
 def infer_types(model: ModelProto) -> dict[str, ValueInfoProto]:
     """Type and shape of every tensor ONNX can infer, by name."""
-    graph, _ = inferred_graph(model)
+    graph = inferred_graph(model)
     return {item.name: item for item in (*graph.value_info, *graph.output, *graph.input)}
 
 

@@ -30,7 +30,7 @@ from deploykit.findings import Finding, sort_findings
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
-from deploykit.model.running import blaming
+from deploykit.model.load import blaming
 from deploykit.model.weights import load_weights
 from deploykit.system.workspaces import workspace
 

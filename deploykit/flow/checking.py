@@ -16,7 +16,7 @@ from deploykit.flow.decision import Decision, decide
 from deploykit.flow.quantizing.step import quantized_situation
 from deploykit.flow.reading import read_situation
 from deploykit.flow.steps import AUDITING, DECIDING, QUANTIZING, steps_to
-from deploykit.model.running import blaming
+from deploykit.model.load import blaming
 
 __all__ = ["check"]
 

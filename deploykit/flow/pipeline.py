@@ -38,7 +38,7 @@ from deploykit.flow.quantizing.step import quantized_situation
 from deploykit.flow.reading import read_situation, read_situations, resolve_target
 from deploykit.flow.sampling import samples_of
 from deploykit.flow.steps import DECIDING, QUANTIZING, RUNNING, VERIFYING, WRITING, steps_to
-from deploykit.model.running import blaming
+from deploykit.model.load import blaming
 from deploykit.packages.recorded_decision import recorded_decision, recorded_quantization
 from deploykit.packages.sbom import SBOM, sbom_text
 from deploykit.packages.verifying import VerifyReport, verify_package

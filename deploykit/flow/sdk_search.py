@@ -17,7 +17,7 @@ from deploykit.errors import UnknownTargetError, UsageError
 from deploykit.findings import Finding
 from deploykit.flow.decision import plan_as_given
 from deploykit.flow.reading import read_situation
-from deploykit.model.running import blaming
+from deploykit.model.load import blaming
 from deploykit.tables.capabilities import CompatRow, Status
 
 __all__ = ["SdkSearch", "SdkTrial", "lowest_sdk"]

@@ -5,14 +5,16 @@ External data is located and measured but never opened here, and what is given i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
-from deploykit.errors import InputError
-from deploykit.model.checks import check_arity, check_hazards, check_structure
+from deploykit.errors import DeploykitError, InputError
+from deploykit.model.checks import check_graph
 from deploykit.model.operators import is_standard
 from deploykit.model.values import (
     MAPPED,
@@ -35,9 +37,11 @@ __all__ = [
     "ExcessError",
     "Model",
     "WireError",
+    "blaming",
     "load_model",
     "name_format",
     "scan",
+    "what_is_wrong",
     "wrap_proto",
 ]
 
@@ -50,7 +54,6 @@ NODE_LIMIT = 200_000
 DEPTH_LIMIT = 100
 """Levels of nested messages that protobuf reads; one subgraph takes three."""
 
-_Kind: TypeAlias = Mapping[int, "str"]
 # Message type -> field number -> message type of that field; fields that are not listed are opaque.
 _NESTED: Mapping[str, Mapping[int, str]] = {
     "model": {7: "graph", 8: "flat", 14: "flat", 20: "training", 25: "function", 26: "flat"},
@@ -117,8 +120,22 @@ def scan(data: memoryview) -> None:
                 f"it has more than {NODE_LIMIT:,} nodes or {PART_LIMIT:,} parts; larger ones are not read"
             )
         tag, position = _varint(data, position, end)
+        start = position
+        match tag & 7:  # the wire type: how long the payload is
+            case 0:
+                _, position = _varint(data, position, end)
+            case 1:
+                position += 8
+            case 2:
+                length, start = _varint(data, position, end)
+                position = start + length
+            case 5:
+                position += 4
+            case _:
+                position = end + 1
+        if tag < 8 or position > end:
+            raise WireError(f"what starts at byte {start - 1:,} is no part of an ONNX model, or is cut off")
         kind = fields.get(tag >> 3) if tag & 7 == 2 else None
-        start, position = _skip(data, tag, position, end)
         if kind is not None:
             if len(stack) >= DEPTH_LIMIT:
                 raise ExcessError(f"its messages are nested more than {DEPTH_LIMIT} levels deep")
@@ -127,42 +144,17 @@ def scan(data: memoryview) -> None:
             fields, end, position = _NESTED[kind], position, start
 
 
-def _skip(data: memoryview, tag: int, position: int, end: int) -> tuple[int, int]:
-    """Where the payload of a field starts and ends."""
-    start = position
-    match tag & 7:
-        case 2:
-            length, start = _varint(data, position, end)
-            position = start + length
-        case 0:
-            _, position = _varint(data, position, end)
-        case 5:
-            position += 4
-        case 1:
-            position += 8
-        case _:
-            raise WireError(f"byte {position - 1:,} starts no field that ONNX has")
-    if tag < 8:
-        raise WireError(f"byte {start - 1:,} starts no field that ONNX has")
-    if position > end:
-        raise WireError(
-            f"a part that starts at byte {start:,} claims {position - start:,} bytes, {end - start:,} are left"
-        )
-    return start, position
-
-
 def _varint(data: memoryview, position: int, end: int) -> tuple[int, int]:
-    value = shift = 0
-    while position < end:
+    value = 0
+    for shift in range(0, 70, 7):
+        if position == end:
+            break
         byte = data[position]
         position += 1
         value |= (byte & 127) << shift
         if byte < 128:
             return value, position
-        shift += 7
-        if shift > 63:
-            raise WireError(f"byte {position - 1:,} is in the middle of a number that never ends")
-    raise WireError("it ends in the middle of a number")
+    raise WireError(f"the number that ends at byte {position - 1:,} is cut off, or never ends")
 
 
 _PREFIXES = (
@@ -201,6 +193,13 @@ def name_format(head: bytes) -> str:
 
 _PROTOBUF_LIMIT = 1 << 31
 _WORTH_SCANNING = 1 << 18
+"""Bytes of a file from which on it is scanned before protobuf sees it: a smaller one cannot take much memory."""
+
+_SCANNED: dict[bytes, None] = {}
+_MOST_SCANNED = 16
+"""Files that were found in order: a package is read again by whoever judges it."""
+
+_EXPORT = "export the model again; onnx.checker.check_model says whether it is whole"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,7 +222,11 @@ def load_model(path: Path) -> Model:
     if not size:
         raise InputError(f"{path}: the file is empty", next="export or copy the model again")
     if size >= _PROTOBUF_LIMIT:
-        raise _too_large(path, size)
+        raise InputError(
+            f"{path}: {size:,} bytes; an ONNX file ends at 2 GiB",
+            why="protobuf reads no larger message",
+            next="save it with external data: onnx.save(model, path, save_as_external_data=True)",
+        )
     proto = _parse(path, read_regular(path, size=size))
     for stored in stored_tensors(proto):
         if any(entry.key == MAPPED for entry in stored.proto.external_data):
@@ -233,6 +236,43 @@ def load_model(path: Path) -> Model:
                 next="export the model again",
             )
     return wrap_proto(proto, path=path)
+
+
+def _parse(path: Path, data: bytes) -> ModelProto:
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+    from onnx import ModelProto
+
+    try:
+        if len(data) > _WORTH_SCANNING and (content := sha256(data).digest()) not in _SCANNED:
+            scan(memoryview(data))
+            _SCANNED[content] = None
+            if len(_SCANNED) > _MOST_SCANNED:
+                del _SCANNED[next(iter(_SCANNED))]
+        try:
+            proto: ModelProto = ModelProto.FromString(data)
+        except DecodeError:
+            scan(memoryview(data))  # it says where and why; protobuf does not
+            raise
+        if proto.HasField("ir_version"):
+            return proto
+        why = "it holds no ir_version, which every ONNX model has"
+    except ExcessError as error:
+        raise InputError(
+            f"{path}: too large or too deeply nested a graph",
+            why=str(error),
+            next="simplify it or split it before packaging, if it is not a broken file",
+        ) from None
+    except (WireError, DecodeError) as error:
+        why = str(error)
+    looks = name_format(data[:256])
+    if not looks and data[:1] == b"\x08":  # every writer puts ir_version first: field 1, a number
+        raise InputError(
+            f"{path}: a truncated or damaged ONNX model",
+            why=why,
+            next="copy or export it again, and compare the size with the original's",
+        )
+    why = f"it looks like {looks}" if looks else why
+    raise InputError(f"{path}: not an ONNX model", why=why, next="give the .onnx file")
 
 
 def wrap_proto(proto: ModelProto, *, path: Path) -> Model:
@@ -246,81 +286,73 @@ def wrap_proto(proto: ModelProto, *, path: Path) -> Model:
         else:
             check_inline(tensor.proto, f"{path}: {tensor.where}")
     files = locate_external(path, external)
-    check_structure(path, proto)
-    check_arity(path, proto)
-    check_hazards(path, proto)
-    return Model(path=path, proto=proto, external=files, stored=_stored(proto))
-
-
-_EXPORT = "export the model again; onnx.checker.check_model says whether it is whole"
-
-
-def _too_large(path: Path, size: int) -> InputError:
-    return InputError(
-        f"{path}: {size:,} bytes; an ONNX file ends at 2 GiB",
-        why="protobuf reads no larger message",
-        next="save it with external data: onnx.save(model, path, save_as_external_data=True)",
-    )
-
-
-def _parse(path: Path, data: bytes) -> ModelProto:
-    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-    from onnx import ModelProto
-
-    if len(data) > _WORTH_SCANNING:
-        # Scan what was not scanned before: a package is read again by whoever judges it.
-        content = sha256(data).digest()
-        if content not in _SCANNED:
-            _scan(path, data)
-            _SCANNED[content] = None
-            if len(_SCANNED) > _MOST_SCANNED:
-                del _SCANNED[next(iter(_SCANNED))]
-    try:
-        proto: ModelProto = ModelProto.FromString(data)
-    except DecodeError as error:
-        _scan(path, data)
-        raise _not_onnx(path, data, str(error)) from None
-    if not proto.HasField("ir_version"):
-        raise _not_onnx(path, data, "it holds no ir_version, which every ONNX model has")
-    return proto
-
-
-_SCANNED: dict[bytes, None] = {}
-_MOST_SCANNED = 16
-
-
-def _scan(path: Path, data: bytes) -> None:
-    try:
-        scan(memoryview(data))
-    except ExcessError as error:
-        raise InputError(
-            f"{path}: too large or too deeply nested a graph",
-            why=str(error),
-            next="simplify it or split it before packaging, if it is not a broken file",
-        ) from None
-    except WireError as error:
-        raise _not_onnx(path, data, str(error)) from None
-
-
-def _not_onnx(path: Path, data: bytes, why: str) -> InputError:
-    looks = name_format(data[:256])
-    if looks:
-        return InputError(f"{path}: not an ONNX model", why=f"it looks like {looks}", next="give the .onnx file")
-    # Every writer puts ir_version first: field 1, a number.
-    if data[:1] == b"\x08":
-        return InputError(
-            f"{path}: a truncated or damaged ONNX model",
-            why=why,
-            next="copy or export it again, and compare the size with the original's",
-        )
-    return InputError(f"{path}: not an ONNX model", why=why, next="give the .onnx file")
-
-
-def _stored(proto: ModelProto) -> dict[str, TensorProto]:
+    check_graph(path, proto)
     stored = {tensor.name: tensor for tensor in proto.graph.initializer}
     for node in proto.graph.node:
         if node.op_type == "Constant" and is_standard(node) and len(node.output) == 1:
-            tensor = constant_tensor(node)
-            if tensor is not None:
-                stored[node.output[0]] = tensor
-    return stored
+            held = constant_tensor(node)
+            if held is not None:
+                stored[node.output[0]] = held
+    return Model(path=path, proto=proto, external=files, stored=stored)
+
+
+@contextmanager
+def blaming(*models: Path) -> Iterator[None]:
+    """Within it, an exception that nobody foresaw is an InputError where one of the models is not valid or cannot run.
+
+    With a model that is sound it goes on as it is: then it is a defect.
+    """
+    try:
+        yield
+    except (DeploykitError, MemoryError):
+        raise
+    except Exception as error:
+        for path in models:
+            wrong = what_is_wrong(path)
+            if wrong:
+                raise InputError(
+                    f"{path}: not a model that can be used",
+                    why=f"{wrong}; reading on ended with {type(error).__name__}: {error}",
+                    next="export the model again; onnx.checker.check_model says more",
+                ) from error
+        raise
+
+
+_MOST_FED = 1 << 24
+"""Elements of one input with which a model is tried out."""
+
+
+def what_is_wrong(path: Path) -> str:
+    """Which rule of ONNX a model file breaks, or why ONNX Runtime does not run it; "" for a model without fault.
+
+    A file that deploykit does not read either is not judged: "".
+    """
+    import numpy as np
+    import onnx
+    import onnxruntime as ort
+
+    from deploykit.model.running import CpuSession
+
+    try:
+        model = load_model(path)
+    except DeploykitError:
+        return ""  # it would have been said when it was read: whatever stumbled had not come to the model yet
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    kinds = {"float": "float32", "double": "float64"}
+    fed = {}
+    try:
+        onnx.checker.check_model(str(path))
+        files = [path, *(external.path for external in model.external)]
+        session = CpuSession(str(path), options, size=sum(file.stat().st_size for file in files))
+        for item in session.inputs():
+            shape = [dim if isinstance(dim, int) and dim > 0 else 1 for dim in item.shape]
+            kind = item.type.removeprefix("tensor(").removesuffix(")")
+            if math.prod(shape) > _MOST_FED:
+                return f"its input {item.name!r} has {math.prod(shape):,} elements"
+            fed[item.name] = np.ones(shape, dtype=kinds.get(kind, kind))
+        session.run(None, fed)
+    except Exception as error:  # whatever the checker's or the runtime's binding raises is the answer
+        return str(error).strip().partition("\n")[0][:300] or type(error).__name__
+    return ""

@@ -13,7 +13,7 @@ from onnx import TensorProto, defs, helper
 
 from deploykit.errors import InputError
 from deploykit.model import wrap_proto
-from deploykit.model.checks import check_arity
+from deploykit.model.checks import check_graph
 
 
 def model(
@@ -77,7 +77,7 @@ def test_bodies_are_looked_into() -> None:
     proto = model("If", ["c"], ["y"])
     proto.graph.node[0].attribute.append(helper.make_attribute("then_branch", body))
     with pytest.raises(InputError, match="'inner' has 0 inputs"):
-        check_arity(Path("m.onnx"), proto)
+        check_graph(Path("m.onnx"), proto)
 
 
 # The checker says nothing about the counts of an operator that its newest version deprecates.
@@ -99,7 +99,7 @@ def test_counts_that_the_onnx_checker_refuses_are_refused(op_type: str, inputs: 
     else:
         refused = False
     try:
-        check_arity(Path("m.onnx"), proto)
+        check_graph(Path("m.onnx"), proto)
     except InputError:
         assert refused
     else:

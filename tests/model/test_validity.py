@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from deploykit.errors import InputError, UsageError
-from deploykit.model.running import blaming, what_is_wrong
+from deploykit.model.load import blaming, what_is_wrong
 
 
 def model(path: Path, **attributes: Any) -> Path:

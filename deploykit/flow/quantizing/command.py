@@ -20,7 +20,7 @@ from deploykit.flow.quantizing.report import page, recipe_page
 from deploykit.flow.reading import resolve_target
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
-from deploykit.model.running import blaming
+from deploykit.model.load import blaming
 from deploykit.packages.results import check_results_place, publish_results
 from deploykit.packages.writing import read_manifest
 from deploykit.system.steps import Steps

@@ -27,7 +27,7 @@ def rewrites(path: Path) -> None:
     from deploykit.flow.rewriting import rewrite
     from deploykit.model import load_model
     from deploykit.model.collect import collect_facts
-    from deploykit.model.running import blaming
+    from deploykit.model.load import blaming
     from deploykit.rewrites.contract import load_transform, transform_names
 
     with blaming(path):
