@@ -34,7 +34,6 @@ __all__ = [
     "RefusedNode",
     "compile_model",
     "execute_both",
-    "execute_model",
     "installed_wheel",
     "read_context",
     "write_dlc",
@@ -155,24 +154,6 @@ def write_dlc(job: CompileJob, target: Path, progress: Progress | None = None) -
         target.parent.mkdir(parents=True, exist_ok=True)
         with_check_sums(files[0], target)
     return ""
-
-
-def execute_model(
-    root: Path,
-    model: str,
-    inputs: Path,
-    *,
-    provider: Literal["npu", "cpu"],
-    options: Mapping[str, str] | None = None,
-    timeout: float = 600.0,
-    progress: Progress | None = None,
-) -> dict[str, Any]:
-    """Run a model on the input sets of an npz file (keys ``<set>:<name>``) and return the outputs under such keys.
-
-    ``npu`` executes a compiled model on the emulator: its time says nothing about a device. Raises ToolError.
-    """
-    runs = ((provider, model, dict(options or {})),)
-    return _execute(HERE, root, runs, inputs, timeout, progress)[0]
 
 
 def execute_both(

@@ -21,10 +21,7 @@ from deploykit.system.remembered import Remembered, is_off
 from deploykit_ort_qnn.hosts import Host
 from deploykit_ort_qnn.workers import Work, installed_wheel
 
-__all__ = ["KINDS", "known_work"]
-
-KINDS = ("compiled", "emulated", "contexts")
-"""The kinds of work that are kept."""
+__all__ = ["known_work"]
 
 _ANSWER = "answer.json"
 

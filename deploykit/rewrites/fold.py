@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from deploykit.encodings.values import EncodingSet
 
-__all__ = ["LARGEST_BYTES", "fold", "fold_constants", "simplify"]
+__all__ = ["LARGEST_BYTES", "fold", "simplify"]
 
 LARGEST_BYTES = 16 << 20
 """A result above this stays computed, unless it is at most four times what it is computed from."""
@@ -51,17 +51,17 @@ _Types = Mapping[str, tuple[str, Shape]]
 _Values = dict[str, npt.NDArray[Any]]
 
 
-def fold(graph: GraphCopy, kept: Collection[str] = (), *, asks: bool = True) -> int:
+def fold(graph: GraphCopy, kept: Collection[str] = ()) -> int:
     """Compute and store in place, round by round, until nothing more is settled; how many nodes were computed.
 
-    Nodes that make a tensor in ``kept``, an output of the model or something that a subgraph reads stay. With ``asks``
-    Shape and Size of static shapes are settled too.
+    Nodes that make a tensor in ``kept``, an output of the model or something that a subgraph reads stay. Shape and Size
+    of static shapes are settled too.
     """
     hopeless: set[str] = set()
     count = 0
     for _ in range(_MOST_ROUNDS):
         types = infer(graph.model).types
-        ready = _ready(graph, types, kept, hopeless, asks=asks)
+        ready = _ready(graph, types, kept, hopeless)
         if not ready:
             break
         values, failed = _computed(graph, ready, types)
@@ -81,9 +81,7 @@ def _bound(graph: GraphCopy, kept: Collection[str]) -> set[str]:
     return {*kept, *graph.outputs, *(name for node in graph.nodes for name in captured_names(node))}
 
 
-def _ready(
-    graph: GraphCopy, types: _Types, kept: Collection[str], hopeless: Collection[str] = (), *, asks: bool
-) -> list[NodeProto]:
+def _ready(graph: GraphCopy, types: _Types, kept: Collection[str], hopeless: Collection[str] = ()) -> list[NodeProto]:
     """The nodes that one round computes, in graph order."""
     bound = _bound(graph, kept)
     # Bytes of the stored values that each settled tensor is computed from.
@@ -96,7 +94,7 @@ def _ready(
         if any(name in bound for name in outputs):
             continue
         sources = [name for name in node.input if name]
-        if asks and node.op_type in _ASKING and _static(types.get(node.input[0])) is not None:
+        if node.op_type in _ASKING and _static(types.get(node.input[0])) is not None:
             source = 0
         elif sources and all(name in settled for name in sources):
             source = sum(settled[name] for name in sources)
@@ -211,7 +209,7 @@ def _find_settled(model: ModelProto) -> MatchResult:
     """What stored values and static shapes settle, and the nodes that hand on what they get."""
     graph, types = view_of(model), infer(model).types
     found = (
-        (_ready(graph, types, (), asks=True), "stored values and static shapes settle them"),
+        (_ready(graph, types, ()), "stored values and static shapes settle them"),
         (_idle_nodes(graph, types, ()), "they change nothing"),
     )
     sites = [
@@ -264,31 +262,5 @@ simplify = Transform(
     summary="Folds what stored values and static shapes settle, and takes out what does nothing.",
     match=_find_settled,
     apply=_simplify,
-    ulps=4.0,
-)
-
-
-def _find_constants(model: ModelProto) -> MatchResult:
-    nodes = _ready(view_of(model), infer(model).types, (), asks=False)
-    if not nodes:
-        return MatchResult(reason="nothing is computed from stored values only")
-    tensors = tuple(name for node in nodes for name in node.output if name)
-    site = Site(nodes=tuple(map(label, nodes)), tensors=tensors, why="they depend on stored values only")
-    return MatchResult(sites=(site,))
-
-
-def _fold_constants(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult) -> Rewritten:
-    """Entries of stored results stay, those inside fall away."""
-    del matched
-    graph = GraphCopy(model)
-    note = f"{fold(graph, asks=False)} nodes are computed once"
-    return Rewritten(model=graph.model, encodings=keep_entries(encodings, graph), notes=(note,))
-
-
-fold_constants = Transform(
-    name="fold-constants",
-    summary="Computes what depends on stored values only, and stores the result.",
-    match=_find_constants,
-    apply=_fold_constants,
     ulps=4.0,
 )

@@ -32,7 +32,7 @@ def frames(tmp_path: Path) -> Path:
 
 def _emulated(package: Path, feeds: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """What the compiled package gives for scenes that nothing was calibrated or judged on."""
-    from deploykit_ort_qnn.compiler import execute_model
+    from emulator import execute_model
 
     arrays: dict[str, Any] = {f"{index}:images": feed["images"] for index, feed in enumerate(feeds)}
     np.savez(package.parent / "fresh.npz", **arrays)

@@ -54,7 +54,7 @@ def _compile(root: Path, model: onnx.ModelProto) -> None:
 def _emulate(
     root: Path, model: onnx.ModelProto, feeds: Sequence[Mapping[str, np.ndarray]]
 ) -> list[dict[str, np.ndarray]]:
-    from deploykit_ort_qnn.compiler import execute_model
+    from emulator import execute_model
 
     _compile(root, model)
     wanted = [item.name for item in model.graph.input]

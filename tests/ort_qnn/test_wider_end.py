@@ -48,7 +48,7 @@ def packaged(name: str, folder: Path) -> Packaged:
 
 def emulated(package: Path, feeds: Sequence[Values], folder: Path) -> list[Values]:
     """What the compiled context of a package gives on the emulator."""
-    from deploykit_ort_qnn.compiler import execute_model
+    from emulator import execute_model
 
     (context,) = package.rglob("*_ctx.onnx")
     np.savez(folder / "inputs.npz", **{f"{index}:images": feed["images"] for index, feed in enumerate(feeds)})  # type: ignore[arg-type]

@@ -280,8 +280,9 @@ def test_the_segments_of_the_package_run_on_the_emulator(
     from deploykit.encodings.place import place
     from deploykit.model import load_model
     from deploykit.model.collect import collect_facts
-    from deploykit_ort_qnn.compiler import CompileJob, compile_model, execute_model
+    from deploykit_ort_qnn.compiler import CompileJob, compile_model
     from deploykit_ort_qnn.provider_model import provider_model
+    from emulator import execute_model
 
     folder, soc = cut_packages["omit"].package, {"soc_model": "57"}
     assert folder is not None

@@ -1,4 +1,4 @@
-"""fold-constants: the same results, fewer nodes, and only entries of what is left."""
+"""simplify, of what depends on stored values only: the same results, fewer nodes, and only entries of what is left."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from deploykit.rewrites.contract import load_transform
 from sample_models.feeds import random_feeds
 from sample_models.tiny_graphs import TinyGraph
 
-TRANSFORM = load_transform("fold-constants")
+TRANSFORM = load_transform("simplify")
 
 
 @st.composite
@@ -36,7 +36,7 @@ def _graphs(draw: st.DrawFn) -> onnx.ModelProto:
 @given(model=_graphs())
 def test_results_stay(model: onnx.ModelProto) -> None:
     feeds = random_feeds(model, samples=2)
-    done = rewrite(model, None, ["fold-constants"], feeds)
+    done = rewrite(model, None, ["simplify"], feeds)
     onnx.checker.check_model(done.model)
     assert [item.name for item in done.model.graph.output] == [item.name for item in model.graph.output]
     for feed in feeds:
@@ -63,8 +63,8 @@ def test_a_position_embedding_is_stored_with_its_entry() -> None:
     model = _grid().model("y")
     value = affine_for_range(-1, 1, GridKind(bits=16, signed=False))
     entries = {name: Encoding(name=name, value=value) for name in ("x", "angles", "waves", "y")}
-    done = rewrite(model, EncodingSet(version="1.0.0", entries=entries), ["fold-constants"], random_feeds(model))
-    assert done.kept == ("fold-constants",)
+    done = rewrite(model, EncodingSet(version="1.0.0", entries=entries), ["simplify"], random_feeds(model))
+    assert done.kept == ("simplify",)
     assert [node.op_type for node in done.model.graph.node] == ["Add"]
     assert [tensor.name for tensor in done.model.graph.initializer] == ["waves"]
     assert done.encodings is not None
@@ -73,7 +73,7 @@ def test_a_position_embedding_is_stored_with_its_entry() -> None:
 
 def test_an_output_that_is_constant_keeps_its_node() -> None:
     model = _grid().model("y", "angles")
-    done = rewrite(model, None, ["fold-constants"], random_feeds(model))
+    done = rewrite(model, None, ["simplify"], random_feeds(model))
     assert "angles" in {name for node in done.model.graph.node for name in node.output}
 
 

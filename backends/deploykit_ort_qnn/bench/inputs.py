@@ -11,14 +11,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["COVERING", "UNEVEN", "Numbers", "Span", "covering"]
+__all__ = ["COVERING", "Numbers", "Span", "covering"]
 
 Numbers = npt.NDArray[Any]
 
 COVERING = 6
 """How many input sets ``covering`` gives."""
-UNEVEN = (1, 3, 5)
-"""Those of them in which neighbours differ: not sorted, nor one value everywhere, nor a single spike."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

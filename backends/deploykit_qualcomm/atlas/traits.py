@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ANOTHER",
-    "MEASURES",
     "RANGES",
     "SAME",
     "SmallGraph",
@@ -59,14 +58,6 @@ _DIGITS = 6
 _LEAST_SPAN = 1e-30
 _MOST_FACTOR = 4
 SAME, ANOTHER = "the same", "another"
-
-MEASURES = frozenset(
-    {"batch", "channels", "height", "rows", "last", "elements", "along the axis", "grows by", "last grows by"}
-    | {"last of the result", "second elements", "second last", "second first", "in steps per out step"}
-    | {"second steps per out step", "grids apart", "left over", "steps beyond its bounds"}
-    | {f"{side} {end}" for side in ("in", "out", "second") for end in ("low", "high", "span")}
-)
-"""Traits that have a size: that a kernel is wrong at one of their values alone says nothing of the next."""
 
 RANGES = frozenset(
     {"in steps per out step", "second steps per out step", "grid of the result", "grids apart", "grids of the inputs"}

@@ -25,9 +25,12 @@ from atlas.sketch import AS_IT_IS, Sketch, Variation
 from atlas.units import Kind, Unit, unit
 from deploykit.errors import InputError
 from deploykit.model.weights import constant_values
-from deploykit_ort_qnn.bench.inputs import COVERING, UNEVEN, Numbers, covering
+from deploykit_ort_qnn.bench.inputs import COVERING, Numbers, covering
 
 __all__ = ["Case", "all_cases", "case_of", "case_unit", "every_form", "in_turn"]
+
+UNEVEN = (1, 3, 5)
+"""Those of the covering inputs in which neighbours differ: not sorted, nor one value everywhere, nor a single spike."""
 
 _KINDS: tuple[Kind, ...] = ("w8a16", "w8a8", "fp16")
 _NARROW_WEIGHTS: tuple[Kind, ...] = ("w4a16", "w4a8")

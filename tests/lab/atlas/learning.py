@@ -10,11 +10,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from deploykit_qualcomm.atlas.traits import MEASURES, RANGES, Trait
+from deploykit_qualcomm.atlas.traits import RANGES, Trait
 
 __all__ = ["Condition", "Example", "Learned", "learn"]
 
 Condition: TypeAlias = Mapping[str, str | float]
+
+MEASURES = frozenset(
+    {"batch", "channels", "height", "rows", "last", "elements", "along the axis", "grows by", "last grows by"}
+    | {"last of the result", "second elements", "second last", "second first", "in steps per out step"}
+    | {"second steps per out step", "grids apart", "left over", "steps beyond its bounds"}
+    | {f"{side} {end}" for side in ("in", "out", "second") for end in ("low", "high", "span")}
+)
+"""Traits that have a size: that a kernel is wrong at one of their values alone says nothing of the next."""
 
 _MOST_PARTS = 4
 _AROUND = RANGES | {"behind", "before"}
