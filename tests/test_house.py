@@ -37,6 +37,13 @@ def _is_source(line: str) -> bool:
     return any(mark in line for mark in ("qualcomm/aimet#", "onnxruntime-qnn", "amd-quark"))
 
 
+def test_the_product_imports_nothing_of_the_laboratory() -> None:
+    rooms = {path.stem for path in (ROOT / "tests" / "lab").iterdir() if path.is_dir() or path.suffix == ".py"}
+    lab = re.compile(rf"^\s*(?:from|import) (?:{'|'.join(map(re.escape, sorted(rooms)))})\b", re.MULTILINE)
+    assert "atlas" in rooms
+    assert [str(path) for path in SOURCES if lab.search(path.read_text("utf-8"))] == []
+
+
 def test_every_public_module_says_what_it_offers() -> None:
     exempt = {"__init__.py", "__main__.py"}
     missing = [

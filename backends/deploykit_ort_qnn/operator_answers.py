@@ -18,8 +18,7 @@ from typing import Any
 from deploykit.errors import InputError
 from deploykit.findings import Confidence
 from deploykit.tables.capabilities import CompatRow, Status
-from deploykit_qualcomm.atlas.elsewhere import told_elsewhere
-from deploykit_qualcomm.atlas.rows import Row, atlas_rows, nearest_sdk
+from deploykit_qualcomm.atlas.rows import Row, atlas_rows, nearest_sdk, where_it_holds
 from deploykit_qualcomm.atlas.verdicts import Cost, costs
 from deploykit_qualcomm.tables import tables
 
@@ -226,7 +225,7 @@ def _both(feature: str, status: Status, note: str, sdk: str) -> Iterator[CompatR
 
 def _told_row(row: Row) -> str:
     off = f", up to {100 * min(row.most / row.span, 1):.3g} % of its range off" if row.span else ""
-    elsewhere = told_elsewhere(row)
+    elsewhere = where_it_holds(row)
     also = f"; its case is {elsewhere}" if elsewhere else ""
     return f'when {row.condition} ({row.cases} cases{off}){also}; shown by the case "{row.id}"'
 

@@ -50,7 +50,7 @@ __all__ = [
     "norm_rows",
 ]
 
-# Tensors of more dimensions than this are what HTP kernels do not take.
+# Tensors of more dimensions than this are what the kernels of NPUs do not take.
 _MOST_AXES = 5
 # Axes of a transposition for which every pair of steps is tried: 5040 pairs at most.
 _MOST_SEARCHED = 7

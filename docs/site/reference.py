@@ -23,8 +23,7 @@ from deploykit.backend.plugins import all_devices, load_backends
 from deploykit.cli import COMMANDS, cli
 from deploykit.flow.rules import CORE_REGISTRIES
 from deploykit.tables.capabilities import CompatRow
-from deploykit_qualcomm.atlas.elsewhere import told_elsewhere
-from deploykit_qualcomm.atlas.rows import Row, atlas_rows
+from deploykit_qualcomm.atlas.rows import Row, atlas_rows, where_it_holds
 from schemas import schema_texts
 
 __all__ = ["cell", "option_page", "pages"]
@@ -155,7 +154,7 @@ def kernel_page(rows: Sequence[Row]) -> str:
 def _kernel(row: Row) -> tuple[object, ...]:
     off = f"{100 * min(row.most / row.span, 1):.3g} %" if row.span else ""
     types = " ".join(row.types)
-    return row.op, types, row.verdict, row.condition, row.cases, off, f"`{row.id}`", told_elsewhere(row)
+    return row.op, types, row.verdict, row.condition, row.cases, off, f"`{row.id}`", where_it_holds(row)
 
 
 def schema_page(schemas: Mapping[str, str]) -> str:

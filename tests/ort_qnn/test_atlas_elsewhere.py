@@ -12,9 +12,8 @@ import pytest
 import deploykit
 from atlas.cases import case_of, case_unit
 from deploykit.answers.asking import ask
-from deploykit_qualcomm.atlas import elsewhere
-from deploykit_qualcomm.atlas.elsewhere import Place, places, told_elsewhere, verdict_at, verdict_in
-from deploykit_qualcomm.atlas.rows import atlas_rows
+from deploykit_qualcomm.atlas import rows
+from deploykit_qualcomm.atlas.rows import Place, atlas_rows, places, verdict_at, verdict_in, where_it_holds
 from deploykit_qualcomm.atlas.verdicts import Verdict
 
 HERE = ("2.51.0", 57)
@@ -30,7 +29,7 @@ def known(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Place, ...]]:
         Place(sdk=ROW.sdk, soc=30, asked=1),
         Place(sdk="2.47.0", soc=ROW.soc, asked=1, otherwise={ROW.id: "refused"}),
     )
-    monkeypatch.setattr(elsewhere, "places", lambda: held)
+    monkeypatch.setattr(rows, "places", lambda: held)
     yield held
 
 
@@ -51,8 +50,8 @@ def test_what_became_of_a_row_is_told_by_place() -> None:
         *(ROW.verdict, ROW.verdict, "refused"),
         *("", "", ""),
     ]
-    assert told_elsewhere(ROW) == "the same for soc_model 30, right for soc_model 69; refused for QAIRT 2.47.0"
-    assert told_elsewhere(replace(ROW, sdk="2.33.0", soc=1)) == ""
+    assert where_it_holds(ROW) == "the same for soc_model 30, right for soc_model 69; refused for QAIRT 2.47.0"
+    assert where_it_holds(replace(ROW, sdk="2.33.0", soc=1)) == ""
 
 
 @pytest.mark.usefixtures("known")

@@ -10,8 +10,16 @@ from deploykit.findings import Severity, SubjectKind
 from deploykit.findings.rules import Found, Registry
 from deploykit.model.facts import NodeFact
 from deploykit.model.operators import is_standard
-from deploykit_qualcomm.atlas.elsewhere import told_elsewhere, verdict_at, verdict_in
-from deploykit_qualcomm.atlas.rows import Row, matching, nearest_sdk, operators, rows_for
+from deploykit_qualcomm.atlas.rows import (
+    Row,
+    matching,
+    nearest_sdk,
+    operators,
+    rows_for,
+    verdict_at,
+    verdict_in,
+    where_it_holds,
+)
 from deploykit_qualcomm.atlas.traits import RANGES, traits_of, traits_without_grids, type_of
 from deploykit_qualcomm.atlas.verdicts import costs
 from deploykit_qualcomm.rules.views import Grids
@@ -158,6 +166,6 @@ def _severity(row: Row) -> Severity:
 def _source(row: Row, release: str) -> str:
     how = "observed" if verdict_in(row, release) else f"inferred for {release}, observed"
     told = f"{how}, QAIRT {row.sdk} emulator, soc_model {row.soc}: {row.cases} cases"
-    elsewhere = told_elsewhere(row)
+    elsewhere = where_it_holds(row)
     also = f"; its case is {elsewhere}" if elsewhere else ""
     return f'{told}{also}; shown by the case "{row.id}"'

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from atlas.folding import Measured
 from atlas.holding_out import HeldOut, held_out
-from deploykit_qualcomm.atlas.elsewhere import Place, places, told_elsewhere
-from deploykit_qualcomm.atlas.rows import Row, atlas_rows
+from deploykit_qualcomm.atlas.rows import Place, Row, atlas_rows, places, where_it_holds
 from deploykit_qualcomm.atlas.verdicts import Verdict, costs
 
 __all__ = ["write_pages"]
@@ -127,7 +126,7 @@ def _places(rows: Sequence[Row]) -> Iterator[str]:
     yield ""
     for row in rows:
         if any(row.id in place.otherwise for place in places()):
-            yield f"* `{row.id}` ({row.verdict}): {told_elsewhere(row)}"
+            yield f"* `{row.id}` ({row.verdict}): {where_it_holds(row)}"
 
 
 def _of_drawn(place: Place) -> tuple[str, str, str]:
