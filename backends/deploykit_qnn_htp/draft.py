@@ -93,7 +93,7 @@ class Draft:
     @cached_property
     def writable(self) -> frozenset[str]:
         """The encodings versions that can say every entry; all of them where there are no entries."""
-        from deploykit.encodings.formats.writing import WRITTEN_VERSIONS
+        from deploykit.encodings.formats.aimet import WRITTEN_VERSIONS
         from deploykit_qnn_htp.encodings import can_write
 
         completed = self.completed

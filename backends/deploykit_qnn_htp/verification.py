@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from deploykit.backend.backend import Check, Verification
-from deploykit.encodings.formats.reading import read_encodings
+from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.errors import DeploykitError
 from deploykit.tables.reading import read_json
 from deploykit_qnn_htp.lending import verify_lent

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import onnx
 from onnx import ModelProto
 
+from deploykit.encodings.formats.aimet import write_encodings
 from deploykit.encodings.formats.conversion import Conversion, convert
 from deploykit.encodings.formats.differences import Difference, Signedness, describe_encodings, diff
-from deploykit.encodings.formats.writing import write_encodings
 from deploykit.encodings.insert_qdq import insert_qdq
 from deploykit.encodings.lpbq import lpbq_encodings, scale_error
 from deploykit.encodings.on_graph import EncodingsOnGraph

@@ -168,13 +168,14 @@ class QdqGraph:
         axis, block_axis = self._axes(node, tensor, scale, blocked=bool(blocked))
         size = blocked if blocked and scale.ndim > 1 else None
         if dtype in grids.FLOAT8_TYPES:
-            return grids.float8(where, dtype=dtype, scale=scale, axis=axis, block_axis=block_axis, block_size=size)
+            return grids.checked(
+                where, Float8(dtype=dtype, scale=scale, axis=axis, block_axis=block_axis, block_size=size)
+            )
         grid = grids.split_dtype(dtype)
         if grid is None:
             self.fail(node, f"makes {dtype or 'a type that is not stated'}, which is no grid that encodings know")
         zeros = self._numbers(node, node.input[2]) if _has_zero_point(node) else np.zeros(scale.shape)
-        return grids.affine(
-            where,
+        value = Affine(
             bits=grid[0],
             signed=grid[1],
             scale=scale,
@@ -183,6 +184,7 @@ class QdqGraph:
             block_axis=block_axis,
             block_size=size,
         )
+        return grids.checked(where, value)
 
     def _axes(self, node: NodeProto, tensor: str, scale: Array, *, blocked: bool) -> tuple[int | None, int | None]:
         """``(channel axis, block axis)``; a negative axis stays so where the rank is not known."""
@@ -212,8 +214,7 @@ class QdqGraph:
         axis = grids.normal_axis(int(attribute(scale_node, "axis", 1)), blocks.ndim, where)
         if channels.size != blocks.shape[axis]:
             self.fail(scale_node, f"has {channels.size} scales for {blocks.shape[axis]} channels")
-        return grids.lpbq(
-            where,
+        value = Lpbq(
             bits=grid[0],
             decompressed_bits=2 * grid[0],
             channel_scale=channels.reshape([blocks.shape[axis] if dim == axis else 1 for dim in range(blocks.ndim)]),
@@ -221,8 +222,8 @@ class QdqGraph:
             block_size=size,
             axis=axis,
             block_axis=grids.normal_axis(int(attribute(node, "axis", 1)), blocks.ndim, where),
-            placed=True,
         )
+        return grids.checked(where, value)
 
     def _dtype(self, node: NodeProto) -> str:
         """The integers' type, in ONNX's lower case: of the zero point, the attribute, or the stored integers."""

@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.encodings.formats.grids import json_name
-from deploykit.encodings.formats.reading import read_encodings
 from deploykit.encodings.place import place
 from deploykit.encodings.qdq import QDQ_VERSION, read_qdq
 from deploykit.encodings.values import EncodingSet, Float

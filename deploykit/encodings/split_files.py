@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from deploykit.encodings.cut import CutPart, cut_alike, large_weights
-from deploykit.encodings.formats.writing import write_encodings
+from deploykit.encodings.formats.aimet import write_encodings
 from deploykit.encodings.read import read_placed
 from deploykit.errors import PackageError, UsageError
 from deploykit.model import Model, load_model, wrap_proto

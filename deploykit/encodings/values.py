@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["Affine", "Array", "Encoding", "EncodingSet", "Float", "Float8", "KnowsFloats", "Lpbq", "Value"]
+__all__ = ["Affine", "Array", "Encoding", "EncodingSet", "Float", "Float8", "Lpbq", "Value"]
 
 Array: TypeAlias = "npt.NDArray[np.float64]"
 
@@ -161,15 +161,6 @@ class Encoding:
         return self.value.dtype
 
 
-@runtime_checkable
-class KnowsFloats(Protocol):
-    """Entries that say which of them are floats, so that nobody has to look at each."""
-
-    @property
-    def floats(self) -> frozenset[str]:
-        """The names of entries of a float type."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class EncodingSet:
     """All encodings of one model, in the file's order, with what the file said about itself.
@@ -190,11 +181,7 @@ class EncodingSet:
 
     def __post_init__(self) -> None:
         # Asked for once per tensor by those who walk a graph, so it must not walk the entries each time.
-        stated = (
-            self.entries.floats
-            if isinstance(self.entries, KnowsFloats)
-            else frozenset(name for name, entry in self.entries.items() if isinstance(entry.value, Float))
-        )
+        stated = frozenset(name for name, entry in self.entries.items() if isinstance(entry.value, Float))
         object.__setattr__(self, "_floats", self.float_tensors | stated)
 
     def __iter__(self) -> Iterator[Encoding]:

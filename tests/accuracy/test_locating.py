@@ -19,7 +19,7 @@ from deploykit.accuracy.search.locating import SESSIONS, Located, locate
 from deploykit.accuracy.search.probes import ModelProbe, SimulationProbe, locate_files
 from deploykit.accuracy.simulate.sessions import Feed
 from deploykit.cli.locate import command
-from deploykit.encodings.formats.reading import read_encodings
+from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.errors import InputError, ToolError, UsageError

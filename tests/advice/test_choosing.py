@@ -137,7 +137,7 @@ def located(bench: Any) -> None:
 
 def coarse(folder: Path, bits: int) -> tuple[Path, Path]:
     """A model whose values need more than 8 bits, and its encodings with so many."""
-    from deploykit.encodings.formats.writing import write_encodings
+    from deploykit.encodings.formats.aimet import write_encodings
     from deploykit.encodings.new_grids import GridKind, affine_for_range
     from deploykit.encodings.values import Encoding, EncodingSet
 
@@ -194,8 +194,7 @@ def with_entries(bench: Any) -> Any:
     """The file with the entries that were concluded: nothing is left to conclude."""
     from dataclasses import replace
 
-    from deploykit.encodings.formats.reading import read_encodings
-    from deploykit.encodings.formats.writing import write_encodings
+    from deploykit.encodings.formats.aimet import read_encodings, write_encodings
     from deploykit.encodings.new_grids import GridKind, affine_for_range
     from deploykit.encodings.values import Encoding
 

@@ -61,7 +61,7 @@ def as_log_range(bench: Any) -> Any:
 
 def whole_run(bench: Any, case: Any, **more: Any) -> Any:
     """The case as a model with its encodings, through the whole path."""
-    from deploykit.encodings.formats.writing import write_encodings
+    from deploykit.encodings.formats.aimet import write_encodings
 
     situation = bench.module("qualcomm/conftest.py").build(case)
     path = bench.folder / "case.encodings"

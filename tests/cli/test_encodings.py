@@ -6,7 +6,7 @@ import pytest
 
 from deploykit.cli import cli
 from deploykit.cli.frame import run
-from deploykit.encodings.formats.reading import read_encodings
+from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.encodings.read import read_float_tensors
 from deploykit.encodings.values import Lpbq
 

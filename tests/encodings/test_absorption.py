@@ -10,7 +10,7 @@ import pytest
 
 from deploykit.encodings.coverage import absorbing_fusions, collect_coverage
 from deploykit.encodings.float_sets import predict_float_set
-from deploykit.encodings.formats.reading import read_encodings
+from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
 from deploykit.model import load_model, wrap_proto
 from deploykit.model.collect import collect_facts

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from deploykit.encodings.formats.reading import LIMIT, read_encodings
+from deploykit.encodings.formats.aimet import LIMIT, read_encodings
 from deploykit.errors import InputError
 
 ENTRY = {"name": "act", "output_dtype": "uint8", "y_scale": 0.1, "y_zero_point": 100}
@@ -74,7 +74,7 @@ def test_a_huge_file_is_refused_before_it_is_read(tmp_path: Path) -> None:
 def test_a_file_that_would_fill_the_memory_is_refused_before_it_is_parsed(
     filler: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("deploykit.encodings.formats.reading._BUDGET", 100_000_000)
+    monkeypatch.setattr("deploykit.encodings.formats.aimet._BUDGET", 100_000_000)
     path = tmp_path / "w.encodings"
     path.write_bytes(b'{"version": "2.0.0", "encodings": [' + filler * (9 << 20 >> 2) + b"0]}")
     with pytest.raises(InputError, match="too much to be read"):

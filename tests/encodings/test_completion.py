@@ -12,8 +12,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from deploykit.encodings.complete import FINEST_SCALE, complete, copy_over_movement, derive_biases, effective_entry
+from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.encodings.formats.differences import diff
-from deploykit.encodings.formats.reading import read_encodings
 from deploykit.encodings.place import place
 from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Float
 from deploykit.model import Model, load_model, wrap_proto

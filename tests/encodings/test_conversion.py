@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from deploykit.encodings.formats.aimet import parse_encodings, read_encodings
 from deploykit.encodings.formats.conversion import Conversion, OutcomeKind, convert
 from deploykit.encodings.formats.differences import Signedness, diff
-from deploykit.encodings.formats.reading import parse_encodings, read_encodings
 from deploykit.encodings.place import layouts, place
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float, Float8, Lpbq
 from deploykit.errors import InputError, UsageError

@@ -2,6 +2,7 @@ from pathlib import Path
 
 import numpy as np
 
+from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.encodings.formats.differences import (
     Change,
     compare_values,
@@ -10,7 +11,6 @@ from deploykit.encodings.formats.differences import (
     to_signed,
     to_unsigned,
 )
-from deploykit.encodings.formats.reading import read_encodings
 from deploykit.encodings.values import Affine, Float, Float8
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"

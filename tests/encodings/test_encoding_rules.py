@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from deploykit.encodings.formats.reading import read_encodings
+from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.encodings.on_graph import EncodingsOnGraph
 from deploykit.encodings.place import place
 from deploykit.encodings.rules import RULES as ENCODING_RULES

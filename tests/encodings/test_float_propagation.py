@@ -18,7 +18,7 @@ from deploykit.encodings.float_sets import (
     predict_float_set,
     suggest_extensions,
 )
-from deploykit.encodings.formats.reading import read_encodings
+from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts

@@ -11,7 +11,7 @@ from onnx import ModelProto
 
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.encodings.backward import Evidence, Inference, Origin
-from deploykit.encodings.formats.reading import read_encodings
+from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.encodings.infer import infer_entries
 from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.place import place

@@ -11,8 +11,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from deploykit.encodings.formats.aimet import parse_encodings, read_encodings
 from deploykit.encodings.formats.differences import diff
-from deploykit.encodings.formats.reading import parse_encodings, read_encodings
 from deploykit.encodings.place import Layout, layouts, place
 from deploykit.encodings.values import Affine, EncodingSet, Lpbq
 from deploykit.errors import InputError

@@ -9,9 +9,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.encodings.formats.conversion import OutcomeKind, convert
 from deploykit.encodings.formats.differences import compare_values, diff
-from deploykit.encodings.formats.reading import read_encodings
 from deploykit.encodings.place import place
 from deploykit.encodings.qdq import read_qdq
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float8, Lpbq

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from deploykit.cli.encodings_qdq import apply, extract
 from deploykit.encodings.files import apply_encodings, extract_encodings
-from deploykit.encodings.formats.reading import read_encodings
+from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.errors import InputError, UsageError
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"

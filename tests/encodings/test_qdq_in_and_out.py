@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
+from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.encodings.formats.differences import diff
-from deploykit.encodings.formats.reading import read_encodings
 from deploykit.encodings.insert_qdq import dequantized, insert_qdq, quantize_constant
 from deploykit.encodings.place import place
 from deploykit.encodings.qdq import extract_qdq, read_qdq

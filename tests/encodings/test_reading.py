@@ -5,9 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from deploykit.encodings.formats.aimet import read_encodings, write_encodings
 from deploykit.encodings.formats.differences import diff
-from deploykit.encodings.formats.reading import read_encodings
-from deploykit.encodings.formats.writing import write_encodings
 from deploykit.encodings.values import Affine, Encoding, Float, Float8, Lpbq
 from deploykit.errors import InputError
 

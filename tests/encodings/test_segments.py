@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.accuracy.simulate.simulation import compare_outputs
 from deploykit.encodings.float_sets import float_nodes, predict_float_set
-from deploykit.encodings.formats.reading import read_encodings
+from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.encodings.infer import infer_entries
 from deploykit.encodings.place import place
 from deploykit.encodings.segments import Partition, Segment, SegmentCosts, partition, split_model

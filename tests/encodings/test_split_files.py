@@ -13,7 +13,7 @@ import pytest
 import deploykit
 from deploykit.cli import cli
 from deploykit.cli.frame import run
-from deploykit.encodings.formats.reading import read_encodings
+from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.errors import PackageError, UsageError
 from deploykit.model import load_model
 from sample_models.decoder_feeds import decoder_feeds

@@ -15,7 +15,7 @@ import pytest
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.accuracy.simulate.simulation import overall_sqnr_db
 from deploykit.encodings.float_sets import predict_float_set
-from deploykit.encodings.formats.reading import read_encodings
+from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.encodings.place import place
 from deploykit.encodings.segments import partition, split_model
 from deploykit.encodings.values import EncodingSet

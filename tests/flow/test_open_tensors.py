@@ -13,7 +13,7 @@ import pytest
 
 from deploykit.backend.backend import Request
 from deploykit.backend.kept import Kept
-from deploykit.encodings.formats.writing import write_encodings
+from deploykit.encodings.formats.aimet import write_encodings
 from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.findings import Finding, Severity

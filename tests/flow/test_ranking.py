@@ -19,7 +19,7 @@ from deploykit.accuracy.samples.labels import Label
 from deploykit.accuracy.simulate.sessions import Feed, Session
 from deploykit.accuracy.simulate.simulation import overall_sqnr_db
 from deploykit.backend.backend import MixedSupport
-from deploykit.encodings.formats.reading import read_encodings
+from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.encodings.place import place
 from deploykit.encodings.values import Affine
 from deploykit.findings import Confidence

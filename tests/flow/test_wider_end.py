@@ -14,7 +14,7 @@ from deploykit.accuracy.simulate.fitting import FIRST
 from deploykit.accuracy.simulate.sessions import Feed, Session
 from deploykit.accuracy.simulate.simulation import Simulator
 from deploykit.backend.backend import MixedSupport, Request
-from deploykit.encodings.formats.writing import write_encodings
+from deploykit.encodings.formats.aimet import write_encodings
 from deploykit.encodings.place import place
 from deploykit.flow.exploring import Explored, explore
 from deploykit.flow.pipeline import make_plan

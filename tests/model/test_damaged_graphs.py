@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from onnx import helper
 
 from deploykit.encodings.coverage import collect_coverage
-from deploykit.encodings.formats.reading import read_encodings
+from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.encodings.values import EncodingSet
 from deploykit.errors import InputError
 from deploykit.model import wrap_proto

@@ -15,7 +15,7 @@ import onnx
 import pytest
 
 from deploykit.backend.backend import Instead, Request
-from deploykit.encodings.formats.writing import write_encodings
+from deploykit.encodings.formats.aimet import write_encodings
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.flow import simplifying
 from deploykit.flow.pipeline import Packaged, make_package

@@ -15,7 +15,7 @@ from onnx import ModelProto, numpy_helper
 from deploykit.accuracy.simulate.sessions import Feed
 from deploykit.backend.backend import Request
 from deploykit.encodings.backward import Evidence
-from deploykit.encodings.formats.writing import write_encodings
+from deploykit.encodings.formats.aimet import write_encodings
 from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.flow.entry_values import observed_ranges

@@ -16,7 +16,7 @@ import deploykit
 from deploykit.backend.plans import Plan
 from deploykit.cli import cli
 from deploykit.cli.frame import run
-from deploykit.encodings.formats.writing import write_encodings
+from deploykit.encodings.formats.aimet import write_encodings
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.findings import Confidence, Finding, Severity, Subject, SubjectKind
 from deploykit.findings.rules import Registry

@@ -13,7 +13,7 @@ import pytest
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.backend.backend import Request
 from deploykit.backend.status import Compiled, Right
-from deploykit.encodings.formats.writing import write_encodings
+from deploykit.encodings.formats.aimet import write_encodings
 from deploykit.flow.pipeline import Packaged, make_package
 from sample_models.finished_detectors import DETECTORS, count_kept, scenes
 from sample_models.min_max import min_max_encodings

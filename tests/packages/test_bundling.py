@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 import deploykit
 from deploykit.cli import cli
 from deploykit.cli.frame import run
-from deploykit.encodings.formats.reading import read_encodings
+from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.errors import DefectError, InputError, PackageError
 from deploykit.packages.anonymous_text import Names, clean_text, personal_words
 from deploykit.packages.bundling import open_bundle, pack_bundle

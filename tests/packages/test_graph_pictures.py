@@ -9,7 +9,7 @@ import onnx.parser
 import pytest
 
 from deploykit.backend.plans import Precision
-from deploykit.encodings.formats.reading import read_encodings
+from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.findings import Finding, Severity, Subject, SubjectKind
 from deploykit.model import wrap_proto
 from deploykit.model.changes import changes_between

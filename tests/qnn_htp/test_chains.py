@@ -187,7 +187,7 @@ def decoder(folder: Path) -> tuple[Path, Path, list[Arrays]]:
     """The small deformable decoder of the ways' own tests, in W8A16 with nine tensors left out to be float16."""
     import onnx
 
-    from deploykit.encodings.formats.writing import write_encodings
+    from deploykit.encodings.formats.aimet import write_encodings
 
     path = Path(__file__).parents[1] / "deciding" / "test_decoder_ways.py"
     spec = importlib.util.spec_from_file_location("decoder_for_packages", path)
@@ -276,7 +276,7 @@ def test_the_segments_of_the_package_run_on_the_emulator(
     import onnx
 
     from deploykit.accuracy.simulate.simulation import overall_sqnr_db
-    from deploykit.encodings.formats.reading import read_encodings
+    from deploykit.encodings.formats.aimet import read_encodings
     from deploykit.encodings.place import place
     from deploykit.model import load_model
     from deploykit.model.collect import collect_facts

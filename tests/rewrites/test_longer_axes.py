@@ -11,7 +11,7 @@ import pytest
 from onnx import ModelProto, helper
 
 from deploykit.backend.backend import Request
-from deploykit.encodings.formats.writing import write_encodings
+from deploykit.encodings.formats.aimet import write_encodings
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.flow.pipeline import make_package
 from deploykit.flow.rewriting import rewrite

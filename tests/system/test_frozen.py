@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from onnx import ModelProto
 
-from deploykit.encodings.formats.reading import read_encodings
+from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.encodings.values import EncodingSet
 from deploykit.findings import Confidence
 from deploykit.model import load_model

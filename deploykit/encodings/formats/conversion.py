@@ -13,8 +13,8 @@ from enum import StrEnum
 from typing import Any, Literal
 
 from deploykit.encodings.formats import grids
+from deploykit.encodings.formats.aimet import WRITTEN_VERSIONS, write_encodings
 from deploykit.encodings.formats.differences import Signedness, restated
-from deploykit.encodings.formats.writing import WRITTEN_VERSIONS, write_encodings
 from deploykit.encodings.place import Layout
 from deploykit.encodings.read import with_float_tensors
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float, Float8, Lpbq, Value

@@ -1,4 +1,4 @@
-"""Typed access to the JSON of one encoding, and checked values made of its numbers.
+"""Typed access to the JSON of one encoding, and checks of the values made of its numbers.
 
 Every complaint names the file, the tensor and the key. Whatever version or format the numbers come from, the same
 things are impossible and refused here.
@@ -6,9 +6,10 @@ things are impossible and refused here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from itertools import chain
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
@@ -19,25 +20,34 @@ __all__ = [
     "FLOAT8_TYPES",
     "WIDEST",
     "Fields",
-    "affine",
-    "check_scales",
-    "float8",
+    "checked",
     "is_symmetric",
     "json_name",
-    "lpbq",
     "nested",
     "normal_axis",
     "numbers",
     "offset_of",
     "other_axis",
-    "single_offset",
+    "scalar",
     "split_dtype",
     "states_symmetry",
     "zero_point_of",
 ]
 
+Grid = TypeVar("Grid", Affine, Lpbq, Float8)
+
+WIDEST = 32
+"""The widest integer grid; biases have it."""
+
+FLOAT8_TYPES = ("float8e4m3fn", "float8e5m2", "float8e4m3fnuz", "float8e5m2fnuz")
+
 _DEEPEST = 8
 """No tensor of a real model has more dimensions, so deeper nesting is refused before it costs anything."""
+
+_FAR_FROM_INFINITY = 1e290
+"""A scale below it reaches no infinity on any grid."""
+
+_DTYPES = {f"{word}int{bits}": (bits, word == "") for word in ("", "u") for bits in range(2, WIDEST + 1)}
 
 
 class Fields:
@@ -61,29 +71,23 @@ class Fields:
         """Raise the InputError for one key."""
         raise InputError(f"{self.where}: {key!r} {complaint}", why=why, next=next)
 
-    def known(self, keys: Iterable[str]) -> None:
+    def known(self, keys: frozenset[str]) -> None:
         """Refuse keys that the layout does not have, because any of them may change what the others mean."""
-        unknown = sorted(self._data.keys() - set(keys))
-        if unknown:
+        if not self._data.keys() <= keys:
             self.fail(
-                unknown[0],
+                min(self._data.keys() - keys),
                 "is not a key of this version's entries",
                 why="an unknown key may change what the other keys mean",
                 next=f"known keys here: {', '.join(sorted(keys))}",
             )
 
-    def require(self, keys: Iterable[str]) -> None:
-        """Refuse an entry that lacks one of ``keys``."""
-        missing = [key for key in keys if key not in self._data]
-        if missing:
-            self.fail(missing[0], "is missing", next="does the file's 'version' match its content?")
-
     def raw(self, key: str) -> Any:
-        """The value as it stands in the file."""
-        self.require((key,))
+        """The value as it stands in the file; InputError where it is missing."""
+        if key not in self._data:
+            self.fail(key, "is missing", next="does the file's 'version' match its content?")
         return self._data[key]
 
-    def text(self, key: str, *, choices: Sequence[str] = ()) -> str:
+    def text(self, key: str, *, choices: Iterable[str] = ()) -> str:
         """A string, one of ``choices`` where given."""
         value = self.raw(key)
         if not isinstance(value, str):
@@ -105,7 +109,8 @@ class Fields:
         if type(value) is not int:
             self.fail(key, f"must be a whole number, not {json_name(value)}")
         if not low <= value <= high:
-            self.fail(key, f"is {_short(value)}, outside {low} .. {high}")
+            text = str(value) if value.bit_length() < 200 else "a number of hundreds of digits"
+            self.fail(key, f"is {text if len(text) <= 40 else f'{text[:37]}…'}, outside {low} .. {high}")
         return value
 
     def numbers(self, key: str) -> Array:
@@ -142,8 +147,17 @@ def numbers(values: Sequence[Any], where: str) -> Array:
     return array
 
 
+def scalar(value: Any, where: str) -> Array:
+    """One JSON number as an array without dimensions."""
+    if type(value) is float and math.isfinite(value):  # most numbers of a file: ten times faster than a list of one
+        return np.array(value)
+    return np.array(numbers([value], where)[0])
+
+
 def nested(value: Any, where: str) -> Array:
     """A number or an evenly nested list of numbers; the array has one dimension per level of nesting."""
+    if type(value) is not list:
+        return scalar(value, where)
     shape: list[int] = []
     level: list[Any] = [value]
     while any(type(item) is list for item in level):
@@ -155,46 +169,27 @@ def nested(value: Any, where: str) -> Array:
     return numbers(level, where).reshape(shape)
 
 
-def _short(value: int) -> str:
-    text = str(value) if value.bit_length() < 200 else "a number of hundreds of digits"
-    return text if len(text) <= 40 else f"{text[:37]}…"
+def checked(where: str, value: Grid) -> Grid:
+    """The value, where its scales are positive and its zero points or block scales lie on the grid; else InputError."""
+    if isinstance(value, Lpbq):
+        _check_lpbq(where, value)
+    elif isinstance(value, Float8):
+        _check_scales(where, value.scale)
+    else:
+        _check_affine(where, value)
+    return value
 
 
-WIDEST = 32
-"""The widest integer grid; biases have it."""
-
-FLOAT8_TYPES = ("float8e4m3fn", "float8e5m2", "float8e4m3fnuz", "float8e5m2fnuz")
-
-
-def affine(
-    where: str,
-    *,
-    bits: int,
-    signed: bool,
-    scale: Array,
-    zero_point: Array,
-    symmetric: bool | None = None,
-    axis: int | None = None,
-    block_axis: int | None = None,
-    block_size: int | None = None,
-    placed: bool = True,
-) -> Affine:
-    """An integer grid whose scales are positive and whose zero points lie on the grid; InputError otherwise."""
-    check_scales(scale, where)
-    value = Affine(
-        bits=bits,
-        signed=signed,
-        scale=scale,
-        zero_point=zero_point,
-        symmetric=symmetric,
-        axis=axis,
-        block_axis=block_axis,
-        block_size=block_size,
-        placed=placed,
-    )
+def _check_affine(where: str, value: Affine) -> None:
+    scale, zero_point = value.scale, value.zero_point
+    single = not scale.ndim and not zero_point.ndim
+    # Most entries have one scale, and Python's own numbers are ten times faster than arrays of one.
+    if single and 0 < scale.item() < _FAR_FROM_INFINITY and value.lowest <= zero_point.item() <= value.highest:
+        return
+    _check_scales(where, scale)
     if scale.shape != zero_point.shape:
         raise InputError(f"{where}: {scale.size} scales of shape {scale.shape}, but zero points of {zero_point.shape}")
-    _check_reach(scale, bits, where)
+    _check_reach(where, scale, value.bits)
     outside = (zero_point < value.lowest) | (zero_point > value.highest)
     if outside.any():
         worst = float(zero_point[outside].flat[0])
@@ -203,61 +198,24 @@ def affine(
             why=f"{value.dtype} holds {value.lowest} .. {value.highest}; a zero point outside would wrap around",
             next="export the encodings again",
         )
-    return value
 
 
-def lpbq(
-    where: str,
-    *,
-    bits: int,
-    decompressed_bits: int,
-    channel_scale: Array,
-    block_scale: Array,
-    block_size: int,
-    axis: int | None,
-    block_axis: int | None,
-    placed: bool,
-) -> Lpbq:
-    """An LPBQ value whose channel scales are positive and whose block scales are whole and in range."""
-    check_scales(channel_scale, where)
-    _check_reach(channel_scale, WIDEST, where)
-    if not bits < decompressed_bits <= WIDEST:
-        raise InputError(f"{where}: {bits} bits cannot be decompressed to {decompressed_bits}")
-    largest = 1 << (decompressed_bits - bits)
-    wrong = (block_scale % 1 != 0) | (block_scale < 1) | (block_scale > largest)
+def _check_lpbq(where: str, value: Lpbq) -> None:
+    _check_scales(where, value.channel_scale)
+    _check_reach(where, value.channel_scale, WIDEST)
+    if not value.bits < value.decompressed_bits <= WIDEST:
+        raise InputError(f"{where}: {value.bits} bits cannot be decompressed to {value.decompressed_bits}")
+    blocks, largest = value.block_scale, 1 << (value.decompressed_bits - value.bits)
+    wrong = (blocks % 1 != 0) | (blocks < 1) | (blocks > largest)
     if wrong.any():
-        worst = float(block_scale[wrong].flat[0])
+        worst = float(blocks[wrong].flat[0])
         raise InputError(
             f"{where}: the integer block scale {worst:g} is not a whole number in 1 .. {largest}",
-            why=f"that is the range for {bits} bits decompressed to {decompressed_bits}",
+            why=f"that is the range for {value.bits} bits decompressed to {value.decompressed_bits}",
         )
-    return Lpbq(
-        bits=bits,
-        decompressed_bits=decompressed_bits,
-        channel_scale=channel_scale,
-        block_scale=block_scale,
-        axis=axis,
-        block_axis=block_axis,
-        block_size=block_size,
-        placed=placed,
-    )
 
 
-def float8(
-    where: str,
-    *,
-    dtype: str,
-    scale: Array,
-    axis: int | None,
-    block_axis: int | None = None,
-    block_size: int | None = None,
-) -> Float8:
-    """A scaled float8 with positive scales."""
-    check_scales(scale, where)
-    return Float8(dtype=dtype, scale=scale, axis=axis, block_axis=block_axis, block_size=block_size)
-
-
-def check_scales(scale: Array, where: str) -> None:
+def _check_scales(where: str, scale: Array) -> None:
     """Refuse scales that are not finite and positive."""
     wrong = ~(np.isfinite(scale) & (scale > 0))
     if wrong.any():
@@ -269,7 +227,7 @@ def check_scales(scale: Array, where: str) -> None:
         )
 
 
-def _check_reach(scale: Array, bits: int, where: str) -> None:
+def _check_reach(where: str, scale: Array, bits: int) -> None:
     """Refuse scales whose largest value is no number any more: nothing could be said or written about them."""
     with np.errstate(over="ignore"):
         reach = scale * (1 << bits)
@@ -279,34 +237,23 @@ def _check_reach(scale: Array, bits: int, where: str) -> None:
 
 def split_dtype(name: str) -> tuple[int, bool] | None:
     """``(bits, signed)`` of ``int4`` or ``uint16``; None for anything else, widths beyond 2 .. 32 included."""
-    signed = not name.startswith("u")
-    digits = name.removeprefix("u").removeprefix("int")
-    if name != f"{'' if signed else 'u'}int{digits}" or not digits.isascii() or not digits.isdigit():
-        return None
-    if len(digits) > 2 or digits.startswith("0") or not 2 <= int(digits) <= WIDEST:
-        return None
-    return int(digits), signed
+    return _DTYPES.get(name)
 
 
 def zero_point_of(offset: Array, bits: int, *, signed: bool) -> Array:
     """The zero point of ``dtype``'s own grid for an offset of 0.6.1 or 1.0.0, which speaks of the unsigned grid."""
     # Adding 0.0 turns -0.0 into 0.0: both mean the same, and only one of them compares equal as text.
-    return np.asarray(-offset - (1 << (bits - 1) if signed else 0)) + 0.0
+    return np.asarray(-offset - (1 << (bits - 1) if signed else 0) + 0.0)
 
 
 def offset_of(value: Affine) -> Array:
-    """The offset that 0.6.1 and 1.0.0 write, of the shape of the zero point."""
-    return np.asarray(-value.zero_point - (1 << (value.bits - 1) if value.signed else 0)) + 0.0
-
-
-def single_offset(value: Affine) -> float:
-    """``offset_of`` for a grid of one scale: Python's own numbers are ten times faster than arrays of one."""
-    return -value.zero_point.item() - (1 << (value.bits - 1) if value.signed else 0) + 0.0
+    """The offset that 0.6.1 and 1.0.0 write, of the shape of the zero point; the same step back."""
+    return zero_point_of(value.zero_point, value.bits, signed=value.signed)
 
 
 def states_symmetry(value: Affine) -> bool:
     """True when dtype and zero point alone look symmetric: signed and centred, a shift by half a step included."""
-    return value.signed and bool(np.isin(value.zero_point, (0.0, -0.5)).all())
+    return value.signed and set(value.zero_point.ravel().tolist()) <= {0.0, -0.5}
 
 
 def is_symmetric(value: Affine) -> bool:

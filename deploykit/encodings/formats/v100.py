@@ -11,21 +11,20 @@ from typing import Any
 import numpy as np
 
 from deploykit.encodings.formats import grids
-from deploykit.encodings.formats.columns import OffsetGrid, is_plain, offset_grids
 from deploykit.encodings.formats.grids import Fields
 from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Float, Lpbq, Value
 
-__all__ = ["SECTIONS", "format_sections", "format_value", "is_transposed", "parse_one", "parse_sections"]
+__all__ = ["SECTIONS", "format_sections", "parse_sections"]
 
 SECTIONS: dict[str, type] = {"activation_encodings": list, "param_encodings": list}
 
-_FLOAT_KEYS = ("bw", "dtype", "enc_type", "name")
-_INT_KEYS = (*_FLOAT_KEYS, "is_sym", "offset", "scale")
+_FLOAT_KEYS = frozenset(("bw", "dtype", "enc_type", "name"))
+_INT_KEYS = _FLOAT_KEYS | {"is_sym", "offset", "scale"}
 _KEYS = {
-    "PER_TENSOR": (*_INT_KEYS, "zero_point_shift"),
-    "PER_CHANNEL": (*_INT_KEYS, "zero_point_shift"),
-    "PER_BLOCK": (*_INT_KEYS, "zero_point_shift", "block_size"),
-    "LPBQ": (*_INT_KEYS, "block_size", "compressed_bw", "per_block_int_scale"),
+    "PER_TENSOR": _INT_KEYS | {"zero_point_shift"},
+    "PER_CHANNEL": _INT_KEYS | {"zero_point_shift"},
+    "PER_BLOCK": _INT_KEYS | {"zero_point_shift", "block_size"},
+    "LPBQ": _INT_KEYS | {"block_size", "compressed_bw", "per_block_int_scale"},
 }
 _LARGEST_BLOCK = 1 << 31
 
@@ -33,75 +32,48 @@ _LARGEST_BLOCK = 1 << 31
 def parse_sections(document: dict[str, Any], where: str) -> Iterator[Encoding]:
     """The entries of both sections in the file's order; everything but per-tensor entries is unplaced."""
     for section in SECTIONS:
-        items, is_param = document[section], section == "param_encodings"
-        for index, (item, plain) in enumerate(zip(items, offset_grids([_plain(item) for item in items]), strict=True)):
-            if plain is not None:
-                yield Encoding(name=item["name"], value=plain, is_param=is_param)
-                continue
-            name = Fields(item, f"{where}: {section}[{index}]").text("name")
-            value = _parse_value(Fields(item, f"{where}: {name!r}"))
-            yield Encoding(name=name, value=value, is_param=is_param)
-
-
-def parse_one(_name: str, item: Any, _version: str) -> tuple[str, Value]:
-    """One entry by itself: its name and its value."""
-    name = Fields(item, "an entry").text("name")
-    return name, _parse_value(Fields(item, repr(name)))
-
-
-_PLAIN = frozenset(_INT_KEYS)
-
-
-def _plain(item: Any) -> OffsetGrid | None:
-    """An ordinary per-tensor grid, whose numbers are still to be checked; None for everything else."""
-    if type(item) is not dict or item.keys() != _PLAIN or item["enc_type"] != "PER_TENSOR" or item["dtype"] != "INT":
-        return None
-    bits, scale, offset, symmetric = item["bw"], item["scale"], item["offset"], item["is_sym"]
-    if type(scale) is not list or type(offset) is not list or len(scale) != 1 or len(offset) != 1:
-        return None
-    if type(bits) is not int or type(symmetric) is not bool or type(item["name"]) is not str:
-        return None
-    whole = 2 <= bits <= grids.WIDEST and is_plain(scale[0]) and is_plain(offset[0])
-    return OffsetGrid(bits, symmetric, scale[0], offset[0]) if whole else None
+        is_param = section == "param_encodings"
+        for index, item in enumerate(document[section]):
+            entry = Fields(item, f"{where}: {section}[{index}]")
+            name = entry.text("name")
+            entry.where = f"{where}: {name!r}"
+            yield Encoding(name=name, value=_parse_value(entry), is_param=is_param)
 
 
 def _parse_value(entry: Fields) -> Value:
-    kind = entry.text("enc_type", choices=tuple(_KEYS))
+    kind = entry.text("enc_type", choices=_KEYS)
     if entry.text("dtype", choices=("INT", "FLOAT")) == "FLOAT":
-        return _parse_float(entry, kind)
+        entry.known(_FLOAT_KEYS)
+        if kind != "PER_TENSOR" or entry.whole("bw", 1, 64) != 16:
+            why = "the layout knows no other float than float16"
+            entry.fail("bw", "of a float entry must be 16, per tensor", why=why)
+        return Float(dtype="float16")
     entry.known(_KEYS[kind])
-    return _parse_lpbq(entry) if kind == "LPBQ" else _parse_affine(entry, kind)
-
-
-def _parse_float(entry: Fields, kind: str) -> Float:
-    entry.known(_FLOAT_KEYS)
-    if kind != "PER_TENSOR" or entry.whole("bw", 1, 64) != 16:
-        entry.fail("bw", "of a float entry must be 16, per tensor", why="the layout knows no other float than float16")
-    return Float(dtype="float16")
-
-
-def _parse_affine(entry: Fields, kind: str) -> Affine:
+    if kind == "LPBQ":
+        return _parse_lpbq(entry)
     bits = entry.whole("bw", 2, grids.WIDEST)
     signed = entry.flag("is_sym")
-    scale, offset = entry.numbers("scale"), _offset(entry)
-    if kind == "PER_TENSOR" and scale.size != 1:
+    scale, offset = entry.numbers("scale"), _parse_offset(entry)
+    single = kind == "PER_TENSOR"
+    if single and scale.size != 1:
         entry.fail("scale", f"has {scale.size} items, but enc_type is PER_TENSOR")
     if offset.size != scale.size:
         entry.fail("offset", f"has {offset.size} items, but 'scale' has {scale.size}")
-    shape = () if kind == "PER_TENSOR" else scale.shape
-    return grids.affine(
-        entry.where,
+    if single:
+        scale, offset = np.array(scale[0]), np.array(offset[0])
+    value = Affine(
         bits=bits,
         signed=signed,
-        scale=scale.reshape(shape),
-        zero_point=grids.zero_point_of(offset.reshape(shape), bits, signed=signed),
+        scale=scale,
+        zero_point=grids.zero_point_of(offset, bits, signed=signed),
         symmetric=signed,
         block_size=entry.whole("block_size", 1, _LARGEST_BLOCK) if kind == "PER_BLOCK" else None,
-        placed=kind == "PER_TENSOR",
+        placed=single,
     )
+    return grids.checked(entry.where, value)
 
 
-def _offset(entry: Fields) -> Array:
+def _parse_offset(entry: Fields) -> Array:
     """The true offsets: the whole part plus the shift, which is only written when some offset is fractional."""
     offset = entry.numbers("offset")
     if (offset % 1 != 0).any():
@@ -124,8 +96,7 @@ def _parse_lpbq(entry: Fields) -> Lpbq:
         entry.fail("offset", f"must be {channels.size} times {-(1 << (decompressed - 1))}, since LPBQ is symmetric")
     if blocks.size % channels.size:
         entry.fail("per_block_int_scale", f"has {blocks.size} items, not a multiple of the {channels.size} channels")
-    return grids.lpbq(
-        entry.where,
+    value = Lpbq(
         bits=bits,
         decompressed_bits=decompressed,
         channel_scale=channels,
@@ -135,64 +106,42 @@ def _parse_lpbq(entry: Fields) -> Lpbq:
         block_axis=None,
         placed=False,
     )
+    return grids.checked(entry.where, value)
 
 
 def format_sections(encodings: EncodingSet) -> dict[str, Any]:
     """Both sections; entries that the layout cannot hold are left out."""
     sections: dict[str, Any] = {name: [] for name in SECTIONS}
     for entry in encodings:
-        fields = format_value(entry.value)
+        fields = _format_value(entry.value)
         if fields is not None:
             section = sections["param_encodings" if entry.is_param else "activation_encodings"]
             section.append({**fields, "name": entry.name})
     return sections
 
 
-def format_value(value: Value) -> dict[str, Any] | None:
+def _format_value(value: Value) -> dict[str, Any] | None:
     """The object of one tensor without its name, or None when the layout has no such thing."""
     if isinstance(value, Float):
         return {"bw": 16, "dtype": "FLOAT", "enc_type": "PER_TENSOR"} if value.dtype == "float16" else None
     if isinstance(value, Affine):
-        return _format_affine(value)
-    return _format_lpbq(value) if isinstance(value, Lpbq) else None
-
-
-def _format_affine(value: Affine) -> dict[str, Any]:
-    if not value.scale.ndim:
-        return _format_single(value)
-    offset = _flat(grids.offset_of(value), value).tolist()
-    shift = [number % 1 for number in offset]
-    fields: dict[str, Any] = {
-        "bw": value.bits,
-        "dtype": "INT",
-        "enc_type": value.granularity.upper().replace("-", "_"),
-        "is_sym": grids.is_symmetric(value),
-        "offset": [number - part for number, part in zip(offset, shift, strict=True)],
-        "scale": _flat(value.scale, value).tolist(),
-    }
-    if any(shift):
-        fields["zero_point_shift"] = shift
-    if value.block_size is not None:
-        fields["block_size"] = value.block_size
-    return fields
-
-
-def _format_single(value: Affine) -> dict[str, Any]:
-    """The same for a grid of one scale: Python's own numbers are ten times faster than arrays of one."""
-    offset = grids.single_offset(value)
-    shift = offset % 1
-    fields = {
-        "bw": value.bits,
-        "dtype": "INT",
-        "enc_type": value.granularity.upper().replace("-", "_"),
-        "is_sym": grids.is_symmetric(value),
-        "offset": [offset - shift],
-        "scale": [value.scale.item()],
-    }
-    return {**fields, "zero_point_shift": [shift]} if shift else fields
-
-
-def _format_lpbq(value: Lpbq) -> dict[str, Any]:
+        offset = _flat(grids.offset_of(value), value).tolist()
+        shift = [number % 1 for number in offset]
+        fields: dict[str, Any] = {
+            "bw": value.bits,
+            "dtype": "INT",
+            "enc_type": value.granularity.upper().replace("-", "_"),
+            "is_sym": grids.is_symmetric(value),
+            "offset": [number - part for number, part in zip(offset, shift, strict=True)],
+            "scale": _flat(value.scale, value).tolist(),
+        }
+        if any(shift):
+            fields["zero_point_shift"] = shift
+        if value.block_size is not None:
+            fields["block_size"] = value.block_size
+        return fields
+    if not isinstance(value, Lpbq):
+        return None
     channels = value.channel_scale.reshape(-1).tolist()
     return {
         "block_size": value.block_size,
@@ -208,10 +157,6 @@ def _format_lpbq(value: Lpbq) -> dict[str, Any]:
 
 
 def _flat(array: Array, value: Affine | Lpbq) -> Array:
-    return (array.T if is_transposed(value) else array).reshape(-1)
-
-
-def is_transposed(value: Affine | Lpbq) -> bool:
-    """True for a placed rank-2 blockwise value whose channel axis is the last: its flat list is transposed."""
-    blocks = value.block_scale if isinstance(value, Lpbq) else value.scale
-    return value.placed and value.block_size is not None and blocks.ndim == 2 and value.axis == 1
+    """As the file lists it: transposed for a placed rank-2 blockwise value whose channel axis is the last."""
+    transposed = value.placed and value.block_size is not None and array.ndim == 2 and value.axis == 1
+    return (array.T if transposed else array).reshape(-1)

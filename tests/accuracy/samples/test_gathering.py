@@ -20,7 +20,7 @@ from deploykit.accuracy.samples.gathering import Samples, gather
 from deploykit.accuracy.samples.labels import Label, weakest
 from deploykit.accuracy.samples.recording import record
 from deploykit.accuracy.simulate.sessions import Session
-from deploykit.encodings.formats.reading import read_encodings
+from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.place import place
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float

@@ -61,8 +61,7 @@ def reading(folder: Path) -> Numbers:
     """Encodings of each version: read beside ``json.load``, written beside ``json.dump``."""
     import numpy  # noqa: F401 - what it costs to import is not the reader's
 
-    from deploykit.encodings.formats.reading import read_encodings
-    from deploykit.encodings.formats.writing import write_encodings
+    from deploykit.encodings.formats.aimet import read_encodings, write_encodings
 
     found: Numbers = {}
     for path in sorted(folder.glob("*.encodings")):
@@ -84,7 +83,7 @@ def memory(folder: Path) -> Numbers:
     """What reading one file of encodings adds to the peak, in MB, and the file's size."""
     import numpy  # noqa: F401
 
-    from deploykit.encodings.formats.reading import read_encodings
+    from deploykit.encodings.formats.aimet import read_encodings
 
     path, before = folder / "1.0.0.encodings", _peak()
     kept = read_encodings(path)
