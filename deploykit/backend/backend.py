@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from deploykit.accuracy.samples.gathering import Samples
+    from deploykit.accuracy.samples.sizes import PinnedInput
     from deploykit.backend.known_errors import Catalog
     from deploykit.backend.probes import Probe
     from deploykit.backend.quantizers import QuantizedModel, Quantizer
@@ -77,6 +78,10 @@ class Situation:
     target: Target
     rewritten: bool = False
     """True when ``model`` is a rewritten form of the file that was asked for."""
+    sizes: tuple[PinnedInput, ...] = ()
+    """The inputs whose open dimensions were decided here, each with its reason."""
+    choices: Mapping[str, int] = field(default_factory=dict)
+    """Inputs that only chose a branch, with the value that is built in; the packaged model does not have them."""
     tail: bytes | None = None
     """The serialized model that the host runs after the device, when the end was cut off."""
     segments: tuple[Segment, ...] = ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from deploykit.backend.backend import AnyBackend, Request, Situation
@@ -11,6 +12,7 @@ from deploykit.backend.targets import Target
 from deploykit.encodings.read import read_placed
 from deploykit.errors import UsageError
 from deploykit.flow.asked_precision import refuse_other_precision
+from deploykit.flow.pinning import pin
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
 
@@ -46,8 +48,21 @@ def read_situations(requests: Sequence[Request]) -> list[tuple[AnyBackend, Situa
     model = load_model(requests[0].model)
     facts = collect_facts(model)
     encodings = _read_encodings(requests[0], facts)
+    pinned = pin(requests[0], model, facts, encodings)
     return [
-        (backend, Situation(request=request, model=model, facts=facts, encodings=encodings, target=target))
+        (
+            backend,
+            Situation(
+                request=replace(request, inputs=pinned.inputs),
+                model=pinned.model,
+                facts=pinned.facts,
+                encodings=pinned.encodings,
+                target=target,
+                rewritten=pinned.changed,
+                sizes=pinned.sizes,
+                choices=pinned.choices or {},
+            ),
+        )
         for request, (backend, target) in zip(requests, targets, strict=True)
     ]
 

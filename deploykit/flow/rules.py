@@ -331,6 +331,36 @@ def check_opinions(chosen: Chosen) -> Iterator[Found]:
 
 
 @RULES.rule(
+    "DK212",
+    "input-size-chosen",
+    "info",
+    what="An input with open dimensions got fixed sizes, or an input that only chooses a branch got a fixed value.",
+    why="A package is compiled ahead of time, and every size must be a number then.",
+    fix="state another size with --input NAME=SIZES",
+    sources=("ONNX IR specification (onnx/onnx docs/IR.md), section on symbolic dimensions",),
+)
+def check_size_chosen(chosen: Chosen) -> Iterator[Found]:
+    """Each input with its size and the reason. Only a size that was a guess needs the reader's eye."""
+    for item in chosen.situation.sizes:
+        sizes = ",".join(map(str, item.shape))
+        yield Found(
+            kind=SubjectKind.TENSOR,
+            name=item.name,
+            message=f"input {item.name} is {' x '.join(map(str, item.shape))}: {item.why}",
+            hint=f"for another size add --input {item.name}={sizes} with your numbers",
+            evidence={"shape": list(item.shape), "why": item.why, "usual": item.usual},
+        )
+    for name, value in chosen.situation.choices.items():
+        yield Found(
+            kind=SubjectKind.TENSOR,
+            name=name,
+            message=f"input {name} only chooses a branch and is fixed at {value}; the packaged model does not have it",
+            hint=f"for another branch add --input {name}=VALUE",
+            evidence={"value": value},
+        )
+
+
+@RULES.rule(
     "DK251",
     "end-in-int16",
     "info",

@@ -6,8 +6,7 @@ They read facts and nothing else. Codes DK001 to DK049.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
-from pathlib import PurePath
+from collections.abc import Iterator
 
 from deploykit.findings import Answerer, Claim, Confidence, SubjectKind, listed
 from deploykit.findings.rules import Found, Registry
@@ -30,8 +29,6 @@ __all__ = ["RULES"]
 RULES: Registry[GraphFacts] = Registry("graph")
 
 _IR = "ONNX IR specification (onnx/onnx docs/IR.md)"
-_FIX_TOOL = "python -m onnxruntime.tools.make_dynamic_shape_fixed"
-_FIX_PAGE = "https://onnxruntime.ai/docs/tutorials/mobile/helpers/make-dynamic-shape-fixed.html"
 _SHOWN = 8
 _LEAST_OPSET = 7
 _OF_MOST_TOOLS = Claim(answered_by=Answerer.TOOLS, confidence=Confidence.INFERRED)
@@ -44,40 +41,36 @@ _OF_MOST_TOOLS = Claim(answered_by=Answerer.TOOLS, confidence=Confidence.INFERRE
     "error",
     what="A graph input with a dimension that is a symbol or unknown.",
     why="A package is compiled ahead of time, and memory is laid out then: every size must be a number.",
-    fix="export with fixed sizes, or fix them with onnxruntime's make_dynamic_shape_fixed tool",
-    sources=(f"{_IR}, section on symbolic dimensions", _FIX_PAGE),
+    fix="state the sizes with --input NAME=SIZES, or give samples that have them (--calibration)",
+    sources=(f"{_IR}, section on symbolic dimensions",),
 )
 def check_dynamic_input(facts: GraphFacts) -> Iterator[Found]:
-    """One finding per input, with the command that fixes it."""
+    """One finding per input, with the option that fixes it."""
     by_input: dict[str, list[DynamicDim]] = {}
     for dim in dynamic_inputs(facts):
         by_input.setdefault(dim.tensor, []).append(dim)
     for name, dims in by_input.items():
-        command = _fixing_command(facts, name, dims)
+        shaped = facts.tensors[name].shape is not None
+        option = _asked_shape(facts, name) if shaped else ""
+        hint = f"add {option} with a number for each name" if option else f"export it again with a shape for {name}"
         yield Found(
             kind=SubjectKind.TENSOR,
             name=name,
             message=f"input {name!r} ({shape_text(facts.tensors[name])}) is dynamic in "
             + ", ".join(dim.label for dim in dims),
-            hint=f"fix it: {command}" + (" (put a size for each ?)" if "?" in command else ""),
-            evidence={"dims": [{"axis": d.axis, "symbol": d.symbol} for d in dims], "command": command},
+            hint=hint,
+            evidence={"dims": [{"axis": d.axis, "symbol": d.symbol} for d in dims], "option": option},
         )
 
 
-def _fixing_command(facts: GraphFacts, name: str, dims: Sequence[DynamicDim]) -> str:
-    """The command line for one input; the batch is taken to be 1, other sizes are left to the user as ``?``."""
-    model = facts.model_name or "model.onnx"
-    stem = PurePath(model).stem
-    if len(dims) == 1 and dims[0].symbol:
-        size = "1" if dims[0].axis == 0 else "?"
-        wanted = ["--dim_param", dims[0].symbol, "--dim_value", size]
-    else:
-        shape = facts.tensors[name].shape or ("?",)
-        sizes = [
-            str(d) if isinstance(d, int) else ("1" if i == 0 and len(shape) > 1 else "?") for i, d in enumerate(shape)
-        ]
-        wanted = ["--input_name", name, "--input_shape", ",".join(sizes)]
-    return " ".join([_FIX_TOOL, *(shlex.quote(word) for word in (*wanted, model, f"{stem}.fixed.onnx"))])
+def _asked_shape(facts: GraphFacts, name: str) -> str:
+    """The option that fixes one input: the batch is taken to be 1, other sizes are the user's to fill in."""
+    shape = facts.tensors[name].shape or ()
+    sizes = [
+        str(dim) if isinstance(dim, int) else "1" if axis == 0 and len(shape) > 1 else (dim or f"D{axis}").upper()
+        for axis, dim in enumerate(shape)
+    ]
+    return f"--input {shlex.quote(f'{name}=' + ','.join(sizes))}"
 
 
 @RULES.rule(

@@ -7,7 +7,7 @@ nodes whose shapes would fill any memory, and Slices behind a tensor that would 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -21,7 +21,7 @@ from deploykit.model.values import dtype_name, element_count, is_external
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto, TensorProto, TensorShapeProto, TypeProto, ValueInfoProto
 
-__all__ = ["Inferred", "Shape", "explosive_nodes", "infer", "inferred_graph"]
+__all__ = ["Inferred", "Shape", "contradicts", "explosive_nodes", "infer", "inferred_graph"]
 
 Shape: TypeAlias = tuple[int | str | None, ...] | None
 
@@ -85,6 +85,31 @@ def inferred_graph(proto: ModelProto) -> GraphProto:
         return _inferred(proto, _without_weights(proto))[0]
     except Exception:  # as above
         return proto.graph
+
+
+def contradicts(proto: ModelProto, shapes: Mapping[str, Sequence[int]]) -> bool:
+    """Whether onnx finds that operators do not fit together at these input shapes, and does not find it without them.
+
+    Far cheaper than a run, and says nothing where it finds nothing.
+    """
+    lean = _without_weights(proto)
+    if explosive_nodes(lean.graph) or _is_inconsistent(lean):
+        return False
+    for item in lean.graph.input:
+        for dim, size in zip(item.type.tensor_type.shape.dim, shapes.get(item.name, ()), strict=False):
+            dim.dim_value = size
+    del lean.graph.value_info[:]
+    for item in lean.graph.output:
+        item.type.tensor_type.ClearField("shape")
+    return _is_inconsistent(lean)
+
+
+def _is_inconsistent(lean: ModelProto) -> bool:
+    try:
+        shape_inference.infer_shapes(lean, data_prop=True, strict_mode=True)
+    except Exception:  # the binding raises whatever its C++ side threw
+        return True
+    return False
 
 
 def _inferred(proto: ModelProto, lean: ModelProto) -> tuple[GraphProto, str, str]:

@@ -106,7 +106,7 @@ def _look(code: str, case: Any) -> list[Finding]:
     if callable(case):
         case = case()
     if isinstance(case, ModelProto):
-        case = collect_facts(wrap_proto(case, path=TESTS / "graph" / "my model.onnx"))
+        case = collect_facts(wrap_proto(case, path=TESTS / "model" / "my model.onnx"))
     elif isinstance(case, Mapping):
         case = module_at("qualcomm/conftest.py").build(case)
     return list(_rules()[code].run(case))

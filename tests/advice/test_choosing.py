@@ -16,7 +16,7 @@ from deploykit.accuracy.simulate.sessions import Session
 from deploykit.rewrites.contract import transform_names
 from sample_models.tiny_graphs import TinyGraph
 
-OPEN, CHOICE = "deciding/test_open_tensors.py", "deciding/test_choice.py"
+OPEN, CHOICE = "flow/test_open_tensors.py", "flow/test_choice.py"
 Way = Callable[[Any], Any]
 
 
@@ -234,7 +234,7 @@ def on_scenes(*left_alone: str) -> Way:
     def make(bench: Any) -> Any:
         from deploykit.flow.pipeline import make_plan
 
-        made, data = bench.module("deciding/test_wider_end.py"), bench.folder / "scenes"
+        made, data = bench.module("flow/test_wider_end.py"), bench.folder / "scenes"
         data.mkdir()
         for index, feed in enumerate(made.scenes(made.COUNT)):
             np.save(data / f"{index:02}.npy", feed["images"])

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -18,17 +15,8 @@ import deploykit
 from deploykit.encodings.values import Float
 from sample_models.networks import conv_net, save_with_external_data
 
-GRAPHS, ENCODINGS = "graph/test_graph_rules.py", "quantization/test_encoding_rules.py"
-SIDES = "numerics/test_comparison.py"
-
-
-def the_tool(bench: Any) -> Any:
-    path = bench.saved(bench.trigger("DK001"))
-    (finding,) = bench.found("DK001")
-    words = shlex.split(finding.evidence["command"])
-    fixed = path.with_name("fixed.onnx")
-    subprocess.run([sys.executable, *words[1:-2], path, fixed], check=True, capture_output=True, timeout=120)
-    return onnx.load(fixed)
+GRAPHS, ENCODINGS = "model/test_graph_rules.py", "encodings/test_encoding_rules.py"
+SIDES = "accuracy/test_comparison.py"
 
 
 def top_k(bench: Any) -> Any:
@@ -279,7 +267,6 @@ def given(bench: Any) -> Any:
 
 
 WAYS: dict[str, Callable[[Any], Any]] = {
-    "DK001 the tool": the_tool,
     "DK002 TopK": top_k,
     "DK003 condition folded": condition_folded,
     "DK003 cut": cut_before_it,

@@ -121,7 +121,7 @@ def known_message(bench: Any) -> None:
 
 def that_backend(bench: Any) -> None:
     """The model that the other backend's compiler refused is refused there with its own findings."""
-    found = bench.ask(bench.module("graph/test_graph_rules.py").CASES["DK002"][0], backend="ort-qnn")
+    found = bench.ask(bench.module("model/test_graph_rules.py").CASES["DK002"][0], backend="ort-qnn")
     assert found
 
 

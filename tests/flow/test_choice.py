@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import deploykit
+from deploykit.accuracy.samples.sizes import PinnedInput
 from deploykit.backend.backend import Request
 from deploykit.backend.kept import Kept
 from deploykit.backend.opinions import Compiler, Opinion, Opinions, OpinionState
@@ -130,6 +131,14 @@ def with_wider_end() -> Chosen:
     return _changed(chosen(W8A16), end=end, widened=("t",))
 
 
+def sized() -> Chosen:
+    """As if an input had been given its sizes here."""
+    made = plain()
+    size = PinnedInput(name="x", shape=(1, 3, 8, 8), why="as the samples are")
+    return replace(made, situation=replace(made.situation, sizes=(size,)))
+
+
+CASES["DK212"] = (sized, plain)
 CASES["DK251"] = (with_wider_end, lambda: chosen(W8A16))
 CASES["DK211"] = (with_opinion, plain)
 CASES["DK210"] = (simplified, lambda: simplified(no_rewrite=("simplify", "mask-constant")))

@@ -189,7 +189,7 @@ def decoder(folder: Path) -> tuple[Path, Path, list[Arrays]]:
 
     from deploykit.encodings.formats.aimet import write_encodings
 
-    path = Path(__file__).parents[1] / "deciding" / "test_decoder_ways.py"
+    path = Path(__file__).parents[1] / "flow" / "test_decoder_ways.py"
     spec = importlib.util.spec_from_file_location("decoder_for_packages", path)
     assert spec is not None
     assert spec.loader is not None

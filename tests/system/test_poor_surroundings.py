@@ -18,7 +18,7 @@ pytestmark = pytest.mark.heavy
 ROOT = Path(__file__).parents[2]
 FILES = (
     "tests/cli/test_frame.py",
-    "tests/graph/test_external.py",
+    "tests/model/test_external.py",
     "tests/packages/test_sbom.py",
     "tests/packages/test_writing.py",
     "tests/system/test_jobs.py",

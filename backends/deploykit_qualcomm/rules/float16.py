@@ -61,7 +61,8 @@ def check_range(plan: Float16Plan) -> Iterator[Found]:
 
     proven = proven_bounds(plan.situation.model, facts, plan.encodings)
     reach = collect_reach(facts, plan.encodings, bounds, bounds=proven)
-    for name in sorted(plan.tensors & reach.keys()):
+    folded = _folded_by_converters(plan.situation)
+    for name in sorted((plan.tensors & reach.keys()) - folded):
         found = reach[name]
         if found.magnitude <= LARGEST_FLOAT16 or only_masks(facts, name, found):
             continue
@@ -81,6 +82,35 @@ def check_range(plan: Float16Plan) -> Iterator[Found]:
                 "attained": found.attained,
             },
         )
+
+
+def _folded_by_converters(situation: Situation) -> frozenset[str]:
+    """Stored parameters of BatchNormalization whose scale and offset fit: converters compute these two before casting.
+
+    A variance of 1e7 is one of them: divided by its root, the scale is small.
+    """
+    import numpy as np
+
+    from deploykit.model.graph import view_of
+    from deploykit.model.weights import load_small_weights
+
+    facts = situation.facts
+    norms = [node for node in facts.nodes if node.op_type == "BatchNormalization" and len(node.inputs) >= 5]
+    if not norms:
+        return frozenset()
+    graph = view_of(load_small_weights(situation.model))
+    small, large = set[str](), set[str]()
+    for node in norms:
+        names = node.inputs[1:5]
+        values = [graph.array(name) for name in names]
+        if any(value is None for value in values):
+            large.update(names)
+            continue
+        scale, offset, mean, variance = (value.astype(np.float64) for value in values if value is not None)
+        factor = scale / np.sqrt(variance + float(node.attributes.get("epsilon", 1e-5)))
+        most = max(np.abs(factor).max(initial=0), np.abs(offset - mean * factor).max(initial=0))
+        (small if most <= LARGEST_FLOAT16 else large).update(names)
+    return frozenset(small - large)
 
 
 def _as_json(end: float) -> float | str:

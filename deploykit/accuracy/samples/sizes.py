@@ -1,0 +1,315 @@
+"""Decides the size of every open dimension of a model's inputs, from the best evidence there is, and says which it was.
+
+In this order: what the user says, the samples, the model's own metadata, the sizes at which the model runs at all, and
+of those the one that its kind usually has. What nothing decides stays open. It changes no model.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+from deploykit.accuracy.samples.inputs import InputSpec, input_specs
+from deploykit.errors import DeploykitError, UsageError
+from deploykit.model.shape_inference import contradicts
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+    from deploykit.model.facts import GraphFacts
+
+__all__ = ["PinnedInput", "Sizes", "decide_sizes", "split_shapes"]
+
+Shape: TypeAlias = tuple[int, ...]
+Runs: TypeAlias = Callable[[Mapping[str, Shape]], bool]
+
+# Sizes that published models of a kind are used with, most usual first. They are tried until the model runs.
+_DENSE = (640, 512, 1024, 416, 320, 224)  # detectors and segmentation: COCO training and its multiples of 32
+_CLASSIFIER = (224, 256, 384, 299, 336, 448, 518, 512)  # ImageNet training sizes, then those of CLIP and DINOv2
+_TEXT_LINE = ((48, 320), (32, 320), (64, 256), (32, 100))  # PP-OCRv3 and later, PP-OCRv2, others, the first CRNN
+_SMALL_SQUARE = 224
+_LINE_WIDTH = (320, 256, 192, 128, 100)
+_TOKENS = (128, 77, 64, 256, 512)  # 77 is CLIP's
+_SOUND = (16000, 48000, 32000, 8000)  # one second at 16 kHz first
+_SOUND_CHUNK = (576, 512, 640, 256, 1536, 160, 480)  # streaming voice detectors: 512 new samples and 64 of context
+_FRAMES = (3000, 1000, 1024, 300, 100)  # 30 s of Whisper's spectrogram first
+_CHANNELS = (1, 3, 4)
+_MOST_TRIALS = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PinnedInput:
+    """One input with the shape it gets. ``usual`` is True where only the habit of its kind decides."""
+
+    name: str
+    shape: Shape
+    why: str
+    usual: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """The shapes that were decided, and the inputs whose shape nothing decides."""
+
+    pinned: tuple[PinnedInput, ...] = ()
+    open: tuple[InputSpec, ...] = ()
+
+    @property
+    def shapes(self) -> dict[str, Shape]:
+        """The decided shapes by input."""
+        return {item.name: item.shape for item in self.pinned}
+
+
+def split_shapes(texts: Iterable[str], inputs: Sequence[InputSpec]) -> tuple[dict[str, Shape], tuple[str, ...]]:
+    """Which ``--input`` texts state a shape, and the others, which state values.
+
+    ``NAME:1,3,640,640`` always is a shape, ``NAME=1,3,640,640`` is one where the input has as many dimensions and one
+    of them is open. Raises UsageError for a shape that the model contradicts.
+    """
+    shapes: dict[str, Shape] = {}
+    rest = []
+    for text in texts:
+        spec, said, plain = _stated(text, inputs)
+        if spec is None or not re.fullmatch(r"\s*\d+(\s*[,x]\s*\d+)*\s*", said):
+            rest.append(text)
+            continue
+        shape = tuple(int(word) for word in re.split(r"[,x]", said))
+        open_ = None in spec.shape and len(shape) == len(spec.shape) and len(shape) > 1
+        if not plain and not (open_ and min(shape) > 0 and spec.fits(shape)):
+            rest.append(text)
+            continue
+        if not spec.fits(shape) or min(shape) < 1:
+            raise UsageError(f"--input {text}: the shape does not fit", why=f"the model wants {spec}")
+        shapes[spec.name] = shape
+    return shapes, tuple(rest)
+
+
+def _stated(text: str, inputs: Sequence[InputSpec]) -> tuple[InputSpec | None, str, bool]:
+    """The input that a text speaks of, what it says, and whether it can only be a shape."""
+    for sign in (":", "="):
+        fitting = [spec for spec in inputs if text.startswith(spec.name + sign)]
+        if fitting:
+            spec = max(fitting, key=lambda item: len(item.name))
+            return spec, text[len(spec.name) + 1 :], sign == ":"
+    return None, "", False
+
+
+@dataclass(slots=True)
+class _Draft:
+    """The sizes known so far, by input and axis; dimensions of one symbol are one."""
+
+    specs: tuple[InputSpec, ...]
+    symbols: Mapping[tuple[str, int], str]
+    known: dict[str, int] = field(default_factory=dict)
+    why: dict[str, str] = field(default_factory=dict)
+    usual: set[str] = field(default_factory=set)
+
+    def key(self, spec: InputSpec, axis: int) -> str:
+        return self.symbols.get((spec.name, axis)) or f"{spec.name}[{axis}]"
+
+    def size(self, spec: InputSpec, axis: int) -> int | None:
+        fixed = spec.shape[axis]
+        return fixed if fixed is not None else self.known.get(self.key(spec, axis))
+
+    def open_axes(self, spec: InputSpec) -> list[int]:
+        return [axis for axis in range(len(spec.shape)) if self.size(spec, axis) is None]
+
+    def settle(self, spec: InputSpec, shape: Sequence[int], why: str, *, usual: bool = False) -> None:
+        for axis in self.open_axes(spec):
+            self.known[self.key(spec, axis)] = shape[axis]
+            self.why[spec.name] = why
+            if usual:
+                self.usual.add(spec.name)
+
+    def shape(self, spec: InputSpec) -> Shape | None:
+        sizes = [self.size(spec, axis) for axis in range(len(spec.shape))]
+        return None if None in sizes else tuple(size for size in sizes if size is not None)
+
+
+def decide_sizes(
+    facts: GraphFacts,
+    *,
+    declared: Mapping[str, Shape],
+    sampled: Mapping[str, Shape],
+    metadata: Mapping[str, str],
+    runs: Runs,
+    dense: bool,
+) -> Sizes:
+    """The shapes of the inputs that are open. ``runs`` tells whether the model runs at shapes, ``dense`` whether its
+    outputs grow with the picture, as those of detectors and segmentation do.
+    """
+    specs = input_specs(facts)
+    draft = _Draft(specs=specs, symbols=_symbols(facts, specs))
+    waiting = tuple(spec for spec in specs if draft.open_axes(spec))
+    if not waiting:
+        return Sizes()
+    for shapes, why in ((declared, "as typed"), (sampled, "as the samples are")):
+        for spec in specs:
+            if spec.name in shapes:
+                draft.settle(spec, shapes[spec.name], why)
+    _settle_batch(draft, facts)
+    _settle_by_metadata(draft, metadata)
+    _settle_by_trial(draft, runs, dense=dense, streams=_streams(facts))
+    pinned, still_open = [], []
+    for spec in waiting:
+        shape = draft.shape(spec)
+        if shape is None:
+            still_open.append(spec)
+        else:
+            why = draft.why.get(spec.name) or _shared_reason(draft, spec) or "one sample at a time"
+            pinned.append(PinnedInput(name=spec.name, shape=shape, why=why, usual=spec.name in draft.usual))
+    return Sizes(pinned=tuple(pinned), open=tuple(still_open))
+
+
+def _symbols(facts: GraphFacts, specs: Sequence[InputSpec]) -> dict[tuple[str, int], str]:
+    """The symbol of each open dimension; "?" and the like name nothing."""
+    found: dict[tuple[str, int], str] = {}
+    for spec in specs:
+        for axis, dim in enumerate(facts.tensors[spec.name].shape or ()):
+            if isinstance(dim, str) and re.search(r"\w", dim):
+                found[spec.name, axis] = dim
+    return found
+
+
+def _shared_reason(draft: _Draft, spec: InputSpec) -> str:
+    keys = {draft.key(spec, axis) for axis, dim in enumerate(spec.shape) if dim is None}
+    for other in draft.specs:
+        if other.name in draft.why and keys & {draft.key(other, axis) for axis in range(len(other.shape))}:
+            return f"as {other.name}, which has the same dimension"
+    return ""
+
+
+def _settle_batch(draft: _Draft, facts: GraphFacts) -> None:
+    """One sample: the first dimension, dimensions that are called a batch, and what is open in a state."""
+    outputs = {tuple(d if isinstance(d, int) else None for d in facts.tensors[n].shape or ()) for n in facts.outputs}
+    for spec in draft.specs:
+        for axis in draft.open_axes(spec):
+            symbol = draft.symbols.get((spec.name, axis), "")
+            first = axis == 0 and len(spec.shape) > 1
+            state = len(spec.shape) == 3 and axis == 1 and isinstance(spec.shape[2], int) and spec.shape[0] in (1, 2, 4)
+            if first or "batch" in symbol.lower() or (state and (spec.shape in outputs or spec.is_float)):
+                draft.known.setdefault(draft.key(spec, axis), 1)
+
+
+def _settle_by_metadata(draft: _Draft, metadata: Mapping[str, str]) -> None:
+    """``imgsz`` is what ultralytics writes into its exports: height and width."""
+    try:
+        said = json.loads(metadata.get("imgsz", "null"))
+    except ValueError:
+        return
+    sizes = [said, said] if isinstance(said, int) else said
+    if not (isinstance(sizes, list) and len(sizes) == 2 and all(isinstance(s, int) and s > 0 for s in sizes)):
+        return
+    for spec in draft.specs:
+        picture = _picture_axes(spec)
+        if picture and draft.open_axes(spec):
+            shape = [size or 1 for size in spec.shape]
+            shape[picture[0]], shape[picture[1]] = sizes
+            draft.settle(spec, shape, "the model's metadata says so (imgsz)")
+
+
+def _picture_axes(spec: InputSpec) -> tuple[int, int] | None:
+    """(height, width) of an input that takes pictures."""
+    if len(spec.shape) != 4:
+        return None
+    if spec.shape[1] in _CHANNELS:
+        return 2, 3
+    return (1, 2) if spec.shape[3] in _CHANNELS else None
+
+
+def _streams(facts: GraphFacts) -> bool:
+    """True where an output looks like the next state of an input: the model is fed piece by piece."""
+    shapes = [facts.tensors[name].shape or () for name in facts.inputs]
+    return any(len(shape) == 3 and isinstance(shape[-1], int) for shape in shapes) and len(facts.inputs) > 1
+
+
+def _settle_by_trial(draft: _Draft, runs: Runs, *, dense: bool, streams: bool) -> None:
+    """Try usual sizes until the model runs, one input after the other; what no usual size fits stays open."""
+    for spec in draft.specs:
+        if not draft.open_axes(spec):
+            continue
+
+        def fits(shape: Shape, spec: InputSpec = spec) -> bool:
+            trial = _Draft(specs=draft.specs, symbols=draft.symbols, known=dict(draft.known))
+            trial.settle(spec, shape, "")
+            shapes = {other.name: trial.shape(other) for other in draft.specs}
+            whole = {name: shape for name, shape in shapes.items() if shape is not None}
+            return len(whole) < len(shapes) or runs(whole)
+
+        choices = islice(_usual_shapes(draft, spec, fits, dense=dense, streams=streams), _MOST_TRIALS)
+        chosen = next(((shape, why) for shape, why in choices if fits(shape)), None)
+        if chosen is not None:
+            draft.settle(spec, *chosen, usual=True)
+
+
+def _usual_shapes(
+    draft: _Draft, spec: InputSpec, fits: Callable[[Shape], bool], *, dense: bool, streams: bool
+) -> Iterator[tuple[Shape, str]]:
+    """Shapes that an input of this kind usually has; none where the kind is not known."""
+    open_ = draft.open_axes(spec)
+    filled = [draft.size(spec, axis) or 1 for axis in range(len(spec.shape))]
+
+    def at(**sizes: int) -> Shape:
+        return tuple(sizes.get(f"a{axis}", size) for axis, size in enumerate(filled))
+
+    picture = _picture_axes(spec)
+    if picture is not None:
+        high, wide = picture
+        if open_ == [wide] or open_ == [high]:
+            for width in _LINE_WIDTH if open_ == [wide] else _DENSE:
+                yield at(**{f"a{open_[0]}": width}), "the usual size of models that read lines"
+            return
+        kind, sides = ("detectors and segmentation", _DENSE) if dense else ("classifiers", _CLASSIFIER)
+        squares = [at(**{f"a{high}": side, f"a{wide}": side}) for side in sides]
+        lines = [at(**{f"a{high}": height, f"a{wide}": width}) for height, width in _TEXT_LINE]
+        # What runs on lines of text and on no small square reads text. Both trials are cheap; a large square is not.
+        small = at(**{f"a{high}": _SMALL_SQUARE, f"a{wide}": _SMALL_SQUARE})
+        if not fits(small):
+            yield from ((shape, "the usual size of text lines at which it runs") for shape in lines)
+        yield from ((shape, f"the usual size of {kind} at which it runs") for shape in squares)
+    elif not spec.is_float and open_ == [len(spec.shape) - 1]:
+        for length in _TOKENS:
+            yield at(**{f"a{open_[0]}": length}), "a usual number of tokens"
+    elif spec.is_float and len(open_) == 1 and len([s for s in filled if s > 1]) == 0:
+        for length in _SOUND_CHUNK if streams else _SOUND:
+            yield at(**{f"a{open_[0]}": length}), "a usual number of sound samples at which it runs"
+    elif spec.is_float and len(spec.shape) == 3 and len(open_) == 1:
+        for frames in _FRAMES:
+            yield at(**{f"a{open_[0]}": frames}), "a usual number of frames at which it runs"
+
+
+def trial_feed(specs: Iterable[InputSpec], shapes: Mapping[str, Shape]) -> dict[str, np.ndarray]:
+    """Something to run on that tells nothing but whether the sizes fit: zeros, and true for masks."""
+    return {
+        spec.name: np.full(shapes.get(spec.name, spec.made_shape), spec.numpy_type.kind == "b", spec.numpy_type)
+        for spec in specs
+    }
+
+
+def runs_with(model: ModelProto, facts: GraphFacts, values: Mapping[str, int]) -> Runs:
+    """Whether the model runs at given shapes, on ONNX Runtime; the session is opened once, at the first question."""
+    from deploykit.accuracy.simulate.sessions import Session
+
+    opened: list[Session] = []
+    specs = input_specs(facts)
+
+    def runs(shapes: Mapping[str, Shape]) -> bool:
+        if contradicts(model, shapes):
+            return False
+        feed = trial_feed(specs, shapes)
+        feed |= {name: np.full_like(feed[name], value) for name, value in values.items() if name in feed}
+        try:
+            if not opened:
+                opened.append(Session(model))
+            opened[0].run(feed)
+        except DeploykitError:
+            return False
+        return True
+
+    return runs

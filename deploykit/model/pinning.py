@@ -1,0 +1,166 @@
+"""Gives a model fixed input shapes, and fixed values for inputs that only choose a branch; it decides neither.
+
+Devices take graphs in which every size is a number. What the sizes should be is asked in ``accuracy.samples.sizes``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from onnx import numpy_helper
+
+from deploykit.model.graph import GraphCopy, view_of
+from deploykit.model.nodes import captured_names
+from deploykit.model.shape_inference import infer
+from deploykit.model.values import dtype_name
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, NodeProto, ValueInfoProto
+
+__all__ = ["branch_choices", "has_stale_shapes", "pin_shapes", "settle_outputs"]
+
+# What may stand between an input that chooses a branch and the If: nothing here computes a tensor that anyone keeps.
+_CHOOSING = frozenset(
+    {"And", "Cast", "Equal", "Gather", "Greater", "GreaterOrEqual", "Identity", "Less", "LessOrEqual"}
+)
+_CHOOSING |= {"Not", "Or", "Reshape", "Squeeze", "Unsqueeze", "Xor"}
+
+
+def pin_shapes(
+    model: ModelProto, shapes: Mapping[str, Sequence[int]], values: Mapping[str, int | float | bool] | None = None
+) -> ModelProto:
+    """A copy of the model with these input shapes; inputs in ``values`` become stored constants.
+
+    Shapes of computed tensors that were declared with symbols are forgotten, so that inference finds them anew.
+    """
+    pinned = GraphCopy(model)
+    graph = pinned.model.graph
+    symbols: dict[str, int] = {}
+    for item in graph.input:
+        if item.name not in shapes:
+            continue
+        dims = item.type.tensor_type.shape.dim
+        for dim, size in zip(dims, shapes[item.name], strict=True):
+            if dim.dim_param:
+                symbols[dim.dim_param] = size
+            dim.dim_value = size
+    for name, value in (values or {}).items():
+        _store_input(graph.input, graph.initializer, name, value)
+    for item in graph.output:
+        _settle(item, symbols)
+    fixed = [item for item in graph.value_info if not _is_stale(item)]
+    del graph.value_info[:]
+    graph.value_info.extend(fixed)
+    settle_outputs(pinned.model)
+    return pinned.model
+
+
+def _store_input(inputs: object, initializers: object, name: str, value: float) -> None:
+    """Turn one graph input into an initializer of its own type and shape."""
+    items = list(inputs)  # type: ignore[call-overload]
+    at = next(index for index, item in enumerate(items) if item.name == name)
+    tensor = items[at].type.tensor_type
+    shape = [dim.dim_value for dim in tensor.shape.dim]
+    from onnx import helper
+
+    array = np.full(shape, value, helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+    initializers.append(numpy_helper.from_array(array, name))  # type: ignore[attr-defined]
+    del inputs[at]  # type: ignore[attr-defined]
+
+
+def _settle(item: ValueInfoProto, symbols: Mapping[str, int]) -> None:
+    """Give an output the sizes of the symbols that it shares with the inputs; what is still open is inferred."""
+    if not item.type.HasField("tensor_type"):
+        return
+    for dim in item.type.tensor_type.shape.dim:
+        if dim.dim_param in symbols:
+            dim.dim_value = symbols[dim.dim_param]
+    for dim in item.type.tensor_type.shape.dim:
+        if dim.HasField("dim_value") and dim.dim_value < 0:
+            dim.ClearField("dim_value")
+        if dim.dim_param:
+            # Another symbol, or a formula of symbols: inference finds the number where there is one.
+            dim.ClearField("dim_param")
+
+
+def settle_outputs(model: ModelProto) -> None:
+    """Write the shapes of outputs that follow from the inputs, in place: an open declaration may have a wrong rank.
+
+    What inference cannot tell stays as it was declared.
+    """
+    asking = GraphCopy(model).model
+    open_ = [item for item in asking.graph.output if _is_stale(item)]
+    for item in open_:
+        item.type.tensor_type.ClearField("shape")
+    types = infer(asking).types if open_ else {}
+    for item in model.graph.output:
+        shape = types.get(item.name, ("", None))[1]
+        if shape is None or not all(isinstance(size, int) for size in shape):
+            continue
+        item.type.tensor_type.ClearField("shape")
+        for size in shape:
+            item.type.tensor_type.shape.dim.add(dim_value=int(size or 0))
+
+
+def _is_stale(item: ValueInfoProto) -> bool:
+    dims = item.type.tensor_type.shape.dim if item.type.HasField("tensor_type") else ()
+    return any(not dim.HasField("dim_value") or dim.dim_value < 0 for dim in dims)
+
+
+def has_stale_shapes(model: ModelProto) -> bool:
+    """True where every input has a fixed shape but computed tensors were declared with symbols all the same."""
+    stored = {tensor.name for tensor in model.graph.initializer}
+    inputs = [item for item in model.graph.input if item.name not in stored]
+    return not any(map(_is_stale, inputs)) and any(map(_is_stale, [*model.graph.value_info, *model.graph.output]))
+
+
+def branch_choices(model: ModelProto) -> dict[str, int]:
+    """Inputs of one element that do nothing but choose a branch, each with the value that the graph asks for.
+
+    ``sr`` of a voice detector that has a branch for 16 kHz and one for 8 kHz is one: the graph compares it with 16000.
+    """
+    graph = view_of(model)
+    found: dict[str, int] = {}
+    for item in model.graph.input:
+        if item.name in graph.stored or not item.type.HasField("tensor_type"):
+            continue
+        tensor = item.type.tensor_type
+        single = all(dim.dim_value == 1 for dim in tensor.shape.dim)
+        if not single or dtype_name(tensor.elem_type) not in ("int64", "int32", "bool"):
+            continue
+        asked = _asked_value(graph, item.name)
+        if asked is not None:
+            found[item.name] = asked
+    return found
+
+
+def _asked_value(graph: GraphCopy, name: str) -> int | None:
+    """The constant that the input is compared with on its way to an If; None where it reaches anything else."""
+    waiting, seen, asked, chooses = [name], {name}, None, False
+    while waiting:
+        tensor = waiting.pop()
+        if tensor in graph.outputs:
+            return None
+        for node in graph.readers(tensor):
+            if node.op_type == "If" and node.input[0] == tensor and tensor not in captured_names(node):
+                chooses = True
+                continue
+            if node.op_type not in _CHOOSING:
+                return None
+            if node.op_type == "Equal" and asked is None:
+                asked = _other_operand(graph, node, tensor)
+            waiting += [out for out in node.output if out not in seen]
+            seen.update(node.output)
+    if not chooses:
+        return None
+    return 1 if asked is None else asked
+
+
+def _other_operand(graph: GraphCopy, node: NodeProto, tensor: str) -> int | None:
+    for other in node.input:
+        value = None if other == tensor else graph.scalar(other)
+        if value is not None:
+            return int(value)
+    return None

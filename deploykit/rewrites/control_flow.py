@@ -1,0 +1,225 @@
+"""Takes If and Loop out of a graph where it is settled which branch runs and how often the body does.
+
+Exports of scripted code ask for ranks and sizes at run time; once the inputs have fixed shapes, the answers are fixed.
+Conditions and counts that depend on the values of inputs stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+from onnx import AttributeProto, ModelProto, NodeProto, ValueInfoProto, helper
+
+from deploykit.encodings.place import keep_entries
+from deploykit.model.graph import GraphCopy, view_of
+from deploykit.model.nodes import attribute, bodies, label
+from deploykit.model.operators import is_standard
+from deploykit.rewrites.contract import MatchResult, Rewritten, Site, Transform
+from deploykit.rewrites.fold import fold
+
+if TYPE_CHECKING:
+    from onnx import GraphProto
+
+    from deploykit.encodings.values import EncodingSet
+
+__all__ = ["inline_control_flow"]
+
+# A loop that becomes more nodes than this would make a graph that compilers take minutes for.
+_MOST_NODES = 4096
+_MOST_ROUNDS = 64  # branches within branches; exports nest four or five deep
+
+
+def match(model: ModelProto) -> MatchResult:
+    """The If and Loop nodes of the main graph whose conditions and counts are settled."""
+    graph = view_of(model)
+    if not any(node.op_type in ("If", "Loop") for node in graph.nodes):
+        return MatchResult(reason="no node runs another graph")
+    known = _settled(model)
+    ready = [node for node in graph.nodes if _is_ready(graph, node, known)]
+    if not ready:
+        return MatchResult(reason="the conditions depend on the values of inputs")
+    why = "fixed shapes settle the conditions"
+    return MatchResult(sites=(Site(nodes=tuple(map(label, ready)), tensors=(), why=why),))
+
+
+def apply(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult) -> Rewritten:
+    """Put the bodies in the places of their nodes, again while what was put in holds further ones."""
+    graph = GraphCopy(model)
+    count = 0
+    for _ in range(_MOST_ROUNDS):
+        known = _settled(graph.model)
+        ready = [node for node in graph.nodes if _is_ready(graph, node, known)]
+        if not ready:
+            break
+        count += len(ready)
+        steps = {graph.index_of(node): list(_straight(graph, node, known)) for node in ready}
+        graph.replace_nodes(ready, steps)
+    note = f"{count} branches and loops became straight lines ({', '.join(matched.sites[0].nodes[:2])} …)"
+    return Rewritten(model=graph.model, encodings=keep_entries(encodings, graph), notes=(note,))
+
+
+def _settled(model: ModelProto) -> dict[str, float]:
+    """The values of conditions and counts that stored values and fixed shapes settle.
+
+    They are computed in a graph that holds nothing else: a tensor that a branch reads from outside is folded there too.
+    """
+    graph = GraphCopy(model)
+    asked = list(
+        dict.fromkeys(name for n in graph.nodes if _runs_a_body(n) for name in n.input[: _controls(n)] if name)
+    )
+    nodes = list(graph.nodes)
+    del graph.model.graph.output[:]
+    for name in asked:
+        nodes.append(helper.make_node("Identity", [name], [graph.fresh(f"{name}/asked")]))
+        graph.model.graph.output.append(ValueInfoProto(name=nodes[-1].output[0]))
+    graph.set_nodes(nodes)
+    graph.prune()
+    fold(graph)
+    values = {name: graph.scalar(name) for name in asked}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _runs_a_body(node: NodeProto) -> bool:
+    return node.op_type in ("If", "Loop") and is_standard(node)
+
+
+def _controls(node: NodeProto) -> int:
+    """How many of the first inputs say what runs: the condition, or count and condition."""
+    return 1 if node.op_type == "If" else 2
+
+
+def _is_ready(graph: GraphCopy, node: NodeProto, known: Mapping[str, float]) -> bool:
+    if not _runs_a_body(node):
+        return False
+    if node.op_type == "If":
+        return node.input[0] in known
+    rounds = _rounds(node, known)
+    body = next(bodies(node))
+    return rounds is not None and rounds * len(body.node) <= _MOST_NODES and len(graph.nodes) <= 4 * _MOST_NODES
+
+
+def _rounds(node: NodeProto, known: Mapping[str, float]) -> int | None:
+    """How often a Loop runs its body; None where it may end early or its count is not settled."""
+    count, condition = node.input[0], node.input[1] if len(node.input) > 1 else ""
+    if not count or count not in known or (condition and known.get(condition) != 1):
+        return None
+    body = next(bodies(node))
+    rounds = int(known[count])
+    return rounds if rounds > 0 and _always_goes_on(body) else None
+
+
+def _always_goes_on(body: GraphProto) -> bool:
+    """True where the condition that a body gives is the one it got, or a stored True."""
+    name = body.output[0].name
+    makers = {out: node for node in body.node for out in node.output}
+    while name in makers and makers[name].op_type in ("Identity", "Cast"):
+        name = makers[name].input[0]
+    if name == body.input[1].name:
+        return True
+    stored = {tensor.name: tensor for tensor in body.initializer}
+    if name in makers and makers[name].op_type == "Constant":
+        value = attribute(makers[name], "value")
+        stored[name] = value
+    if name not in stored:
+        return False
+    from onnx import numpy_helper
+
+    return bool(numpy_helper.to_array(stored[name]).all())
+
+
+def _straight(graph: GraphCopy, node: NodeProto, known: Mapping[str, float]) -> Iterator[NodeProto]:
+    """The nodes that compute what one If or Loop gives."""
+    if node.op_type == "If":
+        wanted = "then_branch" if known[node.input[0]] else "else_branch"
+        body = next(found.g for found in node.attribute if found.name == wanted)
+        yield from _Inlined(graph, body).nodes_to(node.output)
+        return
+    rounds = _rounds(node, known)
+    assert rounds is not None
+    yield from _unrolled(graph, node, next(bodies(node)), rounds)
+
+
+def _unrolled(graph: GraphCopy, node: NodeProto, body: GraphProto, rounds: int) -> Iterator[NodeProto]:
+    carried = len(node.input) - 2
+    values = list(node.input[2:])
+    stacked: list[list[str]] = [[] for _ in body.output[1 + carried :]]
+    for number in range(rounds):
+        last = number == rounds - 1
+        fed = [graph.store(f"{label(node)}/round", np.asarray(number, np.int64))]
+        fed += [graph.store(f"{label(node)}/goes_on", np.asarray(True)), *values]
+        renamed = dict(zip((item.name for item in body.input), fed, strict=True))
+        values = [
+            node.output[at] if last and node.output[at] else graph.fresh(f"{label(node)}/carried")
+            for at in range(carried)
+        ]
+        given = [graph.fresh(f"{label(node)}/given") for _ in stacked]
+        yield from _Inlined(graph, body, renamed).nodes_to(["", *values, *given])
+        axes = graph.store(f"{label(node)}/axes", np.asarray([0], np.int64))
+        for pieces, name in zip(stacked, given, strict=True):
+            pieces.append(graph.fresh(f"{name}/row"))
+            yield helper.make_node("Unsqueeze", [name, axes], [pieces[-1]], name=pieces[-1])
+    for output, pieces in zip(node.output[carried:], stacked, strict=False):
+        if output:
+            yield helper.make_node("Concat", pieces, [output], name=output, axis=0)
+
+
+@dataclass(slots=True)
+class _Inlined:
+    """One body with names that are free in the graph around it."""
+
+    graph: GraphCopy
+    body: GraphProto
+    renamed: dict[str, str] = field(default_factory=dict)
+
+    def nodes_to(self, outputs: Sequence[str]) -> Iterator[NodeProto]:
+        """The nodes of the body such that they make ``outputs``; an empty name is wanted by nobody."""
+        made = {name for node in self.body.node for name in node.output}
+        copies = []
+        for item, wanted in zip(self.body.output, outputs, strict=True):
+            if item.name in made and item.name not in self.renamed:
+                self.renamed[item.name] = wanted or self.graph.fresh(item.name)
+            elif wanted:
+                copies.append((item.name, wanted))
+        for tensor in self.body.initializer:
+            stored = self.graph.model.graph.initializer.add()
+            stored.CopyFrom(tensor)
+            stored.name = self.renamed.setdefault(tensor.name, self.graph.fresh(tensor.name))
+        for name in made:
+            if name:
+                self.renamed.setdefault(name, self.graph.fresh(name))
+        for node in self.body.node:
+            yield self._copy(node)
+        for name, wanted in copies:
+            yield helper.make_node("Identity", [self.renamed.get(name, name)], [wanted], name=wanted)
+
+    def _copy(self, node: NodeProto) -> NodeProto:
+        copy = NodeProto()
+        copy.CopyFrom(node)
+        if copy.name:
+            copy.name = self.graph.fresh(copy.name)
+        _rename(copy, self.renamed)
+        return copy
+
+
+def _rename(node: NodeProto, renamed: Mapping[str, str]) -> None:
+    """Give tensors their new names in a node and in the bodies that it runs; ONNX lets no body reuse an outer name."""
+    for names in (node.input, node.output):
+        for at, name in enumerate(names):
+            names[at] = renamed.get(name, name)
+    for found in node.attribute:
+        if found.type == AttributeProto.GRAPH:
+            for inner in found.g.node:
+                _rename(inner, renamed)
+            for item in found.g.output:
+                item.name = renamed.get(item.name, item.name)
+
+
+inline_control_flow = Transform(
+    name="inline-control-flow",
+    summary="Takes If and Loop out where fixed shapes settle which branch runs and how often.",
+    match=match,
+    apply=apply,
+)

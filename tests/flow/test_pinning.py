@@ -1,0 +1,192 @@
+"""Models whose inputs are open get fixed sizes when they are read, each for a reason that is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from deploykit.accuracy.simulate.sessions import Session
+from deploykit.backend.requests import Request
+from deploykit.errors import UsageError
+from deploykit.flow.pinning import Pinned, pin
+from deploykit.model import load_model
+from deploykit.model.collect import collect_facts
+from deploykit.model.weights import lean_weights
+
+FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
+
+
+def save(path: Path, graph: str, *, opset: int = 17, metadata: dict[str, str] | None = None, **stored: Any) -> Path:
+    """A model from ONNX's text form, with stored tensors."""
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : {opset}]> {graph}')
+    model.graph.initializer.extend(numpy_helper.from_array(np.asarray(value), name) for name, value in stored.items())
+    for key, value in (metadata or {}).items():
+        model.metadata_props.add(key=key, value=value)
+    onnx.save(model, path)
+    return path
+
+
+def pinned(path: Path, *inputs: str, calibration: Path | None = None) -> Pinned:
+    model = load_model(path)
+    request = Request(model=path, target="any", inputs=inputs, calibration=calibration)
+    return pin(request, model, collect_facts(model), None)
+
+
+def shapes(made: Pinned) -> dict[str, tuple[int, ...]]:
+    return {item.name: item.shape for item in made.sizes}
+
+
+DENSE = "g (float[n,3,h,w] x) => (float[n,3,h,w] y) { y = Relu (x) }"
+CLASSES = "g (float[n,3,h,w] x) => (float[n,3,1,1] y) { y = GlobalAveragePool (x) }"
+
+
+@pytest.mark.parametrize(
+    ("graph", "inputs", "shape", "why"),
+    [
+        (DENSE, (), (1, 3, 640, 640), "the usual size of detectors and segmentation at which it runs"),
+        (CLASSES, (), (1, 3, 224, 224), "the usual size of classifiers at which it runs"),
+        (DENSE, ("x=1,3,96,128",), (1, 3, 96, 128), "as typed"),
+        (DENSE, ("x:2,3,96,128",), (2, 3, 96, 128), "as typed"),
+        ("g (float[n,8] x) => (float[n,8] y) { y = Relu (x) }", (), (1, 8), "one sample at a time"),
+        ("g (int64[n,s] x) => (int64[n,s] y) { y = Abs (x) }", (), (1, 128), "a usual number of tokens"),
+    ],
+)
+def test_each_size_has_its_reason(
+    tmp_path: Path, graph: str, inputs: tuple[str, ...], shape: tuple[int, ...], why: str
+) -> None:
+    made = pinned(save(tmp_path / "m.onnx", graph), *inputs)
+    assert [(item.shape, item.why) for item in made.sizes] == [(shape, why)]
+    assert made.facts.tensors["x"].shape == shape
+    assert made.inputs == ()
+
+
+def test_the_maker_s_metadata_outranks_the_habit(tmp_path: Path) -> None:
+    made = pinned(save(tmp_path / "m.onnx", DENSE, metadata={"imgsz": "[320, 480]"}))
+    assert shapes(made) == {"x": (1, 3, 320, 480)}
+
+
+def test_only_a_size_at_which_the_model_runs_is_taken(tmp_path: Path) -> None:
+    """A position table for 14 x 14 patches of 16 fits pictures of 224 alone."""
+    graph = """g (float[n,3,h,w] x) => (float[n,4,p] y) {
+        patches = Conv <strides = [16, 16]> (x, weight)
+        rows = Reshape (patches, sizes)
+        y = Add (rows, positions)
+    }"""
+    stored = {
+        "weight": np.ones((4, 3, 16, 16), np.float32),
+        "sizes": np.array([0, 4, -1], np.int64),
+        "positions": np.zeros((1, 4, 196), np.float32),
+    }
+    assert shapes(pinned(save(tmp_path / "m.onnx", graph, **stored))) == {"x": (1, 3, 224, 224)}
+
+
+def test_samples_say_the_size(tmp_path: Path) -> None:
+    np.save(tmp_path / "data.npy", np.zeros((5, 3, 48, 64), np.float32))
+    made = pinned(save(tmp_path / "m.onnx", DENSE), calibration=tmp_path / "data.npy")
+    assert [(item.shape, item.why) for item in made.sizes] == [((1, 3, 48, 64), "as the samples are")]
+
+
+def test_what_nothing_decides_stays_open(tmp_path: Path) -> None:
+    graph = "g (float[a,b,c,d,e] x) => (float[a,b,c,d,e] y) { y = Relu (x) }"
+    made = pinned(save(tmp_path / "m.onnx", graph))
+    assert not made.sizes
+    assert not made.changed
+
+
+def test_values_are_left_to_whoever_reads_values(tmp_path: Path) -> None:
+    graph = "g (float[n,3,h,w] x, float[1] s) => (float[n,3,h,w] y) { y = Mul (x, s) }"
+    made = pinned(save(tmp_path / "m.onnx", graph), "x=1,3,32,32", "s=0.5")
+    assert made.inputs == ("s=0.5",)
+
+
+def test_a_shape_that_the_model_contradicts_is_wrong_usage(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="does not fit"):
+        pinned(save(tmp_path / "m.onnx", DENSE), "x:1,4,32,32")
+
+
+def test_a_model_with_fixed_shapes_is_the_same_object(tmp_path: Path) -> None:
+    path = save(tmp_path / "m.onnx", "g (float[1,3,8,8] x) => (float[1,3,8,8] y) { y = Relu (x) }")
+    model = load_model(path)
+    made = pin(Request(model=path, target="any"), model, collect_facts(model), None)
+    assert made.model is model
+    assert not made.changed
+
+
+def branching(path: Path) -> Path:
+    """Two branches for two sample rates, as voice detectors have them; each squeezes only what has one row."""
+
+    def branch(name: str, factor: float) -> onnx.GraphProto:
+        made = [helper.make_node("Constant", [], ["c"], value=numpy_helper.from_array(np.float32(factor)))]
+        made.append(helper.make_node("Mul", ["x", "c"], [f"{name}_y"]))
+        return helper.make_graph(made, name, [], [helper.make_tensor_value_info(f"{name}_y", FLOAT, None)])
+
+    nodes = [
+        helper.make_node("Equal", ["sr", "rate"], ["is_16k"]),
+        helper.make_node("If", ["is_16k"], ["y"], then_branch=branch("a", 2.0), else_branch=branch("b", 3.0)),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", FLOAT, ("n", 4)), helper.make_tensor_value_info("sr", INT64, ())],
+        [helper.make_tensor_value_info("y", FLOAT, ("n", 4))],
+        [numpy_helper.from_array(np.int64(16000), "rate")],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+@pytest.mark.parametrize(("inputs", "factor"), [((), 2.0), (("sr=16000",), 2.0), (("sr=8000",), 3.0)])
+def test_an_input_that_only_chooses_a_branch_is_built_in(
+    tmp_path: Path, inputs: tuple[str, ...], factor: float
+) -> None:
+    made = pinned(branching(tmp_path / "m.onnx"), *inputs)
+    assert made.facts.inputs == ("x",)
+    assert [node.op_type for node in made.facts.nodes if node.op_type != "Constant"] == ["Mul"]
+    x = np.arange(4, dtype=np.float32).reshape(1, 4)
+    assert np.array_equal(Session(lean_weights(made.model)).run({"x": x})["y"], factor * x)
+
+
+def looping(path: Path, rounds: int) -> Path:
+    """x doubled in each round; every round also gives a row of its own."""
+    body = helper.make_graph(
+        [
+            helper.make_node("Identity", ["go"], ["on"]),
+            helper.make_node("Add", ["v", "v"], ["w"]),
+            helper.make_node("Identity", ["w"], ["row"]),
+        ],
+        "body",
+        [
+            helper.make_tensor_value_info("i", INT64, ()),
+            helper.make_tensor_value_info("go", TensorProto.BOOL, ()),
+            helper.make_tensor_value_info("v", FLOAT, None),
+        ],
+        [
+            helper.make_tensor_value_info("on", TensorProto.BOOL, ()),
+            helper.make_tensor_value_info("w", FLOAT, None),
+            helper.make_tensor_value_info("row", FLOAT, None),
+        ],
+    )
+    graph = helper.make_graph(
+        [helper.make_node("Loop", ["count", "yes", "x"], ["y", "rows"], body=body)],
+        "g",
+        [helper.make_tensor_value_info("x", FLOAT, (2,))],
+        [helper.make_tensor_value_info("y", FLOAT, (2,)), helper.make_tensor_value_info("rows", FLOAT, (rounds, 2))],
+        [numpy_helper.from_array(np.int64(rounds), "count"), numpy_helper.from_array(np.bool_(True), "yes")],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_a_loop_of_known_length_is_unrolled(tmp_path: Path, rounds: int) -> None:
+    path = looping(tmp_path / "m.onnx", rounds)
+    made = pinned(path)
+    assert "Loop" not in {node.op_type for node in made.facts.nodes}
+    feed = {"x": np.array([1.0, -2.0], np.float32)}
+    before, after = Session(onnx.load(path)).run(feed), Session(lean_weights(made.model)).run(feed)
+    assert all(np.array_equal(before[name], after[name]) for name in ("y", "rows"))
