@@ -156,7 +156,7 @@ class OrtQnn(QualcommBackend["Prepared", None]):
 
     def block_weight_path(self, *, op_type: str, lpbq: bool, has_bias: bool, sdk: str) -> str:
         """What the provider makes of a layer with block-quantized weights, in words."""
-        from deploykit_ort_qnn.block_paths import block_weight_path
+        from deploykit_ort_qnn.forms.blocks import block_weight_path
         from deploykit_ort_qnn.prepare import wheel_for
 
         return block_weight_path(op_type=op_type, lpbq=lpbq, has_bias=has_bias, wheel=wheel_for(sdk).version)

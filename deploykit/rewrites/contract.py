@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
@@ -19,10 +19,11 @@ import numpy as np
 from onnx import helper
 
 from deploykit.encodings.place import keep_entries, share_entry
+from deploykit.encodings.values import Affine
 from deploykit.errors import UsageError
 from deploykit.model.graph import GraphCopy, copy_of, view_of
 from deploykit.model.nodes import label, raise_opset
-from deploykit.model.operators import is_standard
+from deploykit.model.operators import Trait, has, is_standard
 from deploykit.model.ranges import graph_bounds
 from deploykit.model.shape_inference import Shape, infer
 
@@ -43,8 +44,11 @@ __all__ = [
     "Steps",
     "Transform",
     "load_transform",
+    "moved_to",
+    "regrid",
     "rewrite",
     "rewrite_graph",
+    "shares_grid",
     "transform_names",
 ]
 
@@ -113,6 +117,8 @@ class Rewritten:
 class Transform:
     """One rewrite. ``match`` and ``apply`` never change the model they are given.
 
+    ``match`` takes the model, and the encodings where a rewrite is one for certain grids.
+
     ``ulps`` is the stated factor of the proof: before and after, outputs may differ by that many float32 roundings of
     the output's largest magnitude for each site; 0 means bit for bit, None means that the rewrite changes values on
     purpose. ``until`` is the release from which the compiler no longer needs it, "" where no release is known.
@@ -120,7 +126,7 @@ class Transform:
 
     name: str
     summary: str
-    match: Callable[[ModelProto], MatchResult]
+    match: Callable[..., MatchResult]
     apply: Callable[[ModelProto, EncodingSet | None, MatchResult], Rewritten]
     ulps: float | None = 0.0
     until: str = ""
@@ -129,8 +135,8 @@ class Transform:
 class Look:
     """A graph that a rewrite looks through; types and shapes are inferred when they are first asked for."""
 
-    def __init__(self, model: ModelProto) -> None:
-        self.model = model
+    def __init__(self, model: ModelProto, encodings: EncodingSet | None = None) -> None:
+        self.model, self.encodings = model, encodings
         self.graph = view_of(model)
 
     @cached_property
@@ -153,6 +159,12 @@ class Look:
         if shape is None or len(sizes) != len(shape):
             raise NoMatchError(f"the shape of {name} is not known")
         return sizes
+
+    def grid(self, name: str) -> Affine | None:
+        """The integer grid of a tensor as a whole, None for a float and for one that differs by channel."""
+        entry = None if self.encodings is None else self.encodings.get(name)
+        value = None if entry is None else entry.value
+        return value if isinstance(value, Affine) and value.scale.size == 1 else None
 
     def axes(self, node: NodeProto, rank: int) -> list[int]:
         """The reduced axes of a node, counted from the front; raises NoMatchError where they are computed."""
@@ -185,16 +197,18 @@ class Steps:
         self.gone: list[NodeProto] = [node]
         self._edit = edit
 
+    def write(self, op_type: str, inputs: Iterable[str], made: str, *, name: str = "", **attributes: Any) -> str:
+        """A node whose result is the tensor of exactly that name; the name."""
+        self.nodes.append(helper.make_node(op_type, list(inputs), [made], name=name or made, **attributes))
+        return made
+
     def add(self, op_type: str, inputs: Iterable[str], made: str, *, name: str = "", **attributes: Any) -> str:
         """A node whose result is a new tensor, called ``made`` or much like it; the tensor's name."""
-        fresh = self.graph.fresh(made)
-        self.nodes.append(helper.make_node(op_type, list(inputs), [fresh], name=name or fresh, **attributes))
-        return fresh
+        return self.write(op_type, inputs, self.graph.fresh(made), name=name, **attributes)
 
     def end(self, op_type: str, inputs: Iterable[str], *, name: str = "", **attributes: Any) -> None:
         """The node that makes what ``node`` made, under its name."""
-        made = self.node.output[0]
-        self.nodes.append(helper.make_node(op_type, list(inputs), [made], name=name or self.node.name, **attributes))
+        self.write(op_type, inputs, self.node.output[0], name=name or self.node.name, **attributes)
 
     def reshape(self, source: str, sizes: Sequence[int], made: str = "", *, name: str = "") -> str:
         """A Reshape to fixed sizes; without ``made`` it ends the steps."""
@@ -296,6 +310,10 @@ class Found:
     opset: int = 0
 
 
+Finder = Callable[[Look], Iterator[Found | Refusal]]
+"""Looks through a graph and gives what a rewrite is for, and what it is not for though it looks like it."""
+
+
 def rewrite(
     *op_types: str, none: str, quiet: bool = False, **how: Any
 ) -> Callable[[Callable[[Look, NodeProto], Found | None]], Transform]:
@@ -341,15 +359,15 @@ def rewrite_graph(
     ulps: float | None = 0.0,
     completes: bool = False,
     until: str = "",
-) -> Callable[[Callable[[Look], Iterator[Found | Refusal]]], Transform]:
+) -> Callable[[Finder], Transform]:
     """Makes a Transform of a function that looks through a graph once.
 
     ``note`` is said of a rewritten model, ``{}`` in it being the number of sites. With ``completes`` every tensor that
     the new nodes make needs an entry.
     """
 
-    def match(find: Callable[[Look], Iterator[Found | Refusal]], model: ModelProto) -> MatchResult:
-        results = list(find(Look(model)))
+    def match(find: Finder, model: ModelProto, encodings: EncodingSet | None = None) -> MatchResult:
+        results = list(find(Look(model, encodings)))
         refusals = tuple(result for result in results if isinstance(result, Refusal))
         sites = tuple(
             Site(nodes=found.nodes, tensors=found.tensors, why=found.why, data=found)
@@ -385,17 +403,68 @@ def rewrite_graph(
             notes=(*edit.notes, *([note.format(len(matched.sites))] if note else [])),
         )
 
-    def made(find: Callable[[Look], Iterator[Found | Refusal]]) -> Transform:
+    def made(find: Finder) -> Transform:
         return Transform(
             name=name,
             summary=summary,
-            match=lambda model: match(find, model),
+            match=partial(match, find),
             apply=apply,
             ulps=ulps,
             until=until,
         )
 
     return made
+
+
+def regrid(
+    *, name: str, summary: str, alone: bool = False, until: str = ""
+) -> Callable[[Callable[[Look], Mapping[str, Affine]]], Transform]:
+    """Makes a Transform of a function that gives tensors other grids; the graph stays as it is.
+
+    What a tensor is only moved to and shares its grid gets the new one too, unless ``alone``.
+    """
+
+    def made(find: Callable[[Look], Mapping[str, Affine]]) -> Transform:
+        def match(model: ModelProto, encodings: EncodingSet | None = None) -> MatchResult:
+            grids = {} if encodings is None else find(Look(model, encodings))
+            sites = (Site(nodes=(), tensors=(tensor,), why=summary, data=grid) for tensor, grid in grids.items())
+            return MatchResult(sites=tuple(sites), reason="" if grids else "no grid needs to be another")
+
+        def apply(model: ModelProto, encodings: EncodingSet | None, matched: MatchResult) -> Rewritten:
+            if encodings is None:
+                return Rewritten(model=model, encodings=None)
+            entries = dict(encodings.entries)
+            for site in matched.sites:
+                (tensor,) = site.tensors
+                for moved in [tensor] if alone else moved_to(view_of(model), encodings, tensor):
+                    entries[moved] = replace(entries[moved], value=site.data)
+            return Rewritten(model=model, encodings=replace(encodings, entries=entries))
+
+        return Transform(name=name, summary=summary, match=match, apply=apply, ulps=None, until=until)
+
+    return made
+
+
+def moved_to(graph: GraphCopy, encodings: EncodingSet, tensor: str) -> Iterator[str]:
+    """A tensor, and those that hold its values moved and on its grid."""
+    todo = [tensor]
+    while todo:
+        name = todo.pop()
+        yield name
+        for node in graph.readers(name):
+            if has(node, Trait.CARRIES_GRID) and node.input[0] == name:
+                grid = encodings.entries[tensor].value
+                todo += [made for made in node.output if shares_grid(encodings.get(made), grid)]
+
+
+def shares_grid(entry: Encoding | None, other: object) -> bool:
+    """True where an entry is on that per-tensor grid, signed or not."""
+    one = None if entry is None else entry.value
+    if not isinstance(one, Affine) or not isinstance(other, Affine):
+        return False
+    if (one.bits, one.scale.size) != (other.bits, 1):
+        return False
+    return float(one.minimum.min()) == float(other.minimum.min()) and float(one.scale.min()) == float(other.scale.min())
 
 
 @cache

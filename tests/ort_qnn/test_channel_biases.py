@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from deploykit.encodings.insert_qdq import insert_qdq
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
-from deploykit_ort_qnn.older_forms import older_forms
+from deploykit_ort_qnn.forms.lacking import older_forms
 
 RNG = np.random.default_rng(5)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
-from deploykit_ort_qnn.fused_grids import fused_grids
+from deploykit_ort_qnn.forms.missing_grids import fused_grids
 from sample_models.tiny_graphs import TinyGraph
 
 GRID = Affine(bits=8, signed=False, scale=np.asarray(0.05), zero_point=np.asarray(128.0), symmetric=False, placed=True)

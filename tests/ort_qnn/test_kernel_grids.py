@@ -16,8 +16,14 @@ from onnx import ModelProto
 from deploykit.accuracy.judge.quality import sqnr_db
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit_ort_qnn.compiler import CompileJob, compile_model, execute_both
-from deploykit_ort_qnn.kernel_grids import clipped_ends, rounded_softmaxes, whole_softmax_steps
-from deploykit_ort_qnn.node_units import even_results, gates_apart
+from deploykit_ort_qnn.forms.kernel_grids import (
+    clipped_ends,
+    even_results,
+    gates_apart,
+    regridded,
+    rounded_softmaxes,
+    whole_softmax_steps,
+)
 from deploykit_ort_qnn.provider_keys import choose_options
 from deploykit_ort_qnn.provider_model import ProviderModel, provider_model
 from deploykit_qualcomm.softmax_steps import step_units, whole_step
@@ -79,7 +85,7 @@ def softmax_of(*, moved: bool) -> ModelProto:
 
 def test_the_input_of_a_softmax_gets_the_step_from_where_it_is_computed() -> None:
     given = encodings_of(x=grid(-1, 1), scores=stepped(20.5), moved=stepped(20.5), y=grid(0, 1))
-    done, names = whole_softmax_steps(softmax_of(moved=True), given)
+    done, names = regridded(whole_softmax_steps, softmax_of(moved=True), given)
     assert names == ("scores", "moved") and value_of(done, "scores") is value_of(done, "moved")
     assert step_units(value_of(done, "moved")) == pytest.approx(21.001)
     before, after = (ends(value_of(some, "moved")) for some in (given, done))
@@ -89,13 +95,13 @@ def test_the_input_of_a_softmax_gets_the_step_from_where_it_is_computed() -> Non
 
 def test_a_step_does_not_go_on_from_another_grid() -> None:
     given = encodings_of(x=grid(-1, 1), scores=stepped(30.5), moved=stepped(20.5), y=grid(0, 1))
-    assert whole_softmax_steps(softmax_of(moved=True), given)[1] == ("moved",)
+    assert regridded(whole_softmax_steps, softmax_of(moved=True), given)[1] == ("moved",)
 
 
 @pytest.mark.parametrize("missing", ["scores", "y"])
 def test_a_float_softmax_is_left_alone(missing: str) -> None:
     given = encodings_of(**{name: stepped(4.5) for name in ("x", "scores", "y") if name != missing})
-    assert whole_softmax_steps(softmax_of(moved=False), given)[1] == ()
+    assert regridded(whole_softmax_steps, softmax_of(moved=False), given)[1] == ()
 
 
 def test_results_of_softmax_that_go_on_get_a_grid_to_which_is_rounded() -> None:
@@ -104,11 +110,11 @@ def test_results_of_softmax_that_go_on_get_a_grid_to_which_is_rounded() -> None:
     again = graph.op("Softmax", [graph.op("Transpose", [made], "t", perm=[1, 0])], "y", axis=-1)
     model = graph.model(again)
     given = encodings_of(x=grid(-1, 1), p=grid(0, 1), t=grid(0, 1), y=grid(0, 1))
-    done, names = rounded_softmaxes(model, given)
+    done, names = regridded(rounded_softmaxes, model, given)
     assert names == ("p", "t")  # and not the model's output
     assert ends(value_of(done, "t")) == (-1.0, 1 - 2.0**-15)
     half = encodings_of(x=grid(-1, 1), p=grid(0, 0.5), t=grid(0, 0.5), y=grid(0, 1))
-    assert rounded_softmaxes(model, half)[1] == ()
+    assert regridded(rounded_softmaxes, model, half)[1] == ()
 
 
 def attention(layer: str) -> ModelProto:
@@ -133,12 +139,12 @@ def attended(axis: int = 1) -> EncodingSet:
 
 
 def test_a_product_keeps_the_steps_that_it_is_rounded_to_first() -> None:
-    done, names = even_results(attention("Gemm"), attended())
+    done, names = regridded(even_results, attention("Gemm"), attended())
     assert names == ("product", "moved")
     assert ends(value_of(done, "moved")) == pytest.approx((-8 * 32768 / 32767, 8.0))
     apart = attended()
     apart.entries["moved"] = Encoding(name="moved", value=grid(-4, 4))  # type: ignore[index]
-    assert even_results(attention("Gemm"), apart)[1] == ("product",)
+    assert regridded(even_results, attention("Gemm"), apart)[1] == ("product",)
 
 
 def emulated(folder: Path, made: ModelProto, feed: dict[str, Any]) -> tuple[Any, Any]:
@@ -232,9 +238,9 @@ def activated(op: str) -> tuple[ModelProto, EncodingSet]:
 
 def test_a_clip_ends_where_its_grid_does() -> None:
     model, given = activated("Clip")
-    done, names = clipped_ends(model, given)
+    done, names = regridded(clipped_ends, model, given)
     assert names == ("y",) and ends(value_of(done, "y")) == (0.0, 2.0)
-    assert clipped_ends(model, done)[1] == ()
+    assert regridded(clipped_ends, model, done)[1] == ()
 
 
 @pytest.mark.parametrize("gated", [True, False])

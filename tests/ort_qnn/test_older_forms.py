@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
-from deploykit_ort_qnn.older_forms import older_forms
+from deploykit_ort_qnn.forms.lacking import older_forms
 
 NOTHING = EncodingSet(version="2", entries={})
 

@@ -13,9 +13,9 @@ import deploykit
 from deploykit.encodings.qdq import extract_qdq
 from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.flow.pipeline import Packaged
+from deploykit.rewrites.contract import shares_grid
 from deploykit_ort_qnn.emulation import _tensor_db
-from deploykit_ort_qnn.node_units import shares_grid
-from deploykit_ort_qnn.one_grids import conversions_before_moves, one_grids
+from deploykit_ort_qnn.forms.kernel_grids import conversions_before_moves, one_grids, regridded
 
 _MOVE = "SpaceToDepth <blocksize = 2>"
 
@@ -52,22 +52,22 @@ def step(encodings: EncodingSet, name: str) -> float:
 def test_what_is_read_by_the_move_alone_gets_its_results_grid(kind: str) -> None:
     model, encodings = parts(moved(kind=kind))
     (made,) = model.graph.output
-    changed, names = one_grids(model, encodings)
+    changed, names = regridded(one_grids, model, encodings)
     assert names == (model.graph.input[0].name,) and step(changed, names[0]) == step(encodings, made.name)
-    assert one_grids(model, changed)[1] == () and not conversions_before_moves(model, changed)
+    assert regridded(one_grids, model, changed)[1] == () and not conversions_before_moves(model, changed)
 
 
 def test_what_only_carries_values_gets_it_with_them() -> None:
     model, encodings = parts(moved(behind="Identity"))
-    changed, names = one_grids(model, encodings)
+    changed, names = regridded(one_grids, model, encodings)
     assert len(names) == 2 and {round(step(changed, name), 6) for name in names} == {0.06}
     model, encodings = parts(moved(behind="Relu"))
-    assert len(one_grids(model, encodings)[1]) == 1
+    assert len(regridded(one_grids, model, encodings)[1]) == 1
 
 
 def test_what_is_read_elsewhere_too_is_converted_for_the_move() -> None:
     model, encodings = parts(moved(read_twice=True))
-    assert one_grids(model, encodings)[1] == ()
+    assert regridded(one_grids, model, encodings)[1] == ()
     ((_, wanted),) = conversions_before_moves(model, encodings).items()
     assert wanted.scale == pytest.approx(0.06)
 
@@ -78,7 +78,7 @@ def test_grids_of_other_widths_stay() -> None:
     wide = extract_qdq(moved(kind="uint16")).encodings
     entries = {**encodings.entries, name: wide.entries[name]}
     mixed = EncodingSet(version=encodings.version, entries=entries)
-    assert one_grids(model, mixed)[1] == () and not shares_grid(mixed.get(name), encodings.entries[name])
+    assert regridded(one_grids, model, mixed)[1] == () and not shares_grid(mixed.get(name), encodings.entries[name].value)
 
 
 def test_another_shape_than_the_models_is_nothing_right() -> None:

@@ -23,7 +23,7 @@ from deploykit.flow.pipeline import Packaged, make_package
 from deploykit.model.collect import collect_facts
 from deploykit.model.fusion import fusions
 from deploykit.model.load import wrap_proto
-from deploykit_ort_qnn.fused_grids import fused_grids
+from deploykit_ort_qnn.forms.missing_grids import fused_grids
 from sample_models.tiny_graphs import TinyGraph
 
 ZOO = Path(__file__).parents[1] / "data" / "zoo"

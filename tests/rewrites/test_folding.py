@@ -19,8 +19,8 @@ from deploykit.encodings.insert_qdq import dequantized, insert_qdq, quantize_con
 from deploykit.encodings.new_grids import symmetric_blocks
 from deploykit.encodings.qdq import extract_qdq
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
-from deploykit.rewrites.blocks_to_matmul import blocks_to_matmul, match_blocks
 from deploykit.rewrites.contract import load_transform
+from deploykit_ort_qnn.forms.blocks import blocks_to_matmul
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 FLOAT = onnx.TensorProto.FLOAT
@@ -194,9 +194,9 @@ def test_blocks_as_matmul_compute_the_same(variant: str) -> None:
     encodings, changed = symmetric_blocks(extracted.encodings)
     assert bool(changed) == ("asym" in variant)
     encodings, _ = complete_encodings(extracted.model, encodings)
-    found = match_blocks(extracted.model, encodings)
+    found = blocks_to_matmul.match(extracted.model, encodings)
     assert len(found.sites) == 4 and not found.refusals
-    done = blocks_to_matmul(extracted.model, encodings, found)
+    done = blocks_to_matmul.apply(extracted.model, encodings, found)
     onnx.checker.check_model(done.model)
     assert not {"Gemm", "Conv"} & {node.op_type for node in done.model.graph.node}
     feed = {"hidden_states": np.random.default_rng(2).normal(size=(1, 8, 64)).astype(np.float32)}
@@ -230,6 +230,6 @@ def test_a_convolution_that_is_not_pointwise_is_refused_with_the_reason() -> Non
         block_size=16,
     )
     encodings = EncodingSet(version="2", entries={"w": Encoding(name="w", value=value)})
-    found = match_blocks(model, encodings)
+    found = blocks_to_matmul.match(model, encodings)
     assert not found and "1x1" in found.refusals[0].reason
-    assert not match_blocks(model, replace(encodings, entries={}))
+    assert not blocks_to_matmul.match(model, replace(encodings, entries={}))

@@ -1,0 +1,243 @@
+"""Gives operators the grids that their kernels compute rightly with.
+
+Only grids change, by less than what the kernel would lose; which those are was measured with QAIRT 2.51, so that the
+first release after it is where each is to be measured again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from deploykit.encodings.new_grids import GridKind, affine_for_range
+from deploykit.encodings.values import Affine, EncodingSet
+from deploykit.model.operators import Trait, has, is_standard
+from deploykit.model.ranges import clip_bounds
+from deploykit.rewrites.constants import LEAST_LOG_RANGE
+from deploykit.rewrites.contract import Look, Transform, regrid, shares_grid
+from deploykit_ort_qnn.forms.widths import is_wide_product, symmetric_uint16
+from deploykit_qualcomm.softmax_steps import whole_step
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, NodeProto
+
+__all__ = ["REGRIDS", "conversions_before_moves", "gates_apart", "regridded"]
+
+_ROUNDED = Affine(bits=16, signed=False, scale=np.asarray(2.0**-15), zero_point=np.asarray(2.0**15), symmetric=True)
+# Other operators that move values convert them: Concat, DepthToSpace, Pad, ScatterND are right over any grids.
+_ONE_GRID = frozenset({"ScatterElements", "SpaceToDepth"})
+_UNTIL = "2.52"
+
+
+@regrid(
+    name="widen-log",
+    summary=f"a 16-bit Log whose output range is below {LEAST_LOG_RANGE:g} answers its minimum everywhere (QAIRT 2.51)",
+    alone=True,
+    until=_UNTIL,
+)
+def widen_logs(look: Look) -> dict[str, Affine]:
+    """The same type over a range that the kernel knows, grown downward."""
+    grids = {node.output[0]: look.grid(node.output[0]) for node in look.graph.nodes if node.op_type == "Log"}
+    wider = {}
+    for name, value in grids.items():
+        high = float(value.maximum.max()) if value is not None else 0.0
+        if value is None or value.bits != 16 or high - float(value.minimum.min()) >= LEAST_LOG_RANGE:
+            continue
+        # A little more than needed, so that rounding the zero point cannot take it below again.
+        low = high - LEAST_LOG_RANGE * 1.001
+        scale = (high - low) / (2**value.bits - 1)
+        zero = float(np.clip(round(value.lowest - low / scale), value.lowest, value.highest))
+        wider[name] = replace(value, scale=np.asarray(scale), zero_point=np.asarray(zero), symmetric=None)
+    return wider
+
+
+@regrid(
+    name="clip-ends",
+    summary="a Clip behind a convolution loses its bounds: only the ends of the grid cut off (QAIRT 2.51)",
+    until=_UNTIL,
+)
+def clipped_ends(look: Look) -> dict[str, Affine]:
+    """Grids that end where the Clip ends: 1 to 18 dB with bounds inside of the grid.
+
+    Values beyond the bounds do not occur, so that nothing is lost by a finer grid.
+    """
+    grids = dict[str, Affine]()
+    for node in look.graph.nodes:
+        value = look.grid(node.output[0]) if node.op_type == "Clip" else None
+        if value is None:
+            continue
+        bounds, step = clip_bounds(look.graph, node), float(value.scale.min())
+        lowest, highest = float(value.minimum.min()), float(value.maximum.max())
+        low, high = max(lowest, min(bounds[0], 0.0)), min(highest, bounds[1])
+        if high > 0 and (low > lowest + step or high < highest - step):
+            grids[node.output[0]] = affine_for_range(low, high, GridKind(bits=value.bits, signed=value.signed))
+    return grids
+
+
+@regrid(
+    name="even-results",
+    summary="a 16-bit product of two activations is rounded to symmetric steps; its own grid has the same ones",
+    until=_UNTIL,
+)
+def even_results(look: Look) -> dict[str, Affine]:
+    """Steps of symmetric int16 for 16-bit MatMuls of two activations.
+
+    A result is rounded to those steps first, so that other ones only round it once more. And a fully connected layer
+    with channel scales and a bias, behind a conversion from int16 to other steps, is computed wrong (14 dB, the bias
+    is taken in the steps before the conversion).
+    """
+    made = [node.output[0] for node in look.graph.nodes if is_wide_product(look, node)]
+    return {name: symmetric_uint16(value) for name in made if (value := look.grid(name)) is not None}
+
+
+@regrid(
+    name="softmax-rounding",
+    summary="a 16-bit Softmax cuts off to a grid from 0 to 1; to one with 0 in the middle it rounds",
+    until=_UNTIL,
+)
+def rounded_softmaxes(look: Look) -> dict[str, Affine]:
+    """To a grid of 0 to 1 it is half a step too little on average, which whatever adds up such results collects.
+
+    With steps of 2^-15 around the middle of the type an error is as large, and 0 on average.
+    """
+    graph = look.graph
+    made = [node.output[0] for node in graph.nodes if node.op_type == "Softmax" and node.output[0] not in graph.outputs]
+    return {name: _ROUNDED for name in made if _is_from_0_to_1(look.grid(name))}
+
+
+def _is_from_0_to_1(value: Affine | None) -> bool:
+    if value is None or value.bits != 16 or float(value.minimum.min()) != 0:
+        return False
+    return abs(float(value.maximum.max()) - 1) <= 2.0**-15
+
+
+@regrid(
+    name="softmax-step",
+    summary="a Softmax goes on with the whole part of its input's step, counted in 2^-22 of a factor of two",
+    until=_UNTIL,
+)
+def whole_softmax_steps(look: Look) -> dict[str, Affine]:
+    """Steps that the kernel takes as they are, for the tensor from where it is computed on.
+
+    A conversion in front of a Softmax is folded away, and with it the step (seen behind Add, Mul and Transpose).
+    """
+    grids = dict[str, Affine]()
+    for node in look.graph.nodes:
+        if node.op_type != "Softmax" or look.grid(node.output[0]) is None:
+            continue
+        value = look.grid(node.input[0])
+        step = whole_step(value) if value is not None else None
+        if value is not None and step is not None:
+            # A larger step over the same range and a little more.
+            below = float(value.zero_point.reshape(())) - value.lowest
+            zero = value.lowest + round(below * float(value.scale.reshape(())) / step)
+            wider = replace(value, scale=np.asarray(step), zero_point=np.asarray(float(zero)))
+            grids[_origin(look, node.input[0])] = wider
+    return grids
+
+
+def _origin(look: Look, name: str) -> str:
+    """The tensor that one was moved from and shares its grid with."""
+    grid = look.grid(name)
+    while True:
+        maker = look.graph.maker(name)
+        entry = look.encodings.get(maker.input[0]) if maker is not None and look.encodings is not None else None
+        if maker is None or not has(maker, Trait.CARRIES_GRID) or not shares_grid(entry, grid):
+            return name
+        name = maker.input[0]
+
+
+@regrid(
+    name="one-grid",
+    summary="what only moves values takes over their integers: they are on its result's grid from the start",
+    alone=True,
+    until=_UNTIL,
+)
+def one_grids(look: Look) -> dict[str, Affine]:
+    """The result's grid for what such an operator alone reads.
+
+    Another grid behind it makes every value wrong by the ratio of the steps. Values on the result's grid from the
+    start are the same ones, rounded once instead of twice.
+    """
+    assert look.encodings is not None
+    graph, entries, changed = look.graph, dict(look.encodings.entries), dict[str, Affine]()
+    todo = [node for node in reversed(graph.nodes) if _takes_over(node, look.encodings)]
+    while todo:
+        node = todo.pop(0)
+        for _, name, wanted in _on_other_grids(Look(look.model, replace(look.encodings, entries=entries)), node):
+            if name in graph.outputs or len(graph.readers(name)) != 1:
+                continue
+            entries[name], changed[name] = replace(entries[name], value=wanted), wanted
+            maker = graph.maker(name)
+            if maker is not None and has(maker, Trait.CARRIES_GRID):
+                todo.append(maker)
+    return changed
+
+
+def conversions_before_moves(model: ModelProto, encodings: EncodingSet) -> dict[tuple[str, int], Affine]:
+    """The result's grid for inputs that are read elsewhere too: there they are converted for the one reader."""
+    look = Look(model, encodings)
+    return {
+        (node.output[0], position): wanted
+        for node in look.graph.nodes
+        if _takes_over(node, encodings)
+        for position, _, wanted in _on_other_grids(look, node)
+    }
+
+
+def _takes_over(node: NodeProto, encodings: EncodingSet) -> bool:
+    return node.op_type in _ONE_GRID and is_standard(node) and node.output[0] in encodings
+
+
+def _on_other_grids(look: Look, node: NodeProto) -> Iterator[tuple[int, str, Affine]]:
+    """Computed inputs with another grid than the result's, of the same width, and that of the result."""
+    wanted = look.grid(node.output[0])
+    for position, name in enumerate(node.input):
+        value = look.grid(name) if name and name not in look.graph.stored else None
+        entry = look.encodings.get(name) if look.encodings is not None else None
+        if value is not None and wanted is not None and value.bits == wanted.bits and not shares_grid(entry, wanted):
+            yield position, name, wanted
+
+
+def gates_apart(model: ModelProto, encodings: EncodingSet) -> dict[tuple[str, int], Affine]:
+    """Grids with a little larger steps for the inputs of 16-bit Sigmoids that gate what they read.
+
+    Of x times Sigmoid(x) QAIRT 2.51 makes one operator behind what slides over an image. It is wrong at many heights
+    and widths (of 160 tried at 34), and at all where the Sigmoid's grid has its 0 in the middle. With x in other steps
+    the two stay apart; what they are rounded by once more moves a gate by an eighth of its own step.
+    """
+    look, grids = Look(model, encodings), dict[tuple[str, int], Affine]()
+    for node in look.graph.nodes:
+        value = look.grid(node.input[0]) if node.op_type == "Sigmoid" else None
+        if value is None or value.bits != 16:
+            continue
+        gate = {node.input[0], node.output[0]}
+        if any(reader.op_type == "Mul" and set(reader.input) == gate for reader in look.graph.readers(node.output[0])):
+            # Steps that are 1/32 larger, over a little more than the range.
+            zero = value.lowest + round((float(value.zero_point.reshape(())) - value.lowest) * 32 / 33)
+            coarser = replace(value, scale=value.scale * 33 / 32, zero_point=np.asarray(float(zero)))
+            grids[node.output[0], 0] = coarser
+    return grids
+
+
+def regridded(change: Transform, model: ModelProto, encodings: EncodingSet) -> tuple[EncodingSet, tuple[str, ...]]:
+    """The encodings after a change of grids, and the names of the tensors that got another one."""
+    found = change.match(model, encodings)
+    made = change.apply(model, encodings, found).encodings if found else None
+    if made is None:
+        return encodings, ()
+    return made, tuple(name for name, entry in made.entries.items() if entry is not encodings.entries[name])
+
+
+REGRIDS: tuple[Transform, ...] = (
+    widen_logs,
+    clipped_ends,
+    even_results,
+    rounded_softmaxes,
+    whole_softmax_steps,
+    one_grids,
+)
+"""Changes of grids alone, in their order."""

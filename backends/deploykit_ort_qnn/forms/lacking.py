@@ -1,0 +1,353 @@
+"""Writes what the provider of an older wheel lacks with what it has; which wheel lacks what is in its table row.
+
+Each form is equal to what it replaces for every value that can occur; the last two change grids alone. ``until`` is
+the first release that was seen to do without.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from onnx import TensorProto
+
+from deploykit.encodings.new_grids import GridKind, affine_for_range
+from deploykit.encodings.values import Affine, Encoding, EncodingSet
+from deploykit.model.nodes import attribute, label
+from deploykit.model.ranges import ANYTHING, graph_bounds
+from deploykit.rewrites.contract import Found, Look, Steps, Transform, regrid, rewrite
+from deploykit_ort_qnn.forms.kernel_grids import regridded
+from deploykit_ort_qnn.forms.widths import is_centred, symmetric_uint16
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, NodeProto
+
+__all__ = ["older_forms"]
+
+# QAIRT 2.36.1, on two emulators or while compiled: 16, 32, 64 and 128 rows die; 8, 12, 15, 24 and 48 do not. All
+# multiples are avoided, since nothing says why 48 is an exception.
+_ROWS = 16
+
+
+def older_forms(
+    model: ModelProto, encodings: EncodingSet, lacks: Collection[str]
+) -> tuple[ModelProto, EncodingSet, Mapping[str, tuple[str, tuple[str, ...]]]]:
+    """The model without the operators and forms in ``lacks`` where that is exact, and per form why and on which nodes.
+
+    Nodes for which it is not exact stay: the provider then refuses them by name.
+    """
+    done = dict[str, tuple[str, tuple[str, ...]]]()
+    names: tuple[str, ...]
+    for form in _FORMS:
+        found = form.match(model, encodings) if form.name.removeprefix("without-") in lacks else None
+        if found and found.sites[0].nodes:
+            made = form.apply(model, encodings, found)
+            assert made.encodings is not None
+            model, encodings, names = made.model, made.encodings, tuple(site.nodes[0] for site in found.sites)
+        elif found:
+            encodings, names = regridded(form, model, encodings)
+        else:
+            continue
+        done[form.name] = form.summary, names
+    return model, encodings, done
+
+
+@rewrite(
+    "Mod",
+    name="without-mod",
+    summary="this provider has no Mod: of what is never negative the remainder is a - (a / b) * b, in int32",
+    none="no Mod",
+    until="2.47",
+)
+def without_mod(look: Look, node: NodeProto) -> Found | None:
+    """The backend refuses to subtract int64, so the arithmetic is done in int32: the chip has no wider integers."""
+    kind, bounds = look.dtype(node.input[0]), graph_bounds(look.graph)
+    if kind not in ("int32", "int64") or any(bounds.get(name, ANYTHING)[0] < 0 for name in node.input):
+        return None
+
+    def write(to: Steps) -> None:
+        names, made = list(to.node.input), to.node.output[0]
+        if kind == "int64":
+            names = [to.add("Cast", [name], f"{made}_cast", to=TensorProto.INT32) for name in names]
+        dividend, divisor = names
+        quotient = to.add("Div", [dividend, divisor], f"{made}_div")
+        whole = to.add("Mul", [quotient, divisor], f"{made}_mul")
+        if kind == "int32":
+            to.end("Sub", [dividend, whole])
+        else:
+            rest = to.add("Sub", [dividend, whole], f"{made}_sub")
+            to.end("Cast", [rest], to=TensorProto.INT64)
+
+    return Found(why="its operands are never negative", write=write)
+
+
+@rewrite(
+    "IsNaN",
+    name="without-isnan",
+    summary="this provider has no IsNaN: what lies on an integer grid is never NaN",
+    none="no IsNaN of integers",
+    until="2.47",
+)
+def without_isnan(look: Look, node: NodeProto) -> Found | None:
+    """Where(IsNaN(x), a, b) is b, and what read its result reads b."""
+    readers = look.graph.readers(node.output[0])
+    is_choice = all(reader.op_type == "Where" and reader.output[0] not in look.graph.outputs for reader in readers)
+    if look.grid(node.input[0]) is None or not is_choice:
+        return None
+
+    def write(to: Steps) -> None:
+        to.gone = []
+        for choice in to.graph.readers(to.node.output[0]):
+            for reader, at in to.graph.uses(choice.output[0]):
+                reader.input[at] = choice.input[2]
+
+    return Found(why="it reads integers", write=write)
+
+
+@rewrite(
+    "Reshape",
+    name="without-allowzero",
+    summary="this provider refuses a Reshape with allowzero; without a zero in its shape the two are the same",
+    none="no Reshape with allowzero",
+    until="2.47",
+)
+def without_allowzero(look: Look, node: NodeProto) -> Found | None:
+    """The attribute alone goes."""
+    shape = look.graph.array(node.input[1]) if attribute(node, "allowzero", 0) else None
+    if shape is None or 0 in shape:
+        return None
+    return Found(why="its shape has no zero", write=lambda to: to.end("Reshape", to.node.input))
+
+
+@rewrite(
+    "Reciprocal",
+    name="without-reciprocal",
+    summary="this provider has no Reciprocal: it divides one by the value",
+    none="no Reciprocal",
+    until="2.47",
+)
+def without_reciprocal(look: Look, node: NodeProto) -> Found | None:
+    """The one is a constant beside integers, which gets the grid of its value later."""
+    if node.input[0] in look.graph.static():
+        return None
+
+    def write(to: Steps) -> None:
+        one = to.graph.store(f"{to.node.output[0]}_one", np.asarray(1.0, np.float32))
+        to.end("Div", [one, to.node.input[0]])
+
+    return Found(why="its input is computed", write=write)
+
+
+@rewrite(
+    "Gather",
+    name="without-bool-gather",
+    summary="this compiler refuses a Gather of truth values (code 3110): they are gathered as int32",
+    none="no Gather of truth values",
+    until="2.47",
+)
+def without_bool_gather(look: Look, node: NodeProto) -> Found | None:
+    """A flat index, since a Cast to truth values is refused on five dimensions; one that counts through needs none."""
+    index = look.graph.array(node.input[1]) if look.dtype(node.input[0]) == "bool" else None
+    if index is None or node.input[0] in look.graph.static():
+        return None
+    shape = look.sizes(node.input[0])
+    axis = int(attribute(node, "axis", 0)) % len(shape)
+    whole = index.size == shape[axis] and bool((index.reshape(-1) % shape[axis] == np.arange(index.size)).all())
+
+    def write(to: Steps) -> None:
+        source, made = to.node.input[0], to.node.output[0]
+        if not whole:
+            flat = to.graph.store(f"{made}_index", index.reshape(-1))
+            numbers = to.add("Cast", [source], f"{made}_numbers", to=TensorProto.INT32)
+            taken = to.add("Gather", [numbers, flat], f"{made}_taken", name=to.node.name, axis=axis)
+            source = to.add("Cast", [taken], f"{made}_flags", to=TensorProto.BOOL)
+        to.reshape(source, (*shape[:axis], *index.shape, *shape[axis + 1 :]), name=to.graph.fresh(f"{made}_shaped"))
+
+    return Found(why="its index is stored", write=write)
+
+
+@rewrite(
+    *("Gemm", "MatMul"),
+    name="without-channel-bias",
+    summary="this FullyConnected takes no bias with a scale per channel: a 1x1 Conv, which is the same, does",
+    none="no layer has a bias and a scale per channel",
+    quiet=True,
+    until="2.36",
+)
+def without_channel_bias(look: Look, node: NodeProto) -> Found | None:
+    """A Conv computes the same products and sums; around it tensors only change their shape.
+
+    A layer stays where a shape is not known, where its input or output has no integer grid, and where a Gemm does more
+    than multiply and add.
+    """
+    layer = _biased_layer(look, node)
+    if layer is None or look.encodings is None:
+        return None
+    bias, channel, last = layer
+    (source, weight), output = node.input[:2], last.output[0]
+    dims, entry = list(look.graph.stored[weight].dims), look.encodings.get(weight)
+    value = entry.value if entry is not None else None
+    if len(dims) != 2 or list(look.graph.stored[bias].dims) != [dims[channel]]:
+        return None
+    if not isinstance(value, Affine) or value.block_size is not None or value.scale.size == 1 or value.axis != channel:
+        return None
+    ends = [look.encodings.get(name) for name in (source, output)]
+    given, made_shape = look.sizes(source), look.sizes(output)
+    if min(len(given), len(made_shape)) < 2 or not all(end and isinstance(end.value, Affine) for end in ends):
+        return None
+    flat = replace(value, scale=value.scale.reshape(-1), zero_point=value.zero_point.reshape(-1), axis=0)
+
+    def write(to: Steps) -> None:
+        """Rows become places of one image, whose channels are last: the provider undoes turning those to the front."""
+        name, stored = label(node), look.graph.array(weight)
+        assert stored is not None
+        turned = np.ascontiguousarray(stored if channel == 0 else stored.T)
+        to.gone = [to.node] if last is node else [to.node, to.graph.makers[node.output[0]]]
+        kernel = to.graph.store(f"{weight}_conv", turned[:, :, None, None])
+        places = [1, math.prod(given[:-1]), 1, given[-1]]
+        image = to.reshape(source, places, f"{output}_image", name=f"{name}/image")
+        first = to.add("Transpose", [image], f"{output}_channels", name=f"{name}/channels", perm=[0, 3, 1, 2])
+        conv = to.add("Conv", [first, kernel, bias], f"{output}_conv", name=name, kernel_shape=[1, 1])
+        back = to.add("Transpose", [conv], f"{output}_places", name=f"{name}/places", perm=[0, 2, 3, 1])
+        to.reshape(back, made_shape, name=f"{name}/rows")
+        to.share(source, image, first)
+        to.share(output, conv, back)
+        to.put(Encoding(name=kernel, value=flat, is_param=True))
+
+    return Found(why="its weight has a scale per channel", write=write, output=output)
+
+
+def _biased_layer(look: Look, node: NodeProto) -> tuple[str, int, NodeProto] | None:
+    """(stored bias, the weight's axis of outputs, the last node) of a linear layer; None where it is none.
+
+    ONNX Runtime makes one layer of a MatMul and an Add where the product has no grid of its own.
+    """
+    stored = look.graph.stored
+    if node.input[1] not in stored:
+        return None
+    if node.op_type == "Gemm":
+        factors = attribute(node, "alpha", 1.0), attribute(node, "beta", 1.0)
+        plain = not attribute(node, "transA", 0) and factors == (1.0, 1.0)
+        if len(node.input) < 3 or node.input[2] not in stored or not plain:
+            return None
+        return node.input[2], 0 if attribute(node, "transB", 0) else 1, node
+    product = node.output[0]
+    add = look.graph.only_reader(product)
+    if add is None or add.op_type != "Add" or len(set(add.input)) != 2 or product in (look.encodings or ()):
+        return None
+    bias = next(name for name in add.input if name != product)
+    return (bias, 1, add) if bias in stored else None
+
+
+@rewrite(
+    "Gather",
+    name="without-gather-before-concat",
+    summary="a row gathered in front of a Concat comes out wrong (13 to 20 dB); sliced it is right",
+    none="no row is gathered in front of a Concat",
+    quiet=True,
+    until="2.47",
+)
+def without_gather_before_concat(look: Look, node: NodeProto) -> Found | None:
+    """Behind LayerNormalization, Gather and Concat, where the Concat has another grid: QAIRT 2.36.1."""
+    index = look.graph.array(node.input[1])
+    if index is None or index.size != 1 or node.input[0] in look.graph.static():
+        return None
+    sizes = look.sizes(node.input[0])
+    if not sizes or not any(reader.op_type == "Concat" for reader in look.graph.readers(node.output[0])):
+        return None
+    axis = int(attribute(node, "axis", 0)) % len(sizes)
+    number = int(index.reshape(())) % sizes[axis]
+
+    def write(to: Steps) -> None:
+        made = to.node.output[0]
+        ends = (("start", number), ("end", number + 1), ("axis", axis))
+        bounds = [to.store(f"{made}_row_{what}", [value]) for what, value in ends]
+        row = to.add("Slice", [to.node.input[0], *bounds], f"{made}_row", name=to.node.name)
+        shape = (*sizes[:axis], *index.shape, *sizes[axis + 1 :])
+        to.reshape(row, shape, name=to.graph.fresh(f"{made}_shaped"))
+        to.share(made, row)
+
+    return Found(why="one row goes into a Concat", write=write)
+
+
+@rewrite(
+    "Sigmoid",
+    name="without-sigmoid-before-linear",
+    summary="a Sigmoid between a sum or product and a linear layer dies; on one row it does not",
+    none="no 16-bit Sigmoid lies between a sum or product and a linear layer",
+    quiet=True,
+    until="2.47",
+)
+def without_sigmoid_before_linear(look: Look, node: NodeProto) -> Found | None:
+    """Its code dies on a number of rows; between two Reshapes the values and their grids stay as they are."""
+    graph, grids = look.graph, [look.grid(name) for name in (node.input[0], node.output[0])]
+    before = graph.maker(node.input[0], "Add", "Mul")
+    if before is None or not all(grid is not None and grid.bits == 16 for grid in grids):
+        return None
+    shape = look.sizes(node.input[0])
+
+    def reads_weights(reader: NodeProto) -> bool:
+        return reader.op_type in ("MatMul", "Gemm") and reader.input[1] in graph.stored
+
+    makers = [graph.maker(name, "MatMul") for name in before.input] if before.op_type == "Add" else []
+    if any(maker is not None and reads_weights(maker) for maker in makers):
+        return None  # the sum is the bias of a linear layer
+    readers = graph.readers(node.output[0])
+    behind = [after for gate in readers if gate.op_type == "Mul" for after in graph.readers(gate.output[0])]
+    if len(shape) < 2 or not shape[-2] or shape[-2] % _ROWS or not any(map(reads_weights, [*readers, *behind])):
+        return None
+
+    def write(to: Steps) -> None:
+        source, made = to.node.input[0], to.node.output[0]
+        row = to.reshape(source, (*shape[:-2], 1, shape[-2] * shape[-1]), f"{made}_row")
+        value = to.add("Sigmoid", [row], f"{made}_flat", name=to.node.name)
+        to.reshape(value, shape, name=to.graph.fresh(f"{made}_rows"))
+        to.share(source, row)
+        to.share(made, value)
+
+    return Found(why=f"it has {shape[-2]} rows", write=write)
+
+
+@regrid(
+    name="without-asymmetric-operand",
+    summary="a stored 16-bit operand of a MatMul is taken with its 0 in the middle only (code 3110)",
+    until="2.47",
+)
+def without_asymmetric_operand(look: Look) -> dict[str, Affine]:
+    """Grids with 0 in the middle for stored operands 1; a step grows to twice its size at most."""
+    static, grids = look.graph.static() | look.graph.stored.keys(), dict[str, Affine]()
+    for node in look.graph.nodes:
+        value = look.grid(node.input[1]) if node.op_type == "MatMul" and node.input[1] in static else None
+        if value is not None and value.bits == 16 and not is_centred(value):
+            grids[node.input[1]] = symmetric_uint16(value)
+    return grids
+
+
+@regrid(
+    name="without-hardsigmoid-range",
+    summary="a 16-bit HardSigmoid is right on the grid from 0 to 1 only (6 to 26 dB on any other)",
+    until="2.48",
+)
+def without_hardsigmoid_range(look: Look) -> dict[str, Affine]:
+    """QAIRT 2.36.1 computes 93 dB on this grid."""
+    made = [node.output[0] for node in look.graph.nodes if node.op_type == "HardSigmoid"]
+    grids = {name: look.grid(name) for name in made}
+    unit = affine_for_range(0.0, 1.0, GridKind(bits=16, signed=False))
+    return {name: unit for name, value in grids.items() if value is not None and value.bits == 16}
+
+
+_FORMS: tuple[Transform, ...] = (
+    without_mod,
+    without_isnan,
+    without_allowzero,
+    without_reciprocal,
+    without_bool_gather,
+    without_channel_bias,
+    without_gather_before_concat,
+    without_sigmoid_before_linear,
+    without_asymmetric_operand,
+    without_hardsigmoid_range,
+)

@@ -1,0 +1,146 @@
+"""Gives grids to tensors that the provider wants one for and the file has none: inside fused operators, at constants.
+
+The provider fuses less than the device: where it meets no pair it makes the operators around it float, or refuses them.
+What nothing tells stays float, and no range is made up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeAlias
+
+from deploykit.encodings.backward import Evidence
+from deploykit.encodings.coverage import absorbing_fusions
+from deploykit.encodings.infer import infer_entries
+from deploykit.encodings.values import Affine, Encoding, EncodingSet
+from deploykit.model.collect import facts_of
+from deploykit.model.facts import GraphFacts
+from deploykit.model.graph import view_of
+from deploykit.model.operators import Trait, has
+from deploykit.model.parameters import bias_after_matmul
+from deploykit.model.weights import constant_values, element_type
+from deploykit_ort_qnn.forms.blocks import value_grid
+from deploykit_ort_qnn.forms.widths import symmetric_int16
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, NodeProto, TensorProto
+
+__all__ = ["Observer", "constant_grids", "fused_grids", "norm_scales"]
+
+Observer: TypeAlias = "Callable[[ModelProto], Evidence]"
+"""What the user's data tells about a model; asked only where grids are missing."""
+
+# 8 bits cannot hold squares and exponentials, which a norm or a Softmax is made of, beside what they come from.
+_NARROW = 8
+_STATISTICS = frozenset({"Exp", "InstanceNormalization", "ReduceMean", "ReduceSum"})
+
+
+def fused_grids(
+    model: ModelProto, encodings: EncodingSet, observer: Observer | None
+) -> tuple[EncodingSet, tuple[str, ...]]:
+    """The encodings with an entry for every tensor inside a fused operator, and the names of those that are new.
+
+    An operator gets all of its entries or none: with half of them the border to float would only move.
+    """
+    facts = facts_of(model)
+    missing: dict[str, list[str]] = {}
+    fusions = absorbing_fusions(facts, encodings)
+    for name in (name for name in facts.tensors if name in fusions):  # what is inside one has no order of its own
+        fusion = fusions[name]
+        if name in fusion.inside and facts.tensors[name].is_float and not _before_bias(facts, encodings, name):
+            missing.setdefault(fusion.result, []).append(name)
+    missing = {result: names for result, names in missing.items() if _can_be_integer(facts, encodings, result, names)}
+    if not missing:
+        return encodings, ()
+    wanted = [name for names in missing.values() for name in names]
+    evidence = Evidence() if observer is None else observer(model)
+    inferred = infer_entries(model, facts, encodings, wanted, evidence=evidence)
+    unknown = {tensor.name for tensor in inferred.open}
+    made = [name for names in missing.values() if unknown.isdisjoint(names) for name in names]
+    if not made:
+        return encodings, ()
+    entries = {name: inferred.encodings.entries[name] for name in made}
+    return replace(encodings, entries={**encodings.entries, **entries}), tuple(made)
+
+
+def _before_bias(facts: GraphFacts, encodings: EncodingSet, name: str) -> bool:
+    """True between a MatMul and a bias of int32, or without an entry as AIMET leaves it out up to version 1.0.0.
+
+    ONNX Runtime makes one layer of the two, with the exact sum: a grid between them costs up to 15 dB.
+    """
+    maker = facts.producer_of(name)
+    bias = None if maker is None else bias_after_matmul(facts, maker)
+    if bias is None or bias in encodings.floats:
+        return False
+    entry = encodings.get(bias)
+    return entry is None or (isinstance(entry.value, Affine) and entry.value.bits == 32)
+
+
+def _can_be_integer(facts: GraphFacts, encodings: EncodingSet, result: str, names: list[str]) -> bool:
+    """True where the result is an integer, wide enough for what is computed on the way to it."""
+    entry = encodings.get(result)
+    if entry is None or not isinstance(entry.value, Affine):
+        return False
+    makers = [facts.producer_of(name) for name in names]
+    return entry.value.bits > _NARROW or all(node is None or node.op_type not in _STATISTICS for node in makers)
+
+
+def constant_grids(model: ModelProto, encodings: EncodingSet) -> tuple[EncodingSet, tuple[str, ...]]:
+    """Constants of elementwise operators whose other sides are integers get the grid of their values.
+
+    An int32 grid is one of a bias: the provider refuses it here. Where a product without a grid is added to a bias,
+    ONNX Runtime makes one layer of the two and stores the bias itself, so the constant stays float.
+    """
+    stored, entries, changed = view_of(model).stored, dict(encodings.entries), list[str]()
+    for node in model.graph.node:
+        if not has(node, Trait.COMBINES) and node.op_type != "PRelu":
+            continue
+        width = _common_width(node, encodings, stored)
+        for name in node.input:
+            entry = encodings.get(name)
+            is_bias = entry is not None and isinstance(entry.value, Affine) and entry.value.bits == 32
+            if name not in stored or not (entry is None or is_bias) or name in encodings.floats:
+                continue
+            entries.pop(name, None)
+            if width and stored[name].data_type == element_type("float"):
+                value = value_grid(constant_values(stored[name]), width)
+                entries[name] = Encoding(name=name, value=value, is_param=False)
+                changed.append(name)
+    return replace(encodings, entries=entries), tuple(changed)
+
+
+def norm_scales(model: ModelProto, encodings: EncodingSet) -> tuple[EncodingSet, tuple[str, ...]]:
+    """The scale of a normalization must be uint8 or int16: the same grid as given, or that of its values."""
+    stored, entries, changed = view_of(model).stored, dict(encodings.entries), list[str]()
+    for node in model.graph.node:
+        name = node.input[1] if has(node, Trait.NORMALIZES) and len(node.input) > 1 else ""
+        if name not in stored or name in encodings.floats:
+            continue
+        value = _norm_scale(entries.get(name), stored[name], wanted=bool(_common_width(node, encodings, stored)))
+        if value is not None and (value.bits == 8 or node.op_type == "LayerNormalization"):
+            entries[name] = Encoding(name=name, value=value, is_param=False)
+            changed.append(name)
+    return replace(encodings, entries=entries), tuple(changed)
+
+
+def _norm_scale(entry: Encoding | None, tensor: TensorProto, *, wanted: bool) -> Affine | None:
+    """The grid to use instead of the given one, None to leave it."""
+    if entry is None:
+        return value_grid(constant_values(tensor), 8) if wanted else None
+    value = entry.value
+    if not isinstance(value, Affine) or value.scale.size != 1 or value.signed != (value.bits == 8):
+        return None
+    if value.bits == 16:
+        return symmetric_int16(value)
+    return replace(value, signed=False, zero_point=value.zero_point - value.lowest)
+
+
+def _common_width(node: NodeProto, encodings: EncodingSet, stored: Mapping[str, object]) -> int:
+    """The output's width when all tensors computed at run time have integer grids, else 0."""
+    names = [*(name for name in node.input if name not in stored), *node.output]
+    values = [entry.value for name in names if (entry := encodings.get(name)) is not None]
+    if len(values) < len(names) or not all(isinstance(value, Affine) and value.bits in (8, 16) for value in values):
+        return 0
+    last = values[-1]
+    return last.bits if isinstance(last, Affine) else 0
