@@ -78,7 +78,9 @@ def test_grids_of_other_widths_stay() -> None:
     wide = extract_qdq(moved(kind="uint16")).encodings
     entries = {**encodings.entries, name: wide.entries[name]}
     mixed = EncodingSet(version=encodings.version, entries=entries)
-    assert regridded(one_grids, model, mixed)[1] == () and not shares_grid(mixed.get(name), encodings.entries[name].value)
+    assert regridded(one_grids, model, mixed)[1] == () and not shares_grid(
+        mixed.get(name), encodings.entries[name].value
+    )
 
 
 def test_another_shape_than_the_models_is_nothing_right() -> None:
