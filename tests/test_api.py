@@ -17,15 +17,13 @@ from deploykit.errors import DeploykitError, InputError, PackageError, UnknownTa
 
 DATA = Path(__file__).parent / "data"
 MLP = DATA / "aimet" / "mlp"
-NOT_ONE_CALL = {
-    *("atlas", "bundle", "cache", "encodings", "toolchain", "rule", "options", "inspect", "demo", "mcp"),
-}
-"""Groups of several functions, the demo, the server for agents, and commands that belong to a backend's own files."""
+NOT_ONE_CALL = {"accuracy", "encodings", "toolchain", "demo"}
+"""Groups of several functions, and the demo."""
 
 
 def test_every_command_has_its_function() -> None:
     commands = set(cli.list_commands(None))  # type: ignore[arg-type]
-    assert commands - NOT_ONE_CALL == set(deploykit.__all__)
+    assert commands - NOT_ONE_CALL <= set(deploykit.__all__)
 
 
 @pytest.mark.parametrize("name", deploykit.__all__)

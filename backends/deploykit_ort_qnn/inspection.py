@@ -54,7 +54,7 @@ class ContextInfo:
         return "" if found is None else f"onnxruntime-qnn {found.version}"
 
     def to_json(self) -> dict[str, Any]:
-        """The published shape of ``deploykit inspect``."""
+        """The published shape of ``deploykit explain``."""
         return {
             "file": self.path.name,
             "maker": "QAIRT",

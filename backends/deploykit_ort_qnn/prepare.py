@@ -278,7 +278,7 @@ def whole_model(situation: Situation) -> ModelProto:
         raise InputError(
             f"{given.path}: {situation.facts.weight_bytes:,} bytes of weights",
             why="a quantized model is written as one ONNX file, which ends at 2 GiB",
-            next=f"deploykit split {given.path.name} --parts {parts} -o parts, then package each part",
+            next=f"python -c \"import deploykit; deploykit.split(['{given.path.name}'], 'parts', parts={parts})\"",
         )
     model = ModelProto()
     model.CopyFrom(load_weights(given))

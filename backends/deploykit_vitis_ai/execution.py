@@ -113,7 +113,7 @@ def _model_findings(path: Path, details: Prepared) -> tuple[Finding, ...]:
 
 
 def _quality_findings(details: Prepared, comparison: Comparison | None) -> tuple[Finding, ...]:
-    """The rules of ``deploykit evaluate`` on the calibration samples: dead outputs are found at once."""
+    """The rules of ``deploykit accuracy compare`` on the calibration samples: dead outputs are found at once."""
     if comparison is None:
         return ()
     request = details.draft.situation.request

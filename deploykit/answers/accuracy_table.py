@@ -42,7 +42,9 @@ def advise_on(
         raise UsageError("no accuracies were given", next="for instance --accuracy fp32=76.1 --accuracy w8a8=40")
     wanted = parse_goal(goal or table.goal or "drop<=1%", lower_is_better=lower_is_better or table.lower_is_better)
     if wanted.asks_outputs:
-        raise UsageError(f"--goal {wanted}: asks about outputs, and a table has none", next="deploykit ladder MODEL")
+        raise UsageError(
+            f"--goal {wanted}: asks about outputs, and a table has none", next="deploykit accuracy ladder MODEL"
+        )
     if not wanted.needs_metric:
         return advise({name: Reached(sqnr_db=value) for name, value in known.items()}, wanted)
     return advise({name: Reached(metric=value) for name, value in known.items()}, wanted)

@@ -52,7 +52,7 @@ class BinaryReport:
         return too_large or any(row.status is Status.UNSUPPORTED for row in self.loads)
 
     def to_json(self) -> dict[str, Any]:
-        """The published shape of ``deploykit inspect`` and ``deploykit compat --binary``."""
+        """The published shape of ``deploykit explain`` and ``deploykit compat binary``."""
         return {
             **self.info,
             "loads": [row.to_json() for row in self.loads],

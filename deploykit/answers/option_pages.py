@@ -26,7 +26,7 @@ class OptionEntry:
     backends: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """The published shape of ``deploykit options``."""
+        """The published shape of ``deploykit package --help-backend``."""
         spec = self.spec
         return {
             "name": spec.name,
@@ -55,6 +55,7 @@ def find_options(name: str, entries: Iterable[OptionEntry]) -> tuple[OptionEntry
     if not found:
         near = ", ".join(nearest_names(wanted, [entry.spec.name for entry in entries]))
         raise UsageError(
-            f"no option {name!r}", next=f"did you mean {near}?" if near else "'deploykit options' lists all"
+            f"no option {name!r}",
+            next=f"did you mean {near}?" if near else "'deploykit package --help-backend all' lists all",
         )
     return found

@@ -49,7 +49,7 @@ class Advice:
     conclusions: tuple[Conclusion, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """The published shape of ``deploykit advise --json``."""
+        """The published shape of ``deploykit accuracy ladder --json``."""
         return {
             "goal": self.goal,
             "reference": self.reference,
@@ -155,7 +155,7 @@ def _contradictions(table: _Table) -> Iterator[Conclusion]:
                 says=f"{more} is worse than {fewer}, which cannot come from the bits alone",
                 because=(*table.evidence(more, fewer), "seen where tools raise other tensors too: qualcomm/aimet#4108"),
                 next="make both from one calibration, and compare them tensor by tensor before concluding anything",
-                command=f"deploykit locate MODEL --encodings {more.upper()}.encodings --data DATA",
+                command=f"deploykit accuracy locate MODEL --encodings {more.upper()}.encodings --data DATA",
             )
 
 
@@ -165,7 +165,7 @@ def _float_fails(table: _Table) -> Conclusion:
         says=f"half precision already loses: quantization is not the cause{ranges}",
         because=table.evidence("fp32", "fp16", "bf16"),
         next="find the operator where float16 leaves float32, and rewrite it or keep it in a wider type",
-        command="deploykit sensitivity MODEL --precision fp16 --data DATA",
+        command="deploykit accuracy layers MODEL --precision fp16 --data DATA",
     )
 
 
@@ -205,13 +205,13 @@ def _only_float(table: _Table) -> Conclusion:
             because=table.evidence("w8a16", "w16a16", "fp16"),
             next="keep the few worst tensors in float16 (LiteMP) and let a rewrite remove huge constants;"
             " when nothing is left to keep, train with quantization (QAT)",
-            command="deploykit sensitivity MODEL --precision w16a16 --data DATA",
+            command="deploykit accuracy layers MODEL --precision w16a16 --data DATA",
         )
     return Conclusion(
         says="no measured precision is good, and fp16 was not measured",
         because=table.evidence("w8a8", "w8a16", "w16a16"),
         next="measure fp16: it tells whether the numbers are lost by integers or by the conversion",
-        command="deploykit simulate MODEL --encodings FILE --data DATA",
+        command="deploykit accuracy simulate MODEL --encodings FILE --data DATA",
     )
 
 
@@ -222,28 +222,28 @@ def _what_to_measure(table: _Table) -> Iterator[Conclusion]:
             says="w8a16 poor: weights or single ranges are at fault, and it is not known which",
             because=table.evidence("w8a8", "w8a16", "fp16"),
             next="measure w16a16: good means weights, poor means ranges",
-            command="deploykit sensitivity MODEL --precision w16a16 --data DATA",
+            command="deploykit accuracy layers MODEL --precision w16a16 --data DATA",
         )
     elif table.poor("w8a8"):
         yield Conclusion(
             says="w8a8 poor: activations or weights are at fault, and it is not known which",
             because=table.evidence("w8a8", "fp16"),
             next="measure w8a16: good means activations",
-            command="deploykit sensitivity MODEL --precision w8a16 --data DATA",
+            command="deploykit accuracy layers MODEL --precision w8a16 --data DATA",
         )
     elif table.good("w8a16"):
         yield Conclusion(
             says="w8a16 good; whether 8-bit activations are enough was not measured",
             because=table.evidence("w8a16"),
             next="measure w8a8, which is faster and smaller",
-            command="deploykit sensitivity MODEL --precision w8a8 --data DATA",
+            command="deploykit accuracy layers MODEL --precision w8a8 --data DATA",
         )
     elif table.good("w16a16"):
         yield Conclusion(
             says="w16a16 good; fewer bits were not measured",
             because=table.evidence("w16a16"),
             next="measure w8a16",
-            command="deploykit sensitivity MODEL --precision w8a16 --data DATA",
+            command="deploykit accuracy layers MODEL --precision w8a16 --data DATA",
         )
 
 
@@ -260,7 +260,7 @@ def _of_four_bits(table: _Table) -> Iterator[Conclusion]:
             says="4-bit weights are too coarse as they are",
             because=table.evidence("w4a16", "w8a16"),
             next="stay with w8a16, or quantize in blocks (LPBQ) and learn the rounding (SeqMSE, AdaRound)",
-            command="deploykit sensitivity MODEL --precision w4a16 --data DATA",
+            command="deploykit accuracy layers MODEL --precision w4a16 --data DATA",
         )
 
 

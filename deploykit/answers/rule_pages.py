@@ -27,7 +27,7 @@ class RuleEntry:
     backends: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """The published shape of ``deploykit rule``."""
+        """The published shape of ``deploykit explain``."""
         return {
             "code": self.rule.code,
             "slug": self.rule.slug,
@@ -82,7 +82,9 @@ def find_rule(name: str, entries: Iterable[RuleEntry]) -> RuleEntry:
             return entry
     known = [text for entry in entries for text in (entry.rule.code.lower(), entry.rule.slug.lower())]
     near = ", ".join(nearest_names(wanted, known))
-    raise UsageError(f"no rule {name!r}", next=f"did you mean {near}?" if near else "'deploykit rule' lists all")
+    raise UsageError(
+        f"no rule {name!r}", next=f"did you mean {near}?" if near else "'deploykit explain rules' lists all"
+    )
 
 
 def rule_page(entry: RuleEntry) -> str:

@@ -163,7 +163,7 @@ class Plan(Generic[D]):
         return self.route is not None and not any(finding.blocks for finding in self.findings)
 
     def to_json(self) -> dict[str, Any]:
-        """The published shape of ``deploykit plan --json``."""
+        """The published shape of ``deploykit check --plan --json``."""
         return {
             "schema": 1,
             "backend": self.backend,

@@ -191,5 +191,5 @@ def _refused(name: str, backend_id: str, known: Iterable[str]) -> UsageError:
     near = near or [foreign[other] for other in nearest_names(name, foreign)]
     return UsageError(
         f"{name}: neither an option of {backend_id} nor of deploykit",
-        next=f"did you mean {', '.join(near)}?" if near else "'deploykit options' lists all",
+        next=f"did you mean {', '.join(near)}?" if near else "'deploykit package --help-backend all' lists all",
     )

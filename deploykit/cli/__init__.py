@@ -1,10 +1,9 @@
-"""The command line: one small module per command, imported only when the command is called."""
+"""The command line: one module per command, imported only when the command is called."""
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
 from importlib import import_module
 from io import TextIOWrapper
 
@@ -12,58 +11,81 @@ import click
 
 from deploykit.cli.frame import Group, run, settings, show_crash
 from deploykit.cli.guarding import guarded
+from deploykit.errors import UsageError
 
-__all__ = ["COMMANDS", "cli", "main", "version_lines"]
+__all__ = ["COMMANDS", "FORMER", "GROUPS", "cli", "main", "version_lines"]
 
-COMMANDS = {
-    "package": "Check, plan, render, write and verify a package for one target: the main job.",
-    "plan": "The same decision, nothing written: route, commands, findings.",
-    "check": "Findings only, as text, JSON or SARIF.",
-    "build": "Run a package's own script, keep the log, record the artifacts.",
-    "verify": "Judge a package: hashes, schemas, intended against actual precision.",
-    "explain": "A package in words: what was decided and why, what was changed, what is open.",
-    "audit": "Every kernel of a model by itself, over its whole grid: right, wrong, narrowed, refused.",
-    "diagnose": "Known failures in a vendor log: cause, way out, source.",
-    "compat": "Which SDK, tool, architecture and device has what, since when, says who.",
-    "targets": "The device database.",
-    "encodings": "Show, check, convert, diff, apply and extract quantization encodings.",
-    "lpbq": "Turn block quantization into LPBQ, with the loss per weight.",
-    "split": "Models over the same weights in parts, each a model of its own.",
-    "quantize": "Encodings for a float model, by a quantizer on calibration data.",
-    "simulate": "Quantized inference as the encodings define it, against the float model.",
-    "sensitivity": "What quantizing each layer and each tensor costs: where the precision goes.",
-    "mix": "The fewest layers in a wider type that reach a goal, as new encodings.",
-    "ladder": "Every precision of a float model measured, explained, and the next step taken.",
-    "advise": "What accuracies at several precisions say, and the next step.",
-    "locate": "The first operator at which two executions of a model diverge.",
-    "evaluate": "Cosine, L2, PSNR, SSIM, SQNR over two sets of outputs.",
-    "inspect": "What a compiled context binary is for, and whether it will load.",
-    "rule": "The page of one rule, or the list.",
-    "options": "What package, plan and check take, and whose option it is.",
-    "bundle": "A failing case as one file for a report, without weights and names of people.",
-    "doctor": "What this machine can do: SDKs, wheels, compilers, devices.",
-    "toolchain": "Isolated, pinned environments for the vendors' quantizers.",
-    "init": "A deploykit.toml for a folder of models.",
-    "cache": "What is kept between runs, its size, clearing it.",
-    "matrix": "Many models times many targets, from one deploykit.toml.",
-    "mcp": "The commands that only read, for agents and editors.",
-    "demo": "The main job on an embedded example, no argument needed.",
+GROUPS = {
+    "Make": {
+        "package": "The main job: a model as a package for one device.",
+        "check": "What stands in the way on a device; --plan shows the decision.",
+        "build": "Run a package's own script, keep the log, record what it made.",
+        "verify": "Judge a package: files, precision as intended, numbers.",
+        "explain": "What is this package, rule, context binary, encodings?",
+    },
+    "Ask": {
+        "compat": "Which SDK, tool and device has what, since when, says who.",
+        "targets": "The devices that are known, with every fact and its source.",
+        "diagnose": "Known failures in a log: cause, way out; --pack makes a case.",
+        "doctor": "What this machine can do; --clear-cache.",
+    },
+    "Improve": {
+        "quantize": "Encodings for a float model, by a real quantizer.",
+        "accuracy": "What quantization costs: simulate, compare, layers, locate ...",
+        "encodings": "Show, check, convert, diff, apply and extract encodings.",
+    },
+    "Many": {
+        "matrix": "Many models times many devices, from one deploykit.toml.",
+        "toolchain": "Isolated, pinned environments of the vendors' tools.",
+        "demo": "The main job on an embedded example, no argument needed.",
+    },
 }
-"""Every command with its one line of help, so that --help imports no command module."""
+"""Every command with its line of help, so that --help imports no command module."""
+COMMANDS = {name: words for group in GROUPS.values() for name, words in group.items()}
+
+FORMER = {
+    "plan": "check --plan",
+    "options": "package --help-backend ID",
+    "split": "package --parts N; several models over the same weights: deploykit.split() in Python",
+    "audit": "check --audit full",
+    "rule": "explain CODE",
+    "inspect": "explain FILE",
+    "bundle": "diagnose --model MODEL --pack CASE.zip",
+    "atlas": "compat op OPERATOR",
+    "tables": "compat",
+    "lpbq": "encodings convert MODEL --to lpbq",
+    "simulate": "accuracy simulate",
+    "evaluate": "accuracy compare",
+    "sensitivity": "accuracy layers",
+    "locate": "accuracy locate",
+    "ladder": "accuracy ladder",
+    "mix": "accuracy ladder --raise",
+    "advise": "accuracy ladder FILE",
+    "init": "matrix init",
+    "cache": "doctor --clear-cache",
+    "mcp": "python -m deploykit.cli.mcp (pip install 'deploykit[mcp]')",
+}
+"""Commands of earlier releases, each with what to type instead."""
+
+_EXAMPLES = """\b
+deploykit package model.onnx --target sm8650 --sdk 2.33 -o out
+deploykit package model.onnx --target sm8650 --precision w8a16 --calibration images -o out
+deploykit check model.onnx --target sm8650 --encodings model.encodings
+deploykit compat lpbq --sdk 2.33"""
 
 
 class _LazyGroup(Group):
-    """Finds a command's module by name; a command without a module does not exist."""
+    """Finds a command's module by its name."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The commands that this installation has, in the order of the documentation."""
+        """All commands, in the order of the documentation."""
         del ctx
-        return [name for name in COMMANDS if _has_module(name)]
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the command's module, or only its line of help while --help is being printed."""
+        """Import the command's module."""
         del ctx
-        if cmd_name not in COMMANDS or not _has_module(cmd_name):
+        if cmd_name not in COMMANDS:
             return None
         command = import_module(f"deploykit.cli.{cmd_name}").command
         assert isinstance(command, click.Command)
@@ -72,34 +94,25 @@ class _LazyGroup(Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that is meant; of a mistyped one the nearest is named."""
-        known = self.list_commands(ctx)
-        if args and not args[0].startswith("-") and args[0] not in known and not ctx.resilient_parsing:
+        """The command that is meant; of a former one the new name is said, of a mistyped one the nearest."""
+        name = args[0] if args else ""
+        if name in FORMER and not ctx.resilient_parsing:
+            new = FORMER[name]
+            raise UsageError(f"'deploykit {name}' is now: {'' if new.startswith('python') else 'deploykit '}{new}")
+        if name and not name.startswith("-") and name not in COMMANDS and not ctx.resilient_parsing:
             from difflib import get_close_matches
 
-            near = get_close_matches(args[0], known, n=2)
-            words = " or ".join(f"'{name}'" for name in near)
-            ctx.fail(f"No such command '{args[0]}'.{f' Did you mean {words}?' if near else ''}")
+            near = " or ".join(f"'{known}'" for known in get_close_matches(name, COMMANDS, n=2))
+            ctx.fail(f"No such command '{name}'.{f' Did you mean {near}?' if near else ''}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands without importing them."""
-        rows = [(name, COMMANDS[name]) for name in self.list_commands(ctx)]
-        if rows:
-            with formatter.section("Commands"):
-                formatter.write_dl(rows)
-
-
-def _has_module(name: str) -> bool:
-    from importlib.util import find_spec
-
-    return find_spec(f"deploykit.cli.{name}") is not None
-
-
-def _version() -> str:
-    from importlib.metadata import version
-
-    return version("deploykit")
+        """List the commands by what they are for, without importing them."""
+        del ctx
+        width = max(map(len, COMMANDS))
+        for title, rows in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), words) for name, words in rows.items()])
 
 
 def _show_version(context: click.Context, _param: click.Parameter, value: bool) -> None:
@@ -109,36 +122,37 @@ def _show_version(context: click.Context, _param: click.Parameter, value: bool) 
 
 
 def version_lines() -> list[str]:
-    """What ``deploykit --version -v`` says, by lines, the tool itself first. No path, no name of anybody."""
-    return [f"deploykit {_version()}", *(f"{name} {found}" for name, found in _surroundings())]
-
-
-def _surroundings() -> Iterator[tuple[str, str]]:
-    """What a report of a defect needs besides: machine, Python, versions of what it stands on. No path, no name."""
+    """What ``deploykit --version -v`` says, for a report of a defect. No path, no name of anybody."""
     import platform
     from importlib.metadata import PackageNotFoundError, entry_points, requires, version
 
-    yield "python", f"{platform.python_version()} ({platform.python_implementation()})"
-    yield "machine", f"{platform.system()} {platform.release()} {platform.machine()}"
+    lines = [
+        f"deploykit {version('deploykit')}",
+        f"python {platform.python_version()} ({platform.python_implementation()})",
+        f"machine {platform.system()} {platform.release()} {platform.machine()}",
+    ]
     wanted = (line for line in requires("deploykit") or () if not re.search(r"extra == .(dev|docs|test)", line))
-    needed = (re.split(r"[^\w.-]", line, maxsplit=1)[0] for line in wanted)
-    for name in sorted(set(needed) - {"deploykit"}):
+    for name in sorted({re.split(r"[^\w.-]", line, maxsplit=1)[0] for line in wanted} - {"deploykit"}):
         try:
-            yield name, version(name)
+            lines.append(f"{name} {version(name)}")
         except PackageNotFoundError:
             continue
     for point in sorted(entry_points(group="deploykit.backends"), key=lambda point: point.name):
-        yield "backend", f"{point.name} ({point.dist.name} {point.dist.version})" if point.dist else point.name
+        dist = f" ({point.dist.name} {point.dist.version})" if point.dist else ""
+        lines.append(f"backend {point.name}{dist}")
+    return lines
 
 
-@click.group(cls=_LazyGroup)
+@click.group(
+    cls=_LazyGroup,
+    help="Turn one ONNX model into a package that is right for one device and one exact SDK version, or a precise no."
+    f"\n\n{_EXAMPLES}",
+    epilog="Exit status: 0 done; 1 the answer is no; 2 wrong usage; 3 unreadable input; 4 unknown target, SDK or table;"
+    " 5 a vendor tool or environment failed; 6 the package is damaged or could not be written; 70 a defect.",
+)
 @click.option("--version", is_flag=True, expose_value=False, callback=_show_version, help="Show it; more with -v.")
 def cli() -> None:
-    """Turn one ONNX model into a package that is right for one device and one exact SDK version, or a precise no.
-
-    Exit status: 0 done; 1 the answer is no; 2 wrong usage; 3 unreadable input; 4 unknown target, SDK or table;
-    5 a vendor tool or environment failed; 6 the package is damaged or could not be written; 70 a defect.
-    """
+    """The root of all commands."""
 
 
 def main() -> None:

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from deploykit import api
-from deploykit.cli.diagnosis_text import diagnosis_text
+from deploykit.cli.diagnose import diagnosis_text
 from deploykit.cli.frame import Command, settings
-from deploykit.cli.output import emit
-from deploykit.cli.plain import defused
+from deploykit.cli.terminal import defused, emit
 
 if TYPE_CHECKING:
     from deploykit.packages.building import BuildReport

@@ -1,63 +1,131 @@
-"""``deploykit check``: findings only."""
+"""``deploykit check``: findings only, or with --plan the whole decision; nothing is written."""
 
 from __future__ import annotations
 
 import json
+import shlex
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from deploykit.backend.plugins import all_registries
-from deploykit.cli.output import emit, findings_text
 from deploykit.cli.progress import progress
 from deploykit.cli.requests import RequestCommand, request_from
-from deploykit.findings import Finding, exit_status, summarize
-from deploykit.report.baseline import (
-    apply_baseline,
-    apply_severity_overrides,
-    read_baseline,
-    write_baseline_file,
-)
+from deploykit.cli.terminal import emit, findings_text, table
+from deploykit.errors import UsageError
+from deploykit.findings import exit_status, summarize
+from deploykit.report.baseline import apply_baseline, apply_severity_overrides, read_baseline, write_baseline_file
 from deploykit.report.sarif import to_sarif
 
-__all__ = ["command"]
+if TYPE_CHECKING:
+    from deploykit.backend.audits import Audit
+    from deploykit.backend.backend import Request
+    from deploykit.backend.plans import Plan
+
+__all__ = ["command", "plan_text"]
+
+_ORDER = ("wrong", "refused", "narrowed", "not judged", "right")
 
 
 @click.command(cls=RequestCommand)
+@click.option("--plan", "planned", is_flag=True, help="Show the decision: route, rejected routes, commands, precision.")
 @click.option("--format", "form", type=click.Choice(["text", "json", "sarif"]), default="text", show_default=True)
 @click.option("--baseline", type=click.Path(path_type=Path), metavar="FILE", help="Findings accepted before.")
 @click.option("--write-baseline", type=click.Path(path_type=Path), metavar="FILE", help="Accept what is found now.")
 @click.option("--severity", multiple=True, metavar="CODE=WORD", help="error, warning, info or off; repeatable.")
 def command(
-    form: str, baseline: Path | None, write_baseline: Path | None, severity: tuple[str, ...], **given: Any
+    planned: bool,
+    form: str,
+    baseline: Path | None,
+    write_baseline: Path | None,
+    severity: tuple[str, ...],
+    **given: Any,
 ) -> int:
-    """Say what stands in the way of MODEL on one target, and what to do about it; nothing is written."""
+    """Say what stands in the way of MODEL on one target, and what to do about it; nothing is written.
+
+    \b
+    deploykit check model.onnx --target sm8650 --sdk 2.33 --encodings model.encodings
+    deploykit check model.onnx --target sm8650 --plan
+    """
     from deploykit.flow.checking import check
 
     request = request_from(**given)
+    if planned:
+        if form == "sarif" or baseline or write_baseline or severity:
+            raise UsageError("--plan shows the decision as it is", next="leave --format, --baseline and --severity out")
+        return _plan(request, as_json=form == "json")
     with progress() as tell:
-        found = check(request, progress=tell)
-    findings = _adjusted(found, baseline, write_baseline, severity)
-    if form == "sarif":
-        click.echo(json.dumps(_sarif(findings, request.model), indent=1))
-    else:
-        value = {"findings": [finding.to_json() for finding in findings], "summary": summarize(findings)}
-        if form == "json":
-            click.echo(json.dumps({"schema": 1, **value}, indent=1, ensure_ascii=False))
-        else:
-            emit(value, lambda: findings_text(findings))
-    return exit_status(findings)
-
-
-def _adjusted(
-    findings: tuple[Finding, ...], baseline: Path | None, write_baseline: Path | None, severity: tuple[str, ...]
-) -> tuple[Finding, ...]:
-    adjusted = apply_severity_overrides(findings, severity)
+        found = apply_severity_overrides(check(request, progress=tell), severity)
     if write_baseline is not None:
-        write_baseline_file(write_baseline, adjusted)
-    return adjusted if baseline is None else apply_baseline(adjusted, read_baseline(baseline))
+        write_baseline_file(write_baseline, found)
+    if baseline is not None:
+        found = apply_baseline(found, read_baseline(baseline))
+    value: dict[str, Any] = {"findings": [finding.to_json() for finding in found], "summary": summarize(found)}
+    if form == "sarif":
+        rules = [rule for registry in all_registries() for rule in registry]
+        click.echo(json.dumps(to_sarif(found, rules, request.model), indent=1))
+    elif form == "json":
+        click.echo(json.dumps({"schema": 1, **value}, indent=1, ensure_ascii=False))
+    elif (kernels := _kernels(request, given.get("audit"))) is not None:
+        value["audit"] = {**kernels.to_json(), "measured_before": kernels.known}
+        emit(value, lambda: "\n".join([*_kernel_lines(kernels), findings_text(found)]))
+    else:
+        emit(value, lambda: findings_text(found))
+    return exit_status(found)
 
 
-def _sarif(findings: tuple[Finding, ...], model: Path) -> dict[str, Any]:
-    return to_sarif(findings, [rule for registry in all_registries() for rule in registry], model)
+def _plan(request: Request, *, as_json: bool) -> int:
+    from deploykit.flow.pipeline import make_plan
+
+    plan = make_plan(request)
+    if as_json:
+        click.echo(json.dumps({"schema": 1, **plan.to_json()}, indent=1, ensure_ascii=False))
+    else:
+        emit(plan.to_json(), lambda: plan_text(plan))
+    return 1 if plan.route is None or plan.right.state == "no" else exit_status(plan.findings)
+
+
+def plan_text(plan: Plan[Any]) -> str:
+    """A plan for people."""
+    sdk = f", {plan.sdk['name']} {plan.sdk['version']}" if plan.sdk.get("version") else ""
+    lines = [click.style(f"{plan.target['name']} ({plan.backend}{sdk})", bold=True), findings_text(plan.findings), ""]
+    for way in plan.candidates:
+        mark = click.style("way *     ", bold=True) if way["won"] else "way       "
+        quality = f"{way['overall_db']:.1f} dB, {way['float16_tensors']} float16 tensors; "
+        lines.append(f"{mark} {way['id']}: {'' if way['overall_db'] is None else quality}{way['why']}")
+    lines += [f"assumed    {plan.assumed}"] if plan.assumed else []
+    lines.append(f"right      {plan.right}")
+    route = plan.route
+    lines.append("route      none" if route is None else f"route      {route.id} ({route.confidence}): {route.why}")
+    lines += [f"rejected   {row.id}: {', '.join(row.because)}" for row in plan.rejected]
+    for other in plan.alternatives:
+        against = f"; against it: {', '.join(other.because)}" if other.because else ""
+        lines.append(f"or         {other.id} ({other.confidence}{against}): {other.why} [{other.ask}]")
+    lines += [f"{step.id:<10} {shlex.join(step.argv)}" for step in plan.steps]
+    counts = plan.precision.to_json()
+    if counts["intended"]:
+        lines.append("precision  " + ", ".join(f"{count} {kind}" for kind, count in counts["expected"].items()))
+    return "\n".join(lines)
+
+
+def _kernels(request: Request, level: str | None) -> Audit | None:
+    """What each kernel of the model came to, where that was asked for; measured while checking, so it is at hand."""
+    from deploykit.flow.auditing import audit
+
+    given = click.get_current_context().get_parameter_source("audit") is not ParameterSource.DEFAULT
+    return audit(request, level=level) if given and level not in (None, "off") else None
+
+
+def _kernel_lines(found: Audit) -> Iterator[str]:
+    told = ", ".join(f"{count} {verdict}" for verdict, count in found.counts.items()) or "there is none to look at"
+    yield f"{len(found.kernels)} kernels by {found.by}: {told}"
+    wrong = [kernel for kernel in found.kernels if kernel.verdict != "right"]
+    rows = []
+    for kernel in sorted(wrong, key=lambda kernel: (_ORDER.index(kernel.verdict), kernel.node)):
+        node = f"{kernel.node}{f' (and {kernel.count - 1} more)' if kernel.count > 1 else ''}"
+        rows.append((kernel.verdict, " > ".join(kernel.operators), kernel.type, node, kernel.why))
+    if rows:
+        yield table(rows, header=("verdict", "operators", "type", "node", "what"))

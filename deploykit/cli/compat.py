@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,8 +11,8 @@ import click
 
 from deploykit.answers.asking import Comparison, ask, ask_binary, compare, features
 from deploykit.answers.capability_answers import Answer
-from deploykit.cli.frame import Command
-from deploykit.cli.output import emit, table
+from deploykit.cli.frame import BranchingCommand, Command
+from deploykit.cli.terminal import emit, table
 from deploykit.errors import UsageError
 from deploykit.findings import Confidence
 from deploykit.tables.capabilities import CompatRow
@@ -22,32 +22,22 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
+_PATH = click.Path(path_type=Path)
 _HEADER = ("feature", "backend", "tool", "arch", "sdk", "status", "confidence")
 
 
-@click.command(cls=Command, context_settings={"ignore_unknown_options": True})
+@click.command(cls=BranchingCommand, context_settings={"ignore_unknown_options": True})
 @click.argument("feature", nargs=-1)
-@click.option(
-    "--sdk",
-    "sdks",
-    metavar="VERSION",
-    multiple=True,
-    help="Only the state at this release: 2.33, 2.33.0, a build. Twice: one after the other.",
-)
+@click.option("--sdk", "sdks", metavar="VERSION", multiple=True, help="Only the state at this release; repeatable.")
 @click.option("--target", metavar="DEVICE", default="", help="Only what concerns this device, and its own facts.")
 @click.option("--arch", metavar="ARCH", default="", help="Only what concerns this architecture.")
 @click.option("--tool", metavar="TOOL", default="", help="Only the rows of this tool.")
 @click.option("--backend", metavar="ID", default="", help="Only the rows of this backend.")
 @click.option("--type", "kind", metavar="TYPE", default="", help="Of kernels only those in this type: u8, u16, float.")
-@click.option("--diff", nargs=2, metavar="A B", default=None, help="What changes from release A to release B.")
-@click.option("--built-with", metavar="VERSION", default="", help="A binary made by this release …")
-@click.option("--built-for", metavar="ARCH", default="", help="… for this architecture: does it load on --sdk?")
-@click.option("--binary", type=click.Path(path_type=Path), help="Who built this binary, and what loads it.")
-@click.option("--runtime", metavar="VERSION", default="", help="With --binary: does it load on this release?")
-@click.option(
-    "--model", type=click.Path(path_type=Path), help="The lowest SDK under which nothing stops this model on --target."
-)
-@click.option("--encodings", type=click.Path(path_type=Path), help="The encodings that go with --model.")
+@click.option("--model", type=_PATH, help="The lowest SDK under which nothing stops this model on --target.")
+@click.option("--encodings", type=_PATH, help="The encodings that go with --model.")
+@click.option("--diff", nargs=2, hidden=True, default=None)
+@click.option("--binary", hidden=True, default=None)
 def command(
     feature: tuple[str, ...],
     sdks: tuple[str, ...],
@@ -56,35 +46,26 @@ def command(
     tool: str,
     backend: str,
     kind: str,
-    diff: tuple[str, str] | None,
-    built_with: str,
-    built_for: str,
-    binary: Path | None,
-    runtime: str,
     model: Path | None,
     encodings: Path | None,
+    diff: tuple[str, str] | None,
+    binary: str | None,
 ) -> int:
     """Rows about FEATURE: a feature, flag, configuration key, provider option, wheel or device, in one or more words.
 
     An unknown feature is answered with no rows; "unknown" in a row means that sources leave it open.
-    """
-    sdk = sdks[0] if sdks else ""
-    feature = (*feature, "in", kind) if kind else feature
-    if len(sdks) > 1 and (binary or model or built_with or built_for or diff):
-        raise UsageError("more than one --sdk goes with a feature", next="ask for one release at a time")
-    if binary is not None:
-        from deploykit.answers.binaries import report_binary
-        from deploykit.cli.inspect import emit_binary
 
-        return emit_binary(report_binary(binary, backend=backend or None, runtime=runtime or sdk, target=target))
-    if runtime:
-        raise UsageError("--runtime goes with --binary", next="give the binary, or --sdk for the state of a feature")
+    \b
+    deploykit compat lpbq --sdk 2.33
+    deploykit compat op Conv --target sm8650
+    """
+    if diff or binary:
+        raise UsageError(f"it is now: deploykit compat {'diff ' + ' '.join(diff) if diff else f'binary {binary}'}")
+    feature = (*feature, "in", kind) if kind else feature
+    if len(sdks) > 1 and model:
+        raise UsageError("more than one --sdk goes with a feature", next="ask for one release at a time")
     if model is not None:
         _emit_search(_search(model, encodings, target, backend))
-    elif built_with or built_for:
-        _emit_answer(ask_binary(built_with, built_for, sdk, target=target, arch=arch), feature)
-    elif diff is not None:
-        _emit_comparison(compare(*diff, feature, target=target, arch=arch, tool=tool, backend=backend))
     elif not (feature or sdks or target or arch or tool or backend):
         emit(lambda: ask().to_json(), lambda: _overview(features()))
     else:
@@ -93,11 +74,53 @@ def command(
     return 0
 
 
+@command.branch
+@click.command("diff", cls=Command)
+@click.argument("before", metavar="A")
+@click.argument("after", metavar="B")
+@click.argument("feature", nargs=-1)
+@click.option("--target", metavar="DEVICE", default="", help="Only what concerns this device.")
+@click.option("--arch", metavar="ARCH", default="", help="Only what concerns this architecture.")
+@click.option("--tool", metavar="TOOL", default="", help="Only the rows of this tool.")
+@click.option("--backend", metavar="ID", default="", help="Only the rows of this backend.")
+def diff_command(before: str, after: str, feature: tuple[str, ...], **only: str) -> int:
+    """What changes from release A to release B, about FEATURE or altogether."""
+    found = compare(before, after, feature, **only)
+    emit(found.to_json, lambda: _comparison_text(found))
+    return 0
+
+
+@command.branch
+@click.command("binary", cls=Command)
+@click.argument("file", type=_PATH, required=False)
+@click.option("--sdk", "--runtime", "sdk", metavar="VERSION", default="", help="Does it load on this release?")
+@click.option("--target", metavar="DEVICE", default="", help="Does it load on this device?")
+@click.option("--arch", metavar="ARCH", default="", help="Without FILE: does it load on this architecture?")
+@click.option("--backend", metavar="ID", default="", help="Whose binary it is.")
+@click.option("--built-with", metavar="VERSION", default="", help="Without FILE: a binary made by this release ...")
+@click.option("--built-for", metavar="ARCH", default="", help="... for this architecture.")
+def binary_command(
+    file: Path | None, sdk: str, target: str, arch: str, backend: str, built_with: str, built_for: str
+) -> int:
+    """Who built the binary FILE, and what loads it; or whether one that was built so would load."""
+    if file is not None:
+        from deploykit.cli.explain import emit_binary
+
+        return emit_binary(file, backend=backend or None, runtime=sdk, target=target)
+    if not (built_with or built_for):
+        raise UsageError("which binary?", next="name a file, or say --built-with VERSION --built-for ARCH")
+    found = ask_binary(built_with, built_for, sdk, target=target, arch=arch)
+    emit(found.to_json, lambda: _answer_text(found, ()))
+    return 0
+
+
 def _emit_states(asked: Sequence[Answer], words: tuple[str, ...], *, narrowed: bool) -> None:
     """One answer as it is, several one below the other; as JSON a list of them."""
 
     def text() -> str:
-        return "\n\n".join(_answer_text(found, words) if narrowed else _overview(_features(found)) for found in asked)
+        return "\n\n".join(
+            _answer_text(found, words) if narrowed else _overview(row.feature for row in found.rows) for found in asked
+        )
 
     if len(asked) == 1:
         emit(asked[0].to_json, text)
@@ -114,10 +137,6 @@ def _search(model: Path, encodings: Path | None, target: str, backend: str) -> S
     return lowest_sdk(Request(model=model, target=target, backend=backend or None, encodings=encodings))
 
 
-def _emit_answer(found: Answer, words: Iterable[str]) -> None:
-    emit(found.to_json, lambda: _answer_text(found, words))
-
-
 def _answer_text(found: Answer, words: Iterable[str]) -> str:
     if not found.rows:
         near = f"; did you mean {', '.join(found.near)}?" if found.near else ""
@@ -126,14 +145,11 @@ def _answer_text(found: Answer, words: Iterable[str]) -> str:
     shown = {row.family for row in found.rows}
     for family, release in found.answered_by.items():
         if family in shown:
-            inferred = any(row.family == family and _is_lent(row) for row in found.rows)
+            # Another release was executed than the one that the row is about.
+            lent = (row.ran and row.confidence is Confidence.INFERRED for row in found.rows if row.family == family)
+            inferred = any(lent)
             lines.append(f"{family} {release} answers for {found.requested}{', by inference' if inferred else ''}")
     return "\n".join(lines)
-
-
-def _is_lent(row: CompatRow) -> bool:
-    """True when another release was executed than the one that the row is about."""
-    return bool(row.ran) and row.confidence is Confidence.INFERRED
 
 
 def _rows_text(rows: Iterable[CompatRow]) -> str:
@@ -160,10 +176,6 @@ def _remarks(row: CompatRow) -> list[str]:
     return [click.style(f"    {part}", dim=part.startswith("source:")) for part in parts if part]
 
 
-def _features(found: Answer) -> Iterator[str]:
-    return (row.feature for row in found.rows)
-
-
 def _overview(every: Iterable[str]) -> str:
     """All features by name, without the thousand rows."""
     counted, found = ("flag ", "key ", "op "), list(every)
@@ -173,16 +185,11 @@ def _overview(every: Iterable[str]) -> str:
     return "\n".join([*lines, "'deploykit compat NAME' answers for one of them, a flag, a key or a device"])
 
 
-def _emit_comparison(found: Comparison) -> None:
-    emit(found.to_json, lambda: _comparison_text(found))
-
-
 def _comparison_text(found: Comparison) -> str:
     rows = []
     for difference in found.differences:
         row = difference.row
-        before, after = difference.before, difference.after
-        states = (_state(before), _state(after))
+        states = (_state(difference.before), _state(difference.after))
         rows.append((row.feature, row.backend, row.tool, row.arch, *states))
     header = ("feature", "backend", "tool", "arch", found.before, found.after)
     lines = [table(rows, header=header) if rows else "no row differs"]

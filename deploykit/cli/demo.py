@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import click
 
 from deploykit import api
+from deploykit.cli.check import plan_text
 from deploykit.cli.frame import Command
-from deploykit.cli.output import emit
-from deploykit.cli.plan import plan_text
 from deploykit.cli.progress import progress
+from deploykit.cli.terminal import emit
 from deploykit.packages.manifests import MANIFEST, list_files
 from deploykit.system.workspaces import scratch
 

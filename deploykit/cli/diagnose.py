@@ -1,35 +1,64 @@
-"""``deploykit diagnose``: known failures in a log."""
+"""``deploykit diagnose``: known failures in a log, and a case of one's own for a report."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from deploykit import api
-from deploykit.backend.known_errors import search_errors
+from deploykit.backend.known_errors import KnownError, search_errors
 from deploykit.backend.plugins import catalog_of, load_backends
-from deploykit.cli.diagnosis_text import diagnosis_text, error_text
 from deploykit.cli.frame import Command, settings
-from deploykit.cli.output import emit
+from deploykit.cli.terminal import emit, plain
 from deploykit.errors import UsageError
 
-__all__ = ["command"]
+if TYPE_CHECKING:
+    from deploykit.answers.diagnosis import Cause, Diagnosis
+    from deploykit.answers.diagnosis.sightings import ErrorLine
+
+__all__ = ["command", "diagnosis_text", "error_text"]
+
+_PATH = click.Path(path_type=Path)
+_NAMES_SHOWN = 8
+_TAIL_SHOWN = 6
 
 
 @click.command("diagnose", cls=Command)
 @click.argument("log", required=False)
-@click.option("--model", type=click.Path(path_type=Path), help="The ONNX model, to map mangled names back to nodes.")
+@click.option("--model", type=_PATH, help="The ONNX model, to map mangled names back to nodes.")
 @click.option("--tool", multiple=True, metavar="NAME", help="A tool known to have written the log.")
 @click.option("--known", metavar="WORDS", help="No log: show the known errors that contain these words ('' for all).")
-def command(log: str | None, model: Path | None, tool: tuple[str, ...], known: str | None) -> int:
+@click.option("--pack", type=_PATH, metavar="CASE.zip", help="Write --model without weights, and LOG, for a report.")
+@click.option("--encodings", type=_PATH, metavar="FILE", help="With --pack: the encodings of the model.")
+@click.option("--target", metavar="DEVICE", help="With --pack: the device that was asked for.")
+@click.option("--sdk", metavar="VERSION", help="With --pack: the release that was asked for.")
+@click.option("--note", metavar="TEXT", help="With --pack: what was done, and what was expected.")
+@click.option("--numbers", is_flag=True, help="With --pack: tensors and nodes are called by numbers.")
+def command(
+    log: str | None, model: Path | None, tool: tuple[str, ...], known: str | None, pack: Path | None, **case: Any
+) -> int:
     """Find known failures in LOG ('-' for standard input): cause, way out, source.
 
     Exit status 0 only when a tool says in the log that it did its job and no line looks like a failure; else 1.
+    With --pack nothing is judged: the case is written, with no weights, paths, or names of people and machines.
+
+    \b
+    deploykit diagnose convert.log --model model.onnx
+    deploykit diagnose convert.log --model model.onnx --encodings model.encodings --pack case.zip
     """
+    if pack is not None:
+        return _pack(pack, model, log, **case)
+    wanted = next((name for name, value in case.items() if value), None)
+    if wanted is not None:
+        raise UsageError(f"--{wanted} goes with --pack", next="add --pack CASE.zip, or leave it out")
     if known is not None:
-        return _show_known(known)
+        rows = search_errors(catalog_of(load_backends()), known)
+        emit({"errors": [row.to_json() for row in rows]}, lambda: error_text(rows))
+        return 0
     if log is None:
         raise UsageError("no log", next="name a file, '-' for standard input, or ask with --known WORDS")
     diagnosis = api.diagnose(sys.stdin.buffer if log == "-" else log, model=model, tools=tool)
@@ -37,7 +66,130 @@ def command(log: str | None, model: Path | None, tool: tuple[str, ...], known: s
     return diagnosis.exit_status
 
 
-def _show_known(words: str) -> int:
-    rows = search_errors(catalog_of(load_backends()), words)
-    emit({"errors": [row.to_json() for row in rows]}, lambda: error_text(rows))
+def _pack(
+    pack: Path, model: Path | None, log: str | None, *, encodings: Path | None, numbers: bool, **asked: str | None
+) -> int:
+    from deploykit.cli import version_lines
+    from deploykit.packages.bundling import pack_bundle
+
+    if model is None:
+        raise UsageError("--pack needs --model", next="name the ONNX model of the case")
+    made = pack_bundle(
+        model,
+        pack,
+        encodings=encodings,
+        logs=() if log is None else (Path(log),),
+        asked={key: value for key, value in asked.items() if value},
+        versions="\n".join([*version_lines(), ""]),
+        numbered=numbers,
+    )
+    lines = [f"  {name}: {plain(text)}" for name, text in made.contents.items()]
+    emit(made.to_json(), "\n".join([str(made.path), *lines]))
     return 0
+
+
+def diagnosis_text(diagnosis: Diagnosis, *, verbose: bool = False) -> str:
+    """The causes, likeliest first, each with its way out; where nothing is known, that, and what to collect."""
+    lines: list[str] = []
+    for number, cause in enumerate(diagnosis.causes, 1):
+        lines += [*_cause(number, cause, verbose=verbose), ""]
+    if diagnosis.numbers:
+        counts = (f"{name} {' of '.join(f'{v:g}' for v in values)}" for name, values in diagnosis.numbers.items())
+        lines += [f"counted by the tools: {', '.join(counts)}", ""]
+    if diagnosis.codes:
+        lines += [*_codes(diagnosis), ""]
+    if not diagnosis.errors or not diagnosis.understood:
+        lines += _open_end(diagnosis)
+    return "\n".join(lines).rstrip()
+
+
+def _cause(number: int, cause: Cause, *, verbose: bool) -> Iterator[str]:
+    row = cause.error
+    sure = f" (possible: {cause.because})" if cause.certainty != "likely" else cause.because and f" ({cause.because})"
+    yield f"{number}. {row.severity} {row.id}{sure}: {row.cause}"
+    if cause.hits:
+        times = "once" if cause.count == 1 else f"{cause.count} times"
+        yield f"    seen {times}, first in line {cause.first_line}: {cause.hits[0].text}"
+    yield from (f"    {term}: {meaning}" for term, meaning in cause.terms)
+    yield from _names(cause)
+    if row.workaround:
+        yield f"    way out: {row.workaround}"
+    if row.way_out:
+        yield f"    command: {row.way_out}"
+    if cause.follow_ups:
+        follows = ", ".join(f"{later.error.id} ({later.count}, line {later.first_line})" for later in cause.follow_ups)
+        yield f"    only follows from it: {follows}"
+    if row.note and verbose:
+        yield f"    note: {row.note}"
+    versions = f"; versions {row.versions}" if row.versions else ""
+    yield f"    source: {'; '.join(row.source)} ({row.confidence}{versions})"
+
+
+def _names(cause: Cause) -> Iterator[str]:
+    for name in cause.names[:_NAMES_SHOWN]:
+        probably = "" if name.exact else "probably "
+        yield f"    {name.log} is {probably}{name.kind} {' or '.join(name.onnx)}"
+    if len(cause.names) > _NAMES_SHOWN:
+        yield f"    … and {len(cause.names) - _NAMES_SHOWN} more names"
+
+
+def _codes(diagnosis: Diagnosis) -> Iterator[str]:
+    for code in diagnosis.codes:
+        meaning = "unknown code" if code.meaning is None else f"{code.meaning.area}: {code.meaning.meaning}"
+        other = hex(code.code) if not code.spelling.startswith("0x") else str(code.code)
+        yield f"code {code.spelling} = {other}: {meaning}"
+
+
+def _open_end(diagnosis: Diagnosis) -> Iterator[str]:
+    """What is said where no cause was found: that a tool finished, or that it is not known what happened."""
+    if diagnosis.conclusion == "finished":
+        yield from _finished(diagnosis)
+        return
+    yield "the cause itself is not in this log" if diagnosis.errors else _not_understood(diagnosis)
+    yield from _lines("lines that look like a failure:", diagnosis.unknown)
+    if not diagnosis.unknown:
+        yield from _lines("lines that look like a warning:", diagnosis.doubts)
+        if diagnosis.tail:
+            yield "the last lines:"
+            yield from (f"    {line}" for line in diagnosis.tail[-_TAIL_SHOWN:])
+    if diagnosis.collect:
+        yield "please collect, to have it looked at:"
+        yield from (f"    - {text}" for text in diagnosis.collect)
+
+
+def _finished(diagnosis: Diagnosis) -> Iterator[str]:
+    last = diagnosis.finished[-1]
+    yield f"no failure: {last.tool} says in line {last.line} that it did its job: {last.text}"
+    yield from _lines("lines that look like a warning:", diagnosis.doubts)
+
+
+def _not_understood(diagnosis: Diagnosis) -> str:
+    if diagnosis.unknown:
+        return "not understood: no known failure, and lines that look like one"
+    if diagnosis.unfinished:
+        return f"not understood: {', '.join(diagnosis.unfinished)} began, and nothing says that it did its job"
+    if diagnosis.overlooked:
+        return "not understood: too many lines look like a failure to read each"
+    if diagnosis.understood:
+        return "nothing more is known: no failure is seen, and nothing says that a tool did its job"
+    return "not understood: no known failure, and nothing says that a tool did its job"
+
+
+def _lines(title: str, lines: Iterable[ErrorLine]) -> Iterator[str]:
+    shown = [f"    line {line.line}{f' ({line.count} times)' if line.count > 1 else ''}: {line.text}" for line in lines]
+    return iter([title, *shown] if shown else [])
+
+
+def error_text(rows: Iterable[KnownError]) -> str:
+    """Rows of the catalogue, one paragraph each."""
+    return "\n\n".join("\n".join(_row(row)) for row in rows) or "no known error has these words"
+
+
+def _row(row: KnownError) -> Iterator[str]:
+    yield f"{row.severity} {row.id}: {row.cause}"
+    glue = " and " if row.match_mode == "all" else " or "
+    yield f"    {'message: ' + glue.join(row.match) if row.match else 'no message: ' + row.symptom}"
+    yield f"    way out: {row.workaround}"
+    if row.way_out:
+        yield f"    command: {row.way_out}"
+    yield f"    source: {'; '.join(row.source)} ({row.confidence})"

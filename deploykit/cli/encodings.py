@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
-from deploykit.cli.encodings_qdq import apply, extract
 from deploykit.cli.frame import Group
-from deploykit.cli.output import emit, findings_text, table
+from deploykit.cli.terminal import emit, findings_text, table
 from deploykit.errors import UsageError
 from deploykit.findings import exit_status, summarize
 from deploykit.system.whole_files import write_files
 
 if TYPE_CHECKING:
+    from deploykit.encodings.files import Applied, Removed
     from deploykit.encodings.formats.conversion import Conversion
     from deploykit.encodings.formats.differences import Difference
 
-__all__ = ["command"]
+__all__ = ["command", "show_text"]
 
 _PATH = click.Path(path_type=Path)
 
@@ -29,10 +29,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 @click.group("encodings", cls=Group)
 def command() -> None:
     """Read quantization encodings: AIMET 0.6.1, 1.0.0 and 2.0.0 files, and the Q/DQ nodes of ONNX models."""
-
-
-command.add_command(apply)
-command.add_command(extract)
 
 
 def _model_option(required: bool = False) -> Callable[[F], F]:
@@ -55,10 +51,11 @@ def show(file: Path, names: tuple[str, ...], model: Path | None, values: bool) -
     from deploykit.encodings.files import show_encodings
 
     found = show_encodings(file, model=model, names=names, arrays=values)
-    emit(found, lambda: _show_text(found))
+    emit(found, lambda: show_text(found))
 
 
-def _show_text(found: dict[str, Any]) -> str:
+def show_text(found: dict[str, Any]) -> str:
+    """What ``encodings show`` found, for people."""
     producer = found["producer"] or {}
     made = " ".join(str(producer[key]) for key in ("package", "version") if key in producer)
     counts = ", ".join(f"{count} {dtype}" for dtype, count in found["counts"]["dtypes"].items())
@@ -111,14 +108,15 @@ def check(file: Path, model: Path, float_tensors: Path | None) -> int:
 
 @command.command("convert")
 @click.argument("file", type=_PATH)
-@click.option("--to", "to_version", required=True, metavar="VERSION", help="0.6.1, 1.0.0 or 2.0.0.")
+@click.option("--to", "to_version", required=True, metavar="VERSION", help="0.6.1, 1.0.0, 2.0.0; of a model lpbq.")
 @_model_option()
 @_float_option
 @click.option(
-    "-o", "--output", type=_PATH, metavar="FILE", help="Where to write; without it, only the losses are said."
+    "-o", "--output", "--out", type=_PATH, metavar="FILE", help="Where to write; without it, only losses are said."
 )
 @click.option(
     "--activations",
+    "signedness",
     type=click.Choice(["as-is", "unsigned", "signed"]),
     default="as-is",
     show_default=True,
@@ -127,16 +125,30 @@ def check(file: Path, model: Path, float_tensors: Path | None) -> int:
 @click.option("--infer-blocks", is_flag=True, help="Give blockwise lists of 0.6.1 the only block size that fits.")
 @click.option("--lpbq", is_flag=True, help="Turn int4 blocks into LPBQ, which is lossy; needs --model.")
 @click.option("--partial", is_flag=True, help="Write the file without the entries that cannot be converted.")
+@click.option("--refine/--no-refine", "--lpbq-refine", default=False, help="--to lpbq: re-round to the new scales.")
+@click.option("--backend", metavar="ID", help="--to lpbq: whose compiler to report on. Default: the first with blocks.")
+@click.option("--sdk", default="", metavar="VERSION", help="--to lpbq: the version of that compiler.")
 @click.option("--force", is_flag=True, help="Replace a file that stands there.")
-def convert(file: Path, output: Path | None, partial: bool, force: bool, **options: Any) -> int:
+def convert(
+    file: Path, output: Path | None, partial: bool, force: bool, refine: bool, backend: str | None, sdk: str, **how: Any
+) -> int:
     """Convert FILE to another version and say what that loses, tensor by tensor.
 
     Exit status 1 when a tensor cannot be converted; nothing is written then, unless --partial. Float16 tensors have no
-    entry in 2.0.0: they are listed beside the output, in NAME.float_tensors.json.
+    entry in 2.0.0: they are listed beside the output, in NAME.float_tensors.json. With --to lpbq, FILE is a model, and
+    its block-quantized int4 weights become LPBQ, with the loss of each.
+
+    \b
+    deploykit encodings convert model.encodings --to 2.0.0 --model model.onnx -o model.2.0.0.encodings
+    deploykit encodings convert model.onnx --to lpbq --refine -o model_lpbq.onnx
     """
+    if how["to_version"].lower() == "lpbq":
+        if output is None:
+            raise UsageError("--to lpbq needs -o FILE", next="name the model to write")
+        return _to_lpbq(file, output, refine=refine, backend=backend, sdk=sdk, force=force)
     from deploykit.encodings.files import convert_encodings
 
-    conversion = convert_encodings(file, **_options(options))
+    conversion = convert_encodings(file, **how)
     complete = not conversion.counts["impossible"]
     written = output is not None and (complete or partial)
     files = _files(conversion, output) if output is not None and written else {}
@@ -146,8 +158,33 @@ def convert(file: Path, output: Path | None, partial: bool, force: bool, **optio
     return 0 if complete else 1
 
 
-def _options(given: dict[str, Any]) -> dict[str, Any]:
-    return {**{key: value for key, value in given.items() if key != "activations"}, "signedness": given["activations"]}
+def _to_lpbq(model: Path, out: Path, *, refine: bool, backend: str | None, sdk: str, force: bool) -> int:
+    """A model with block-quantized weights as LPBQ, with what a compiler makes of each layer now."""
+    from deploykit import api
+    from deploykit.backend.plugins import load_backend, load_backends
+    from deploykit.encodings.lpbq import ExplainsBlockWeights
+
+    report = api.lpbq(model, out, refine=refine, force=force)
+    candidates = load_backends() if backend is None else (load_backend(backend),)
+    known = next((one for one in candidates if isinstance(one, ExplainsBlockWeights)), None)
+    weights, rows = [], []
+    for one in report.weights:
+        path = "unknown"
+        if one.op_type and known is not None:
+            path = known.block_weight_path(op_type=one.op_type, lpbq=one.converted, has_bias=one.has_bias, sdk=sdk)
+        weights.append({**one.to_json(), "path": path})
+        words = "left as it is"
+        if one.loss is not None:
+            loss = one.loss.to_json()
+            refined = "" if loss["refined_sqnr_db"] is None else f", refined {loss['refined_sqnr_db']} dB"
+            words = f"scales off by up to {loss['scale_error']:.1%}; {loss['sqnr_db']} dB{refined}"
+        rows.append((one.name, one.op_type or "?", words, one.reason or path))
+    told = f"{report.converted} of {len(report.weights)} weights are LPBQ now: {report.output}"
+    emit(
+        {"output": str(report.output), "converted": report.converted, "weights": weights},
+        lambda: f"{table(rows, header=('weight', 'layer', 'loss', 'path or reason'))}\n\n{told}",
+    )
+    return 0
 
 
 def _files(conversion: Conversion, output: Path) -> dict[Path, str]:
@@ -196,3 +233,56 @@ def _diff_text(found: tuple[Difference, ...]) -> str:
         return "no differences"
     rows = [(item.kind, item.name, "; ".join(str(change) for change in item.changes)) for item in found]
     return table(rows, header=("kind", "tensor", "changes"))
+
+
+@command.command("apply")
+@click.argument("file", type=_PATH)
+@click.option("--model", type=_PATH, required=True, metavar="FILE", help="The float model.")
+@click.option("-o", "--output", type=_PATH, required=True, metavar="FILE", help="The QDQ model to write.")
+@click.option(
+    "--bias",
+    type=click.Choice(["float", "encoded", "int32"]),
+    default="float",
+    show_default=True,
+    help="Biases of linear layers: as they are, by their int32 entries, or all as int32.",
+)
+@click.option("--signed", is_flag=True, help="Keep signed activation grids; without it they become unsigned ones.")
+@click.option("--force", is_flag=True, help="Replace a file that stands there.")
+def apply(
+    file: Path, model: Path, output: Path, bias: Literal["float", "encoded", "int32"], signed: bool, force: bool
+) -> int:
+    """Write the encodings of FILE into a model as QuantizeLinear and DequantizeLinear.
+
+    Entries that ONNX cannot store are listed with the reason; exit status 1 then.
+    """
+    from deploykit.encodings.files import apply_encodings
+
+    done = apply_encodings(model, file, output, bias=bias, signed=signed, force=force)
+    emit(done.to_json(), lambda: _applied_text(done))
+    return int(bool(done.skipped))
+
+
+@command.command("extract")
+@click.argument("model", type=_PATH)
+@click.option("-o", "--output", type=_PATH, required=True, metavar="FILE", help="The encodings file to write.")
+@click.option("--to", "version", default="2.0.0", show_default=True, metavar="VERSION", help="1.0.0 or 2.0.0.")
+@click.option("--float-model", type=_PATH, metavar="FILE", help="Write the model without Q/DQ here.")
+@click.option("--force", is_flag=True, help="Replace files that stand there.")
+def extract(model: Path, output: Path, version: str, float_model: Path | None, force: bool) -> int:
+    """Take Q/DQ out of MODEL: an encodings file and, if wanted, the float model."""
+    from deploykit.encodings.files import extract_encodings
+
+    done = extract_encodings(model, float_model, version=version, force=force)
+    write_files({output: done.encodings}, force=force)
+    emit({**done.to_json(), "encodings": str(output)}, lambda: _extracted_text(done, output))
+    return int(bool(done.kept))
+
+
+def _applied_text(done: Applied) -> str:
+    lines = [f"{name}: not written, {reason}" for name, reason in done.skipped.items()]
+    return "\n".join([*lines, f"{len(done.placed)} tensors are quantized in {done.output}"])
+
+
+def _extracted_text(done: Removed, output: Path) -> str:
+    lines = [f"{name}: left in the model, {reason}" for name, reason in done.kept.items()]
+    return "\n".join([*lines, f"{done.count} entries written to {output}"])

@@ -1,53 +1,185 @@
-"""``deploykit explain``: a package in words."""
+"""``deploykit explain``: what a package, a rule, a context binary or a file of encodings is, in words."""
 
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from deploykit import api
 from deploykit.cli.frame import Command
-from deploykit.cli.output import columns, emit
-from deploykit.cli.plain import plain
+from deploykit.cli.terminal import columns, emit, plain, table
+from deploykit.errors import DeploykitError, UsageError
 
 if TYPE_CHECKING:
+    from deploykit.answers.binaries import BinaryReport, Runtime
     from deploykit.report.explaining import Explanation
 
-__all__ = ["command"]
+__all__ = ["command", "emit_binary"]
 
 _COLORS = {"ship it": "green", "do not ship it": "red", "not judged": "yellow"}
+_BINARIES = frozenset({".bin", ".dlc", ".serialized"})
+_TIME_LIMIT = 120.0  # seconds for the vendor's library, which reads a binary and may hang at a damaged one
 
 
 @click.command(cls=Command)
-@click.argument("package", type=click.Path(path_type=Path))
-def command(package: Path) -> int:
-    """Say in words what PACKAGE is: can it be shipped, what was decided and why, what was changed and measured.
+@click.argument("what", metavar="WHAT")
+@click.option("--backend", metavar="ID", help="Of a binary: whose it is. Default: the first that reads such files.")
+@click.option("--sdk", "--runtime", default="", metavar="VERSION", help="Of a binary: will it load on this release?")
+@click.option("--target", default="", metavar="DEVICE", help="Of a binary: will it load on this device?")
+@click.option(
+    "--time-limit",
+    type=click.FloatRange(min=1),
+    default=_TIME_LIMIT,
+    show_default=True,
+    metavar="SECONDS",
+    help="Of a binary: end the vendor's library, which reads it, after that.",
+)
+def command(what: str, backend: str | None, sdk: str, target: str, time_limit: float) -> int:
+    """Say what WHAT is: a package folder, the code or name of a rule ('rules' lists all), a context binary (or
+    ..._ctx.onnx), or a file of encodings.
 
-    It reads the manifest alone; 'deploykit verify' looks at the files.
+    Of a package: can it be shipped, what was decided and why, what was changed and measured. It reads the manifest
+    alone; 'deploykit verify' looks at the files.
 
     \b
     deploykit explain out
+    deploykit explain QNN101
+    deploykit explain model_ctx.bin --sdk 2.37 --target sm8650
     """
-    told = api.explain(package)
-    emit(told.to_json, lambda: _text(told))
+    path = Path(what)
+    if path.is_dir() or path.name == "manifest.json":
+        told = api.explain(path.parent if path.name == "manifest.json" else path)
+        emit(told.to_json, lambda: _text(told))
+        return 0
+    if path.suffix in _BINARIES or path.name.endswith("_ctx.onnx") or backend or sdk or target:
+        return emit_binary(path, backend=backend, runtime=sdk, target=target, time_limit=time_limit)
+    if path.exists():
+        return _explain_file(path, time_limit)
+    return _explain_rule(what)
+
+
+def _explain_file(path: Path, time_limit: float) -> int:
+    """Encodings where it can be read as such; any other file is offered to the readers of binaries."""
+    from deploykit.cli.encodings import show_text
+    from deploykit.encodings.files import show_encodings
+
+    try:
+        found = show_encodings(path, model=None, names=(), arrays=False)
+    except DeploykitError as first:
+        if path.suffix in (".json", ".encodings"):
+            raise
+        try:
+            return emit_binary(path, backend=None, runtime="", target="", time_limit=time_limit)
+        except DeploykitError:
+            raise first from None
+    emit(found, lambda: show_text(found))
+    return 0
+
+
+def _explain_rule(name: str) -> int:
+    from deploykit.answers.rule_pages import all_rules, find_rule, rule_page
+    from deploykit.flow.rules import CORE_REGISTRIES
+
+    entries = all_rules(CORE_REGISTRIES)
+    if name == "rules":
+        rows = [(one.rule.code, one.rule.severity, one.rule.slug, one.rule.what) for one in entries]
+        emit(
+            {"rules": [one.to_json() for one in entries]},
+            lambda: f"{table(rows, header=('CODE', 'SEVERITY', 'NAME', 'WHAT'))}\n{len(rows)} rules",
+        )
+        return 0
+    if "/" in name or "." in name:
+        raise UsageError(f"{name}: no such file or folder", next="name a package, a rule, a binary or encodings")
+    entry = find_rule(name, entries)
+    emit({"rule": entry.to_json()}, lambda: rule_page(entry))
     return 0
 
 
 def _text(told: Explanation) -> str:
+    def wrapped(text: str, indent: str = "") -> list[str]:
+        width, more = columns(100), f"{indent}  "
+        return textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=more, break_on_hyphens=False)
+
     word = click.style(str(told.shipping.word), fg=_COLORS[told.shipping.word], bold=True)
-    lines = [click.style(plain(told.title), bold=True), *_wrapped(f"{word}: {plain(told.shipping.why)}")]
-    lines += _wrapped(f"evidence: {plain(told.shipping.evidence)}") if told.shipping.evidence else []
-    lines += _wrapped(f"next: {plain(told.shipping.next)}") if told.shipping.next else []
+    lines = [click.style(plain(told.title), bold=True), *wrapped(f"{word}: {plain(told.shipping.why)}")]
+    lines += wrapped(f"evidence: {plain(told.shipping.evidence)}") if told.shipping.evidence else []
+    lines += wrapped(f"next: {plain(told.shipping.next)}") if told.shipping.next else []
     for chapter in told.chapters:
         lines += ["", click.style(chapter.title, bold=True)]
-        for line in chapter.lines:
-            lines += _wrapped(plain(line), "  ")
+        lines += [line for text in chapter.lines for line in wrapped(plain(text), "  ")]
     return "\n".join(lines)
 
 
-def _wrapped(text: str, indent: str = "") -> list[str]:
-    following = f"{indent}  "
-    return textwrap.wrap(text, columns(100), initial_indent=indent, subsequent_indent=following, break_on_hyphens=False)
+def emit_binary(path: Path, *, backend: str | None, runtime: str, target: str, time_limit: float = _TIME_LIMIT) -> int:
+    """Print what a binary says of itself; 1 when it will not load as asked, or is too large for its chip."""
+    from deploykit.answers.binaries import report_binary
+    from deploykit.system.limits import limited_time
+
+    with limited_time(time_limit):
+        report = report_binary(path, backend=backend, runtime=runtime, target=target)
+    emit(report.to_json, lambda: "\n".join(_binary_lines(report)))
+    return int(report.refused)
+
+
+def _binary_lines(report: BinaryReport) -> Iterator[str]:
+    info = report.info
+    chip = "a chip that it does not name" if info["soc_model"] is None else f"soc_model {info['soc_model']}"
+    yield f"file      {info['file']}"
+    yield f"built by  {info['maker']} {info['release']} ({info['build']})"
+    if info.get("carrier"):
+        yield f"carrier   {info['carrier']}"
+    yield f"for       {chip}{' ' + info['arch'] if info.get('arch') else ''}"
+    yield f"APIs      core {info['core_api']}, backend {info['backend_api']}, blob {info['blob_version']}"
+    yield f"graphs    {info['graph_count']}"
+    for graph in info["graphs"]:
+        yield from _graph(graph)
+    for row in report.loads:
+        yield f"loads     {row.status} ({row.confidence}): {row.note}"
+    yield from _runtimes(report.runtimes)
+
+
+def _graph(graph: Mapping[str, Any]) -> Iterator[str]:
+    yield f"graph     {graph['name']}"
+    for side in ("inputs", "outputs"):
+        for tensor in graph[side]:
+            no_grid = tensor["scale"] is None
+            grid = "" if no_grid else f", scale {tensor['scale']:.6g}, zero point {tensor['zero_point']}"
+            yield f"  {side[:-1]:<7} {tensor['name']}: {tensor['dtype']} {tensor['shape']}{grid}"
+    named = {"VTCM": graph.get("vtcm_bytes"), **{use.replace("_", " "): n for use, n in graph["memory"].items()}}
+    sizes = [f"{name} {_size(number)}" for name, number in named.items() if number is not None]
+    yield f"  memory  {', '.join(sizes) or 'not stated'}"
+    fits = graph.get("fits")
+    if fits is None:
+        return
+    counted = f"{_size(fits['counted_bytes'])} of constants and operator data"
+    if fits["limit_bytes"] is None:
+        yield f"  limit   {counted}; what one graph may have on this architecture is not known"
+        return
+    limit = f"{counted}, one graph may have {_size(fits['limit_bytes'])} ({'; '.join(fits['source'])})"
+    parts = "" if fits["ok"] else f": split it into {fits['parts']} graphs or more"
+    yield f"  limit   {limit}{parts}"
+
+
+def _size(number: int) -> str:
+    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if number >= factor:
+            return f"{number / factor:.4g} {unit}"
+    return f"{number} B"
+
+
+def _runtimes(runtimes: tuple[Runtime, ...]) -> Iterator[str]:
+    """The releases that load it as one range where they are one, and the packages that carry the newest ones."""
+    loading = [runtime for runtime in runtimes if str(runtime.status) == "supported"]
+    if not runtimes:
+        return
+    if not loading:
+        yield "runtimes  none of the releases in the tables loads it"
+        return
+    yield f"runtimes  {loading[0].release} to {loading[-1].release}, of those in the tables"
+    carriers = [f"{name} ({runtime.release})" for runtime in loading for name in runtime.carriers]
+    if carriers:
+        yield f"inside    {', '.join(carriers)}"

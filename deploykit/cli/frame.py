@@ -1,4 +1,4 @@
-"""What every command shares: global options before and after the command name, settings, exit statuses.
+"""What every command shares: global options before and after its name, settings, exit statuses, signals.
 
 It knows no command and imports nothing heavy.
 """
@@ -6,31 +6,32 @@ It knows no command and imports nothing heavy.
 from __future__ import annotations
 
 import errno
+import gc
 import json
 import os
 import signal
 import sys
+import threading
 import traceback
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import click
 
-from deploykit.cli.endings import Ended, ended_by_signals
-from deploykit.cli.plain import defused
+from deploykit.cli.terminal import defused
 from deploykit.errors import DeploykitError, PackageError, ToolError, UsageError
-from deploykit.system.collecting import collecting_seldom
 from deploykit.system.memory import VARIABLE as MEMORY
 from deploykit.system.memory import with_memory
 
-__all__ = ["Command", "Group", "Settings", "run", "settings", "show_crash"]
+__all__ = ["BranchingCommand", "Command", "Ended", "Group", "Settings", "run", "settings", "show_crash"]
 
-
-_ENV = "DEPLOYKIT"
-"""What the environment variables of all options begin with."""
+_ENV = "DEPLOYKIT"  # the environment variables of all options begin with it
 _NO_CACHE = f"{_ENV}_NO_CACHE"
+_FULL = frozenset({errno.ENOSPC, errno.EFBIG, errno.EROFS, getattr(errno, "EDQUOT", errno.ENOSPC)})
+_ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -39,7 +40,6 @@ class Settings:
 
     json: bool = False
     verbosity: int = 0
-    color: bool = True
 
 
 def settings() -> Settings:
@@ -48,97 +48,56 @@ def settings() -> Settings:
     return context.ensure_object(Settings) if context is not None else Settings()
 
 
-def _set_json(context: click.Context, _param: click.Parameter, value: bool) -> None:
-    context.ensure_object(Settings).json |= value
-
-
-def _set_verbosity(step: int) -> Callable[[click.Context, click.Parameter, int], None]:
-    def change(context: click.Context, _param: click.Parameter, value: int) -> None:
-        context.ensure_object(Settings).verbosity += step * value
-
-    return change
-
-
-def _set_color(context: click.Context, _param: click.Parameter, value: bool) -> None:
-    if value:
-        context.ensure_object(Settings).color = False
-        context.color = False
-
-
-def _set_no_cache(context: click.Context, _param: click.Parameter, value: bool) -> None:
-    """For this call only: whoever keeps something between runs asks the variable, also in the processes started."""
-    before = os.environ.get(_NO_CACHE)
-    if value and before is None:
-        os.environ[_NO_CACHE] = "1"
-        context.call_on_close(lambda: os.environ.pop(_NO_CACHE, None))
-
-
-def _set_memory(context: click.Context, _param: click.Parameter, value: str | None) -> None:
-    """For this call only, and for the processes that it starts."""
-    if value is not None:
-        context.with_resource(with_memory(value))
-
-
 def _global_options() -> list[click.Parameter]:
-    return [
-        click.Option(
-            ["--json"],
-            is_flag=True,
-            expose_value=False,
-            callback=_set_json,
-            envvar="DEPLOYKIT_JSON",
-            help="Machine-readable output on stdout, nothing else there.",
-        ),
-        click.Option(
+    def set_json(context: click.Context, _param: click.Parameter, value: bool) -> None:
+        context.ensure_object(Settings).json |= value
+
+    def louder(context: click.Context, _param: click.Parameter, value: int) -> None:
+        context.ensure_object(Settings).verbosity += value
+
+    def quieter(context: click.Context, _param: click.Parameter, value: int) -> None:
+        context.ensure_object(Settings).verbosity -= value
+
+    def set_color(context: click.Context, _param: click.Parameter, value: bool) -> None:
+        if value:
+            context.color = False
+
+    def set_no_cache(context: click.Context, _param: click.Parameter, value: bool) -> None:
+        # The store asks the variable, also in the processes that this one starts.
+        if value and _NO_CACHE not in os.environ:
+            os.environ[_NO_CACHE] = "1"
+            context.call_on_close(lambda: os.environ.pop(_NO_CACHE, None))
+
+    def set_memory(context: click.Context, _param: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            context.with_resource(with_memory(value))
+
+    json_help = "Machine-readable output on stdout, nothing else there."
+    memory_help = "What simulations may take, such as 3G; larger models run in parts. Default: 60 % of what is free."
+    made: list[tuple[list[str], dict[str, Any]]] = [
+        (["--json"], {"is_flag": True, "callback": set_json, "envvar": f"{_ENV}_JSON", "help": json_help}),
+        # Eager: before --version, which says more with it.
+        (
             ["-v", "--verbose"],
-            count=True,
-            # Before --version, which says more with it.
-            is_eager=True,
-            expose_value=False,
-            callback=_set_verbosity(1),
-            envvar="DEPLOYKIT_VERBOSE",
-            help="Say more; tracebacks of defects.",
+            {"count": True, "is_eager": True, "callback": louder, "envvar": f"{_ENV}_VERBOSE", "help": "Say more."},
         ),
-        click.Option(
-            ["-q", "--quiet"],
-            count=True,
-            expose_value=False,
-            callback=_set_verbosity(-1),
-            envvar="DEPLOYKIT_QUIET",
-            help="Say less.",
-        ),
-        click.Option(
+        (["-q", "--quiet"], {"count": True, "callback": quieter, "envvar": f"{_ENV}_QUIET", "help": "Say less."}),
+        (
             ["--no-color"],
-            is_flag=True,
-            expose_value=False,
-            callback=_set_color,
-            envvar=["DEPLOYKIT_NO_COLOR", "NO_COLOR"],
-            help="Plain text, no colours.",
+            {"is_flag": True, "callback": set_color, "envvar": [f"{_ENV}_NO_COLOR", "NO_COLOR"], "help": "Plain text."},
         ),
-        *_options_of_work(),
-    ]
-
-
-def _options_of_work() -> list[click.Parameter]:
-    """What a call may keep and take."""
-    return [
-        click.Option(
+        (
             ["--no-cache"],
-            is_flag=True,
-            expose_value=False,
-            callback=_set_no_cache,
-            envvar=_NO_CACHE,
-            help="Take nothing from earlier runs, and keep nothing.",
+            {
+                "is_flag": True,
+                "callback": set_no_cache,
+                "envvar": _NO_CACHE,
+                "help": "Take and keep nothing between runs.",
+            },
         ),
-        click.Option(
-            ["--memory"],
-            expose_value=False,
-            callback=_set_memory,
-            envvar=MEMORY,
-            metavar="SIZE",
-            help="What simulations may take, such as 3G; larger models run in parts. Default: 60 % of what is free.",
-        ),
+        (["--memory"], {"callback": set_memory, "envvar": MEMORY, "metavar": "SIZE", "help": memory_help}),
     ]
+    return [click.Option(flags, expose_value=False, **shape) for flags, shape in made]
 
 
 class Command(click.Command):
@@ -148,6 +107,37 @@ class Command(click.Command):
         kwargs.setdefault("context_settings", {}).setdefault("help_option_names", ["-h", "--help"])
         super().__init__(*args, **kwargs)
         self.params.extend(_global_options())
+
+
+class BranchingCommand(Command):
+    """A command whose first word may name another one: ``matrix init`` beside ``matrix FILE``."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.branches: dict[str, click.Command] = {}
+
+    def branch(self, command: click.Command) -> click.Command:
+        """Add a command under its own name."""
+        self.branches[str(command.name)] = command
+        return command
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """The context of the branch that the first word names, else its own."""
+        chosen = self.branches.get(args[0]) if args else None
+        if chosen is None:
+            return super().make_context(info_name, args, parent, **extra)
+        extra["auto_envvar_prefix"] = f"{_ENV}_{info_name}_{chosen.name}".upper()
+        return chosen.make_context(f"{info_name} {chosen.name}", args[1:], parent, **extra)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The options, then the branches."""
+        super().format_options(ctx, formatter)
+        with formatter.section("Also"):
+            formatter.write_dl(
+                [(f"{ctx.command_path} {name}", one.get_short_help_str(90)) for name, one in self.branches.items()]
+            )
 
 
 class Group(click.Group):
@@ -164,31 +154,29 @@ class Group(click.Group):
 Group.group_class = Group
 
 
-def _advice(error: click.ClickException) -> str:
-    """What the usage line does not tell: where the values of a missing option are listed."""
-    wanted = error.param if isinstance(error, click.MissingParameter) else None
-    return "'deploykit targets' lists the devices" if wanted is not None and wanted.metavar == "DEVICE" else ""
-
-
 def run(command: click.Command, args: Sequence[str] | None = None) -> int:
-    """Run a command line and return its exit status; no exception gets out but SystemExit-free interrupts."""
+    """Run a command line and return its exit status; only the interpreter's own interrupts get out."""
     arguments = list(sys.argv[1:] if args is None else args)
     try:
         _check_text(arguments)
-        with ended_by_signals(), collecting_seldom():
+        with _ended_by_signals(), _seldom_collecting():
             result = command.main(arguments, prog_name="deploykit", standalone_mode=False, auto_envvar_prefix=_ENV)
         sys.stdout.flush()
     except click.exceptions.Exit as exit_:
         return exit_.exit_code
     except click.ClickException as error:
         error.show()
-        advice = _advice(error)
+        wanted = error.param if isinstance(error, click.MissingParameter) else None
+        advice = "'deploykit targets' lists the devices" if wanted is not None and wanted.metavar == "DEVICE" else ""
         if advice:
             click.echo(f"  next: {advice}", err=True)
         _show_json_error(arguments, what=error.format_message(), why="", next_=advice, status=2)
         return 2
     except click.Abort as abort:
-        return _show_abort(arguments, abort)
+        if isinstance(abort.__cause__, EOFError):  # a file that ended too early, which click takes for a user who left
+            return _show_defect(arguments, abort.__cause__)
+        click.echo("interrupted", err=True)
+        return 130
     except Ended as ended:
         click.echo(f"ended by {ended}", err=True)
         return ended.exit_status
@@ -199,7 +187,7 @@ def run(command: click.Command, args: Sequence[str] | None = None) -> int:
     except DeploykitError as error:
         return _show_error(arguments, error)
     except MemoryError:
-        click.echo(f"{click.style('error:', fg='red', bold=True)} this takes more memory than there is", err=True)
+        click.echo(f"{_error_word()} this takes more memory than there is", err=True)
         _show_json_error(arguments, what="this takes more memory than there is", why="", next_="", status=3)
         return 3
     except Exception as error:
@@ -208,31 +196,61 @@ def run(command: click.Command, args: Sequence[str] | None = None) -> int:
     return result if isinstance(result, int) else 0
 
 
+class Ended(BaseException):
+    """The system asked the program to end; what was begun is taken back on the way out."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.exit_status = 128 + number
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP clean up as Ctrl-C does, the first time; one that is ignored already stays so (nohup)."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in _ENDING}
+    taken = [number for number, handler in before.items() if handler is signal.SIG_DFL]
+    came: list[int] = []
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        came.append(number)
+        for other in taken:
+            signal.signal(other, signal.SIG_DFL)
+        raise Ended(number)
+
+    for number in taken:
+        signal.signal(number, end)
+    try:
+        yield
+    except Exception as error:
+        # A library whose import it met says ImportError, or whatever it makes of an exception that it did not expect.
+        if came:
+            raise Ended(came[0]) from error
+        raise
+    finally:
+        for number in taken:
+            signal.signal(number, before[number])
+
+
+@contextmanager
+def _seldom_collecting() -> Iterator[None]:
+    """A command makes hundreds of thousands of values that live until it ends, and few that hold each other."""
+    before = gc.get_threshold()
+    gc.set_threshold(50_000, *before[1:])  # Python's own 700 costs a tenth of the time of reading tables
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
 def _check_text(arguments: Sequence[str]) -> None:
     """Refuse names that are no text: they could be written into no manifest and no JSON."""
     for argument in arguments:
         if not argument.isascii() and any("\ud800" <= letter <= "\udfff" for letter in argument):
             shown = argument.encode("utf-8", "backslashreplace").decode()
             raise UsageError(f"{shown}: is not UTF-8", next="rename the file")
-
-
-def _show_error(arguments: Sequence[str], error: DeploykitError) -> int:
-    click.echo(f"{click.style('error:', fg='red', bold=True)} {defused(str(error))}", err=True)
-    _show_json_error(arguments, what=error.what, why=error.why, next_=error.next, status=error.exit_status)
-    return error.exit_status
-
-
-_FULL = frozenset({errno.ENOSPC, errno.EFBIG, errno.EROFS, getattr(errno, "EDQUOT", errno.ENOSPC)})
-
-
-def _no_room(error: Exception) -> PackageError:
-    """A disk that is full, or may not be written to, is no defect, wherever the work that is written there lies."""
-    named = [str(name) for name in (getattr(error, "filename2", None), getattr(error, "filename", None)) if name]
-    return PackageError(
-        f"{named[0] if named else 'the output, or a file of the work in progress'}: cannot be written",
-        why=getattr(error, "strerror", None) or str(error),
-        next="make room there; TMPDIR and DEPLOYKIT_CACHE say where else work and what is kept may lie",
-    )
 
 
 def show_crash(by: signal.Signals) -> int:
@@ -245,17 +263,29 @@ def show_crash(by: signal.Signals) -> int:
     return _show_error(sys.argv[1:], error)
 
 
-def _show_abort(arguments: Sequence[str], abort: click.Abort) -> int:
-    """An interrupt; or a file that ended too early, which click takes for a user who left."""
-    if isinstance(abort.__cause__, EOFError):
-        return _show_defect(arguments, abort.__cause__)
-    click.echo("interrupted", err=True)
-    return 130
+def _no_room(error: Exception) -> PackageError:
+    """A disk that is full, or may not be written to, is no defect, wherever the work that is written there lies."""
+    named = [str(name) for name in (getattr(error, "filename2", None), getattr(error, "filename", None)) if name]
+    return PackageError(
+        f"{named[0] if named else 'the output, or a file of the work in progress'}: cannot be written",
+        why=getattr(error, "strerror", None) or str(error),
+        next="make room there; TMPDIR and DEPLOYKIT_CACHE say where else work and what is kept may lie",
+    )
+
+
+def _error_word() -> str:
+    return click.style("error:", fg="red", bold=True)
+
+
+def _show_error(arguments: Sequence[str], error: DeploykitError) -> int:
+    click.echo(f"{_error_word()} {defused(str(error))}", err=True)
+    _show_json_error(arguments, what=error.what, why=error.why, next_=error.next, status=error.exit_status)
+    return error.exit_status
 
 
 def _show_defect(arguments: Sequence[str], error: Exception) -> int:
     what = f"a defect of deploykit: {type(error).__name__}: {error}"
-    click.echo(f"{click.style('error:', fg='red', bold=True)} {defused(what)}", err=True)
+    click.echo(f"{_error_word()} {defused(what)}", err=True)
     click.echo("  next: please report it, with the output of the same call and -v", err=True)
     if os.environ.get("DEPLOYKIT_DEBUG") or {"-v", "--verbose"} & set(arguments):
         traceback.print_exc()

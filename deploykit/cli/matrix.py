@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from deploykit import api
-from deploykit.cli.frame import Command, settings
-from deploykit.cli.output import emit, table
+from deploykit.cli.frame import BranchingCommand, Command, settings
 from deploykit.cli.progress import News, progress
+from deploykit.cli.terminal import emit, table
 from deploykit.errors import UsageError
 from deploykit.system.steps import Begun
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from deploykit.fleet.cells import Cell
     from deploykit.fleet.comparing import Difference
     from deploykit.fleet.results import CellResult, Results
+    from deploykit.fleet.scouting import Scouted
 
 __all__ = ["command"]
 
@@ -27,7 +28,7 @@ _PATH = click.Path(path_type=Path)
 _COLORS = {"yes": "green", "not judged": "yellow", "no": "red", "failed": "red"}
 
 
-@click.command("matrix", cls=Command)
+@click.command("matrix", cls=BranchingCommand)
 @click.argument("file", type=_PATH, default=Path("deploykit.toml"))
 @click.option("-o", "--out", type=_PATH, default=Path("matrix"), metavar="DIR", help="The result folder.")
 @click.option("--only", multiple=True, metavar="PATTERN", help="Cells, models or targets, * allowed; repeatable.")
@@ -143,3 +144,31 @@ def _difference(difference: Difference) -> str:
     ]
     lines += [f"gone   {cell}" for cell in difference.gone] + [f"new    {cell}" for cell in difference.new]
     return "\n".join([*lines, f"{difference.same} cells as before"])
+
+
+@command.branch
+@click.command("init", cls=Command)
+@click.argument("folder", type=_PATH, default=Path())
+@click.option(
+    "--target", "targets", required=True, multiple=True, metavar="DEVICE", help="Device id or name; repeatable."
+)
+@click.option("--force", is_flag=True, help="Replace the deploykit.toml that stands there.")
+def init_command(folder: Path, targets: tuple[str, ...], force: bool) -> None:
+    """Write FOLDER/deploykit.toml: every model below FOLDER for every target, with what lies beside the models.
+
+    \b
+    deploykit matrix init models --target sm8650 --target vek385 && deploykit matrix models/deploykit.toml
+    """
+    file, scouted = api.init(folder, targets=targets, force=force)
+    emit({"file": str(file), **scouted.to_json()}, lambda: _scouted(file, scouted))
+
+
+def _scouted(file: Path, scouted: Scouted) -> str:
+    lines = [f"{model.name}: {model.path}{_beside(model.encodings, model.calibration)}" for model in scouted.models]
+    lines += [f"left out: {name}: {why}" for name, why in scouted.skipped]
+    return "\n".join([*lines, f"written to {file}; next: deploykit matrix {file}"])
+
+
+def _beside(*names: str) -> str:
+    found = [name for name in names if name]
+    return f" with {' and '.join(found)}" if found else ""

@@ -1,4 +1,4 @@
-"""``deploykit package``: check, plan, render, write and verify one package."""
+"""``deploykit package``: the main job."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from deploykit.cli.output import emit, findings_text, status_lines
 from deploykit.cli.progress import progress
 from deploykit.cli.requests import TargetsCommand, request_from
+from deploykit.cli.terminal import emit, findings_text, status_lines
 
 if TYPE_CHECKING:
     from deploykit.flow.pipeline import Packaged
@@ -30,6 +30,7 @@ def command(
 
     \b
     deploykit package model.onnx --target sm8650 --sdk 2.33 --encodings model.encodings -o out
+    deploykit package model.onnx --target sm8650 --precision w8a16 --calibration images -o out
     """
     from deploykit.flow.pipeline import make_packages
 
@@ -39,12 +40,10 @@ def command(
     if len(made) == 1:
         emit(made[0].to_json(), lambda: _text(made[0]))
     else:
-        emit({"packages": [packaged.to_json() for packaged in made]}, lambda: "\n\n".join(map(_titled, made)))
+        names = [click.style(str(packaged.plan.target["name"]), bold=True) for packaged in made]
+        text = "\n\n".join(f"{name}\n{_text(one)}" for name, one in zip(names, made, strict=True))
+        emit({"packages": [packaged.to_json() for packaged in made]}, text)
     return max(packaged.exit_status for packaged in made)
-
-
-def _titled(packaged: Packaged) -> str:
-    return f"{click.style(str(packaged.plan.target['name']), bold=True)}\n{_text(packaged)}"
 
 
 def _text(packaged: Packaged) -> str:
@@ -52,10 +51,14 @@ def _text(packaged: Packaged) -> str:
         no = click.style("no package was written: see the errors above", fg="red", bold=True)
         return "\n".join([findings_text(packaged.findings), "", no])
     assumed = [f"assumed    {packaged.plan.assumed}"] if packaged.plan.assumed else []
-    lines = [*assumed, *status_lines(packaged.status), "", findings_text(packaged.findings), ""]
     route = packaged.plan.route
     assert route is not None
-    lines += [
+    lines = [
+        *assumed,
+        *status_lines(packaged.status),
+        "",
+        findings_text(packaged.findings),
+        "",
         f"route      {route.id} ({route.confidence}): {route.why}",
         f"executed   {', '.join(packaged.executed) or 'nothing'}",
         f"generated  {', '.join(packaged.generated) or 'nothing'}",

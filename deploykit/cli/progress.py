@@ -14,8 +14,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from deploykit.cli.frame import settings
-from deploykit.cli.output import columns
-from deploykit.cli.plain import defused, plain
+from deploykit.cli.terminal import columns, defused, plain
 from deploykit.system.steps import Begun
 
 __all__ = ["News", "elapsed", "progress"]

@@ -9,9 +9,9 @@ import click
 
 from deploykit import api
 from deploykit.cli.frame import Command
-from deploykit.cli.output import emit, findings_text
 from deploykit.cli.progress import progress
-from deploykit.errors import UsageError
+from deploykit.cli.requests import pair
+from deploykit.cli.terminal import emit, findings_text
 
 if TYPE_CHECKING:
     from deploykit.flow.quantizing.command import Quantization
@@ -46,16 +46,9 @@ def command(model: Path, options: tuple[str, ...], **given: Any) -> int:
     deploykit quantize model.onnx --target sm8650 --precision w8a16 --calibration frames/ -o quantized
     """
     with progress() as tell:
-        done = api.quantize(model, options=[_pair(text) for text in options], progress=tell, **given)
+        done = api.quantize(model, options=[pair(text) for text in options], progress=tell, **given)
     emit(done.to_json(), lambda: _text(done))
     return done.exit_status
-
-
-def _pair(text: str) -> tuple[str, str]:
-    key, separator, value = text.partition("=")
-    if not separator or not key:
-        raise UsageError(f"--option {text}: KEY=VALUE is expected")
-    return key, value
 
 
 def _text(done: Quantization) -> str:

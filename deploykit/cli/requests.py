@@ -1,4 +1,4 @@
-"""The options that package, plan and check share: made of the specs of the core and of every installed backend.
+"""The options that package and check share: made of the specs of the core and of every installed backend.
 
 A backend's options appear here because its specs say so. The values become a request; what they mean is not known here.
 """
@@ -14,7 +14,7 @@ import click
 from click.core import ParameterSource
 
 from deploykit.backend.options import OptionSpec, OptionValue, read_value
-from deploykit.backend.plugins import all_options
+from deploykit.backend.plugins import all_options, load_backend
 from deploykit.backend.requests import CORE_OPTIONS, make_request
 from deploykit.cli.frame import Command
 from deploykit.errors import UsageError
@@ -22,11 +22,13 @@ from deploykit.errors import UsageError
 if TYPE_CHECKING:
     from deploykit.backend.backend import Request
 
-__all__ = ["RequestCommand", "SpecOption", "TargetsCommand", "request_from"]
+__all__ = ["RequestCommand", "SpecOption", "TargetsCommand", "pair", "request_from"]
 
 _TARGET = "DEPLOYKIT_TARGET"
 _TARGET_HELP = "Device id, chip or marketing name."
 _SEVERAL_HELP = f"{_TARGET_HELP} Repeatable: one package each, in a folder by its id."
+# Help that fits on two screens leaves these out; '--help-backend all' has them.
+_RARE = frozenset({"metric_command", "references", "no_rewrite", "samples", "options", "float_tensors"})
 
 
 def _reader(specs: tuple[OptionSpec, ...]) -> Callable[[Any], OptionValue]:
@@ -50,23 +52,17 @@ class SpecOption(click.Option):
 
     def __init__(self, specs: tuple[OptionSpec, ...], owners: tuple[str, ...] = ()) -> None:
         spec, self.owners = specs[0], owners
-        shape: dict[str, Any] = {"type": _reader(specs), "default": spec.default, "metavar": _metavar(spec)}
+        metavar = spec.metavar or (f"[{'|'.join(spec.choices)}]" if spec.choices else spec.kind.upper())
+        shape: dict[str, Any] = {"type": _reader(specs), "default": spec.default, "metavar": metavar}
         if spec.kind in ("flag", "switch"):
             shape = {"is_flag": True, "default": spec.unset}
         elif spec.kind == "texts":
             shape = {"type": click.STRING, "multiple": True, "default": spec.default, "metavar": spec.metavar}
+        facts = [] if spec.default is None or isinstance(spec.default, bool) else [f"default: {spec.default_text}"]
+        facts += [f"since {spec.since}"] if spec.since else []
+        words = f"{spec.help}  [{'; '.join(facts)}]" if facts else spec.help
         typed = f"{spec.flag}/--no-{spec.flag[2:]}" if spec.kind == "switch" else spec.flag
-        super().__init__([spec.name, typed], help=_help(spec), envvar=spec.envvar, **shape)
-
-
-def _metavar(spec: OptionSpec) -> str:
-    return spec.metavar or (f"[{'|'.join(spec.choices)}]" if spec.choices else spec.kind.upper())
-
-
-def _help(spec: OptionSpec) -> str:
-    facts = [] if spec.default is None or isinstance(spec.default, bool) else [f"default: {spec.default_text}"]
-    facts += [f"since {spec.since}"] if spec.since else []
-    return f"{spec.help}  [{'; '.join(facts)}]" if facts else spec.help
+        super().__init__([spec.name, typed], help=words, envvar=spec.envvar, **shape)
 
 
 @cache
@@ -87,8 +83,16 @@ class RequestCommand(Command):
 
     def __init__(self, *args: Any, params: Iterable[click.Parameter] = (), **kwargs: Any) -> None:
         model = click.Argument(["model"], type=click.Path(path_type=Path))
+        more = click.Option(
+            ["--help-backend"],
+            is_eager=True,
+            expose_value=False,
+            callback=self._show_help_of,
+            metavar="ID",
+            help="Show the options of one backend, or 'all', and exit.",
+        )
         core = [SpecOption((spec,)) for spec in CORE_OPTIONS]
-        super().__init__(*args, params=[model, self._target(), *core, *params], **kwargs)
+        super().__init__(*args, params=[model, self._target(), *core, *params, more], **kwargs)
 
     def _target(self) -> click.Option:
         return click.Option(["--target"], required=True, envvar=_TARGET, metavar="DEVICE", help=_TARGET_HELP)
@@ -99,16 +103,36 @@ class RequestCommand(Command):
         return [*own, *_backend_params(frozenset(str(param.name) for param in own))]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Help by whose options they are."""
-        sections: dict[str, list[tuple[str, str]]] = {}
-        for param in self.get_params(ctx):
-            record, owners = param.get_help_record(ctx), getattr(param, "owners", ())
-            if record is not None and isinstance(param, click.Option):
-                title = f"Options of {' and '.join(owners)}" if owners else "Options"
-                sections.setdefault(title, []).append(record)
-        for title, rows in sections.items():
-            with formatter.section(title):
-                formatter.write_dl(rows)
+        """The options of every backend; what belongs to one is said by ``--help-backend``."""
+        shown = [
+            param for param in self.get_params(ctx) if not getattr(param, "owners", ()) and param.name not in _RARE
+        ]
+        _write(ctx, formatter, "Options", shown)
+
+    def _show_help_of(self, ctx: click.Context, _param: click.Parameter, backend: str | None) -> None:
+        if backend is None or ctx.resilient_parsing:
+            return
+        if backend != "all":
+            load_backend(backend)  # raises for an unknown one, with the nearest names
+        formatter = ctx.make_formatter()
+        params = self.get_params(ctx)
+        if backend == "all":
+            _write(ctx, formatter, "Options", [param for param in params if not getattr(param, "owners", ())])
+        groups: dict[tuple[str, ...], list[click.Parameter]] = {}
+        for param in params:
+            owners = getattr(param, "owners", ())
+            if owners and backend in ("all", *owners):
+                groups.setdefault(owners, []).append(param)
+        for owners, found in groups.items():
+            _write(ctx, formatter, f"Options of {' and '.join(owners)}", found)
+        click.echo(formatter.getvalue().strip() or f"{backend} has no options of its own")
+        ctx.exit()
+
+
+def _write(ctx: click.Context, formatter: click.HelpFormatter, title: str, params: Iterable[click.Parameter]) -> None:
+    records = [param.get_help_record(ctx) for param in params if isinstance(param, click.Option)]
+    with formatter.section(title):
+        formatter.write_dl([record for record in records if record is not None])
 
 
 class TargetsCommand(RequestCommand):
@@ -125,10 +149,11 @@ def request_from(*, model: Path, target: str, options: Iterable[str], **given: A
     source = click.get_current_context().get_parameter_source
     core = {spec.name for spec in CORE_OPTIONS}
     given = {name: v for name, v in given.items() if name in core or source(name) is not ParameterSource.DEFAULT}
-    return make_request(model, target, options=[_pair(text) for text in options], **given)
+    return make_request(model, target, options=[pair(text) for text in options], **given)
 
 
-def _pair(text: str) -> tuple[str, str]:
+def pair(text: str) -> tuple[str, str]:
+    """``KEY=VALUE`` of ``--option``."""
     key, separator, value = text.partition("=")
     if not separator or not key:
         raise UsageError(f"--option {text}: KEY=VALUE is expected")

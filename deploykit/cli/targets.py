@@ -9,7 +9,7 @@ import click
 from deploykit.backend.plugins import all_devices, device_of_id, load_backend, load_backends
 from deploykit.backend.targets import find_device
 from deploykit.cli.frame import Command
-from deploykit.cli.output import emit, table
+from deploykit.cli.terminal import emit, table
 from deploykit.errors import UnknownTargetError
 from deploykit.tables.devices import Device, search_devices
 

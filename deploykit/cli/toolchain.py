@@ -8,8 +8,8 @@ import click
 
 from deploykit.backend.plugins import device_named, load_backend, load_backends
 from deploykit.cli.frame import Group
-from deploykit.cli.output import emit, table
 from deploykit.cli.progress import progress
+from deploykit.cli.terminal import emit, table
 from deploykit.errors import UsageError
 from deploykit.system.environments import ToolchainState, environment_of, toolchains_root
 from deploykit.system.installing import install, remove

@@ -9,8 +9,7 @@ import click
 
 from deploykit import api
 from deploykit.cli.frame import Command
-from deploykit.cli.output import emit, findings_text, status_lines
-from deploykit.cli.plain import plain
+from deploykit.cli.terminal import emit, findings_text, plain, status_lines
 
 if TYPE_CHECKING:
     from deploykit.packages.verifying import VerifyReport

@@ -1,4 +1,6 @@
-"""``deploykit init``: looks at a folder of models and writes the ``deploykit.toml`` that fits. It packages nothing.
+"""``deploykit matrix init``: looks at a folder of models and writes the ``deploykit.toml`` that fits.
+
+It packages nothing.
 
 What belongs to a model is found by its name: ``NAME.encodings``, ``NAME.npz``, a folder ``NAME/`` or ``calibration/``.
 """

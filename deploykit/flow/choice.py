@@ -127,7 +127,7 @@ class Chosen:
 
 def _why_not(samples: Samples | None) -> str:
     if samples is None:
-        return "nothing was simulated; build it and compare its outputs with the float model's (deploykit evaluate)"
+        return "nothing was simulated; build it and hold its outputs to the float model's (deploykit accuracy compare)"
     return f"give --calibration or --input ({samples.described_for_humans})"
 
 

@@ -38,7 +38,7 @@ class Mixed:
     front: tuple[Trial, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """The published shape of ``deploykit mix --json``."""
+        """The published shape of ``deploykit accuracy ladder --raise --json``."""
         order = [row.layer.name for row in self.sensitivity.worst_layers]
         samples = {**self.sensitivity.samples.to_json(), "used": self.sensitivity.used}
         return {

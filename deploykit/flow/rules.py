@@ -136,7 +136,7 @@ def check_refused(chosen: Chosen) -> Iterator[Found]:
     "warning",
     what="The way that was chosen loses more than is asked for, in simulation against the float model.",
     why="What quantization loses no device gives back. Limits stand beside the numbers; docs/numbers.md has reasons.",
-    fix="deploykit locate names the first operator; use wider activations or calibrate anew",
+    fix="deploykit accuracy locate names the first operator; use wider activations or calibrate anew",
     sources=("simulated while packaging",),
 )
 def check_quality(chosen: Chosen) -> Iterator[Found]:

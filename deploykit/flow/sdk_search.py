@@ -101,7 +101,9 @@ def lowest_sdk(request: Request) -> SdkSearch:
         device = situation.target.device
         releases = _releases(backend.compat())
         if not releases:
-            raise UsageError(f"the tables of {backend.id} are not kept per SDK release", next="use deploykit plan")
+            raise UsageError(
+                f"the tables of {backend.id} are not kept per SDK release", next="use deploykit check --plan"
+            )
         trials, kept = [], Kept()
         for version in releases:
             try:

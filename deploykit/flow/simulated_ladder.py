@@ -65,7 +65,7 @@ class SimulatedLadder:
         return exit_status(self.findings) or int(self.ladder.chosen is None)
 
     def to_json(self) -> dict[str, Any]:
-        """The published shape of ``deploykit advise MODEL --json``."""
+        """The published shape of ``deploykit accuracy ladder MODEL --json``."""
         samples = {**self.samples.to_json(), "seen": self.seen, "measured": self.measured, "held_out": self.held_out}
         findings = [finding.to_json() for finding in self.findings]
         return {**self.ladder.to_json(), "samples": samples, "findings": findings}

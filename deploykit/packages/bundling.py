@@ -10,7 +10,6 @@ import json
 import os
 import platform
 import zipfile
-import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,17 +20,14 @@ from deploykit.model import load_model
 from deploykit.model.emptying import Emptied, emptied
 from deploykit.model.weights import load_small_weights
 from deploykit.packages.anonymous_text import Names, clean_text, personal_words
-from deploykit.system.files import open_regular, read_regular
-from deploykit.system.publishing import put_in_place
+from deploykit.system.files import read_regular
 from deploykit.system.workspaces import workspace
 
-__all__ = ["Bundle", "open_bundle", "pack_bundle"]
+__all__ = ["Bundle", "pack_bundle"]
 
 _CASE, _READ_ME = "case.json", "README.txt"
 _LARGEST = 512 << 20
-_MOST_STUB = 4 << 30
-_LARGEST_ELEMENT = 16
-"""Bytes of a complex number of two doubles."""
+_BLOCK = 1 << 16  # elements that are written at once
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
@@ -72,14 +68,12 @@ def pack_bundle(
         text = read_regular(log, limit=_LARGEST).decode("utf-8", "replace")
         texts[f"log-{number}.txt"] = clean_text(text, names, personal)
     contents = _contents(made, texts, names)
-    texts[_CASE] = _case(
-        made, contents, {key: clean_text(value, names, personal) for key, value in (asked or {}).items()}
-    )
+    texts[_CASE] = _case(contents, {key: clean_text(value, names, personal) for key, value in (asked or {}).items()})
     texts[_READ_ME] = _read_me(contents)
     files = {"model.onnx": made.model.SerializeToString(deterministic=True)}
     files |= {name: text.encode() for name, text in texts.items()}
     _refuse_personal(files, personal)
-    _write(out, files)
+    _write(out, files, made.files)
     return Bundle(path=out, contents=contents)
 
 
@@ -124,16 +118,16 @@ def _contents(made: Emptied, texts: Mapping[str, str], names: Names) -> dict[str
         _CASE: "what was asked for, and this list",
         _READ_ME: "this list, for people",
     }
+    told |= dict.fromkeys(made.files, "ones, for the weights of the graph")
     for name in texts:
         if name.startswith("log-"):
             told[name] = "a log; paths, addresses, account and machine are replaced, names are as in the graph"
-    present = {"model.onnx", _CASE, _READ_ME, *texts}
+    present = {"model.onnx", _CASE, _READ_ME, *made.files, *texts}
     return {name: text for name, text in told.items() if name in present}
 
 
-def _case(made: Emptied, contents: Mapping[str, str], asked: Mapping[str, str]) -> str:
-    stubs = {name: {"element": element.hex(), "bytes": size} for name, (element, size) in sorted(made.files.items())}
-    return json.dumps({"schema": 1, "asked": dict(asked), "contents": contents, "stubs": stubs}, indent=1)
+def _case(contents: Mapping[str, str], asked: Mapping[str, str]) -> str:
+    return json.dumps({"schema": 1, "asked": dict(asked), "contents": contents}, indent=1)
 
 
 def _read_me(contents: Mapping[str, str]) -> str:
@@ -142,7 +136,7 @@ def _read_me(contents: Mapping[str, str]) -> str:
 
 
 _NOT_INSIDE = "Not inside: weights, samples, paths, the names of the account and of the machine."
-_TO_READ = "To read it: deploykit bundle unpack FILE -o FOLDER"
+_TO_READ = "To see it again: unpack the file, then deploykit check model.onnx --target DEVICE"
 
 
 def _refuse_personal(files: Mapping[str, bytes], personal: Iterable[str]) -> None:
@@ -155,86 +149,23 @@ def _refuse_personal(files: Mapping[str, bytes], personal: Iterable[str]) -> Non
             )
 
 
-def _write(out: Path, files: Mapping[str, bytes]) -> None:
+def _write(out: Path, files: Mapping[str, bytes], stubs: Mapping[str, tuple[bytes, int]]) -> None:
+    """All files with one date: the same case has the same bytes. ``stubs`` are one element and a length each."""
     try:
         with workspace(out.parent, out.name) as room:
             made = room / "case.zip"
             with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
                 for name in sorted(files):
                     archive.writestr(zipfile.ZipInfo(name, _EPOCH), files[name], zipfile.ZIP_DEFLATED)
+                for name, (element, size) in sorted(stubs.items()):
+                    info = zipfile.ZipInfo(name, _EPOCH)
+                    info.compress_type = zipfile.ZIP_DEFLATED
+                    block = element * _BLOCK
+                    with archive.open(info, "w", force_zip64=True) as stream:
+                        for start in range(0, size, len(block)):
+                            stream.write(block[: size - start])
             if os.path.lexists(out):
                 raise PackageError(f"{out}: exists", next="name another file")
             made.rename(out)
     except OSError as error:
         raise PackageError(f"{out}: cannot be written", why=error.strerror or str(error)) from None
-
-
-def open_bundle(path: Path, out: Path) -> Bundle:
-    """Unpack a case into a new folder, stubs included: its model can be checked, planned and packaged.
-
-    Raises InputError for a file that is none, PackageError where ``out`` exists.
-    """
-    files = _read(path)
-    case = _read_case(path, files)
-    try:
-        if os.path.lexists(out):
-            raise PackageError(f"{out}: cannot be made", why="it exists", next="name another folder")
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with workspace(out.parent, out.name) as room:
-            fresh = room / "new"
-            fresh.mkdir()
-            _unpack(files, case["stubs"], fresh)
-            put_in_place(fresh, out)
-    except OSError as error:
-        raise PackageError(f"{out}: cannot be made", why=error.strerror or str(error)) from None
-    return Bundle(path=out, contents=case["contents"])
-
-
-def _unpack(files: Mapping[str, bytes], stubs: Mapping[str, Any], folder: Path) -> None:
-    for name, data in files.items():
-        (folder / name).write_bytes(data)
-    for name, stub in stubs.items():
-        element, size = bytes.fromhex(stub["element"]), int(stub["bytes"])
-        with (folder / name).open("wb") as stream:
-            block = element * (1 << 16)
-            for start in range(0, size, len(block)):
-                stream.write(block[: size - start])
-
-
-def _read(path: Path) -> dict[str, bytes]:
-    known = {"model.onnx", "model.encodings", "versions.txt", _CASE, _READ_ME}
-    try:
-        with open_regular(path) as stream, zipfile.ZipFile(stream) as archive:
-            listed = archive.infolist()
-            strange = [item.filename for item in listed if item.filename not in known and not _is_log(item.filename)]
-            if strange or sum(item.file_size for item in listed) > _LARGEST:
-                raise InputError(
-                    f"{path}: is no bundle of deploykit", why=f"it holds {', '.join(strange) or 'too much'}"
-                )
-            return {item.filename: archive.read(item) for item in listed}
-    except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
-        raise InputError(f"{path}: is no bundle of deploykit", why=str(error)) from None
-
-
-def _is_log(name: str) -> bool:
-    return name.startswith("log-") and name.endswith(".txt") and name[4:-4].isdigit()
-
-
-def _read_case(path: Path, files: Mapping[str, bytes]) -> dict[str, Any]:
-    try:
-        case: dict[str, Any] = json.loads(files[_CASE])
-        stubs = [(name, bytes.fromhex(stub["element"]), int(stub["bytes"])) for name, stub in case["stubs"].items()]
-        right = case["schema"] == 1 and "model.onnx" in files
-        right = right and all(isinstance(text, str) for text in case["contents"].values())
-        right = right and all(
-            _is_stub(name) and 0 < len(element) <= _LARGEST_ELEMENT and size >= 0 for name, element, size in stubs
-        )
-    except (KeyError, ValueError, TypeError, AttributeError, RecursionError, OverflowError):
-        right, stubs = False, []
-    if not right or sum(size for _, _, size in stubs) > _MOST_STUB:
-        raise InputError(f"{path}: is no bundle of deploykit", why=f"its {_CASE} does not say what it should")
-    return case
-
-
-def _is_stub(name: str) -> bool:
-    return name.startswith("ones-") and name.endswith(".bin") and name[5:-4].isalnum()

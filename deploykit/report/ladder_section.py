@@ -1,6 +1,6 @@
 """A ladder's story for a page: the candidates in words and as shapes, why one was chosen, which layers were raised.
 
-Pure: from the published shape of a ladder (``deploykit ladder --json``, ``quantization.ladder`` of a manifest), so that
+Pure: from the published shape of a ladder (``accuracy ladder --json``, ``quantization.ladder`` of a manifest), so that
 a page tells nothing that the manifest does not. The template is ``ladder_story.html.j2``.
 """
 

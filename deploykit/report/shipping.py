@@ -17,7 +17,10 @@ __all__ = ["Shipping", "Word", "shipping"]
 
 _FROM_USER = frozenset({"given", "recorded"})
 _DATA = "make the package again with --calibration and samples of the field, or --input NAME=VALUE"
-_COMPARE = "build it, run it with samples of the field, and hold its outputs to the float model's: 'deploykit evaluate'"
+_COMPARE = (
+    "build it, run it with samples of the field, and hold its outputs to the float model's: "
+    "'deploykit accuracy compare'"
+)
 
 
 class Word(StrEnum):
@@ -58,7 +61,9 @@ def shipping(status: Status, findings: Iterable[Finding]) -> Shipping:
     return _without_objection(status)
 
 
-_LOCATE = "'deploykit locate' names the first operator that is off, 'deploykit sensitivity' what costs most"
+_LOCATE = (
+    "'deploykit accuracy locate' names the first operator that is off, 'deploykit accuracy layers' what costs most"
+)
 
 
 def _without_objection(status: Status) -> Shipping:

@@ -21,6 +21,7 @@ from deploykit.backend import conformance
 from deploykit.backend.backend import AnyBackend
 from deploykit.backend.plugins import all_devices, load_backends
 from deploykit.cli import COMMANDS, cli
+from deploykit.cli.frame import BranchingCommand
 from deploykit.flow.rules import CORE_REGISTRIES
 from deploykit.tables.capabilities import CompatRow
 from deploykit_qualcomm.atlas.rows import Row, atlas_rows, where_it_holds
@@ -71,6 +72,11 @@ def command_page() -> str:
 
 def _helps(command: click.Command, context: click.Context) -> Iterator[str]:
     yield f"```text\n{command.get_help(context)}\n```"
+    if isinstance(command, BranchingCommand):
+        for name, branch in command.branches.items():
+            yield f"### {context.command_path} {name}"
+            below = click.Context(branch, info_name=f"{context.info_name} {name}", parent=context.parent)
+            yield from _helps(branch, below)
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
             below = command.get_command(context, name)

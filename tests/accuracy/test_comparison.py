@@ -272,23 +272,23 @@ def test_flags_cannot_swap_the_sides(capsys: pytest.CaptureFixture[str]) -> None
         ["--candidate", vint8, "--baseline", fp32],
         [f"--quantized_results_folder={vint8}", f"--baseline_results_folder={fp32}"],
     ):
-        assert run(cli, ["evaluate", *arguments, "--json"]) == 1
+        assert run(cli, ["accuracy", "compare", *arguments, "--json"]) == 1
         numbers.append(json.loads(capsys.readouterr().out)["outputs"][0]["mean_psnr_db"])
     assert numbers == [pytest.approx(47.17204666137695, rel=1e-6)] * 4
 
 
 @pytest.mark.parametrize("arguments", [["a"], ["a", "--candidate", "b"], ["a", "b", "c"], ["--baseline", "a"]])
 def test_half_a_pair_is_wrong_usage(arguments: list[str]) -> None:
-    assert run(cli, ["evaluate", *arguments]) == 2
+    assert run(cli, ["accuracy", "compare", *arguments]) == 2
 
 
 def test_the_command_prints_numbers_and_findings(capsys: pytest.CaptureFixture[str]) -> None:
     fp32, vint8 = str(QUARK / "output_fp32"), str(QUARK / "output_vint8")
-    assert run(cli, ["evaluate", fp32, vint8, "--slices"]) == 1
+    assert run(cli, ["accuracy", "compare", fp32, vint8, "--slices"]) == 1
     text = capsys.readouterr().out
     assert "DK601 dead-channels" in text
     assert "0.999898 / 0.999891" in text
-    assert run(cli, ["evaluate", fp32, str(QUARK / "output_vint8_mixed"), "--min-cosine", "0.999"]) == 0
+    assert run(cli, ["accuracy", "compare", fp32, str(QUARK / "output_vint8_mixed"), "--min-cosine", "0.999"]) == 0
 
 
 def test_a_summary_of_infinities_is_a_number_or_none() -> None:

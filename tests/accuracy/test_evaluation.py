@@ -86,5 +86,5 @@ def test_the_output_is_found_by_name_then_alone_then_by_shape() -> None:
 def test_two_models_on_data_trace_themselves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     np.save(tmp_path / "x.npy", np.random.default_rng(0).random((1, 3, 64, 64), dtype=np.float32))
     models = [str(QUARK / "fp32.onnx"), str(QUARK / "vint8.onnx")]
-    assert run(cli, ["evaluate", *models, "--data", str(tmp_path), "--target", "vek385"]) == 1
+    assert run(cli, ["accuracy", "compare", *models, "--data", str(tmp_path), "--target", "vek385"]) == 1
     assert "--exclude-subgraph" in capsys.readouterr().out

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from deploykit.accuracy.search.locating import SESSIONS, Located, locate
 from deploykit.accuracy.search.probes import ModelProbe, SimulationProbe, locate_files
 from deploykit.accuracy.simulate.sessions import Feed
-from deploykit.cli.locate import command
+from deploykit.cli.accuracy import locate as command
 from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Affine, Encoding, EncodingSet

@@ -69,7 +69,20 @@ def test_an_output_that_no_node_makes_counts_for_nothing(tmp_path: Path) -> None
 
 def test_sixteen_bit_integers_do_not_repair_it(data: str, capsys: pytest.CaptureFixture[str]) -> None:
     """A quotient of 1e5 beside one of 1e-3 has no place on any grid of 16 bits."""
-    call = ["mix", str(DETR), "--encodings", str(W8A8), "--data", data, "--goal", "sqnr>=40", "--to", "int16"]
+    call = [
+        "accuracy",
+        "ladder",
+        "--raise",
+        str(DETR),
+        "--encodings",
+        str(W8A8),
+        "--data",
+        data,
+        "--goal",
+        "sqnr>=40",
+        "--to",
+        "int16",
+    ]
     assert run(cli, call) == 1
     assert "no number of layers in int16 reaches" in capsys.readouterr().out
 
@@ -98,7 +111,20 @@ def test_only_what_the_target_mixes(data: str) -> None:
 
 def test_the_page_and_the_file(data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page, out = tmp_path / "page.html", tmp_path / "new.encodings"
-    call = ["mix", str(DETR), "--encodings", str(W8A8), "--data", data, "--goal", "sqnr>=40", "-o", str(out)]
+    call = [
+        "accuracy",
+        "ladder",
+        "--raise",
+        str(DETR),
+        "--encodings",
+        str(W8A8),
+        "--data",
+        data,
+        "--goal",
+        "sqnr>=40",
+        "-o",
+        str(out),
+    ]
     assert run(cli, [*call, "--report", str(page)]) == 0
     assert "raised to float16: " in capsys.readouterr().out
     text = page.read_text("utf-8")

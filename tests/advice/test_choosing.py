@@ -132,7 +132,7 @@ def another_way(bench: Any) -> Any:
 def located(bench: Any) -> None:
     folder = bench.aimet / "detr"
     files = [str(folder / "model.onnx"), "--encodings", str(folder / "w8a8.v0.6.1.encodings")]
-    assert bench.run("locate", *files, status=1)["first"]["node"]
+    assert bench.run("accuracy", "locate", *files, status=1)["first"]["node"]
 
 
 def coarse(folder: Path, bits: int) -> tuple[Path, Path]:

@@ -169,7 +169,7 @@ def own_outputs(bench: Any) -> Any:
 
 def concat_named(bench: Any) -> None:
     sides = [str(bench.quark / name) for name in ("output_fp32", "output_vint8")]
-    answer = bench.run("evaluate", *sides, "--model", str(bench.quark / "fp32.onnx"), status=1)
+    answer = bench.run("accuracy", "compare", *sides, "--model", str(bench.quark / "fp32.onnx"), status=1)
     (dead,) = [finding for finding in answer["findings"] if finding["code"] == "DK601"]
     assert "Concat" in dead["message"]
 
@@ -212,17 +212,19 @@ def sides(bench: Any) -> None:
         (bench.folder / name).mkdir()
         np.savez(bench.folder / name / "0.npz", y=values.astype(np.float32))
     left, right = str(bench.folder / "quantized"), str(bench.folder / "float")
-    swapped = bench.run("evaluate", left, right)
+    swapped = bench.run("accuracy", "compare", left, right)
     assert "DK607" in {finding["code"] for finding in swapped["findings"]}
-    righted = bench.run("evaluate", "--baseline", right, "--candidate", left, status=1)
+    righted = bench.run("accuracy", "compare", "--baseline", right, "--candidate", left, status=1)
     assert "DK607" not in {finding["code"] for finding in righted["findings"]}
 
 
 def slices(bench: Any) -> None:
     pair = [str(bench.quark / name) for name in ("output_fp32", "output_vint8_mixed")]
-    missed = bench.run("evaluate", *pair, "--min-sqnr", "90", status=1)
+    missed = bench.run("accuracy", "compare", *pair, "--min-sqnr", "90", status=1)
     assert "DK608" in {finding["code"] for finding in missed["findings"]}
-    plain, told = (bench.text("evaluate", *pair, "--min-sqnr", "90", *more, status=1) for more in ([], ["--slices"]))
+    plain, told = (
+        bench.text("accuracy", "compare", *pair, "--min-sqnr", "90", *more, status=1) for more in ([], ["--slices"])
+    )
     assert len(told.splitlines()) > len(plain.splitlines())
 
 
@@ -246,7 +248,7 @@ def threshold(bench: Any) -> None:
     rng = np.random.default_rng(0)
     np.savez(bench.folder / "data.npz", images=rng.random((1, 3, 64, 64), dtype=np.float32))
     data = ["--data", str(bench.folder / "data.npz")]
-    strict = bench.run("evaluate", *models, *data, "--max-box-error", "1e-9", status=1)
+    strict = bench.run("accuracy", "compare", *models, *data, "--max-box-error", "1e-9", status=1)
     assert "DK610" in {finding["code"] for finding in strict["findings"]}
 
 

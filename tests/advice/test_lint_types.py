@@ -84,9 +84,9 @@ def clamped_by_itself(bench: Any) -> Any:
 
 
 def by_lpbq(bench: Any) -> Any:
-    """What ``deploykit lpbq`` writes of float scales is taken."""
+    """What ``encodings convert --to lpbq`` writes of float scales is taken."""
     out = bench.folder / "lpbq.onnx"
-    bench.run("lpbq", str(bench.aimet / "mlp/bq-w4a16.qdq.onnx"), "-o", str(out))
+    bench.run("encodings", "convert", str(bench.aimet / "mlp/bq-w4a16.qdq.onnx"), "--to", "lpbq", "-o", str(out))
     return bench.ask(out, backend="ort-qnn")
 
 
@@ -138,7 +138,7 @@ WAYS: dict[str, Way] = {
     "QNN231 8 bits": encoded("QNN231", w=S8),
     "QNN232 8 bits": plain_weight,
     "QNN233 per channel": lambda bench: plain_weight(bench, target="qcs6490"),
-    "QNN236 deploykit lpbq": by_lpbq,
+    "QNN236 deploykit encodings convert --to lpbq": by_lpbq,
     "QNN237 float16": changed("QNN237", precision="fp16"),
     "QNN243 int32 biases": both_int32,
     "QNN243 left out": encoded("QNN243", b=None),

@@ -172,7 +172,7 @@ def soc_model_written(bench: Any) -> None:
 def located(bench: Any) -> None:
     folder = bench.aimet / "vit"
     files = [str(folder / "model.onnx"), "--encodings", str(folder / "w8a8.v1.0.0.encodings")]
-    assert bench.run("locate", *files, "--threshold", "30", status=1)["first"]["node"]
+    assert bench.run("accuracy", "locate", *files, "--threshold", "30", status=1)["first"]["node"]
 
 
 def provider_options(bench: Any) -> None:
@@ -215,7 +215,7 @@ def another_way(bench: Any) -> Any:
 
 def each_kernel(bench: Any) -> Any:
     """The command is there, and prints kernels one by one."""
-    assert "each distinct kernel" in bench.text("audit", "--help")
+    assert "--audit" in bench.text("check", "--help-backend", "ort-qnn")
     return bench.clean("QNN325")
 
 

@@ -78,9 +78,11 @@ def applied(bench: Any) -> Any:
 
 
 def proposed(bench: Any) -> Any:
-    """``deploykit evaluate --model`` names an exclusion that can be given as it stands."""
+    """``deploykit accuracy compare --model`` names an exclusion that can be given as it stands."""
     sides = [str(bench.quark / name) for name in ("output_fp32", "output_vint8")]
-    answer = bench.run("evaluate", *sides, "--model", str(bench.quark / "fp32.onnx"), "--target", "vek385", status=1)
+    answer = bench.run(
+        "accuracy", "compare", *sides, "--model", str(bench.quark / "fp32.onnx"), "--target", "vek385", status=1
+    )
     (dead,) = (finding for finding in answer["findings"] if finding["code"] == "DK601")
     words = shlex.split(dead["hint"])
     return draft("fp32.onnx", precision="mixed", exclude_subgraph=(words[words.index("--exclude-subgraph") + 1],))(
@@ -103,7 +105,7 @@ def compared(bench: Any) -> None:
         (bench.folder / name).mkdir()
         np.savez(bench.folder / name / "0.npz", y=values.astype(np.float32))
     sides = [str(bench.folder / name) for name in ("cpu", "npu")]
-    answer = bench.run("evaluate", *sides, "--min-cosine", "0.99", status=1)
+    answer = bench.run("accuracy", "compare", *sides, "--min-cosine", "0.99", status=1)
     assert "DK608" in {finding["code"] for finding in answer["findings"]}
 
 
@@ -189,14 +191,25 @@ def with_goal(bench: Any) -> None:
     """A goal is told beside what is tried."""
     model = str(bench.quark / "fp32.onnx")
     np.save(bench.folder / "images.npy", np.random.default_rng(0).random((200, 3, 64, 64), dtype=np.float32))
-    asked = ["plan", model, "--target", "vek385", "--precision", "auto", "--goal", "sqnr>=40", "--calibration"]
+    asked = [
+        "check",
+        "--plan",
+        model,
+        "--target",
+        "vek385",
+        "--precision",
+        "auto",
+        "--goal",
+        "sqnr>=40",
+        "--calibration",
+    ]
     assert "reach sqnr >= 40 dB" in bench.run(*asked, str(bench.folder / "images.npy"))["route"]["why"]
 
 
 def located(bench: Any) -> None:
     """Two runs that part at one operator: the command names it."""
     files = [str(bench.quark / name) for name in ("fp32.onnx", "vint8.onnx")]
-    assert bench.run("locate", *files, status=1)["first"]["node"]
+    assert bench.run("accuracy", "locate", *files, status=1)["first"]["node"]
 
 
 WAYS: dict[str, Way] = {
@@ -208,7 +221,7 @@ WAYS: dict[str, Way] = {
     "VAI108 start left out": start_left_out,
     "VAI109 vint8": draft("fp32.onnx", precision="vint8"),
     "VAI109 --exclude-subgraph": draft("fp32.onnx", precision="mixed", exclude_subgraph=(POST,)),
-    "VAI109 deploykit evaluate": proposed,
+    "VAI109 deploykit accuracy compare": proposed,
     "VAI110 mixed": draft(precision="mixed", exclude_node=("conv",)),
     "VAI114 float model": draft("fp32.onnx", precision="bf16"),
     "VAI114 newer release": draft("../aimet/cnn/w8a8.qdq.onnx", target="strix", precision=None, sdk="1.6"),
@@ -219,13 +232,13 @@ WAYS: dict[str, Way] = {
     "VAI123 cut": cut_before,
     "VAI123 cpu_partition": draft(("NonZero",), options=(("cpu_partition", "true"),)),
     "VAI124 replaced": draft(("Elu",)),
-    "VAI126 deploykit evaluate": compared,
+    "VAI126 deploykit accuracy compare": compared,
     "VAI127 in float": draft(("Clip",), precision="mixed", exclude_node=("n0",)),
     "VAI128 proposal": proposal,
     "VAI209 opset 17": lambda bench: replace(bench.module(QUANTIZED).VINT8, last_opset=17),
     "VAI280 --exclude-nothing": in_float(precision="vint8", exclude_nothing=True),
     "VAI280 --exclude-subgraph": in_float(precision="vint8", exclude_subgraph=(POST,)),
-    "VAI281 deploykit locate": located,
+    "VAI281 deploykit accuracy locate": located,
     "VAI281 bf16": in_bf16,
     "VAI282 --exclude-node": draft("fp32.onnx", precision="mixed", exclude_node=("/post/Sigmoid",)),
     "VAI283 --precision": in_one_format,

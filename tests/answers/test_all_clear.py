@@ -10,7 +10,7 @@ import pytest
 from deploykit.answers.diagnosis import diagnose
 from deploykit.answers.diagnosis.trouble import FAILURES, LEVELS, trouble_of
 from deploykit.backend.known_errors import Catalog, FinishMark, KnownError, ToolMark
-from deploykit.cli.diagnosis_text import diagnosis_text
+from deploykit.cli.diagnose import diagnosis_text
 from deploykit.findings import Confidence, Severity
 from deploykit_qualcomm.known_errors import known_errors
 

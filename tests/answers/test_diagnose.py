@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from deploykit.answers.diagnosis import Names, diagnose, mangle
 from deploykit.backend.known_errors import KnownError
-from deploykit.cli.diagnosis_text import diagnosis_text, error_text
+from deploykit.cli.diagnose import diagnosis_text, error_text
 from deploykit.findings import Confidence
 from deploykit_qualcomm.known_errors import explain_types, known_errors
 

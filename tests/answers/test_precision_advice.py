@@ -82,12 +82,12 @@ def test_decibels_need_no_reference() -> None:
 def test_a_table_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "accuracy.toml"
     path.write_text('goal = "drop<=0.5"\n\n[accuracy]\nfp32 = 76.1\nw8a16 = 75.9\nw8a8 = 40\n')
-    assert run(cli, ["advise", str(path)]) == 0
+    assert run(cli, ["accuracy", "ladder", str(path)]) == 0
     said = capsys.readouterr().out
     assert "w8a8 poor, w8a16 good: activations are sensitive" in said
     assert "drop <= 0.5" in said
     (tmp_path / "accuracy.json").write_text(json.dumps({"accuracy": {"fp32": 76.1, "w8a8": 75}}))
-    assert run(cli, ["--json", "advise", str(tmp_path / "accuracy.json"), "--goal", "drop<=0.5"]) == 1
+    assert run(cli, ["--json", "accuracy", "ladder", str(tmp_path / "accuracy.json"), "--goal", "drop<=0.5"]) == 1
     value = json.loads(capsys.readouterr().out)
     assert value["candidates"][1] == {"precision": "w8a8", "value": 75, "meets_goal": False}
     assert value["schema"] == 1
@@ -98,8 +98,8 @@ def test_a_table_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 def test_what_makes_no_sense_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(cli, ["advise"]) == 2
-    assert run(cli, ["advise", "--accuracy", "w8a8"]) == 2
-    assert run(cli, ["advise", "--accuracy", "w8a8=good"]) == 2
+    assert run(cli, ["accuracy", "ladder", "--accuracy", "w8a8"]) == 2
+    assert run(cli, ["accuracy", "ladder", "--accuracy", "w8a8=good"]) == 2
     assert "NAME=VALUE" in capsys.readouterr().err
     with pytest.raises(UsageError, match="no conclusion is known"):
         deploykit.advise(accuracies={"fp32": 1, "w3a9": 1})

@@ -12,7 +12,7 @@ import pytest
 
 from deploykit.answers.diagnosis import Diagnosis, diagnose
 from deploykit.backend.known_errors import Catalog, FailureKind, KnownError, Speaker, general_errors, merge_catalogs
-from deploykit.cli.diagnosis_text import diagnosis_text
+from deploykit.cli.diagnose import diagnosis_text
 from deploykit.findings import Confidence
 from deploykit_qualcomm.known_errors import known_errors as qualcomm_errors
 from deploykit_vitis_ai.known_errors import known_errors as vitis_errors

@@ -167,7 +167,10 @@ def test_arrays_that_unpack_to_a_thousand_times_their_size(cnn: tuple[str, ...],
     """They fit the model's input, as ever so many samples; 300 MiB of zeros stand for any amount of them."""
     bomb = npz(tmp_path / "bomb.npz", {"input.npy": npy((1600, 3, 128, 128))})
     assert bomb.stat().st_size < 4 << 20
-    for arguments in ((*cnn, str(tmp_path / "out"), "--calibration", str(bomb)), ("evaluate", str(bomb), str(bomb))):
+    for arguments in (
+        (*cnn, str(tmp_path / "out"), "--calibration", str(bomb)),
+        ("accuracy", "compare", str(bomb), str(bomb)),
+    ):
         ending = run_cli(*arguments)
         assert ending.status == 3, ending.output
         assert "bomb.npz" in ending.output
@@ -203,11 +206,11 @@ def test_an_image_of_a_million_megapixels(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [looped, multiplied], ids=lambda make: make.__name__)
-@pytest.mark.parametrize("command", ["evaluate", "locate"])
+@pytest.mark.parametrize("command", ["compare", "locate"])
 def test_a_model_that_is_run_by_name_ends_as_well(command: str, make: MODELS, tmp_path: Path) -> None:
     """Two models compared on data: nothing that the file says of itself keeps it from being run."""
     onnx.save(make(), tmp_path / "m.onnx")
     np.savez(tmp_path / "data.npz", x=np.ones((1, 4), np.float32))
-    ending = run_cli(command, tmp_path / "m.onnx", tmp_path / "m.onnx", "--data", tmp_path / "data.npz")
+    ending = run_cli("accuracy", command, tmp_path / "m.onnx", tmp_path / "m.onnx", "--data", tmp_path / "data.npz")
     assert ending.status == 3, ending.output
     assert acceptable(ending), ending

@@ -83,7 +83,7 @@ def test_texts_of_a_model(tmp_path: Path) -> None:
         for words in (
             ("check", str(path), *CHECK),
             ("package", str(path), *CHECK, "--no-compile", "-o", str(tmp_path / f"{number}")),
-            ("inspect", str(path)),
+            ("explain", str(path)),
             ("compat", "--target", "sm8650", "--model", str(path)),
         )[: 4 if number % 5 == 0 else 1]:
             cases.append(Case(words=words))
@@ -104,6 +104,6 @@ def test_texts_of_what_a_compiler_made(seed: int, tmp_path: Path) -> None:
             folder = tmp_path / f"{name}-{number}"
             folder.mkdir()
             (folder / name).write_bytes(data[: match.start()] + NO_TEXT + data[match.start() + 2 :])
-            cases.append(Case(words=("inspect", str(folder / name))))
+            cases.append(Case(words=("explain", str(folder / name))))
             titles.append(f"inspect with {match[0]!r} at {match.start()}")
     answered(cases, titles)

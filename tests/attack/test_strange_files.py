@@ -77,8 +77,8 @@ ARGUMENTS: dict[str, tuple[str, Callable[[Command, Path, Path], Command]]] = {
     "an input": ("bad.npy", lambda cnn, bad, out: (*cnn, str(out), "--input", f"input={bad}")),
     "a log": ("bad.log", lambda cnn, bad, out: ("diagnose", str(bad))),
     "encodings shown": ("bad.json", lambda cnn, bad, out: ("encodings", "show", str(bad))),
-    "outputs compared": ("bad.npz", lambda cnn, bad, out: ("evaluate", str(bad), str(bad))),
-    "a context binary": ("bad.bin", lambda cnn, bad, out: ("inspect", str(bad))),
+    "outputs compared": ("bad.npz", lambda cnn, bad, out: ("accuracy", "compare", str(bad), str(bad))),
+    "a context binary": ("bad.bin", lambda cnn, bad, out: ("explain", str(bad))),
 }
 
 

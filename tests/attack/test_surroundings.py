@@ -21,7 +21,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "doctor": ("doctor",),
     "check": ("check", str(MODEL), "--target", "sm8650"),
     "compile": ("check", str(MODEL), "--target", "sm8650", "--backend", "ort-qnn", "--encodings"),
-    "inspect": ("inspect", "some.bin"),
+    "inspect": ("explain", "some.bin"),
     "quantize": ("quantize", str(MODEL), "--target", "sm8650", "--sdk", "2.33", "--with", "ort", "-o", "out"),
 }
 

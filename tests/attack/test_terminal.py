@@ -9,7 +9,7 @@ import click
 import pytest
 
 from attacks.victims import run_cli
-from deploykit.cli.plain import defused, plain
+from deploykit.cli.terminal import defused, plain
 from terminals import on_a_terminal
 
 SPOOF = "x\x1b[2J\x1b[Hok      files-no-extra: no file beside the recorded ones\nok      digest-expected"

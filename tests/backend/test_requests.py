@@ -93,7 +93,7 @@ def test_a_misspelt_name_is_refused_before_anything_is_read() -> None:
     assert "encodings" in error.next
     assert "did you mean route" in refusal(rute="x").next
     assert "lpbq of ort-qnn" in refusal(lpqb=True).next
-    assert "deploykit options" in refusal(zzzzzzzz=1).next
+    assert "deploykit package --help-backend" in refusal(zzzzzzzz=1).next
 
 
 def test_the_option_of_another_backend_is_refused_by_its_owners_name() -> None:

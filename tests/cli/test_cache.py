@@ -1,4 +1,4 @@
-"""``deploykit cache`` and ``--no-cache``."""
+"""``deploykit doctor --clear-cache`` and ``--no-cache``."""
 
 from __future__ import annotations
 
@@ -21,33 +21,29 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_it_says_what_is_kept_and_clears_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_says_what_is_kept_and_clears_it(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deploykit.cli.doctor.examine", lambda _backends: ())
     for kind in ("one", "two"):
         Remembered(kind).put(KEY, {"answer": 1})
     size = (folder / "one" / f"{KEY}.json").stat().st_size
-    assert run(cli, ["cache", "info", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    run(cli, ["doctor", "--json"])
+    (found,) = (line["facts"] for line in json.loads(capsys.readouterr().out)["lines"] if line["id"] == "cache")
     assert found["kinds"] == [{"kind": kind, "entries": 1, "bytes": size} for kind in ("one", "two")]
     assert found["folder"] == str(folder) and found["limit"] == 2 << 30
-    assert run(cli, ["cache", "clear", "one"]) == 0
-    assert "1 entries" in capsys.readouterr().out
-    assert run(cli, ["cache", "clear", "--json"]) == 0
-    assert [room["kind"] for room in json.loads(capsys.readouterr().out)["cleared"]] == ["two"]
-    assert run(cli, ["cache", "info"]) == 0
-    assert "nothing is kept" in capsys.readouterr().out
+    assert run(cli, ["doctor", "--clear-cache", "--json"]) == 0
+    assert [room["kind"] for room in json.loads(capsys.readouterr().out)["cleared"]] == ["one", "two"]
+    assert run(cli, ["doctor", "--clear-cache"]) == 0
+    assert "0 entries" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("arguments", [["--no-cache", "cache", "info"], ["cache", "info", "--no-cache"]])
+@pytest.mark.parametrize("arguments", [["--no-cache", "targets"], ["targets", "--no-cache"]])
 def test_no_cache_holds_for_one_call(monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> None:
     monkeypatch.delenv("DEPLOYKIT_NO_CACHE", raising=False)
     seen: list[bool] = []
-
-    def rooms() -> tuple[()]:
-        seen.append(is_off())
-        return ()
-
-    monkeypatch.setattr("deploykit.cli.cache.rooms", rooms)
-    assert run(cli, arguments) == 0
+    monkeypatch.setattr("deploykit.cli.targets.load_backends", lambda: seen.append(is_off()) or ())
+    run(cli, arguments)
     assert seen == [True]
     assert "DEPLOYKIT_NO_CACHE" not in os.environ
 
@@ -56,5 +52,5 @@ def test_no_cache_holds_for_one_call(monkeypatch: pytest.MonkeyPatch, arguments:
 def test_the_variable_says_the_same(monkeypatch: pytest.MonkeyPatch, value: str, off: bool) -> None:
     monkeypatch.setenv("DEPLOYKIT_NO_CACHE", value)
     assert is_off() is off
-    assert run(cli, ["cache", "info"]) == 0
+    assert run(cli, ["doctor", "--clear-cache"]) == 0
     assert os.environ["DEPLOYKIT_NO_CACHE"] == value

@@ -46,7 +46,6 @@ def traced(*args: str) -> tuple[int, set[str], list[str]]:
         ("compat", "--json"),
         ("targets",),
         ("targets", "sm8650"),
-        ("rule",),
         ("doctor", "--help"),
         *((name, "--help") for name in cli.list_commands(None)),  # type: ignore[arg-type]
     ],
@@ -78,7 +77,7 @@ def test_a_question_reads_only_the_tables_that_it_needs(
 ) -> None:
     status, modules, tables = traced(*args)
     assert status == 0
-    assert not modules & {*ROOMS, "importlib.metadata", "difflib"}
+    assert not modules & {*ROOMS, "difflib"}
     assert len(tables) == len(set(tables)), "read twice"
     assert {Path(path).stem for path in tables if "/devices/" in path} == devices
     assert {Path(path).parts[-1 - _depth(path)] for path in tables} <= folders
@@ -110,13 +109,13 @@ def test_global_options_stand_before_and_after_the_command(args: list[str], caps
         (["nonsense"], 2, "nonsense"),
         (["package"], 2, "MODEL"),
         (["package", "m.onnx"], 2, "--target"),
-        (["plan", "absent.onnx", "--target", "sm8650", "--sdk", "2.33"], 3, "absent.onnx"),
-        (["plan", "m.onnx", "--target", "sm8560"], 4, "sm8550"),
-        (["plan", "m.onnx", "--target", "sm8650", "--sdk", "1.0"], 4, "1.0"),
-        (["plan", "m.onnx", "--target", "sm8650", "--sdk", "two"], 4, "two"),
-        (["plan", "m.onnx", "--target", "sm8650", "--backend", "qnn"], 4, "qnn-htp"),
+        (["check", "--plan", "absent.onnx", "--target", "sm8650", "--sdk", "2.33"], 3, "absent.onnx"),
+        (["check", "--plan", "m.onnx", "--target", "sm8560"], 4, "sm8550"),
+        (["check", "--plan", "m.onnx", "--target", "sm8650", "--sdk", "1.0"], 4, "1.0"),
+        (["check", "--plan", "m.onnx", "--target", "sm8650", "--sdk", "two"], 4, "two"),
+        (["check", "--plan", "m.onnx", "--target", "sm8650", "--backend", "qnn"], 4, "qnn-htp"),
         (["verify", "absent"], 6, "absent"),
-        (["plan", "m.onnx", "--target", "sm8650", "--option", "vtcm"], 2, "KEY=VALUE"),
+        (["check", "--plan", "m.onnx", "--target", "sm8650", "--option", "vtcm"], 2, "KEY=VALUE"),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )
@@ -141,15 +140,15 @@ def test_letters_that_a_terminal_lacks_are_no_reason_to_fail(charset: str) -> No
 
 
 def test_an_error_is_json_too_when_json_was_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(cli, ["plan", "absent.onnx", "--target", "sm8650", "--json"]) == 3
+    assert run(cli, ["check", "--plan", "absent.onnx", "--target", "sm8650", "--json"]) == 3
     error = json.loads(capsys.readouterr().out)["error"]
     assert error["exit_status"] == 3
     assert "absent.onnx" in error["what"]
 
 
 def test_options_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("DEPLOYKIT_PLAN_TARGET", "sm9999")
-    assert run(cli, ["plan", str(tmp_path / "absent.onnx")]) == 4
+    monkeypatch.setenv("DEPLOYKIT_CHECK_TARGET", "sm9999")
+    assert run(cli, ["check", "--plan", str(tmp_path / "absent.onnx")]) == 4
 
 
 def test_a_defect_is_70_and_no_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -159,7 +158,7 @@ def test_a_defect_is_70_and_no_traceback(monkeypatch: pytest.MonkeyPatch, capsys
         raise ZeroDivisionError(str(type(request)))
 
     monkeypatch.setattr(deploykit.flow.reading, "resolve_target", broken)
-    assert run(cli, ["plan", "m.onnx", "--target", "sm8650"]) == 70
+    assert run(cli, ["check", "--plan", "m.onnx", "--target", "sm8650"]) == 70
     captured = capsys.readouterr()
     assert "defect" in captured.err
     assert "Traceback" not in captured.err
@@ -173,7 +172,7 @@ def test_a_file_that_ends_too_early_is_no_interruption(
         raise error
 
     monkeypatch.setattr("deploykit.flow.pipeline.make_plan", fail)
-    assert run(cli, ["plan", "m.onnx", "--target", "sm8650"]) == status
+    assert run(cli, ["check", "--plan", "m.onnx", "--target", "sm8650"]) == status
     assert ("interrupted" in capsys.readouterr().err) is (status == 130)
 
 

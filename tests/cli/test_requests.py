@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -58,7 +58,7 @@ def call(env: dict[str, str], *args: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("command", ["package", "plan", "check"])
+@pytest.mark.parametrize("command", ["package", "check"])
 def test_help_is_as_it_was_once_read(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     """After a change that is wanted: ``DEPLOYKIT_WRITE_GOLDEN=1 pytest tests/cli``, then read the difference."""
     assert run(cli, [command, "--help"]) == 0
@@ -71,19 +71,18 @@ def test_help_is_as_it_was_once_read(command: str, capsys: pytest.CaptureFixture
 
 
 def test_a_third_partys_options_appear_by_themselves(third_party: dict[str, str]) -> None:
-    shown = call(third_party, "plan", "--help").stdout
+    shown = call(third_party, "check", "--help-backend", "all").stdout
     assert "Options of fourth:\n  --tile-size N" in shown.replace("--tile-size INTEGER", "--tile-size N")
     assert "Edge of a tile.  [default: 16; since" in shown
     assert "Options of fourth and qnn-htp:\n  --route ID" in shown
     assert shown.count("--route") == 1
-    rows = json.loads(call(third_party, "options", "tile-size", "--json").stdout)["options"]
-    assert [(row["name"], row["backends"], row["default"], row["since"]) for row in rows] == [
-        ("tile_size", ["fourth"], 16, "9.1")
-    ]
+    own = call(third_party, "package", "--help-backend", "fourth").stdout
+    assert "--tile-size" in own and "--route" in own and "--lpbq" not in own
+    assert "--tile-size" not in call(third_party, "check", "--help").stdout
 
 
 def test_a_third_partys_options_are_checked(third_party: dict[str, str]) -> None:
-    plan = ("plan", "absent.onnx", "--target", "sm8650", "--sdk", "2.33")
+    plan = ("check", "--plan", "absent.onnx", "--target", "sm8650", "--sdk", "2.33")
     own = call(third_party, *plan, "--backend", "fourth", "--tile-size", "65")
     assert own.returncode == 2 and "a whole number from 8 to 64" in own.stderr
     foreign = call(third_party, *plan, "--tile-size", "8")
@@ -110,7 +109,7 @@ def test_a_third_partys_options_are_checked(third_party: dict[str, str]) -> None
 def test_an_option_that_the_backend_does_not_have_is_wrong_usage(
     args: list[str], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(cli, ["plan", "absent.onnx", "--target", "sm8650", *args]) == 2
+    assert run(cli, ["check", "--plan", "absent.onnx", "--target", "sm8650", *args]) == 2
     assert says in capsys.readouterr().err
 
 
@@ -123,14 +122,14 @@ def test_of_several_targets_each_must_have_the_option(tmp_path: Path, capsys: py
 def test_an_environment_variable_is_an_option_too(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plan = ["plan", "absent.onnx", "--sdk", "2.33"]
+    plan = ["check", "--plan", "absent.onnx", "--sdk", "2.33"]
     monkeypatch.setenv("DEPLOYKIT_TARGET", "sm8650")
     assert run(cli, plan) == 3
     monkeypatch.setenv("DEPLOYKIT_LPBQ", "1")
     assert run(cli, plan) == 2
     assert "leave it out (and DEPLOYKIT_LPBQ)" in capsys.readouterr().err
     monkeypatch.delenv("DEPLOYKIT_LPBQ")
-    monkeypatch.setenv("DEPLOYKIT_PLAN_MAX_SEGMENTS", "0")
+    monkeypatch.setenv("DEPLOYKIT_CHECK_MAX_SEGMENTS", "0")
     assert run(cli, plan) == 2
     assert "--max-segments 0" in capsys.readouterr().err
 
@@ -148,8 +147,8 @@ def test_what_is_typed_reaches_the_request(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(deploykit.flow.pipeline, "make_plan", stop)
     words = ["--input", "x=0..1", "--input", "y=y.npy", "--no-samples", "--no-input-list", "--option", "a=b=c"]
-    assert run(cli, ["plan", "m.onnx", "--target", "t", *words, "--exclude-node", "n"]) == 5
-    assert run(cli, ["plan", "m.onnx", "--target", "t"]) == 5
+    assert run(cli, ["check", "--plan", "m.onnx", "--target", "t", *words, "--exclude-node", "n"]) == 5
+    assert run(cli, ["check", "--plan", "m.onnx", "--target", "t"]) == 5
     given, bare = seen
     assert given.inputs == ("x=0..1", "y=y.npy")
     assert given.keep_samples is False
@@ -158,12 +157,11 @@ def test_what_is_typed_reaches_the_request(monkeypatch: pytest.MonkeyPatch) -> N
     assert bare == Request(model=Path("m.onnx"), target="t")
 
 
-def test_options_lists_and_finds(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(cli, ["options"]) == 0
-    assert "--exclude-subgraph" in capsys.readouterr().out
-    assert run(cli, ["options", "--lpbq"]) == 2  # an option of the command itself is meant
-    capsys.readouterr()
-    assert run(cli, ["options", "input-list"]) == 0
-    assert "qnn-htp" in capsys.readouterr().out
-    assert run(cli, ["options", "lpqb"]) == 2
-    assert "did you mean lpbq?" in capsys.readouterr().err
+def test_help_of_a_backend_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(cli, ["package", "--help-backend", "ort-qn"]) == 4
+    assert "ort-qnn" in capsys.readouterr().err
+
+
+def test_package_help_fits_on_two_screens(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(cli, ["package", "--help"]) == 0
+    assert len(re.findall(r"^  -", capsys.readouterr().out, re.MULTILINE)) <= 30

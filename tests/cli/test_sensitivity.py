@@ -1,4 +1,4 @@
-"""``deploykit sensitivity`` through the front door: tables, JSON, the page, exit statuses."""
+"""``deploykit accuracy layers`` through the front door: tables, JSON, the page, exit statuses."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_the_worst_come_first_and_the_page_shows_them(
     data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = tmp_path / "page.html"
-    call = ["sensitivity", DETR, "--encodings", W8A8, "--data", data, "--top", "3", "--report", str(page)]
+    call = ["accuracy", "layers", DETR, "--encodings", W8A8, "--data", data, "--top", "3", "--report", str(page)]
     assert run(cli, call) == 0
     said = capsys.readouterr().out
     assert "7.91 dB with everything quantized" in said
@@ -45,7 +45,11 @@ def test_the_worst_come_first_and_the_page_shows_them(
 
 def test_json(data: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert (
-        run(cli, ["--json", "sensitivity", DETR, "--encodings", W8A8, "--data", data, "--fresh", "--seconds", "0"]) == 0
+        run(
+            cli,
+            ["--json", "accuracy", "layers", DETR, "--encodings", W8A8, "--data", data, "--fresh", "--seconds", "0"],
+        )
+        == 0
     )
     value = json.loads(capsys.readouterr().out)
     assert value["schema"] == 1
@@ -55,11 +59,11 @@ def test_json(data: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_without_data_the_order_is_no_evidence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    call = ["sensitivity", DETR, "--precision", "w8a8", "--samples", "1", "--seconds", "0"]
+    call = ["accuracy", "layers", DETR, "--precision", "w8a8", "--samples", "1", "--seconds", "0"]
     assert run(cli, call) == 0
     assert "no evidence" in capsys.readouterr().out
 
 
 def test_what_the_model_is_to_be_must_be_said(data: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(cli, ["sensitivity", DETR, "--data", data]) == 2
+    assert run(cli, ["accuracy", "layers", DETR, "--data", data]) == 2
     assert "--precision w8a8" in capsys.readouterr().err

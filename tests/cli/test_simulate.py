@@ -1,4 +1,4 @@
-"""``deploykit simulate`` through the front door: text, JSON, data files, exit statuses."""
+"""``deploykit accuracy simulate`` through the front door: text, JSON, data files, exit statuses."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _data(folder: Path) -> Path:
 
 
 def test_json_on_given_data_has_the_recorded_sqnr(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(cli, ["--json", "simulate", DETR, "--encodings", W8A16, "--data", str(_data(tmp_path))]) == 0
+    assert run(cli, ["--json", "accuracy", "simulate", DETR, "--encodings", W8A16, "--data", str(_data(tmp_path))]) == 0
     value = json.loads(capsys.readouterr().out)
     assert value["sqnr_db"] == pytest.approx(10.21, abs=0.01)
     assert value["samples"] == 2
@@ -36,7 +36,7 @@ def test_several_samples_in_one_file(tmp_path: Path, capsys: pytest.CaptureFixtu
     with np.load(AIMET / "detr" / "w8a16.io.npz") as stored:
         keys = [key for key in stored.files if key.startswith("input.")]
         np.savez(tmp_path / "all.npz", **{key.removeprefix("input."): stored[key] for key in keys})
-    call = ["--json", "simulate", DETR, "--encodings", W8A16, "--data", str(tmp_path / "all.npz")]
+    call = ["--json", "accuracy", "simulate", DETR, "--encodings", W8A16, "--data", str(tmp_path / "all.npz")]
     assert run(cli, call) == 0
     assert json.loads(capsys.readouterr().out)["sqnr_db"] == pytest.approx(10.21, abs=0.01)
     assert run(cli, [*call, "--samples", "1"]) == 0
@@ -44,19 +44,19 @@ def test_several_samples_in_one_file(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_without_data_it_says_what_the_inputs_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(cli, ["simulate", DETR, "--encodings", W8A16, "--seed", "7"]) == 0
+    assert run(cli, ["accuracy", "simulate", DETR, "--encodings", W8A16, "--seed", "7"]) == 0
     assert "8 derived samples" in capsys.readouterr().out
     entries = json.loads(Path(W8A16).read_text())
     entries["activation_encodings"] = [e for e in entries["activation_encodings"] if e["name"] != "images"]
     (tmp_path / "less.json").write_text(json.dumps(entries))
-    assert run(cli, ["--json", "simulate", DETR, "--encodings", str(tmp_path / "less.json")]) == 0
+    assert run(cli, ["--json", "accuracy", "simulate", DETR, "--encodings", str(tmp_path / "less.json")]) == 0
     value = json.loads(capsys.readouterr().out)
     assert value["data"] == "arbitrary"
     assert value["inputs"]["inputs"]["orig_target_sizes"]["label"] == "derived"
 
 
 def test_a_missed_threshold_exits_with_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    call = ["simulate", DETR, "--encodings", W8A16, "--data", str(_data(tmp_path)), "--min-sqnr"]
+    call = ["accuracy", "simulate", DETR, "--encodings", W8A16, "--data", str(_data(tmp_path)), "--min-sqnr"]
     assert run(cli, [*call, "70"]) == 1
     assert run(cli, [*call, "5"]) == 0
     assert "detections" in capsys.readouterr().out
@@ -64,7 +64,7 @@ def test_a_missed_threshold_exits_with_1(tmp_path: Path, capsys: pytest.CaptureF
 
 def test_limits_of_the_verdict_can_be_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """AIMET's own W8A16 of this detector is 90 px off: the verdict says so, and the status follows what was asked."""
-    call = ["simulate", DETR, "--encodings", W8A16, "--data", str(_data(tmp_path))]
+    call = ["accuracy", "simulate", DETR, "--encodings", W8A16, "--data", str(_data(tmp_path))]
     assert run(cli, call) == 0
     said = capsys.readouterr().out
     assert "right: no, on 2 given samples" in said and "px where at most 8 px is asked" in said
@@ -75,11 +75,11 @@ def test_limits_of_the_verdict_can_be_asked_for(tmp_path: Path, capsys: pytest.C
 
 def test_data_without_an_input_exits_with_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     np.savez(tmp_path / "x.npz", images=np.zeros((1, 3, 32, 32), np.float32))
-    assert run(cli, ["simulate", DETR, "--encodings", W8A16, "--data", str(tmp_path / "x.npz")]) == 3
+    assert run(cli, ["accuracy", "simulate", DETR, "--encodings", W8A16, "--data", str(tmp_path / "x.npz")]) == 3
     assert "orig_target_sizes" in capsys.readouterr().err
 
 
 def test_a_sample_of_the_wrong_shape_exits_with_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     np.savez(tmp_path / "x.npz", images=np.zeros((1, 3, 8, 8), np.float32), orig_target_sizes=np.ones((1, 2)))
-    assert run(cli, ["simulate", DETR, "--encodings", W8A16, "--data", str(tmp_path / "x.npz")]) == 3
+    assert run(cli, ["accuracy", "simulate", DETR, "--encodings", W8A16, "--data", str(tmp_path / "x.npz")]) == 3
     assert "does not fit the input images float32[1,3,32,32]" in capsys.readouterr().err

@@ -12,7 +12,7 @@ import onnxruntime as ort
 import pytest
 from click.testing import CliRunner
 
-from deploykit.cli.encodings_qdq import apply, extract
+from deploykit.cli.encodings import apply, extract
 from deploykit.encodings.files import apply_encodings, extract_encodings
 from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.errors import InputError, UsageError

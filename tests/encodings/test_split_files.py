@@ -11,8 +11,6 @@ import onnxruntime
 import pytest
 
 import deploykit
-from deploykit.cli import cli
-from deploykit.cli.frame import run
 from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.errors import PackageError, UsageError
 from deploykit.model import load_model
@@ -86,13 +84,12 @@ def test_a_part_has_the_entries_of_its_tensors(decoder: Path, tmp_path: Path) ->
     assert crossing in kept[0] and crossing in kept[1]
 
 
-def test_the_command(decoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["split", str(decoder / "decode.onnx"), "--parts", "2", "-o", str(tmp_path / "parts")]
-    assert run(cli, [*words, "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)["parts"]
-    assert [Path(row["model"]).name for row in rows] == ["decode_1.onnx", "decode_2.onnx"]
-    assert all(load_model(Path(row["model"])).external for row in rows)
-    assert run(cli, words) == 2  # the folder is there now
+def test_the_call(decoder: Path, tmp_path: Path) -> None:
+    reports = deploykit.split([decoder / "decode.onnx"], tmp_path / "parts", parts=2)
+    assert [Path(report.model).name for report in reports] == ["decode_1.onnx", "decode_2.onnx"]
+    assert all(load_model(Path(report.model)).external for report in reports)
+    with pytest.raises(UsageError):  # the folder is there now
+        deploykit.split([decoder / "decode.onnx"], tmp_path / "parts", parts=2)
 
 
 def test_what_cannot_be_written_leaves_nothing(decoder: Path, tmp_path: Path) -> None:

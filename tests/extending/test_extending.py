@@ -136,28 +136,28 @@ def test_a_new_rewrite_is_three_files(tree: Path, run: Run) -> None:
 def test_a_new_rule_is_a_function_and_a_case(tree: Path, run: Run) -> None:
     with (tree / "deploykit/model/rules.py").open("a") as file:
         file.write(RULE)
-    assert run("-m", "deploykit", "rule", "made-up").stdout.startswith("# DK049: made-up")
+    assert run("-m", "deploykit", "explain", "made-up").stdout.startswith("# DK049: made-up")
     found = run("-m", "deploykit", "check", str(MLP), "--target", "sm8650", "--json").stdout
     assert "DK049" in {finding["code"] for finding in json.loads(found)["findings"]}
 
 
 def test_a_backend_of_a_third_party_is_found_and_holds_the_contract(outside: Run) -> None:
     assert "my-board" in outside("-m", "deploykit", "targets", "my-board").stdout
-    assert "NPU001: too-many-nodes" in outside("-m", "deploykit", "rule", "NPU001").stdout
+    assert "NPU001: too-many-nodes" in outside("-m", "deploykit", "explain", "NPU001").stdout
     code = "from deploykit.backend.conformance import backend_problems; print(backend_problems('my-npu'))"
     done = outside("-c", code)
     assert done.stdout == "()\n", done.stderr
 
 
 def test_its_option_is_on_the_command_line_and_in_the_api(outside: Run, tmp_path: Path) -> None:
-    plan = ("-m", "deploykit", "plan", str(MLP), "--target", "my-board", "--json")
-    assert "--effort" in outside("-m", "deploykit", "plan", "--help").stdout
+    plan = ("-m", "deploykit", "check", "--plan", str(MLP), "--target", "my-board", "--json")
+    assert "--effort" in outside("-m", "deploykit", "check", "--plan", "--help").stdout
     assert json.loads(outside(*plan).stdout)["steps"][0]["argv"][:3] == ["npucc", "--effort", "3"]
     assert json.loads(outside(*plan, "--effort", "7").stdout)["steps"][0]["argv"][2] == "7"
     wrong = outside(*plan, "--effort", "10")
     assert wrong.returncode == 2
     assert "from 1 to 9" in wrong.stderr
-    foreign = outside("-m", "deploykit", "plan", str(MLP), "--target", "sm8650", "--effort", "7")
+    foreign = outside("-m", "deploykit", "check", "--plan", str(MLP), "--target", "sm8650", "--effort", "7")
     assert foreign.returncode == 2
     assert "my-npu" in foreign.stderr
     code = f"import deploykit; print(deploykit.plan({str(MLP)!r}, target='my-board', effort=5).steps[0].argv[2])"

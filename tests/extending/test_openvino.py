@@ -62,7 +62,7 @@ def test_its_rules_say_no(installed: Installed) -> None:
         "OVN003": (str(CNN), *encodings),
     }
     for code, words in asked.items():
-        told = installed.run("deploykit", "plan", *words, "--target", "mtl", "--json")
+        told = installed.run("deploykit", "check", "--plan", *words, "--target", "mtl", "--json")
         assert (told.returncode, json.loads(told.stdout)["rejected"][0]["because"]) == (1, [code]), told.stderr
 
 

@@ -55,7 +55,7 @@ def test_its_device_option_and_compat_row_are_known(installed: Installed) -> Non
     assert "My Board" in installed.ask("targets", "mb1")
     assert "--effort" in installed.ask("package", "--help")
     assert json.loads(installed.ask("compat", "npu-effort", "--json"))["rows"][0]["backend"] == "my-npu"
-    wrong = installed.run("deploykit", "plan", str(MLP), "--target", "my-board", "--effort", "10")
+    wrong = installed.run("deploykit", "check", "--plan", str(MLP), "--target", "my-board", "--effort", "10")
     assert (wrong.returncode, "from 1 to 9" in wrong.stderr) == (2, True)
 
 
@@ -68,7 +68,7 @@ def chain_of(count: int) -> onnx.ModelProto:
 
 
 def test_its_rule_has_a_page_and_speaks(installed: Installed, tmp_path: Path) -> None:
-    assert "# NPU001: too-many-nodes" in installed.ask("rule", "NPU001")
+    assert "# NPU001: too-many-nodes" in installed.ask("explain", "NPU001")
     for count, codes, status in ((64, set(), 0), (65, {"NPU001"}, 1)):
         path = tmp_path / f"{count}.onnx"
         onnx.save(chain_of(count), path)

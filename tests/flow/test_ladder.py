@@ -123,7 +123,17 @@ def _data(folder: Path) -> str:
 
 def test_a_real_model_is_walked_and_its_story_is_one_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page, data = tmp_path / "page.html", _data(tmp_path)
-    call = ["ladder", str(AIMET / "mlp" / "model.onnx"), "--data", data, "--target", "sm8650", "--goal", "sqnr>=45"]
+    call = [
+        "accuracy",
+        "ladder",
+        str(AIMET / "mlp" / "model.onnx"),
+        "--data",
+        data,
+        "--target",
+        "sm8650",
+        "--goal",
+        "sqnr>=45",
+    ]
     assert run(cli, [*call, "--report", str(page)]) == 0
     said = capsys.readouterr().out
     assert "ranges of 3 and numbers of the other 3" in said

@@ -42,7 +42,7 @@ def _saved(path: Path, shapes: dict[str, tuple[int, ...]], inputs: list[str]) ->
 def test_it_is_refused(shapes: dict[str, tuple[int, ...]], inputs: list[str], said: str, tmp_path: Path) -> None:
     """In a process of its own: run by ONNX Runtime, the first ends it."""
     path = _saved(tmp_path / "m.onnx", {**SHAPES, **shapes}, inputs)
-    argv = [sys.executable, "-m", "deploykit", "sensitivity", str(path), "--precision", "w8a8"]
+    argv = [sys.executable, "-m", "deploykit", "accuracy", "layers", str(path), "--precision", "w8a8"]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.returncode == 3, done.stderr
     assert said in done.stderr
@@ -50,6 +50,6 @@ def test_it_is_refused(shapes: dict[str, tuple[int, ...]], inputs: list[str], sa
 
 def test_attention_with_a_cache_is_taken(tmp_path: Path) -> None:
     path = _saved(tmp_path / "m.onnx", SHAPES, [*SHAPES])
-    argv = [sys.executable, "-m", "deploykit", "sensitivity", str(path), "--precision", "w8a8"]
+    argv = [sys.executable, "-m", "deploykit", "accuracy", "layers", str(path), "--precision", "w8a8"]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -93,6 +93,6 @@ def test_damaged_graphs_never_end_in_a_traceback(case: tuple[onnx.ModelProto, En
 
 
 def test_an_attribute_that_is_no_text_is_shown_with_escapes() -> None:
-    """It ended ``deploykit inspect`` with a defect."""
+    """It ended ``deploykit explain`` with a defect."""
     node = helper.make_node("EPContext", ["x"], ["y"], source=b"a\xffb")
     assert attribute(node, "source") == "a\\xffb"

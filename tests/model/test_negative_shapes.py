@@ -50,7 +50,7 @@ def test_a_slice_of_fewer_than_no_elements_is_refused(kind: str, before: bool, t
     shrunk = helper.make_node(op_type, inputs, ["less"], name="shrunk", **attributes)
     path = tmp_path / "m.onnx"
     onnx.save(_model(*first, shrunk, _slice("less", "y")), path)
-    for words in (["check", "--target", "sm8650"], ["simulate", "--encodings", "absent"]):
+    for words in (["check", "--target", "sm8650"], ["accuracy", "simulate", "--encodings", "absent"]):
         argv = [sys.executable, "-m", "deploykit", words[0], str(path), *words[1:]]
         done = subprocess.run(argv, capture_output=True, text=True, check=False)
         assert done.returncode == 3, done.stderr

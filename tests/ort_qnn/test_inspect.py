@@ -1,4 +1,4 @@
-"""``deploykit inspect`` and ``deploykit lpbq`` from the command line."""
+"""Binaries and LPBQ from the command line."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def call(*arguments: str) -> tuple[int, Any]:
 
 @pytest.mark.parametrize("file", ["beside_qnn.bin", "beside.onnx", "inside.onnx"])
 def test_a_context_tells_its_maker_and_chip(compiled: Path, file: str) -> None:
-    status, info = call("inspect", str(compiled / file))
+    status, info = call("explain", str(compiled / file))
     assert status == 0 and info["release"] == "2.51.0" and info["soc_model"] == 57 and info["arch"] == "v75"
     assert info["carrier"] == "onnxruntime-qnn 2.7.0"
     assert "sm8650" in info["devices"] and info["graph_count"] == 1
@@ -61,9 +61,9 @@ def test_a_context_tells_its_maker_and_chip(compiled: Path, file: str) -> None:
 
 
 def test_whether_it_loads_is_answered_with_a_confidence(compiled: Path) -> None:
-    status, info = call("inspect", str(compiled / "beside.onnx"), "--sdk", "2.51.0", "--target", "sm8650")
+    status, info = call("explain", str(compiled / "beside.onnx"), "--sdk", "2.51.0", "--target", "sm8650")
     assert status == 0 and info["loads"][0]["status"] == "supported" and info["loads"][0]["confidence"]
-    status, info = call("inspect", str(compiled / "beside.onnx"), "--sdk", "2.48.40", "--target", "sm8650")
+    status, info = call("explain", str(compiled / "beside.onnx"), "--sdk", "2.48.40", "--target", "sm8650")
     assert status == 1 and info["loads"][0]["status"] == "unsupported"
 
 
@@ -92,7 +92,7 @@ def two_graphs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_graph_is_read_with_what_it_needs(two_graphs: Path) -> None:
-    _, info = call("inspect", str(two_graphs))
+    _, info = call("explain", str(two_graphs))
     first, last = info["graphs"]
     assert first["name"] != last["name"]
     assert [t["shape"][1] for t in first["inputs"]] == [3] and last["outputs"][0]["shape"][1] == 8
@@ -123,7 +123,7 @@ def test_binaries_of_older_releases(tmp_path: Path, release: str, blob: str, soc
     """Before 2.28 the description has another layout and no chip; the settings inside still name the architecture."""
     binary = tmp_path / "c.bin"
     binary.write_bytes(gzip.decompress((CONTEXTS / f"cnn_bnfold-{release}.bin.gz").read_bytes()))
-    status, info = call("compat", "--binary", str(binary), "--runtime", "2.36.1", "--target", "sm8650")
+    status, info = call("compat", "binary", str(binary), "--runtime", "2.36.1", "--target", "sm8650")
     assert (info["release"], info["blob_version"]) == (release, blob)
     assert (info["soc_model"], info["arch"]) == (soc_model, arch)
     (graph,) = info["graphs"]
@@ -135,12 +135,12 @@ def test_binaries_of_older_releases(tmp_path: Path, release: str, blob: str, soc
 
 def test_a_package_names_the_release_inside(compiled: Path) -> None:
     binary = str(compiled / "beside_qnn.bin")
-    assert call("compat", "--binary", binary, "--runtime", "onnxruntime-qnn 2.7.0")[0] == 0
-    assert call("compat", "--binary", binary, "--runtime", "onnxruntime-qnn 2.5.0")[0] == 1
+    assert call("compat", "binary", binary, "--runtime", "onnxruntime-qnn 2.7.0")[0] == 0
+    assert call("compat", "binary", binary, "--runtime", "onnxruntime-qnn 2.5.0")[0] == 1
     with pytest.raises(UnknownTargetError, match="onnxruntime-qnn 9"):
-        call("compat", "--binary", binary, "--runtime", "onnxruntime-qnn 9")
-    with pytest.raises(UsageError, match="goes with --binary"):
-        call("compat", "--runtime", "2.33")
+        call("compat", "binary", binary, "--runtime", "onnxruntime-qnn 9")
+    with pytest.raises(UsageError, match="which binary"):
+        call("compat", "binary", "--runtime", "2.33")
 
 
 def test_what_is_no_context_is_an_input_error(compiled: Path, tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_a_library_that_hangs_ends_with_the_time_of_the_command(
         "sys.exit(worker.main(sys.argv[1:]))"
     )
     monkeypatch.setattr(workers, "run", lambda argv, **given: run((argv[0], "-c", asleep, *argv[3:]), **given))
-    assert frame.run(cli, ["inspect", str(compiled / "beside_qnn.bin"), "--time-limit", "5"]) == 5
+    assert frame.run(cli, ["explain", str(compiled / "beside_qnn.bin"), "--time-limit", "5"]) == 5
     assert "not finished after 5 s, the time limit while" in capsys.readouterr().err
 
 
@@ -235,7 +235,16 @@ def test_a_library_that_really_dies_says_in_which_part(compiled: Path, monkeypat
 
 @pytest.mark.parametrize("option", ["--refine", "--lpbq-refine"])
 def test_lpbq_reports_loss_and_path_per_weight(tmp_path: Path, option: str) -> None:
-    status, report = call("lpbq", str(AIMET / "mlp/bq-w4a16.qdq.onnx"), "-o", str(tmp_path / "out.onnx"), option)
+    status, report = call(
+        "encodings",
+        "convert",
+        str(AIMET / "mlp/bq-w4a16.qdq.onnx"),
+        "--to",
+        "lpbq",
+        "-o",
+        str(tmp_path / "out.onnx"),
+        option,
+    )
     assert status == 0 and report["converted"] == 5
     for weight in report["weights"]:
         assert weight["loss"]["refined_sqnr_db"] >= weight["loss"]["sqnr_db"] and weight["path"]
@@ -243,5 +252,7 @@ def test_lpbq_reports_loss_and_path_per_weight(tmp_path: Path, option: str) -> N
 
 
 def test_lpbq_weights_are_left_alone(tmp_path: Path) -> None:
-    _, report = call("lpbq", str(AIMET / "mlp/lpbq-w4a16.qdq.onnx"), "-o", str(tmp_path / "out.onnx"))
+    _, report = call(
+        "encodings", "convert", str(AIMET / "mlp/lpbq-w4a16.qdq.onnx"), "--to", "lpbq", "-o", str(tmp_path / "out.onnx")
+    )
     assert {weight["reason"] for weight in report["weights"]} == {"it is LPBQ already"}

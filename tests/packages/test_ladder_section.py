@@ -21,7 +21,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     place = tmp_path_factory.mktemp("ladder")
     rows = np.random.default_rng(5).normal(size=(6, 1, 8, 64)).astype(np.float32)
     np.savez(place / "rows.npz", hidden_states=rows)
-    asked = ["ladder", str(MLP), "--data", str(place / "rows.npz"), "--goal", "sqnr>=45", "--json"]
+    asked = ["accuracy", "ladder", str(MLP), "--data", str(place / "rows.npz"), "--goal", "sqnr>=45", "--json"]
     with (place / "told.json").open("w") as file, pytest.MonkeyPatch.context() as patch:
         patch.setattr("sys.stdout", file)
         assert run(cli, asked) == 0

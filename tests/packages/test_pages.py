@@ -100,7 +100,7 @@ def test_the_report_in_a_browser(page: tuple[Path, dict[str, Any]], width: int, 
 def test_the_story_of_a_ladder_in_a_browser(tmp_path: Path) -> None:
     rows = np.random.default_rng(5).normal(size=(6, 1, 8, 64)).astype(np.float32)
     np.savez(tmp_path / "rows.npz", hidden_states=rows)
-    asked = ["ladder", str(MLP), "--data", str(tmp_path / "rows.npz"), "--goal", "sqnr>=45", "--quiet"]
+    asked = ["accuracy", "ladder", str(MLP), "--data", str(tmp_path / "rows.npz"), "--goal", "sqnr>=45", "--quiet"]
     assert run(cli, [*asked, "--report", str(tmp_path / "page.html")]) == 0
     text = (tmp_path / "page.html").read_text("utf-8")
     (tmp_path / "probed.html").write_text(text + PROBE)

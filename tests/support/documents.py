@@ -22,7 +22,7 @@ from typing import Any
 import click
 
 from deploykit.cli import cli
-from deploykit.cli.frame import run
+from deploykit.cli.frame import BranchingCommand, run
 
 __all__ = ["Block", "blocks_of", "forms_of", "problem_of_form", "run_page"]
 
@@ -144,6 +144,9 @@ def problem_of_form(line: str) -> str:
         if below is None:
             return f"there is no command {name!r}"
         command = below
+    if isinstance(command, BranchingCommand) and words and words[0] in command.branches:
+        name = words.pop(0)
+        command = command.branches[name]
     # With its own settings: click keeps the help option made for the first context that asks.
     context = click.Context(command, **command.context_settings)
     known = {flag for parameter in command.get_params(context) for flag in (*parameter.opts, *parameter.secondary_opts)}

@@ -54,7 +54,7 @@ COMMAND = "from deploykit.cli import main; sys.exit(main())"
         ["targets", "sc8380xp", "--json"],
         ["doctor", "--json"],
         ["toolchain", "list", "--json"],
-        ["plan", "MODEL", "--encodings", "ENCODINGS", "--target", "sc8380xp", "--sdk", "2.33", "--json"],
+        ["check", "--plan", "MODEL", "--encodings", "ENCODINGS", "--target", "sc8380xp", "--sdk", "2.33", "--json"],
         ["check", "MODEL", "--encodings", "ENCODINGS", "--target", "sc8380xp", "--sdk", "2.33", "--json"],
     ],
     ids=lambda words: words[0],

@@ -81,7 +81,9 @@ def test_a_home_that_may_not_be_looked_into(words: tuple[str, ...], status: int,
 
 
 @pytest.mark.parametrize(
-    "words", [("cache", "info"), ("toolchain", "list"), ("compat", "lpbq"), ("doctor",)], ids=lambda words: words[0]
+    "words",
+    [("doctor", "--clear-cache"), ("toolchain", "list"), ("compat", "lpbq"), ("doctor",)],
+    ids=lambda words: words[0],
 )
 def test_a_user_whom_the_system_does_not_know_has_no_home(words: tuple[str, ...], tmp_path: Path) -> None:
     """As where a container runs under a number that nobody has: what would be kept is not."""

@@ -11,7 +11,7 @@ import pytest
 PROGRAM = """
 import os, signal, sys
 from pathlib import Path
-from deploykit.cli.endings import Ended, ended_by_signals
+from deploykit.cli.frame import Ended, _ended_by_signals
 from deploykit.system.whole_files import write_files
 from deploykit.system.workspaces import workspace
 
@@ -38,7 +38,7 @@ def files():
 
 sys.addaudithook(look)
 try:
-    with ended_by_signals():
+    with _ended_by_signals():
         {"folder": folder, "files": files}[what]()
 except Ended:
     sys.exit(143)

@@ -20,7 +20,7 @@ each, with no option that a new user would not give. Look here first for the mod
 least as near to the float model as AIMET's own simulation, minus 1 dB. What is not, stands below the tables with its
 reason.
 
-* **yes**: packaged. **no** with codes: refused (`deploykit rule CODE` says what they mean).
+* **yes**: packaged. **no** with codes: refused (`deploykit explain CODE` says what they mean).
 * **dB**: signal to noise of the worst output against the float model on the CPU, over four samples that were not used
   for calibration; the device's side ran on the compiler's own emulator. In brackets the same output in AIMET's
   simulation. Where that is far below, a mask of -3.4e38 swamps a grid of the file; deploykit replaces such masks.

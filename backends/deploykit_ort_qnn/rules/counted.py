@@ -32,7 +32,7 @@ RULES: Registry[Counted] = Registry("audit-count")
     "info",
     what="So many kernels of this model were run by themselves, over all that their grids hold, with these verdicts.",
     why="It says how much of the model was looked at: a kernel that was not run is right only as far as anyone knows.",
-    fix="'deploykit audit' lists them one by one",
+    fix="'deploykit check --audit full' lists them one by one",
     sources=(LAB,),
 )
 def check_count(scope: Counted) -> Iterator[Found]:

@@ -75,7 +75,7 @@ def check_outputs(scope: NumericScope) -> Iterator[Found]:
     "warning",
     what="The emulator computes what the file says, and that is far from the float model: lost by quantization.",
     why="What quantization loses no device gives back; a range that is too narrow or too wide somewhere is enough.",
-    fix="deploykit locate names the operator; widen its range, calibrate anew, or leave it in float",
+    fix="deploykit accuracy locate names the operator; widen its range, calibrate anew, or leave it in float",
     sources=[_LAB],
 )
 def check_quantization(scope: NumericScope) -> Iterator[Found]:

@@ -60,8 +60,8 @@ RULES: Registry[Situation] = Registry("situation")
     what="A node that is like kernels which were measured to be wrong, narrowed or refused.",
     why="The compiler says nothing of a wrong kernel. Conditions were drawn from measurements of small graphs on the "
     "emulator; each holds for the cases that it names and for no other that was tried, or says of how many. Where it "
-    "is known what the kernel does instead, that is said, and of releases that did not run it too. 'deploykit audit' "
-    "measures the node itself.",
+    "is known what the kernel does instead, that is said, and of releases that did not run it too. 'deploykit "
+    "check --audit full' measures the node itself.",
     fix="audit the model, or write the operator in another way",
     sources=("the rows of data/atlas, each with the case that shows it",),
 )

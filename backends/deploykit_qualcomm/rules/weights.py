@@ -76,7 +76,7 @@ def check_weights_16(situation: Situation) -> Iterator[Found]:
     "error",
     what="LPBQ whose integer block scales leave the range from 1 to 2**(decompressed - compressed) bits.",
     why="A 4-bit weight expands to 8 bits by a factor of 1 to 16; AIMET writes 16 too, and the HTP compiler takes it.",
-    fix="quantize with block scales of 1 to 16, as deploykit lpbq does",
+    fix="quantize with block scales of 1 to 16, as deploykit encodings convert --to lpbq does",
     sources=(
         *constraint("lpbq-integer-scale").source,
         "aimet-onnx 2.42.0 (writes 1 to 16)",

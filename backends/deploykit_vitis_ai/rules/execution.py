@@ -135,7 +135,7 @@ def check_left(outcome: Outcome) -> Iterator[Found]:
     "info",
     what="A part of the model was left in float for a trial, and is quantized after all.",
     why="The outputs were no better with it: what is lost is lost before.",
-    fix="Find the operators that lose most with 'deploykit locate'; calibrate anew, or ask for a wider format.",
+    fix="Find the operators that lose most with 'deploykit accuracy locate'; calibrate anew, or take a wider format.",
     sources=_MEASURED,
 )
 def check_in_vain(outcome: Outcome) -> Iterator[Found]:

@@ -140,7 +140,7 @@ def check_batch(draft: Draft) -> Iterator[Found]:
     "warning",
     what="A model like this one was reported to give wrong results without a warning.",
     why="A super-resolution net with PRelu exploded in BF16 on Ryzen AI 1.7.1, depending on the weights.",
-    fix="Always compare the NPU's outputs with the CPU's ('deploykit evaluate').",
+    fix="Always compare the NPU's outputs with the CPU's ('deploykit accuracy compare').",
     sources=["amd/RyzenAI-SW#390"],
 )
 def check_miscompilation(draft: Draft) -> Iterator[Found]:

@@ -1,4 +1,4 @@
-"""``deploykit evaluate`` as one call: read both sides, compare, judge, and trace dead channels back to the model."""
+"""``deploykit accuracy compare`` as one call: read both sides, compare, judge, trace dead channels to the model."""
 
 from __future__ import annotations
 

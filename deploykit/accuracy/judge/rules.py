@@ -278,7 +278,7 @@ def check_ignored(judged: Judged) -> Iterator[Found]:
     "error",
     what="An output misses what its kind must have: detections in pixels, labels by agreement, maps by SQNR.",
     why="Each kind of output fails in its own way; one number for all of them calls good what is not, and the reverse.",
-    fix="Name the cause with 'deploykit locate', or give the threshold that your application needs.",
+    fix="Name the cause with 'deploykit accuracy locate', or give the threshold that your application needs.",
     sources=["deploykit: the table of thresholds with a reason and a source for each (docs/numbers.md)"],
 )
 def check_right(judged: Judged) -> Iterator[Found]:

@@ -100,7 +100,7 @@ class Located:
     exhausted: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """The published shape of ``deploykit locate --json``."""
+        """The published shape of ``deploykit accuracy locate --json``."""
         return {
             "diverges": self.first is not None,
             "first": None if self.first is None else self.first.to_json(),

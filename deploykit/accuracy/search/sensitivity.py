@@ -125,7 +125,7 @@ class Sensitivity:
         return tuple(sorted(known, key=lambda row: row.alone.db if row.alone is not None else math.inf))
 
     def to_json(self) -> dict[str, Any]:
-        """The published shape of ``deploykit sensitivity --json``."""
+        """The published shape of ``deploykit accuracy layers --json``."""
         return {
             "precision": self.precision,
             "samples": {**self.samples.to_json(), "used": self.used},

@@ -94,7 +94,7 @@ class Simulation:
         return self.verdict if self.verdict is not None and self.verdict.overall_db > self.sqnr_db else None
 
     def to_json(self) -> dict[str, Any]:
-        """The published shape of ``deploykit simulate --json``."""
+        """The published shape of ``deploykit accuracy simulate --json``."""
         overall = self.sqnr_db
         return {
             "sqnr_db": overall if math.isfinite(overall) else None,

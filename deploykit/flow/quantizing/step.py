@@ -81,7 +81,7 @@ def _in_float16(given: Situation, best: Best) -> Situation:
         raise UsageError(
             f"--precision auto: {best.ladder.why}",
             why="; ".join(item.says for item in best.ladder.advice.conclusions) if best.ladder.advice else "",
-            next="see what costs it with 'deploykit sensitivity', or ask for less with --goal",
+            next="see what costs it with 'deploykit accuracy layers', or ask for less with --goal",
         )
     return replace(given, request=replace(given.request, precision="fp16"), ladder=best.ladder.to_json())
 

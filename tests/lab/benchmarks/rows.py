@@ -234,7 +234,9 @@ def streamed(bench: Bench) -> Iterator[Figure]:
     """`simulate` of 1.5 GiB of weights with `--memory 576M`, as 8 GiB with 3 GiB"""
     where = bench.made("stored", 1536)
     given = ("--encodings", where / "model.encodings", "--data", where / "samples.npz")
-    spent = bench.deploykit("simulate", where / "model.onnx", *given, "--memory", "576M", "--no-cache", times=1)
+    spent = bench.deploykit(
+        "accuracy", "simulate", where / "model.onnx", *given, "--memory", "576M", "--no-cache", times=1
+    )
     of = f"{spent.cpu:.0f} s CPU"
     yield Figure(id="streamed-peak", what="peak memory", value=spent.peak, limit=604, unit="MB", runs=1, of=of)
 
@@ -292,7 +294,7 @@ def _read(bench: Bench, count: int) -> dict[str, float]:
 def _simulated(bench: Bench, samples: int) -> float:
     where = bench.made("sampled", samples)
     given = ("--encodings", where / "model.encodings", "--data", where / "samples.npz", "--no-cache")
-    return bench.deploykit("simulate", where / "model.onnx", *given, times=bench.few).cpu
+    return bench.deploykit("accuracy", "simulate", where / "model.onnx", *given, times=bench.few).cpu
 
 
 def _grown(name: str, what: str, sizes: tuple[int, ...], runs: int, cost: Callable[[int], float]) -> Figure:

@@ -9,7 +9,6 @@ import random
 import shutil
 import struct
 import tarfile
-import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,6 @@ from pathlib import Path
 from attacks.graphs import broken_models
 from attacks.mutations import broken_bytes, broken_json, broken_lines, broken_npz, json_with_change
 from attacks.victims import Case, run_cli
-from deploykit.packages.bundling import pack_bundle
 from pictures import png
 
 __all__ = ["AIMET", "COMPILING", "KINDS", "MODEL", "PACKAGING", "QUANTIZING", "Ground", "Kind"]
@@ -156,16 +154,27 @@ def _of_models() -> Iterator[Kind]:
         "package ort-qnn": ("package", "FILE", "--target", "sm8650", "--backend", "ort-qnn", "ENCODINGS", *written),
         "package vitis-ai": ("package", "FILE", "--target", "vek385", *written),
         "extract": ("encodings", "extract", "FILE", "-o", "OUT"),
-        "simulate": ("simulate", "FILE", "ENCODINGS", "--data", "DATA"),
-        "locate": ("locate", "FILE", "ENCODINGS", "--data", "DATA"),
+        "simulate": ("accuracy", "simulate", "FILE", "ENCODINGS", "--data", "DATA"),
+        "locate": ("accuracy", "locate", "FILE", "ENCODINGS", "--data", "DATA"),
         "compat": ("compat", "--target", "sm8650", "--model", "FILE"),
-        "evaluate": ("evaluate", "FILE", str(MODEL), "--data", "DATA"),
-        "lpbq": ("lpbq", "FILE", "-o", "OUT"),
-        "bundle": ("bundle", "pack", "FILE", "ENCODINGS", "-o", "OUT"),
-        "ladder": ("ladder", "FILE", "--data", "DATA"),
-        "audit": ("audit", "FILE", "--target", "sm8650", "ENCODINGS", "--audit", "quick"),
-        "mix": ("mix", "FILE", "ENCODINGS", "--data", "DATA", "--goal", "sqnr>=20", "-o", "OUT"),
-        "split": ("split", "FILE", "--parts", "2", "-o", "OUT"),
+        "evaluate": ("accuracy", "compare", "FILE", str(MODEL), "--data", "DATA"),
+        "lpbq": ("encodings", "convert", "FILE", "--to", "lpbq", "-o", "OUT"),
+        "bundle": ("diagnose", "--model", "FILE", "ENCODINGS", "--pack", "OUT"),
+        "ladder": ("accuracy", "ladder", "FILE", "--data", "DATA"),
+        "audit": ("check", "FILE", "--target", "sm8650", "--backend", "ort-qnn", "ENCODINGS", "--audit", "quick"),
+        "mix": (
+            "accuracy",
+            "ladder",
+            "--raise",
+            "FILE",
+            "ENCODINGS",
+            "--data",
+            "DATA",
+            "--goal",
+            "sqnr>=20",
+            "-o",
+            "OUT",
+        ),
         "quantize": ("quantize", "FILE", *_CNN, "--with", "ort", "--calibration", "DATA", "-o", "OUT"),
     }
     models = {
@@ -208,22 +217,22 @@ def _of_models() -> Iterator[Kind]:
 def _of_encodings() -> Iterator[Kind]:
     mlp = str(AIMET / "mlp" / "model.onnx")
     commands: dict[str, tuple[str, ...]] = {
-        "plan": ("plan", str(MODEL), *_CNN, "--encodings", "FILE"),
+        "plan": ("check", "--plan", str(MODEL), *_CNN, "--encodings", "FILE"),
         "show": ("encodings", "show", "FILE"),
         "check": ("encodings", "check", "FILE", "--model", str(MODEL)),
         "convert": ("encodings", "convert", "FILE", "--to", "2.0.0", "-o", "OUT"),
         "apply": ("encodings", "apply", "FILE", "--model", str(MODEL), "-o", "OUT"),
         "diff": ("encodings", "diff", "FILE", str(_ENCODINGS["1.0.0"])),
-        "bundle": ("bundle", "pack", str(MODEL), "--encodings", "FILE", "-o", "OUT"),
-        "simulate": ("simulate", str(MODEL), "--encodings", "FILE", "--data", "DATA"),
-        "sensitivity": ("sensitivity", str(MODEL), "--encodings", "FILE", "--data", "DATA"),
+        "bundle": ("diagnose", "--model", str(MODEL), "--encodings", "FILE", "--pack", "OUT"),
+        "simulate": ("accuracy", "simulate", str(MODEL), "--encodings", "FILE", "--data", "DATA"),
+        "sensitivity": ("accuracy", "layers", str(MODEL), "--encodings", "FILE", "--data", "DATA"),
     }
     for version, path in _ENCODINGS.items():
         for title, words in commands.items():
             arrange = _OneFile(name="e.json", mutate=broken_json, good=_fixed(path), words=words)
             yield Kind(id=f"{title} with encodings {version}", arrange=arrange)
     for version, path in _BLOCKS.items():
-        words = ("plan", mlp, *_CNN, "--encodings", "FILE")
+        words = ("check", "--plan", mlp, *_CNN, "--encodings", "FILE")
         arrange = _OneFile(name="e.json", mutate=broken_json, good=_fixed(path), words=words)
         yield Kind(id=f"blocks with encodings {version}", arrange=arrange)
     named = _OneFile(
@@ -240,8 +249,16 @@ def _of_data() -> Iterator[Kind]:
     packaged = (*_PACKAGES["qnn-htp"][:-1], "FILE", "-o", "OUT")
     for title, words in {
         "calibration": packaged,
-        "outputs": ("evaluate", "FILE", "DATA"),
-        "simulated samples": ("simulate", str(MODEL), "--encodings", str(_ENCODINGS["1.0.0"]), "--data", "FILE"),
+        "outputs": ("accuracy", "compare", "FILE", "DATA"),
+        "simulated samples": (
+            "accuracy",
+            "simulate",
+            str(MODEL),
+            "--encodings",
+            str(_ENCODINGS["1.0.0"]),
+            "--data",
+            "FILE",
+        ),
     }.items():
         yield Kind(id=title, arrange=_OneFile(name="s.npz", mutate=broken_npz, good=samples, words=words))
     for part in ("arrays", "references"):
@@ -282,7 +299,7 @@ def _of_texts() -> Iterator[Kind]:
             "a.log",
             broken_lines,
             seen,
-            ("bundle", "pack", str(MODEL), "--log", "FILE", "-o", "OUT"),
+            ("diagnose", "FILE", "--model", str(MODEL), "--pack", "OUT"),
             "",
         ),
         ("a log that was seen", "a.log", broken_lines, seen, ("diagnose", "FILE", "--model", str(MODEL)), ""),
@@ -291,7 +308,7 @@ def _of_texts() -> Iterator[Kind]:
         ("a picture in chunks", "p.png", _with_sums, lambda chance, _ground: _picture(chance, "PNG"), (), "picture"),
         ("a table", "t.toml", broken_lines, table, (), "device"),
         ("a fleet", "deploykit.toml", broken_lines, _text(_FLEET), ("matrix", "FILE", "--dry-run"), ""),
-        ("accuracies", "a.toml", broken_lines, _text(_ACCURACY), ("advise", "FILE"), ""),
+        ("accuracies", "a.toml", broken_lines, _text(_ACCURACY), ("accuracy", "ladder", "FILE"), ""),
         ("a record", "record.jsonl", broken_lines, _text(_RECORD), (), "record"),
         ("a kept answer", "k.json", broken_json, _text(_RESULT), (), "remembered"),
         ("a job's result", "result.json", broken_json, _text(_RESULT), (), "job_result"),
@@ -338,8 +355,8 @@ def _with_sums(chance: random.Random, good: bytes) -> bytes:
 
 def _of_binaries() -> Iterator[Kind]:
     compiled = {
-        "a context binary": ("a.bin", "artifacts/*.bin", ("inspect", "FILE"), ""),
-        "a compiled model": ("m_ctx.onnx", "artifacts/*ctx*.onnx", ("inspect", "FILE"), ""),
+        "a context binary": ("a.bin", "artifacts/*.bin", ("explain", "FILE"), ""),
+        "a compiled model": ("m_ctx.onnx", "artifacts/*ctx*.onnx", ("explain", "FILE"), ""),
         "a container": ("m.dlc", "artifacts/*.dlc", (), "dlc"),
     }
     for title, (name, pattern, words, part) in compiled.items():
@@ -348,20 +365,6 @@ def _of_binaries() -> Iterator[Kind]:
             return ground.file("ort-qnn", pattern) or bytes(range(256)) * 8
 
         yield Kind(id=title, arrange=_OneFile(name=name, mutate=broken_bytes, good=good, words=words, part=part))
-
-
-def _bundle(chance: random.Random, folder: Path, _ground: Ground) -> Case:
-    """A bundle whose zip is damaged, or whose case says something else."""
-    made, bad = folder / "good.zip", folder / "bad.zip"
-    pack_bundle(MODEL, made)
-    if chance.random() < 0.3:
-        bad.write_bytes(broken_bytes(chance, made.read_bytes()))
-    else:
-        with zipfile.ZipFile(made) as good, zipfile.ZipFile(bad, "w") as other:
-            for name in good.namelist():
-                data = good.read(name)
-                other.writestr(name, broken_json(chance, data) if name == "case.json" else data)
-    return Case(words=("bundle", "unpack", str(bad), "-o", str(folder / "out")))
 
 
 def _forged(chance: random.Random, folder: Path, ground: Ground, *, backend: str, command: str, manifest: bool) -> Case:
@@ -387,7 +390,6 @@ def _forged(chance: random.Random, folder: Path, ground: Ground, *, backend: str
 
 
 def _of_packages() -> Iterator[Kind]:
-    yield Kind(id="a bundle", arrange=_bundle)
     for backend in _PACKAGES:
         for manifest in (True, False):
             what = "manifest" if manifest else "file"

@@ -1,0 +1,471 @@
+"""``deploykit accuracy``: what quantization costs, on deploykit's own simulation and on outputs that were brought."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from deploykit import api
+from deploykit.accuracy.judge.thresholds import ASKED
+from deploykit.cli.frame import Group
+from deploykit.cli.progress import progress
+from deploykit.cli.terminal import decibels, emit, findings_text, table
+from deploykit.errors import UsageError
+from deploykit.system.whole_files import write_files
+
+if TYPE_CHECKING:
+    from deploykit.accuracy.judge.comparison import Comparison
+    from deploykit.accuracy.judge.evaluation import Evaluation
+    from deploykit.accuracy.search.locating import Located, TensorView
+    from deploykit.accuracy.search.raising import Trial
+    from deploykit.accuracy.search.sensitivity import LayerLoss, Loss, Sensitivity, TensorLoss
+    from deploykit.accuracy.simulate.simulation import Simulation
+    from deploykit.answers.precision_advice import Advice, Conclusion
+    from deploykit.flow.ladder import Ladder, Rung
+    from deploykit.flow.mixing_layers import Mixed
+    from deploykit.flow.simulated_ladder import SimulatedLadder
+
+__all__ = ["command"]
+
+_PATH = click.Path(path_type=Path)
+F = TypeVar("F", bound=Callable[..., Any])
+
+_TABLES = (".toml", ".json")
+
+
+@click.group("accuracy", cls=Group)
+def command() -> None:
+    """Numbers of quantization: simulate it, compare outputs, weigh layers, find where runs part, choose a precision."""
+
+
+def _options(*made: Callable[[F], F]) -> Callable[[F], F]:
+    def add(function: F) -> F:
+        for one in reversed(made):
+            function = one(function)
+        return function
+
+    return add
+
+
+_data = click.option("--data", type=_PATH, metavar="FILE|DIR", help="Inputs: .npz, .npy or a folder of them.")
+_seed = click.option("--seed", type=int, default=0, show_default=True, help="Of inputs that are made.")
+_encodings = click.option("--encodings", type=_PATH, metavar="FILE", help="AIMET encodings, or a QDQ model.")
+_floats = click.option(
+    "--float-tensors", type=_PATH, metavar="FILE", help="Names meant to be float16 (2.0.0 cannot say)."
+)
+_precision = click.option(
+    "--precision", metavar="NAME", help="Without encodings: make them from the data, for instance w8a8."
+)
+
+
+def _samples(least: int, words: str) -> Callable[[F], F]:
+    return click.option("--samples", type=click.IntRange(min=least), metavar="N", help=f"At most that many{words}.")
+
+
+@command.command("simulate")
+@click.argument("model", type=_PATH)
+@click.option("--encodings", required=True, type=_PATH, metavar="FILE", help="AIMET encodings 0.6.1, 1.0.0 or 2.0.0.")
+@_options(_floats, _data, _samples(1, ", spread over the data"), _seed)
+@click.option("--min-sqnr", type=float, metavar="DB", help="Fail when any output is below.")
+@click.option("--max-box-error", type=float, metavar="PX", help="Fail when boxes are farther off on average.")
+@click.option("--min-cosine", type=float, metavar="RATIO", help="Fail when an embedding is below.")
+@click.option("--min-agreement", type=float, metavar="SHARE", help="Fail when fewer labels agree.")
+def simulate(model: Path, encodings: Path, min_sqnr: float | None, **asked: Any) -> int:
+    """Run MODEL with the quantizers that the encodings describe, bit for bit as AIMET simulates them.
+
+    Int32 biases are not simulated, as AIMET does not either. Without --data the inputs are points of their own
+    encodings and domains where there are such, else random numbers, which are no measure of accuracy. Exit status 1
+    when what was asked for is missed; the limits of the verdict stand beside its numbers.
+    """
+    with progress() as tell:
+        tell("simulating")
+        result = api.simulate(model, encodings, min_sqnr=min_sqnr, **asked)
+    made = {} if result.samples is None else {"data": str(result.samples.label), "inputs": result.samples.to_json()}
+    emit({**result.to_json(), **made}, lambda: _simulation_text(result))
+    low = min_sqnr is not None and any(item.sqnr_db < min_sqnr for item in result.fidelity)
+    missed = [number for number in (result.verdict.failures if result.verdict else ()) if number.limit.reason == ASKED]
+    return 1 if low or missed else 0
+
+
+def _simulation_text(result: Simulation) -> str:
+    rows = []
+    for item in result.fidelity:
+        ratio = f"{item.sqnr_db:.2f}" if math.isfinite(item.sqnr_db) else ("exact" if item.sqnr_db > 0 else "none")
+        step = "-" if item.step is None else f"{item.step:.6g}"
+        rows.append((item.name, ratio, f"{item.cosine:.6f}", f"{item.max_error:.6g}", step))
+    on = f"{len(result.outputs)} samples" if result.samples is None else result.samples.described_for_humans
+    lines = [table(rows, header=("output", "SQNR dB", "cosine", "largest error", "step"))]
+    lines.append(f"{on}, {len(result.applied)} tensors quantized")
+    lines += result.verdict.lines() if result.verdict is not None else []
+    reasons = list(result.skipped.values())
+    lines += [f"{reasons.count(reason)} entries not simulated: {reason}" for reason in sorted(set(reasons))]
+    return "\n".join(lines)
+
+
+@command.command("compare")
+@click.argument("positional", metavar="[BASELINE CANDIDATE]", nargs=-1, type=_PATH)
+@click.option("--baseline", "--baseline_results_folder", type=_PATH, help="Outputs of the float model, or the model.")
+@click.option("--candidate", "--quantized_results_folder", type=_PATH, help="Outputs to judge, or the model.")
+@click.option("--data", type=_PATH, help="Inputs for two models: a folder of .npz or .npy files, or one such file.")
+@click.option("--model", type=_PATH, help="The float model: dead channels are traced to the Concat that mixes ranges.")
+@click.option("--target", default="TARGET", help="The device, for the command that is proposed.")
+@click.option("--slices", is_flag=True, help="Every slice of every axis.")
+@click.option("--min-cosine", type=float, help="Fail when the worst sample is under it.")
+@click.option("--min-psnr", type=float, help="Fail when the worst sample is under it, in dB.")
+@click.option("--min-sqnr", type=float, help="Fail when the worst sample is under it, in dB.")
+@click.option("--max-error", type=float, help="Fail when any element is farther off.")
+@click.option("--max-box-error", type=float, metavar="PX", help="Instead of the table's limit for detections.")
+@click.option("--min-agreement", type=float, metavar="SHARE", help="Instead of the table's limit for labels.")
+def compare(
+    positional: tuple[Path, ...], baseline: Path | None, candidate: Path | None, slices: bool, **asked: Any
+) -> int:
+    """Cosine, L2, PSNR, SSIM, SQNR and the largest error of every output, over two folders, two files or two models.
+
+    Files are matched by name. --baseline and --candidate may stand in any order. With a model every output is judged by
+    its kind as well. Exit status 1 when an output is dead or wrong, samples are missing, or a threshold is missed.
+    """
+    if len(positional) == 2 and baseline is None and candidate is None:
+        baseline, candidate = positional
+    elif positional or baseline is None or candidate is None:
+        why = "one side by position and one by name could be taken the wrong way round" if positional else ""
+        raise UsageError("give BASELINE CANDIDATE, or --baseline and --candidate", why=why)
+    found = api.evaluate(baseline, candidate, **asked)
+    emit(found.to_json(slices=slices), lambda: _evaluation_text(found, slices))
+    return found.exit_status
+
+
+def _evaluation_text(found: Evaluation, slices: bool) -> str:
+    comparison, findings = found.comparison, found.findings
+    parts = [f"{comparison.samples} samples, {len(comparison.outputs)} outputs"]
+    parts += [_metrics(comparison)] if comparison.outputs else ["nothing could be compared"]
+    parts += ["\n".join(found.verdict.lines())] if found.verdict is not None else []
+    if slices:
+        rows = [
+            (output.name or "output", axis.axis, index, f"{sqnr:.2f}", f"{worst:.5g}", "dead" if dead else "")
+            for output in comparison.outputs.values()
+            for axis in output.axes
+            for index, (sqnr, worst, dead) in enumerate(zip(axis.sqnr_db, axis.worst, axis.dead, strict=True))
+        ]
+        parts.append(table(rows, header=("output", "axis", "slice", "SQNR dB", "max error", "")))
+    parts += [findings_text(findings)] if findings else []
+    return "\n\n".join(parts)
+
+
+def _metrics(comparison: Comparison) -> str:
+    rows = []
+    for output in comparison.outputs.values():
+        s = output.summary()
+        rows.append(
+            (
+                output.name or "output",
+                "x".join(map(str, output.shape)) or "scalar",
+                f"{s['mean_cosine']:.6f} / {s['min_cosine']:.6f}",
+                f"{s['mean_l2']:.5g} / {s['max_l2']:.5g}",
+                f"{s['mean_psnr_db']:.3f} / {s['min_psnr_db']:.3f}",
+                f"{s['mean_ssim']:.6f} / {s['min_ssim']:.6f}",
+                f"{s['mean_sqnr_db']:.2f} / {s['min_sqnr_db']:.2f}",
+                f"{s['max_max_error']:.5g}",
+            )
+        )
+    header = ("output", "shape", "cosine mean/min", "L2 mean/max", "PSNR mean/min", "SSIM mean/min", "SQNR mean/min")
+    return table(rows, header=(*header, "max error"))
+
+
+@command.command("layers")
+@click.argument("model", type=_PATH)
+@_options(_encodings, _precision, _floats, _data, _samples(1, "; 8 by default"), _seed)
+@click.option("--seconds", type=click.FloatRange(min=0), metavar="S", help="Stop measuring then; ask again to go on.")
+@click.option("--fresh", is_flag=True, help="Measure everything again, whatever an earlier run left.")
+@click.option("--top", type=click.IntRange(min=1), default=20, show_default=True, help="Rows of each table.")
+@click.option("--report", type=_PATH, metavar="FILE.html", help="Write a page with charts as well.")
+@click.option("--force", is_flag=True, help="Replace the page.")
+def layers(model: Path, top: int, report: Path | None, force: bool, fresh: bool, **asked: Any) -> int:
+    """Measure what MODEL loses when only one layer or tensor is quantized, and when only that one stays float.
+
+    On deploykit's own simulation, which equals AIMET's; only what lies behind a change is run again. The loss is the
+    signal to noise of the output that suffers most. Encodings come from a file, from the model, or, with --precision,
+    from the range of each tensor on the data. An analysis that was ended goes on where it was.
+    """
+    with progress() as tell:
+        found = api.sensitivity(model, resume=not fresh, progress=tell, **asked)
+    if report is not None:
+        from deploykit.report.sensitivity_page import render_sensitivity
+
+        write_files({report: render_sensitivity(found, model.name)}, force=force)
+    emit(found.to_json, lambda: _layers_text(found, top))
+    return 0
+
+
+def _layers_text(found: Sensitivity, top: int) -> str:
+    layer_header = ("alone", "weights", "activations", "gain if float", "layer")
+    tensor_header = ("alone", "gain if float", "own grid", "range", "outliers", "kind", "tensor")
+    lines = [
+        f"{found.precision}: {_loss(found.whole)} with everything quantized, {_loss(found.weights)} with only weights, "
+        f"{_loss(found.activations)} with only activations",
+        f"on {found.samples.described_for_humans}, {found.used} measured on",
+        "",
+        table([_layer(row, found) for row in found.worst_layers[:top]], header=layer_header),
+        "",
+        table([_tensor(row, found) for row in found.worst_tensors[:top]], header=tensor_header),
+    ]
+    if str(found.samples.label) == "arbitrary":
+        lines.append("the inputs are made up: this order is no evidence; give --data")
+    if found.unmeasured:
+        lines.append(f"the budget left {found.unmeasured} measurements open; the same command goes on with them")
+    return "\n".join(lines)
+
+
+def _layer(row: LayerLoss, found: Sensitivity) -> tuple[str, ...]:
+    name = f"{row.layer.name} ({row.layer.op_type})"
+    return _loss(row.alone), _loss(row.weights), _loss(row.activations), _gain(row.without, found), name
+
+
+def _tensor(row: TensorLoss, found: Sensitivity) -> tuple[str, ...]:
+    shape = row.statistics
+    reach = "-" if shape is None else f"{shape.low:.4g} .. {shape.high:.4g}"
+    share = "-" if shape is None else f"{shape.outliers:.2%}"
+    kind = f"{row.kind} {row.dtype}"
+    return _loss(row.alone), _gain(row.without, found), decibels(row.own_db), reach, share, kind, row.name
+
+
+def _gain(loss: Loss | None, found: Sensitivity) -> str:
+    difference = math.nan if loss is None else loss.db - found.whole.db
+    return f"{difference:+.2f} dB" if math.isfinite(difference) else "-"
+
+
+def _loss(loss: Loss | None) -> str:
+    return "-" if loss is None else decibels(loss.db)
+
+
+@command.command("locate")
+@click.argument("model", type=_PATH)
+@click.argument("candidate", type=_PATH, required=False)
+@click.option("--encodings", type=_PATH, metavar="FILE", help="Compare with MODEL's own simulation instead.")
+@_options(_data, _samples(1, "; random: 2 by default"), _seed)
+@click.option(
+    "--threshold",
+    "threshold_db",
+    type=float,
+    default=20.0,
+    show_default=True,
+    metavar="DB",
+    help="Below it a tensor is off.",
+)
+@click.option(
+    "--time-limit",
+    type=click.FloatRange(min=1),
+    default=1800.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Name the nearest operator known by then.",
+)
+def locate(model: Path, candidate: Path | None, **asked: Any) -> int:
+    """Run MODEL and CANDIDATE (or MODEL's simulation) and name the first operator whose output is off.
+
+    First means that everything the operator reads still agrees. Tensors are matched by name; behind a TopK rows are
+    put in the same order first. Exit status 1 when an output of the model is off.
+    """
+    with progress() as tell:
+        tell("comparing")
+        found = api.locate(model, candidate, **asked)
+    emit(found.to_json(), lambda: _located_text(found))
+    return 0 if found.first is None else 1
+
+
+def _located_text(found: Located) -> str:
+    seen = f"{found.compared} tensors compared in {found.rounds} rounds, {len(found.hidden)} not comparable"
+    seen += ", the budget ended before the search did" if found.exhausted else ""
+    if found.first is None:
+        views, head = found.outputs, f"no output is below {found.threshold_db:g} dB"
+    else:
+        views = (*found.first.inputs, found.first.output)
+        head = f"first divergence: {found.first.op_type} {found.first.node}, output {found.first.output.name}"
+        head += "" if found.first.culprit is None else f", from {found.first.culprit}"
+    rows = [_view(view) for view in views]
+    return "\n".join([head, table(rows, header=("SQNR dB", "left range", "right range", "tensor")), seen])
+
+
+def _view(view: TensorView) -> tuple[str, ...]:
+    ratio = f"{view.sqnr_db:.2f}" if math.isfinite(view.sqnr_db) else ("equal" if view.sqnr_db > 0 else "none")
+    sides = [f"{lo:.5g} .. {hi:.5g}" if math.isfinite(lo) else "-" for lo, hi in (view.left_range, view.right_range)]
+    name = f"{view.name} (rows reordered, {view.lost:.0%} without partner)" if view.reordered else view.name
+    return ratio, *sides, name
+
+
+@command.command("ladder")
+@click.argument("model", metavar="MODEL|FILE", type=_PATH, required=False)
+@click.option("--goal", help="right (the default), kept>=95%, sqnr>=30; with a metric drop<=1%, metric>=0.75.")
+@_options(_data, _samples(1, "; 16 by default, 8 with --raise"))
+@click.option("--target", metavar="DEVICE", help="Raise only to what this device mixes with integers.")
+@click.option("--sdk", metavar="VERSION", help="With --target: series (2.33) or build.")
+@click.option("--metric", metavar="MODULE:FUNCTION", help="Your own measure (docs/metrics.md).")
+@click.option("--metric-command", metavar="COMMAND", help="The same as a program; {outputs} and {references}.")
+@click.option("--references", type=_PATH, metavar="FILE|DIR", help="For the measure, instead of the float outputs.")
+@click.option("--lower-is-better", is_flag=True, help="Of the measure: for error rates and perplexities.")
+@click.option("--report", type=_PATH, metavar="FILE.html", help="Write the story as one page.")
+@click.option("--force", is_flag=True, help="Replace files.")
+@click.option("--accuracy", "accuracies", multiple=True, metavar="NAME=VALUE", help="Measured elsewhere: w8a16=75.9.")
+@click.option("--raise", "raising", is_flag=True, help="The fewest layers in a wider type that reach --goal (LiteMP).")
+@_options(_encodings, _precision, _floats)
+@click.option("--to", type=click.Choice(["float16", "int16"]), help="With --raise: the wider type.")
+@click.option("-o", "--out", type=_PATH, metavar="FILE", help="With --raise: write the new encodings (1.0.0).")
+def ladder(
+    model: Path | None,
+    accuracies: tuple[str, ...],
+    raising: bool,
+    encodings: Path | None,
+    precision: str | None,
+    float_tensors: Path | None,
+    to: str | None,
+    out: Path | None,
+    **asked: Any,
+) -> int:
+    """Which precision next? Measure fp16, w16a16, w8a16, w4a16 and w8a8 of the float MODEL, and say what that means.
+
+    Ranges come from one half of the data, numbers from the other. Where the conclusion is that some layers need more
+    bits, the fewest that reach the goal are found. Exit status 1 when nothing reaches the goal, or the data was not
+    prepared as in training.
+
+    With --raise only that is done: layers of --encodings or --precision are raised in the order of what quantizing each
+    alone costs, and what cannot stay behind with them. With --accuracy, or a FILE (TOML or JSON with a table
+    "accuracy", and "goal" and "lower_is_better" beside it), the numbers are those and nothing is run.
+
+    \b
+    deploykit accuracy ladder model.onnx --data frames
+    deploykit accuracy ladder model.onnx --raise --precision w8a8 --goal 'sqnr>=30' --data frames -o mixed.encodings
+    deploykit accuracy ladder --accuracy fp32=76.1 --accuracy w8a8=40 --accuracy w8a16=75.9
+    """
+    if accuracies or (model is not None and model.suffix.lower() in _TABLES):
+        return _from_numbers(model, accuracies, goal=asked["goal"], lower_is_better=asked["lower_is_better"])
+    if model is None:
+        raise UsageError("which model?", next="name the float model, or what was measured: --accuracy w8a8=40")
+    of_raise: dict[str, Any] = {
+        "encodings": encodings,
+        "precision": precision,
+        "float_tensors": float_tensors,
+        "to": to,
+    }
+    if raising:
+        return _raise_layers(model, out, **of_raise, **asked)
+    for name, value in (*of_raise.items(), ("out", out)):
+        if value is not None:
+            raise UsageError(f"--{name.replace('_', '-')} goes with --raise", next="add --raise, or leave it out")
+    return _climb(model, **asked)
+
+
+def _climb(model: Path, *, report: Path | None, force: bool, **asked: Any) -> int:
+    with progress() as tell:
+        found = api.ladder(model, progress=tell, **asked)
+    if report is not None:
+        from deploykit.flow.ladder_page import render_ladder
+
+        page = render_ladder(found.ladder, model.name, _split_of(found), findings=found.findings)
+        write_files({report: page}, force=force)
+    emit(found.to_json, lambda: _ladder_text(found))
+    return found.exit_status
+
+
+def _split_of(found: SimulatedLadder) -> str:
+    made = found.samples.described_for_humans
+    if not found.held_out:
+        return f"{made}, ranges and numbers of the same"
+    return f"{made}, ranges of {found.seen} and numbers of the other {found.measured}"
+
+
+def _ladder_text(found: SimulatedLadder) -> str:
+    ladder = found.ladder
+    every = (*ladder.rungs, *(step.rung for step in ladder.steps))
+    header = ("SQNR", "metric", "kept", str(ladder.goal), "candidate")
+    parts = [f"on {_split_of(found)}", table([_rung(ladder, rung) for rung in every], header=header)]
+    parts += [findings_text(found.findings)] if found.findings else []
+    parts += map(_conclusion, ladder.advice.conclusions if ladder.advice is not None else ())
+    parts += [f"taken: {step.why}\n  {step.told}" for step in ladder.steps]
+    parts.append(f"chosen: {'nothing' if ladder.chosen is None else ladder.chosen.precision}, {ladder.why}")
+    if str(found.samples.label) == "arbitrary":
+        parts.append("the inputs are made up: none of this is evidence; give --data")
+    return "\n\n".join(parts)
+
+
+def _rung(ladder: Ladder, rung: Rung) -> tuple[str, ...]:
+    met = ladder.meets(rung)
+    metric = "-" if math.isnan(rung.reached.metric) else f"{rung.reached.metric:.6g}"
+    ratio = "-" if math.isnan(rung.reached.sqnr_db) else decibels(rung.reached.sqnr_db)
+    words = "not measured" if met is None else "yes" if met else "no"
+    name = rung.precision if rung.runs_here else f"{rung.precision} (to compare with; not chosen)"
+    count = rung.reached.counted
+    kept = "-" if count is None else f"{count.share:.1%} of {sum(count.wanted)}, at least {count.surely:.1%}"
+    why = rung.missing or ("" if met is not None else ladder.goal.why_open(rung.reached))
+    return ratio, metric, kept, words, f"{name}: {why}" if why else name
+
+
+def _conclusion(item: Conclusion) -> str:
+    lines = [click.style(item.says, bold=True), *(f"  because {line}" for line in item.because)]
+    lines += [f"  next: {item.next}"] if item.next else []
+    lines += [f"  {item.command}"] if item.command else []
+    return "\n".join(lines)
+
+
+def _raise_layers(model: Path, out: Path | None, *, report: Path | None, force: bool, **asked: Any) -> int:
+    if asked["goal"] is None or asked["data"] is None:
+        raise UsageError("--raise needs --goal and --data", next="for instance --goal 'sqnr>=30' --data frames")
+    with progress() as tell:
+        found = api.mix(model, front=report is not None, progress=tell, **asked)
+    files = {} if out is None else {out: found.text}
+    if report is not None:
+        from deploykit.report.mix_page import render_mix
+
+        files[report] = render_mix(found.raised, found.front, model.name)
+    write_files(files, force=force)
+    emit(found.to_json, lambda: _mixed_text(found, out))
+    return 0 if found.raised.met else 1
+
+
+def _mixed_text(found: Mixed, out: Path | None) -> str:
+    best, goal = found.raised.best, found.raised.goal
+    rows = [_trial(trial, trial is best) for trial in found.raised.trials]
+    lines = [table(rows, header=("layers", "tensors", "SQNR", "metric", "borders", goal, "")), ""]
+    lines += [f"raised to {best.wide}: {', '.join(best.layers) or 'nothing'}"]
+    if not found.raised.met:
+        lines.append(f"no number of layers in {best.wide} reaches {goal}: this is the best")
+    if str(found.sensitivity.samples.label) == "arbitrary":
+        lines.append("the inputs are made up: these numbers are no evidence")
+    return "\n".join([*lines, *([] if out is None else [f"written to {out}"])])
+
+
+def _trial(trial: Trial, chosen: bool) -> tuple[object, ...]:
+    metric = "-" if math.isnan(trial.reached.metric) else f"{trial.reached.metric:.6g}"
+    met, mark = "yes" if trial.met else "no", "chosen" if chosen else ""
+    return trial.count, len(trial.tensors), decibels(trial.reached.sqnr_db), metric, trial.borders, met, mark
+
+
+def _from_numbers(file: Path | None, accuracies: tuple[str, ...], **asked: Any) -> int:
+    found = api.advise(file, accuracies=_numbers(accuracies), **asked)
+    emit(found.to_json, lambda: _advice_text(found))
+    return 0 if found.best else 1
+
+
+def _numbers(texts: tuple[str, ...]) -> Mapping[str, float]:
+    made = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        try:
+            made[name.strip().lower()] = float(value)
+        except ValueError:
+            next_ = "for instance --accuracy w8a16=75.9"
+            raise UsageError(f"--accuracy {text}: NAME=VALUE is expected", next=next_) from None
+    return made
+
+
+def _advice_text(found: Advice) -> str:
+    rows = []
+    for name, value in found.values.items():
+        verdict = "reference" if name == found.reference else "yes" if found.met.get(name) else "no"
+        rows.append((name, f"{value:.6g}", verdict))
+    parts = [table(rows, header=("precision", "measured", found.goal)), *map(_conclusion, found.conclusions)]
+    if found.best:
+        parts.append(f"the cheapest that reaches the goal: {found.best}")
+    return "\n\n".join(parts)

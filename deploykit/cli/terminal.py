@@ -1,0 +1,136 @@
+"""How results reach a person or a program: one JSON value on stdout, or text that is harmless to a terminal.
+
+It formats; it decides nothing and knows no command. A terminal obeys what it is shown, and names come from strangers:
+one that moves the cursor could overwrite "problem" with "ok", one with a line break could add such a line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from deploykit.findings import Finding, group_findings, headline, listed, sort_findings
+
+__all__ = ["columns", "decibels", "defused", "emit", "findings_text", "plain", "status_lines", "table"]
+
+if TYPE_CHECKING:
+    from deploykit.backend.status import Status
+
+_COLORS = {"error": "red", "warning": "yellow", "info": "cyan"}
+# What commands style their own words with: bold, dim, and four colours that are none to hide in.
+_STYLES = re.compile(r"(\x1b\[(?:0|1|2|22|3[1236])m)")
+
+
+def emit(value: Mapping[str, Any] | Callable[[], Mapping[str, Any]], text: str | Callable[[], str]) -> None:
+    """Print ``value`` as JSON when --json was given, else the text; of two functions only the wanted one is called."""
+    from deploykit.cli.frame import settings
+
+    if settings().json:
+        made = value() if callable(value) else value
+        is_utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+        click.echo(json.dumps({"schema": 1, **made}, indent=1, ensure_ascii=not is_utf8, allow_nan=False))
+    else:
+        click.echo(defused((text if isinstance(text, str) else text()).rstrip("\n")))
+
+
+def plain(text: str) -> str:
+    """One line, in which whatever is not printable stands as an escape: ``\\x1b``, ``\\n``, ``\\u202e``."""
+    return text if text.isprintable() else "".join(map(_shown, text))
+
+
+def defused(text: str) -> str:
+    """Lines, styled or not, without anything else that a terminal would obey."""
+    parts = _STYLES.split(text)
+    # Every other part is a style.
+    parts[::2] = ["".join(one if one in "\n\t" else _shown(one) for one in part) for part in parts[::2]]
+    return "".join(parts)
+
+
+def _shown(letter: str) -> str:
+    return letter if letter.isprintable() else letter.encode("unicode_escape").decode()
+
+
+def table(rows: Iterable[Sequence[object]], *, header: Sequence[str]) -> str:
+    """Aligned columns under a header; the last column is wrapped to the terminal."""
+    cells = [[str(cell).replace("\n", "\\n") for cell in row] for row in rows]
+    widths = [max([len(title), *(len(row[i]) for row in cells)]) for i, title in enumerate(header)]
+    room = max(30, columns(120) - sum(widths[:-1]) - 2 * (len(widths) - 1))
+
+    def lines(row: Sequence[str]) -> Iterator[str]:
+        left = "".join(f"{cell.ljust(width)}  " for cell, width in zip(row[:-1], widths, strict=False))
+        first, *rest = textwrap.wrap(row[-1], room) or [""]
+        yield f"{left}{first}".rstrip()
+        yield from (" " * len(left) + line for line in rest)
+
+    head, *more = lines(header)
+    return "\n".join([click.style(head, bold=True), *more, *(line for row in cells for line in lines(row))])
+
+
+def columns(otherwise: int) -> int:
+    """The width of the terminal."""
+    try:
+        return int(os.environ.get("COLUMNS", "")) or otherwise
+    except ValueError:
+        pass
+    try:
+        return os.get_terminal_size(sys.__stdout__.fileno()).columns if sys.__stdout__ else otherwise
+    except (OSError, ValueError):
+        return otherwise
+
+
+def decibels(value: float) -> str:
+    """A signal-to-noise ratio for people."""
+    return f"{value:.2f} dB" if abs(value) < float("inf") else ("no loss" if value > 0 else "nothing left")
+
+
+def findings_text(findings: Iterable[Finding]) -> str:
+    """Findings for people: open ones by rule with what to do next, then one line for all that is handled.
+
+    With -v every single one is listed, the handled ones with what the plan does about them.
+    """
+    from deploykit.cli.frame import settings
+
+    known = sort_findings(findings)
+    if not known:
+        return "no findings"
+    if settings().verbosity > 0:
+        return "\n".join([*(_finding(finding) for finding in known), headline(known)])
+    still_open, handled = group_findings(known)
+    lines = [_finding(group.first, f" (and {group.others})" if group.others else "") for group in still_open]
+    if handled:
+        count = click.style(f"{sum(group.count for group in handled)} handled", fg="green")
+        rules = [f"{group.first.code} {group.first.slug}" for group in handled]
+        lines.append(f"{count}: {listed(rules, most=6)} (-v lists them)")
+    return "\n".join([*lines, headline(known)])
+
+
+def _finding(finding: Finding, others: str = "") -> str:
+    # An error that is handled is no longer red: it is no error any more.
+    color = _COLORS[finding.severity] if finding.handled is None else "green"
+    word = click.style(f"{finding.severity}", fg=color, bold=finding.blocks)
+    line = f"{word} {finding.code} {finding.slug}: {plain(finding.message)}{others}"
+    if finding.handled is not None:
+        return f"{line}\n    handled: {finding.handled}"
+    return f"{line}\n    next: {finding.hint}" if finding.hint else line
+
+
+def status_lines(status: Status) -> list[str]:
+    """The three facts about a package, one line each: what is bad red, what is good green, what is open yellow."""
+    bad = {
+        "intact": not status.intact,
+        "compiled": status.compiled.state == "refused",
+        "right": status.right.state == "no",
+    }
+    lines = []
+    for key, words in status.lines():
+        is_red = bad[key] or (key == "right" and status.right.broken)
+        color = "red" if is_red else "green" if words[:3] == "yes" else "yellow"
+        lines.append(f"{key:<10} {click.style(plain(words), fg=color, bold=bad[key])}")
+    return lines
