@@ -33,7 +33,7 @@ def test_the_ci_script_reads_them_from_the_readme() -> None:
 
 def test_every_command_the_readme_names_exists() -> None:
     named = set(re.findall(r"deploykit ([a-z]+)\b", README)) & set(COMMANDS)
-    assert {"package", "plan", "check", "compat", "targets", "verify", "build", "diagnose"} <= named
+    assert {"package", "check", "explain", "compat", "targets", "verify", "build", "diagnose"} <= named
     missing = [name for name in named if not (ROOT / "deploykit" / "cli" / f"{name}.py").exists()]
     assert missing == []
 

@@ -75,8 +75,8 @@ def _helps(command: click.Command, context: click.Context) -> Iterator[str]:
     if isinstance(command, BranchingCommand):
         for name, branch in command.branches.items():
             yield f"### {context.command_path} {name}"
-            below = click.Context(branch, info_name=f"{context.info_name} {name}", parent=context.parent)
-            yield from _helps(branch, below)
+            inner = click.Context(branch, info_name=f"{context.info_name} {name}", parent=context.parent)
+            yield from _helps(branch, inner)
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
             below = command.get_command(context, name)

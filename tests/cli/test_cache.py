@@ -42,7 +42,12 @@ def test_it_says_what_is_kept_and_clears_it(
 def test_no_cache_holds_for_one_call(monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> None:
     monkeypatch.delenv("DEPLOYKIT_NO_CACHE", raising=False)
     seen: list[bool] = []
-    monkeypatch.setattr("deploykit.cli.targets.load_backends", lambda: seen.append(is_off()) or ())
+
+    def load_backends() -> tuple[()]:
+        seen.append(is_off())
+        return ()
+
+    monkeypatch.setattr("deploykit.cli.targets.load_backends", load_backends)
     run(cli, arguments)
     assert seen == [True]
     assert "DEPLOYKIT_NO_CACHE" not in os.environ

@@ -67,7 +67,7 @@ def test_help_and_queries_import_nothing_heavy(args: tuple[str, ...]) -> None:
         (("compat",), set(), {"deploykit_qualcomm", "deploykit_ort_qnn", "deploykit_vitis_ai"}),
         (("compat", "--sdk", "2.33"), set(), {"deploykit_qualcomm", "deploykit_ort_qnn", "deploykit_vitis_ai"}),
         (("compat", "lpbq", "--target", "sm8650"), {"sm8650"}, {"deploykit_qualcomm", "deploykit_ort_qnn"}),
-        (("compat", "--target", "vek385"), {"vek385"}, {"deploykit_vitis_ai"}),
+        (("compat", "--target", "vek385"), {"vek385"}, {"deploykit_vitis_ai", "deploykit_qualcomm"}),
         (("compat", "--backend", "vitis-ai"), set(), {"deploykit_vitis_ai"}),
     ],
     ids=lambda value: " ".join(value if isinstance(value, tuple) else sorted(value)),
