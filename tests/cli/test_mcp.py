@@ -22,7 +22,7 @@ async def _session(name: str, arguments: dict[str, Any]) -> tuple[set[str], bool
     server = StdioServerParameters(command=sys.executable, args=["-m", "deploykit.cli.mcp"], env=dict(os.environ))
     # The test's own stderr is no file.
     async with (
-        stdio_client(server, errlog=sys.__stderr__) as (answers, requests),
+        stdio_client(server, errlog=sys.__stderr__ or sys.stderr) as (answers, requests),
         ClientSession(answers, requests) as session,
     ):
         await session.initialize()
