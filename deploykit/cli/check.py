@@ -94,8 +94,10 @@ def plan_text(plan: Plan[Any]) -> str:
     lines = [click.style(f"{plan.target['name']} ({plan.backend}{sdk})", bold=True), findings_text(plan.findings), ""]
     for way in plan.candidates:
         mark = click.style("way *     ", bold=True) if way["won"] else "way       "
-        quality = f"{way['overall_db']:.1f} dB, {way['float16_tensors']} float16 tensors; "
-        lines.append(f"{mark} {way['id']}: {'' if way['overall_db'] is None else quality}{way['why']}")
+        quality = ""
+        if way["overall_db"] is not None:
+            quality = f"{way['overall_db']:.1f} dB, {way['float16_tensors']} float16 tensors; "
+        lines.append(f"{mark} {way['id']}: {quality}{way['why']}")
     lines += [f"assumed    {plan.assumed}"] if plan.assumed else []
     lines.append(f"right      {plan.right}")
     route = plan.route
