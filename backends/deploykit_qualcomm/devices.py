@@ -32,8 +32,8 @@ def qualcomm_devices(data: Path = DATA) -> tuple[Device, ...]:
 
 
 def device_of_id(name: str, data: Path = DATA) -> Device | None:
-    """The device of that id, from its own file where it has one, or None."""
-    found = load_device_of_id(data / "devices", name) or _unsupported(data).get(name.lower())
+    """The device of that id, from its own file alone, or None: one of ``unsupported.toml`` is found among all."""
+    found = load_device_of_id(data / "devices", name)
     return None if found is None else _with_precisions(found)
 
 
@@ -44,7 +44,7 @@ def qualcomm_device(name: str, data: Path = DATA) -> Device:
 
 @cache
 def _all(data: Path) -> tuple[Device, ...]:
-    devices = (*load_devices(data / "devices"), *_unsupported(data).values())
+    devices = (*load_devices(data / "devices"), *_unsupported(data / "unsupported.toml"))
     return tuple(map(_with_precisions, sorted(devices, key=lambda device: device.id)))
 
 
@@ -59,18 +59,15 @@ class UnsupportedFile:
     device: tuple[Mapping[str, Any], ...]
 
 
-@cache
-def _unsupported(data: Path) -> Mapping[str, Device]:
-    """By id; none where the folder has no such file."""
-    path = data / "unsupported.toml"
+def _unsupported(path: Path) -> tuple[Device, ...]:
+    """Its devices; none where there is no such file, as in a folder of tables for a test."""
     if not path.is_file():
-        return {}
+        return ()
     table = read_toml(path)
     write_out(table, table.get("sources", {}))
     file = structure(UnsupportedFile, table, where=f"{path.name}:")
     shared = {"schema": file.schema, "vendor": file.vendor, "backends": file.backends}
-    rows = parse_rows(Device, [{**shared, **row} for row in file.device], where=path.name)
-    return {device.id: device for device in rows}
+    return parse_rows(Device, [{**shared, **row} for row in file.device], where=path.name)
 
 
 def _with_precisions(device: Device) -> Device:
