@@ -29,9 +29,9 @@ from deploykit.encodings.new_grids import entry_for_range, kind_of_entry
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.model.facts import GraphFacts
 from deploykit.model.graph import view_of
-from deploykit.model.operators import Trait, ops
-from deploykit.model.range_functions import ANYTHING, FUNCTIONS, Interval, hull
-from deploykit.model.range_sums import SELECTIONS, SUMS
+from deploykit.model.operators import RANGES, Trait, ops
+from deploykit.model.range_functions import ANYTHING, FUNCTIONS, SELECTIONS, Interval, hull
+from deploykit.model.range_sums import SUMS
 from deploykit.model.ranges import Arithmetic
 
 if TYPE_CHECKING:
@@ -40,16 +40,10 @@ if TYPE_CHECKING:
 __all__ = ["infer_entries"]
 
 _BOUNDED: Mapping[str, Interval] = {
-    "Cos": (-1.0, 1.0),
-    "Erf": (-1.0, 1.0),
-    "HardSigmoid": (0.0, 1.0),
+    **RANGES,
     "Hardmax": (0.0, 1.0),
     "LpNormalization": (-1.0, 1.0),
-    "Sigmoid": (0.0, 1.0),
-    "Sin": (-1.0, 1.0),
-    "Softmax": (0.0, 1.0),
     "Softsign": (-1.0, 1.0),
-    "Tanh": (-1.0, 1.0),
 }
 """Operators whose results fill a range that is known beforehand."""
 

@@ -1,6 +1,7 @@
-"""Interval arithmetic: what a rule is given about one node, and the rules of element-wise and recurrent operators.
+"""Interval arithmetic: what a rule is given about one node, and the rules of operators that compute or pick values.
 
-Every bound holds in exact arithmetic; what float32 rounds beyond it is the business of ``ranges``.
+The tables go from operator type to the bounds of its first output. Every bound holds in exact arithmetic; what float32
+rounds beyond it is the business of ``ranges``.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ import numpy.typing as npt
 
 from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute
-from deploykit.model.operators import RANGES, Trait, ops
+from deploykit.model.operators import FLOATS, RANGES, Trait, ops
 from deploykit.model.shape_inference import Shape
-from deploykit.model.values import element_count
+from deploykit.model.values import dtype_name, element_count
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
 __all__ = [
     "ANYTHING",
     "FUNCTIONS",
+    "SELECTIONS",
     "SILU_LOWEST",
+    "ZERO",
     "Case",
     "Interval",
     "Rule",
@@ -33,13 +36,12 @@ __all__ = [
     "clip_bounds",
     "hull",
     "product",
-    "scaled_hull",
     "total",
-    "weighted",
 ]
 
 Interval: TypeAlias = tuple[float, float]
 ANYTHING: Interval = (-math.inf, math.inf)
+ZERO: Interval = (0.0, 0.0)
 
 _WORTH_READING = 1 << 22
 """Stored tensors with more elements are not read: 16 MB in float32."""
@@ -67,22 +69,16 @@ class Case:
         """The bounds of all operands that are there."""
         return [self.bounds.get(name, ANYTHING) for name in self.node.input if name]
 
-    def shape(self, index: int) -> tuple[int | None, ...] | None:
-        """The shape of an operand, None in place of dimensions that are not numbers."""
-        return self.shape_of(self.name(index))
-
-    def shape_of(self, name: str) -> tuple[int | None, ...] | None:
-        """The shape of any tensor."""
-        stored = self.graph.stored.get(name)
-        found: Shape = tuple(stored.dims) if stored is not None else self.types.get(name, ("", None))[1]
-        return None if found is None else tuple(dim if isinstance(dim, int) else None for dim in found)
-
-    def is_float(self, name: str) -> bool:
-        """True where a tensor is known to hold floats."""
+    def type_of(self, name: str) -> tuple[str, Shape]:
+        """Element type and shape of any tensor; symbols in a shape are no numbers and count as unknown."""
         stored = self.graph.stored.get(name)
         if stored is not None:
-            return stored.data_type in (stored.FLOAT, stored.FLOAT16, stored.BFLOAT16, stored.DOUBLE)
-        return self.types.get(name, ("", None))[0] in ("float", "float16", "bfloat16", "double")
+            return dtype_name(stored.data_type), tuple(stored.dims)
+        return self.types.get(name, ("", None))
+
+    def shape(self, index: int) -> Shape:
+        """The shape of an operand."""
+        return self.type_of(self.name(index))[1]
 
     def array(self, index: int) -> npt.NDArray[Any] | None:
         """The finite stored values of an operand in double precision; None where there are none or too many to read."""
@@ -105,19 +101,20 @@ class Case:
         shape = self.shape(0)
         if shape is None:
             return None
-        chosen = range(len(shape)) if axes is None else axes
-        if any(not -len(shape) <= axis < len(shape) for axis in chosen):
+        chosen = range(len(shape)) if axes is None else list(axes)
+        if any(not -len(shape) <= axis < len(shape) or not isinstance(shape[axis], int) for axis in chosen):
             return None
-        dims = [shape[axis] for axis in chosen]
-        return None if any(dim is None for dim in dims) else math.prod(dim for dim in dims if dim is not None)
+        return math.prod(int(shape[axis] or 0) for axis in chosen)
 
-    def reduced_axes(self) -> list[int] | None:
-        """The axes of a reduction, [] for all of them; None where they are computed."""
+    def reduced(self) -> int | None:
+        """How many elements a reduction takes together; None where that is not known."""
         axes = self.get("axes")
         if axes is None and self.name(1):
             stored = self.array(1)
-            return None if stored is None else [int(axis) for axis in stored.ravel()]
-        return [] if axes is None else [int(axis) for axis in axes]
+            if stored is None:
+                return None
+            axes = [int(axis) for axis in stored.ravel()]
+        return None if not axes and self.get("noop_with_empty_axes", 0) else self.count(axes or None)
 
 
 Rule: TypeAlias = Callable[[Case], Interval]
@@ -138,12 +135,8 @@ def hull(intervals: Iterable[Interval]) -> Interval:
 
 def product(a: Interval, b: Interval) -> Interval:
     """All products; zero times whatever an open end stands for is zero."""
-    corners = [_times(x, y) for x in a for y in b]
+    corners = [0.0 if x == 0 or y == 0 else x * y for x in a for y in b]
     return min(corners), max(corners)
-
-
-def _times(x: float, y: float) -> float:
-    return 0.0 if x == 0 or y == 0 else x * y
 
 
 def total(a: Interval, b: Interval) -> Interval:
@@ -152,73 +145,24 @@ def total(a: Interval, b: Interval) -> Interval:
     return (-math.inf if math.isnan(low) else low), (math.inf if math.isnan(high) else high)
 
 
-def scaled_hull(factors: npt.NDArray[Any], offsets: npt.NDArray[Any], values: Interval) -> Interval:
-    """The hull of ``factor * value + offset`` over paired factors and offsets."""
-    positive, negative = np.maximum(factors, 0), np.minimum(factors, 0)
-    return weighted(positive, negative, offsets, values)
-
-
-def weighted(
-    positive: npt.NDArray[Any], negative: npt.NDArray[Any], offsets: npt.NDArray[Any] | float, values: Interval
-) -> Interval:
-    """The hull of sums whose weights add up to ``positive`` and ``negative``, element by element."""
-    low, high = values
-    with np.errstate(invalid="ignore", over="ignore"):
-        below = _part(positive, low) + _part(negative, high) + offsets
-        above = _part(positive, high) + _part(negative, low) + offsets
-    least, most = float(np.min(below)), float(np.max(above))
-    return (-math.inf if math.isnan(least) else least), (math.inf if math.isnan(most) else most)
-
-
-def _part(weights: npt.NDArray[Any], end: float) -> npt.NDArray[Any]:
-    return np.where(weights == 0, 0.0, weights * end)
-
-
 SILU_LOWEST = -0.27846454276107379
 """The least value of x * sigmoid(x), at x = -1.2785."""
 
-_GELU_LOWEST = -0.17004075057125412
-"""Below the least value of x * Phi(x) (-0.16997) and of its tanh form (-0.17004)."""
 
-_MISH_LOWEST = -0.30884
-_ZERO: Interval = (0.0, 0.0)
-
-
-def _always(low: float, high: float) -> Rule:
-    return lambda _case: (low, high)
-
-
-def _rising(function: Callable[[float], float]) -> Rule:
-    """A rule for a function that never falls."""
-    return lambda case: (function(case.of(0)[0]), function(case.of(0)[1]))
-
-
-def _dipping(lowest: float, rise: Callable[[float], float]) -> Rule:
-    """A rule for x times a gate between 0 and 1: it falls to ``lowest`` and then rises as ``rise`` does."""
-
-    def rule(case: Case) -> Interval:
-        low, high = case.of(0)
-        return max(lowest, min(low, 0.0)), rise(high)
-
-    return rule
-
-
-def _add(case: Case) -> Interval:
-    return total(case.of(0), case.of(1))
+def _dipping(lowest: float) -> Rule:
+    """A rule for x times a gate between 0 and 1: it falls to ``lowest`` and then rises as x does."""
+    return lambda case: (max(lowest, min(case.of(0)[0], 0.0)), max(case.of(0)[1], 0.0))
 
 
 def _sub(case: Case) -> Interval:
     low, high = case.of(1)
-    return _ZERO if case.name(0) == case.name(1) else total(case.of(0), (-high, -low))
+    return ZERO if case.name(0) == case.name(1) else total(case.of(0), (-high, -low))
 
 
 def _mul(case: Case) -> Interval:
-    a, b = case.of(0), case.of(1)
-    return _square(a) if case.name(0) == case.name(1) else product(a, b)
-
-
-def _square(a: Interval) -> Interval:
-    low, high = _absolute(a)
+    if case.name(0) != case.name(1):
+        return product(case.of(0), case.of(1))
+    low, high = _absolute(case.of(0))
     return low * low, high * high
 
 
@@ -229,7 +173,7 @@ def _absolute(a: Interval) -> Interval:
 
 def _div(case: Case) -> Interval:
     low, high = product(case.of(0), _inverse(case.of(1)))
-    if not case.is_float(case.name(0)):  # integers are cut towards zero
+    if case.type_of(case.name(0))[0] not in FLOATS:  # integers are cut towards zero
         low = math.floor(low) if math.isfinite(low) else low
         high = math.ceil(high) if math.isfinite(high) else high
     return low, high
@@ -240,9 +184,7 @@ def _inverse(b: Interval) -> Interval:
     low, high = b
     if low > 0 or high < 0:
         return 1 / high, 1 / low
-    if low == 0 and high > 0:
-        return 1 / high, math.inf
-    return ANYTHING
+    return (1 / high, math.inf) if low == 0 and high > 0 else ANYTHING
 
 
 def _pow(case: Case) -> Interval:
@@ -252,16 +194,12 @@ def _pow(case: Case) -> Interval:
         return ANYTHING
     if exponent == 0:
         return 1.0, 1.0
-    if float(exponent).is_integer():
-        if exponent % 2 == 0:
-            low, high = _absolute((low, high))
-        elif exponent < 0 and low <= 0 <= high:
-            return ANYTHING
-        elif high <= 0 or low < 0:
-            ends = sorted((_power(low, exponent), _power(high, exponent)))
-            return ends[0], ends[1]
-    else:
+    if not float(exponent).is_integer():
         low, high = max(low, 0.0), max(high, 0.0)  # of negative numbers it is NaN
+    elif exponent % 2 == 0:
+        low, high = _absolute((low, high))
+    elif exponent < 0 and low <= 0 <= high:
+        return ANYTHING
     ends = sorted((_power(low, exponent), _power(high, exponent)))
     return ends[0], ends[1]
 
@@ -285,26 +223,8 @@ def clip_bounds(graph: GraphCopy, node: NodeProto) -> Interval:
     """The two bounds of a Clip node, infinite where absent or unknown."""
     if len(node.input) == 1 and graph.opset < 11:
         return float(attribute(node, "min", -math.inf)), float(attribute(node, "max", math.inf))
-    low = graph.scalar(node.input[1]) if len(node.input) > 1 and node.input[1] else None
-    high = graph.scalar(node.input[2]) if len(node.input) > 2 and node.input[2] else None
+    low, high = (graph.scalar(name) if name else None for name in (*node.input[1:], "", "")[:2])
     return (-math.inf if low is None else low), (math.inf if high is None else high)
-
-
-def _cast(case: Case) -> Interval:
-    low, high = case.of(0)
-    to = case.get("to")
-    if to == 9:  # TensorProto.BOOL
-        return 0.0, 1.0
-    if to in _FLOAT_TYPES:
-        return low, high
-    kept = _INTEGER_RANGES.get(to)
-    if kept is None or not (math.isfinite(low) and math.isfinite(high)):
-        return ANYTHING
-    if low < kept[0] or high > kept[1]:
-        return kept  # beyond what the type holds a Cast wraps around or gives anything
-    return float(math.ceil(low) if low < 0 else math.floor(low)), float(
-        math.ceil(high) if high < 0 else math.floor(high)
-    )
 
 
 # Element types of onnx.proto, TensorProto.DataType.
@@ -315,16 +235,23 @@ _INTEGER_RANGES: Mapping[int, Interval] = {
 }
 
 
-def _max(case: Case) -> Interval:
-    return max(low for low, _ in case.operands), max(high for _, high in case.operands)
-
-
-def _min(case: Case) -> Interval:
-    return min(low for low, _ in case.operands), min(high for _, high in case.operands)
+def _cast(case: Case) -> Interval:
+    low, high = case.of(0)
+    to = case.get("to")
+    if to == 9:  # TensorProto.BOOL
+        return 0.0, 1.0
+    if to in _FLOAT_TYPES:
+        return low, high
+    whole = _INTEGER_RANGES.get(to)
+    if whole is None or not (math.isfinite(low) and math.isfinite(high)):
+        return ANYTHING
+    if low < whole[0] or high > whole[1]:
+        return whole  # beyond what the type holds a Cast wraps around or gives anything
+    return float(math.trunc(low)), float(math.trunc(high))
 
 
 def _sum(case: Case) -> Interval:
-    found = _ZERO
+    found = ZERO
     for operand in case.operands:
         found = total(found, operand)
     return found
@@ -388,92 +315,85 @@ def _recurrent(case: Case) -> Interval:
     return hull([(-1.0, 1.0), *([case.of(5)] if case.name(5) else [])])
 
 
-def _relu(value: float) -> float:
-    return max(value, 0.0)
-
-
-def _exp(value: float) -> float:
-    return math.inf if value > 709 else math.exp(value)
-
-
-def _log(value: float) -> float:
-    if value <= 0:
-        return -math.inf
-    return math.inf if math.isinf(value) else math.log(value)
-
-
-def _sigmoid(value: float) -> float:
-    return 0.0 if value < -700 else 1.0 / (1.0 + math.exp(-value))
-
-
-def _softplus(value: float) -> float:
-    return value if value > 700 else math.log1p(math.exp(value))
-
-
-def _sqrt(value: float) -> float:
-    return math.sqrt(value) if value > 0 else 0.0
-
-
 def _hard_sigmoid(case: Case) -> Interval:
     alpha, beta = float(case.get("alpha", 0.2)), float(case.get("beta", 0.5))
     low, high = total(product((alpha, alpha), case.of(0)), (beta, beta))
     return min(max(low, 0.0), 1.0), min(max(high, 0.0), 1.0)
 
 
-def _elu(case: Case) -> Interval:
-    alpha = float(case.get("alpha", 1.0))
-    if alpha < 0:
-        return ANYTHING
-    low, high = (value if value > 0 else alpha * math.expm1(value) for value in case.of(0))
-    return low, high
+def _elu(alpha: float, gamma: float) -> Rule:
+    """Elu and Selu; the numbers are their defaults (ONNX operator documentation)."""
+
+    def rule(case: Case) -> Interval:
+        bend, scale = float(case.get("alpha", alpha)), float(case.get("gamma", gamma))
+        if bend < 0 or scale < 0:
+            return ANYTHING
+        low, high = (scale * (value if value > 0 else bend * math.expm1(value)) for value in case.of(0))
+        return low, high
+
+    return rule
 
 
-def _selu(case: Case) -> Interval:
-    alpha, gamma = float(case.get("alpha", 1.67326319)), float(case.get("gamma", 1.05070102))
-    if alpha < 0 or gamma < 0:
-        return ANYTHING
-    low, high = (gamma * (value if value > 0 else alpha * math.expm1(value)) for value in case.of(0))
-    return low, high
+def _rounding(function: Callable[[float], int]) -> Callable[[float], float]:
+    return lambda value: float(function(value)) if math.isfinite(value) else value
 
 
-def _softsign(value: float) -> float:
-    return math.copysign(1.0, value) if math.isinf(value) else value / (1 + abs(value))
+_RISING: Mapping[str, Callable[[float], float]] = {
+    "Atan": math.atan,
+    "Ceil": _rounding(math.ceil),
+    "Erf": math.erf,
+    "Exp": lambda x: math.inf if x > 709 else math.exp(x),
+    "Floor": _rounding(math.floor),
+    "Log": lambda x: -math.inf if x <= 0 else x if math.isinf(x) else math.log(x),
+    "Relu": lambda x: max(x, 0.0),
+    "Round": _rounding(round),
+    "Sigmoid": lambda x: 0.0 if x < -700 else 1.0 / (1.0 + math.exp(-x)),
+    "Sign": lambda x: math.copysign(1.0, x) if x else 0.0,
+    "Softplus": lambda x: x if x > 700 else math.log1p(math.exp(x)),
+    "Softsign": lambda x: math.copysign(1.0, x) if math.isinf(x) else x / (1 + abs(x)),
+    "Sqrt": lambda x: math.sqrt(x) if x > 0 else 0.0,
+    "Tanh": math.tanh,
+}
+"""Functions that never fall: their ends are the results of the ends."""
+
+_ALWAYS: Mapping[str, Interval] = {
+    **dict.fromkeys(ops(Trait.LOGICAL), (0.0, 1.0)),
+    "Acos": (0.0, math.pi),
+    "Asin": (-math.pi / 2, math.pi / 2),
+    "LpNormalization": (-1.0, 1.0),
+    **{name: RANGES[name] for name in ("Cos", "Sin", "Softmax")},
+}
 
 
-def _rounded(function: Callable[[float], int]) -> Rule:
-    return _rising(lambda value: float(function(value)) if math.isfinite(value) else value)
+def _rising(function: Callable[[float], float]) -> Rule:
+    return lambda case: (function(case.of(0)[0]), function(case.of(0)[1]))
+
+
+def _fixed(found: Interval) -> Rule:
+    return lambda _case: found
 
 
 FUNCTIONS: Mapping[str, Rule] = {
-    **dict.fromkeys(ops(Trait.LOGICAL), _always(0.0, 1.0)),
+    **{name: _rising(function) for name, function in _RISING.items()},
+    **{name: _fixed(found) for name, found in _ALWAYS.items()},
     "Abs": lambda case: _absolute(case.of(0)),
-    "Acos": _always(0.0, math.pi),
-    "Add": _add,
-    "Asin": _always(-math.pi / 2, math.pi / 2),
-    "Atan": _rising(math.atan),
+    "Add": lambda case: total(case.of(0), case.of(1)),
     "Cast": _cast,
-    "Ceil": _rounded(math.ceil),
     "Clip": _clip,
-    "Cos": _always(*RANGES["Cos"]),
     "DequantizeLinear": _dequantize,
     "Div": _div,
-    "Elu": _elu,
-    "Erf": _rising(math.erf),
-    "Exp": _rising(_exp),
-    "Floor": _rounded(math.floor),
+    "Elu": _elu(1.0, 1.0),
     "GRU": _recurrent,
-    "Gelu": _dipping(_GELU_LOWEST, _relu),
+    "Gelu": _dipping(-0.17004075057125412),  # below the least value of x * Phi(x) and of its tanh form
     "HardSigmoid": _hard_sigmoid,
-    "HardSwish": _dipping(-0.375, _relu),
+    "HardSwish": _dipping(-0.375),
     "LSTM": _recurrent,
     "LeakyRelu": _leaky,
-    "Log": _rising(_log),
     "LogSoftmax": _log_softmax,
-    "LpNormalization": _always(-1.0, 1.0),
-    "Max": _max,
+    "Max": lambda case: (max(low for low, _ in case.operands), max(high for _, high in case.operands)),
     "Mean": _mean,
-    "Min": _min,
-    "Mish": _dipping(_MISH_LOWEST, _relu),
+    "Min": lambda case: (min(low for low, _ in case.operands), min(high for _, high in case.operands)),
+    "Mish": _dipping(-0.30884),
     "Mod": _mod,
     "Mul": _mul,
     "Neg": lambda case: (-case.of(0)[1], -case.of(0)[0]),
@@ -482,18 +402,59 @@ FUNCTIONS: Mapping[str, Rule] = {
     "QuantizeLinear": _quantize,
     "RNN": _recurrent,
     "Reciprocal": lambda case: _inverse(case.of(0)),
-    "Relu": _rising(_relu),
-    "Round": _rounded(round),
-    "Selu": _selu,
-    "Sigmoid": _rising(_sigmoid),
-    "Sign": _rising(lambda value: math.copysign(1.0, value) if value else 0.0),
-    "Sin": _always(*RANGES["Sin"]),
-    "Softmax": _always(*RANGES["Softmax"]),
-    "Softplus": _rising(_softplus),
-    "Softsign": _rising(_softsign),
-    "Sqrt": _rising(_sqrt),
+    "Selu": _elu(1.67326319, 1.05070102),
     "Sub": _sub,
     "Sum": _sum,
-    "Tanh": _rising(math.tanh),
 }
-"""Operator type -> bounds of its first output."""
+"""Operators that compute element by element, and recurrent ones."""
+
+
+def _pad(case: Case) -> Interval:
+    if case.get("mode", "constant") != "constant":
+        return case.of(0)
+    filled = float(case.get("value", 0.0))
+    return hull([case.of(0), case.of(2) if case.name(2) else (filled, filled)])
+
+
+def _scatter(case: Case) -> Interval:
+    return ANYTHING if case.get("reduction", "none") != "none" else hull([case.of(0), case.of(2)])
+
+
+def _grid_sample(case: Case) -> Interval:
+    return ANYTHING if case.get("mode", "linear") in ("bicubic", "cubic") else hull([case.of(0), ZERO])
+
+
+def _resize(case: Case) -> Interval:
+    """Nearest and linear stay inside; cubic overshoots, and cropping fills in a value."""
+    cropped = case.get("coordinate_transformation_mode", "") == "tf_crop_and_resize"
+    return ANYTHING if cropped or case.get("mode", "nearest") == "cubic" else case.of(0)
+
+
+def _index(case: Case) -> Interval:
+    """A place along an axis."""
+    length = case.count([int(case.get("axis", 0))])
+    return 0.0, math.inf if length is None else float(max(length - 1, 0))
+
+
+SELECTIONS: Mapping[str, Rule] = {
+    # What they make lies between the least and the largest of their first operand,
+    **dict.fromkeys(ops(Trait.REARRANGES, Trait.SELECTS, Trait.AVERAGES) | {"MaxRoiPool"}, lambda case: case.of(0)),
+    # or is zero, which stands for what is outside.
+    **dict.fromkeys(("AveragePool", "MaxUnpool", "Trilu"), lambda case: hull([case.of(0), ZERO])),
+    "ArgMax": _index,
+    "ArgMin": _index,
+    "Concat": lambda case: hull(case.operands),
+    "GridSample": _grid_sample,
+    "Hardmax": _fixed((0.0, 1.0)),
+    "OneHot": lambda case: case.of(2),
+    "Pad": _pad,
+    "Range": lambda case: hull([case.of(0), case.of(1)]),
+    "Resize": _resize,
+    "Scatter": _scatter,
+    "ScatterElements": _scatter,
+    "ScatterND": _scatter,
+    "Shape": _fixed((0.0, math.inf)),
+    "Size": _fixed((0.0, math.inf)),
+    "Where": lambda case: hull([case.of(1), case.of(2)]),
+}
+"""Operators that move, select, join or count values and compute none."""

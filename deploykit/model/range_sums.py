@@ -1,4 +1,4 @@
-"""Bounds of operators that add many products, normalize, move, select or join values; tables from type to rule.
+"""Bounds of operators that add many products or normalize: linear ones by their stored weights, sums by counts.
 
 Where weights are too large to read, or computed, the number of summands bounds the result instead.
 """
@@ -11,10 +11,9 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from deploykit.model.operators import Trait, ops
-from deploykit.model.range_functions import ANYTHING, Case, Interval, Rule, hull, product, scaled_hull, total, weighted
+from deploykit.model.range_functions import ANYTHING, ZERO, Case, Interval, Rule, hull, product, total
 
-__all__ = ["SELECTIONS", "SUMS"]
+__all__ = ["SUMS"]
 
 _Array = npt.NDArray[np.float64]
 
@@ -24,14 +23,32 @@ def _signed_sums(weights: _Array, axes: tuple[int, ...]) -> tuple[_Array, _Array
     return np.maximum(weights, 0).sum(axis=axes), np.minimum(weights, 0).sum(axis=axes)
 
 
-def _with_bias(case: Case, index: int, positive: _Array, negative: _Array, values: Interval) -> Interval:
-    """Weighted values plus the bias: channel by channel where it is stored and fits, else by its bounds."""
-    if not case.name(index):
-        return weighted(positive, negative, 0.0, values)
-    bias = case.array(index)
+def _weighted(positive: _Array, negative: _Array, offsets: _Array | float, values: Interval) -> Interval:
+    """The hull of sums whose weights add up to ``positive`` and ``negative``, element by element."""
+
+    def part(weights: _Array, end: float) -> _Array:
+        return np.where(weights == 0, 0.0, weights * end)
+
+    low, high = values
+    with np.errstate(invalid="ignore", over="ignore"):
+        least = float(np.min(part(positive, low) + part(negative, high) + offsets))
+        most = float(np.max(part(positive, high) + part(negative, low) + offsets))
+    return (-math.inf if math.isnan(least) else least), (math.inf if math.isnan(most) else most)
+
+
+def _scaled(factors: _Array, offsets: _Array, values: Interval) -> Interval:
+    """The hull of ``factor * value + offset`` over paired factors and offsets."""
+    return _weighted(np.maximum(factors, 0), np.minimum(factors, 0), offsets, values)
+
+
+def _with_bias(case: Case, positive: _Array, negative: _Array, values: Interval) -> Interval:
+    """Weighted values plus operand 2: channel by channel where it is stored and fits, else by its bounds."""
+    if not case.name(2):
+        return _weighted(positive, negative, 0.0, values)
+    bias = case.array(2)
     if bias is not None and bias.size in (1, positive.size):
-        return weighted(positive, negative, bias.ravel(), values)
-    return total(weighted(positive, negative, 0.0, values), case.of(index))
+        return _weighted(positive, negative, bias.ravel(), values)
+    return total(_weighted(positive, negative, 0.0, values), case.of(2))
 
 
 def _conv(case: Case) -> Interval:
@@ -40,32 +57,26 @@ def _conv(case: Case) -> Interval:
         return ANYTHING
     positive, negative = _signed_sums(weights, tuple(range(1, weights.ndim)))
     padded = any(case.get("pads", ())) or case.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID")
-    values = hull([case.of(0), (0.0, 0.0)]) if padded else case.of(0)
-    return _with_bias(case, 2, positive, negative, values)
+    return _with_bias(case, positive, negative, hull([case.of(0), ZERO]) if padded else case.of(0))
 
 
 def _conv_transpose(case: Case) -> Interval:
     """Each result adds some of the products, so that zero always counts among the values."""
-    weights = case.array(1)
-    if weights is None or weights.ndim < 3:
-        return ANYTHING
-    groups = int(case.get("group", 1))
-    if weights.shape[0] % groups:
+    weights, groups = case.array(1), int(case.get("group", 1))
+    if weights is None or weights.ndim < 3 or weights.shape[0] % groups:
         return ANYTHING
     split = weights.reshape(groups, weights.shape[0] // groups, *weights.shape[1:])
     positive, negative = _signed_sums(split, (1, *range(3, split.ndim)))
-    return _with_bias(case, 2, positive.ravel(), negative.ravel(), hull([case.of(0), (0.0, 0.0)]))
+    return _with_bias(case, positive.ravel(), negative.ravel(), hull([case.of(0), ZERO]))
 
 
 def _gemm(case: Case) -> Interval:
     weights, alpha, beta = case.array(1), float(case.get("alpha", 1.0)), float(case.get("beta", 1.0))
     if weights is not None and weights.ndim == 2:
-        if case.get("transB", 0):
-            weights = weights.T
-        positive, negative = _signed_sums(weights, (0,))
-        summed = weighted(positive, negative, 0.0, case.of(0))
+        positive, negative = _signed_sums(weights.T if case.get("transB", 0) else weights, (0,))
         if case.name(2) and alpha == beta == 1.0:
-            return _with_bias(case, 2, positive, negative, case.of(0))
+            return _with_bias(case, positive, negative, case.of(0))
+        summed = _weighted(positive, negative, 0.0, case.of(0))
     else:
         shape = case.shape(0)
         length = None if shape is None or len(shape) != 2 else shape[0 if case.get("transA", 0) else 1]
@@ -77,63 +88,44 @@ def _gemm(case: Case) -> Interval:
 def _matmul(case: Case) -> Interval:
     right, left = case.array(1), case.array(0)
     if right is not None and right.ndim >= 1:
-        return weighted(*_signed_sums(right, (max(right.ndim - 2, 0),)), 0.0, case.of(0))
+        return _weighted(*_signed_sums(right, (max(right.ndim - 2, 0),)), 0.0, case.of(0))
     if left is not None and left.ndim >= 1:
-        return weighted(*_signed_sums(left, (left.ndim - 1,)), 0.0, case.of(1))
+        return _weighted(*_signed_sums(left, (left.ndim - 1,)), 0.0, case.of(1))
     shape = case.shape(0)
     return _of_count(product(case.of(0), case.of(1)), shape[-1] if shape else None)
 
 
-def _of_count(each: Interval, count: int | None) -> Interval:
+def _of_count(each: Interval, count: int | str | None) -> Interval:
     """The sum of ``count`` values; of an unknown number only the sign is known."""
-    if count is not None:
+    if isinstance(count, int):
         return product((float(count), float(count)), each)
     return (0.0 if each[0] >= 0 else -math.inf), (0.0 if each[1] <= 0 else math.inf)
 
 
-def _reduced(case: Case) -> int | None:
-    """How many elements a reduction takes together; None where that is not known."""
-    axes = case.reduced_axes()
-    if axes is None or (not axes and case.get("noop_with_empty_axes", 0)):
-        return None
-    return case.count(axes or None)
-
-
-def _reduce_sum(case: Case) -> Interval:
-    if case.get("noop_with_empty_axes", 0) and not case.reduced_axes():
-        return ANYTHING
-    return _of_count(case.of(0), _reduced(case))
-
-
-def _reduce_l1(case: Case) -> Interval:
-    return _of_count((0.0, _largest(case)), _reduced(case))
-
-
-def _reduce_squares(case: Case) -> Interval:
-    largest = _largest(case)
-    return _of_count((0.0, largest * largest), _reduced(case))
+def _largest(case: Case) -> float:
+    return max(map(abs, case.of(0)))
 
 
 def _reduce_l2(case: Case) -> Interval:
-    count = _reduced(case)
+    count = case.reduced()
     return 0.0, math.inf if count is None else math.sqrt(count) * _largest(case)
 
 
-def _largest(case: Case) -> float:
-    low, high = case.of(0)
-    return max(abs(low), abs(high))
+def _reduce_sum(case: Case) -> Interval:
+    if case.get("noop_with_empty_axes", 0) and case.reduced() is None:
+        return ANYTHING  # nothing may be added up at all
+    return _of_count(case.of(0), case.reduced())
 
 
 def _log_sum_exp(case: Case) -> Interval:
-    low, high = case.of(0)
-    count = _reduced(case)
+    (low, high), count = case.of(0), case.reduced()
     return low, math.inf if count is None else high + math.log(max(count, 1))
 
 
 def _cumulated(case: Case) -> Interval:
     axis = case.graph.scalar(case.name(1))
     count = None if axis is None else case.count([int(axis)])
-    return hull([(0.0, 0.0), case.of(0), _of_count(case.of(0), count)])
+    return hull([ZERO, case.of(0), _of_count(case.of(0), count)])
 
 
 def _normalized(case: Case, count: int | None, *, bias: bool = True) -> Interval:
@@ -142,13 +134,14 @@ def _normalized(case: Case, count: int | None, *, bias: bool = True) -> Interval
     Of n such values none exceeds sqrt(n).
     """
     largest = math.inf if count is None else math.sqrt(count)
-    scale, shift = case.array(1), case.array(2) if bias and case.name(2) else None
-    if scale is not None and not (bias and case.name(2)):
-        shift = np.zeros_like(scale)
-    if scale is not None and shift is not None and scale.shape == shift.shape:
-        return scaled_hull(scale, shift, (-largest, largest))
+    shifts = bias and bool(case.name(2))
+    scale = case.array(1)
+    if scale is not None:
+        shift = case.array(2) if shifts else np.zeros_like(scale)
+        if shift is not None and scale.shape == shift.shape:
+            return _scaled(scale, shift, (-largest, largest))
     scaled = product(case.of(1), (-largest, largest))
-    return total(scaled, case.of(2)) if bias and case.name(2) else scaled
+    return total(scaled, case.of(2)) if shifts else scaled
 
 
 def _from_axis(case: Case) -> int | None:
@@ -156,23 +149,14 @@ def _from_axis(case: Case) -> int | None:
     return None if shape is None else case.count(range(axis % len(shape), len(shape)) if shape else None)
 
 
-def _layer_norm(case: Case) -> Interval:
-    return _normalized(case, _from_axis(case))
-
-
-def _rms_norm(case: Case) -> Interval:
-    return _normalized(case, _from_axis(case), bias=False)
-
-
-def _instance_norm(case: Case) -> Interval:
+def _behind(case: Case, first: int) -> int | None:
     shape = case.shape(0)
-    return _normalized(case, None if shape is None else case.count(range(2, len(shape))))
+    return None if shape is None else case.count(range(first, len(shape)))
 
 
 def _group_norm(case: Case) -> Interval:
-    shape, groups = case.shape(0), int(case.get("num_groups", 1))
-    count = None if shape is None else case.count(range(1, len(shape)))
-    return _normalized(case, None if count is None else count // groups)
+    count = _behind(case, 1)
+    return _normalized(case, None if count is None else count // int(case.get("num_groups", 1)))
 
 
 def _batch_norm(case: Case) -> Interval:
@@ -181,7 +165,7 @@ def _batch_norm(case: Case) -> Interval:
         return ANYTHING
     with np.errstate(invalid="ignore", divide="ignore"):
         factor = scale / np.sqrt(variance + float(case.get("epsilon", 1e-5)))
-    return scaled_hull(factor, shift - factor * mean, case.of(0)) if np.isfinite(factor).all() else ANYTHING
+    return _scaled(factor, shift - factor * mean, case.of(0)) if np.isfinite(factor).all() else ANYTHING
 
 
 SUMS: Mapping[str, Rule] = {
@@ -191,96 +175,14 @@ SUMS: Mapping[str, Rule] = {
     "CumSum": _cumulated,
     "Gemm": _gemm,
     "GroupNormalization": _group_norm,
-    "InstanceNormalization": _instance_norm,
-    "LayerNormalization": _layer_norm,
+    "InstanceNormalization": lambda case: _normalized(case, _behind(case, 2)),
+    "LayerNormalization": lambda case: _normalized(case, _from_axis(case)),
     "MatMul": _matmul,
-    "RMSNormalization": _rms_norm,
-    "ReduceL1": _reduce_l1,
+    "RMSNormalization": lambda case: _normalized(case, _from_axis(case), bias=False),
+    "ReduceL1": lambda case: _of_count((0.0, _largest(case)), case.reduced()),
     "ReduceL2": _reduce_l2,
     "ReduceLogSumExp": _log_sum_exp,
     "ReduceSum": _reduce_sum,
-    "ReduceSumSquare": _reduce_squares,
-}
-"""Operator type -> bounds of its first output."""
-
-
-_ZERO: Interval = (0.0, 0.0)
-
-_COPIES = ops(Trait.REARRANGES, Trait.SELECTS, Trait.AVERAGES) | {"MaxRoiPool"}
-"""What they make lies between the least and the largest of their first operand."""
-
-_WITH_ZERO = frozenset({"AveragePool", "MaxUnpool", "Trilu"})
-"""The same, or zero, which stands for what is outside."""
-
-
-def _same(case: Case) -> Interval:
-    return case.of(0)
-
-
-def _pad(case: Case) -> Interval:
-    if case.get("mode", "constant") != "constant":
-        return case.of(0)
-    filled = float(case.get("value", 0.0))
-    return hull([case.of(0), case.of(2) if case.name(2) else (filled, filled)])
-
-
-def _scatter(case: Case) -> Interval:
-    if case.get("reduction", "none") != "none":
-        return ANYTHING
-    return hull([case.of(0), case.of(2)])
-
-
-def _grid_sample(case: Case) -> Interval:
-    smooth = case.get("mode", "linear") in ("bicubic", "cubic")
-    return ANYTHING if smooth else hull([case.of(0), _ZERO])
-
-
-def _resize(case: Case) -> Interval:
-    """Nearest and linear stay inside; cubic overshoots, and cropping fills in a value."""
-    cropped = case.get("coordinate_transformation_mode", "") == "tf_crop_and_resize"
-    return ANYTHING if cropped or case.get("mode", "nearest") == "cubic" else case.of(0)
-
-
-def _index(case: Case) -> Interval:
-    """A place along an axis."""
-    shape, axis = case.shape(0), int(case.get("axis", 0))
-    length = shape[axis] if shape is not None and -len(shape) <= axis < len(shape) else None
-    return 0.0, math.inf if length is None else float(max(length - 1, 0))
-
-
-def _one_hot(case: Case) -> Interval:
-    return case.of(2)
-
-
-def _where(case: Case) -> Interval:
-    return hull([case.of(1), case.of(2)])
-
-
-def _range(case: Case) -> Interval:
-    return hull([case.of(0), case.of(1)])
-
-
-def _natural(_case: Case) -> Interval:
-    return 0.0, math.inf
-
-
-SELECTIONS: Mapping[str, Rule] = {
-    **dict.fromkeys(_COPIES, _same),
-    **dict.fromkeys(_WITH_ZERO, lambda case: hull([case.of(0), _ZERO])),
-    "ArgMax": _index,
-    "ArgMin": _index,
-    "Concat": lambda case: hull(case.operands),
-    "GridSample": _grid_sample,
-    "Hardmax": lambda _case: (0.0, 1.0),
-    "OneHot": _one_hot,
-    "Pad": _pad,
-    "Range": _range,
-    "Resize": _resize,
-    "Scatter": _scatter,
-    "ScatterElements": _scatter,
-    "ScatterND": _scatter,
-    "Shape": _natural,
-    "Size": _natural,
-    "Where": _where,
+    "ReduceSumSquare": lambda case: _of_count((0.0, _largest(case) * _largest(case)), case.reduced()),
 }
 """Operator type -> bounds of its first output."""

@@ -17,8 +17,8 @@ import numpy as np
 from deploykit.model.graph import GraphCopy
 from deploykit.model.joint_ranges import JointFacts
 from deploykit.model.operators import RANGES, Trait, is_standard, ops
-from deploykit.model.range_functions import ANYTHING, FUNCTIONS, Case, Interval, Rule, both, clip_bounds
-from deploykit.model.range_sums import SELECTIONS, SUMS
+from deploykit.model.range_functions import ANYTHING, FUNCTIONS, SELECTIONS, Case, Interval, Rule, both, clip_bounds
+from deploykit.model.range_sums import SUMS
 from deploykit.model.shape_inference import Shape, infer
 from deploykit.model.values import element_count
 
