@@ -333,10 +333,10 @@ def complete(
     """
     derived = derive_biases(encodings, facts, read_values=read_values) if biases else None
     added = derived.entries if derived is not None else ()
-    with_biases = replace(encodings, entries={**encodings.entries, **{entry.name: entry for entry in added}})
+    with_biases = encodings.with_entries(added)
     moved = copy_over_movement(with_biases, facts, read_values=read_values) if copies else ()
     return Completed(
-        encodings=replace(with_biases, entries={**with_biases.entries, **{entry.name: entry for entry in moved}}),
+        encodings=with_biases.with_entries(moved),
         biases=tuple(entry.name for entry in added),
         copies=tuple(entry.name for entry in moved),
         skipped=derived.skipped if derived is not None else {},

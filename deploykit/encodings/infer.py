@@ -113,8 +113,7 @@ class _Search:
         self.given = replace(encodings, entries={e.name: e for e in encodings if e.name not in wanted})
         for entry in self.given:
             if isinstance(entry.value, Affine) and entry.name in facts.tensors:
-                ends = (float(entry.value.minimum.min()), float(entry.value.maximum.max()))
-                self.conclude(entry.name, ends, Origin.FILE, "its entry")
+                self.conclude(entry.name, entry.value.ends, Origin.FILE, "its entry")
         for name, ends in evidence.declared.items():
             self.conclude(name, ends, Origin.DECLARED, f"--input {name}")
         self.roots = _roots(facts)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
-from deploykit.model.facts import GraphFacts, NodeFact
+from deploykit.model.facts import GraphFacts
 from deploykit.model.operators import Trait, has
 from deploykit.model.parameters import parameter_uses
 
@@ -96,7 +96,7 @@ def entry_for_range(name: str, encodings: EncodingSet, low: float, high: float) 
     return Encoding(name=name, value=value, is_param=old.is_param if old else False)
 
 
-_BITS = 16
+_WIDE = 16
 
 
 def widen(facts: GraphFacts, encodings: EncodingSet, nodes: Iterable[int]) -> tuple[EncodingSet, tuple[str, ...]]:
@@ -108,52 +108,40 @@ def widen(facts: GraphFacts, encodings: EncodingSet, nodes: Iterable[int]) -> tu
     params = parameter_uses(facts)
     for index in sorted(nodes):
         node = facts.nodes[index]
-        if _only_moves(node, encodings, made):
-            continue
+        if not any(name in made for name in node.inputs):
+            grids = {range_of(encodings.get(name)) for name in (*node.inputs, *node.outputs)}
+            if has(node, Trait.REARRANGES) or (node.op_type == "Concat" and len(grids) == 1):
+                continue
         stored = [name for name in node.inputs if name and facts.tensors[name].is_weight and name not in params]
         for name in (*stored, *node.outputs):
-            wider = _wider(encodings.get(name))
-            if wider is not None:
-                made[name] = wider
-    return replace(encodings, entries={**encodings.entries, **made}), tuple(made)
+            entry = encodings.get(name)
+            ends = range_of(entry)
+            if entry is not None and ends is not None and isinstance(entry.value, Affine) and entry.value.bits < _WIDE:
+                kind = GridKind(bits=_WIDE, signed=entry.value.signed, symmetric=bool(entry.value.symmetric))
+                made[name] = replace(entry, value=affine_for_range(*ends, kind))
+    return encodings.with_entries(made.values()), tuple(made)
 
 
 def range_of(entry: Encoding | None) -> tuple[float, float] | None:
     """What a per-tensor integer entry holds; None for every other one."""
     if entry is None or not isinstance(entry.value, Affine) or entry.value.granularity != "per-tensor":
         return None
-    return float(np.min(entry.value.minimum)), float(np.max(entry.value.maximum))
-
-
-def _only_moves(node: NodeFact, encodings: EncodingSet, made: dict[str, Encoding]) -> bool:
-    if any(name in made for name in node.inputs):
-        return False
-    return has(node, Trait.REARRANGES) or (
-        node.op_type == "Concat"
-        and (len({range_of(encodings.get(name)) for name in (*node.inputs, *node.outputs)}) == 1)
-    )
-
-
-def _wider(entry: Encoding | None) -> Encoding | None:
-    ends = range_of(entry)
-    if entry is None or ends is None or not isinstance(entry.value, Affine) or entry.value.bits >= _BITS:
-        return None
-    kind = GridKind(bits=_BITS, signed=entry.value.signed, symmetric=bool(entry.value.symmetric))
-    return replace(entry, value=affine_for_range(*ends, kind))
+    return entry.value.ends
 
 
 def symmetric_blocks(encodings: EncodingSet) -> tuple[EncodingSet, tuple[str, ...]]:
-    """The encodings with every asymmetric 4-bit per-block grid as a symmetric 8-bit one, and the tensors' names."""
-    entries, changed = dict(encodings.entries), list[str]()
-    for name, entry in encodings.entries.items():
+    """The encodings with every asymmetric 4-bit per-block grid as a symmetric 8-bit one, and the tensors' names.
+
+    A 4-bit step minus its zero point lies in -15 .. 15, which fits int8 with the same scale and zero point 0: the same
+    numbers at twice the size.
+    """
+    changed = []
+    for entry in encodings:
         value = entry.value
-        if isinstance(value, Affine) and _is_asymmetric(value):
+        if not isinstance(value, Affine) or value.block_size is None or value.bits != 4:
+            continue
+        if np.any(value.zero_point) and np.all(value.zero_point == np.rint(value.zero_point)):
             zero = np.zeros_like(value.zero_point)
-            entries[name] = replace(entry, value=replace(value, bits=8, signed=True, symmetric=True, zero_point=zero))
-            changed.append(name)
-    return replace(encodings, entries=entries), tuple(changed)
-
-
-def _is_asymmetric(value: Affine) -> bool:
-    whole = not np.any(value.zero_point != np.rint(value.zero_point))
-    return value.block_size is not None and value.bits == 4 and whole and bool(np.any(value.zero_point))
+            wider = replace(value, bits=8, signed=True, symmetric=True, zero_point=zero)
+            changed.append(replace(entry, value=wider))
+    return encodings.with_entries(changed), tuple(entry.name for entry in changed)

@@ -98,7 +98,7 @@ def _from_encodings(encodings: EncodingSet | None) -> dict[str, Reach]:
     found = {}
     for entry in encodings or ():
         if isinstance(entry.value, Affine) and not entry.is_param:
-            low, high = float(entry.value.minimum.min()), float(entry.value.maximum.max())
+            low, high = entry.value.ends
             found[entry.name] = Reach(low=low, high=high, cause=entry.name)
     return found
 

@@ -17,7 +17,7 @@ from onnx import helper
 from deploykit.encodings.cut import infer_types, part_of
 from deploykit.encodings.float_sets import float_nodes
 from deploykit.encodings.values import Encoding, EncodingSet
-from deploykit.model.facts import GraphFacts, NodeFact, static_nodes, with_static
+from deploykit.model.facts import GraphFacts, static_nodes, with_static
 from deploykit.model.graph import GraphCopy, view_of
 
 if TYPE_CHECKING:
@@ -79,47 +79,36 @@ def partition(
     """
     facts = with_static(facts)
     # Nodes that must be float: those that touch a float activation, and their partners in fused pairs.
-    kinds = set(float_nodes(facts, floats))
+    forced = set(float_nodes(facts, floats))
     for name in [*absorbed, *reversed(list(absorbed))]:
         fact = facts.tensors[name]
-        pair = frozenset(fact.consumers) | (frozenset() if fact.producer is None else {fact.producer})
-        if pair & kinds:
-            kinds |= pair
-    draft = _Draft(facts, costs or SegmentCosts(), frozenset(kinds))
-    best = _improve(draft, draft.levels(frozenset()), _cheaper)
+        pair = {*fact.consumers, *(() if fact.producer is None else (fact.producer,))}
+        if pair & forced:
+            forced |= pair
+    draft = _Draft(facts, costs or SegmentCosts(), frozenset(forced))
+    best = _improve(draft, draft.levels(frozenset()), lambda way: way.cost)
     while max_segments is not None and best.count > max(max_segments, 1):
-        fewer = _improve(draft, best, _fewer, enough=max_segments)
-        best = fewer if fewer is not best else _merge_any(draft, best)
+        fewer = _improve(draft, best, lambda way: way.count, enough=max_segments)
+        if fewer is best:  # the cheapest group, although it saves no segment; in the end all is one float segment
+            options = [draft.levels(best.changed | group) for group in draft.groups(best)]
+            fewer = min(options, key=lambda option: (option.cost, sorted(option.changed)))
+        best = fewer
     return draft.finish(best, max_segments)
 
 
-def _cheaper(new: _Levels, old: _Levels) -> bool:
-    return new.cost < old.cost
-
-
-def _fewer(new: _Levels, old: _Levels) -> bool:
-    return new.count < old.count
-
-
-def _improve(draft: _Draft, best: _Levels, better: Callable[[_Levels, _Levels], bool], *, enough: int = 0) -> _Levels:
-    """Turn groups float, the most promising first, each judged again before it is taken, until none is better."""
+def _improve(draft: _Draft, best: _Levels, weight: Callable[[_Levels], float], *, enough: int = 0) -> _Levels:
+    """Turn groups float, the most promising first, each judged again before it is taken, until none weighs less."""
     while best.count > enough:
         options = ((draft.levels(best.changed | group), sorted(group)) for group in draft.groups(best))
-        promising = sorted((o for o in options if better(o[0], best)), key=lambda o: (o[0].cost, o[1]))
+        promising = sorted((o for o in options if weight(o[0]) < weight(best)), key=lambda o: (o[0].cost, o[1]))
         start = best
         for _, group in promising:
             again = draft.levels(best.changed | frozenset(group))
-            if better(again, best) and best.count > enough:
+            if weight(again) < weight(best) and best.count > enough:
                 best = again
         if best is start:
             break
     return best
-
-
-def _merge_any(draft: _Draft, best: _Levels) -> _Levels:
-    """Turn the cheapest group float although that alone saves no segment; in the end all is one float segment."""
-    options = [draft.levels(best.changed | group) for group in draft.groups(best)]
-    return min(options, key=lambda option: (option.cost, sorted(option.changed)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,25 +130,44 @@ class _Draft:
     """The graph with its forced float nodes; evaluates sets of nodes that are turned float in addition."""
 
     def __init__(self, facts: GraphFacts, costs: SegmentCosts, forced: frozenset[int]) -> None:
-        self.facts = facts
-        self.costs = costs
-        self.forced = forced
-        self.reads = _reads(facts)
-        self.before = {node.index: tuple(_makers(facts, self.reads[node.index])) for node in facts.nodes}
-        live = _live(facts, self.before)
-        fixed = static_nodes(facts)
-        self.working = [n.index for n in facts.nodes if n.index in live and n.index not in fixed]
-        inside = set(self.working)
-        self.before = {index: tuple(m for m in self.before[index] if m in inside) for index in self.working}
+        self.facts, self.costs, self.forced = facts, costs, forced
+        # What each node reads: its own inputs, then what the bodies of its loops and branches take from outside.
+        self.reads = {node.index: dict.fromkeys(name for name in node.inputs if name) for node in facts.nodes}
+        for name, fact in facts.tensors.items():
+            for index in fact.consumers:
+                self.reads[index].setdefault(name)
+        before = {index: tuple(self._makers(names)) for index, names in self.reads.items()}
+        live: set[int] = set()
+        todo = list(self._makers(facts.outputs))
+        while todo:
+            index = todo.pop()
+            if index not in live:
+                live.add(index)
+                todo += before[index]
+        live -= static_nodes(facts)
+        self.working = sorted(live)
+        self.before = {index: tuple(maker for maker in before[index] if maker in live) for index in self.working}
         self.data = {i for i in self.working if any(self._is_data(name) for name in facts.nodes[i].outputs)}
-        self.edges = tuple(self._edges(inside))
+        # (maker, readers, bytes) of every computed tensor that some node reads.
+        self.edges = [
+            (fact.producer, readers, self._bytes(name))
+            for name, fact in facts.tensors.items()
+            if fact.producer in live and (readers := [index for index in fact.consumers if index in live])
+        ]
 
-    def _edges(self, inside: set[int]) -> Iterator[tuple[int, tuple[int, ...], int]]:
-        """(maker, readers, bytes) of every computed tensor that some node reads."""
-        for name, fact in self.facts.tensors.items():
-            readers = tuple(index for index in fact.consumers if index in inside)
-            if readers and fact.producer in inside and fact.producer is not None:
-                yield fact.producer, readers, self._bytes(name)
+    def _makers(self, names: Iterable[str]) -> Iterator[int]:
+        facts = filter(None, map(self.facts.tensors.get, names))
+        return (fact.producer for fact in facts if fact.producer is not None)
+
+    def _is_data(self, name: str) -> bool:
+        fact = self.facts.tensors.get(name)
+        return fact is not None and not fact.is_weight and (fact.is_float or not fact.dtype)
+
+    def _bytes(self, name: str) -> int:
+        """Two bytes per element: 16-bit values on either side; unknown dimensions count as 1."""
+        fact = self.facts.tensors.get(name)
+        shape = () if fact is None or fact.shape is None else fact.shape
+        return 2 * math.prod(dim if isinstance(dim, int) else 1 for dim in shape)
 
     def levels(self, changed: frozenset[int]) -> _Levels:
         """The cheaper of the two ways to begin."""
@@ -174,7 +182,12 @@ class _Draft:
             level[index] = lowest if fits else lowest + 1
         used = len(set(level.values()))
         crossing = sum(len({level[r] for r in readers} - {level[made]}) * size for made, readers, size in self.edges)
-        cost = used * self.costs.segment + crossing * self.costs.crossing_byte + self._change_cost(changed)
+        cost = used * self.costs.segment + crossing * self.costs.crossing_byte
+        for index in changed:
+            node = self.facts.nodes[index]
+            stored = (n for n in node.inputs if n in self.facts.tensors and self.facts.tensors[n].is_weight)
+            moved = sum(self._bytes(name) for name in (*stored, *node.outputs) if name)
+            cost += self.costs.changed_op + self.costs.changed_byte * moved
         return _Levels(changed=changed, level=level, first_float=first_float, count=used, crossing=crossing, cost=cost)
 
     def _kind(self, index: int, changed: frozenset[int]) -> bool | None:
@@ -182,24 +195,6 @@ class _Draft:
         if index in self.forced or index in changed:
             return True
         return False if index in self.data else None
-
-    def _is_data(self, name: str) -> bool:
-        fact = self.facts.tensors.get(name)
-        return fact is not None and not fact.is_weight and (fact.is_float or not fact.dtype)
-
-    def _change_cost(self, changed: frozenset[int]) -> float:
-        nodes = (self.facts.nodes[index] for index in changed)
-        return sum(self.costs.changed_op + self.costs.changed_byte * self._weight(node) for node in nodes)
-
-    def _weight(self, node: NodeFact) -> int:
-        stored = (n for n in node.inputs if n in self.facts.tensors and self.facts.tensors[n].is_weight)
-        return sum(self._bytes(name) for name in (*stored, *node.outputs) if name)
-
-    def _bytes(self, name: str) -> int:
-        """Two bytes per element: 16-bit values on either side; unknown dimensions count as 1."""
-        fact = self.facts.tensors.get(name)
-        shape = () if fact is None or fact.shape is None else fact.shape
-        return 2 * math.prod(dim if isinstance(dim, int) else 1 for dim in shape)
 
     def groups(self, way: _Levels) -> list[frozenset[int]]:
         """Connected groups of quantized nodes on one level, with what the level has of them all together."""
@@ -209,11 +204,11 @@ class _Draft:
                 continue
             at_level = (index for index, at in way.level.items() if at == level)
             members = {index for index in at_level if self._kind(index, way.changed) is False}
-            parts = [frozenset(part) for part in self._connected(members)]
-            found.update((part, None) for part in (*parts, frozenset(members)) if part)
+            parts = (*self._connected(members), frozenset(members))
+            found.update((part, None) for part in parts if part)
         return list(found)
 
-    def _connected(self, members: set[int]) -> Iterator[set[int]]:
+    def _connected(self, members: set[int]) -> Iterator[frozenset[int]]:
         neighbours: dict[int, set[int]] = {index: set() for index in members}
         for index in members:
             for other in self.before[index]:
@@ -229,65 +224,35 @@ class _Draft:
                 fresh = neighbours[index] & left
                 left -= fresh
                 todo += fresh
-            yield part
+            yield frozenset(part)
 
     def finish(self, way: _Levels, most: int | None) -> Partition:
         """The levels as segments with their inputs and outputs."""
-        order = sorted(set(way.level.values()))
+        segments, tensors = [], self.facts.tensors
+        for level in sorted(set(way.level.values())):
+            nodes = sorted(index for index, at in way.level.items() if at == level)
+            made = {name for index in nodes for name in self.facts.nodes[index].outputs if name}
+            fed = (name for index in nodes for name in self.reads[index] if name not in made and name in tensors)
+            leaving = [
+                name
+                for name in made
+                if tensors[name].is_output or any(way.level.get(i, level) != level for i in tensors[name].consumers)
+            ]
+            segments.append(
+                SegmentRange(
+                    nodes=tuple(nodes),
+                    is_float=way.is_float(level),
+                    inputs=tuple(dict.fromkeys(name for name in fed if not tensors[name].is_weight)),
+                    outputs=tuple(sorted(leaving)),
+                )
+            )
         return Partition(
-            segments=tuple(self._segment(way, level) for level in order),
+            segments=tuple(segments),
             changed=tuple(sorted(way.changed)),
             crossing_bytes=way.crossing,
             cost=way.cost,
             over_limit=most is not None and way.count > most,
         )
-
-    def _segment(self, way: _Levels, level: int) -> SegmentRange:
-        nodes = tuple(sorted(index for index, at in way.level.items() if at == level))
-        made = {name for index in nodes for name in self.facts.nodes[index].outputs if name}
-        read = dict.fromkeys(name for index in nodes for name in self.reads[index])
-        return SegmentRange(
-            nodes=nodes,
-            is_float=way.is_float(level),
-            inputs=tuple(name for name in read if name not in made and self._is_fed(name)),
-            outputs=tuple(sorted(name for name in made if self._leaves(way, name, level))),
-        )
-
-    def _is_fed(self, name: str) -> bool:
-        fact = self.facts.tensors.get(name)
-        return fact is not None and not fact.is_weight
-
-    def _leaves(self, way: _Levels, name: str, level: int) -> bool:
-        fact = self.facts.tensors[name]
-        return fact.is_output or any(way.level.get(reader, level) != level for reader in fact.consumers)
-
-
-def _live(facts: GraphFacts, before: Mapping[int, Iterable[int]]) -> frozenset[int]:
-    """Nodes that some output of the graph needs."""
-    live: set[int] = set()
-    todo = [m for name in facts.outputs if (m := facts.tensors[name].producer) is not None]
-    while todo:
-        index = todo.pop()
-        if index not in live:
-            live.add(index)
-            todo += before[index]
-    return frozenset(live)
-
-
-def _reads(facts: GraphFacts) -> Mapping[int, Iterable[str]]:
-    """What each node reads: its own inputs, then what the bodies of its loops and branches take from outside."""
-    found = {node.index: dict.fromkeys(name for name in node.inputs if name) for node in facts.nodes}
-    for name, fact in facts.tensors.items():
-        for index in fact.consumers:
-            found[index].setdefault(name)
-    return found
-
-
-def _makers(facts: GraphFacts, names: Iterable[str]) -> Iterable[int]:
-    for name in names:
-        fact = facts.tensors.get(name)
-        if fact is not None and fact.producer is not None:
-            yield fact.producer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -315,13 +280,15 @@ def split_model(model: ModelProto, encodings: EncodingSet, cut: Partition) -> tu
     segments = []
     for number, span in enumerate(cut.segments):
         name = f"segment_{number}_{'float' if span.is_float else 'quantized'}"
-        part = part_of(graph, span.nodes, _ordered(model, span), name=name, types=types)
+        whole = [item.name for item in model.graph.output if item.name in span.outputs]
+        outputs = dict.fromkeys((*whole, *span.outputs))  # those of the whole first, in its order
+        part = part_of(graph, span.nodes, list(outputs), name=name, types=types)
         segments.append(
             Segment(
                 name=name,
                 is_float=span.is_float,
                 model=part,
-                encodings=None if span.is_float else _entries_of(part, encodings),
+                encodings=None if span.is_float else encodings.only(GraphCopy(part, copy=False).tensor_names),
                 inputs=tuple(item.name for item in part.graph.input),
                 outputs=tuple(item.name for item in part.graph.output),
                 nodes=tuple(graph.nodes[index].name for index in span.nodes),
@@ -329,24 +296,6 @@ def split_model(model: ModelProto, encodings: EncodingSet, cut: Partition) -> tu
             )
         )
     return tuple(segments)
-
-
-def _ordered(model: ModelProto, span: SegmentRange) -> list[str]:
-    """A segment's outputs: those of the whole first, in its order."""
-    whole = [item.name for item in model.graph.output if item.name in span.outputs]
-    return [*whole, *(name for name in span.outputs if name not in whole)]
-
-
-def _entries_of(part: ModelProto, encodings: EncodingSet) -> EncodingSet:
-    names = _tensors(part)
-    entries = {name: entry for name, entry in encodings.entries.items() if name in names}
-    return replace(encodings, entries=entries, float_tensors=encodings.float_tensors & names)
-
-
-def _tensors(part: ModelProto) -> set[str]:
-    graph = part.graph
-    made = {name for node in graph.node for name in node.output if name}
-    return made | {item.name for item in graph.input} | {tensor.name for tensor in graph.initializer}
 
 
 def whole_as_cut(
@@ -361,25 +310,20 @@ def whole_as_cut(
     for segment in segments:
         entries.update(segment.encodings.entries if segment.encodings is not None else {})
     graph = GraphCopy(model)
-    quantized = [index for span in cut.segments if not span.is_float for index in span.nodes]
+    quantized = sorted(index for span in cut.segments if not span.is_float for index in span.nodes)
     made = {name for index in quantized for name in graph.nodes[index].output} | graph.static()
-    renamed = {
-        name: graph.fresh(f"{name}::entering") for name in entries if name not in made and name in graph.tensor_names
-    }
-    _read_copies(graph, quantized, renamed)
-    moved = {renamed.get(n, n): replace(e, name=renamed.get(n, n)) for n, e in entries.items()}
-    return graph.model, replace(encodings, entries=moved, float_tensors=frozenset())
-
-
-def _read_copies(graph: GraphCopy, positions: list[int], renamed: dict[str, str]) -> None:
-    first: dict[str, int] = {}
-    for index in sorted(positions):
+    entering = [name for name in entries if name not in made and name in graph.tensor_names]
+    renamed = {name: graph.fresh(f"{name}::entering") for name in entering}
+    copies: dict[int, list[NodeProto]] = {}
+    copied: set[str] = set()
+    for index in quantized:
         node = graph.nodes[index]
         for place, name in enumerate(node.input):
             if name in renamed:
-                first.setdefault(name, index)
+                if name not in copied:
+                    copied.add(name)
+                    copies.setdefault(index, []).append(helper.make_node("Identity", [name], [renamed[name]]))
                 node.input[place] = renamed[name]
-    copies: dict[int, list[NodeProto]] = {}
-    for name, index in first.items():
-        copies.setdefault(index, []).append(helper.make_node("Identity", [name], [renamed[name]]))
     graph.replace_nodes((), copies)
+    moved = {renamed.get(n, n): replace(e, name=renamed.get(n, n)) for n, e in entries.items()}
+    return graph.model, replace(encodings, entries=moved, float_tensors=frozenset())

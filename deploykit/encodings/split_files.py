@@ -142,10 +142,8 @@ def _take_along(model: Model, part: ModelProto, name: str, sink: BinaryIO, place
 def _write_entries(encodings: EncodingSet, part: ModelProto, beside: Path) -> Path:
     """The entries of what the part has, in the version that they were given in."""
     tensors = collect_facts(wrap_proto(part, path=beside)).tensors
-    entries = {name: entry for name, entry in encodings.entries.items() if name in tensors}
-    kept = replace(encodings, entries=entries, float_tensors=encodings.float_tensors & tensors.keys())
     path = beside.with_suffix(".encodings")
-    path.write_text(write_encodings(kept, encodings.version), "utf-8")
+    path.write_text(write_encodings(encodings.only(tensors.keys()), encodings.version), "utf-8")
     return path
 
 

@@ -6,8 +6,8 @@ because encodings of 1e27 are legal and a detour through float16 or float32 woul
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
@@ -69,6 +69,11 @@ class Affine:
             return "per-block"
         single = self.placed and self.scale.size == 1 and self.axis is None
         return "per-tensor" if single else "per-channel"
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The least and the greatest real value of the whole grid."""
+        return float(self.minimum.min()), float(self.maximum.max())
 
     @property
     def minimum(self) -> Array:
@@ -196,6 +201,15 @@ class EncodingSet:
     def get(self, name: str) -> Encoding | None:
         """The entry of one tensor, or None."""
         return self.entries.get(name)
+
+    def only(self, names: Collection[str]) -> EncodingSet:
+        """The set without what it says of other tensors."""
+        entries = {name: entry for name, entry in self.entries.items() if name in names}
+        return replace(self, entries=entries, float_tensors=self.float_tensors & frozenset(names))
+
+    def with_entries(self, entries: Iterable[Encoding]) -> EncodingSet:
+        """The set with these entries added, or in place of those that it has."""
+        return replace(self, entries={**self.entries, **{entry.name: entry for entry in entries}})
 
     @property
     def floats(self) -> frozenset[str]:

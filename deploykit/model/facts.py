@@ -74,6 +74,12 @@ class TensorFact:
         return self.shape is not None and all(isinstance(dim, int) for dim in self.shape)
 
     @property
+    def static_shape(self) -> tuple[int, ...] | None:
+        """The shape where every dimension is a known number, else None."""
+        known = tuple(dim for dim in self.shape or () if isinstance(dim, int))
+        return known if self.shape is not None and len(known) == len(self.shape) else None
+
+    @property
     def is_weight(self) -> bool:
         """True for stored values: initializers and outputs of Constant nodes."""
         return self.role in (TensorRole.INITIALIZER, TensorRole.CONSTANT)

@@ -7,195 +7,20 @@ result and reported as impossible; nothing is approximated and no axis is guesse
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any
 
 from deploykit.encodings.formats import grids
 from deploykit.encodings.formats.aimet import WRITTEN_VERSIONS, write_encodings
 from deploykit.encodings.formats.differences import Signedness, restated
 from deploykit.encodings.place import Layout
 from deploykit.encodings.read import with_float_tensors
-from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float, Float8, Lpbq, Value
+from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float, Float8, Lpbq
 from deploykit.errors import UsageError
 
-__all__ = ["Conversion", "Loss", "Outcome", "OutcomeKind", "Question", "convert", "loss_of"]
-
-
-@dataclass(frozen=True, slots=True)
-class Loss:
-    """What is lost, or why the version cannot hold the entry."""
-
-    kind: Literal["lossy", "impossible"]
-    what: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """One entry, as it would be written, between two versions; ``layout`` is what the graph says, where it is known."""
-
-    entry: Encoding
-    source: str
-    target: str
-    layout: Layout | None = None
-
-    @property
-    def value(self) -> Value:
-        """The value in question."""
-        return self.entry.value
-
-    @property
-    def from_older(self) -> bool:
-        """True when the source file stated no axes either."""
-        return self.source.startswith(("0.6", "1."))
-
-
-def loss_of(question: Question) -> Loss | None:
-    """None when nothing is lost."""
-    if question.target != "2.0.0" and question.entry.is_param is None:
-        return _impossible("activation or parameter: 2.0.0 does not say, the model does")
-    return _JUDGES[type(question.value)](question)
-
-
-def _float(question: Question) -> Loss | None:
-    if question.target == "2.0.0":
-        return _lossy(f"{question.value.dtype} has no entry in 2.0.0; the tensor must be named beside the file")
-    if question.value.dtype != "float16":
-        return _impossible(f"{question.target} knows no {question.value.dtype}")
-    return None
-
-
-def _float8(question: Question) -> Loss | None:
-    if question.target == "2.0.0":
-        return None
-    return _impossible(f"{question.target} has no float8 entries")
-
-
-def _lpbq(question: Question) -> Loss | None:
-    value = question.value
-    assert isinstance(value, Lpbq)
-    if question.target == "0.6.1":
-        return _impossible("0.6.1 has no LPBQ entries")
-    if question.target == "1.0.0":
-        return None if not value.placed else _block_axes(question, value)
-    if not value.placed:
-        return _impossible(_unplaced(question))
-    if value.decompressed_bits != 2 * value.bits:
-        return _impossible(
-            f"2.0.0 implies decompression to {2 * value.bits} bits, but this weight is decompressed to "
-            f"{value.decompressed_bits}"
-        )
-    return None
-
-
-def _affine(question: Question) -> Loss | None:
-    value = question.value
-    assert isinstance(value, Affine)
-    layout_loss = _unplaced_affine(question, value) if not value.placed else _placed(question, value)
-    if layout_loss is not None and layout_loss.kind == "impossible":
-        return layout_loss
-    return layout_loss or _symmetry(question, value)
-
-
-def _placed(question: Question, value: Affine) -> Loss | None:
-    if question.target == "2.0.0" or value.granularity == "per-tensor":
-        return None
-    if value.block_size is None:
-        # Older versions state no axis: nothing is lost only where every reader will find the same one.
-        if question.from_older or (value.bits == grids.WIDEST and value.axis == 0):
-            return None
-        expected = _expected_axis(question.layout, value)
-        if expected is None:
-            return _lossy(f"{question.target} does not state the axis {value.axis}")
-        if expected != value.axis:
-            return _impossible(
-                f"{question.target} states no axis, and readers would take axis {expected}, not {value.axis}"
-            )
-        return None
-    if question.target == "1.0.0":
-        return _block_axes(question, value)
-    return _lossy(f"0.6.1 states neither the block size {value.block_size} nor the axis; no reader can place the list")
-
-
-def _unplaced_affine(question: Question, value: Affine) -> Loss | None:
-    if question.target == "2.0.0":
-        return _impossible(_unplaced(question))
-    if question.target == "0.6.1":
-        order = "0.6.1 lists blocks in the tensor's own order, which only the model tells"
-        return None if value.block_size is None else _impossible(order)
-    if not question.source.startswith("0.6"):
-        return None
-    layout = question.layout
-    if layout is None or layout.shape is None:
-        return _lossy("taken as per-channel; only the model tells a list of channels from a list of blocks")
-    return None if layout.channel_axis is None else _impossible(_unplaced(question))
-
-
-def _unplaced(question: Question) -> str:
-    """Why a value has no axes."""
-    layout = question.layout
-    if layout is None:
-        return f"{question.source} states no axis, and no model was given that has this tensor"
-    if layout.shape is None:
-        return f"{question.source} states no axis, and the shape of the tensor is not known"
-    if layout.channel_axis is None:
-        return f"{question.source} states no axis, and several axes of the tensor would fit"
-    return f"the list is longer than the channel axis: blocks, whose size {question.source} does not state"
-
-
-def _expected_axis(layout: Layout | None, value: Affine) -> int | None:
-    if layout is None or layout.shape is None:
-        return None
-    if layout.channel_axis is not None:
-        return layout.channel_axis
-    fitting = [axis for axis, length in enumerate(layout.shape) if length == value.scale.size]
-    return fitting[0] if len(fitting) == 1 else None
-
-
-def _block_axes(question: Question, value: Affine | Lpbq) -> Loss | None:
-    if question.from_older:
-        return None
-    layout = question.layout
-    if layout is None or layout.channel_axis is None or value.axis is None:
-        return _lossy(f"1.0.0 states neither the block axis {value.block_axis} nor the channel axis")
-    if (layout.channel_axis, layout.block_axis) != (value.axis, value.block_axis):
-        return _impossible(
-            f"1.0.0 states no axes, and readers would take channels along {layout.channel_axis} and blocks along "
-            f"{layout.block_axis}, not {value.axis} and {value.block_axis}"
-        )
-    return None
-
-
-def _symmetry(question: Question, value: Affine) -> Loss | None:
-    if question.target == "2.0.0":
-        if value.symmetric is None or value.symmetric == grids.states_symmetry(value):
-            return None
-        return _lossy(f"2.0.0 does not say that the {value.dtype} grid is {'' if value.symmetric else 'not '}symmetric")
-    if value.symmetric is not None or question.entry.is_param:
-        return None
-    # A file whose activations were forced to one signedness looks the same for symmetric and merely centred grids.
-    middle = value.lowest + (1 << (value.bits - 1))
-    if not (value.zero_point == middle).all():
-        return None
-    taken = "symmetric" if grids.is_symmetric(value) else "not symmetric"
-    return _lossy(f"{question.source} does not say whether this centred grid is symmetric; written as {taken}")
-
-
-def _lossy(what: str) -> Loss:
-    return Loss("lossy", what)
-
-
-def _impossible(why: str) -> Loss:
-    return Loss("impossible", why)
-
-
-_JUDGES: dict[type[Value], Callable[[Question], Loss | None]] = {
-    Affine: _affine,
-    Float: _float,
-    Float8: _float8,
-    Lpbq: _lpbq,
-}
+__all__ = ["Conversion", "Outcome", "OutcomeKind", "convert"]
 
 
 class OutcomeKind(StrEnum):
@@ -285,19 +110,21 @@ def convert(
         raise UsageError(
             f"encodings cannot be converted to {to_version!r}", next=f"known versions: {', '.join(WRITTEN_VERSIONS)}"
         )
-    newest = to_version == "2.0.0"
+    newest, known = to_version == "2.0.0", layouts or {}
     with_float_tensors(encodings, encodings.float_tensors)  # refuses names that have an integer entry as well
-    source = encodings if newest else _with_float_entries(encodings, layouts or {})
+    source = encodings
+    if not newest:  # tensors named as float become float16 entries, which the older versions have
+        source = encodings.with_entries(
+            Encoding(name=name, value=Float(dtype="float16"), is_param=name in known and known[name].is_param)
+            for name in sorted(encodings.float_tensors - encodings.entries.keys())
+        )
     kept: dict[str, Encoding] = {}
     outcomes = []
     for entry in source:
         changed = restated(entry, signedness) if newest else entry
-        loss = loss_of(
-            Question(entry=changed, source=encodings.version, target=to_version, layout=(layouts or {}).get(entry.name))
-        )
-        kind = OutcomeKind.LOSSLESS if loss is None else OutcomeKind(loss.kind)
-        outcomes.append(Outcome(name=entry.name, kind=kind, what="" if loss is None else loss.what))
-        if kind is not OutcomeKind.IMPOSSIBLE and not (newest and isinstance(changed.value, Float)):
+        outcome = _Question(changed, encodings.version, to_version, known.get(entry.name)).outcome()
+        outcomes.append(outcome)
+        if outcome.kind is not OutcomeKind.IMPOSSIBLE and not (newest and isinstance(changed.value, Float)):
             kept[entry.name] = changed
     return Conversion(
         source_version=encodings.version,
@@ -309,36 +136,152 @@ def convert(
             float_tensors=encodings.floats if newest else frozenset(),
         ),
         outcomes=tuple(outcomes),
-        notes=tuple(_notes(encodings, newest=newest)),
-        warnings=tuple(_warnings(encodings, newest=newest)),
+        notes=tuple(_notes(encodings)) if newest else (),
+        warnings=() if newest else tuple(_warnings(encodings)),
         counts={str(kind): Counter(o.kind for o in outcomes)[kind] for kind in OutcomeKind},
     )
 
 
-def _with_float_entries(encodings: EncodingSet, layouts: Mapping[str, Layout]) -> EncodingSet:
-    """Tensors named as float become float16 entries, which the older versions have."""
-    missing = sorted(encodings.float_tensors - encodings.entries.keys())
-    added = {
-        name: Encoding(name=name, value=Float(dtype="float16"), is_param=name in layouts and layouts[name].is_param)
-        for name in missing
-    }
-    return replace(encodings, entries={**encodings.entries, **added})
-
-
-def _notes(encodings: EncodingSet, *, newest: bool) -> Iterable[str]:
-    """What the file as a whole loses."""
-    if not newest:
-        return
+def _notes(encodings: EncodingSet) -> Iterable[str]:
+    """What the file as a whole loses on its way to 2.0.0."""
     if encodings.quantizer_args is not None:
         yield "quantizer_args have no place in 2.0.0; they were defaults of the quantizer, not facts about tensors"
     if any(entry.is_param is not None for entry in encodings) and not encodings.version.startswith("2."):
         yield "2.0.0 does not tell parameters from activations; the model does"
 
 
-def _warnings(encodings: EncodingSet, *, newest: bool) -> Iterable[str]:
+def _warnings(encodings: EncodingSet) -> Iterable[str]:
     """What the source cannot have said."""
-    if encodings.version.startswith("2.") and not newest and not encodings.float_tensors:
+    if encodings.version.startswith("2.") and not encodings.float_tensors:
         yield (
             "2.0.0 has no entry for 16-bit float tensors and none were named: a tensor without an entry may be meant "
             "to be float16, fused with a neighbour, or never quantized"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """One entry, as it would be written, between two versions; ``layout`` is what the graph says, where it is known.
+
+    The methods answer with what becomes of the entry, None where they find nothing that is lost.
+    """
+
+    entry: Encoding
+    source: str
+    target: str
+    layout: Layout | None
+
+    def outcome(self) -> Outcome:
+        """What becomes of the entry."""
+        value, found = self.entry.value, None
+        newest = self.target == "2.0.0"
+        if not newest and self.entry.is_param is None:
+            found = self._impossible("activation or parameter: 2.0.0 does not say, the model does")
+        elif isinstance(value, Float):
+            if newest:
+                found = self._lossy(f"{value.dtype} has no entry in 2.0.0; the tensor must be named beside the file")
+            elif value.dtype != "float16":
+                found = self._impossible(f"{self.target} knows no {value.dtype}")
+        elif isinstance(value, Float8):
+            found = None if newest else self._impossible(f"{self.target} has no float8 entries")
+        elif isinstance(value, Lpbq):
+            found = self._of_lpbq(value)
+        else:
+            found = self._of_layout(value) if value.placed else self._of_unplaced(value)
+            found = found or self._of_symmetry(value)
+        return found or Outcome(name=self.entry.name, kind=OutcomeKind.LOSSLESS)
+
+    def _lossy(self, what: str) -> Outcome:
+        return Outcome(name=self.entry.name, kind=OutcomeKind.LOSSY, what=what)
+
+    def _impossible(self, why: str) -> Outcome:
+        return Outcome(name=self.entry.name, kind=OutcomeKind.IMPOSSIBLE, what=why)
+
+    def _of_lpbq(self, value: Lpbq) -> Outcome | None:
+        if self.target == "0.6.1":
+            return self._impossible("0.6.1 has no LPBQ entries")
+        if self.target == "1.0.0":
+            return self._of_block_axes(value) if value.placed else None
+        if not value.placed:
+            return self._impossible(self._why_unplaced())
+        if value.decompressed_bits != 2 * value.bits:
+            return self._impossible(
+                f"2.0.0 implies decompression to {2 * value.bits} bits, but this weight is decompressed to "
+                f"{value.decompressed_bits}"
+            )
+        return None
+
+    def _of_layout(self, value: Affine) -> Outcome | None:
+        """Older versions state no axis: nothing is lost only where every reader will find the same one."""
+        if self.target == "2.0.0" or value.granularity == "per-tensor":
+            return None
+        if value.block_size is not None:
+            if self.target == "1.0.0":
+                return self._of_block_axes(value)
+            what = f"0.6.1 states neither the block size {value.block_size} nor the axis; no reader can place the list"
+            return self._lossy(what)
+        if self._from_older or (value.bits == grids.WIDEST and value.axis == 0):
+            return None
+        expected, layout = None, self.layout
+        if layout is not None and layout.shape is not None:
+            fitting = [axis for axis, length in enumerate(layout.shape) if length == value.scale.size]
+            expected = fitting[0] if layout.channel_axis is None and len(fitting) == 1 else layout.channel_axis
+        if expected is None:
+            return self._lossy(f"{self.target} does not state the axis {value.axis}")
+        if expected != value.axis:
+            why = f"{self.target} states no axis, and readers would take axis {expected}, not {value.axis}"
+            return self._impossible(why)
+        return None
+
+    @property
+    def _from_older(self) -> bool:
+        """True when the source file stated no axes either."""
+        return self.source.startswith(("0.6", "1."))
+
+    def _of_block_axes(self, value: Affine | Lpbq) -> Outcome | None:
+        layout = self.layout
+        if self._from_older:
+            return None
+        if layout is None or layout.channel_axis is None or value.axis is None:
+            return self._lossy(f"1.0.0 states neither the block axis {value.block_axis} nor the channel axis")
+        if (layout.channel_axis, layout.block_axis) != (value.axis, value.block_axis):
+            return self._impossible(
+                f"1.0.0 states no axes, and readers would take channels along {layout.channel_axis} and blocks along "
+                f"{layout.block_axis}, not {value.axis} and {value.block_axis}"
+            )
+        return None
+
+    def _of_unplaced(self, value: Affine) -> Outcome | None:
+        if self.target == "2.0.0":
+            return self._impossible(self._why_unplaced())
+        if self.target == "0.6.1":
+            order = "0.6.1 lists blocks in the tensor's own order, which only the model tells"
+            return None if value.block_size is None else self._impossible(order)
+        if not self.source.startswith("0.6"):
+            return None
+        if self.layout is None or self.layout.shape is None:
+            return self._lossy("taken as per-channel; only the model tells a list of channels from a list of blocks")
+        return None if self.layout.channel_axis is None else self._impossible(self._why_unplaced())
+
+    def _why_unplaced(self) -> str:
+        """Why a value has no axes."""
+        if self.layout is None:
+            return f"{self.source} states no axis, and no model was given that has this tensor"
+        if self.layout.shape is None:
+            return f"{self.source} states no axis, and the shape of the tensor is not known"
+        if self.layout.channel_axis is None:
+            return f"{self.source} states no axis, and several axes of the tensor would fit"
+        return f"the list is longer than the channel axis: blocks, whose size {self.source} does not state"
+
+    def _of_symmetry(self, value: Affine) -> Outcome | None:
+        if self.target == "2.0.0":
+            if value.symmetric is None or value.symmetric == grids.states_symmetry(value):
+                return None
+            meant = "symmetric" if value.symmetric else "not symmetric"
+            return self._lossy(f"2.0.0 does not say that the {value.dtype} grid is {meant}")
+        # A file whose activations were forced to one signedness looks the same for symmetric and merely centred grids.
+        centred = (value.zero_point == value.lowest + (1 << (value.bits - 1))).all()
+        if value.symmetric is not None or self.entry.is_param or not centred:
+            return None
+        taken = "symmetric" if grids.is_symmetric(value) else "not symmetric"
+        return self._lossy(f"{self.source} does not say whether this centred grid is symmetric; written as {taken}")
