@@ -12,8 +12,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias, Unpack
 
 from deploykit.backend.options import ConfigKeys
 from deploykit.backend.requests import AnyPath, RequestOptions, make_request
-from deploykit.system.limits import limited_time
-from deploykit.system.memory import memory_budget, with_memory
+from deploykit.system.limits import limited_time, memory_budget, with_memory
 
 if TYPE_CHECKING:
     from deploykit.accuracy.judge.evaluation import Evaluation
@@ -260,7 +259,7 @@ def init(folder: AnyPath, *, targets: Iterable[str], force: bool = False) -> tup
     from deploykit.backend.plugins import device_named
     from deploykit.fleet.description import FILE_NAME
     from deploykit.fleet.scouting import scout, toml_text
-    from deploykit.system.whole_files import write_files
+    from deploykit.system.files import write_files
 
     ids = tuple(dict.fromkeys(device_named(target).id for target in targets))
     scouted = scout(Path(folder))

@@ -48,7 +48,6 @@ def every_compilation_runs() -> Iterator[None]:
     """A test that puts something in the place of the compiler, or of a part, is not answered with what another kept."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("deploykit_ort_qnn.known_work.is_off", lambda: True)
-        patch.setattr("deploykit.system.answers.is_off", lambda: True)
         yield
 
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from deploykit.backend.audits import Audit, AuditedKernel
 from deploykit.findings import Finding
 from deploykit.model.collect import facts_of
-from deploykit.system.answers import LARGEST_ASKED, answered
 from deploykit_ort_qnn.audit_budget import affordable, within_reach
 from deploykit_ort_qnn.audit_units import Kernel, kernels_of
 from deploykit_ort_qnn.compiler import installed_wheel
@@ -22,7 +21,7 @@ from deploykit_ort_qnn.hosts import toolchain_host
 from deploykit_ort_qnn.in_place_of import mended
 from deploykit_ort_qnn.kernel_bench import Answer, Bench, bench_of, judged, verdict_on
 from deploykit_ort_qnn.milder_inputs import spared
-from deploykit_ort_qnn.prepare import CODE, Draft, whole_model
+from deploykit_ort_qnn.prepare import Draft, whole_model
 from deploykit_ort_qnn.repairs.driver import Outlook, outlooks
 from deploykit_ort_qnn.repairs.trying import repairs_of
 from deploykit_ort_qnn.rules import counted
@@ -85,14 +84,8 @@ def with_count(audit: Audit, draft: Draft) -> Audit:
 
 
 def _suspects(model: ModelProto, release: str, verdicts: tuple[str, ...]) -> frozenset[str]:
-    """The labels of nodes that a row of the atlas speaks so of; kept between runs: every node of a model is asked."""
-
-    def look() -> frozenset[str]:
-        return suspects_in(model, release, verdicts=verdicts)
-
-    if model.ByteSize() > LARGEST_ASKED:
-        return look()
-    return answered("suspects", (model, release, verdicts), look, code=CODE)
+    """The labels of nodes that a row of the atlas speaks so of."""
+    return suspects_in(model, release, verdicts=verdicts)
 
 
 def settled_by(audit: Audit, lint: Iterable[Finding]) -> dict[tuple[str, str], str]:

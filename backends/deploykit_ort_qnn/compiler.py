@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from deploykit.errors import InputError, ToolError, UsageError
-from deploykit.system import workspaces
+from deploykit.system.folders import scratch
 from deploykit.system.limits import time_left
 from deploykit.system.processes import Completed
 from deploykit_ort_qnn.dlc import with_check_sums
@@ -233,7 +233,7 @@ def read_context(path: Path) -> dict[str, Any]:
     timeout = _READING_SECONDS if left is None else math.ceil(left)
     for _ in range(2):
         parts = ["starting the process"]
-        with workspaces.scratch() as folder:
+        with scratch() as folder:
             work = partial(HERE.work, request, folder, folder, timeout, parts.append)
             done, answer, _ = known_work("contexts", {}, [path], folder, work)
         if answer is not None:

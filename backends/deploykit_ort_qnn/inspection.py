@@ -12,7 +12,7 @@ from typing import Any
 from deploykit.errors import InputError
 from deploykit.model import load_model
 from deploykit.model.nodes import attribute
-from deploykit.system.workspaces import scratch
+from deploykit.system.folders import scratch
 from deploykit_ort_qnn.compiler import read_context
 from deploykit_ort_qnn.graph_memory import judged
 from deploykit_qualcomm.archs import arch_of

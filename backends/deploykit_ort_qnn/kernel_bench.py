@@ -14,8 +14,7 @@ from deploykit.accuracy.simulate.sessions import Session
 from deploykit.encodings.qdq import extract_qdq
 from deploykit.errors import DeploykitError
 from deploykit.rewrites.contract import NoMatchError
-from deploykit.system.answers import Question
-from deploykit.system.remembered import Remembered, key_of
+from deploykit.system.store import Store, code_digest, key_of
 from deploykit_ort_qnn.audit_units import Kernel, within_grids
 from deploykit_ort_qnn.bench.deviations import Deviation, deviation
 from deploykit_ort_qnn.bench.together import run_together
@@ -182,38 +181,24 @@ def bench_of(
     def run(probes: Sequence[Probe]) -> Iterator[Ran]:
         return run_together(probes, host=host, soc_model=soc_model, progress=tell, together=_TOGETHER)
 
-    asked = {**wheel, "soc_model": soc_model}
-    return Bench(run=run, kernels=_Measured({**asked, "form": _FORM}), ways=_Tried({**asked, "form": _FORM}))
+    asked = {**wheel, "soc_model": soc_model, "form": _FORM}
+    # What a way comes to follows from the code that builds it, too.
+    return Bench(
+        run=run, kernels=_Measured("audited", asked), ways=_Measured("tried", {**asked, "code": code_digest(_WAYS)})
+    )
 
 
 class _Measured:
     """What is remembered of kernels, by what they are and who ran them."""
 
-    def __init__(self, asked: Mapping[str, Any]) -> None:
-        self._entries, self._asked = Remembered("audited"), asked
+    def __init__(self, kind: str, asked: Mapping[str, Any]) -> None:
+        self._entries, self._asked = Store(kind), asked
 
     def get(self, key: str) -> dict[str, Any] | None:
         return self._entries.get(key_of(key.encode(), self._asked))
 
     def put(self, key: str, value: dict[str, Any]) -> None:
         self._entries.put(key_of(key.encode(), self._asked), value)
-
-
-class _Tried:
-    """What is remembered of ways: it follows from the code that builds them, too."""
-
-    def __init__(self, asked: Mapping[str, Any]) -> None:
-        self._asked = dict(asked)
-
-    def get(self, key: str) -> dict[str, Any] | None:
-        found = self._question(key).answer()
-        return found if isinstance(found, dict) else None
-
-    def put(self, key: str, value: dict[str, Any]) -> None:
-        self._question(key).keep(value)
-
-    def _question(self, key: str) -> Question:
-        return Question("tried", (key, self._asked), code=(_WAYS,))
 
 
 def _key(seat: Seat, way: str) -> str:

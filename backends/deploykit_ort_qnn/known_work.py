@@ -17,7 +17,7 @@ from typing import Any
 
 from deploykit.packages.manifests import hash_file
 from deploykit.system.processes import Completed
-from deploykit.system.remembered import Remembered, is_off
+from deploykit.system.store import Store, is_off
 from deploykit_ort_qnn.hosts import Host
 from deploykit_ort_qnn.workers import Work, installed_wheel
 
@@ -43,7 +43,7 @@ def known_work(
     """
     if is_off():
         return run()
-    store, key = Remembered(kind), _key(kind, asked, inputs, host)
+    store, key = Store(kind), _key(kind, asked, inputs, host)
     if store.take(key, scratch):
         kept = json.loads((scratch / _ANSWER).read_text("utf-8"))
         if tell is not None:

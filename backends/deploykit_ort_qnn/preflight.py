@@ -11,7 +11,7 @@ from typing import Any
 from onnx import ModelProto
 
 from deploykit.backend.backend import Progress
-from deploykit.system.workspaces import scratch
+from deploykit.system.folders import scratch
 from deploykit.tables.devices import Device
 from deploykit_ort_qnn.compiler import CompileJob, compile_model, installed_wheel
 from deploykit_ort_qnn.evidence import precision_scope

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import deploykit_qualcomm
 from deploykit.backend.backend import Situation
 from deploykit.backend.kept import Kept, Same
 from deploykit.errors import DeploykitError, InputError, UnknownTargetError, UsageError
@@ -19,7 +17,6 @@ from deploykit.flow.sampling import samples_of
 from deploykit.model import wrap_proto
 from deploykit.model.nodes import label
 from deploykit.model.weights import load_weights
-from deploykit.system.answers import LARGEST_ASKED, answered
 from deploykit_ort_qnn.provider_keys import Chosen, choose_options, has_option
 from deploykit_qualcomm.archs import capability, has
 from deploykit_qualcomm.carriers import Carried, forms_of
@@ -39,15 +36,13 @@ if TYPE_CHECKING:
     from deploykit.tables.devices import Device
     from deploykit_ort_qnn.provider_model import ProviderModel
 
-__all__ = ["CODE", "Draft", "Source", "prepare", "prepared_model", "wheel_for", "whole_model"]
+__all__ = ["Draft", "Source", "prepare", "prepared_model", "wheel_for", "whole_model"]
 
 Source = Literal["encodings", "qdq", "float"]
 _INTEGER = ("w8a8", "w8a16", "w4a8", "w4a16", "w16a16")
 _STEPS = {"centred-softmax": "softmax-rounding"}
 """The step of the preparation that writes a form, by what a wheel's row calls the form that it does not take."""
 _MOST_BYTES = 1_800_000_000
-CODE = (Path(__file__).parent, Path(deploykit_qualcomm.__file__).parent)
-"""What the answers of this adapter follow from, beside the core."""
 _SUSPECT = ("wrong", "narrowed", "refused")
 
 
@@ -170,12 +165,7 @@ def _cleared(lint: Iterable[Finding], prepared: ProviderModel | None, wheel: Whe
         left = found & {label(node) for node in model.graph.node}
         return left - suspects_in(model, wheel.sdk, verdicts=_SUSPECT, only=left)
 
-    def known() -> frozenset[str]:
-        if model.ByteSize() > LARGEST_ASKED:
-            return look()
-        return answered("cleared", (model, wheel.sdk, found), look, code=CODE)
-
-    return kept.once(("cleared", Same(model), wheel.sdk, found), known)
+    return kept.once(("cleared", Same(model), wheel.sdk, found), look)
 
 
 def _refuse_dlc(wheel: Wheel) -> None:
@@ -227,22 +217,15 @@ def prepared_model(situation: Situation, kept: Kept, wheel: Wheel | None = None)
 
         model, encodings = whole_model(situation), situation.encodings
 
-        def build() -> ProviderModel:
-            return provider_model(
-                model,
-                encodings,
-                int16_matmul=int16,
-                without=without,
-                lpbq=lpbq,
-                observer=lambda model: _evidence(model, situation, kept),
-                lacks=forms.lacks,
-            )
-
-        if situation.facts.weight_bytes > LARGEST_ASKED:
-            return build()
-        question = (model, encodings, _samples(situation, kept), int16, without, lpbq, forms.lacks)
-        known = {} if encodings is None else {"encodings": encodings}
-        return answered("prepared", question, build, known=known, code=CODE)
+        return provider_model(
+            model,
+            encodings,
+            int16_matmul=int16,
+            without=without,
+            lpbq=lpbq,
+            observer=lambda model: _evidence(model, situation, kept),
+            lacks=forms.lacks,
+        )
 
     given = (Same(situation.model.proto), Same(situation.encodings))
     key = ("provider model", *given, int16, lpbq, without, forms.lacks)

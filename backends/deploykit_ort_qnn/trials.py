@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from deploykit.backend.backend import Progress
-from deploykit.system.remembered import Remembered, key_of
-from deploykit.system.workspaces import scratch
+from deploykit.system.folders import scratch
+from deploykit.system.store import Store, key_of
 from deploykit_ort_qnn.compiler import CompileJob, CompileOutcome, compile_model, installed_wheel
 from deploykit_ort_qnn.hosts import Host
 
@@ -66,7 +66,7 @@ class Trials:
     longest: float
     progress: Progress
     host: Host | None = None
-    memory: Remembered = field(default_factory=lambda: Remembered("opinions"))
+    memory: Store = field(default_factory=lambda: Store("opinions"))
 
     @property
     def is_over(self) -> bool:

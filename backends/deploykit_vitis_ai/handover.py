@@ -15,7 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from deploykit.system.workspaces import holding
+from deploykit.system.folders import holding
 
 __all__ = ["keep", "take"]
 

@@ -14,7 +14,7 @@ from deploykit.accuracy.judge.outputs import read_outputs
 from deploykit.accuracy.samples.labels import Label
 from deploykit.backend.backend import Progress
 from deploykit.backend.status import Correctness, Right
-from deploykit.system.workspaces import scratch
+from deploykit.system.folders import scratch
 from deploykit_vitis_ai import configs
 from deploykit_vitis_ai.draft import Draft
 from deploykit_vitis_ai.quality import Quality, judge_quality

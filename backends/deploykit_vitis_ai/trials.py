@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from deploykit.backend.backend import Progress, Request
 from deploykit.errors import ToolError
-from deploykit.system.workspaces import scratch
+from deploykit.system.folders import scratch
 from deploykit_vitis_ai import configs
 from deploykit_vitis_ai.draft import Draft, make_draft
 from deploykit_vitis_ai.measuring import Measured, measure

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from deploykit.errors import ToolError
-from deploykit.system.entries import user_home
 from deploykit.system.processes import ONLY_INSTALLED, Completed, run
+from deploykit.system.store import user_home
 
 __all__ = ["CheckLine", "Probe", "Surroundings", "start"]
 

@@ -15,7 +15,7 @@ from deploykit.cli.frame import Group
 from deploykit.cli.progress import progress
 from deploykit.cli.terminal import decibels, emit, findings_text, table
 from deploykit.errors import UsageError
-from deploykit.system.whole_files import write_files
+from deploykit.system.files import write_files
 
 if TYPE_CHECKING:
     from deploykit.accuracy.judge.comparison import Comparison

@@ -13,7 +13,7 @@ from deploykit.cli.frame import Command
 from deploykit.cli.progress import progress
 from deploykit.cli.terminal import emit
 from deploykit.packages.manifests import MANIFEST, list_files
-from deploykit.system.workspaces import scratch
+from deploykit.system.folders import scratch
 
 if TYPE_CHECKING:
     from deploykit.flow.pipeline import Packaged

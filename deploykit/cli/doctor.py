@@ -15,7 +15,7 @@ from deploykit.cli.terminal import emit
 from deploykit.cli.toolchain import known_toolchains
 from deploykit.errors import DeploykitError
 from deploykit.system.environments import environment_of
-from deploykit.system.remembered import Room, cache_folder, clear, limit, rooms
+from deploykit.system.store import Room, cache_folder, clear, limit, rooms
 
 __all__ = ["command"]
 

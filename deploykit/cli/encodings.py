@@ -12,7 +12,7 @@ from deploykit.cli.frame import Group
 from deploykit.cli.terminal import emit, findings_text, table
 from deploykit.errors import UsageError
 from deploykit.findings import exit_status, summarize
-from deploykit.system.whole_files import write_files
+from deploykit.system.files import write_files
 
 if TYPE_CHECKING:
     from deploykit.encodings.files import Applied, Removed

@@ -23,8 +23,8 @@ import click
 
 from deploykit.cli.terminal import defused
 from deploykit.errors import DeploykitError, PackageError, ToolError, UsageError
-from deploykit.system.memory import VARIABLE as MEMORY
-from deploykit.system.memory import with_memory
+from deploykit.system.limits import VARIABLE as MEMORY
+from deploykit.system.limits import with_memory
 
 __all__ = ["BranchingCommand", "Command", "Ended", "Group", "Settings", "run", "settings", "show_crash"]
 

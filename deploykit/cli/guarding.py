@@ -6,13 +6,13 @@ terminal tells both by itself), and ends as the child did. Linux only, where the
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-
-from deploykit.system.platforms import can_end_with, end_with, fork
 
 __all__ = ["CRASHES", "guarded"]
 
@@ -20,6 +20,7 @@ CRASHES = frozenset(
     getattr(signal, name) for name in ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV") if hasattr(signal, name)
 )
 """Signals by which code ends the process that it runs in."""
+_PR_SET_PDEATHSIG = 1  # of prctl(2)
 
 
 def guarded(work: Callable[[], int], crashed: Callable[[signal.Signals], int]) -> int:
@@ -27,19 +28,23 @@ def guarded(work: Callable[[], int], crashed: Callable[[signal.Signals], int]) -
 
     Where there is no such process to be had, ``work`` is done in this one.
     """
-    if not can_end_with() or threading.active_count() > 1:
+    if not sys.platform.startswith("linux") or threading.active_count() > 1:
         return work()
     watched = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD}
     # Whoever started this may have it ignored; then nothing could be waited for.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
     parent = os.getpid()
-    child = fork()
-    if child is None:
+    try:
+        child = os.fork()
+    except OSError:  # the user may have no more processes
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return work()
     if child == 0:
-        end_with(parent)
+        # The system ends this process when its parent dies, however that happens; it ends now where that is so.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return work()
     status = _waited(child, watched)

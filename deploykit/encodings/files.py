@@ -32,7 +32,7 @@ from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts
 from deploykit.model.load import blaming
 from deploykit.model.weights import load_weights
-from deploykit.system.workspaces import workspace
+from deploykit.system.folders import workspace
 
 if TYPE_CHECKING:
     from deploykit.model import Model

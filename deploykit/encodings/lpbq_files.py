@@ -22,7 +22,7 @@ from deploykit.model.graph import GraphCopy
 from deploykit.model.nodes import attribute
 from deploykit.model.values import is_external
 from deploykit.model.weights import integer_tensor
-from deploykit.system.workspaces import scratch
+from deploykit.system.folders import scratch
 
 if TYPE_CHECKING:
     from onnx import NodeProto

@@ -18,7 +18,7 @@ from deploykit.errors import PackageError, UsageError
 from deploykit.model import Model, load_model, wrap_proto
 from deploykit.model.collect import collect_facts
 from deploykit.model.values import byte_size, is_external
-from deploykit.system.workspaces import scratch
+from deploykit.system.folders import scratch
 
 if TYPE_CHECKING:
     from onnx import ModelProto

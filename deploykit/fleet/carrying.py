@@ -11,8 +11,7 @@ from deploykit.errors import InputError
 from deploykit.fleet.results import CELLS, PACKAGE, CellResult, read_result
 from deploykit.fleet.work import write_result
 from deploykit.packages.replacing import FRESH, OLD, check_place
-from deploykit.system.publishing import exchange, put_in_place
-from deploykit.system.workspaces import workspace
+from deploykit.system.folders import exchange, put_in_place, workspace
 
 __all__ = ["packed", "unpack"]
 

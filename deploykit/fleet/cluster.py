@@ -22,7 +22,7 @@ from deploykit.fleet.results import CellResult, error_result
 from deploykit.fleet.work import write_result
 from deploykit.packages.manifests import hash_file
 from deploykit.system.files import read_regular
-from deploykit.system.workspaces import scratch
+from deploykit.system.folders import scratch
 
 if TYPE_CHECKING:
     from distributed import Client, Future

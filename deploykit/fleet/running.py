@@ -21,7 +21,7 @@ from deploykit.fleet.page import render_matrix
 from deploykit.fleet.pool import Batch, Tell, batches_of, default_processes, run_batches
 from deploykit.fleet.results import CELLS, RESULT, CellResult, Results, error_result, finished
 from deploykit.fleet.work import write_result
-from deploykit.system.whole_files import write_files
+from deploykit.system.files import write_files
 
 __all__ = ["DEFAULT_LIMIT", "Executor", "Selected", "run_matrix", "select"]
 

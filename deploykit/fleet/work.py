@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 from deploykit.errors import DefectError, DeploykitError
 from deploykit.fleet.cells import request_from_json
 from deploykit.fleet.results import CELLS, PACKAGE, RESULT, CellResult, error_result, finished
-from deploykit.system.locks import holding
-from deploykit.system.whole_files import write_files
+from deploykit.system.files import write_files
+from deploykit.system.folders import waiting_for
 
 if TYPE_CHECKING:
     from deploykit.flow.pipeline import Packaged
@@ -67,7 +67,7 @@ def work(
 def _held(folder: Path, cell: Mapping[str, Any], tell: Callable[[Mapping[str, Any]], None]) -> Iterator[None]:
     """Hold a cell, so that two runs with one folder do not make it at the same time; the second finds it made."""
     place = folder / CELLS / cell["id"]
-    with holding(place, waiting=lambda: tell({"cell": cell["id"], "news": "another run makes it: waiting"})):
+    with waiting_for(place, waiting=lambda: tell({"cell": cell["id"], "news": "another run makes it: waiting"})):
         yield
 
 

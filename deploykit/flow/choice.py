@@ -19,7 +19,6 @@ from deploykit.errors import DeploykitError, UsageError
 from deploykit.flow.sampling import samples_of
 from deploykit.model import wrap_proto
 from deploykit.model.weights import lean_weights, whole_model
-from deploykit.system.answers import LARGEST_ASKED, answered
 
 if TYPE_CHECKING:
     from deploykit.accuracy.judge.judging import Verdict
@@ -217,21 +216,10 @@ def _explore(situation: Situation, samples: Samples, support: MixedSupport, tell
     assert encodings is not None
     model, most = lean_weights(situation.model), request.adapter_options.get("max_segments")
 
-    def make() -> Explored:
-        ground = Ground.of(
-            model, encodings, facts, samples, asked=request.rewrite, banned=request.no_rewrite, max_segments=most
-        )
-        return explore(ground, support, mixed=request.mixed, tell=tell)
-
-    if facts.weight_bytes > LARGEST_ASKED:
-        return make()
-    settings = (request.rewrite, request.no_rewrite, most, support, request.mixed)
-    return answered(
-        "explored",
-        (model, situation.model.proto, facts.model_name, encodings, samples, settings),
-        make,
-        known={"model": model, "encodings": encodings, "facts": facts},
+    ground = Ground.of(
+        model, encodings, facts, samples, asked=request.rewrite, banned=request.no_rewrite, max_segments=most
     )
+    return explore(ground, support, mixed=request.mixed, tell=tell)
 
 
 def _changed(situation: Situation, won: Prepared | None, support: MixedSupport, kept: Kept) -> Situation:

@@ -19,7 +19,6 @@ from deploykit.model import wrap_proto
 from deploykit.model.collect import collect_facts
 from deploykit.model.weights import lean_weights
 from deploykit.rewrites.contract import load_transform
-from deploykit.system.answers import LARGEST_ASKED, answered
 
 if TYPE_CHECKING:
     from deploykit.accuracy.simulate.sessions import Feed
@@ -136,15 +135,7 @@ def _rewritten(situation: Situation, names: tuple[str, ...], kept: Kept) -> Simp
 
 
 def _proven(situation: Situation, names: tuple[str, ...], feeds: Sequence[Feed]) -> Rewriting:
-    model, encodings = lean_weights(situation.model), situation.encodings
-    if situation.facts.weight_bytes > LARGEST_ASKED:
-        return rewrite(model, encodings, names, feeds)
-    return answered(
-        "rewritten",
-        (model, encodings, names, feeds),
-        lambda: rewrite(model, encodings, names, feeds),
-        known={"model": model, "encodings": encodings},
-    )
+    return rewrite(lean_weights(situation.model), situation.encodings, names, feeds)
 
 
 def _with_strangers(encodings: EncodingSet | None, given: Situation) -> EncodingSet | None:

@@ -20,9 +20,8 @@ from deploykit.packages.manifests import BUILD_FOLDERS, MANIFEST
 from deploykit.packages.verifying import verify_integrity
 from deploykit.packages.writing import record_build
 from deploykit.system.files import open_regular
-from deploykit.system.platforms import shell_script
+from deploykit.system.folders import abandoned, holding
 from deploykit.system.processes import run
-from deploykit.system.workspaces import abandoned, holding
 
 if TYPE_CHECKING:
     from deploykit.answers.diagnosis import Diagnosis
@@ -114,7 +113,7 @@ def _build(package: Path, on_line: Callable[[str], None] | None) -> BuildReport:
     log.unlink(missing_ok=True)
     older = {path: path.stat().st_mtime_ns for path in log.parent.glob("*.log")}
     try:
-        completed = run(shell_script(package, SCRIPT.removesuffix(".sh")), cwd=package, log=log, on_line=on_line)
+        completed = run(("bash", SCRIPT), cwd=package, log=log, on_line=on_line)
     finally:
         # However it ends: what is not recorded is not gone on from.
         done = _done(package)

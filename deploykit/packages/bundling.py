@@ -21,7 +21,7 @@ from deploykit.model.emptying import Emptied, emptied
 from deploykit.model.weights import load_small_weights
 from deploykit.packages.anonymous_text import Names, clean_text, personal_words
 from deploykit.system.files import read_regular
-from deploykit.system.workspaces import workspace
+from deploykit.system.folders import workspace
 
 __all__ = ["Bundle", "pack_bundle"]
 

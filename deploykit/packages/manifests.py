@@ -16,9 +16,10 @@ from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import msgspec
+
 from deploykit.errors import DeploykitError, InputError, PackageError
 from deploykit.system.files import open_regular, read_regular
-from deploykit.system.indenting import indented
 
 __all__ = [
     "BUILD_FOLDERS",
@@ -62,7 +63,8 @@ class FileRecord:
 
 def json_text(value: Any) -> str:
     """JSON as deploykit writes it everywhere: one space of indent, the given key order, UTF-8, no NaN."""
-    return indented(json.dumps(value, ensure_ascii=False, allow_nan=False)) + "\n"
+    # Python encodes without indentation five times as fast as with it.
+    return msgspec.json.format(json.dumps(value, ensure_ascii=False, allow_nan=False), indent=1) + "\n"
 
 
 def digest_of(manifest: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from deploykit.errors import DeploykitError, PackageError
 from deploykit.packages.manifests import MANIFEST, SIGNATURE, hash_file, list_files, read_manifest
-from deploykit.system.workspaces import GONE, abandoned, discard
+from deploykit.system.folders import GONE, abandoned, discard
 
 __all__ = ["FRESH", "OLD", "check_place", "strangers", "tidy"]
 

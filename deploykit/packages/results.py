@@ -15,8 +15,7 @@ from typing import Any
 from deploykit.errors import DeploykitError, PackageError
 from deploykit.packages.manifests import digest_of, hash_file, list_files, sealed_text
 from deploykit.system.files import read_regular
-from deploykit.system.publishing import exchange, put_in_place
-from deploykit.system.workspaces import GONE, abandoned, discard, workspace
+from deploykit.system.folders import GONE, abandoned, discard, exchange, put_in_place, workspace
 
 __all__ = ["REPORT", "check_results_place", "publish_results"]
 

@@ -29,11 +29,8 @@ from deploykit.packages.manifests import (
 )
 from deploykit.packages.replacing import FRESH, OLD, check_place, tidy
 from deploykit.packages.witnessed import Look, Witnessed
-from deploykit.system.copying import copy_hashed
-from deploykit.system.files import open_regular, regular_size
-from deploykit.system.linking import link
-from deploykit.system.publishing import exchange, put_in_place
-from deploykit.system.workspaces import discard, workspace
+from deploykit.system.files import copy_hashed, open_regular, regular_size
+from deploykit.system.folders import discard, exchange, put_in_place, workspace
 
 __all__ = [
     "BUILD_FOLDERS",
@@ -139,17 +136,16 @@ class PackageWriter:
     def _link(self, source: Path, path: Path) -> tuple[int, str]:
         """Give the source a second name. What is hashed is what stands in the package, whatever the source does."""
         before = Look.at(source.stat())
-        if os.name != "nt" and before.status.st_mode & 0o7111:
+        if before.status.st_mode & 0o7111:
             why = "a linked file has the rights of its source, and no file of a package may run that was not made to"
             raise PackageError(f"--link: {source} may be executed", why=why, next="take that right away, or copy it")
         try:
-            is_one = link(source, path)
+            os.link(source.resolve(), path)  # a link to a link would break with the package's first move
         except OSError as error:
             raise _unlinkable(source, self.out, error) from None
-        if is_one:
-            self._tell(f"{path.name}: one file with {source}; what is written to that later changes the package")
+        self._tell(f"{path.name}: one file with {source}; what is written to that later changes the package")
         size, digest = hash_file(path)
-        self.witnessed.note_read(before, source.stat(), size, digest, linked=is_one)
+        self.witnessed.note_read(before, source.stat(), size, digest, linked=True)
         return size, digest
 
     def _copy(self, source: Path, path: Path) -> tuple[int, str]:

@@ -15,11 +15,10 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from deploykit.errors import ToolError
-from deploykit.system.entries import user_cache
-from deploykit.system.locks import holding, is_held
-from deploykit.system.platforms import on_disk, python_of, sites_of
+from deploykit.system.folders import is_waited_for, waiting_for
 from deploykit.system.processes import ONLY_INSTALLED, Completed, run
 from deploykit.system.specs import Stage, ToolchainSpec
+from deploykit.system.store import user_cache
 
 __all__ = ["Environment", "ToolchainState", "environment_of", "is_locked", "locked", "toolchains_root"]
 
@@ -72,7 +71,7 @@ class Environment:
     @property
     def python(self) -> Path:
         """The interpreter inside."""
-        return python_of(self.path / "venv")
+        return self.path / "venv" / "bin" / "python"
 
     @property
     def variables(self) -> dict[str, str]:
@@ -176,7 +175,7 @@ class Environment:
     def _installed_packages(self) -> set[str]:
         from importlib.metadata import distributions
 
-        sites = [str(path) for path in sites_of(self.path / "venv")]
+        sites = [str(path) for path in (self.path / "venv" / "lib").glob("python3*/site-packages")]
         return {canonicalize_name(found.name) for found in distributions(path=sites)}
 
 
@@ -194,13 +193,13 @@ def locked(path: Path, spec: ToolchainSpec, *, waiting: Callable[[str], None] | 
             raise ToolError(f"{spec.id} is being installed or removed by another process", next="wait for it")
         waiting(f"{spec.id}: another process is installing or removing it; waiting for it to end")
 
-    with holding(path, waiting=busy):
+    with waiting_for(path, waiting=busy):
         yield
 
 
 def is_locked(path: Path) -> bool:
     """True while some process holds the lock of the environment at ``path``."""
-    return is_held(path)
+    return is_waited_for(path)
 
 
 def _filled(argument: str, places: Mapping[str, str]) -> str:
@@ -214,5 +213,5 @@ def _size_mb(path: Path) -> int:
     for folder, _, names in os.walk(path):
         for name in names:
             with contextlib.suppress(OSError):
-                total += on_disk(os.lstat(os.path.join(folder, name)))  # noqa: PTH118 (tens of thousands of files)
+                total += os.lstat(os.path.join(folder, name)).st_blocks * 512  # noqa: PTH118 (tens of thousands of files)
     return total // 2**20

@@ -1,4 +1,4 @@
-"""Opens files that somebody else wrote: regular files only, of the size they are said to have. It reads no format.
+"""Opens files that somebody else wrote, copies them, and writes result files whole or not at all. It knows no format.
 
 A pipe, a device or a folder under the name of a file is refused before it is opened, so that nothing waits on it or
 reads it without end; a file that grows while it is read ends at the size it had when it was opened.
@@ -6,18 +6,22 @@ reads it without end; a file that grows while it is read ends at the size it had
 
 from __future__ import annotations
 
+import hashlib
 import os
+import secrets
 import stat
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from deploykit.errors import InputError
+from deploykit.errors import InputError, PackageError
 
-__all__ = ["open_regular", "read_regular", "regular_size"]
+__all__ = ["copy_hashed", "open_regular", "read_regular", "regular_size", "write_files"]
 
 # Without waiting for the other end of a pipe, should the name have become one since it was looked at.
-_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0)
-_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
+_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
+_CHUNK = 1 << 20
 
 
 def open_regular(path: Path, *, size: int | None = None, limit: int | None = None, follow: bool = True) -> BinaryIO:
@@ -29,7 +33,7 @@ def open_regular(path: Path, *, size: int | None = None, limit: int | None = Non
     try:
         # Opening a device can already do something, so the name is asked first and the open file once more.
         _check(path, path.stat(follow_symlinks=follow), size, limit)
-        descriptor = os.open(path, _FLAGS | (0 if follow else _NO_LINK))
+        descriptor = os.open(path, _FLAGS | (0 if follow else os.O_NOFOLLOW))
     except OSError as error:
         raise _unreadable(path, error) from None
     except ValueError as error:  # a name with a NUL in it
@@ -87,3 +91,52 @@ def _unreadable(path: Path, error: OSError) -> InputError:
     if isinstance(error, FileNotFoundError):
         return InputError(f"{path}: no such file")
     return InputError(f"{path}: cannot be read", why=error.strerror or str(error))
+
+
+def copy_hashed(stream: BinaryIO, sink: BinaryIO) -> tuple[int, str]:
+    """Copy a file that was just opened; its size in bytes and its SHA-256. Raises OSError.
+
+    A file that grows meanwhile ends at the size it had when it was opened.
+    """
+    copied, digest, left = 0, hashlib.sha256(), os.fstat(stream.fileno()).st_size
+    while chunk := stream.read(min(_CHUNK, left)):
+        sink.write(chunk)
+        digest.update(chunk)
+        copied, left = copied + len(chunk), left - len(chunk)
+    return copied, digest.hexdigest()
+
+
+def write_files(files: Mapping[Path, str], *, force: bool) -> None:
+    """Write texts in UTF-8; every file is complete or was not touched. Raises PackageError.
+
+    Files that exist are kept unless ``force``; then nothing at all is written.
+    """
+    for path in files:
+        if path.is_dir():
+            raise PackageError(f"{path}: is a folder", next="name a file")
+        if path.exists() and not force:
+            raise PackageError(f"{path}: exists and was kept", next="name another file, or replace it with --force")
+    written = {path: path.with_name(f".{path.name}.{secrets.token_hex(8)}") for path in files}
+    try:
+        for path, beside in written.items():
+            with beside.open("x", encoding="utf-8", newline="\n") as file:
+                file.write(files[path])
+        for path, beside in written.items():
+            beside.replace(path)
+    except OSError as error:
+        name = error.filename or "the file"
+        raise PackageError(f"{name}: cannot be written", why=error.strerror or str(error)) from None
+    finally:
+        _remove(written.values())
+
+
+def _remove(paths: Iterable[Path]) -> None:
+    """Remove what is still there, also when the one signal that a command takes comes in the middle of it."""
+    try:
+        for path in paths:
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+    except BaseException:
+        for path in paths:
+            path.unlink(missing_ok=True)
+        raise

@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+import os
+import re
+import resource
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 
-try:
-    import resource
-except ImportError:  # Windows
-    resource = None  # type: ignore[assignment]
+from deploykit.errors import UsageError
 
-__all__ = ["limited_memory", "limited_time", "time_left"]
+__all__ = [
+    "VARIABLE",
+    "free_memory",
+    "limited_memory",
+    "limited_time",
+    "memory_budget",
+    "read_size",
+    "time_left",
+    "with_memory",
+]
 
-_PAGES = Path("/proc/self/statm")
-_END: ContextVar[float | None] = ContextVar("_END", default=None)
-"""When the work of the caller has to be done, on the monotonic clock."""
+VARIABLE = "DEPLOYKIT_MEMORY"
+"""The environment variable that states the budget: processes started by this one obey it too."""
+
+_END: ContextVar[float | None] = ContextVar("_END", default=None)  # of the caller's work, on the monotonic clock
+_SHARE = 0.6  # of free memory: the rest is for ONNX Runtime's own buffers, which nobody counts
+_UNKNOWN = 4 << 30  # what counts as free where the system does not say
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)(i?B)?", re.IGNORECASE)
+_POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
 
 @contextmanager
@@ -48,14 +62,12 @@ def limited_memory(more: int) -> Iterator[None]:
 
     Works where the system tells the size of a process (Linux); elsewhere nothing is bounded. Threads share the bound.
     """
-    taken = _taken()
-    if resource is None or taken is None:
-        yield
-        return
+    pages = _text(Path("/proc/self/statm")).split()
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    wanted = taken + more
-    if any(limit != resource.RLIM_INFINITY and limit < wanted for limit in (soft, hard)):
-        yield  # a tighter bound stands already
+    wanted = int(pages[0]) * resource.getpagesize() + more if pages else 0
+    tighter = any(bound != resource.RLIM_INFINITY and bound < wanted for bound in (soft, hard))
+    if not pages or tighter:
+        yield
         return
     resource.setrlimit(resource.RLIMIT_AS, (wanted, hard))
     try:
@@ -64,9 +76,62 @@ def limited_memory(more: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
-def _taken() -> int | None:
-    """The address space of this process in bytes."""
+def read_size(text: str) -> int:
+    """The bytes of ``3G``, ``512M`` or ``1.5GiB``; powers of 1024. Raises UsageError for anything else."""
+    found = _SIZE.fullmatch(text.strip())
+    size = int(float(found[1]) * 1024 ** _POWERS[found[2].upper()]) if found else 0
+    if size <= 0:
+        raise UsageError(f"{text!r} is no amount of memory", next="give bytes, or a number with K, M, G or T: 3G")
+    return size
+
+
+def memory_budget() -> int:
+    """The bytes that simulations may take: ``DEPLOYKIT_MEMORY`` (``--memory``), else 60 % of what is free now."""
+    said = os.environ.get(VARIABLE)
+    return read_size(said) if said else int(_SHARE * free_memory())
+
+
+@contextmanager
+def with_memory(size: str | None) -> Iterator[None]:
+    """State the budget for what is done inside, in this process and those it starts; None changes nothing."""
+    before = os.environ.get(VARIABLE)
+    if size is None:
+        yield
+        return
+    read_size(size)
+    os.environ[VARIABLE] = size
     try:
-        return int(_PAGES.read_text("ascii").split()[0]) * resource.getpagesize()
-    except (OSError, AttributeError):
-        return None
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(VARIABLE, None)
+        else:
+            os.environ[VARIABLE] = before
+
+
+def free_memory(root: Path = Path("/")) -> int:
+    """Bytes that could be had now without swapping, in the machine and in the control group (v2) of this process."""
+    known = [int(line.split()[1]) * 1024 for line in _lines(root / "proc/meminfo") if line.startswith("MemAvailable:")]
+    top = root / "sys/fs/cgroup"
+    for path in (line[3:] for line in _lines(root / "proc/self/cgroup") if line.startswith("0::")):
+        here = top / path.lstrip("/")
+        for group in (here, *here.parents):
+            most, taken = _text(group / "memory.max").strip(), _text(group / "memory.current").strip()
+            if group.is_relative_to(top) and most.isdigit() and taken.isdigit():
+                # Caches of files count as free, since the kernel gives them up first.
+                cached = [
+                    line.split()[1] for line in _lines(group / "memory.stat") if line.startswith("inactive_file ")
+                ]
+                known.append(int(most) - int(taken) + sum(map(int, cached)))
+    return max(0, min(known, default=_UNKNOWN))
+
+
+def _lines(path: Path) -> list[str]:
+    return _text(path).splitlines()
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("ascii")
+    except (OSError, UnicodeError):
+        return ""

@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -21,7 +23,6 @@ from typing import IO, Any
 
 from deploykit.errors import ToolError
 from deploykit.system.limits import limited_time, time_left
-from deploykit.system.platforms import end_group, end_tree, has_groups, reap
 
 __all__ = ["ONLY_INSTALLED", "Completed", "run"]
 
@@ -30,10 +31,12 @@ ONLY_INSTALLED: Mapping[str, str] = {"PYTHONSAFEPATH": "1"}
 a stranger's model perhaps, is not imported."""
 
 _TAIL_LINES = 400
-_LONGEST_LINE = 1 << 20
-"""Bytes; a longer line is taken for several, or a program that writes none would be held in memory as a whole."""
-_WAITING_LINES = 1000
-"""Lines that were read and not yet consumed; a program that writes faster waits."""
+_LONGEST_LINE = 1 << 20  # bytes; a program that never ends its line would be held in memory as a whole
+_WAITING_LINES = 1000  # read and not yet consumed; a program that writes faster waits
+_LOOK_SECONDS = 0.1
+_GRACE = 2.0  # seconds that an interrupted program has for putting its own things in order
+# Reads until its pipe ends, which is when the process that holds the other end ends, and kills its own group.
+_GUARD = ("/bin/sh", "-c", "trap '' HUP INT TERM; read -r _; kill -s KILL 0", "deploykit-guard")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,12 +59,6 @@ class Completed:
     def ok(self) -> bool:
         """True when the program ended by itself with status 0."""
         return self.returncode == 0 and not self.timed_out and not self.grown
-
-
-_GUARD = ("/bin/sh", "-c", "trap '' HUP INT TERM; read -r _; kill -s KILL 0", "deploykit-guard")
-"""Reads until its pipe ends, which is when the process that holds the other end ends, and kills its own group."""
-_GRACE = 2.0
-"""Seconds that an interrupted program has for putting its own things in order."""
 
 
 def run(
@@ -92,7 +89,7 @@ def run(
                 stdin=stdin,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                **group.joined,
+                process_group=group,
             )
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or str(error)
@@ -100,16 +97,17 @@ def run(
         assert process.stdout is not None
         lines: queue.Queue[bytes | None] = queue.Queue(_WAITING_LINES)
         over = threading.Event()
-        reader = threading.Thread(target=_pump, args=(process.stdout, lines, over), daemon=True)
-        reader.start()
-        bounds = _Bounds(pid=process.pid, memory=memory)
+        threading.Thread(target=_pump, args=(process.stdout, lines, over), daemon=True).start()
         try:
-            tail, broken = _consume(lines, bounds, log, on_line)
+            tail, broken = _consume(lines, process.pid, memory, log, on_line)
             if broken:
-                group.kill(process)
+                _signal(group, signal.SIGKILL)
             returncode, peak = _reap(process)
         except BaseException:
-            group.interrupt(process)
+            _signal(group, signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_GRACE)
+            _signal(group, signal.SIGKILL)
             _reap(process)
             raise
         finally:
@@ -126,52 +124,25 @@ def run(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Group:
-    """The process group of one program; ``guard`` is its first member, None where the system has no such groups."""
-
-    guard: subprocess.Popen[bytes] | None
-
-    @property
-    def joined(self) -> dict[str, Any]:
-        """The arguments with which a program is started in the group."""
-        return {} if self.guard is None else {"process_group": self.guard.pid}
-
-    def kill(self, process: subprocess.Popen[bytes]) -> None:
-        """End everything in the group at once."""
-        if self.guard is None:
-            end_tree(process)
-            return
-        end_group(self.guard.pid)
-
-    def interrupt(self, process: subprocess.Popen[bytes]) -> None:
-        """Ask the program and its children to end, wait a little, and end what is left."""
-        if self.guard is None:
-            process.terminate()
-        else:
-            end_group(self.guard.pid, at_once=False)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_GRACE)
-        self.kill(process)
-
-
 @contextlib.contextmanager
-def _group() -> Iterator[_Group]:
+def _group() -> Iterator[int]:
     """A process group with its guard; at the end nothing of it is left."""
-    if not has_groups():
-        yield _Group(guard=None)
-        return
     # The guard is there before the program, so that there is no moment in which nothing watches it.
     guard = subprocess.Popen(
         _GUARD, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, process_group=0
     )
     try:
-        yield _Group(guard=guard)
+        yield guard.pid
     finally:
-        end_group(guard.pid)
+        _signal(guard.pid, signal.SIGKILL)
         guard.wait()
         if guard.stdin is not None:
             guard.stdin.close()
+
+
+def _signal(group: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # a group that is gone is no trouble
+        os.killpg(group, number)
 
 
 @contextlib.contextmanager
@@ -183,29 +154,6 @@ def _input(given: bytes | None) -> Iterator[Any]:
         file.write(given)
         file.seek(0)
         yield file
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Bounds:
-    """What one program may take: how many bytes, None for no bound, and the time that is left to its caller."""
-
-    pid: int
-    memory: int | None
-
-    def broken(self) -> str:
-        """Which bound is broken now: "time", "memory" or ""."""
-        if time_left() == 0.0:
-            return "time"
-        if self.memory is None:
-            return ""
-        try:
-            pages = int(Path(f"/proc/{self.pid}/statm").read_text("ascii").split()[1])
-        except (OSError, IndexError, ValueError):
-            return ""
-        return "memory" if pages * os.sysconf("SC_PAGE_SIZE") > self.memory else ""
-
-
-_LOOK_SECONDS = 0.1
 
 
 def _pump(stream: IO[bytes], lines: queue.Queue[bytes | None], over: threading.Event) -> None:
@@ -225,20 +173,24 @@ def _pump(stream: IO[bytes], lines: queue.Queue[bytes | None], over: threading.E
 
 def _consume(
     lines: queue.Queue[bytes | None],
-    bounds: _Bounds,
+    pid: int,
+    memory: int | None,
     log: Path | None,
     on_line: Callable[[str], None] | None,
 ) -> tuple[deque[str], str]:
+    """The last lines, and which bound was broken: "time", "memory" or ""."""
     tail: deque[str] = deque(maxlen=_TAIL_LINES)
-    sink = log.open("ab") if log is not None else None
     look = 0.0
-    try:
+    with contextlib.ExitStack() as opened:
+        sink = opened.enter_context(log.open("ab")) if log is not None else None
         while True:
             # A program that never stops talking has bounds as well.
             if time.monotonic() >= look:
-                broken, look = bounds.broken(), time.monotonic() + _LOOK_SECONDS
-                if broken:
-                    return tail, broken
+                look = time.monotonic() + _LOOK_SECONDS
+                if time_left() == 0.0:
+                    return tail, "time"
+                if memory is not None and _resident(pid) > memory:
+                    return tail, "memory"
             try:
                 raw = lines.get(timeout=_LOOK_SECONDS)
             except queue.Empty:
@@ -251,11 +203,22 @@ def _consume(
             tail.append(text)
             if on_line is not None:
                 on_line(text)
-    finally:
-        if sink is not None:
-            sink.close()
+
+
+def _resident(pid: int) -> int:
+    """The bytes of a program in memory, 0 where the system does not tell."""
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text("ascii").split()[1])
+    except (OSError, IndexError, ValueError):
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def _reap(process: subprocess.Popen[bytes]) -> tuple[int, float | None]:
-    """How the program ended, and its largest resident set in MiB where the system tells."""
-    return (process.returncode, None) if process.returncode is not None else reap(process)
+    """How the program ended, and its largest resident set in MiB."""
+    if process.returncode is not None:
+        return process.returncode, None
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    # Kilobytes on Linux, bytes on macOS.
+    return process.returncode, usage.ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)

@@ -193,16 +193,13 @@ def test_what_a_dead_run_holds_of_the_user_is_kept_and_named(
     assert (tmp_path / "out" / "notes.txt").read_text() == "mine"
 
 
-@pytest.mark.parametrize("in_one_step", [True, False])
-def test_two_folders_are_exchanged(in_one_step: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from deploykit.system import publishing
+def test_two_folders_are_exchanged(tmp_path: Path) -> None:
+    from deploykit.system.folders import exchange
 
-    if not in_one_step:
-        monkeypatch.setattr(publishing, "_renameat2", lambda: None)
     for name in ("fresh", "place"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "is").write_text(name)
-    publishing.exchange(tmp_path / "fresh", tmp_path / "place", tmp_path / "aside")
+    exchange(tmp_path / "fresh", tmp_path / "place", tmp_path / "aside")
     assert (tmp_path / "place" / "is").read_text() == "fresh"
     assert (tmp_path / "aside" / "is").read_text() == "place"
     assert not (tmp_path / "fresh").exists()

@@ -10,7 +10,7 @@ import pytest
 
 from deploykit.cli import cli
 from deploykit.cli.frame import run
-from deploykit.system.remembered import Remembered, is_off
+from deploykit.system.store import Store, is_off
 
 KEY = "a" * 64
 
@@ -26,7 +26,7 @@ def test_it_says_what_is_kept_and_clears_it(
 ) -> None:
     monkeypatch.setattr("deploykit.cli.doctor.examine", lambda _backends: ())
     for kind in ("one", "two"):
-        Remembered(kind).put(KEY, {"answer": 1})
+        Store(kind).put(KEY, {"answer": 1})
     size = (folder / "one" / f"{KEY}.json").stat().st_size
     run(cli, ["doctor", "--json"])
     (found,) = (line["facts"] for line in json.loads(capsys.readouterr().out)["lines"] if line["id"] == "cache")

@@ -15,7 +15,6 @@ from deploykit.errors import PackageError
 from deploykit.packages import witnessed, writing
 from deploykit.packages.verifying import verify_package
 from deploykit.packages.writing import PackageWriter
-from deploykit.system import linking
 
 CONTENT = b"weights" * 100
 
@@ -48,17 +47,6 @@ def written(source: Path, out: Path, told: list[str], *, link: bool = True) -> P
     return writer
 
 
-def _never_shares(_source: Path, _place: Path) -> bool:
-    return False
-
-
-@pytest.fixture
-def _hard(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk that cannot share blocks."""
-    monkeypatch.setattr(linking, "_shares_blocks", _never_shares)
-
-
-@pytest.mark.usefixtures("_hard")
 def test_the_package_is_the_same_and_takes_no_room(source: Path, tmp_path: Path, told: list[str]) -> None:
     linked, copied = (written(source, tmp_path / name, told, link=name == "a") for name in "ab")
     assert linked.digest == copied.digest
@@ -68,7 +56,6 @@ def test_the_package_is_the_same_and_takes_no_room(source: Path, tmp_path: Path,
     assert len(told) == 1 and "changes the package" in told[0]
 
 
-@pytest.mark.usefixtures("_hard")
 def test_what_is_written_to_the_source_later_is_found(source: Path, tmp_path: Path, told: list[str]) -> None:
     written(source, tmp_path / "p", told)
     with source.open("r+b") as file:
@@ -77,7 +64,6 @@ def test_what_is_written_to_the_source_later_is_found(source: Path, tmp_path: Pa
     assert not found["files-unchanged"].ok and "model/model.data" in found["files-unchanged"].detail
 
 
-@pytest.mark.usefixtures("_hard")
 def test_a_link_is_followed(source: Path, tmp_path: Path, told: list[str]) -> None:
     name = tmp_path / "cache.data"
     name.symlink_to(source)
@@ -86,28 +72,13 @@ def test_a_link_is_followed(source: Path, tmp_path: Path, told: list[str]) -> No
     assert not place.is_symlink() and place.read_bytes() == CONTENT
 
 
-def test_blocks_that_are_shared_are_a_copy(
-    source: Path, tmp_path: Path, told: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def shares(given: Path, place: Path) -> bool:
-        place.write_bytes(given.read_bytes())
-        return True
-
-    monkeypatch.setattr(linking, "_shares_blocks", shares)
-    written(source, tmp_path / "p", told)
-    source.write_bytes(b"something else, later")
-    place = tmp_path / "p" / "model" / "model.data"
-    assert place.read_bytes() == CONTENT and place.stat().st_mode & 0o777 == 0o644
-    assert told == []
-
-
 def test_another_disk_is_refused(
     source: Path, tmp_path: Path, told: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def apart(_source: Path, _place: Path) -> bool:
         raise OSError(errno.EXDEV, "Invalid cross-device link")
 
-    monkeypatch.setattr(writing, "link", apart)
+    monkeypatch.setattr(os, "link", apart)
     with pytest.raises(PackageError, match="cannot be linked") as refused:
         written(source, tmp_path / "p", told)
     assert refused.value.why == "they lie on different file systems"
@@ -128,7 +99,6 @@ def test_small_files_are_copied(tmp_path: Path, told: list[str]) -> None:
     assert (tmp_path / "p" / "model" / "model.data").stat().st_ino != small.stat().st_ino
 
 
-@pytest.mark.usefixtures("_hard")
 def test_a_linked_file_is_read_once(
     source: Path, tmp_path: Path, told: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

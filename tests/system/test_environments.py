@@ -169,7 +169,7 @@ def test_that_one_waits_is_said_in_a_log_too(
     monkeypatch.setattr("deploykit.cli.toolchain.known_toolchains", lambda: (tiny,))
     with (root / ".tiny-1.0.lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        monkeypatch.setattr("deploykit.system.locks.time.sleep", lambda _: fcntl.flock(held, fcntl.LOCK_UN))
+        monkeypatch.setattr("deploykit.system.folders.time.sleep", lambda _: fcntl.flock(held, fcntl.LOCK_UN))
         assert run(cli, ["toolchain", "install", "tiny"]) == 0
     assert "tiny==1.0: another process is installing or removing it; waiting" in capsys.readouterr().err
 

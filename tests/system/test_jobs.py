@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from deploykit.errors import ToolError
+from deploykit.system.folders import is_waited_for, waiting_for
 from deploykit.system.jobs import RESULT, Job, finished_job, run_job
-from deploykit.system.locks import holding, is_held
 
 WRITE = """
 import hashlib, json, pathlib
@@ -92,11 +92,11 @@ def test_a_result_of_before_does_not_stand_for_a_run_that_leaves_none(tmp_path: 
 
 def test_a_lock_is_waited_for_and_free_again(tmp_path: Path) -> None:
     told, order = threading.Event(), []
-    with holding(tmp_path / "a", waiting=lambda: None):
-        assert is_held(tmp_path / "a")
+    with waiting_for(tmp_path / "a", waiting=lambda: None):
+        assert is_waited_for(tmp_path / "a")
 
         def second() -> None:
-            with holding(tmp_path / "a", waiting=told.set):
+            with waiting_for(tmp_path / "a", waiting=told.set):
                 order.append("second")
 
         thread = threading.Thread(target=second)
@@ -105,4 +105,4 @@ def test_a_lock_is_waited_for_and_free_again(tmp_path: Path) -> None:
         order.append("first")
     thread.join(30)
     assert order == ["first", "second"]
-    assert not is_held(tmp_path / "a")
+    assert not is_waited_for(tmp_path / "a")

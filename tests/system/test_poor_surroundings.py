@@ -22,7 +22,7 @@ FILES = (
     "tests/packages/test_sbom.py",
     "tests/packages/test_writing.py",
     "tests/system/test_jobs.py",
-    "tests/system/test_remembered.py",
+    "tests/system/test_store.py",
 )
 LOCALES = {"C": "ascii", "de_DE.ISO-8859-1": "iso8859-1"}
 

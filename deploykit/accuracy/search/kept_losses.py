@@ -19,7 +19,7 @@ from deploykit.accuracy.simulate.sessions import Feed
 from deploykit.encodings.values import Value
 from deploykit.model.values import byte_size
 from deploykit.model.weights import WeightFiles, is_mapped, mapped_bytes, stored_values, unmapped
-from deploykit.system.remembered import Remembered, key_of
+from deploykit.system.store import Store, key_of
 
 if TYPE_CHECKING:
     from onnx import ModelProto, TensorProto
@@ -54,7 +54,7 @@ class KeptLosses:
 
     def __init__(self, key: str, *, resume: bool) -> None:
         self._key = key
-        self._store = Remembered("sensitivity")
+        self._store = Store("sensitivity")
         self._losses: dict[str, Loss] = dict(_readable(self._store.get(key) or {})) if resume and key else {}
         self.recalled = len(self._losses)
         self._saved = time.monotonic()

@@ -23,7 +23,7 @@ from deploykit.encodings.values import Encoding, EncodingSet, Value
 from deploykit.errors import InputError
 from deploykit.model.values import byte_size
 from deploykit.model.weights import is_mapped, stored_values
-from deploykit.system.memory import memory_budget
+from deploykit.system.limits import memory_budget
 
 __all__ = ["Change", "PartialRuns"]
 

@@ -16,7 +16,7 @@ from deploykit.errors import InputError
 from deploykit.model.running import CpuSession
 from deploykit.model.values import byte_size
 from deploykit.model.weights import WeightFiles, is_mapped, is_native, mapped_bytes, stored_values
-from deploykit.system.memory import memory_budget
+from deploykit.system.limits import memory_budget
 
 if TYPE_CHECKING:
     from deploykit.encodings.values import Value

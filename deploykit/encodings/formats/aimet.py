@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from deploykit.encodings.formats import v061, v100, v200
 from deploykit.encodings.formats.grids import json_name
 from deploykit.encodings.place import fit
 from deploykit.encodings.values import Encoding, EncodingSet
 from deploykit.errors import DefectError, InputError
 from deploykit.system.files import read_regular
-from deploykit.system.indenting import indented
 from deploykit.tables.reading import parse_json
 
 __all__ = [
@@ -199,7 +200,7 @@ def write_encodings(encodings: EncodingSet, version: str) -> str:
     """The text of a file of ``version``, ending in a newline; keys are sorted, entries keep the order of the set."""
     with _without_collecting():
         document = encodings_document(encodings, version)
-        return indented(json.dumps(document, sort_keys=True, allow_nan=False)) + "\n"
+        return msgspec.json.format(json.dumps(document, sort_keys=True, allow_nan=False), indent=1) + "\n"
 
 
 def encodings_document(encodings: EncodingSet, version: str) -> dict[str, Any]:

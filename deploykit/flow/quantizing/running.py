@@ -29,9 +29,9 @@ from deploykit.model.collect import collect_facts
 from deploykit.model.weights import load_weights
 from deploykit.packages.writing import hash_file
 from deploykit.rewrites.contract import load_transform
+from deploykit.system.folders import waiting_for
 from deploykit.system.jobs import Job, finished_job, run_job
-from deploykit.system.locks import holding
-from deploykit.system.remembered import cache_folder, is_off
+from deploykit.system.store import cache_folder, is_off
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -88,7 +88,7 @@ def run_quantizer(
     def waiting() -> None:
         progress(f"{title}: another process does the same; waiting for it")
 
-    with holding(folder, waiting=waiting):
+    with waiting_for(folder, waiting=waiting):
         result = None if is_off() else finished_job(folder)
         again = result is not None
         if result is None:

@@ -142,9 +142,9 @@ def record(path: Path) -> None:
 
 def remembered(path: Path) -> None:
     """An answer that is said to have been kept between runs: anything but an object is no answer."""
-    from deploykit.system.remembered import Remembered
+    from deploykit.system.store import Store
 
-    kept = Remembered("attack")
+    kept = Store("attack")
     kept.folder = path.parent
     found = kept.get(path.stem)
     assert found is None or isinstance(found, dict)

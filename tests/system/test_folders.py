@@ -12,8 +12,8 @@ PROGRAM = """
 import os, signal, sys
 from pathlib import Path
 from deploykit.cli.frame import Ended, _ended_by_signals
-from deploykit.system.whole_files import write_files
-from deploykit.system.workspaces import workspace
+from deploykit.system.files import write_files
+from deploykit.system.folders import workspace
 
 place, what, at = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 seen = 0

@@ -1,4 +1,4 @@
-"""The one room for what is kept between runs, by a hash of everything it depends on; losing it costs time and no more.
+"""The one store of what is kept between runs, by a hash of everything it depends on; losing it costs time and no more.
 
 An entry is written whole or not at all, begins with the digest of the rest, and is no entry where that does not agree.
 A folder in which another user could have written is not read. It knows no tool and no meaning of an answer.
@@ -10,25 +10,62 @@ import io
 import json
 import os
 import re
+import stat
 import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import cache
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from deploykit.system.entries import cache_folder, is_off, is_private, read_entry
+from deploykit.system.folders import is_own
 
-__all__ = ["Remembered", "Room", "cache_folder", "clear", "is_off", "key_of", "limit", "rooms"]
+__all__ = [
+    "Room",
+    "Store",
+    "cache_folder",
+    "clear",
+    "code_digest",
+    "is_off",
+    "key_of",
+    "limit",
+    "rooms",
+    "user_cache",
+    "user_home",
+]
 
-_LIMIT = 2 << 30
-"""Bytes of all entries together, where ``DEPLOYKIT_CACHE_LIMIT`` says no other number."""
-_LARGEST = 512 << 20
-"""An entry beyond it is not kept: writing it would cost more than it is likely to save."""
-_ENTRY = re.compile(r"[0-9a-f]{64}\.(bin|json|zip)")
-"""What an entry is called: nothing else is counted, and nothing else is ever deleted."""
+_LIMIT = 2 << 30  # bytes of all entries together, where DEPLOYKIT_CACHE_LIMIT says no other number
+_LARGEST = 512 << 20  # writing a larger entry would cost more than it is likely to save
+# What an entry is called: nothing else is counted, and nothing else is ever deleted.
+_ENTRY = re.compile(r"[0-9a-f]{64}\.(json|zip|bin)")
+
+
+def cache_folder() -> Path:
+    """Where entries live: ``DEPLOYKIT_CACHE``, else deploykit's part of the user's cache folder."""
+    given = os.environ.get("DEPLOYKIT_CACHE")
+    return Path(given) if given else user_cache() / "deploykit"
+
+
+def user_cache() -> Path:
+    """The user's cache folder (``XDG_CACHE_HOME`` honoured)."""
+    given = os.environ.get("XDG_CACHE_HOME")
+    return Path(given) if given else user_home() / ".cache"
+
+
+def user_home() -> Path:
+    """The user's home. Whom the system does not know, as in containers, has none: a place where nothing can be."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return Path(os.devnull)
+
+
+def is_off() -> bool:
+    """True where ``DEPLOYKIT_NO_CACHE`` says that nothing is to be taken from here, nor left."""
+    return os.environ.get("DEPLOYKIT_NO_CACHE", "").lower() not in ("", "0", "false", "no")
 
 
 def limit() -> int:
@@ -44,7 +81,17 @@ def key_of(content: bytes, asked: Mapping[str, Any]) -> str:
     return digest.hexdigest()
 
 
-class Remembered:
+@cache
+def code_digest(folder: Path) -> str:
+    """The digest of all code and tables of a folder: who changes them asks anew."""
+    found = sha256()
+    for path in sorted(folder.rglob("*")):
+        if path.suffix in (".py", ".toml"):
+            found.update(f"{path.relative_to(folder)}\n".encode() + path.read_bytes())
+    return found.hexdigest()
+
+
+class Store:
     """The entries of one kind: JSON objects, or sets of files, each in a file of its own below ``cache_folder()``."""
 
     def __init__(self, kind: str) -> None:
@@ -52,7 +99,7 @@ class Remembered:
 
     def get(self, key: str) -> dict[str, Any] | None:
         """The answer under a key, None where there is none that can be read."""
-        data = read_entry(self.folder / f"{key}.json")
+        data = self._read(f"{key}.json")
         try:
             found = None if data is None else json.loads(data)
         except (ValueError, RecursionError):
@@ -63,18 +110,9 @@ class Remembered:
         """Keep an answer, whole or not at all; a folder that cannot be written to keeps none."""
         self._write(f"{key}.json", json.dumps(answer).encode())
 
-    def get_bytes(self, key: str) -> bytes | None:
-        """The bytes under a key, None where there are none that can be read."""
-        return read_entry(self.folder / f"{key}.bin")
-
-    def put_bytes(self, key: str, content: bytes) -> None:
-        """Keep bytes, whole or not at all; none where they are too many."""
-        if len(content) <= _LARGEST:
-            self._write(f"{key}.bin", content)
-
     def take(self, key: str, folder: Path) -> bool:
         """Put the files of an entry back into an empty folder; False where there is no such entry, or not all of it."""
-        data = read_entry(self.folder / f"{key}.zip")
+        data = self._read(f"{key}.zip")
         if data is None:
             return False
         try:
@@ -97,28 +135,46 @@ class Remembered:
                 archive.write(path, name)
         self._write(f"{key}.zip", made.getvalue())
 
+    def _read(self, name: str) -> bytes | None:
+        if is_off() or not _is_private(self.folder):
+            return None
+        path = self.folder / name
+        try:
+            digest, _, data = path.read_bytes().partition(b"\n")
+        except OSError:
+            return None
+        if digest != sha256(data).hexdigest().encode():
+            return None
+        with suppress(OSError):
+            os.utime(path)  # the oldest use goes first
+        return data
+
     def _write(self, name: str, data: bytes) -> None:
         if is_off() or len(data) > limit():
             return
         with suppress(OSError):
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if not is_private(self.folder):
+            if not _is_private(self.folder):
                 return
-            _put(self.folder / name, sha256(data).hexdigest().encode() + b"\n" + data)
+            with tempfile.NamedTemporaryFile("wb", dir=self.folder, prefix=".", delete=False) as file:
+                made = Path(file.name)
+                try:
+                    file.write(sha256(data).hexdigest().encode() + b"\n" + data)
+                    file.flush()
+                    made.replace(self.folder / name)
+                except OSError:
+                    made.unlink(missing_ok=True)
+                    raise
             _make_room(self.folder.parent)
 
 
-def _put(path: Path, data: bytes) -> None:
-    """The whole file or none, readable by this user alone."""
-    with tempfile.NamedTemporaryFile("wb", dir=path.parent, prefix=".", delete=False) as file:
-        made = Path(file.name)
-        try:
-            file.write(data)
-            file.flush()
-            made.replace(path)
-        except OSError:
-            made.unlink(missing_ok=True)
-            raise
+def _is_private(folder: Path) -> bool:
+    """True for a folder of this user's that nobody else may write to."""
+    try:
+        status = folder.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(status.st_mode) and is_own(folder) and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def _is_inside(name: str) -> bool:
@@ -140,19 +196,16 @@ def _make_room(root: Path) -> None:
 
 def _entries(root: Path) -> Iterator[tuple[int, int, Path]]:
     """Every entry of every kind: when it was used last, its bytes, its place. What else lies there is not touched."""
-    for kind in _folders(root):
+    try:
+        kinds = sorted(path for path in root.iterdir() if path.is_dir() and not path.is_symlink())
+    except OSError:
+        return
+    for kind in kinds:
         with suppress(OSError):
             for path in kind.iterdir():
                 if _ENTRY.fullmatch(path.name) and not path.is_symlink():
                     status = path.stat()
                     yield status.st_mtime_ns, status.st_size, path
-
-
-def _folders(root: Path) -> list[Path]:
-    try:
-        return sorted(path for path in root.iterdir() if path.is_dir() and not path.is_symlink())
-    except OSError:
-        return []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +218,7 @@ class Room:
 
     def to_json(self) -> dict[str, Any]:
         """The published shape."""
-        return {"kind": self.kind, "entries": self.entries, "bytes": self.bytes}
+        return asdict(self)
 
 
 def rooms() -> tuple[Room, ...]:
@@ -176,10 +229,9 @@ def rooms() -> tuple[Room, ...]:
     return tuple(Room(kind=kind, entries=len(sizes), bytes=sum(sizes)) for kind, sizes in sorted(found.items()))
 
 
-def clear(kind: str | None = None) -> tuple[Room, ...]:
-    """Remove the entries of one kind, or of all; what there was."""
-    before = tuple(room for room in rooms() if kind in (None, room.kind))
+def clear() -> tuple[Room, ...]:
+    """Remove all entries; what there was."""
+    before = rooms()
     for _, _, path in list(_entries(cache_folder())):
-        if kind in (None, path.parent.name):
-            path.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
     return before

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from deploykit.errors import UsageError
-from deploykit.system.memory import VARIABLE, free_memory, memory_budget, read_size, with_memory
+from deploykit.system.limits import VARIABLE, free_memory, memory_budget, read_size, with_memory
 
 
 @pytest.mark.parametrize(
@@ -57,17 +57,6 @@ def test_the_tightest_group_counts_and_its_file_caches_are_free(tmp_path: Path) 
     )
     _group(top / "a/b", memory__max="max", memory__current=1)
     assert free_memory(tmp_path) == 150 << 10
-
-
-def test_older_groups_count_too(tmp_path: Path) -> None:
-    _machine(tmp_path, free_kib=1000, groups="3:cpu:/x\n2:memory,other:/x\n")
-    _group(
-        tmp_path / "sys/fs/cgroup/memory/x",
-        memory__limit_in_bytes=700 << 10,
-        memory__usage_in_bytes=600 << 10,
-        memory__stat="total_inactive_file 0",
-    )
-    assert free_memory(tmp_path) == 100 << 10
 
 
 def test_where_nothing_is_said_something_is_assumed(tmp_path: Path) -> None:
