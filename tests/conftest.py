@@ -39,7 +39,7 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 def only_the_installed_compiler() -> Iterator[None]:
     """Second opinions come from the wheel beside this Python, whatever toolchains this machine has."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("deploykit_ort_qnn.opinions.toolchain_host", lambda wheel: None)
+        patch.setattr("deploykit_ort_qnn.bench.opinions.toolchain_host", lambda wheel: None)
         yield
 
 

@@ -97,7 +97,7 @@ class OrtQnn(QualcommBackend["Prepared", None]):
 
     def audit(self, prepared: Prepared, *, level: str, progress: Progress, given: Situation | None = None) -> Audit:
         """Each kernel of what would be compiled, by itself on the emulator."""
-        from deploykit_ort_qnn.audit import audit_draft, with_count
+        from deploykit_ort_qnn.bench.audit import audit_draft, with_count
 
         found = audit_draft(prepared, level=level, progress=progress, given=given)
         return found if given is None else with_count(found, prepared)
@@ -129,13 +129,13 @@ class OrtQnn(QualcommBackend["Prepared", None]):
 
     def preflight(self, model: bytes, device: Device, progress: Progress) -> Mapping[str, Any]:
         """A second opinion on a QDQ or float model: does this compiler take it, and what does it make of it?"""
-        from deploykit_ort_qnn.preflight import preflight
+        from deploykit_ort_qnn.bench.opinions import preflight
 
         return preflight(model, device, progress)
 
     def compilers(self, device: Device, sdk: str) -> tuple[Compiler, ...]:
         """The compiler of the nearest release that runs here, and that of the wheel that is installed."""
-        from deploykit_ort_qnn.opinions import compilers_for
+        from deploykit_ort_qnn.bench.opinions import compilers_for
 
         return compilers_for(device, sdk)
 
@@ -150,7 +150,7 @@ class OrtQnn(QualcommBackend["Prepared", None]):
         progress: Progress,
     ) -> tuple[Opinion, ...]:
         """What such a compiler says of findings of this backend or of another for the same devices."""
-        from deploykit_ort_qnn.opinions import settle
+        from deploykit_ort_qnn.bench.opinions import settle
 
         return settle(situation, findings, release=compiler.release, kept=kept, seconds=seconds, progress=progress)
 

@@ -18,7 +18,7 @@ from deploykit_ort_qnn.dlc import DLC, read_dlc
 from deploykit_ort_qnn.dlc_types import compare_dlc
 from deploykit_ort_qnn.precision import PrecisionScope
 from deploykit_ort_qnn.qnn_graph import QnnGraph, QnnNode, QnnTensor
-from deploykit_ort_qnn.rules.dlc import DlcScope
+from deploykit_ort_qnn.rules.compiled import DlcScope
 from deploykit_ort_qnn.schematic import Schematic, SchematicOp, SchematicOutput
 
 if TYPE_CHECKING:

@@ -20,7 +20,9 @@ from deploykit.errors import ToolError
 from deploykit.findings import Finding, Severity
 from deploykit.model.weights import lean_weights
 from deploykit.packages.writing import json_text
-from deploykit_ort_qnn.audit import audit_draft, with_count
+from deploykit_ort_qnn.bench.audit import audit_draft, with_count
+from deploykit_ort_qnn.bench.crashes import rescue
+from deploykit_ort_qnn.bench.repair import done_otherwise, wanted_repairs
 from deploykit_ort_qnn.commands import CONTEXT, MODEL
 from deploykit_ort_qnn.compiler import (
     CompileJob,
@@ -38,16 +40,10 @@ from deploykit_ort_qnn.hosts import Host, toolchain_host
 from deploykit_ort_qnn.numbers import NUMBERS, correctness, numbers_json
 from deploykit_ort_qnn.precision import PrecisionScope
 from deploykit_ort_qnn.prepare import Draft
-from deploykit_ort_qnn.repairs.restarting import done_otherwise, wanted_repairs
-from deploykit_ort_qnn.rescue import rescue
+from deploykit_ort_qnn.rules.compiled import DLC_RULES, ENVIRONMENT_RULES, DlcScope, EnvironmentScope
 from deploykit_ort_qnn.rules.compiled import RULES as COMPILE_RULES
-from deploykit_ort_qnn.rules.dlc import RULES as DLC_RULES
-from deploykit_ort_qnn.rules.dlc import DlcScope
-from deploykit_ort_qnn.rules.environment import RULES as ENVIRONMENT_RULES
-from deploykit_ort_qnn.rules.environment import EnvironmentScope
+from deploykit_ort_qnn.rules.numerics import PRECISION_RULES, NumericScope
 from deploykit_ort_qnn.rules.numerics import RULES as NUMERIC_RULES
-from deploykit_ort_qnn.rules.numerics import NumericScope
-from deploykit_ort_qnn.rules.precision import RULES as PRECISION_RULES
 
 if TYPE_CHECKING:
     from deploykit.accuracy.judge.judging import Judge

@@ -11,9 +11,7 @@ from deploykit_ort_qnn.commands import steps
 from deploykit_ort_qnn.configs import build_configs
 from deploykit_ort_qnn.dlc import DLC
 from deploykit_ort_qnn.prepare import Draft
-from deploykit_ort_qnn.rules.forms import RULES as FORM_RULES
 from deploykit_ort_qnn.rules.prepared import RULES as DRAFT_RULES
-from deploykit_ort_qnn.rules.release import RULES as RELEASE_RULES
 from deploykit_qualcomm.carriers import forms_of
 from deploykit_qualcomm.hosts import machines
 
@@ -42,7 +40,7 @@ _ANSWERED = {
 def make_plan(draft: Draft) -> Plan[None]:
     """Decide for one prepared model."""
     situation = draft.situation
-    findings = (*DRAFT_RULES.run(draft), *RELEASE_RULES.run(draft), *FORM_RULES.run(draft), *_answered(draft))
+    findings = (*DRAFT_RULES.run(draft), *_answered(draft))
     if situation.opinions is not None:
         findings = situation.opinions.applied(findings)
     name, why = _ROUTES[draft.source]

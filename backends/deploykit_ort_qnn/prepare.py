@@ -137,9 +137,9 @@ def prepare(situation: Situation, kept: Kept) -> Draft:
 
 def _repaired(situation: Situation, prepared: ProviderModel | None) -> tuple[Situation, ProviderModel | None]:
     """What is compiled with nodes done in other ways: the prepared model, or the float one itself."""
+    from deploykit_ort_qnn.bench.repair import repaired_model, repairs_of
+    from deploykit_ort_qnn.bench.ways import WAYS
     from deploykit_ort_qnn.provider_model import Step
-    from deploykit_ort_qnn.repairs.trying import repaired_model, repairs_of
-    from deploykit_ort_qnn.repairs.ways import WAYS
 
     repairs = repairs_of(situation.request.adapter_options)
     if prepared is None:

@@ -21,11 +21,9 @@ from deploykit_ort_qnn.numbers import NUMBERS, numbers_scope
 from deploykit_ort_qnn.precision import PrecisionScope, actual_types
 from deploykit_ort_qnn.provider_keys import unknown_names
 from deploykit_ort_qnn.qnn_graph import read_graph
-from deploykit_ort_qnn.rules.dlc import RULES as DLC_RULES
+from deploykit_ort_qnn.rules.compiled import DLC_RULES, PACKAGE_RULES, PackageScope
+from deploykit_ort_qnn.rules.numerics import PRECISION_RULES
 from deploykit_ort_qnn.rules.numerics import RULES as NUMERIC_RULES
-from deploykit_ort_qnn.rules.package import RULES as PACKAGE_RULES
-from deploykit_ort_qnn.rules.package import PackageScope
-from deploykit_ort_qnn.rules.precision import RULES as PRECISION_RULES
 from deploykit_qualcomm.carriers import chip_on_arm, obeys
 from deploykit_qualcomm.hosts import carrier
 

@@ -14,8 +14,8 @@ import pytest
 
 from deploykit.flow.pipeline import make_plan
 from deploykit_ort_qnn import provider_keys
-from deploykit_ort_qnn.repairs.trying import repairs_of
-from deploykit_ort_qnn.repairs.ways import WAYS as OTHER_WAYS
+from deploykit_ort_qnn.bench.repair import repairs_of
+from deploykit_ort_qnn.bench.ways import WAYS as OTHER_WAYS
 from sample_models.networks import attention_net
 
 UNCHECKED = (("kv_cache_bit_width", "8"),)

@@ -46,8 +46,8 @@ def registries_in(package: Any) -> Iterator[tuple[str, str]]:
 def test_every_registry_is_called_rules_and_is_listed(package: Any, listed: tuple[Registry[Any], ...]) -> None:
     made = list(registries_in(package))
     assert made
-    assert [(module, name) for module, name in made if name != "RULES"] == []
-    registries = [importlib.import_module(module).RULES for module, _ in made]
+    assert [(module, name) for module, name in made if not name.endswith("RULES")] == []
+    registries = [getattr(importlib.import_module(module), name) for module, name in made]
     assert all(any(registry is entry for entry in listed) for registry in registries)
     assert all(len(registry) for registry in registries), "a registry without a rule"
     assert len(set(map(id, listed))) == len(listed), "a registry is listed twice"

@@ -19,13 +19,10 @@ from deploykit.backend.audits import Audit, AuditedKernel
 from deploykit.backend.backend import Execution
 from deploykit.errors import UsageError
 from deploykit.findings import Finding, Severity, Subject, SubjectKind
-from deploykit_ort_qnn.audit import settled_by
-from deploykit_ort_qnn.audit_budget import affordable
-from deploykit_ort_qnn.audit_units import kernels_of, within_grids
-from deploykit_ort_qnn.milder_inputs import spared
-from deploykit_ort_qnn.rules.audit import BACKWARD, BEYOND, RULES
-from deploykit_ort_qnn.rules.counted import RULES as COUNTED
-from deploykit_ort_qnn.rules.counted import Counted
+from deploykit_ort_qnn.bench.audit import affordable, settled_by
+from deploykit_ort_qnn.bench.kernels import kernels_of, spared, within_grids
+from deploykit_ort_qnn.rules.audit import BACKWARD, BEYOND, RULES, Counted
+from deploykit_ort_qnn.rules.audit import COUNT_RULES as COUNTED
 
 
 def audit_of(verdict: str, place: str = "alone", **more: Any) -> Audit:

@@ -19,11 +19,11 @@ from deploykit.encodings.formats.aimet import write_encodings
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.flow import simplifying
 from deploykit.flow.pipeline import Packaged, make_package
-from deploykit_ort_qnn import execution, rescue, trials
+from deploykit_ort_qnn import execution
+from deploykit_ort_qnn.bench import ask, crashes
+from deploykit_ort_qnn.bench.ask import TimedBench
+from deploykit_ort_qnn.bench.crashes import Rescue, find_culprit
 from deploykit_ort_qnn.compiler import CompileJob, CompileOutcome
-from deploykit_ort_qnn.culprits import find_culprit
-from deploykit_ort_qnn.rescue import Rescue
-from deploykit_ort_qnn.trials import Trials
 from sample_models.tiny_graphs import TinyGraph
 
 pytest.importorskip("onnxruntime_qnn")
@@ -108,15 +108,15 @@ def test_what_nothing_helps_against_is_named(model: Path) -> None:
     assert "4 operators do it alone: Transpose Transpose:turned" in died.message
 
 
-def trial(**given: Any) -> Trials:
+def trial(**given: Any) -> TimedBench:
     job = {"options": {"soc_model": "57"}, "deadline": time.monotonic() + 60, "longest": 30.0}
-    return Trials(progress=lambda line: None, **{**job, **given})
+    return TimedBench(progress=lambda line: None, **{**job, **given})
 
 
 def test_the_search_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     first = find_culprit(killing(), "crashed", trial())
     assert first is not None and [name for name, _ in first.operators] == KILLING and first.whole
-    monkeypatch.setattr(trials, "compile_model", lambda job, progress: pytest.fail("compiled again"))
+    monkeypatch.setattr(ask, "compile_model", lambda job, progress: pytest.fail("compiled again"))
     again = find_culprit(killing(), "crashed", trial())
     assert again is not None and again.operators == first.operators
 
@@ -126,7 +126,7 @@ def test_without_time_nothing_is_found() -> None:
 
 
 def test_what_no_part_does_again_is_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trials, "compile_model", lambda job, progress: CompileOutcome(status="compiled"))
+    monkeypatch.setattr(ask, "compile_model", lambda job, progress: CompileOutcome(status="compiled"))
     assert find_culprit(killing(), "crashed", trial()) is None
 
 
@@ -144,16 +144,16 @@ def hanging_on(kind: str, *, unless_mode: str) -> Any:
 
 
 def test_what_never_ends_is_found_and_compiled_in_another_mode(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trials, "compile_model", hanging_on("Gather", unless_mode="1"))
+    monkeypatch.setattr(ask, "compile_model", hanging_on("Gather", unless_mode="1"))
     job = CompileJob(root=model.parent, model=model.name, context="c.onnx", options={"soc_model": "57"})
     request = Request(model=model, target="sm8650", no_rewrite=("flat-index",))
     outcome = CompileOutcome(status="timed-out", message="not finished after 600 s, the time limit")
-    found = rescue.rescue(job, outcome, request, lambda line: None)
+    found = crashes.rescue(job, outcome, request, lambda line: None)
     assert found.culprit is not None and found.culprit.operators == (("Gather:taken", "Gather"),)
     assert found.instead is not None and found.instead.request.adapter_options == {"finalization_mode": 1}
     assert found.instead.how.startswith("it is compiled with finalization mode 1; as it was")
     asked = replace(request, adapter_options={"finalization_mode": 2})
-    assert rescue.rescue(job, outcome, asked, lambda line: None).instead is None
+    assert crashes.rescue(job, outcome, asked, lambda line: None).instead is None
 
 
 def test_what_cannot_be_packaged_instead_leaves_the_first_answer(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,8 @@ from deploykit.findings import Finding
 from deploykit.flow.pipeline import Packaged
 from deploykit_ort_qnn.dlc import DLC, read_dlc, with_check_sums
 from deploykit_ort_qnn.dlc_types import Compared, compare_dlc
-from deploykit_ort_qnn.rules.dlc import RULES, DlcScope
+from deploykit_ort_qnn.rules.compiled import DLC_RULES as RULES
+from deploykit_ort_qnn.rules.compiled import DlcScope
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 WRITTEN = DlcScope(qairt="2.51.0", metadata="2.3.0", compared=(Compared(tensor="x", meant="uint16", found="uint16"),))

@@ -11,7 +11,7 @@ from deploykit.backend.audits import Audit, AuditedKernel
 from deploykit.encodings.insert_qdq import insert_qdq
 from deploykit.encodings.qdq import extract_qdq
 from deploykit.findings import Finding, Severity
-from deploykit_ort_qnn.in_place_of import InPlaceOf, mended
+from deploykit_ort_qnn.bench.audit import InPlaceOf, mended
 from deploykit_ort_qnn.rules.audit import RULES
 
 PAIRS = "float s = {0.1}, uint8 z = {128}"

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import onnx
 
 from deploykit.accuracy.simulate.sessions import Session
-from deploykit_ort_qnn.audit import audit_model
+from deploykit_ort_qnn.bench.ask import Bench, Memory, Question
+from deploykit_ort_qnn.bench.audit import audit_model
 from deploykit_ort_qnn.bench.together import Ran
-from deploykit_ort_qnn.kernel_bench import Bench
 from deploykit_ort_qnn.rules.audit import RULES
 
 
-class Notes(dict[str, dict[str, Any]]):
-    """A memory that keeps what can be written down."""
+class Notes(Memory):
+    """A memory that is not on disk."""
 
-    def put(self, key: str, value: dict[str, Any]) -> None:
-        self[key] = json.loads(json.dumps(value))
+    def __init__(self) -> None:
+        self.kept: dict[tuple[bytes, str], dict[str, Any]] = {}
+
+    def get(self, question: Question) -> dict[str, Any] | None:
+        return self.kept.get((question.content, question.want))
+
+    def put(self, question: Question, answer: Mapping[str, Any]) -> None:
+        self.kept[question.content, question.want] = json.loads(json.dumps(answer))
 
 
 def normalized() -> onnx.ModelProto:
@@ -42,7 +48,7 @@ def test_what_grew_among_neighbours_is_told_with_how_far_the_file_is_off_float()
             off = {name: [one + 0.4 * (one > 0.7) for one in values] for name, values in wanted.items()}
             yield Ran(probe=probe, answer="taken", wanted=wanted, got=off if probe.place == "inside" else wanted)
 
-    bench = Bench(run=run, kernels=Notes(), ways=Notes())
+    bench = Bench(run=run, memory=Notes())
     audit = audit_model(normalized(), level="full", bench=bench, by="it", suspects=frozenset())
     assert {one.place: one.verdict for one in audit.kernels} == {"alone": "right", "inside": "right"}
     (found, *_) = RULES["QNN326"].run(audit)

@@ -20,7 +20,7 @@ from deploykit.encodings.formats.aimet import write_encodings
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.findings import Confidence, Finding, Severity, Subject, SubjectKind
 from deploykit.findings.rules import Registry
-from deploykit_ort_qnn import opinions, trials
+from deploykit_ort_qnn.bench import ask, opinions
 from deploykit_ort_qnn.compiler import CompileJob, CompileOutcome, RefusedNode, compile_model
 from deploykit_qualcomm.devices import qualcomm_device
 
@@ -32,7 +32,7 @@ FLOAT = TensorProto.FLOAT
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("DEPLOYKIT_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "opinions"
+    return tmp_path / "cache" / "asked"
 
 
 def save(path: Path, nodes: list[Any], inputs: dict[str, list[int]], output: list[int], **stored: Any) -> Path:
@@ -80,7 +80,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         seen.append(" ".join(node.op_type for node in model.graph.node))
         return real(job, progress)
 
-    monkeypatch.setattr(trials, "compile_model", note)
+    monkeypatch.setattr(ask, "compile_model", note)
     yield seen
 
 
@@ -168,7 +168,7 @@ def test_time_that_is_over_leaves_it_open_and_keeps_nothing(
 def test_what_each_outcome_says(
     roi: Path, monkeypatch: pytest.MonkeyPatch, outcome: CompileOutcome, state: str, own_cache: Path
 ) -> None:
-    monkeypatch.setattr(trials, "compile_model", lambda job, progress: outcome)
+    monkeypatch.setattr(ask, "compile_model", lambda job, progress: outcome)
     plan = deploykit.plan(roi, target="sm8650", sdk="2.33")
     assert of_code(plan, "DK211")[0].evidence["opinions"][0]["state"] == state
     assert own_cache.exists() == (outcome.status != "timed-out")

@@ -19,15 +19,13 @@ from deploykit.backend.backend import Execution, Instead, Request
 from deploykit.errors import UsageError
 from deploykit.findings import Finding, Severity, Subject, SubjectKind
 from deploykit.model.nodes import label
-from deploykit_ort_qnn.audit import audit_model
-from deploykit_ort_qnn.audit_units import kernels_of
+from deploykit_ort_qnn.bench.ask import Bench, Memory, Question
+from deploykit_ort_qnn.bench.audit import audit_model
+from deploykit_ort_qnn.bench.kernels import kernels_of
+from deploykit_ort_qnn.bench.pieces import PAIR
+from deploykit_ort_qnn.bench.repair import Trial, find_repairs, outlooks, repaired_model, repairs_of, suspects_of
 from deploykit_ort_qnn.bench.together import Ran
-from deploykit_ort_qnn.excerpts import PAIR
-from deploykit_ort_qnn.kernel_bench import Bench
-from deploykit_ort_qnn.repairs.driver import find_repairs, outlooks
-from deploykit_ort_qnn.repairs.restarting import suspects_of
-from deploykit_ort_qnn.repairs.trying import Trial, repaired_model, repairs_of
-from deploykit_ort_qnn.repairs.ways import WAYS
+from deploykit_ort_qnn.bench.ways import WAYS
 
 LAYER = "w = {0.5, -1, 0.25, 1, 1, -0.5, 0.75, -0.25, 0.5, 1, -1, 0.25, 0.125, 0.5, 1, -0.75}"
 
@@ -186,11 +184,17 @@ def test_what_no_way_is_for_is_said() -> None:
 AS_IT_IS = ""
 
 
-class Notes(dict[str, dict[str, Any]]):
-    """A memory."""
+class Notes(Memory):
+    """A memory that is not on disk."""
 
-    def put(self, key: str, value: dict[str, Any]) -> None:
-        self[key] = value
+    def __init__(self) -> None:
+        self.kept: dict[tuple[bytes, str], dict[str, Any]] = {}
+
+    def get(self, question: Question) -> dict[str, Any] | None:
+        return self.kept.get((question.content, question.want))
+
+    def put(self, question: Question, answer: Mapping[str, Any]) -> None:
+        self.kept[question.content, question.want] = dict(answer)
 
 
 class Device:
@@ -199,11 +203,11 @@ class Device:
     def __init__(self, *right: str, spoilt: Sequence[str] = (), off: float = 3.0) -> None:
         self.right, self.spoilt, self.off = right, spoilt, off
         self.asked: list[str] = []
-        self.kernels, self.ways = Notes(), Notes()
+        self.notes = Notes()
 
     @property
     def bench(self) -> Bench:
-        return Bench(run=self.run, kernels=self.kernels, ways=self.ways)
+        return Bench(run=self.run, memory=self.notes)
 
     def run(self, probes: Sequence[Any]) -> Iterator[Ran]:
         for probe in probes:
@@ -286,7 +290,8 @@ def test_what_was_found_is_kept_and_what_did_not_help_too() -> None:
         assert device.asked and bool(found) == bool(device.right)
         device.asked.clear()
         assert find_repairs(chain(), {"the"}, device.bench) == found and not device.asked
-        assert {"none", "taken"} == {one["answer"] for one in device.ways.values()}
+        ways = [one for (_, want), one in device.notes.kept.items() if want != "numbers"]
+        assert {"none", "taken"} == {one["answer"] for one in ways}
 
 
 def test_what_died_is_asked_again_and_what_is_refused_is_not() -> None:

@@ -33,9 +33,8 @@ from deploykit_ort_qnn.prepare import Draft, prepare, wheel_for
 from deploykit_ort_qnn.provider_keys import Chosen
 from deploykit_ort_qnn.provider_model import Step
 from deploykit_ort_qnn.qnn_graph import QnnGraph, QnnNode, QnnTensor
-from deploykit_ort_qnn.rules.environment import EnvironmentScope
+from deploykit_ort_qnn.rules.compiled import EnvironmentScope, PackageScope
 from deploykit_ort_qnn.rules.numerics import NumericScope
-from deploykit_ort_qnn.rules.package import PackageScope
 from deploykit_ort_qnn.schematic import Schematic, SchematicOp, SchematicOutput
 from sample_models.tiny_graphs import TinyGraph
 

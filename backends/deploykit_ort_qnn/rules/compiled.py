@@ -1,17 +1,27 @@
-"""Rules about compiled models: refused nodes, crashes, what stays on the CPU. Codes ORT110 to ORT119.
+"""Rules about who compiled and what that left behind: nodes, a package, a DLC. Codes ORT110 to ORT119, ORT130 to
+ORT149, QNN299.
 
-They look at what a compilation left behind and start nothing.
+They start nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
-from deploykit.findings import SubjectKind, listed
+from deploykit.findings import Severity, SubjectKind, listed
 from deploykit.findings.rules import Found, Registry
+from deploykit.tables.capabilities import Status
 from deploykit_ort_qnn.compiler import CompileOutcome
+from deploykit_ort_qnn.dlc import DLC
+from deploykit_qualcomm.hosts import host_toolchain
+from deploykit_qualcomm.rows import Wheel
 
-__all__ = ["RULES"]
+if TYPE_CHECKING:
+    from deploykit_ort_qnn.dlc_types import Compared
+
+__all__ = ["DLC_RULES", "ENVIRONMENT_RULES", "PACKAGE_RULES", "RULES", "DlcScope", "EnvironmentScope", "PackageScope"]
 
 _LAB = "onnxruntime-qnn 2.7.0 (QAIRT 2.51) with ONNX Runtime 1.31.1, run on Linux x86-64 without hardware"
 
@@ -120,3 +130,231 @@ def check_cpu_nodes(outcome: CompileOutcome) -> Iterator[Found]:
             message=f"{len(names)} nodes stay on the CPU: {listed(names, most=6)}",
             evidence={"nodes": names},
         )
+
+
+_LABS = "onnxruntime-qnn 2.3.0 to 2.7.0 with ONNX Runtime 1.24.2 to 1.31.1, run on Linux x86-64 without hardware"
+
+_OLD = "binaries of onnxruntime-qnn 1.22.2 (QAIRT 2.36.1, under Wine 8.0) run by onnxruntime-qnn 2.7.0 on Linux x86-64"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentScope:
+    """Who can compile here (``wheel``, ``qairt``, ``onnxruntime``), None for nobody, and the wheel that is planned.
+
+    ``emulator`` is the provider installed beside this Python, whose emulator runs what was compiled.
+    """
+
+    installed: Mapping[str, str] | None
+    planned: Wheel
+    emulator: Mapping[str, str] | None = None
+
+
+ENVIRONMENT_RULES: Registry[EnvironmentScope] = Registry("environment")
+
+
+@ENVIRONMENT_RULES.rule(
+    "ORT140",
+    "not-compiled-here",
+    "info",
+    what="The provider is not installed here, so nothing was compiled.",
+    why="Without compiling, refused nodes, changed types and wrong numbers stay unknown.",
+    fix="pip install 'deploykit[ort-qnn]' on Linux x86-64, or run scripts/compile.py elsewhere.",
+    sources=[_LABS],
+)
+def check_absent(scope: EnvironmentScope) -> Iterator[Found]:
+    """No wheel."""
+    if scope.installed is None:
+        message = "onnxruntime-qnn is not installed"
+        yield Found(kind=SubjectKind.ENVIRONMENT, name="onnxruntime-qnn", message=message, hint=_way(scope.planned))
+
+
+def _way(planned: Wheel) -> str:
+    """How to compile here by a toolchain, "" for the rule's own words."""
+    spec = host_toolchain(planned.sdk)
+    if spec is None:
+        return ""
+    return f"deploykit toolchain install {spec.name}-{spec.version}{' (needs Wine)' if spec.needs else ''}"
+
+
+@ENVIRONMENT_RULES.rule(
+    "ORT141",
+    "another-wheel",
+    "warning",
+    what="Another wheel is installed than the one the package is for; nothing was compiled.",
+    why="A binary made by a newer QAIRT does not load in an older runtime.",
+    fix="Install the wheel named, in an environment of its own, and run scripts/compile.py there.",
+    sources=[_LABS],
+)
+def check_other_wheel(scope: EnvironmentScope) -> Iterator[Found]:
+    """A wheel of another version."""
+    if scope.installed is not None and scope.installed["wheel"] != scope.planned.version:
+        message = f"onnxruntime-qnn {scope.installed['wheel']} is installed, the package is for {scope.planned.version}"
+        yield Found(kind=SubjectKind.ENVIRONMENT, name="onnxruntime-qnn", message=message, hint=_way(scope.planned))
+
+
+@ENVIRONMENT_RULES.rule(
+    "ORT142",
+    "unloadable-wheel",
+    "warning",
+    what="This ONNX Runtime is known not to load this wheel, or the pair was never tried.",
+    why="The provider then fails to start, and Python opens the model on the CPU instead.",
+    fix="Use one of the pairs that 'deploykit compat wheel' lists as supported.",
+    sources=[_LABS],
+)
+def check_pair(scope: EnvironmentScope) -> Iterator[Found]:
+    """A broken or untried pair."""
+    if scope.installed is None or scope.installed["wheel"] != scope.planned.version:
+        return
+    if scope.planned.provider != "plugin":
+        return  # it brings its own ONNX Runtime
+    version = scope.installed["onnxruntime"]
+    status = next((pair.status for pair in scope.planned.onnxruntime if pair.version == version), Status.UNKNOWN)
+    if status is not Status.SUPPORTED:
+        message = f"onnxruntime-qnn {scope.planned.version} with onnxruntime {version}: {status}"
+        yield Found(kind=SubjectKind.ENVIRONMENT, name="onnxruntime", message=message)
+
+
+@ENVIRONMENT_RULES.rule(
+    "ORT143",
+    "emulated-by-another-release",
+    "info",
+    what="The binary was compiled by one QAIRT release and runs here on the emulator of another.",
+    why="The emulator of a later release executes older binaries. That proves that a binary is whole and computes what "
+    "was meant; what the runtime of its own release computes is not shown by it.",
+    fix="Nothing to do; compare on the device.",
+    sources=[_OLD],
+)
+def check_emulator(scope: EnvironmentScope) -> Iterator[Found]:
+    """A compiler of one release, an emulator of another."""
+    if scope.installed is None or scope.emulator is None or scope.installed["wheel"] != scope.planned.version:
+        return
+    compiled, emulated = scope.installed["qairt"], scope.emulator["qairt"]
+    if compiled != emulated:
+        message = f"compiled by QAIRT {compiled}, emulated by QAIRT {emulated}"
+        yield Found(kind=SubjectKind.ENVIRONMENT, name="emulator", message=message)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackageScope:
+    """What is written in a package about one chip, and what its context binary says."""
+
+    provider_options: Mapping[str, str]
+    soc_model: int | None
+    context: Mapping[str, Any] = field(default_factory=dict)
+    own_chip: int | None = None
+    """The chip that the compiler of this release stands on and compiles for, None where it does as it is told."""
+    unknown_options: tuple[str, ...] = ()
+
+
+PACKAGE_RULES: Registry[PackageScope] = Registry("package")
+
+
+@PACKAGE_RULES.rule(
+    "ORT130",
+    "soc-model-unset",
+    "error",
+    what="The provider options name no chip.",
+    why="Without soc_model the result is a v68-like or FP32 build, with no message.",
+    fix="Set soc_model; deploykit writes it for every target.",
+    sources=[_LAB],
+)
+def check_soc_model(scope: PackageScope) -> Iterator[Found]:
+    """Options without a chip."""
+    if not scope.provider_options.get("soc_model"):
+        yield Found(kind=SubjectKind.FILE, name="provider options", message="soc_model is not set")
+
+
+@PACKAGE_RULES.rule(
+    "ORT131",
+    "option-unknown",
+    "error",
+    what="The provider options hold a name that the provider does not know.",
+    why="The provider ignores it without a word, so what was wanted does not happen.",
+    fix="Correct the spelling; 'deploykit compat provider-option' lists all.",
+    sources=[_LAB],
+)
+def check_unknown_options(scope: PackageScope) -> Iterator[Found]:
+    """Names outside of the table."""
+    for name in scope.unknown_options:
+        yield Found(kind=SubjectKind.FILE, name=name, message=f"{name}: the provider has no such option")
+
+
+@PACKAGE_RULES.rule(
+    "ORT132",
+    "context-for-another-chip",
+    "error",
+    what="The context binary was compiled for another chip than the package says.",
+    why="A binary may load elsewhere, or not, and its graph is another one.",
+    fix="Compile again with compile.py of this package.",
+    sources=[_LAB],
+)
+def check_context_chip(scope: PackageScope) -> Iterator[Found]:
+    """soc_model inside the binary against the target's."""
+    found = scope.context.get("soc_model")
+    if found is not None and scope.soc_model is not None and found != scope.soc_model:
+        message = f"the binary is for soc_model {found}, the package for {scope.soc_model}"
+        if found != scope.own_chip:
+            yield Found(kind=SubjectKind.FILE, name="context binary", message=message)
+            return
+        yield Found(
+            kind=SubjectKind.FILE,
+            name="context binary",
+            severity=Severity.WARNING,
+            message=f"{message}: the compiler of this release knows no other (QNN295)",
+            hint="try it on the device, or take a release whose compiler obeys soc_model",
+        )
+
+
+_DLC_LAB = "onnxruntime-qnn 2.3.0 (metadata 2.2.0) and 2.7.0 (metadata 2.3.0) run on Linux x86-64 without hardware"
+_CONVERTER = "user script for DLC files of qairt-converter 2.48 (metadata 2.3.0, no check sums), public repository"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DlcScope:
+    """A DLC as it was read back: the release that wrote it, its metadata's version, and what was compared.
+
+    ``why`` is why there is none, "" where there is one.
+    """
+
+    qairt: str = ""
+    metadata: str = ""
+    compared: tuple[Compared, ...] = ()
+    why: str = ""
+
+    @property
+    def wrong(self) -> tuple[str, ...]:
+        """The tensors with another type or grid than was meant."""
+        return tuple(row.tensor for row in self.compared if not row.ok)
+
+
+DLC_RULES: Registry[DlcScope] = Registry("dlc")
+
+
+@DLC_RULES.rule(
+    "QNN299",
+    "dlc-without-converter",
+    "info",
+    what="A DLC was written from the Q/DQ model by the provider, without a converter.",
+    why="Each release writes metadata of its own version, and which releases read it is not documented. What a release "
+    "writes its own tools and later ones should read (inferred); nobody tried it here.",
+    fix="list it with qairt-dlc-info of the SDK that will read it before anything is built on it",
+    sources=[_DLC_LAB, _CONVERTER],
+)
+def check_dlc(scope: DlcScope) -> Iterator[Found]:
+    """No DLC or another one than was meant is an error; a right one is told with its limits."""
+    if scope.why:
+        yield _dlc_found(Severity.ERROR, f"no DLC was written: {scope.why}")
+    elif scope.wrong:
+        text = f"{len(scope.wrong)} of {len(scope.compared)} tensors have another type or grid: {listed(scope.wrong)}"
+        yield _dlc_found(Severity.ERROR, text)
+    elif scope.metadata:
+        yield _dlc_found(
+            Severity.INFO,
+            f"written by QAIRT {scope.qairt or '(it does not say which)'} with metadata {scope.metadata}; "
+            f"{len(scope.compared)} tensors have the types and grids that were meant; tools of the release that wrote "
+            "it and later ones should read it (inferred)",
+        )
+
+
+def _dlc_found(severity: Severity, message: str) -> Found:
+    return Found(kind=SubjectKind.FILE, name=DLC, severity=severity, message=message)

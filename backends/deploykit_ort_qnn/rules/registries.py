@@ -5,19 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from deploykit.findings.rules import Registry
-from deploykit_ort_qnn.rules import (
-    audit,
-    compiled,
-    counted,
-    dlc,
-    environment,
-    forms,
-    numerics,
-    package,
-    precision,
-    prepared,
-    release,
-)
+from deploykit_ort_qnn.rules import audit, compiled, numerics, prepared
 from deploykit_qualcomm.rules.registries import PROVIDER, SHARED
 
 __all__ = ["REGISTRIES"]
@@ -26,14 +14,12 @@ REGISTRIES: tuple[Registry[Any], ...] = (
     *SHARED,
     *PROVIDER,
     prepared.RULES,
-    release.RULES,
-    forms.RULES,
-    environment.RULES,
+    compiled.ENVIRONMENT_RULES,
     compiled.RULES,
-    precision.RULES,
+    numerics.PRECISION_RULES,
     numerics.RULES,
-    package.RULES,
-    dlc.RULES,
+    compiled.PACKAGE_RULES,
+    compiled.DLC_RULES,
     audit.RULES,
-    counted.RULES,
+    audit.COUNT_RULES,
 )

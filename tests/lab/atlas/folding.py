@@ -16,7 +16,7 @@ from atlas.measuring import Point
 from atlas.sketch import AS_IT_IS, Variation
 from deploykit.model.collect import collect_facts
 from deploykit.model.load import wrap_proto
-from deploykit_ort_qnn.audit_units import RUNNING
+from deploykit_ort_qnn.bench.kernels import RUNNING
 from deploykit_qualcomm.atlas.rows import Row
 from deploykit_qualcomm.atlas.traits import SmallGraph, Trait, traits_of
 from deploykit_qualcomm.atlas.verdicts import Cost, Verdict, verdict_of

@@ -22,14 +22,14 @@ from deploykit.model.nodes import attribute
 from deploykit.model.shape_inference import infer
 from deploykit.model.weights import constant_values
 from deploykit.rewrites.contract import NoMatchError
-from deploykit_ort_qnn.excerpts import PAIR
+from deploykit_ort_qnn.bench.pieces import PAIR
 
-__all__ = ["Grid", "Place"]
+__all__ = ["Grid", "Numbers", "Place"]
 
 Numbers = npt.NDArray[Any]
+# From here on the operator set itself has pairs of 16 bits.
 _MICROSOFT = "com.microsoft"
 _WIDE_OPSET = 21
-"""From here on the operator set itself has pairs of 16 bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,6 +228,10 @@ class Place:
         if grid is None:
             return self.number(name, values.astype(self.dtype))
         return self.constant(name, grid.integers(values), grid)
+
+    def weight(self, values: Numbers, grid: Grid | None) -> str:
+        """Stored weights: integers with their grid, or floats."""
+        return self.number("weight", values) if grid is None else self.constant("weight", values, grid)
 
     def step(self, op: str, inputs: Sequence[str], grid: Grid | None, name: str = "", **settings: Any) -> str:
         """An operator more, and its result: on that grid, where there is one."""

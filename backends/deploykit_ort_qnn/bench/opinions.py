@@ -7,37 +7,39 @@ the answers, under a hash of what was asked.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from onnx import ModelProto
 
 from deploykit.backend.backend import Progress, Situation
 from deploykit.backend.kept import Kept, Same
 from deploykit.backend.opinions import Compiler, Opinion, OpinionState
 from deploykit.errors import DeploykitError, ToolError
 from deploykit.findings import Finding
+from deploykit.system.folders import scratch
 from deploykit.tables.devices import Device
-from deploykit_ort_qnn.compiler import CompileOutcome, installed_wheel
+from deploykit_ort_qnn.bench.ask import CompileAnswer, TimedBench
+from deploykit_ort_qnn.bench.pieces import PAIR, Excerpts, anonymous
+from deploykit_ort_qnn.compiler import CompileJob, CompileOutcome, compile_model, installed_wheel
 from deploykit_ort_qnn.evidence import precision_scope
-from deploykit_ort_qnn.excerpts import Excerpts, anonymous
 from deploykit_ort_qnn.hosts import toolchain_host
 from deploykit_ort_qnn.prepare import prepared_model, whole_model
 from deploykit_ort_qnn.provider_keys import choose_options
-from deploykit_ort_qnn.rules.precision import RULES as PRECISION_RULES
-from deploykit_ort_qnn.trials import Answer, Trials
+from deploykit_ort_qnn.rules.compiled import RULES as COMPILE_RULES
+from deploykit_ort_qnn.rules.numerics import PRECISION_RULES
+from deploykit_qualcomm.archs import has
 from deploykit_qualcomm.rows import Wheel
 from deploykit_qualcomm.tables import tables
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
-
     from deploykit_ort_qnn.provider_model import ProviderModel
 
-__all__ = ["compilers_for", "settle"]
+__all__ = ["compilers_for", "preflight", "settle"]
 
-_PAIR = frozenset({"QuantizeLinear", "DequantizeLinear"})
+# Seconds for one question: what takes longer is left open, so that others are asked too.
 _LONGEST = 60.0
-"""Seconds for one question: what takes longer is left open, so that others are asked too."""
 
 
 def compilers_for(device: Device, sdk: str) -> tuple[Compiler, ...]:
@@ -103,7 +105,7 @@ class _Asking:
     prepared: ProviderModel | None
     model: ModelProto
     excerpts: Excerpts
-    trials: Trials
+    bench: TimedBench
 
     @classmethod
     def of(cls, situation: Situation, wheel: Wheel, kept: Kept, seconds: float, progress: Progress) -> _Asking:
@@ -125,7 +127,7 @@ class _Asking:
             prepared=prepared,
             model=model,
             excerpts=kept.once(("excerpts", Same(model)), lambda: Excerpts(model)),
-            trials=Trials(
+            bench=TimedBench(
                 options={**options, "soc_model": soc},
                 deadline=deadline,
                 longest=_LONGEST,
@@ -146,7 +148,7 @@ class _Asking:
         if answer.taken:
             lost = [change for _, change in answer.changes]
             return _opinion(finding, scope, refuted=not lost, why=lost[0] if lost else "it is taken")
-        only_pairs = bool(answer.refused) and all(kind in _PAIR for _, kind in answer.refused)
+        only_pairs = bool(answer.refused) and all(kind in PAIR for _, kind in answer.refused)
         if answer.no and not only_pairs:
             return Opinion.on(finding, OpinionState.CONFIRMED, answer.no, scope)
         return Opinion.on(finding, OpinionState.OPEN, answer.message, scope)
@@ -175,12 +177,12 @@ class _Asking:
         nodes = [node for node in facts.nodes if node.label in names]
         if not nodes:
             nodes = [node for node in facts.nodes if names & {*node.inputs, *node.outputs}]
-        nodes = [node for node in nodes if node.op_type not in (*_PAIR, "Constant") and node.outputs]
+        nodes = [node for node in nodes if node.op_type not in (*PAIR, "Constant") and node.outputs]
         outputs = tuple(next(name for name in node.outputs if name) for node in nodes)
         return outputs, frozenset(node.op_type for node in nodes)
 
-    def _ask(self, model: ModelProto, content: bytes) -> Answer:
-        return self.trials.of(model, content, self._changes)
+    def _ask(self, model: ModelProto, content: bytes) -> CompileAnswer:
+        return self.bench.ask(model, content, self._changes)
 
     def _changes(self, model: ModelProto, outcome: CompileOutcome) -> Iterator[tuple[str, str]]:
         """Nodes that are compiled in another type than was meant, "" for one that is not named."""
@@ -203,3 +205,37 @@ def _subjects(finding: Finding) -> Iterator[str]:
     yield finding.subject.name
     for key in ("nodes", "tensors"):
         yield from finding.evidence.get(key, ())
+
+
+def preflight(model: bytes, device: Device, progress: Progress) -> Mapping[str, Any]:
+    """``available``, and if so the verdict (``status``), findings as published, and which compiler it was."""
+    wheel, soc = installed_wheel(), device.fact("soc_model")
+    if wheel is None or not isinstance(soc, int):
+        why = "onnxruntime-qnn is not installed" if wheel is None else f"{device.id}: soc_model is not known"
+        return {"available": False, "why": why}
+    from deploykit_ort_qnn.provider_model import provider_model
+
+    given = ModelProto.FromString(model)
+    quantized = any(node.op_type == "DequantizeLinear" for node in given.graph.node)
+    prepared = provider_model(given, None, int16_matmul=has("matmul_16bit", device)) if quantized else None
+    with scratch() as folder:
+        root = folder
+        compiled = given if prepared is None else prepared.model
+        (root / "model.onnx").write_bytes(compiled.SerializeToString())
+        job = CompileJob(root=root, model="model.onnx", context="context.onnx", options={"soc_model": str(soc)})
+        outcome = compile_model(job, progress)
+    findings = list(COMPILE_RULES.run(outcome))
+    if outcome.ok:
+        types, stored = ({}, {}) if prepared is None else (prepared.intended, prepared.stored)
+        scope = precision_scope(compiled, outcome.graphs, outcome.schematics, types, stored, strict=False)
+        findings += PRECISION_RULES.run(scope)
+    return {
+        "available": True,
+        "status": outcome.status,
+        "ok": outcome.ok,
+        "compiler": f"onnxruntime-qnn {wheel['wheel']}",
+        "qairt": wheel["qairt"],
+        "note": f"this is QAIRT {wheel['qairt']} inside the wheel, not the SDK of the package",
+        "rewrites": [] if prepared is None else [step.to_json() for step in prepared.steps],
+        "findings": [finding.to_json() for finding in findings],
+    }

@@ -1,0 +1,293 @@
+"""Asks one release's compiler about pieces of a model: are they taken, and what do they compute on the emulator.
+
+What was answered is kept in one memory, under everything that the answer follows from. It cuts nothing and chooses
+nothing; what was not finished in time is asked again next time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
+
+from deploykit.accuracy.simulate.sessions import Session
+from deploykit.backend.backend import Progress
+from deploykit.encodings.qdq import extract_qdq
+from deploykit.system.folders import scratch
+from deploykit.system.store import Store, code_digest, key_of
+from deploykit_ort_qnn.bench.deviations import Deviation, deviation
+from deploykit_ort_qnn.bench.kernels import Kernel, within_grids
+from deploykit_ort_qnn.bench.together import run_together
+from deploykit_ort_qnn.compiler import CompileJob, CompileOutcome, compile_model, installed_wheel
+from deploykit_ort_qnn.hosts import Host
+from deploykit_qualcomm.atlas.verdicts import Verdict, limits_of, verdict_of
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+    from deploykit_ort_qnn.bench.together import Outputs, Probe, Ran
+
+__all__ = [
+    "Bench",
+    "CompileAnswer",
+    "KernelAnswer",
+    "Memory",
+    "Question",
+    "TimedBench",
+    "bench_of",
+    "judged",
+    "verdict_on",
+]
+
+# With less time left no worker is started: it would not get as far as compiling.
+_LEAST_SECONDS = 2.0
+# Kernels in one compilation: more of them make a death dear, fewer make each start of the compiler dear.
+_TOGETHER = 48
+# What is remembered of a kernel: a death or a time that ran out may have had another reason.
+_LASTING = ("taken", "refused")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A piece of a model, and what is wanted to know of it: ``taken``, ``types`` or ``numbers``, or in which other way.
+
+    ``content`` stands for the piece in memory: equal for pieces that differ in names only.
+    """
+
+    content: bytes
+    want: str
+    piece: ModelProto | None = None
+
+
+class Memory:
+    """What was answered before to one asker: a compiler, a chip, its options."""
+
+    def __init__(self, who: Mapping[str, Any]) -> None:
+        # Whoever changes how is asked, or how ways are built, asks anew.
+        self._store, self._who = Store("asked"), {**who, "code": code_digest(Path(__file__).parent)}
+
+    def get(self, question: Question) -> dict[str, Any] | None:
+        """The answer to a question, None where there is none."""
+        return self._store.get(key_of(question.content, {**self._who, "want": question.want}))
+
+    def put(self, question: Question, answer: Mapping[str, Any]) -> None:
+        """Keep an answer."""
+        self._store.put(key_of(question.content, {**self._who, "want": question.want}), dict(answer))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompileAnswer:
+    """What one compilation came to. ``refused`` are (name, type), ``changes`` (node, what became of its type)."""
+
+    status: str
+    message: str
+    refused: tuple[tuple[str, str], ...] = ()
+    changes: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def taken(self) -> bool:
+        """True where it was compiled."""
+        return self.status == "compiled"
+
+    @property
+    def no(self) -> str:
+        """Why the compiler does not take it, "" where it does, or where that is not what stopped it."""
+        if self.status == "crashed":
+            return self.message
+        if self.status == "refused" or "default CPU EP" in self.message:
+            return "it is not taken"
+        _, found, cause = self.message.partition("EP_FAIL : ")
+        return cause if self.status == "failed" and found else ""
+
+
+@dataclass(slots=True, kw_only=True)
+class TimedBench:
+    """Compiles pieces with one set of provider options, until a moment of ``time.monotonic``; ``longest`` s for each.
+
+    ``host`` compiles, None is the provider installed beside this Python.
+    """
+
+    options: Mapping[str, str]
+    entries: Mapping[str, str] = field(default_factory=dict)
+    deadline: float
+    longest: float
+    progress: Progress
+    host: Host | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """True when there is no time for another."""
+        return self.deadline - time.monotonic() < _LEAST_SECONDS
+
+    def ask(
+        self,
+        model: ModelProto,
+        content: bytes,
+        types: Callable[[ModelProto, CompileOutcome], Iterable[tuple[str, str]]] | None = None,
+    ) -> CompileAnswer:
+        """What comes of a model; ``types`` gives (node, what became of its type) where it is another than was meant."""
+        who = (installed_wheel() or {}) if self.host is None else self.host.identity
+        memory = Memory({**who, "options": dict(self.options), "entries": dict(self.entries)})
+        question = Question(content=content, want="taken" if types is None else "types", piece=model)
+        known = memory.get(question)
+        if known is not None:
+            return msgspec.convert(known, CompileAnswer)
+        if self.is_over:
+            return CompileAnswer(status="timed-out", message="the time for questions is over")
+        with scratch() as folder:
+            (folder / "model.onnx").write_bytes(model.SerializeToString())
+            job = CompileJob(
+                root=folder,
+                model="model.onnx",
+                context="context.onnx",
+                options=self.options,
+                entries=self.entries,
+                timeout=min(self.longest, self.deadline - time.monotonic()),
+                host=self.host,
+            )
+            outcome = compile_model(job, self.progress)
+        answer = CompileAnswer(
+            status=outcome.status,
+            message=outcome.message,
+            refused=tuple((node.name, node.type) for node in outcome.refused),
+            changes=tuple(types(model, outcome)) if outcome.ok and types is not None else (),
+        )
+        if outcome.status != "timed-out":
+            memory.put(question, asdict(answer))
+        return answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelAnswer:
+    """What became of a kernel: ``answer`` as in ``Ran``, or "none" where a way is none; the deviation where it ran.
+
+    ``from_float`` are the most steps that the file and the kernel are off the float model, where steps grew inside.
+    """
+
+    answer: str
+    why: str = ""
+    deviation: Deviation | None = None
+    from_float: tuple[float, float] | None = None
+
+
+Runner: TypeAlias = "Callable[[Sequence[Probe]], Iterator[Ran]]"
+"""Runs graphs on an emulator and gives what became of each, in any order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """Whose compiler and emulator run here; ``seen`` are the kernels that this one ran, which it does once."""
+
+    run: Runner
+    memory: Memory
+    seen: dict[str, KernelAnswer] = field(default_factory=dict)
+
+    def known(self, kernels: Iterable[Kernel]) -> dict[str, KernelAnswer]:
+        """What was measured before, by prefix."""
+        found = {}
+        for kernel in kernels:
+            if kernel.key in self.seen:
+                found[kernel.prefix] = self.seen[kernel.key]
+            elif (kept := self.memory.get(numbers_of(kernel))) is not None:
+                found[kernel.prefix] = msgspec.convert(kept, KernelAnswer)
+        return found
+
+    def ask(
+        self, kernels: Sequence[Kernel], known: Mapping[str, KernelAnswer] | None = None
+    ) -> list[tuple[Kernel, KernelAnswer | None]]:
+        """Each kernel with what is known or found of it now; None where it cannot be asked."""
+        found = dict(self.known(kernels) if known is None else known)
+        asked = [kernel if kernel.prefix in found or kernel.why else within_grids(kernel) for kernel in kernels]
+        new = {kernel.prefix: kernel for kernel in asked if kernel.prefix not in found and not kernel.why}
+        for ran in self.run([*new.values()]) if new else ():
+            kernel = new[ran.probe.prefix]
+            answer = answer_of(ran, ran.wanted, ran.got, kernel)
+            off = answer.deviation
+            # Among neighbours the file may be as far off as the kernel, in its own way.
+            if kernel.place == "inside" and off is not None and _by_limits(kernel, off) is not Verdict.RIGHT:
+                answer = replace(answer, from_float=_from_float(kernel, ran))
+            found[kernel.prefix] = self.seen[kernel.key] = answer
+            if answer.answer in _LASTING:
+                self.memory.put(numbers_of(kernel), asdict(answer))
+        return [(kernel, found.get(kernel.prefix)) for kernel in asked]
+
+
+def bench_of(
+    wheel: Mapping[str, str], host: Host | None, soc_model: int, progress: Callable[[str], None], what: str
+) -> Bench:
+    """The bench of one compiler and chip, with what is remembered of these; ``what`` is told while it runs."""
+
+    def run(probes: Sequence[Probe]) -> Iterator[Ran]:
+        def tell(line: str) -> None:
+            progress(f"{what}: {line}")
+
+        return run_together(probes, host=host, soc_model=soc_model, progress=tell, together=_TOGETHER)
+
+    return Bench(run=run, memory=Memory({**wheel, "soc_model": soc_model}))
+
+
+def numbers_of(kernel: Kernel, way: str = "") -> Question:
+    """What a kernel computes, as it is or with one of its operators done in another way."""
+    return Question(content=kernel.key.encode(), want=f"numbers {way}".strip(), piece=kernel.model)
+
+
+def answer_of(ran: Ran, wanted: Outputs, got: Outputs, kernel: Kernel) -> KernelAnswer:
+    """What became of a kernel, with how far its outputs are off the wanted ones."""
+    off = deviation(wanted, got, kernel.steps) if ran.ran else None
+    return KernelAnswer(answer=ran.answer, why=ran.why, deviation=off)
+
+
+def verdict_on(kernel: Kernel, answer: KernelAnswer | None) -> Verdict:
+    """What an answer means, for the kernel as it is or done in another way."""
+    return judged(kernel, answer)[0]
+
+
+def judged(kernel: Kernel, answer: KernelAnswer | None) -> tuple[Verdict, str, Mapping[str, Any]]:
+    """The verdict, why it is not right ("" where it is), and what was measured."""
+    if answer is None or kernel.why:
+        return Verdict.UNJUDGED, kernel.why or "it was not reached", {}
+    off = answer.deviation
+    if answer.answer == "refused":
+        return Verdict.REFUSED, answer.why, {}
+    if off is None:
+        said = "not finalized" if answer.answer == "failed" else answer.answer
+        return (Verdict.REFUSED if answer.answer == "failed" else Verdict.UNJUDGED), f"{said}: {answer.why}", {}
+    verdict = _by_limits(kernel, off)
+    if kernel.place == "inside" and verdict is not Verdict.RIGHT:
+        # Steps of one operator grow in the next one: only what is far off in most places is laid to the kernels.
+        far = off.usual > off.span / 20 and off.share > 0.05
+        verdict = Verdict.WRONG if far or off.odd else Verdict.RIGHT
+    limits = limits_of(kernel.operators, kernel.type)
+    told = {**asdict(off), "unit": "steps", "limit": limits.most}
+    if answer.from_float is not None:
+        told |= {"file_from_float": answer.from_float[0], "from_float": answer.from_float[1]}
+    return verdict, "" if verdict is Verdict.RIGHT else _in_words(off), told
+
+
+def _by_limits(kernel: Kernel, off: Deviation) -> Verdict:
+    numbers = {name: getattr(off, name) for name in ("most", "usual", "span", "share")}
+    return verdict_of(kernel.operators, kernel.type, odd=off.odd, **numbers)
+
+
+def _in_words(off: Deviation) -> str:
+    """How far, of what, where, and by which factor."""
+    if off.odd:
+        return f"{off.odd} values are not finite"
+    parts = [f"up to {off.most:.4g} of {off.span:.4g} steps off", f"{100 * off.share:.3g} % of values far"]
+    if off.factor is not None and abs(off.factor - 1) > 0.02:
+        parts.append(f"about {off.factor:.3g} times what it should be")
+    return f"{', '.join(parts)}, most in input set {off.set}"
+
+
+def _from_float(kernel: Kernel, ran: Ran) -> tuple[float, float] | None:
+    """The most steps that the file and the kernel are off the model without its pairs; None where these stay."""
+    taken = extract_qdq(kernel.model)
+    if taken.kept or not kernel.steps:
+        return None
+    made = Session(taken.model).runs(kernel.samples)
+    meant = {name: [one[name] for one in made] for name in ran.wanted}
+    return deviation(meant, ran.wanted, kernel.steps).most, deviation(meant, ran.got, kernel.steps).most

@@ -1,0 +1,402 @@
+"""Finds what can be done about kernels that are not right, for a finding to advise and for a package to do.
+
+Every way is tried on the emulator; those are kept that are right there, in their order. What counts is the kernel's own
+reference on the CPU over its whole grid, alone and among its neighbours. It packages nothing: what is found is a
+request for the core to start again with.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from deploykit.accuracy.simulate.sessions import Session
+from deploykit.backend.audits import Audit
+from deploykit.backend.backend import Instead, Progress
+from deploykit.backend.status import Right
+from deploykit.errors import DeploykitError, UsageError
+from deploykit.model.graph import GraphCopy
+from deploykit.model.nodes import label
+from deploykit.rewrites.contract import NoMatchError
+from deploykit_ort_qnn.bench.ask import Bench, KernelAnswer, answer_of, bench_of, numbers_of, verdict_on
+from deploykit_ort_qnn.bench.kernels import Kernel, kernels_of, within_grids
+from deploykit_ort_qnn.bench.pieces import PAIR, renamed
+from deploykit_ort_qnn.bench.place import Place
+from deploykit_ort_qnn.bench.ways import WAYS
+from deploykit_ort_qnn.compiler import installed_wheel
+from deploykit_ort_qnn.hosts import Host
+from deploykit_ort_qnn.numbers import correctness
+from deploykit_ort_qnn.prepare import Draft, whole_model
+from deploykit_ort_qnn.rules.audit import OFTEN
+from deploykit_ort_qnn.rules.numerics import NumericScope
+from deploykit_qualcomm.atlas.verdicts import Verdict
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+    from deploykit_ort_qnn.bench.inputs import Numbers
+    from deploykit_ort_qnn.bench.together import Outputs
+
+__all__ = [
+    "Outlook",
+    "Repair",
+    "Trial",
+    "done_otherwise",
+    "find_repairs",
+    "outlooks",
+    "repaired_model",
+    "repairs_of",
+    "suspects_of",
+    "wanted_repairs",
+]
+
+# Values of an input beyond which ways are tried one after the other: one alone is much to emulate.
+_MUCH = 1 << 16
+# How far off a way may be, of what it is instead of, where that is within what its operator costs.
+_LESS = 0.5
+# Nodes of a model of which all are looked at where its outputs differ and none could be named.
+_FEW = 12
+_WORST_FIRST = (Verdict.WRONG, Verdict.REFUSED, Verdict.NARROWED)
+_NONE = "none"
+# What is remembered of a way: that it is none for an operator, or does not compile, is an answer too.
+_LASTING = ("taken", "refused", "failed", "invalid", _NONE)
+# What is said of a node whose kernel is wrong.
+_ABOUT = ("QNN320", "QNN321")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repair:
+    """A way that is right for equal nodes whose kernel is not; how far off it is before and after, in words."""
+
+    nodes: tuple[str, ...]
+    operator: str
+    way: str
+    before: str
+    after: str
+
+    @property
+    def told(self) -> str:
+        """What is done, how far off it is then, and how far it was."""
+        return f"{WAYS[self.way].told}: {self.after}, before {self.before}"
+
+    @property
+    def words(self) -> str:
+        """What it is called, and what is done."""
+        return f"{self.way} ({WAYS[self.way].told})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """Equal nodes whose kernel is not right, with every way that is, the one to take first."""
+
+    nodes: tuple[str, ...]
+    repairs: tuple[Repair, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """A kernel with its operator at a position done in another way; its names begin with ``prefix``."""
+
+    kernel: Kernel
+    at: int
+    way: str
+    prefix: str
+    model: ModelProto
+    samples: Sequence[Mapping[str, Numbers]]
+
+
+# Where an operator stands in a kernel: the kernel, and which of its operators it is.
+_Spot = tuple[Kernel, int]
+# The prefix of a kernel, which of its operators, and a way.
+_Asked = tuple[str, int, str]
+_Answers = Mapping[_Asked, KernelAnswer]
+
+
+def find_repairs(
+    model: ModelProto, suspects: Collection[str], bench: Bench, *, named: Collection[str] = ()
+) -> tuple[Repair, ...]:
+    """For every distinct kernel of these nodes (labels) that is wrong, the way to do it, as far as there is one.
+
+    Of ``named`` ones the outputs of the whole say that something is wrong, whatever their kernels cost otherwise: a way
+    is one then if it is less than half as far off.
+    """
+    found = outlooks(model, suspects, bench, named=named)
+    return tuple(one.repairs[0] for one in found if one.repairs)
+
+
+def outlooks(
+    model: ModelProto,
+    suspects: Collection[str],
+    bench: Bench,
+    *,
+    named: Collection[str] = (),
+    faults: Collection[Verdict] = (Verdict.WRONG,),
+) -> tuple[Outlook, ...]:
+    """What can be done about each distinct kernel of these nodes that has one of these faults, or is ``named``."""
+    cases = _cases(model, suspects, bench, named=named, faults=faults)
+    tried: dict[_Asked, KernelAnswer] = {}
+    # All ways at once; where one alone is much to emulate, none after the first that is right.
+    for turn in zip_longest(*(case.turns for case in cases), fillvalue=()):
+        asked = [
+            (case.worst, way)
+            for case, ways in zip(cases, turn, strict=True)
+            if ways and not case.near(tried, Verdict.RIGHT)
+            for way in ways
+        ]
+        tried |= _otherwise(bench, asked)
+    kept: list[tuple[Repair, ...]] = [() for _ in cases]
+    for wanted in (Verdict.RIGHT, Verdict.NARROWED):
+        near = [() if found else case.near(tried, wanted) for case, found in zip(cases, kept, strict=True)]
+        pairs = [*zip(cases, near, strict=True)]
+        among = _otherwise(bench, [(spot, way) for case, ways in pairs for spot in case.others for way in ways])
+        for number, (case, ways) in enumerate(pairs):
+            stays = [way for way in ways if all(_is_right(spot, way, among) for spot in case.right)]
+            everywhere = [way for way in stays if all(_is_right(spot, way, among) for spot in case.bad)]
+            kept[number] = kept[number] or tuple(case.repair(way, tried) for way in everywhere or stays)
+    return tuple(Outlook(nodes=case.nodes, repairs=found) for case, found in zip(cases, kept, strict=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Case:
+    """An operator of equal nodes, where it is worst and what it is there.
+
+    ``bad`` are the other places where it is so: a way that is right there too is better. In those that are ``right`` it
+    must stay so.
+    """
+
+    nodes: tuple[str, ...]
+    operator: str
+    worst: _Spot
+    answer: KernelAnswer
+    bad: tuple[_Spot, ...]
+    right: tuple[_Spot, ...]
+
+    @property
+    def others(self) -> tuple[_Spot, ...]:
+        """All places but the worst."""
+        return (*self.bad, *self.right)
+
+    @property
+    def turns(self) -> list[list[str]]:
+        """The ways, by when they are tried."""
+        given = self.worst[0].model.graph.input
+        size = max(math.prod(dim.dim_value for dim in one.type.tensor_type.shape.dim) for one in given)
+        return [[way] for way in WAYS] if size > _MUCH else [[*WAYS]]
+
+    def near(self, tried: _Answers, wanted: Verdict) -> list[str]:
+        """The ways that come to this and are near enough: what is nearly right is done much better, or left."""
+        (kernel, at), found = self.worst, list[str]()
+        is_lost = verdict_on(kernel, self.answer) in (Verdict.WRONG, Verdict.REFUSED)
+        limit = math.inf if is_lost else _most(self.answer) * _LESS
+        for way in WAYS:
+            answer = tried.get((kernel.prefix, at, way))
+            if answer is not None and verdict_on(kernel, answer) is wanted and _most(answer) < limit:
+                found.append(way)
+        return found
+
+    def repair(self, way: str, tried: _Answers) -> Repair:
+        """This way, with how far off it is before and after."""
+        after = tried[self.worst[0].prefix, self.worst[1], way]
+        return Repair(nodes=self.nodes, operator=self.operator, way=way, before=_told(self.answer), after=_told(after))
+
+
+def _cases(
+    model: ModelProto, suspects: Collection[str], bench: Bench, *, named: Collection[str], faults: Collection[Verdict]
+) -> list[_Case]:
+    kernels = [kernel for kernel in kernels_of(model, only=suspects) if not kernel.why]
+    operators = {label(node): node.op_type for node in model.graph.node}
+    known = {kernel.prefix: answer for kernel, answer in bench.ask(kernels)}
+    cases = []
+    for alone in (kernel for kernel in kernels if kernel.place == "alone"):
+        operator = operators[alone.nodes[0]]
+        spots = [
+            (spot, answer)
+            for spot in _spots_of(alone, kernels, suspects, operator)
+            if (answer := known[spot[0].prefix]) is not None
+        ]
+        verdicts = [verdict_on(spot[0], answer) for spot, answer in spots]
+        worst = next((fault for fault in _WORST_FIRST if fault in faults and fault in verdicts), None)
+        bad = [one for one, verdict in zip(spots, verdicts, strict=True) if verdict is worst]
+        if worst is None:  # of a named one without any fault, where it is furthest off
+            is_named = not set(named).isdisjoint(alone.nodes)
+            bad = sorted(spots, key=lambda one: _most(one[1]))[-1:] if is_named else []
+        if bad:
+            (first, answer), also = bad[0], tuple(spot for spot, _ in bad[1:])
+            right = tuple(spot for spot, _ in spots if spot is not first and spot not in also)
+            cases.append(_Case(nodes=alone.nodes, operator=operator, worst=first, answer=answer, bad=also, right=right))
+    return cases
+
+
+def _spots_of(alone: Kernel, kernels: Sequence[Kernel], suspects: Collection[str], operator: str) -> Iterator[_Spot]:
+    """Where an operator stands: by itself first, then among its neighbours; not where two are of its type."""
+    if alone.operators.count(operator) == 1:
+        yield alone, alone.operators.index(operator)
+    for kernel in (kernel for kernel in kernels if kernel.place == "inside"):
+        middle = len(kernel.operators) // 2
+        if not set(alone.nodes).isdisjoint(kernel.nodes) and kernel.operators[middle] == operator:
+            yield kernel, middle
+        elif kernel.operators[0] == operator and set(suspects).isdisjoint(kernel.nodes):
+            yield kernel, 0  # the first of a graph has none before it
+
+
+def _otherwise(bench: Bench, asked: Sequence[tuple[_Spot, str]]) -> dict[_Asked, KernelAnswer]:
+    """What each way comes to in each place, held against the kernel as it is on the CPU."""
+    found: dict[_Asked, KernelAnswer] = {}
+    new: list[tuple[_Spot, str]] = []
+    for (kernel, at), way in asked:
+        kept = bench.memory.get(numbers_of(kernel, f"{at} {way}"))
+        if kept is None:
+            new.append(((kernel, at), way))
+        else:
+            found[kernel.prefix, at, way] = msgspec.convert(kept, KernelAnswer)
+    for (kernel, at), way, answer in _tried(bench, new):
+        found[kernel.prefix, at, way] = answer
+        if answer.answer in _LASTING:
+            bench.memory.put(numbers_of(kernel, f"{at} {way}"), asdict(answer))
+    return found
+
+
+def _tried(bench: Bench, asked: Sequence[tuple[_Spot, str]]) -> Iterator[tuple[_Spot, str, KernelAnswer]]:
+    kernels = {kernel.prefix: kernel for (kernel, _), _ in asked}
+    kernels = {prefix: within_grids(kernel) for prefix, kernel in kernels.items()}
+    trials: dict[str, Trial] = {}
+    for (kernel, at), way in asked:
+        within = kernels[kernel.prefix]
+        try:
+            if within.why:
+                raise NoMatchError(within.why)
+            trial = _trial_of(within, at, way, len(trials))
+            trials[trial.prefix] = trial
+        except NoMatchError as error:
+            yield (kernel, at), way, KernelAnswer(answer=_NONE, why=error.reason)
+        except DeploykitError as error:
+            yield (kernel, at), way, KernelAnswer(answer=_NONE, why=str(error))
+    wanted: dict[str, Outputs] = {}
+    for ran in bench.run([*trials.values()]) if trials else ():
+        trial = trials[ran.probe.prefix]
+        kernel = trial.kernel
+        if kernel.prefix not in wanted:
+            made = Session(kernel.model).runs(kernel.samples)
+            wanted[kernel.prefix] = {name: [one[name] for one in made] for name in made[0]}
+        got = {kernel.prefix + name.removeprefix(trial.prefix): values for name, values in ran.got.items()}
+        yield (kernel, trial.at), trial.way, answer_of(ran, wanted[kernel.prefix], got, kernel)
+
+
+def _trial_of(kernel: Kernel, at: int, way: str, number: int) -> Trial:
+    """``number`` is of the prefix; raises NoMatchError where the way is none for that operator."""
+    graph = GraphCopy(kernel.model)
+    operators = [node for node in graph.nodes if node.op_type not in (*PAIR, "Constant")]
+    if [node.op_type for node in operators[at : at + 1]] != [kernel.operators[at]]:
+        raise NoMatchError("the operator does not stand where it was")
+    WAYS[way].build(Place(graph, operators[at]))
+    prefix = f"u{number}/"
+
+    def named(name: str) -> str:
+        return name and prefix + name.removeprefix(kernel.prefix)
+
+    model = renamed(graph.model, named, lambda _, node: named(node.name))
+    samples = [{named(name): value for name, value in one.items()} for one in kernel.samples]
+    return Trial(kernel=kernel, at=at, way=way, prefix=prefix, model=model, samples=samples)
+
+
+def _is_right(spot: _Spot, way: str, answers: _Answers) -> bool:
+    kernel, at = spot
+    return verdict_on(kernel, answers.get((kernel.prefix, at, way))) is Verdict.RIGHT
+
+
+def _most(answer: KernelAnswer) -> float:
+    return 0.0 if answer.deviation is None else answer.deviation.most
+
+
+def _told(answer: KernelAnswer) -> str:
+    off = answer.deviation
+    if off is None:
+        return f"{answer.answer}: {answer.why}"
+    return f"{off.odd} values are not finite" if off.odd else f"up to {off.most:.4g} of {off.span:.4g} steps off"
+
+
+def repairs_of(options: Mapping[str, Any]) -> dict[str, str]:
+    """The way of each node that one is asked for of, ``NODE=WAY``; UsageError for a way that is none."""
+    found = {}
+    for word in options.get("repair") or ():
+        node, _, way = word.rpartition("=")
+        if not node or way not in WAYS:
+            raise UsageError(
+                f"--repair {word}: not a node and a way", next=f"NODE=WAY, a way is one of {', '.join(WAYS)}"
+            )
+        found[node] = way
+    return found
+
+
+def repaired_model(model: ModelProto, repairs: Mapping[str, str]) -> ModelProto:
+    """A copy in which nodes are done in other ways, by label; UsageError where that cannot be."""
+    graph = GraphCopy(model)
+    for name, way in repairs.items():
+        node = next((node for node in graph.nodes if label(node) == name), None)
+        if node is None:
+            raise UsageError(f"--repair {name}={way}: there is no such node", next="name one of the prepared model")
+        try:
+            WAYS[way].build(Place(graph, node))
+        except NoMatchError as error:
+            raise UsageError(f"--repair {name}={way}: {error.reason}", next="another way") from None
+    return graph.model
+
+
+def wanted_repairs(
+    draft: Draft, audit: Audit | None, numeric: NumericScope, host: Host | None, progress: Progress
+) -> Instead | None:
+    """Another request, with every node that is wrong and can be done otherwise; None where there is none.
+
+    Under suspicion is what the audit found wrong (``suspects_of``), and the first node after which the emulator parts
+    from the CPU; all of a few nodes where the outputs differ and none of them could be named.
+    """
+    wheel = installed_wheel() if host is None else dict(host.identity)
+    is_off = str(draft.options.get("audit", "off")) == "off" or bool(draft.options.get("repair"))
+    if is_off or draft.soc_model is None or wheel is None:
+        return None
+    is_right = correctness(numeric).state is Right.YES
+    suspects = set() if audit is None else suspects_of(audit, is_right=is_right)
+    differs = numeric.device is not None and numeric.device.right is False
+    if not suspects and not differs:
+        return None
+    model = whole_model(draft.situation) if draft.prepared is None else draft.prepared.model
+    named = {numeric.first} if numeric.first else set()
+    if differs and not suspects and not named:
+        labels = {label(node) for node in model.graph.node if node.op_type not in (*PAIR, "Constant")}
+        named = labels if len(labels) <= _FEW else set()
+    bench = bench_of(wheel, host, draft.soc_model, progress, "looking for another way")
+    found = find_repairs(model, suspects | named, bench, named=named)
+    if not found:
+        return None
+    request = draft.situation.request
+    words = tuple(f"{node}={repair.way}" for repair in found for node in repair.nodes)
+    how = "; ".join(f"{one.operator} {', '.join(one.nodes)} is done in another way: {one.told}" for one in found)
+    return Instead(
+        request=replace(request, adapter_options={**request.adapter_options, "repair": words}),
+        how=how,
+        handles={("QNN321", node): one.told for one in found for node in one.nodes},
+    )
+
+
+def suspects_of(audit: Audit, *, is_right: bool) -> set[str]:
+    """The nodes of wrong kernels; where the outputs are right on inputs that mean something, of those far off often.
+
+    What is off at a few places of its grid that such inputs do not reach is told, and not worth a slower type.
+    """
+    wrong = [one for one in audit.kernels if one.verdict == Verdict.WRONG]
+    if is_right:
+        wrong = [one for one in wrong if one.measured.get("odd") or one.measured.get("share", 0.0) > OFTEN]
+    return {name for one in wrong for name in (one.node, *one.nodes)}
+
+
+def done_otherwise(draft: Draft) -> dict[tuple[str, str], str]:
+    """What was said of nodes that are done in another way now."""
+    repairs = repairs_of(draft.options)
+    return {
+        (code, node): f"it is done in another way: {WAYS[way].told}" for node, way in repairs.items() for code in _ABOUT
+    }
