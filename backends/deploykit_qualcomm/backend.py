@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, TypeVar
 from deploykit.backend.backend import Backend
 
 if TYPE_CHECKING:
-    from deploykit.backend.known_errors import Catalog
     from deploykit.backend.quantizers import Quantizer
     from deploykit.backend.targets import Target
     from deploykit.findings import Finding
     from deploykit.tables.capabilities import CompatRow
     from deploykit.tables.devices import Device
+    from deploykit.tables.known_errors import Catalog
 
 __all__ = ["QualcommBackend"]
 

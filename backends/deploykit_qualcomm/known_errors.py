@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from deploykit.backend.known_errors import Catalog, load_catalog
+from deploykit.tables.known_errors import Catalog, load_catalog
 
 __all__ = ["explain_sizes", "explain_types", "known_errors"]
 

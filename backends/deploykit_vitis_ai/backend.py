@@ -11,7 +11,6 @@ from deploykit.backend.backend import Backend
 if TYPE_CHECKING:
     from deploykit.backend.backend import Aids, Execution, PackageFile, Situation, Verification
     from deploykit.backend.kept import Kept
-    from deploykit.backend.known_errors import Catalog
     from deploykit.backend.options import OptionSpec
     from deploykit.backend.plans import Plan
     from deploykit.backend.targets import Target
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from deploykit.system.specs import ToolchainSpec
     from deploykit.tables.capabilities import CompatRow
     from deploykit.tables.devices import Device
+    from deploykit.tables.known_errors import Catalog
     from deploykit_vitis_ai.prepare import Prepared
 
 __all__ = ["VitisAiBackend", "backend"]

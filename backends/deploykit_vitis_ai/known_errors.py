@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from deploykit.backend.known_errors import Catalog, load_catalog
+from deploykit.tables.known_errors import Catalog, load_catalog
 
 __all__ = ["known_errors"]
 

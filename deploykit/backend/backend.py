@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     from deploykit.accuracy.samples.gathering import Samples
     from deploykit.accuracy.samples.sizes import PinnedInput
-    from deploykit.backend.known_errors import Catalog
     from deploykit.backend.probes import Probe
     from deploykit.backend.quantizers import QuantizedModel, Quantizer
     from deploykit.encodings.segments import Segment
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from deploykit.model import Model
     from deploykit.model.facts import GraphFacts
     from deploykit.system.specs import ToolchainSpec
+    from deploykit.tables.known_errors import Catalog
 
 __all__ = [
     "Aids",
@@ -319,7 +319,7 @@ class Backend(ABC, Generic[P, D]):
 
     def known_errors(self) -> Catalog:
         """The known errors of this backend's tools."""
-        from deploykit.backend.known_errors import Catalog
+        from deploykit.tables.known_errors import Catalog
 
         return Catalog()
 

@@ -20,10 +20,10 @@ from deploykit.backend.targets import find_device, nearest_names
 from deploykit.errors import ToolError, UnknownTargetError, UsageError
 
 if TYPE_CHECKING:
-    from deploykit.backend.known_errors import Catalog
     from deploykit.backend.options import OptionSpec
     from deploykit.findings.rules import Registry
     from deploykit.tables.devices import Device
+    from deploykit.tables.known_errors import Catalog
 
 __all__ = [
     "all_devices",
@@ -135,7 +135,7 @@ def device_named(name: str, backend: AnyBackend | None = None) -> Device:
 
 def catalog_of(backends: Iterable[AnyBackend]) -> Catalog:
     """What is known of failures in general, and what the backends that know their tools' failures know together."""
-    from deploykit.backend.known_errors import general_errors, merge_catalogs
+    from deploykit.tables.known_errors import general_errors, merge_catalogs
 
     return merge_catalogs([general_errors(), *(backend.known_errors() for backend in backends)])
 

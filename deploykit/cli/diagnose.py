@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from deploykit import api
-from deploykit.backend.known_errors import KnownError, search_errors
 from deploykit.backend.plugins import catalog_of, load_backends
 from deploykit.cli.frame import Command, settings
 from deploykit.cli.terminal import emit, plain
 from deploykit.errors import UsageError
+from deploykit.tables.known_errors import KnownError, search_errors
 
 if TYPE_CHECKING:
     from deploykit.answers.diagnosis import Cause, Diagnosis
-    from deploykit.answers.diagnosis.sightings import ErrorLine
+    from deploykit.answers.diagnosis.collecting import ErrorLine
 
 __all__ = ["command", "diagnosis_text", "error_text"]
 
@@ -164,6 +164,8 @@ def _finished(diagnosis: Diagnosis) -> Iterator[str]:
 
 
 def _not_understood(diagnosis: Diagnosis) -> str:
+    if diagnosis.unknown and not diagnosis.recognised:
+        return "not understood: no tool on the way of a model onto the NPU is recognised in this log; it has failures"
     if diagnosis.unknown:
         return "not understood: no known failure, and lines that look like one"
     if diagnosis.unfinished:
@@ -187,8 +189,7 @@ def error_text(rows: Iterable[KnownError]) -> str:
 
 def _row(row: KnownError) -> Iterator[str]:
     yield f"{row.severity} {row.id}: {row.cause}"
-    glue = " and " if row.match_mode == "all" else " or "
-    yield f"    {'message: ' + glue.join(row.match) if row.match else 'no message: ' + row.symptom}"
+    yield f"    {'message: ' + ' or '.join(row.patterns) if row.patterns else 'no message: ' + row.symptom}"
     yield f"    way out: {row.workaround}"
     if row.way_out:
         yield f"    command: {row.way_out}"

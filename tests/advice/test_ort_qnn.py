@@ -137,9 +137,11 @@ def another_mode(bench: Any) -> None:
 
 def diagnosed(bench: Any) -> None:
     """Messages of the compiler that are known."""
-    excerpts = tomllib.loads((bench.quark.parent / "logs/known_errors.toml").read_text("utf-8"))["qualcomm"]
     log = bench.folder / "compile.log"
-    log.write_text("\n".join(texts[0] for texts in list(excerpts.values())[:20]))
+    log.write_text(
+        "graph_prepare.cc:217:ERROR:could not create op: q::linearclip\n   in[0] N18QuantUint16_5D_TCMEE\n"
+        "<E> dsp arch check, expected >= 73\nKeyError: 'param_encodings'\n"
+    )
     assert len(bench.run("diagnose", str(log), status=1)["causes"]) >= 3
 
 

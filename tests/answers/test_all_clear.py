@@ -9,9 +9,9 @@ import pytest
 
 from deploykit.answers.diagnosis import diagnose
 from deploykit.answers.diagnosis.trouble import FAILURES, LEVELS, trouble_of
-from deploykit.backend.known_errors import Catalog, FinishMark, KnownError, ToolMark
 from deploykit.cli.diagnose import diagnosis_text
 from deploykit.findings import Confidence, Severity
+from deploykit.tables.known_errors import Catalog, KnownError, Tool
 from deploykit_qualcomm.known_errors import known_errors
 
 NOTED = KnownError(
@@ -23,11 +23,12 @@ NOTED = KnownError(
     match=("note this",),
     severity=Severity.WARNING,
 )
-DONE = FinishMark(tool="press", marks=("pressed, all of it",), source=("s",), confidence=Confidence.OBSERVED)
 PRESS = Catalog(
     errors=(NOTED,),
-    tools=(ToolMark(tool="press", marks=("press 1.0",)), ToolMark(tool="loader", marks=("loader 2.0",))),
-    finishes=(DONE,),
+    tools=(
+        Tool(id="press", marks=("press 1.0",), done=("pressed, all of it",)),
+        Tool(id="loader", marks=("loader 2.0",)),
+    ),
 )
 
 

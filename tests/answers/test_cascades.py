@@ -7,7 +7,7 @@ import io
 import pytest
 
 from deploykit.answers.diagnosis import diagnose
-from deploykit.backend.known_errors import FinishMark, general_errors
+from deploykit.tables.known_errors import Tool, general_errors
 from deploykit_qualcomm.known_errors import known_errors as qualcomm_errors
 from deploykit_vitis_ai.known_errors import known_errors as vitis_errors
 
@@ -81,9 +81,9 @@ def test_the_root_comes_before_what_follows(lines: tuple[str, ...], first: str, 
     "number", ["3110", "1002", "1100", "6031", "6999", "8002", "14001", "0x36b1", "0x80000406"], ids=str
 )
 def test_a_number_beside_words_does_not_come_first(number: str) -> None:
-    log = f"error code {number}\n'conda' is not recognized as an internal or external command\nfailed: {number}\n"
+    log = f"error code {number}\nModuleNotFoundError: No module named 'timm'\nfailed: {number}\n"
     diagnosis = diagnose(io.BytesIO(log.encode()), CATALOGS)
-    assert diagnosis.causes[0].error.id == "command-not-found"
+    assert diagnosis.causes[0].error.id == "line/module-missing"
 
 
 @pytest.mark.parametrize("number", [2999, 31337, 14999])
@@ -108,42 +108,31 @@ def test_letters_of_another_case_are_the_same_words() -> None:
     assert diagnosis.causes[0].error.id == "skel-not-opened"
 
 
-FINISHED = [row for catalog in CATALOGS for row in catalog.finishes]
+FINISHED = [row for catalog in CATALOGS for row in catalog.tools if row.done]
 
 
-@pytest.mark.parametrize("row", FINISHED, ids=lambda row: row.tool)
-def test_each_word_of_success_is_evidence(row: FinishMark) -> None:
-    for mark in row.marks:
+@pytest.mark.parametrize("row", FINISHED, ids=lambda row: row.id)
+def test_each_word_of_success_is_evidence(row: Tool) -> None:
+    for mark in row.done:
         diagnosis = diagnose(io.BytesIO(f"starting\n{mark}\n".encode()), CATALOGS)
         assert diagnosis.conclusion == "finished", mark
 
 
-@pytest.mark.parametrize("row", FINISHED, ids=lambda row: row.tool)
-def test_no_word_of_success_outweighs_a_failure(row: FinishMark) -> None:
-    for mark in row.marks:
+@pytest.mark.parametrize("row", FINISHED, ids=lambda row: row.id)
+def test_no_word_of_success_outweighs_a_failure(row: Tool) -> None:
+    for mark in row.done:
         diagnosis = diagnose(io.BytesIO(f"[ERROR] the last tensor failed\n{mark}\n".encode()), CATALOGS)
         assert diagnosis.conclusion != "finished", mark
 
 
-def test_of_two_causes_on_one_line_the_more_specific_comes_first_and_takes_what_follows() -> None:
-    """Whichever catalog knows which of them."""
-    log = (
-        "OSError: /env/pytorch_nndct/nn/_kernels.so: undefined symbol: _ZN3c106detail\n"
-        "E Failed to finalize graph (id: 1) with err 1002\n"
-    )
-    first, second = diagnose(io.BytesIO(log.encode()), CATALOGS).causes[:2]
-    assert (first.error.id, second.error.id) == ("vai-q-kernels-other-torch", "symbol-of-torch")
-    assert first.follow_ups
-    assert not second.follow_ups
-
-
 def test_curly_quotation_marks_are_read_as_plain_ones() -> None:
-    log = "E MNNJNI: Can\u2019t Find type=5 backend\n"
-    assert [cause.error.id for cause in diagnose(io.BytesIO(log.encode()), CATALOGS).causes] == ["mnn-backend-missing"]
+    log = "KeyError: \u2018param_encodings\u2019\n"
+    causes = diagnose(io.BytesIO(log.encode()), CATALOGS).causes
+    assert [cause.error.id for cause in causes] == ["keyerror-param-encodings"]
 
 
 def test_of_two_general_wordings_on_one_line_the_vaguer_follows_from_the_other() -> None:
     log = b"Status Message: QNN graph execute error. Error code: 6001\n"
     (cause,) = diagnose(io.BytesIO(log), CATALOGS).causes
-    assert cause.error.id == "graph-6001"
+    assert cause.error.id == "name-graph-handle"
     assert "graph-execute-failed" in {follow.error.id for follow in cause.follow_ups}

@@ -7,9 +7,7 @@ import io
 import pytest
 
 from deploykit.answers.diagnosis import diagnose
-from deploykit.backend.known_errors import general_errors, merge_catalogs
 from deploykit.cli.diagnose import diagnosis_text
-from deploykit_qualcomm.known_errors import known_errors as qualcomm_errors
 from deploykit_vitis_ai.known_errors import known_errors as vitis_errors
 
 
@@ -36,14 +34,3 @@ def test_the_last_summary_counts() -> None:
 
 def test_a_line_without_numbers_counts_nothing() -> None:
     assert "operators-off-the-cpu" not in diagnose(io.BytesIO(b"No. of Operators : none"), vitis_errors()).numbers
-
-
-def test_a_vendors_witnesses_stand_beside_the_cores_own_sources() -> None:
-    merged = {row.id: row for row in merge_catalogs((general_errors(), qualcomm_errors(), vitis_errors())).errors}
-    for row in general_errors().errors:
-        assert row.source, row.id
-        assert set(row.source) <= set(merged[row.id].source)
-    for catalog in (qualcomm_errors(), vitis_errors()):
-        assert catalog.witnesses
-        for witness in catalog.witnesses:
-            assert set(witness.source) <= set(merged[witness.id].source)

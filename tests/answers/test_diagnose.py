@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deploykit.answers.diagnosis import Names, diagnose, mangle
-from deploykit.backend.known_errors import KnownError
 from deploykit.cli.diagnose import diagnosis_text, error_text
 from deploykit.findings import Confidence
+from deploykit.tables.known_errors import KnownError
 from deploykit_qualcomm.known_errors import explain_types, known_errors
 
 NODES = [f"/backbone/encoder/layer.{layer}/attention/value/Add" for layer in range(129)]
@@ -148,7 +148,7 @@ def test_weak_fragments_need_their_tool() -> None:
     assert not diagnose(io.BytesIO(b"Dynamic value for dinner"), known_errors()).causes
     by_mark = diagnose(io.BytesIO(b"qnn-onnx-converter -i m\nDynamic value for x"), known_errors())
     by_caller = diagnose(io.BytesIO(b"Dynamic value for x"), known_errors(), tools=["qnn-onnx-converter"])
-    assert [cause.error.id for cause in by_mark.causes] == ["dynamic-value"]
+    assert [cause.error.id for cause in by_mark.causes] == ["converter-dynamic-input"]
     assert [cause.certainty for cause in by_caller.causes] == ["possible"]
 
 
@@ -193,7 +193,7 @@ def test_numbers_that_tools_print_are_read() -> None:
 )
 def test_dirty_logs(log: bytes) -> None:
     (cause,) = diagnose(io.BytesIO(log), known_errors()).causes
-    assert cause.error.id == "custom-io-bitwidth"
+    assert cause.error.id == "keyerror-param-encodings"
     assert "\x1b" not in cause.hits[0].text
     assert "\r" not in cause.hits[0].text
     assert len(cause.hits[0].text) < 1000
@@ -296,7 +296,7 @@ def row(**changes: object) -> KnownError:
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"match": ("abc",)}, {"match": ("ab\ncd",)}, {"match": ("abcd",), "weak": True}],
+    [{}, {"match": ("abc",)}, {"match": ("ab\ncd",)}, {"match": ("abcd",), "weak": ("efgh",)}],
 )
 def test_rows_that_cannot_work_are_refused(changes: dict[str, object]) -> None:
     with pytest.raises(ValueError):

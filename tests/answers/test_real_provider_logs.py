@@ -90,7 +90,7 @@ def test_an_axis_that_does_not_fit_is_the_cause_of_everything_else(tmp_path: Pat
     options = '{"backend_type": "htp", "soc_model": "43"}'
     log = log_of(tmp_path, "Softmax (b)", options, shape="1,2621440", severity=0)
     diagnosis = diagnose(io.BytesIO(log), known_errors())
-    assert [cause.error.id for cause in diagnosis.errors] == ["not-tiled-for-tcm"]
+    assert [cause.error.id for cause in diagnosis.errors] == ["vtcm-per-op"]
     assert {follow.error.id for follow in diagnosis.causes[0].follow_ups} >= {"prepare-12-13-17", "finalize-1002"}
     assert diagnosis.understood
 

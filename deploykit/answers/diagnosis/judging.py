@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
-from deploykit.answers.diagnosis.fragments import fold, fragment_of
+from deploykit.answers.diagnosis.collecting import Collected, ErrorLine, Hit, Sighting, collect
+from deploykit.answers.diagnosis.events import codes_of, event_of
+from deploykit.answers.diagnosis.lines import CONTEXT_LINES
 from deploykit.answers.diagnosis.names import MappedName, Names
-from deploykit.answers.diagnosis.sightings import ErrorLine, Hit, Sighting, Sightings, collect
+from deploykit.answers.diagnosis.patterns import match_pattern
 from deploykit.answers.diagnosis.structure import answer_by_structure
-from deploykit.answers.diagnosis.text import CONTEXT_LINES
 from deploykit.answers.diagnosis.verdict import Cause, CodeSeen, Diagnosis, FollowUp
-from deploykit.backend.known_errors import Catalog, KnownError, ToolMark, merge_catalogs
 from deploykit.findings import Severity
 from deploykit.system.files import open_regular
+from deploykit.tables.known_errors import Catalog, KnownError, Root, Tool, merge_catalogs
 
 __all__ = ["diagnose", "diagnose_log"]
 
-_CODE = re.compile(
-    r"(?:\berr(?:or)?(?:[ _]?codes?)?|\bfailed(?: with(?: error)?)?|\bstatus|\breturns?|\bcode|\bexit)"
-    r"[\s:=(\[]{0,4}(?:code )?(0x[0-9a-fA-F]{2,8}|-?\d{2,10})\b",
-    re.IGNORECASE,
-)
+_FIELD = re.compile(r"\{([a-z_]+)\}")
 _WORD = re.compile(r"[A-Z]{2,}(?![a-z])|[A-Z]?[a-z]{3,}")
 _GENERAL = frozenset(
     {
@@ -59,23 +57,27 @@ def diagnose(
     """
     catalog = errors if isinstance(errors, Catalog) else merge_catalogs(errors)
     seen = collect(stream, catalog)
-    known_tools = {*seen.tools, *tools}
-    found = [sighting for sighting in seen.errors.values() if sighting.complete and _trusted(sighting, known_tools)]
-    shown = [_cause(sighting, catalog, names or _NO_NAMES) for sighting in found]
-    causes = _group([*shown, *_by_structure(shown, seen, catalog)])
+    known_tools = {*seen.began, *tools}
+    found = [sighting for sighting in seen.errors.values() if _trusted(sighting, known_tools)]
+    shown = [_cause(sighting, catalog, names or _NO_NAMES, known_tools) for sighting in found]
+    causes = _group([*shown, *_by_structure(shown, seen, catalog, known_tools)])
     codes = tuple(_codes(_lines(found, seen), catalog))
     causes = _in_order([*causes, *_by_code(causes, found, codes, catalog, known_tools)])
     failed = any(cause.error.severity is Severity.ERROR and cause.error.root != "follow-up" for cause in causes)
     loose = _unexplained(seen, found)
-    unknown = () if failed else tuple(line for line in loose if line.trouble == "failure")[:_MOST_UNKNOWN]
-    marks = [mark for mark in catalog.tools if mark.tool in known_tools]
+    events = tuple(event_of(line, catalog) for line in loose)
+    foreign = {tool.id for tool in catalog.tools if tool.foreign}
+    failures = [line for line in loose if line.trouble == "failure"]
+    marks = [tool for tool in catalog.tools if tool.id in known_tools]
     diagnosis = Diagnosis(
         causes=tuple(causes),
         codes=codes,
         numbers=seen.numbers,
+        events=tuple(event for event in events if event.level not in ("warning", "note"))[:_MOST_UNKNOWN],
+        recognised=bool(causes) or not {*known_tools, *(event.tool for event in events)} - {""} <= foreign,
         finished=tuple(sorted(seen.finishes.values(), key=lambda finish: finish.line)),
         unfinished=_unfinished(seen),
-        unknown=unknown,
+        unknown=() if failed else tuple(failures[:_MOST_UNKNOWN]),
         doubts=() if failed else tuple(line for line in loose if line.trouble == "doubt")[:_MOST_UNKNOWN],
         overlooked=seen.overlooked,
         tools=tuple(sorted(known_tools)),
@@ -87,7 +89,7 @@ def diagnose(
     return replace(diagnosis, tail=seen.tail, collect=_wanted(marks))
 
 
-def _by_structure(shown: Sequence[Cause], seen: Sightings, catalog: Catalog) -> Iterator[Cause]:
+def _by_structure(shown: Sequence[Cause], seen: Collected, catalog: Catalog, tools: set[str]) -> Iterator[Cause]:
     """Where no row says why: what follows from whose code failed and how. Never beside a row that does."""
     roots = {cause.error.root for cause in shown if cause.error.severity is Severity.ERROR}
     if "cause" in roots:
@@ -96,7 +98,7 @@ def _by_structure(shown: Sequence[Cause], seen: Sightings, catalog: Catalog) -> 
     lines = [line for line in seen.error_lines.values() if line.line not in harmless]
     if seen.finishes:
         lines = [line for line in lines if line.trouble == "failure"]
-    cause = answer_by_structure(lines, catalog)
+    cause = answer_by_structure(lines, catalog, tools)
     if cause is None or (roots and cause.error.severity is not Severity.ERROR):
         return
     if not roots:
@@ -105,14 +107,14 @@ def _by_structure(shown: Sequence[Cause], seen: Sightings, catalog: Catalog) -> 
         yield replace(cause, because=_NO_ROW_SAYS_WHY)
 
 
-def _unexplained(seen: Sightings, found: Iterable[Sighting]) -> list[ErrorLine]:
+def _unexplained(seen: Collected, found: Iterable[Sighting]) -> list[ErrorLine]:
     """Lines that look like trouble and that no known message explains, by line number."""
     explained = {line for sighting in found for line in sighting.hits}
     loose = [line for line in seen.error_lines.values() if line.line not in explained]
     return sorted(loose, key=lambda line: line.line)
 
 
-def _unfinished(seen: Sightings) -> tuple[str, ...]:
+def _unfinished(seen: Collected) -> tuple[str, ...]:
     """Tools whose first mark comes after everything that says that a tool is done."""
     last = max((finish.line for finish in seen.finishes.values()), default=0)
     return tuple(sorted(tool for tool, line in seen.began.items() if line > last)) if last else ()
@@ -124,24 +126,45 @@ def diagnose_log(log: Path, catalog: Catalog, names: Names | None = None, *, too
         return diagnose(stream, catalog, names, tools=tools)
 
 
-def _wanted(marks: Iterable[ToolMark]) -> tuple[str, ...]:
-    return (*(text for mark in marks for text in mark.collect), *_COLLECT)
+def _wanted(tools: Iterable[Tool]) -> tuple[str, ...]:
+    return (*(text for tool in tools for text in tool.collect), *_COLLECT)
 
 
 def _trusted(sighting: Sighting, tools: set[str]) -> bool:
-    return not sighting.error.weak or not tools.isdisjoint(sighting.error.tools)
+    """Weak words alone count only in a log that one of the row's tools wrote."""
+    return bool(sighting.hits) and (sighting.strengths != {"weak"} or not tools.isdisjoint(sighting.error.tools))
 
 
-def _cause(sighting: Sighting, catalog: Catalog, names: Names) -> Cause:
+def _cause(sighting: Sighting, catalog: Catalog, names: Names, tools: set[str]) -> Cause:
+    """The row as this log shows it: as telling as its most telling words, with what they keep filled in."""
+    row, said = sighting.error, sighting.strengths
+    weak = "match" not in said and "weak" in said and not tools.isdisjoint(row.tools)
+    root: Root = "follow-up"
+    if said & {"match", "mild"} or weak:
+        root = row.root
+    elif "general" in said:
+        root = "symptom"
+    fields = defaultdict(lambda: "…", sighting.fields)
+    if {"size", "limit"} <= sighting.fields.keys():
+        size, limit = (float(fields[key].replace(",", "") or 0) for key in ("size", "limit"))
+        fields["parts"] = f"{max(2, -(-size // limit)):.0f}" if limit else "2"
+    error = replace(
+        row,
+        root=root,
+        severity=Severity.WARNING if said == {"mild"} and row.severity is Severity.ERROR else row.severity,
+        cause=_FIELD.sub(lambda field: fields[field[1]], row.cause),
+        workaround=_FIELD.sub(lambda field: fields[field[1]], row.workaround),
+    )
     hits = tuple(hit for _, hit in sorted(sighting.hits.items()))
     return Cause(
-        error=sighting.error,
-        certainty="possible" if sighting.error.weak else "likely",
+        error=error,
+        certainty="possible" if weak else "likely",
         count=sighting.count,
         hits=hits,
         names=tuple(_names(hits, names)),
         terms=tuple(_terms(hits, catalog)),
-        because="the wording is general, the tool fits" if sighting.error.weak else "",
+        fields=dict(sighting.fields),
+        because="the wording is general, the tool fits" if weak else "",
     )
 
 
@@ -238,12 +261,13 @@ def _place(cause: Cause) -> tuple[int, int]:
 
 
 def _words_said(cause: Cause) -> int:
-    """The length of the longest fragment of a row in the first line that shows it."""
-    line = fold(cause.hits[0].text.encode()) if cause.hits else b""
-    return max((len(text) for text in cause.error.match if fragment_of(text).pattern.search(line)), default=0)
+    """The length of the longest pattern of a row in the first line that shows it."""
+    line = cause.hits[0].text.encode() if cause.hits else b""
+    texts = (text.partition(" && ")[0] for text in cause.error.patterns)
+    return max((len(text) for text in texts if match_pattern(text, line, len(line) // 2, ()) is not None), default=0)
 
 
-def _lines(found: Iterable[Sighting], seen: Sightings) -> Iterator[str]:
+def _lines(found: Iterable[Sighting], seen: Collected) -> Iterator[str]:
     for sighting in found:
         for hit in sighting.hits.values():
             yield hit.text
@@ -252,11 +276,10 @@ def _lines(found: Iterable[Sighting], seen: Sightings) -> Iterator[str]:
 
 
 def _codes(lines: Iterable[str], catalog: Catalog) -> Iterator[CodeSeen]:
-    """Every code that a line of trouble names, known or not; a number of one digit is not taken for one."""
+    """Every code that a line of trouble names, known or not."""
     codes: dict[int, CodeSeen] = {}
     for line in lines:
-        for spelling in _CODE.findall(line):
-            number = int(spelling, 0) if spelling.startswith("0x") else int(spelling)
+        for number, spelling in codes_of(line):
             seen = codes.get(number)
             if seen is None and len(codes) < _MOST_CODES:
                 codes[number] = CodeSeen(code=number, spelling=spelling, meaning=catalog.code(number), lines=(line,))
@@ -275,11 +298,11 @@ def _by_code(
     if any(cause.error.severity is Severity.ERROR for cause in causes):
         return
     known = {sighting.error.id for sighting in found}
-    own = _words(" ".join(mark.tool for mark in catalog.tools))
+    own = _words(" ".join(tool.id for tool in catalog.tools if tool.marks))
     for code in codes:
         words = _words(" ".join(code.lines)) - own
         rows = [row for row in catalog.errors if code.code in row.codes and row.id not in known]
-        rows = [row for row in rows if words & _words(f"{row.symptom} {' '.join(row.match)} {row.code_note}")]
+        rows = [row for row in rows if words & _words(f"{row.symptom} {' '.join(row.patterns)} {row.code_note}")]
         for row in sorted(rows, key=lambda row: _fit(row, tools))[:_MOST_BY_CODE]:
             known.add(row.id)
             yield Cause(error=row, certainty="possible", count=0, because=f"by the code {code.spelling} and its words")

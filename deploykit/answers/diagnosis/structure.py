@@ -4,68 +4,81 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from functools import cache
-from itertools import takewhile
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import cache, partial
 
-from deploykit.answers.diagnosis.sightings import ErrorLine, Hit
+from deploykit.answers.diagnosis.collecting import ErrorLine, Hit
+from deploykit.answers.diagnosis.events import Event, event_of, speaker
 from deploykit.answers.diagnosis.verdict import Cause
-from deploykit.backend.known_errors import Catalog, FailureKind, KnownError, Speaker
 from deploykit.findings import Confidence, Severity
+from deploykit.tables.known_errors import Catalog, FailureKind, KnownError, Tool
 
 __all__ = ["answer_by_structure"]
 
-_BECAUSE = "by whose code fails and how; no row has these words"
-_BECAUSE_OF_THE_LINE = "by what the line itself says; no row has these words"
+_NO_ROW = "no row has these words"
+_NOBODY = "no tool on the way of a model onto the NPU is recognised in this log"
 _LONGEST_NAME = 160
-_LONGEST_LINE = 2000
-"""Characters of a line that are looked at; what is longer is a dump, and says what failed where it begins."""
-_STACK = "Traceback (most recent call last)"
+_LONGEST_LINE = 2000  # what is longer is a dump, and says what failed where it begins
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|-?\d+")
 _NAMED_FIRST = re.compile(r"\(\?P<name>[^()]*\)")
-_MILD = re.compile(
-    r"\[[WIVD](?::| {1,2}\d{1,2}/)|\b(?:WARNING|WARN|INFO|DEBUG|VERBOSE|[A-Z]\w+Warning)\b"
-    r"|^[WIVD](?:/|\d{4,8} )|<[WIVD]>|^\d{4}-\S+ \S+: [WIVD] "
-)
-"""The line's own level says that it is none of a failure, whatever its words."""
-_TORN_DOWN = re.compile(r"[\s:]~[A-Z]\w+[\]:(]")
-"""A destructor speaks: what it misses follows from what ended the work before."""
-_WARNING = re.compile(r"\[W:|\b(?:WARNING|WARN|Warning|[A-Z]\w+Warning)\b|^W(?:/|\d{4,8} )|<W>|^\d{4}-\S+ \S+: W ")
+_TORN_DOWN = re.compile(r"[\s:]~[A-Z]\w+[\]:(]")  # a destructor misses what ended the work before
 
 
-def answer_by_structure(lines: Iterable[ErrorLine], catalog: Catalog) -> Cause | None:
+def answer_by_structure(lines: Iterable[ErrorLine], catalog: Catalog, wrote: Collection[str]) -> Cause | None:
     """What the first line says whose kind of failure is known, and whose speaker is, where the kind needs one.
 
     A kind that says why comes before one that only says that something failed, a line of a failure before one of a
-    doubt; a warning is asked only where nothing else says anything. Of a stack the frame nearest to the failure speaks;
-    what stands on the failing line itself comes before any frame. None when there is no such line.
+    doubt; a warning is asked only where nothing else says anything. A failure of a tool beside the chain is named as
+    its own. ``wrote`` are the tools that left a mark in the log. None when there is nothing to say.
     """
-    every = list(lines)
-    severe = [line for line in every if not _MILD.search(line.text)]
-    severe = [line for line in severe if not _TORN_DOWN.search(line.text)] or severe
-    if (answer := _first(severe, catalog, mild=False)) is not None:
-        return answer
-    unexplained = any(line.trouble == "failure" for line in severe)
-    return None if unexplained else _first((line for line in every if _WARNING.search(line.text)), catalog, mild=True)
+    pairs = [(line, event_of(line, catalog)) for line in lines]
+    severe = [pair for pair in pairs if pair[1].level not in ("warning", "note")]
+    severe = [pair for pair in severe if not _TORN_DOWN.search(pair[0].text)] or severe
+    foreign = {tool.id for tool in catalog.tools if tool.foreign}
+    speaking = {*wrote, *(event.tool for _, event in pairs)} - {""}
+    nobody = speaking <= foreign
+    answer = _by_kind(severe, catalog, mild=False, nobody=nobody)
+    vague = {f"line/{kind.id}" for kind in catalog.kinds if kind.root != "cause" and not kind.chain}
+    if answer is None or answer.error.id in vague:
+        answer = _beside_the_chain(severe, catalog, nobody=nobody) or answer
+    if answer is None and not any(line.trouble == "failure" for line, _ in severe):
+        warnings = [pair for pair in pairs if pair[1].level == "warning"]
+        answer = _by_kind(warnings, catalog, mild=True, nobody=nobody)
+    return answer
 
 
-def _first(lines: Iterable[ErrorLine], catalog: Catalog, *, mild: bool) -> Cause | None:
+def _by_kind(pairs: Iterable[tuple[ErrorLine, Event]], catalog: Catalog, *, mild: bool, nobody: bool) -> Cause | None:
     """The first answer among lines of one level; of a warning only what says why by itself, as a warning."""
     kinds = sorted(catalog.kinds, key=lambda kind: not kind.speakers)
     if mild:
         kinds = [kind for kind in kinds if kind.alone and kind.root == "cause"]
-    found = [(kind, line, names) for line in lines for kind, names in _kinds(line, kinds)]
-    for kind, line, names in sorted(found, key=lambda item: _rank(item[0], item[1])):
-        speaker = _speaker(line, catalog.speakers)
-        if speaker is not None and speaker.id in (kind.speakers or (speaker.id,)):
-            return _cause(line, speaker, kind, _spelled_out(names, catalog), mild=mild)
-        if kind.alone and not kind.speakers:
-            return _cause(line, speaker, kind, _spelled_out(names, catalog), mild=mild)
+    found = [(kind, line, event, names) for line, event in pairs for kind, names in _kinds(line, kinds)]
+    found.sort(key=lambda item: (item[0].root != "cause", item[1].trouble != "failure", item[1].line))
+    tools = {tool.id: tool for tool in catalog.tools}
+    for kind, line, event, names in found:
+        tool = tools.get(event.tool)
+        spoken = tool is not None and tool.id in (kind.speakers or (tool.id,))
+        if spoken or (kind.alone and not kind.speakers):
+            words = defaultdict(partial(str, kind.unnamed or "not named"), _spelled_out(names, catalog))
+            words["speaker"] = "the program" if tool is None else tool.name
+            said = " ".join(kind.cause.format_map(words).split())
+            if tool is not None and tool.foreign and not mild:
+                return _beside(line, tool, said, kind.source)
+            advice = "" if tool is None or not tool.advice else f"; {tool.advice}"
+            row = KnownError(
+                id=f"{'line' if tool is None else tool.id}/{kind.id}",
+                cause=said,
+                workaround=f"{kind.workaround.format_map(words)}{advice}",
+                source=tuple(dict.fromkeys((*(() if tool is None else tool.source), *kind.source))),
+                confidence=Confidence.INFERRED,
+                symptom=line.text,
+                severity=Severity.WARNING if mild else Severity.ERROR,
+                root=kind.root,
+                stage=event.stage,
+            )
+            why = "by what the line itself says" if tool is None else "by whose code fails and how"
+            return _cause(line, row, f"{why}; {_NO_ROW}{f', and {_NOBODY}' if nobody else ''}")
     return None
-
-
-def _rank(kind: FailureKind, line: ErrorLine) -> tuple[bool, bool, int]:
-    return kind.root != "cause", line.trouble != "failure", line.line
 
 
 def _kinds(line: ErrorLine, kinds: Iterable[FailureKind]) -> Iterator[tuple[FailureKind, dict[str, str]]]:
@@ -73,29 +86,9 @@ def _kinds(line: ErrorLine, kinds: Iterable[FailureKind]) -> Iterator[tuple[Fail
     for kind in kinds:
         match = next((match for pattern in kind.patterns if (match := _search(pattern, text)) is not None), None)
         if match is not None:
-            yield kind, _named(match, kind)
-
-
-def _named(match: re.Match[str], kind: FailureKind) -> dict[str, str]:
-    """The groups of a match, cut to a length that one reads."""
-    given = ((key, (value or "").strip(" .,:;")[:_LONGEST_NAME]) for key, value in match.groupdict().items())
-    names = {key: value for key, value in given if value}
-    said = match.string[match.start() :].strip()[:_LONGEST_NAME]
-    return {"name": kind.unnamed or said, **names}
-
-
-def _speaker(line: ErrorLine, speakers: Iterable[Speaker]) -> Speaker | None:
-    """Who speaks in the line itself, else in the nearest line above it that anybody does; the longest mark wins.
-
-    What stands above a stack has nothing to say of the failure at its end.
-    """
-    known = tuple(speakers)
-    for text in (line.text, *takewhile(lambda above: _STACK not in above, reversed(line.before))):
-        plain = text.replace("\\", "/")
-        marks = [(len(mark), speaker) for speaker in known for mark in speaker.marks if mark in plain]
-        if marks:
-            return max(marks, key=lambda pair: pair[0])[1]
-    return None
+            given = ((key, (value or "").strip(" .,:;")[:_LONGEST_NAME]) for key, value in match.groupdict().items())
+            said = text[match.start() :].strip()[:_LONGEST_NAME]
+            yield kind, {"name": kind.unnamed or said, **{key: value for key, value in given if value}}
 
 
 def _spelled_out(names: dict[str, str], catalog: Catalog) -> dict[str, str]:
@@ -106,23 +99,39 @@ def _spelled_out(names: dict[str, str], catalog: Catalog) -> dict[str, str]:
     return names if meaning is None else {**names, "code": f"{spelling}, {meaning.meaning}"}
 
 
-def _cause(line: ErrorLine, speaker: Speaker | None, kind: FailureKind, names: dict[str, str], *, mild: bool) -> Cause:
-    words = defaultdict(lambda: kind.unnamed or "not named", names)
-    words["speaker"] = "the program" if speaker is None else speaker.name
-    advice = "" if speaker is None else f"; {speaker.advice}"
+def _beside_the_chain(pairs: Sequence[tuple[ErrorLine, Event]], catalog: Catalog, *, nobody: bool) -> Cause | None:
+    """Names the tool beside the chain that speaks in the first line of a failure, or, where none of the chain wrote the
+    log, above it.
+    """
+    tools = {tool.id: tool for tool in catalog.tools if tool.foreign}
+    ordered = sorted(pairs, key=lambda pair: (pair[0].trouble != "failure", pair[0].line))
+    for line, event in ordered:
+        if event.tool in tools:
+            return _beside(line, tools[event.tool], "", ())
+    for line, _ in ordered if nobody else ():
+        for text in reversed(line.before):
+            if (tool := speaker((text,), tuple(tools.values()))) is not None:
+                return _beside(line, tool, "", ())
+    return None
+
+
+def _beside(line: ErrorLine, tool: Tool, detail: str, source: tuple[str, ...]) -> Cause:
+    """What is said of a failure of a tool beside the chain."""
+    first = f"its first error is {line.text[:_LONGEST_NAME]!r}" + (f"; {detail}" if detail else "")
     row = KnownError(
-        id=f"{'line' if speaker is None else speaker.id}/{kind.id}",
-        cause=" ".join(kind.cause.format_map(words).split()),
-        workaround=f"{kind.workaround.format_map(words)}{advice}",
-        source=tuple(dict.fromkeys((*(() if speaker is None else speaker.source), *kind.source))),
+        id=f"foreign/{tool.id}",
+        cause=f"this is a failure of {tool.name}, not of the way of a model onto the NPU: {first}",
+        workaround=tool.advice or f"look the line up where {tool.name} is documented",
+        source=tuple(dict.fromkeys((*tool.source, *source))) or ("the form of its lines",),
         confidence=Confidence.INFERRED,
         symptom=line.text,
-        severity=Severity.WARNING if mild else Severity.ERROR,
-        root=kind.root,
-        stage="" if speaker is None else speaker.stage,
+        stage=tool.stage,
     )
+    return _cause(line, row, f"by whose code fails; {_NO_ROW}")
+
+
+def _cause(line: ErrorLine, row: KnownError, because: str) -> Cause:
     hit = Hit(line=line.line, text=line.text)
-    because = _BECAUSE_OF_THE_LINE if speaker is None else _BECAUSE
     return Cause(error=row, certainty="likely", count=line.count, hits=(hit,), because=because)
 
 

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from deploykit.answers.diagnosis.collecting import ErrorLine, Finish, Hit
+from deploykit.answers.diagnosis.events import Event
 from deploykit.answers.diagnosis.names import MappedName
-from deploykit.answers.diagnosis.sightings import ErrorLine, Finish, Hit
-from deploykit.backend.known_errors import CodeMeaning, KnownError
 from deploykit.findings import Severity
+from deploykit.tables.known_errors import CodeMeaning, KnownError
 
 __all__ = ["Cause", "CodeSeen", "Conclusion", "Diagnosis", "FollowUp"]
 
@@ -75,6 +76,7 @@ class Cause:
     hits: tuple[Hit, ...] = ()
     names: tuple[MappedName, ...] = ()
     terms: tuple[tuple[str, str], ...] = ()
+    fields: dict[str, str] = field(default_factory=dict)
     follow_ups: tuple[FollowUp, ...] = ()
     because: str = ""
 
@@ -94,6 +96,7 @@ class Cause:
             "lines": [{"line": hit.line, "text": hit.text} for hit in self.hits[:_LINES_SHOWN]],
             "names": [name.to_json() for name in self.names],
             "terms": [{"term": term, "meaning": meaning} for term, meaning in self.terms],
+            "fields": self.fields,
             "follow_ups": [follow_up.to_json() for follow_up in self.follow_ups],
         }
 
@@ -106,16 +109,19 @@ class Diagnosis:
     did their job. ``unknown`` are lines that look like a failure and that no row explains, ``doubts`` those that look
     like a warning; both are shown when no cause of a failure was found. ``unfinished`` names tools that began after the
     last such line, ``overlooked`` says that there were too many lines to look at each. ``collect`` is what to gather.
+    ``recognised``: a tool on the way of a model onto the NPU wrote something of the log.
     """
 
     causes: tuple[Cause, ...] = ()
     codes: tuple[CodeSeen, ...] = ()
     numbers: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    events: tuple[Event, ...] = ()
     finished: tuple[Finish, ...] = ()
     unfinished: tuple[str, ...] = ()
     unknown: tuple[ErrorLine, ...] = ()
     doubts: tuple[ErrorLine, ...] = ()
     overlooked: bool = False
+    recognised: bool = True
     tail: tuple[str, ...] = ()
     tools: tuple[str, ...] = ()
     collect: tuple[str, ...] = ()
@@ -160,6 +166,7 @@ class Diagnosis:
             "causes": [cause.to_json() for cause in self.causes],
             "codes": [code.to_json() for code in self.codes],
             "numbers": {name: list(values) for name, values in self.numbers.items()},
+            "events": [event.to_json() for event in self.events],
             "conclusion": self.conclusion,
             "understood": self.understood,
             "finished": [line.to_json() for line in self.finished],
@@ -167,6 +174,7 @@ class Diagnosis:
             "unknown": [line.to_json() for line in self.unknown],
             "doubts": [line.to_json() for line in self.doubts],
             "overlooked": self.overlooked,
+            "recognised": self.recognised,
             "tail": list(self.tail),
             "tools": list(self.tools),
             "collect": list(self.collect),

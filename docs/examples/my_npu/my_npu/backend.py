@@ -16,7 +16,6 @@ from deploykit.backend.backend import (
     copied_model,
 )
 from deploykit.backend.kept import Kept
-from deploykit.backend.known_errors import Catalog, load_catalog
 from deploykit.backend.options import OptionSpec
 from deploykit.backend.plans import Plan, Rejected, Route, Step
 from deploykit.backend.probes import Probe
@@ -25,6 +24,7 @@ from deploykit.findings import Confidence
 from deploykit.findings.rules import Registry
 from deploykit.tables.capabilities import CompatRow, Status
 from deploykit.tables.devices import Device, load_devices
+from deploykit.tables.known_errors import Catalog, load_catalog
 from my_npu.probes import look_for_compiler
 from my_npu.rules import RULES
 

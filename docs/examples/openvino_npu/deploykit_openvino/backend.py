@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deploykit.backend.backend import Backend, Check, Execution, TextFile, Verification, copied_model
-from deploykit.backend.known_errors import Catalog, load_catalog
 from deploykit.backend.options import OptionSpec
 from deploykit.backend.plans import Plan, Rejected, Route, Step
 from deploykit.backend.probes import CheckLine, Probe, Surroundings
@@ -18,6 +17,7 @@ from deploykit.findings import Confidence, Finding
 from deploykit.findings.rules import Registry
 from deploykit.tables.capabilities import CompatRow, Status
 from deploykit.tables.devices import Device, load_devices
+from deploykit.tables.known_errors import Catalog, load_catalog
 from deploykit_openvino.rules import INT8, PRECISIONS, RULES
 
 if TYPE_CHECKING:

@@ -1,0 +1,120 @@
+"""Reads one line of trouble as an event: who speaks, how badly, about what; it judges nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import takewhile
+from typing import Literal
+
+from deploykit.answers.diagnosis.collecting import ErrorLine
+from deploykit.tables.known_errors import Catalog, LineForm, Tool
+
+__all__ = ["Event", "codes_of", "event_of", "level_of", "speaker"]
+
+Level = Literal["error", "warning", "note", ""]
+
+_CODE = re.compile(
+    r"(?:\berr(?:or)?(?:[ _]?codes?)?|\bfailed(?: with(?: error)?)?|\bstatus|\breturns?|\bcode|\bexit)"
+    r"[\s:=(\[]{0,4}(?:code )?(0x[0-9a-fA-F]{2,8}|-?\d{2,10})\b",
+    re.IGNORECASE,
+)
+_PARTS = {
+    "node": re.compile(r"\b(?:node|op|operator|layer)(?: name)?[ :=(]{1,3}['\"]?([\w./:\-]{3,120})", re.IGNORECASE),
+    "tensor": re.compile(
+        r"\b(?:tensor|input|output|initializer)(?: name)?[ :=(]{1,3}['\"]([^'\"]{1,120})", re.IGNORECASE
+    ),
+    "path": re.compile(r"(?<![\w/])((?:/|[A-Za-z]:\\)[\w.+\-/\\ ]*[\w+\-]\.\w{1,8}|lib[\w+\-]{2,60}\.so[\d.]*)"),
+    "version": re.compile(r"(?:\bv|\bversion[ :=]{1,3}v?|==)(\d+\.\d[\w.]*)", re.IGNORECASE),
+    "size": re.compile(r"\b(\d[\d,]*(?:\.\d+)? ?(?:[KMG]i?B|bytes?))\b", re.IGNORECASE),
+    "limit": re.compile(
+        r"\b(?:limit|max(?:imum)?|at most)\D{0,20}(\d[\d,]*(?:\.\d+)? ?(?:[KMG]i?B|bytes?)?)", re.IGNORECASE
+    ),
+}
+_FRAME = re.compile(r"""\s*(?:File "|at |#\d+ |frame #|\[[^]]*\] *at )""")
+_STACK = "Traceback (most recent call last)"
+_LONGEST_LINE = 2000  # what is longer is a dump, and says what failed where it begins
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One line of trouble: ``tool`` is the id of who speaks, ``where`` the place in its source.
+
+    ``parts`` may hold node, tensor, path, version, size and limit, each as the line spells it.
+    """
+
+    line: int
+    text: str
+    level: Level = ""
+    tool: str = ""
+    stage: str = ""
+    where: str = ""
+    codes: tuple[int, ...] = ()
+    parts: dict[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, object]:
+        """The published shape, without what the line does not say."""
+        told = {"level": self.level, "tool": self.tool, "stage": self.stage, "where": self.where}
+        codes = {"codes": list(self.codes)} if self.codes else {}
+        return {"line": self.line, **{key: text for key, text in told.items() if text}, **codes, **self.parts}
+
+
+def event_of(line: ErrorLine, catalog: Catalog) -> Event:
+    """Read a line by the forms that its tools give their lines, and by what any line may name."""
+    text = line.text[:_LONGEST_LINE]
+    level, where = level_of(text, catalog.forms)
+    tool = speaker((text, *reversed(line.before)), catalog.tools)
+    parts = {name: found[1] for name, pattern in _PARTS.items() if (found := pattern.search(text)) is not None}
+    return Event(
+        line=line.line,
+        text=line.text,
+        level=level,
+        tool="" if tool is None else tool.id,
+        stage="" if tool is None else tool.stage,
+        where=where,
+        codes=tuple(dict.fromkeys(number for number, _ in codes_of(text))),
+        parts=parts,
+    )
+
+
+def codes_of(text: str) -> Iterator[tuple[int, str]]:
+    """The numbers that a line gives as codes, each with its spelling; one of a single digit is not taken for one."""
+    for spelling in _CODE.findall(text):
+        yield int(spelling, 16 if spelling[:2].lower() == "0x" else 10), spelling
+
+
+def level_of(text: str, forms: Iterable[LineForm]) -> tuple[Level, str]:
+    """The level and the place that a line states by its form, each empty where it states none."""
+    for form in forms:
+        found = _compiled(form.pattern).search(text)
+        if found is not None:
+            letter = found["level"][:1].upper()
+            level: Level = "warning" if letter == "W" else "error" if letter in "EFC" else "note"
+            return level, found.groupdict().get("where") or ""
+    return "", ""
+
+
+def speaker(lines: Sequence[str], tools: Sequence[Tool]) -> Tool | None:
+    """Who speaks in the first of some lines, else in the nearest one after it that anybody does; the longest mark wins.
+
+    ``lines`` begin with the failing one and go up. What stands above a stack has nothing to say of the failure at its
+    end, and a tool beside the chain speaks from above only in a frame: its name alone may be a command or a file.
+    """
+    for tool in tools:
+        if any(_compiled(pattern).search(lines[0]) for pattern in tool.lines):
+            return tool
+    known = [(mark, tool) for tool in tools for mark in tool.speaks]
+    for index, line in enumerate(takewhile(lambda above: _STACK not in above, lines)):
+        plain = line.replace("\\", "/")
+        here = index == 0 or _FRAME.match(line) is not None
+        found = [(len(mark), tool) for mark, tool in known if (here or not tool.foreign) and mark in plain]
+        if found:
+            return max(found, key=lambda pair: pair[0])[1]
+    return None
+
+
+@cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern)

@@ -1,0 +1,105 @@
+"""Cuts a log of any size into blocks of lines, in bounded memory; it looks for nothing."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import IO
+
+__all__ = ["CONTEXT_LINES", "Block", "blocks", "text_around"]
+
+CONTEXT_LINES = 16
+"""So many lines around a line are looked at together."""
+
+_CHUNK = 1 << 20
+_LONGEST_LINE = 1 << 18  # a longer one is a dump; it is cut, so that memory stays bounded
+_LINES_OF_SCREEN = 600  # characters of a line that are shown
+_ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
+_CURLY = {b"\xe2\x80\x98": b"'", b"\xe2\x80\x99": b"'", b"\xe2\x80\x9c": b'"', b"\xe2\x80\x9d": b'"'}
+_WIDE = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """Lines of a log; ``lines[start:stop]`` are new. ``first`` is the number of the first new one."""
+
+    lines: list[bytes]
+    start: int
+    stop: int
+    first: int
+    size: int
+
+    def number(self, index: int) -> int:
+        """The number of a line in the log, from 1, counted in newline characters as editors do."""
+        return self.first + index - self.start
+
+    def around(self, index: int, *, before: int, after: int) -> list[str]:
+        """The texts of the lines around one, that one included."""
+        return [text_around(line, 0) for line in self.lines[max(0, index - before) : index + after + 1]]
+
+
+def text_around(line: bytes, position: int, *, limit: int = _LINES_OF_SCREEN) -> str:
+    """The part of a line to show or to read: a carriage return ends it too, and a long line is cut around a place."""
+    begin = 1 + line.rfind(b"\r", 0, position)
+    end = line.find(b"\r", position)
+    end = len(line) if end < 0 else end
+    begin, end = max(begin, position - limit // 2), min(end, position + limit)
+    return line[begin:end].decode("utf-8", "replace").strip()
+
+
+def blocks(stream: IO[bytes]) -> Iterator[Block]:
+    """Read a stream to its end, as blocks whose new lines follow each other without gap.
+
+    Colours and NUL bytes are dropped, curly quotation marks become plain ones, UTF-16 with a byte order mark is
+    transcoded. The last lines of a block wait for the next one, so that what follows a line is known.
+    """
+    held: list[bytes] = []  # context before, then lines that wait
+    start, first, size = 0, 1, 0
+    for data in _whole_lines(stream):
+        fresh = data.replace(b"\r\n", b"\n").split(b"\n")
+        if data.endswith(b"\n"):
+            fresh.pop()
+        held += fresh
+        size += len(data)
+        stop = max(start, len(held) - CONTEXT_LINES)
+        if stop > start:
+            yield Block(lines=held, start=start, stop=stop, first=first, size=size)
+            first += stop - start
+            keep = max(0, stop - CONTEXT_LINES)
+            held, start, size = held[keep:], stop - keep, 0
+    if len(held) > start:
+        yield Block(lines=held, start=start, stop=len(held), first=first, size=size)
+
+
+def _whole_lines(stream: IO[bytes]) -> Iterator[bytes]:
+    """Cleaned pieces that end with a line; a line that does not end is cut rather than kept for ever."""
+    rest = b""
+    for chunk in _bytes(stream):
+        rest += chunk
+        cut = rest.rfind(b"\n") + 1 or (len(rest) if len(rest) > _LONGEST_LINE else 0)
+        if cut:
+            yield _clean(rest[:cut])
+            rest = rest[cut:]
+    if rest:
+        yield _clean(rest)
+
+
+def _bytes(stream: IO[bytes]) -> Iterator[bytes]:
+    chunk = stream.read(_CHUNK)
+    encoding = _WIDE.get(chunk[:2])
+    decoder = None if encoding is None else codecs.getincrementaldecoder(encoding)("replace")
+    chunk = chunk if decoder is None else chunk[2:]
+    while chunk:
+        yield chunk if decoder is None else decoder.decode(chunk).encode("utf-8", "replace")
+        chunk = stream.read(_CHUNK)
+
+
+def _clean(data: bytes) -> bytes:
+    if b"\x1b" in data:
+        data = _ANSI.sub(b"", data)
+    if b"\xe2\x80" in data:
+        for curly, plain in _CURLY.items():
+            data = data.replace(curly, plain)
+    return data.replace(b"\x00", b"") if b"\x00" in data else data
