@@ -28,7 +28,7 @@ def test_the_core_holds_no_vendor_word() -> None:
 
 def test_what_the_core_knows_of_failures_cites_no_vendor() -> None:
     """A vendor's tracker is a source in its adapter's own data (``[[witness]]``), never in the core's."""
-    paths = sorted((ROOT / "deploykit" / "backend" / "data").rglob("*.toml"))
+    paths = sorted((ROOT / "deploykit" / "tables" / "data").rglob("*.toml"))
     assert paths
     assert [path.name for path in paths if VENDORS.search(path.read_text("utf-8"))] == []
 
