@@ -25,16 +25,7 @@ from deploykit.model.weights import constant_values, element_type, integer_tenso
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
 
-__all__ = [
-    "QdqModel",
-    "QuantizedConstant",
-    "Skipped",
-    "dequantized",
-    "insert_qdq",
-    "quantize_bias",
-    "quantize_constant",
-    "spread_blocks",
-]
+__all__ = ["Bias", "QdqModel", "QuantizedConstant", "Skipped", "dequantized", "insert_qdq", "quantize_constant"]
 
 Numbers: TypeAlias = npt.NDArray[Any]
 
@@ -64,59 +55,62 @@ def quantize_constant(values: Numbers, encoding: Affine | Lpbq) -> QuantizedCons
     Raises ValueError with the reason when it does not fit, or when ONNX has no type for the grid.
     """
     if isinstance(encoding, Lpbq):
-        return _lpbq(values, encoding)
+        if encoding.bits != 4 or encoding.axis is None or encoding.block_axis is None:
+            raise ValueError("LPBQ is understood for 4-bit weights with known axes only")
+        channel = encoding.channel_scale.reshape(-1)
+        if channel.size != values.shape[encoding.axis]:
+            raise ValueError(f"{channel.size} channel scales for {values.shape[encoding.axis]} channels")
+        blocks = _whole_blocks(values.shape, encoding.block_scale, encoding)
+        lowest = -(1 << (encoding.bits - 1))
+        grid = np.repeat(blocks * _along(channel, encoding.axis, values.ndim), encoding.block_size, encoding.block_axis)
+        return QuantizedConstant(
+            dtype=encoding.dtype,
+            values=_steps(values, grid, -lowest, encoding.bits) + lowest,
+            scale=blocks.astype(np.float32),
+            zero_point=np.zeros(blocks.shape, np.int64),
+            axis=encoding.block_axis,
+            block_size=encoding.block_size,
+            channel_scale=channel.astype(np.float32),
+            channel_axis=encoding.axis,
+        )
     if encoding.bits not in (4, 8, 16, 32):
         raise ValueError(f"ONNX Runtime stores no {encoding.bits}-bit integers")
     if np.any(encoding.zero_point != np.rint(encoding.zero_point)):
         raise ValueError("a shifted (fractional) zero point cannot be stored")
-    scale, zero = spread_blocks(values.shape, encoding.scale, encoding), encoding.zero_point
-    offset = encoding.zero_point - encoding.lowest  # distance of the real zero from the lowest integer
-    grid = _full(values.shape, scale, encoding.axis, encoding.block_axis, encoding.block_size)
-    shift = _full(
-        values.shape,
-        spread_blocks(values.shape, offset, encoding),
-        encoding.axis,
-        encoding.block_axis,
-        encoding.block_size,
-    )
-    steps = _steps(values, grid, shift, encoding.bits)
+    scale, zero = (_whole_blocks(values.shape, array, encoding) for array in (encoding.scale, encoding.zero_point))
+    shift = _full(values.shape, zero - encoding.lowest, encoding)  # distance of the real zero from the lowest integer
+    steps = _steps(values, _full(values.shape, scale, encoding), shift, encoding.bits)
     return QuantizedConstant(
         dtype=encoding.dtype,
         values=steps + encoding.lowest,
         scale=scale.astype(np.float32),
-        zero_point=spread_blocks(values.shape, zero, encoding).astype(np.int64),
+        zero_point=zero.astype(np.int64),
         axis=encoding.axis if encoding.block_size is None else encoding.block_axis,
         block_size=encoding.block_size,
     )
 
 
-def quantize_bias(values: Numbers, scale: Array) -> QuantizedConstant:
+def dequantized(integers: Numbers, encoding: Affine | Lpbq | Float8) -> Numbers:
+    """The float32 values that the integers of a weight stand for; the encoding must be placed."""
+    shape = integers.shape
+    if isinstance(encoding, Float8):
+        return np.asarray(integers * _full(shape, encoding.scale, encoding), np.float32)
+    scale = _full(shape, encoding.scale.astype(np.float32), encoding)
+    zero = 0.0 if isinstance(encoding, Lpbq) else _full(shape, encoding.zero_point, encoding)
+    return np.asarray((integers - zero) * scale, np.float32)
+
+
+def _quantize_bias(values: Numbers, scale: Array) -> QuantizedConstant:
     """A bias as int32 with zero point 0; ``scale`` is 0-d or has one number per value of the 1-d bias."""
     limit = float(2**31 - 1)
     steps = np.clip(np.rint(values.astype(np.float64) / scale), -limit - 1, limit).astype(np.int64)
+    zero_point, axis = np.zeros(np.shape(scale), np.int64), 0 if np.ndim(scale) else None
     return QuantizedConstant(
-        dtype="int32",
-        values=steps,
-        scale=np.asarray(scale, np.float32),
-        zero_point=np.zeros(np.shape(scale), np.int64),
-        axis=0 if np.ndim(scale) else None,
+        dtype="int32", values=steps, scale=np.asarray(scale, np.float32), zero_point=zero_point, axis=axis
     )
 
 
-def dequantized(constant: QuantizedConstant) -> Numbers:
-    """The float32 values that the integers stand for."""
-    scale = constant.scale
-    if constant.channel_scale is not None and constant.channel_axis is not None:
-        scale = scale * _along(constant.channel_scale, constant.channel_axis, scale.ndim)
-    shape = constant.values.shape
-    block_axis = constant.axis if constant.block_size else None
-    axis = None if constant.block_size else constant.axis
-    grid = _full(shape, scale, axis, block_axis, constant.block_size)
-    zero = _full(shape, constant.zero_point, axis, block_axis, constant.block_size)
-    return np.asarray((constant.values - zero) * grid.astype(np.float32), np.float32)
-
-
-def spread_blocks(shape: tuple[int, ...], numbers: Array, encoding: Affine | Lpbq) -> Array:
+def _whole_blocks(shape: tuple[int, ...], numbers: Array, encoding: Affine | Lpbq) -> Array:
     """Per block, ONNX wants the full length in every axis but the block one; encodings may have 1 there."""
     if encoding.block_size is None or encoding.block_axis is None:
         return numbers
@@ -130,28 +124,6 @@ def spread_blocks(shape: tuple[int, ...], numbers: Array, encoding: Affine | Lpb
         raise ValueError(f"scales of shape {list(numbers.shape)} do not fit a tensor of {list(shape)}") from None
 
 
-def _lpbq(values: Numbers, encoding: Lpbq) -> QuantizedConstant:
-    if encoding.bits != 4 or encoding.axis is None or encoding.block_axis is None:
-        raise ValueError("LPBQ is understood for 4-bit weights with known axes only")
-    channel = encoding.channel_scale.reshape(-1)
-    if channel.size != values.shape[encoding.axis]:
-        raise ValueError(f"{channel.size} channel scales for {values.shape[encoding.axis]} channels")
-    blocks = spread_blocks(values.shape, encoding.block_scale, encoding)
-    full = blocks * _along(channel, encoding.axis, values.ndim)
-    grid = _full(values.shape, full, None, encoding.block_axis, encoding.block_size)
-    low = -(1 << (encoding.bits - 1))
-    return QuantizedConstant(
-        dtype=encoding.dtype,
-        values=_steps(values, grid, np.float32(-low), encoding.bits) + low,
-        scale=blocks.astype(np.float32),
-        zero_point=np.zeros(blocks.shape, np.int64),
-        axis=encoding.block_axis,
-        block_size=encoding.block_size,
-        channel_scale=channel.astype(np.float32),
-        channel_axis=encoding.axis,
-    )
-
-
 def _steps(values: Numbers, grid: Numbers, shift: Any, bits: int) -> Numbers:
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         scaled = values.astype(np.float32) / grid.astype(np.float32) + np.asarray(shift, np.float32)
@@ -160,24 +132,22 @@ def _steps(values: Numbers, grid: Numbers, shift: Any, bits: int) -> Numbers:
     return np.asarray(np.clip(np.nan_to_num(rounded, nan=0.0, posinf=top, neginf=0.0), 0, top), np.int64)
 
 
-def _full(
-    shape: tuple[int, ...], numbers: Numbers, axis: int | None, block_axis: int | None, block_size: int | None
-) -> Numbers:
-    """Numbers of any granularity, broadcastable against the tensor."""
-    if block_size is not None and block_axis is not None:
-        return np.repeat(numbers, block_size, axis=block_axis)
-    if numbers.ndim == 0 or axis is None:
+def _full(shape: tuple[int, ...], numbers: Numbers, encoding: Affine | Lpbq | Float8) -> Numbers:
+    """Numbers of an encoding's granularity, broadcastable against the tensor."""
+    if encoding.block_size is not None and encoding.block_axis is not None:
+        return np.repeat(numbers, encoding.block_size, axis=encoding.block_axis)
+    if numbers.ndim == 0 or encoding.axis is None:
         return numbers
-    if numbers.size != shape[axis]:
-        raise ValueError(f"{numbers.size} scales for {shape[axis]} channels along axis {axis}")
-    return _along(numbers, axis, len(shape))
+    if numbers.size != shape[encoding.axis]:
+        raise ValueError(f"{numbers.size} scales for {shape[encoding.axis]} channels along axis {encoding.axis}")
+    return _along(numbers, encoding.axis, len(shape))
 
 
 def _along(numbers: Numbers, axis: int, rank: int) -> Numbers:
     return numbers.reshape(tuple(-1 if i == axis else 1 for i in range(rank)))
 
 
-Bias = Literal["float", "encoded", "int32"]
+Bias: TypeAlias = Literal["float", "encoded", "int32"]
 
 _BIASED = ("Conv", "ConvTranspose", "Gemm", "LayerNormalization")
 _MS = "com.microsoft"
@@ -204,30 +174,6 @@ class QdqModel:
     skipped: tuple[Skipped, ...] = ()
 
 
-@dataclass(slots=True, kw_only=True)
-class _Work:
-    graph: GraphCopy
-    encodings: EncodingSet
-    domain: str
-    bias: Bias
-    unsigned: bool
-    requantize: Mapping[tuple[str, int], Affine]
-    first: Mapping[str, Affine]
-    read_as: dict[str, str] = field(default_factory=dict)
-    stands_for: dict[str, str] = field(default_factory=dict)
-    biases: dict[tuple[str, bytes], str] = field(default_factory=dict)
-    placed: dict[str, str] = field(default_factory=dict)
-    skipped: list[Skipped] = field(default_factory=list)
-    nodes: list[NodeProto] = field(default_factory=list)
-
-    def read(self, name: str, final: str, dtype: str) -> None:
-        self.read_as[name], self.stands_for[final], self.placed[name] = final, name, dtype
-
-    def skip(self, tensor: str, reason: str) -> None:
-        if all(entry.tensor != tensor for entry in self.skipped):
-            self.skipped.append(Skipped(tensor=tensor, reason=reason))
-
-
 def insert_qdq(
     model: ModelProto,
     encodings: EncodingSet,
@@ -248,265 +194,220 @@ def insert_qdq(
     Graph inputs and outputs stay float. 16-bit and 4-bit types need opset 21 or the com.microsoft domain; blocks need
     opset 21, to which the model is raised.
     """
-    chosen = _chosen(encodings, only)
-    work = _start(model, chosen, bias, unsigned_activations, requantize or {}, first or {})
-    graph = work.graph
-    constants = dict(graph.stored)
-    for value in list(graph.model.graph.input):
-        if value.name not in constants:
-            _quantize_activation(work, value.name, value.name)
-    for node in list(graph.nodes):
-        _copy_node(work, node)
-    graph.set_nodes(work.nodes)
-    graph.drop_unused(constants)
-    del graph.model.graph.value_info[:]
-    return QdqModel(
-        model=graph.model,
-        placed=dict(sorted(work.placed.items())),
-        stored=_integers(work),
-        activations=frozenset(work.placed) - constants.keys(),
-        skipped=tuple(work.skipped),
-    )
-
-
-def _integers(work: _Work) -> dict[str, str]:
-    """What each dequantized tensor is read from; a bias that was stored for several layers has its last one."""
-    read_as = {**work.read_as, **{name: final for (name, _), final in work.biases.items()}}
-    makers = {name: work.graph.makers.get(final) for name, final in read_as.items()}
-    return {name: made.input[0] for name, made in makers.items() if made and made.op_type == "DequantizeLinear"}
-
-
-def _chosen(encodings: EncodingSet, only: Collection[str] | None) -> EncodingSet:
-    if only is None:
-        return encodings
-    wanted = frozenset(only)
-    return replace(encodings, entries={name: entry for name, entry in encodings.entries.items() if name in wanted})
-
-
-def _start(
-    model: ModelProto,
-    encodings: EncodingSet,
-    bias: Bias,
-    unsigned: bool,
-    requantize: Mapping[tuple[str, int], Affine],
-    first: Mapping[str, Affine],
-) -> _Work:
-    copy = raise_opset(copy_of(model), needed_opset(encodings))
-    domain = ""
-    if opset_of(copy) < 21 and any(is_wide(entry.value) for entry in encodings):
+    chosen = encodings if only is None else encodings.only(only)
+    copy, domain = raise_opset(copy_of(model), needed_opset(chosen)), ""
+    if opset_of(copy) < 21 and any(is_wide(entry.value) for entry in chosen):
         domain = _MS
         if not opset_of(copy, _MS):
             copy.opset_import.add(domain=_MS, version=1)
-    return _Work(
+    work = _Work(
         graph=GraphCopy(copy, copy=False),
-        encodings=encodings,
+        encodings=chosen,
         domain=domain,
         bias=bias,
-        unsigned=unsigned,
-        requantize=requantize,
-        first=first,
+        unsigned=unsigned_activations,
+        requantize=requantize or {},
+        first=first or {},
     )
+    return work.insert()
 
 
-def _copy_node(work: _Work, node: NodeProto) -> None:
-    # What stays as it is: settings, and everything that quantizers read already.
-    plain = (
-        frozenset(range(len(node.input))) if node.op_type in ("QuantizeLinear", "DequantizeLinear") else settings(node)
-    )
-    for position, name in enumerate(node.input):
-        if not name or position in plain:
-            continue
-        if node.op_type in _BIASED and position == 2 and name in work.graph.stored:
-            node.input[position] = _bias_input(work, node, name)
-            continue
-        if name in work.graph.stored and name not in work.read_as:
-            _store_weight(work, name)
-        node.input[position] = work.read_as.get(name, name)
-        other = work.requantize.get((node.output[0], position))
-        if other is not None and name in work.placed:
-            node.input[position] = _pair(work, f"{node.output[0]}_input{position}", node.input[position], other)
-    work.nodes.append(node)
-    if node.op_type != "Constant":
-        for position, name in enumerate(node.output):
-            if name:
-                node.output[position] = _quantize_activation(work, name, name)
+@dataclass(slots=True, kw_only=True)
+class _Work:
+    """A graph while pairs are put into it: what is read under another name from now on, and the nodes so far."""
 
+    graph: GraphCopy
+    encodings: EncodingSet
+    domain: str
+    bias: Bias
+    unsigned: bool
+    requantize: Mapping[tuple[str, int], Affine]
+    first: Mapping[str, Affine]
+    read_as: dict[str, str] = field(default_factory=dict)
+    stands_for: dict[str, str] = field(default_factory=dict)
+    biases: dict[tuple[str, bytes], str] = field(default_factory=dict)
+    placed: dict[str, str] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
+    nodes: list[NodeProto] = field(default_factory=list)
 
-def _quantize_activation(work: _Work, name: str, source: str) -> str:
-    """Emit the pair behind a tensor; answers with the name its producer must write from now on."""
-    entry = work.encodings.get(name)
-    if entry is None or isinstance(entry.value, Float):
+    def insert(self) -> QdqModel:
+        graph = self.graph
+        constants = dict(graph.stored)
+        for value in list(graph.model.graph.input):
+            if value.name not in constants:
+                self._quantize_activation(value.name)
+        for node in list(graph.nodes):
+            self._copy_node(node)
+        graph.set_nodes(self.nodes)
+        graph.drop_unused(constants)
+        del graph.model.graph.value_info[:]
+        # A bias that was stored for several layers is read from its last one.
+        read_as = {**self.read_as, **{name: final for (name, _), final in self.biases.items()}}
+        makers = {name: graph.makers.get(final) for name, final in read_as.items()}
+        return QdqModel(
+            model=graph.model,
+            placed=dict(sorted(self.placed.items())),
+            stored={
+                name: made.input[0] for name, made in makers.items() if made and made.op_type == "DequantizeLinear"
+            },
+            activations=frozenset(self.placed) - constants.keys(),
+            skipped=tuple(Skipped(tensor=name, reason=reason) for name, reason in self.skipped.items()),
+        )
+
+    def _copy_node(self, node: NodeProto) -> None:
+        plain = settings(node)
+        if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
+            plain = frozenset(range(len(node.input)))
+        for position, name in enumerate(node.input):
+            if not name or position in plain:
+                continue
+            if node.op_type in _BIASED and position == 2 and name in self.graph.stored:
+                node.input[position] = self._bias_input(node, name)
+                continue
+            if name in self.graph.stored and name not in self.read_as:
+                self._store_weight(name)
+            node.input[position] = self.read_as.get(name, name)
+            other = self.requantize.get((node.output[0], position))
+            if other is not None and name in self.placed:
+                node.input[position] = self._pair(f"{node.output[0]}_input{position}", node.input[position], other)
+        self.nodes.append(node)
+        if node.op_type != "Constant":
+            for position, name in enumerate(node.output):
+                if name:
+                    node.output[position] = self._quantize_activation(name)
+
+    def _quantize_activation(self, name: str) -> str:
+        """Emit the pair behind a tensor; answers with the name its producer must write from now on."""
+        entry = self.encodings.get(name)
+        if entry is None or isinstance(entry.value, Float):
+            return name
+        value = entry.value
+        if not isinstance(value, Affine) or value.scale.size != 1 or value.bits not in (8, 16):
+            self.skipped.setdefault(name, f"an activation cannot be {value.dtype} {value.granularity}")
+            return name
+        value = _unsigned(value) if self.unsigned else value
+        # What the graph is given and gives back unchanged has no producer that could write another name.
+        is_output = name in self.graph.outputs - self.graph.inputs
+        source = self.graph.fresh(f"{name}_float") if is_output else name
+        read = self._pair(f"{name}_wide", source, self.first[name]) if name in self.first else source
+        self._read(name, self._pair(name, read, value, final=name if is_output else ""), value.dtype)
         return source
-    value = entry.value
-    if not isinstance(value, Affine) or value.scale.size != 1 or value.bits not in (8, 16):
-        work.skip(name, f"an activation cannot be {value.dtype} {value.granularity}")
-        return source
-    value = _unsigned(value) if work.unsigned else value
-    # What the graph is given and gives back unchanged has no producer that could write another name.
-    is_output = name in work.graph.outputs - work.graph.inputs
-    if is_output:
-        source = work.graph.fresh(f"{name}_float")
-    if name in work.first:
-        first = _pair(work, f"{name}_wide", source, work.first[name])
-        final = _pair(work, name, first, value, final=name if is_output else None)
-    else:
-        final = _pair(work, name, source, value, final=name if is_output else None)
-    work.read(name, final, value.dtype)
-    return source
+
+    def _read(self, name: str, final: str, dtype: str) -> None:
+        self.read_as[name], self.stands_for[final], self.placed[name] = final, name, dtype
+
+    def _pair(self, name: str, source: str, value: Affine, *, final: str = "") -> str:
+        """Emit QuantizeLinear and DequantizeLinear behind a tensor; answers with the name of the result."""
+        grid = self._grid(name, value.scale.reshape(()), value.zero_point.reshape(()), value.dtype)
+        middle = self.graph.fresh(f"{name}_q")
+        final = final or self.graph.fresh(f"{name}_dq")
+        self._node("QuantizeLinear", [source, *grid], middle, name)
+        return self._node("DequantizeLinear", [middle, *grid], final, name)
+
+    def _node(self, op_type: str, inputs: list[str], output: str, name: str, **attributes: int | str | None) -> str:
+        given = {"domain": self.domain, **{key: value for key, value in attributes.items() if value is not None}}
+        made = helper.make_node(op_type, inputs, [output], name=self.graph.fresh(f"{name}_{op_type}"), **given)
+        self.nodes.append(made)
+        return output
+
+    def _grid(self, name: str, scale: Any, zero: Any, dtype: str) -> tuple[str, str]:
+        """Store a scale and a zero point; answers with their names."""
+        scale_name, zero_name = self.graph.fresh(f"{name}_scale"), self.graph.fresh(f"{name}_zero_point")
+        with np.errstate(over="ignore"):
+            stored = np.asarray(scale, np.float32)
+        initializers = self.graph.model.graph.initializer
+        initializers.append(numpy_helper.from_array(stored, scale_name))
+        if dtype.startswith("float8"):
+            made = TensorProto(name=zero_name, data_type=element_type(dtype), dims=stored.shape)
+            made.raw_data = bytes(stored.size)
+            initializers.append(made)
+        else:
+            initializers.append(integer_tensor(zero_name, np.asarray(zero), dtype))
+        return scale_name, zero_name
+
+    def _integers(self, name: str, values: Numbers, dtype: str) -> str:
+        """Store integers under a fresh name; answers with it."""
+        fresh = self.graph.fresh(name)
+        self.graph.model.graph.initializer.append(integer_tensor(fresh, values, dtype))
+        return fresh
+
+    def _store_weight(self, name: str) -> None:
+        entry, tensor = self.encodings.get(name), self.graph.stored[name]
+        if entry is None or isinstance(entry.value, Float) or tensor.data_type != element_type("float"):
+            return
+        value = entry.value
+        if isinstance(value, Float8):  # quantized at run time from the float weight: no integer grid exists to store
+            grid = self._grid(name, value.scale, 0, value.dtype)
+            middle, final = self.graph.fresh(f"{name}_q"), self.graph.fresh(f"{name}_dq")
+            self._node("QuantizeLinear", [name, *grid], middle, name, axis=value.axis, domain="")
+            self._node("DequantizeLinear", [middle, *grid], final, name, axis=value.axis, domain="")
+            self._read(name, final, value.dtype)
+            return
+        is_bias = isinstance(value, Affine) and value.bits == 32
+        if is_bias and self.bias == "float":
+            return
+        if self.unsigned and entry.is_param is False and isinstance(value, Affine) and value.bits <= 16:
+            value = _unsigned(value)
+        try:
+            values = constant_values(tensor)
+            constant = _quantize_bias(values, value.scale) if is_bias else quantize_constant(values, value)
+        except ValueError as error:
+            self.skipped.setdefault(name, str(error))
+            return
+        self._read(name, self._store_constant(name, constant), constant.dtype)
+
+    def _store_constant(self, name: str, constant: QuantizedConstant) -> str:
+        """Add the integers of a weight and the nodes that read them; answers with the float tensor's name."""
+        stored = self._integers(f"{name}_q", constant.values, constant.dtype)
+        if constant.channel_scale is None:
+            scale, zero = self._grid(name, constant.scale, constant.zero_point, constant.dtype)
+        else:  # LPBQ: the whole-numbered block scales (1 to 16, so not uint4) times the channel scales
+            blocks = self._integers(f"{name}_block_scale_q", constant.scale.astype(np.int64), "uint8")
+            none = np.zeros(constant.channel_scale.shape, np.int64)
+            channels = self._grid(f"{name}_channel", constant.channel_scale, none, "uint8")
+            scale = self.graph.fresh(f"{name}_block_scale")
+            self._node("DequantizeLinear", [blocks, *channels], scale, f"{name}_scale", axis=constant.channel_axis)
+            zero = self._integers(f"{name}_zero_point", constant.zero_point, constant.dtype)
+        final = self.graph.fresh(f"{name}_dq")
+        axes = {"axis": constant.axis, "block_size": constant.block_size}
+        return self._node("DequantizeLinear", [stored, scale, zero], final, name, **axes)
+
+    def _bias_input(self, node: NodeProto, name: str) -> str:
+        """The name under which a node reads its bias: an int32 one where that is wanted and possible."""
+        scale = None if self.bias == "float" else self._bias_scale(node, name)
+        if scale is None:
+            return name
+        key = (name, np.asarray(scale).tobytes())
+        if key not in self.biases:
+            constant = _quantize_bias(constant_values(self.graph.stored[name]), scale)
+            self.biases[key] = self._store_constant(name, constant)
+            self.placed[name] = constant.dtype
+        return self.biases[key]
+
+    def _bias_scale(self, node: NodeProto, name: str) -> Array | None:
+        """That of its int32 entry, or input scale times weight scale: 0-d or one per channel; None without."""
+        dims = self.graph.stored[name].dims
+        if len(dims) != 1:
+            self.skipped.setdefault(name, f"a bias of rank {len(dims)} cannot be int32")
+            return None
+        if self.bias == "encoded":
+            entry = self.encodings.get(name)
+            value = None if entry is None else entry.value
+            return value.scale if isinstance(value, Affine) and value.bits == 32 else None
+        # The data and weight inputs were rewired before the bias: look up what they stand for.
+        data, weight = (self.encodings.get(self.stands_for.get(read, read)) for read in node.input[:2])
+        if data is None or weight is None or not isinstance(data.value, Affine) or data.value.scale.size != 1:
+            return None
+        scale = np.asarray(data.value.scale, np.float64).reshape(())
+        if isinstance(weight.value, Lpbq):
+            return np.asarray(scale * weight.value.channel_scale.reshape(-1))
+        if not isinstance(weight.value, Affine) or weight.value.block_size is not None:
+            return None
+        product = np.asarray(scale * weight.value.scale.reshape(-1))
+        if product.size == 1:
+            return product.reshape(())
+        return product if product.size == dims[0] else None
 
 
 def _unsigned(value: Affine) -> Affine:
     return replace(value, signed=False, zero_point=value.zero_point - value.lowest) if value.signed else value
-
-
-def _pair(work: _Work, name: str, source: str, value: Affine, *, final: str | None = None) -> str:
-    """Emit QuantizeLinear and DequantizeLinear behind a tensor; answers with the name of the result."""
-    scale, zero = _grid(work, name, value.scale.reshape(()), value.zero_point.reshape(()), value.dtype)
-    middle = work.graph.fresh(f"{name}_q")
-    final = final or work.graph.fresh(f"{name}_dq")
-    quantize = work.graph.fresh(f"{name}_QuantizeLinear")
-    dequantize = work.graph.fresh(f"{name}_DequantizeLinear")
-    work.nodes += [
-        helper.make_node("QuantizeLinear", [source, scale, zero], [middle], name=quantize, domain=work.domain),
-        helper.make_node("DequantizeLinear", [middle, scale, zero], [final], name=dequantize, domain=work.domain),
-    ]
-    return final
-
-
-def _grid(work: _Work, name: str, scale: Any, zero: Any, dtype: str) -> tuple[str, str]:
-    scale_name, zero_name = work.graph.fresh(f"{name}_scale"), work.graph.fresh(f"{name}_zero_point")
-    with np.errstate(over="ignore"):
-        stored = np.asarray(scale, np.float32)
-    work.graph.model.graph.initializer.append(numpy_helper.from_array(stored, scale_name))
-    work.graph.model.graph.initializer.append(integer_tensor(zero_name, np.asarray(zero), dtype))
-    return scale_name, zero_name
-
-
-def _store_weight(work: _Work, name: str) -> None:
-    entry, tensor = work.encodings.get(name), work.graph.stored[name]
-    if entry is None or isinstance(entry.value, Float) or tensor.data_type != element_type("float"):
-        return
-    if isinstance(entry.value, Float8):
-        # Quantized at run time from the float weight: no integer grid exists to store.
-        scale_name, zero_name = work.graph.fresh(f"{name}_scale"), work.graph.fresh(f"{name}_zero_point")
-        scale = np.asarray(entry.value.scale, np.float32)
-        zero = TensorProto(name=zero_name, data_type=element_type(entry.value.dtype), dims=scale.shape)
-        zero.raw_data = bytes(scale.size)
-        work.graph.model.graph.initializer.append(numpy_helper.from_array(scale, scale_name))
-        work.graph.model.graph.initializer.append(zero)
-        middle, final = work.graph.fresh(f"{name}_q"), work.graph.fresh(f"{name}_dq")
-        attributes: dict[str, Any] = {} if entry.value.axis is None else {"axis": entry.value.axis}
-        quantize, dequantize = (work.graph.fresh(f"{name}_{kind}Linear") for kind in ("Quantize", "Dequantize"))
-        work.nodes += [
-            helper.make_node("QuantizeLinear", [name, scale_name, zero_name], [middle], name=quantize, **attributes),
-            helper.make_node(
-                "DequantizeLinear", [middle, scale_name, zero_name], [final], name=dequantize, **attributes
-            ),
-        ]
-        work.read(name, final, entry.value.dtype)
-        return
-    value = entry.value
-    if isinstance(value, Affine) and value.bits == 32 and work.bias == "float":
-        return
-    if work.unsigned and entry.is_param is False and isinstance(value, Affine) and value.bits <= 16:
-        value = _unsigned(value)
-    try:
-        values = constant_values(tensor)
-        is_bias = isinstance(value, Affine) and value.bits == 32
-        constant = quantize_bias(values, value.scale) if is_bias else quantize_constant(values, value)
-    except ValueError as error:
-        work.skip(name, str(error))
-        return
-    work.read(name, _store_constant(work, name, constant), constant.dtype)
-
-
-def _store_constant(work: _Work, name: str, constant: QuantizedConstant) -> str:
-    """Add the integers of a weight and the nodes that read them; answers with the float tensor's name."""
-    graph = work.graph.model.graph
-    stored = work.graph.fresh(f"{name}_q")
-    graph.initializer.append(integer_tensor(stored, constant.values, constant.dtype))
-    if constant.channel_scale is None:
-        scale, zero = _grid(work, name, constant.scale, constant.zero_point, constant.dtype)
-    else:
-        scale = _store_block_scales(work, name, constant)
-        zero = work.graph.fresh(f"{name}_zero_point")
-        graph.initializer.append(integer_tensor(zero, constant.zero_point, constant.dtype))
-    final = work.graph.fresh(f"{name}_dq")
-    node = helper.make_node(
-        "DequantizeLinear",
-        [stored, scale, zero],
-        [final],
-        name=work.graph.fresh(f"{name}_DequantizeLinear"),
-        domain=work.domain,
-    )
-    if constant.axis is not None:
-        node.attribute.append(helper.make_attribute("axis", constant.axis))
-    if constant.block_size is not None:
-        node.attribute.append(helper.make_attribute("block_size", constant.block_size))
-    work.nodes.append(node)
-    return final
-
-
-def _store_block_scales(work: _Work, name: str, constant: QuantizedConstant) -> str:
-    """LPBQ: the whole-numbered block scales (1 to 16, so not uint4) times the channel scales."""
-    assert constant.channel_scale is not None and constant.channel_axis is not None
-    blocks = work.graph.fresh(f"{name}_block_scale_q")
-    work.graph.model.graph.initializer.append(integer_tensor(blocks, constant.scale.astype(np.int64), "uint8"))
-    zero = np.zeros(constant.channel_scale.shape, np.int64)
-    channel, channel_zero = _grid(work, f"{name}_channel", constant.channel_scale, zero, "uint8")
-    scale = work.graph.fresh(f"{name}_block_scale")
-    work.nodes.append(
-        helper.make_node(
-            "DequantizeLinear",
-            [blocks, channel, channel_zero],
-            [scale],
-            name=work.graph.fresh(f"{name}_scale_DequantizeLinear"),
-            domain=work.domain,
-            axis=constant.channel_axis,
-        )
-    )
-    return scale
-
-
-def _bias_input(work: _Work, node: NodeProto, name: str) -> str:
-    """The name under which a node reads its bias: an int32 one where that is wanted and possible."""
-    if work.bias == "float":
-        return name
-    scale = _bias_scale(work, node, name)
-    if scale is None:
-        return name
-    key = (name, np.asarray(scale).tobytes())
-    if key not in work.biases:
-        values = constant_values(work.graph.stored[name])
-        constant = quantize_bias(values, scale)
-        work.biases[key] = _store_constant(work, name, constant)
-        work.placed[name] = constant.dtype
-    return work.biases[key]
-
-
-def _bias_scale(work: _Work, node: NodeProto, name: str) -> Any:
-    tensor = work.graph.stored[name]
-    if len(tensor.dims) != 1:
-        work.skip(name, f"a bias of rank {len(tensor.dims)} cannot be int32")
-        return None
-    entry = work.encodings.get(name)
-    if work.bias == "encoded":
-        value = None if entry is None else entry.value
-        is_bias = isinstance(value, Affine) and value.bits == 32
-        return value.scale if is_bias and isinstance(value, Affine) else None
-    # Input scale times weight scale, 0-d or one per channel; None where one of the two is not an integer grid.
-    channels = int(tensor.dims[0])
-    # The data and weight inputs were rewired before the bias: look up what they stand for.
-    data, weight = (
-        work.encodings.get(work.stands_for.get(node.input[position], node.input[position])) for position in (0, 1)
-    )
-    if data is None or weight is None or not isinstance(data.value, Affine) or data.value.scale.size != 1:
-        return None
-    scale = np.asarray(data.value.scale, np.float64).reshape(())
-    if isinstance(weight.value, Lpbq):
-        return scale * weight.value.channel_scale.reshape(-1)
-    if not isinstance(weight.value, Affine) or weight.value.block_size is not None:
-        return None
-    weights = weight.value.scale.reshape(-1)
-    product = scale * weights
-    return product.reshape(()) if weights.size == 1 else (product if product.size == channels else None)

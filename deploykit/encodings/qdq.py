@@ -15,6 +15,7 @@ from onnx import helper, numpy_helper
 
 from deploykit.encodings.formats import grids
 from deploykit.encodings.formats.differences import compare_values
+from deploykit.encodings.insert_qdq import dequantized
 from deploykit.encodings.values import Affine, Array, Encoding, EncodingSet, Float, Float8, Lpbq, Value
 from deploykit.errors import InputError
 from deploykit.model.graph import GraphCopy, view_of
@@ -240,23 +241,22 @@ class QdqGraph:
 
     def _numbers(self, node: NodeProto, name: str) -> Array:
         """The stored values behind an input, as float64."""
-        if name not in self.arrays:
-            self.arrays[name] = self._load(node, name)
-        return self.arrays[name]
-
-    def _load(self, node: NodeProto, name: str) -> Array:
+        if name in self.arrays:
+            return self.arrays[name]
         tensor = self.graph.stored.get(name)
         if tensor is None:
             self.fail(node, f"reads {name!r}, which is computed at run time", why="an encoding holds constants")
-        if is_outside(tensor):
-            outside = self.read_tensor(name) if self.read_tensor is not None else None
-            if outside is None:
-                self.fail(node, f"reads {name!r}, which is stored outside of the model and was not given")
-            return np.asarray(outside).astype(np.float64)
         try:
-            return constant_values(tensor).astype(np.float64)
+            if not is_outside(tensor):
+                values = constant_values(tensor)
+            elif self.read_tensor is None or (outside := self.read_tensor(name)) is None:
+                self.fail(node, f"reads {name!r}, which is stored outside of the model and was not given")
+            else:
+                values = np.asarray(outside)
+            self.arrays[name] = values.astype(np.float64)
         except (ValueError, TypeError) as error:
             self.fail(node, f"reads {name!r}, which cannot be decoded", why=str(error))
+        return self.arrays[name]
 
 
 def _has_zero_point(node: NodeProto) -> bool:
@@ -274,7 +274,11 @@ def read_qdq(model: ModelProto, *, source: str = "model", read_tensor: ReadTenso
     asked of ``read_tensor``. Raises InputError for scales that are not stored, not positive, or disagree.
     """
     graph = QdqGraph.of(view_of(model), source=source, read_tensor=read_tensor)
-    names = _plain_names(graph)
+    names = PlainNames(graph=graph.graph)
+    for node in graph.quantizers():
+        quantize = graph.first_of_pair(node)
+        if quantize is not None:
+            names.join(quantize.input[0], node.output[0])
     found: dict[str, Encoding] = {}
     for node in graph.quantizers():
         # The second half of a pair says nothing new, and scales of scales belong to their weight.
@@ -289,15 +293,6 @@ def read_qdq(model: ModelProto, *, source: str = "model", read_tensor: ReadTenso
     return EncodingSet(version=QDQ_VERSION, entries=found, source=source)
 
 
-def _plain_names(qdq: QdqGraph) -> PlainNames:
-    names = PlainNames(graph=qdq.graph)
-    for node in qdq.quantizers():
-        quantize = qdq.first_of_pair(node)
-        if quantize is not None:
-            names.join(quantize.input[0], node.output[0])
-    return names
-
-
 _SOURCE = "the model"
 
 
@@ -310,100 +305,74 @@ class Extracted:
     kept: dict[str, str] = field(default_factory=dict)
 
 
-@dataclass(slots=True, kw_only=True)
-class _Work:
-    graph: GraphCopy
-    qdq: QdqGraph
-    names: PlainNames
-    entries: dict[str, Encoding] = field(default_factory=dict)
-    weights: dict[str, Any] = field(default_factory=dict)
-    kept: dict[str, str] = field(default_factory=dict)
-    gone: set[int] = field(default_factory=set)
-
-
 def extract_qdq(model: ModelProto) -> Extracted:
-    """Remove every pair and every dequantized constant. Weights become float32 initializers on their grid."""
+    """Remove every pair and every dequantized constant. Weights become float32 initializers on their grid.
+
+    What is no encoding, such as a grid computed at run time, stays where it is and is reported.
+    """
     graph = GraphCopy(model)
-    work = _Work(graph=graph, qdq=QdqGraph.of(graph, source=_SOURCE), names=PlainNames(graph=graph))
-    for node in work.qdq.quantizers():
+    qdq, names = QdqGraph.of(graph, source=_SOURCE), PlainNames(graph=graph)
+    entries: dict[str, Encoding] = {}
+    weights: dict[str, Any] = {}
+    kept: dict[str, str] = {}
+    gone: set[int] = set()
+    for node in qdq.quantizers():
         if node.op_type != DEQUANTIZE:
             continue
         try:
-            _take(work, node)
+            if not qdq.makes_scales(node):  # scales are left to their reader
+                value, quantize = qdq.value(node), qdq.first_of_pair(node)
+                if quantize is not None:
+                    name = _name_of_pair(qdq, names, node, quantize, entries)
+                    gone.add(id(quantize))
+                else:
+                    name = _name_of_weight(qdq, node, weights)
+                    assert not isinstance(value, Float)  # no DequantizeLinear makes a plain cast
+                    integers = constant_values(graph.stored[node.input[0]]).astype(np.float32)
+                    weights[name] = dequantized(integers, value)
+                    names.say(node.output[0], name)
+                entries[name] = Encoding(name=name, value=value, is_param=qdq.is_param(quantize or node))
+            gone.add(id(node))
         except InputError as error:
-            work.kept[label(node)] = error.what.removeprefix(f"{_SOURCE}: ")
-    _rewire(work)
-    entries = dict(sorted(work.entries.items()))
-    return Extracted(model=graph.model, encodings=EncodingSet(version=QDQ_VERSION, entries=entries), kept=work.kept)
+            kept[label(node)] = error.what.removeprefix(f"{_SOURCE}: ")
+    _rewire(graph, names, gone, weights)
+    entries |= {copy: replace(entries[name], name=copy) for copy, name in names.copies.items()}
+    encodings = EncodingSet(version=QDQ_VERSION, entries=dict(sorted(entries.items())))
+    return Extracted(model=graph.model, encodings=encodings, kept=kept)
 
 
-def _take(work: _Work, node: NodeProto) -> None:
-    """One DequantizeLinear: of an activation's pair, of a stored weight, or of a scale (left to its reader)."""
-    if work.qdq.makes_scales(node):
-        work.gone.add(id(node))
-        return
-    value, quantize = work.qdq.value(node), work.qdq.first_of_pair(node)
-    if quantize is not None:
-        name = work.names.final(quantize.input[0])
-        known = work.entries.get(name)
-        if known is not None and compare_values(known.value, value):
-            work.qdq.fail(node, f"quantizes {name!r} a second time, onto another grid")
-        work.entries.pop(name, None)
-        final = work.names.join(name, node.output[0])
-        work.entries[final] = Encoding(name=final, value=value, is_param=work.qdq.is_param(quantize))
-        work.gone |= {id(node), id(quantize)}
-    elif node.input[0] in work.graph.stored:
-        _take_weight(work, node, value)
-    else:
-        source = work.graph.maker(node.input[0])
-        work.qdq.fail(node, f"reads integers from {'the graph input' if source is None else label(source)}")
+def _name_of_pair(
+    qdq: QdqGraph, names: PlainNames, node: NodeProto, quantize: NodeProto, entries: dict[str, Encoding]
+) -> str:
+    """The one name of both ends of a pair; an entry that a pair before it gave the tensor goes."""
+    name = names.final(quantize.input[0])
+    known = entries.get(name)
+    if known is not None and compare_values(known.value, qdq.value(node)):
+        qdq.fail(node, f"quantizes {name!r} a second time, onto another grid")
+    entries.pop(name, None)
+    return names.join(name, node.output[0])
 
 
-def _take_weight(work: _Work, node: NodeProto, value: Value) -> None:
-    name = work.qdq.plain_name(node)
-    if name in work.weights:  # the same integers, dequantized twice
-        name = str(node.output[0])
-    integers = constant_values(work.graph.stored[node.input[0]]).astype(np.float32)
-    work.weights[name] = _dequantize(integers, value)
-    work.entries[name] = Encoding(name=name, value=value, is_param=work.qdq.is_param(node))
-    work.names.say(node.output[0], name)
-    work.gone.add(id(node))
+def _name_of_weight(qdq: QdqGraph, node: NodeProto, weights: Mapping[str, Any]) -> str:
+    if node.input[0] not in qdq.graph.stored:
+        source = qdq.graph.maker(node.input[0])
+        qdq.fail(node, f"reads integers from {'the graph input' if source is None else label(source)}")
+    name = qdq.plain_name(node)
+    return str(node.output[0]) if name in weights else name  # the same integers, dequantized twice
 
 
-def _dequantize(integers: Any, value: Value) -> Any:
-    assert not isinstance(value, Float)
-    if isinstance(value, Float8):
-        return np.asarray(integers * _spread(value.scale, value.axis, integers.ndim), np.float32)
-    axis = value.block_axis
-    if axis is not None and value.block_size is not None:
-        scale = np.repeat(value.scale.astype(np.float32), value.block_size, axis=axis)
-        zero = 0.0 if isinstance(value, Lpbq) else np.repeat(value.zero_point, value.block_size, axis=axis)
-    else:
-        assert isinstance(value, Affine)
-        scale = _spread(value.scale.astype(np.float32), value.axis, integers.ndim)
-        zero = _spread(value.zero_point, value.axis, integers.ndim)
-    return np.asarray((integers - zero) * scale, np.float32)
-
-
-def _spread(numbers: Any, axis: int | None, rank: int) -> Any:
-    if axis is None or numbers.ndim == 0:
-        return numbers
-    return numbers.reshape(tuple(-1 if i == axis else 1 for i in range(rank)))
-
-
-def _rewire(work: _Work) -> None:
+def _rewire(graph: GraphCopy, names: PlainNames, gone: set[int], weights: Mapping[str, Any]) -> None:
     """Let the others read and make what the taken nodes stood between; their scales and integers go with them."""
-    graph = work.graph
     constants = dict(graph.stored)
-    graph.model.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in work.weights.items())
-    kept = [node for node in graph.nodes if id(node) not in work.gone]
-    for node in kept:
-        for names in (node.input, node.output):
-            for position, name in enumerate(names):
-                names[position] = work.names.final(name)
-    for copy, name in work.names.copies.items():
-        kept.append(helper.make_node("Identity", [name], [copy], name=graph.fresh(copy)))
-        work.entries[copy] = replace(work.entries[name], name=copy)
-    graph.set_nodes(kept)
+    graph.model.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in weights.items())
+    left = [node for node in graph.nodes if id(node) not in gone]
+    for node in left:
+        for used in (node.input, node.output):
+            for position, name in enumerate(used):
+                used[position] = names.final(name)
+    left += [
+        helper.make_node("Identity", [name], [copy], name=graph.fresh(copy)) for copy, name in names.copies.items()
+    ]
+    graph.set_nodes(left)
     del graph.model.graph.value_info[:]
-    graph.drop_unused({*constants, *work.weights})
+    graph.drop_unused({*constants, *weights})

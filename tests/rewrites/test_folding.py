@@ -99,7 +99,7 @@ def test_a_folded_grid_holds_the_folded_integers(
     zero = np.zeros(count) if signed else np.full(count, 131.0)
     value = Affine(bits=8, signed=signed, scale=np.full(count, 0.01), zero_point=zero, axis=0 if per_channel else None)
     weights = numpy_helper.to_array(model.graph.initializer[0])
-    snapped = dequantized(quantize_constant(np.clip(weights, -1.2, 1.2), value))
+    snapped = dequantized(quantize_constant(np.clip(weights, -1.2, 1.2), value).values, value)
     model.graph.initializer[0].CopyFrom(numpy_helper.from_array(snapped, "w"))
     entries = {"w": Encoding(name="w", value=value, is_param=True)}
     done = fold.apply(model, EncodingSet(version="2", entries=entries), fold.match(model))
@@ -107,7 +107,8 @@ def test_a_folded_grid_holds_the_folded_integers(
     carried = done.encodings.entries["w"].value
     assert isinstance(carried, Affine)
     folded = numpy_helper.to_array(next(t for t in done.model.graph.initializer if t.name == "w"))
-    np.testing.assert_allclose(dequantized(quantize_constant(folded, carried)), folded, rtol=1e-5, atol=1e-7)
+    again = dequantized(quantize_constant(folded, carried).values, carried)
+    np.testing.assert_allclose(again, folded, rtol=1e-5, atol=1e-7)
 
 
 def test_a_layer_whose_result_is_used_elsewhere_is_not_folded() -> None:
@@ -207,7 +208,7 @@ def test_blocks_as_matmul_compute_the_same(variant: str) -> None:
         stored = next((t for t in done.model.graph.initializer if t.name == name), None)
         if stored is not None and entry.value.granularity in ("per-block", "lpbq"):
             array = numpy_helper.to_array(stored)
-            again = dequantized(quantize_constant(array, entry.value))  # type: ignore[arg-type]
+            again = dequantized(quantize_constant(array, entry.value).values, entry.value)  # type: ignore[arg-type]
             np.testing.assert_allclose(again, array, rtol=1e-5, atol=1e-7)
     made = insert_qdq(done.model, done.encodings, bias="int32")
     wanted = run(insert_qdq(extracted.model, encodings, bias="float").model, feed)[0]
