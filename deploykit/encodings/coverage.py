@@ -14,41 +14,13 @@ from functools import cached_property
 from typing import Any
 
 from deploykit.encodings.complete import copy_over_movement
+from deploykit.encodings.float_sets import absorbing_fusions
 from deploykit.encodings.values import EncodingSet
 from deploykit.model.facts import GraphFacts, NodeFact, TensorFact, setting_of
-from deploykit.model.fusion import Fusion, fusions
 from deploykit.model.operators import WEIGHT, Trait, data_outputs, has
 from deploykit.model.parameters import ParameterUse, parameter_uses
 
-__all__ = ["Coverage", "CoverageRow", "CoverageStatus", "absorbing_fusions", "collect_coverage"]
-
-
-def absorbing_fusions(facts: GraphFacts, encodings: EncodingSet) -> Mapping[str, Fusion]:
-    """Tensors without an entry that vanish into one operator, each with the fusion that it vanishes into.
-
-    Stored tensors that only serve such operators (an epsilon, an exponent, the bias of a norm) are among them. A tensor
-    that is stated to be float is not: the file speaks about it. The order is the same in every run.
-    """
-    stated = encodings.floats
-    found: dict[str, Fusion] = {}
-    settings: dict[str, set[int]] = {}
-    for fusion in fusions(facts):
-        if not (
-            fusion.certain or (fusion.result in encodings and not any(name in encodings for name in fusion.inside))
-        ):
-            continue
-        found.update((name, fusion) for name in sorted(fusion.inside) if name not in encodings and name not in stated)
-        for name in sorted(fusion.settings - stated):
-            readers = settings.setdefault(name, set())
-            # True for a node that makes something inside a fusion, or its result.
-            readers.update(
-                i
-                for i in facts.tensors[name].consumers
-                if any(name == fusion.result or name in fusion.inside for name in facts.nodes[i].outputs)
-            )
-            if name not in encodings and readers.issuperset(facts.tensors[name].consumers):
-                found[name] = fusion
-    return found
+__all__ = ["Coverage", "CoverageRow", "CoverageStatus", "collect_coverage"]
 
 
 class CoverageStatus(StrEnum):

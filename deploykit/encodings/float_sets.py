@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from deploykit.encodings.coverage import absorbing_fusions
 from deploykit.encodings.values import EncodingSet, Float
 from deploykit.model.facts import GraphFacts, NodeFact, TensorFact, is_setting, with_static
+from deploykit.model.fusion import Fusion, fusions
 from deploykit.model.operators import BIAS, ROLES, Trait, data_outputs, has, ops
 
 __all__ = [
@@ -20,12 +20,41 @@ __all__ = [
     "Extension",
     "FloatPrediction",
     "absorbed_tensors",
+    "absorbing_fusions",
     "find_borders",
     "float_nodes",
     "movement_pairs",
     "predict_float_set",
     "suggest_extensions",
 ]
+
+
+def absorbing_fusions(facts: GraphFacts, encodings: EncodingSet) -> Mapping[str, Fusion]:
+    """Tensors without an entry that vanish into one operator, each with the fusion that it vanishes into.
+
+    Stored tensors that only serve such operators (an epsilon, an exponent, the bias of a norm) are among them. A tensor
+    that is stated to be float is not: the file speaks about it. The order is the same in every run.
+    """
+    stated = encodings.floats
+    found: dict[str, Fusion] = {}
+    settings: dict[str, set[int]] = {}
+    for fusion in fusions(facts):
+        if not (
+            fusion.certain or (fusion.result in encodings and not any(name in encodings for name in fusion.inside))
+        ):
+            continue
+        found.update((name, fusion) for name in sorted(fusion.inside) if name not in encodings and name not in stated)
+        for name in sorted(fusion.settings - stated):
+            readers = settings.setdefault(name, set())
+            # True for a node that makes something inside a fusion, or its result.
+            readers.update(
+                i
+                for i in facts.tensors[name].consumers
+                if any(name == fusion.result or name in fusion.inside for name in facts.nodes[i].outputs)
+            )
+            if name not in encodings and readers.issuperset(facts.tensors[name].consumers):
+                found[name] = fusion
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)

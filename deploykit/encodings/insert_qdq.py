@@ -305,7 +305,10 @@ class _Work:
         return self._node("DequantizeLinear", [middle, *grid], final, name)
 
     def _node(self, op_type: str, inputs: list[str], output: str, name: str, **attributes: int | str | None) -> str:
-        given: dict[str, Any] = {"domain": self.domain, **{key: value for key, value in attributes.items() if value is not None}}
+        given: dict[str, Any] = {
+            "domain": self.domain,
+            **{key: value for key, value in attributes.items() if value is not None},
+        }
         made = helper.make_node(op_type, inputs, [output], name=self.graph.fresh(f"{name}_{op_type}"), **given)
         self.nodes.append(made)
         return output

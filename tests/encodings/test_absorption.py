@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from deploykit.encodings.coverage import absorbing_fusions, collect_coverage
-from deploykit.encodings.float_sets import predict_float_set
+from deploykit.encodings.coverage import collect_coverage
+from deploykit.encodings.float_sets import absorbing_fusions, predict_float_set
 from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
 from deploykit.model import load_model, wrap_proto

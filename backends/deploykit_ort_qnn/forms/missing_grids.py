@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from deploykit.encodings.backward import Evidence
-from deploykit.encodings.coverage import absorbing_fusions
+from deploykit.encodings.float_sets import absorbing_fusions
 from deploykit.encodings.infer import infer_entries
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.model.collect import facts_of
