@@ -104,7 +104,7 @@ def plan(
 
 def check(model: AnyPath, *, target: str, **request: Unpack[RequestOptions]) -> tuple[Finding, ...]:
     """Only the findings of a plan; arguments and what it raises as for ``package``."""
-    from deploykit.flow.checking import check as find
+    from deploykit.flow.pipeline import check as find
 
     return find(make_request(model, target, **request))
 
@@ -123,7 +123,7 @@ def audit(
     steps of the output's grid. Raises UsageError for a backend that runs none by itself, DeploykitError for what makes
     no sense.
     """
-    from deploykit.flow.auditing import audit as run
+    from deploykit.flow.pipeline import audit as run
 
     return run(make_request(model, target, **request), level=audit, progress=progress)
 

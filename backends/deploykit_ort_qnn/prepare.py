@@ -13,7 +13,7 @@ from deploykit.backend.backend import Situation
 from deploykit.backend.kept import Kept, Same
 from deploykit.errors import DeploykitError, InputError, UnknownTargetError, UsageError
 from deploykit.findings import Finding
-from deploykit.flow.sampling import samples_of
+from deploykit.flow.samples import samples_of
 from deploykit.model import wrap_proto
 from deploykit.model.nodes import label
 from deploykit.model.weights import load_weights
@@ -235,7 +235,7 @@ def prepared_model(situation: Situation, kept: Kept, wheel: Wheel | None = None)
 def _evidence(model: ModelProto, situation: Situation, kept: Kept) -> Evidence:
     """What the user's data tells; nothing where it does not fit, which the judging of numbers says."""
     from deploykit.encodings.backward import Evidence
-    from deploykit.flow.entry_values import evidence_of
+    from deploykit.flow.samples import evidence_of
 
     samples = _samples(situation, kept)
     try:

@@ -50,7 +50,7 @@ def command(
     deploykit check model.onnx --target sm8650 --sdk 2.33 --encodings model.encodings
     deploykit check model.onnx --target sm8650 --plan
     """
-    from deploykit.flow.checking import check
+    from deploykit.flow.pipeline import check
 
     request = request_from(**given)
     if planned:
@@ -115,7 +115,7 @@ def plan_text(plan: Plan[Any]) -> str:
 
 def _kernels(request: Request, level: str | None) -> Audit | None:
     """What each kernel of the model came to, where that was asked for; measured while checking, so it is at hand."""
-    from deploykit.flow.auditing import audit
+    from deploykit.flow.pipeline import audit
 
     given = click.get_current_context().get_parameter_source("audit") is not ParameterSource.DEFAULT
     return audit(request, level=level) if given and level not in (None, "off") else None

@@ -90,6 +90,7 @@ def check_foreign_encodings(context: EncodingsOnGraph) -> Iterator[Found]:
     "the same, and a converter fills the gap with its default precision.",
     fix="name the float tensors with --float-tensors, or export version 1.0.0, which has float entries",
     sources=(f"{_AIMET}: explicit and omitted float16 give the same 2.0.0 file", "qualcomm/aimet#4106"),
+    cure="simplify",
 )
 def check_float_set_unknown(context: EncodingsOnGraph) -> Iterator[Found]:
     """A warning where tensors are left, an info where every tensor has an entry or a reason to have none."""
@@ -114,6 +115,7 @@ def check_float_set_unknown(context: EncodingsOnGraph) -> Iterator[Found]:
     why="Every ordinary value rounds to zero: such scales come from constants like 1e30 that stand for infinity.",
     fix="clamp the constant, or keep the tensors it reaches in float",
     sources=(f"{_AIMET}: an anchor constant of 1e30 gets a uint8 scale of 3.9e27, and the model 7.9 dB",),
+    cure=("simplify", "mask-constant"),
 )
 def check_step_beyond_float16(context: EncodingsOnGraph) -> Iterator[Found]:
     """One finding per tensor."""

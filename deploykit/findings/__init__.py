@@ -107,6 +107,7 @@ class Finding:
 
     ``handled`` is None, or how the plan itself avoids the trouble; a handled error no longer makes exit status 1.
     ``evidence`` holds JSON values only. ``claim`` is None where no compiler can answer the finding.
+    ``cure`` names the rewrites that may take it away.
     """
 
     code: str
@@ -119,6 +120,7 @@ class Finding:
     sources: tuple[str, ...] = ()
     evidence: Mapping[str, Any] = field(default_factory=dict)
     claim: Claim | None = None
+    cure: tuple[str, ...] = ()
 
     @property
     def blocks(self) -> bool:

@@ -21,8 +21,8 @@ C = TypeVar("C")
 class Found:
     """What a rule function yields; the registry adds code, slug, severity and sources.
 
-    ``severity`` and ``claim`` override the rule's own, ``sources`` are added to the rule's. ``by_trial`` is False where
-    trying tells nothing about this very case of a rule that makes a claim.
+    ``severity``, ``claim`` and ``cure`` override the rule's own, ``sources`` are added to the rule's. ``by_trial`` is
+    False where trying tells nothing about this very case of a rule that makes a claim.
     """
 
     kind: SubjectKind
@@ -35,13 +35,15 @@ class Found:
     evidence: Mapping[str, Any] = field(default_factory=dict)
     claim: Claim | None = None
     by_trial: bool = True
+    cure: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule(Generic[C]):
     """One rule: what it looks for, why that matters, how to fix it, and who says so.
 
-    ``claim`` is None where no compiler can tell whether the rule is right.
+    ``claim`` is None where no compiler can tell whether the rule is right. ``cure`` are the rewrites, by name, that may
+    take its findings away: they are applied before anything else is decided, and undone where they do not help.
     """
 
     code: str
@@ -54,6 +56,7 @@ class Rule(Generic[C]):
     sources: tuple[str, ...]
     check: Callable[[C], Iterable[Found]]
     claim: Claim | None = None
+    cure: tuple[str, ...] = ()
 
     def run(self, context: C) -> Iterator[Finding]:
         """The findings of this rule for one context."""
@@ -73,6 +76,7 @@ class Rule(Generic[C]):
             sources=(*self.sources, *(s for s in found.sources if s not in self.sources)),
             evidence=found.evidence,
             claim=(found.claim or self.claim) if self.claim is not None and found.by_trial else None,
+            cure=self.cure if found.cure is None else found.cure,
         )
 
 
@@ -99,6 +103,7 @@ class Registry(Generic[C]):
         fix: str,
         sources: Iterable[str],
         claim: Claim | None = None,
+        cure: str | tuple[str, ...] = (),
     ) -> Callable[[Callable[[C], Iterable[Found]]], Callable[[C], Iterable[Found]]]:
         """Register the decorated function under ``code``; a code or slug used twice is a defect."""
 
@@ -114,6 +119,7 @@ class Registry(Generic[C]):
                 sources=tuple(sources),
                 check=check,
                 claim=claim,
+                cure=(cure,) if isinstance(cure, str) else cure,
             )
             self._add(rule)
             return check

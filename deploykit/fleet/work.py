@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,7 @@ from deploykit.system.files import write_files
 from deploykit.system.folders import waiting_for
 
 if TYPE_CHECKING:
-    from deploykit.flow.pipeline import Packaged
+    from deploykit.flow.pipeline import Job, Packaged
 
 __all__ = ["TOO_LONG", "main", "work"]
 
@@ -83,21 +84,23 @@ def _open(
 ) -> Mapping[str, Callable[[], Packaged]]:
     """What makes each cell's package. Where they cannot be opened together, each is opened by itself and says why."""
     try:
-        return dict(zip([cell["id"] for cell in cells], _makers(cells, folder, tell), strict=True))
+        jobs = _jobs(cells, folder, tell)
+        return {cell["id"]: job.make for cell, job in zip(cells, jobs, strict=True)}
     except DeploykitError:
-        return {cell["id"]: _alone(cell, folder, tell) for cell in cells}
+        return {cell["id"]: partial(_alone, cell, folder, tell) for cell in cells}
 
 
-def _alone(cell: Mapping[str, Any], folder: Path, tell: Callable[[Mapping[str, Any]], None]) -> Callable[[], Packaged]:
-    return lambda: next(_makers([cell], folder, tell))()
+def _alone(cell: Mapping[str, Any], folder: Path, tell: Callable[[Mapping[str, Any]], None]) -> Packaged:
+    (job,) = _jobs([cell], folder, tell)
+    return job.make()
 
 
-def _makers(
+def _jobs(
     cells: Sequence[Mapping[str, Any]], folder: Path, tell: Callable[[Mapping[str, Any]], None]
-) -> Iterator[Callable[[], Packaged]]:
-    from deploykit.flow.pipeline import each_package
+) -> tuple[Job, ...]:
+    from deploykit.flow.pipeline import read_jobs
 
-    return each_package(
+    return read_jobs(
         [request_from_json(cell["request"]) for cell in cells],
         [folder / CELLS / cell["id"] / PACKAGE for cell in cells],
         force=True,

@@ -23,7 +23,7 @@ from deploykit.backend.backend import Request
 from deploykit.encodings.formats.conversion import convert
 from deploykit.encodings.place import layouts
 from deploykit.errors import UsageError
-from deploykit.flow.reading import resolve_target
+from deploykit.flow.read import resolve_target
 
 __all__ = ["Mixed", "mix_files", "wide_types"]
 

@@ -14,11 +14,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from deploykit.accuracy.judge.quality import sqnr_db
 from deploykit.accuracy.simulate.reference import reference_outputs
 from deploykit.accuracy.simulate.sessions import Feed, Session
 from deploykit.encodings.backward import Conclusion, Evidence, Inference
 from deploykit.encodings.cut import chain_models
 from deploykit.encodings.infer import infer_entries
+from deploykit.encodings.insert_qdq import insert_qdq
+from deploykit.encodings.qdq import extract_qdq
 from deploykit.encodings.values import EncodingSet, Float
 from deploykit.errors import InputError
 from deploykit.model.collect import facts_of
@@ -28,14 +31,14 @@ from deploykit.rewrites.contract import Refusal, Rewritten, Site, Transform, loa
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-__all__ = ["SAFE_REWRITES", "RewriteStep", "Rewriting", "difference_in_ulps", "rewrite"]
-
-SAFE_REWRITES = ("saturating-constant", "mask-constant", "logit-of-sigmoid", "log-of-ratio")
-"""Rewrites that keep the inputs and outputs as they are, in the order in which they are tried."""
+__all__ = ["RewriteStep", "Rewriting", "difference_in_ulps", "rewrite", "rewrite_quantized"]
 
 _ULP = float(np.finfo(np.float32).eps)
 _COARSE_ULPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
 """The relative rounding of outputs that are coarser than float32, and are rounded so on the way as well."""
+
+_MOST_LOST_DB = 1.0
+"""Grids of new tensors round once more; what is lost by a wrong one is tens of dB."""
 
 _LEAST_OPSET = 7
 """ONNX Runtime promises nothing for operator sets before this one; ONNX's reference computes them."""
@@ -127,8 +130,7 @@ class _Proof:
     ) -> None:
         self.feeds = feeds
         self.evidence = evidence or (lambda _model: Evidence())
-        self._model = model
-        self._outputs = outputs
+        self._model, self._outputs = model, outputs
         self._problem: InputError | None = None
 
     def before(self) -> Sequence[Feed]:
@@ -136,18 +138,13 @@ class _Proof:
         if self._problem is not None:
             raise self._problem
         try:
-            return self._run()
+            if self._outputs is None and opset_of(self._model) < _LEAST_OPSET:
+                self._outputs = reference_outputs(self._model, self.feeds)
+            elif self._outputs is None:
+                self._outputs = Session(self._model).runs(self.feeds)
         except InputError as error:
             self._problem = error
             raise
-
-    def _run(self) -> Sequence[Feed]:
-        if self._outputs is None:
-            if opset_of(self._model) < _LEAST_OPSET:
-                self._outputs = reference_outputs(self._model, self.feeds)
-            else:
-                session = Session(self._model)
-                self._outputs = session.runs(self.feeds)
         return self._outputs
 
     def accept(self, model: ModelProto, outputs: Sequence[Feed] | None) -> None:
@@ -233,19 +230,76 @@ def difference_in_ulps(wanted: Feed, got: Feed) -> float:
     That of float32, or of the output's own type where it is coarser. Infinite where NaN and infinities do not lie in
     the same places, or a shape differs.
     """
-    return max((_ulps(value, got.get(name)) for name, value in wanted.items()), default=0.0)
+
+    def ulps(value: npt.NDArray[Any], other: npt.NDArray[Any] | None) -> float:
+        if other is None or other.shape != value.shape:
+            return math.inf
+        a, b = np.asarray(value, dtype=np.float64), np.asarray(other, dtype=np.float64)
+        odd = ~np.isfinite(a)
+        if not np.array_equal(a[odd], b[odd], equal_nan=True) or not np.isfinite(b[~odd]).all():
+            return math.inf
+        largest = float(np.abs(a[~odd]).max(initial=0.0))
+        difference = float(np.abs(a[~odd] - b[~odd]).max(initial=0.0))
+        ulp = _COARSE_ULPS.get(value.dtype.name, _ULP)
+        return difference / (largest * ulp) if largest else (math.inf if difference else 0.0)
+
+    return max((ulps(value, got.get(name)) for name, value in wanted.items()), default=0.0)
 
 
-def _ulps(wanted: npt.NDArray[Any], got: npt.NDArray[Any] | None) -> float:
-    if got is None or got.shape != wanted.shape:
-        return math.inf
-    a, b = np.asarray(wanted, dtype=np.float64), np.asarray(got, dtype=np.float64)
-    odd = ~np.isfinite(a)
-    if not np.array_equal(a[odd], b[odd], equal_nan=True) or not np.isfinite(b[~odd]).all():
-        return math.inf
-    if not (~odd).any():
-        return 0.0
-    largest = float(np.abs(a[~odd]).max())
-    difference = float(np.abs(a[~odd] - b[~odd]).max())
-    ulp = _COARSE_ULPS.get(wanted.dtype.name, _ULP)
-    return difference / (largest * ulp) if largest else (math.inf if difference else 0.0)
+def rewrite_quantized(
+    model: ModelProto,
+    names: Iterable[str],
+    feeds: Sequence[Feed],
+    *,
+    evidence: Callable[[ModelProto], Evidence] | None = None,
+) -> Rewriting:
+    """Rewrite a model that holds its quantization as Q/DQ nodes: taken out, rewritten with its grids, put in again.
+
+    The rewrite is proven on the float model; then the quantized one must come as close to that as it did before. Where
+    a rewrite cannot keep the grids, the given model comes back, and steps that say why.
+
+    ``model`` must hold its weights. Raises UsageError for an unknown name, InputError for samples that do not fit.
+    """
+    taken = extract_qdq(model)
+    made = rewrite(taken.model, taken.encodings, names, feeds, evidence=evidence)
+    if not made.kept:
+        return replace(made, model=model, encodings=None)
+    problem = _problem(made, taken.kept)
+    quantized = None
+    if not problem:
+        assert made.encodings is not None
+        quantized = insert_qdq(made.model, made.encodings, bias="encoded", unsigned_activations=False)
+        problem = "; ".join(f"{entry.tensor}: {entry.reason}" for entry in quantized.skipped[:3])
+    if quantized is not None and not problem:
+        problem = _loss(taken.model, model, quantized.model, feeds)
+    if quantized is None or problem:
+        why = f"undone: {problem}"
+        steps = tuple(replace(step, kept=False, reason=why) if step.kept else step for step in made.steps)
+        return Rewriting(model=model, encodings=None, tail=None, steps=steps)
+    return replace(made, model=quantized.model, encodings=None)
+
+
+def _problem(made: Rewriting, left: dict[str, str]) -> str:
+    """What keeps the rewritten float model from being quantized as the given one was."""
+    if left:
+        name, why = next(iter(left.items()))
+        return f"{len(left)} quantizers cannot be taken out, first {name}: {why}"
+    if made.tail is not None:
+        return "its outputs change; rewrite the float model, and give its --encodings"
+    if made.open:
+        return f"nothing tells the range of {min(made.open)}: give data with --calibration"
+    return ""
+
+
+def _loss(float_model: ModelProto, given: ModelProto, made: ModelProto, feeds: Sequence[Feed]) -> str:
+    """Why the rewritten model is not as close to the float one as the given model is; "" where it is."""
+    right, before, after = (Session(model) for model in (float_model, given, made))
+    for feed in feeds:
+        wanted, was, now = right.run(feed), before.run(feed), after.run(feed)
+        for name, value in was.items():
+            if np.array_equal(value, now[name], equal_nan=True):
+                continue
+            old, new = sqnr_db(wanted[name], value), sqnr_db(wanted[name], now[name])
+            if not new >= old - _MOST_LOST_DB:
+                return f"quantized, {name} has {new:.1f} dB against the float model and had {old:.1f}"
+    return ""

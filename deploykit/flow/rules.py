@@ -12,7 +12,7 @@ from deploykit.backend.opinions import Opinion, OpinionState
 from deploykit.encodings import rules as encoding_rules
 from deploykit.findings import Severity, SubjectKind, listed
 from deploykit.findings.rules import Found, Registry
-from deploykit.flow.choice import Chosen
+from deploykit.flow.choose import Chosen
 from deploykit.flow.quantizing import rules as quantizing_rules
 from deploykit.model import rules as graph_rules
 

@@ -15,8 +15,8 @@ from deploykit.backend.backend import Request
 from deploykit.backend.kept import Kept
 from deploykit.errors import UnknownTargetError, UsageError
 from deploykit.findings import Finding
-from deploykit.flow.decision import plan_as_given
-from deploykit.flow.reading import read_situation
+from deploykit.flow.plan import plan_as_given
+from deploykit.flow.read import read_situation
 from deploykit.model.load import blaming
 from deploykit.tables.capabilities import CompatRow, Status
 

@@ -26,9 +26,9 @@ from deploykit.accuracy.simulate.simulation import Simulator
 from deploykit.encodings.float_sets import find_borders
 from deploykit.errors import DeploykitError, InputError
 from deploykit.findings import Finding, exit_status
-from deploykit.flow.data_findings import about_samples
 from deploykit.flow.ladder import Ladder, Rung, walk
 from deploykit.flow.mixing_layers import wide_types
+from deploykit.flow.samples import about_samples
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
 from deploykit.model.weights import lean_weights

@@ -1,14 +1,19 @@
-"""Builds the ways to deploy a model with its encodings, each when asked for: as it is, rewritten, mixed, in parts.
+"""The table of ways to deploy a model with its encodings, and what builds each: as it is, rewritten, mixed, in parts.
 
 A way is simulated and judged where the samples allow it. What an SDK can do is not known here, and nothing is chosen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from operator import is_
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
 
 from deploykit.accuracy.judge.detection_sets import detection_sets
 from deploykit.accuracy.judge.judging import Judge, Numbers, Verdict, made_by
@@ -16,42 +21,92 @@ from deploykit.accuracy.samples.gathering import Samples
 from deploykit.accuracy.simulate.fitting import FIRST, Fitted, fit_judge, settled
 from deploykit.accuracy.simulate.sessions import Feed, Session
 from deploykit.accuracy.simulate.simulation import Simulator
-from deploykit.encodings.backward import Evidence, Inference, OpenTensor
+from deploykit.encodings.backward import Inference, OpenTensor
 from deploykit.encodings.float_sets import FloatPrediction, find_borders, predict_float_set
 from deploykit.encodings.infer import infer_entries
 from deploykit.encodings.new_grids import range_of, widen
 from deploykit.encodings.post_processing import PostProcessing, find_post_processing
-from deploykit.encodings.segments import Segment, partition, split_model
+from deploykit.encodings.segments import Partition, Segment, partition, split_model, whole_as_cut
 from deploykit.encodings.values import EncodingSet, Float
 from deploykit.findings import Confidence, listed
-from deploykit.flow.entry_values import evidence_of
-from deploykit.flow.ranking import Way
-from deploykit.flow.rewriting import SAFE_REWRITES, Rewriting, rewrite
-from deploykit.flow.segment_proof import ChainProof, SegmentChain, prove_chain
+from deploykit.flow.rewriting import Rewriting, rewrite
+from deploykit.flow.samples import evidence_of
 from deploykit.model.collect import facts_of
 from deploykit.model.facts import GraphFacts
 from deploykit.model.graph import view_of
 from deploykit.model.ranges import LateBounds
+from deploykit.model.shape_inference import infer
+from deploykit.rewrites import SAFE_REWRITES
 from deploykit.rewrites.contract import load_transform
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-__all__ = [
-    "WIDER_END",
-    "Ground",
-    "Prepared",
-    "as_is",
-    "direct",
-    "fallback",
-    "in_segments",
-    "rewritten",
-    "simulated",
-    "wider_end",
-]
+__all__ = ["WAYS", "WIDER_END", "ChainProof", "Ground", "Prepared", "SegmentChain", "Way", "prove_chain"]
 
 WIDER_END = "end-in-int16"
 """The way that gives the post-processing 16-bit grids; ``--no-rewrite`` takes its name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """One way to deploy, with its simulated quality. ``sqnr_db`` is per output of the original model.
+
+    ``overall_db`` is NaN for a way that was not judged; ``right`` is the judge's word, None where there is none.
+    ``kept`` is the share of detections that are still there, None without any. ``lost_rows`` is the share of rows
+    behind a TopK that only one side chose: they are not part of the numbers.
+
+    ``kind`` is ``integer`` (no float16 left), ``fallback`` (the SDK mixes), ``segments`` or ``direct`` (another
+    compiler than the SDK's takes the mix as it is meant). ``intrusion`` orders ways by how much they change: 0 nothing,
+    1 rewrites or another compiler, 2 other outputs, 3 a host tail.
+    """
+
+    id: str
+    kind: str
+    overall_db: float = math.nan
+    sqnr_db: Mapping[str, float] = field(default_factory=dict)
+    float16_tensors: int = 0
+    borders: int = 0
+    segments: int = 1
+    rewrites: tuple[str, ...] = ()
+    intrusion: int = 0
+    confidence: Confidence = Confidence.INFERRED
+    unavailable: str = ""
+    lost_rows: float = 0.0
+    right: bool | None = None
+    kept: float | None = None
+
+    def judged(self, verdict: Verdict | None) -> Way:
+        """The same way with the numbers of a verdict; unchanged without one."""
+        if verdict is None:
+            return self
+        return replace(
+            self,
+            overall_db=verdict.overall_db,
+            sqnr_db=verdict.sqnr_db,
+            lost_rows=verdict.lost,
+            kept=verdict.kept,
+            right=verdict.right,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape of a plan's candidate, without the verdict."""
+
+        def finite(value: float) -> float | None:
+            return round(value, 3) if math.isfinite(value) else None
+
+        return {
+            "id": self.id,
+            "float16_tensors": self.float16_tensors,
+            "borders": self.borders,
+            "segments": self.segments,
+            "rewrites": list(self.rewrites),
+            "overall_db": finite(self.overall_db),
+            "sqnr_db": {name: finite(value) for name, value in self.sqnr_db.items()},
+            "lost_rows": round(self.lost_rows, 4),
+            "right": self.right,
+            "confidence": str(self.confidence),
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -108,13 +163,23 @@ class Ground:
         return None if self.fitted is None else self.fitted.judge
 
     @property
+    def reference(self) -> Verdict | None:
+        """The simulation of the encodings as they were given, None where nothing may be judged."""
+        return None if self.fitted is None else self.fitted.verdict
+
+    @property
     def feeds(self) -> Sequence[Feed]:
         """What rewrites are proven on: the judge's own samples where there are some."""
         return self.samples.feeds if self.judge is None else self.judge.feeds
 
-    def settled(self, verdict: Verdict) -> Verdict:
-        """A verdict as far as the samples can carry it."""
-        return settled(verdict, self.samples.label)
+    @property
+    def has_sites(self) -> bool:
+        """True when one of the first rewrites finds a place."""
+        return any(load_transform(name).match(self.model) for name in self.first)
+
+    def verdict(self, outputs: Sequence[Mapping[str, Numbers]]) -> Verdict | None:
+        """The judge's word on what a way gave for its samples, as far as the samples can carry it."""
+        return None if self.judge is None else settled(self.judge.compare(outputs), self.samples.label)
 
     def drawn(self, outputs: Sequence[Mapping[str, Numbers]]) -> tuple[Mapping[str, Numbers], ...]:
         """Of what a way gave that which a page may draw: boxes of the first samples, where they are judged as they are.
@@ -128,18 +193,19 @@ class Ground:
         kept = outputs[: len(given)] if same else ()
         return tuple({name: values[name] for name in judge.names if name in values} for values in kept)
 
-    @property
-    def has_sites(self) -> bool:
-        """True when one of the first rewrites finds a place."""
-        return any(load_transform(name).match(self.model) for name in self.first)
-
-    @property
-    def outputs(self) -> Sequence[Feed] | None:
-        """What the float model gives for the samples, None where it was not run."""
+    def simulated(
+        self, model: ModelProto, encodings: EncodingSet, tail: ModelProto | None = None
+    ) -> list[dict[str, Numbers]]:
+        """What the judge looks at of a quantized model and its host tail, per sample; nothing without a judge."""
         if self.judge is None:
-            return None
-        # The judge looks at inner tensors too, which a rewrite may do away with.
-        return [{name: shown[name] for name in self.judge.names} for shown in self.judge.reference]
+            return []
+        choices, feeds = self.judge.choices, self.judge.feeds
+        shown = Simulator(model, encodings, capture=made_by(model, choices)).runs(feeds)
+        if tail is None:
+            return shown
+        session = Session(tail, capture=made_by(tail, choices))
+        ends = session.runs([{**feed, **values} for feed, values in zip(feeds, shown, strict=True)])
+        return [{**values, **end} for values, end in zip(shown, ends, strict=True)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -166,54 +232,65 @@ class Prepared:
     drawn: tuple[Mapping[str, Numbers], ...] = ()
 
 
-def simulated(ground: Ground) -> Verdict | None:
-    """The encodings as they were given, None where nothing may be judged."""
-    return None if ground.fitted is None else ground.fitted.verdict
-
-
-def as_is(ground: Ground, verdict: Verdict | None) -> Prepared:
-    """Nothing changed: for encodings that mean no tensor to be float. ``verdict`` is that of ``simulated``."""
-    way = Way(id="as-is", kind="integer", confidence=Confidence.OBSERVED, **_numbers(verdict))
+def _as_is(ground: Ground, _built: Sequence[Prepared]) -> Prepared:
+    """Nothing changed: for encodings that mean no tensor to be float."""
+    way = Way(id="as-is", kind="integer", confidence=Confidence.OBSERVED).judged(ground.reference)
     drawn = () if ground.fitted is None else ground.drawn(ground.fitted.first)
-    made = Prepared(way=way, model=ground.model, encodings=ground.encodings, facts=ground.facts, verdict=verdict)
-    return replace(made, drawn=drawn)
+    made = Prepared(way=way, model=ground.model, encodings=ground.encodings, facts=ground.facts)
+    return replace(made, verdict=ground.reference, drawn=drawn)
 
 
-def rewritten(
-    ground: Ground, identity: str, names: Sequence[str], intrusion: int, base: Rewriting | None
-) -> Prepared | None:
-    """An integer way: the named rewrites on top of ``base``; None when none of them changes anything.
+def _rewritten(ground: Ground, _built: Sequence[Prepared]) -> Prepared | None:
+    """The first integer way; None when none of its rewrites changes anything and nothing is meant as float.
 
     Where one of them was asked for, the model as it is stands for that, with what the rewrites were undone for.
-    Whatever is still meant to be float gets a 16-bit integer entry, so that no tensor needs float16.
     """
-    wanted, feeds = [name for name in names if name not in ground.banned], ground.feeds
+    made = _first_rewriting(ground, ground.first)
+    if made.kept or ground.prediction.intended:
+        return _integer_way(ground, "rewrite", 1, made)
+    return replace(_as_is(ground, ()), rewriting=made) if ground.asked else None
 
-    def evidence(model: ModelProto) -> Evidence:
-        return evidence_of(model, ground.samples)
 
+def _rewritten_further(
+    ground: Ground, built: Sequence[Prepared], *, identity: str, names: tuple[str, ...], intrusion: int
+) -> Prepared | None:
+    """A further integer way, on top of the first one where that changed something; None where nothing more changes."""
+    base = next((item.rewriting for item in built if item.way.id == "rewrite"), None)
+    wanted = [name for name in names if name not in ground.banned]
     if base is None:
-        stated = replace(ground.encodings, float_tensors=ground.encodings.float_tensors | ground.prediction.intended)
-        made = rewrite(ground.model, stated, wanted, feeds, outputs=ground.outputs, evidence=evidence)
+        made = _first_rewriting(ground, (*ground.first, *wanted))
     else:
-        made = rewrite(base.model, base.encodings, wanted, feeds, before=base, evidence=evidence)
-    changed = made.kept if base is None else made.kept[len(base.kept) :]
-    if not changed and (base is not None or not ground.prediction.intended):
-        undone = base is None and bool(ground.asked)
-        return replace(as_is(ground, simulated(ground)), rewriting=made) if undone else None
-    return _integer_way(ground, identity, intrusion, made)
+        made = rewrite(base.model, base.encodings, wanted, ground.feeds, before=base, evidence=_evidence(ground))
+    return _integer_way(ground, identity, intrusion, made) if set(names) & set(made.kept) else None
+
+
+def _first_rewriting(ground: Ground, names: Sequence[str]) -> Rewriting:
+    stated = replace(ground.encodings, float_tensors=ground.encodings.float_tensors | ground.prediction.intended)
+    # The judge looks at inner tensors too, which a rewrite may do away with.
+    outputs = (
+        None
+        if ground.judge is None
+        else [{name: shown[name] for name in ground.judge.names} for shown in ground.judge.reference]
+    )
+    wanted = [name for name in names if name not in ground.banned]
+    return rewrite(ground.model, stated, wanted, ground.feeds, outputs=outputs, evidence=_evidence(ground))
+
+
+def _evidence(ground: Ground) -> Callable[[ModelProto], Any]:
+    return lambda model: evidence_of(model, ground.samples)
 
 
 def _integer_way(ground: Ground, identity: str, intrusion: int, made: Rewriting) -> Prepared:
+    """Whatever is still meant to be float gets a 16-bit integer entry, so that no tensor needs float16."""
     assert made.encodings is not None
     facts = ground.facts if made.model is ground.model else facts_of(made.model)
     needed = sorted((ground.prediction.intended | made.open) & facts.tensors.keys())
-    left = [name for name in needed if _lacks_grid(made.encodings, name)]
+    held = {entry.name for entry in made.encodings if not isinstance(entry.value, Float)}
+    left = [name for name in needed if name not in held]
     evidence = evidence_of(made.model, ground.samples)
     inference = infer_entries(made.model, facts, made.encodings, left, evidence=evidence)
-    encodings = inference.encodings
-    outputs = [] if ground.judge is None else _simulated(ground.judge, made, encodings)
-    verdict = None if ground.judge is None else ground.settled(ground.judge.compare(outputs))
+    outputs = ground.simulated(made.model, inference.encodings, made.tail)
+    verdict = ground.verdict(outputs)
     way = Way(
         id=identity,
         kind="integer",
@@ -221,12 +298,11 @@ def _integer_way(ground: Ground, identity: str, intrusion: int, made: Rewriting)
         intrusion=intrusion,
         confidence=Confidence.OBSERVED,
         unavailable=_without_range(inference.open),
-        **_numbers(verdict),
     )
     return Prepared(
-        way=way,
+        way=way.judged(verdict),
         model=made.model,
-        encodings=encodings,
+        encodings=inference.encodings,
         facts=facts,
         tail=made.tail,
         rewriting=made,
@@ -245,13 +321,14 @@ def _without_range(tensors: Sequence[OpenTensor]) -> str:
     return f"the range of {len(names)} tensors is not known{hang}: {listed(names)}"
 
 
-def wider_end(ground: Ground, base: Prepared) -> Prepared | None:
-    """An integer way on top of another: 16-bit grids for the post-processing, over the ranges that the entries have.
+def _wider_end(ground: Ground, built: Sequence[Prepared]) -> Prepared | None:
+    """The last integer way with 16-bit grids for the post-processing, over the ranges that the entries have.
 
     None where there is no post-processing that integers hurt, where all of it has 16 bits already, and where the user
     wants none of it.
     """
-    if WIDER_END in ground.banned or ground.judge is None or base.tail is not None:
+    base = next((item for item in reversed(built) if item.way.kind == "integer"), None)
+    if base is None or WIDER_END in ground.banned or ground.judge is None or base.tail is not None:
         return None
     entries = {entry.name: range_of(entry) for entry in base.encodings}
     known = {name: ends for name, ends in entries.items() if ends is not None}
@@ -261,53 +338,40 @@ def wider_end(ground: Ground, base: Prepared) -> Prepared | None:
     encodings, widened = widen(base.facts, base.encodings, end.nodes)
     if not widened:
         return None
-    outputs = _simulator(base.model, encodings, ground.judge).runs(ground.judge.feeds)
-    verdict, drawn = ground.settled(ground.judge.compare(outputs)), ground.drawn(outputs)
-    way = replace(base.way, id=WIDER_END, intrusion=max(base.way.intrusion, 1), **_numbers(verdict))
+    outputs = ground.simulated(base.model, encodings)
+    verdict = ground.verdict(outputs)
+    way = replace(base.way, id=WIDER_END, intrusion=max(base.way.intrusion, 1)).judged(verdict)
+    drawn = ground.drawn(outputs)
     return replace(base, way=way, encodings=encodings, verdict=verdict, end=end, widened=widened, drawn=drawn)
 
 
-def _simulated(judge: Judge, made: Rewriting, encodings: EncodingSet) -> list[dict[str, Numbers]]:
-    """What the judge looks at of an integer way, for each of its samples; of one with a tail the tail's too."""
-    simulator = _simulator(made.model, encodings, judge)
-    tail = None if made.tail is None else Session(made.tail, capture=made_by(made.tail, judge.choices))
-
-    shown = simulator.runs(judge.feeds)
-    if tail is None:
-        return shown
-    ends = tail.runs([{**feed, **values} for feed, values in zip(judge.feeds, shown, strict=True)])
-    return [{**values, **end} for values, end in zip(shown, ends, strict=True)]
-
-
-def fallback(ground: Ground) -> Prepared:
+def _fallback(ground: Ground, _built: Sequence[Prepared]) -> Prepared:
     """The SDK mixes, as the device would run it: what is meant to be float, in float16."""
     prediction = ground.prediction
     entries = {name: entry for name, entry in ground.encodings.entries.items() if name not in prediction.intended}
     stated = replace(ground.encodings, entries=entries, float_tensors=prediction.intended)
-    verdict, drawn = None, ground.drawn(())
-    if ground.judge is not None:
-        outputs = _simulator(ground.model, stated, ground.judge).runs(ground.judge.feeds)
-        verdict, drawn = ground.settled(ground.judge.compare(outputs)), ground.drawn(outputs)
+    outputs = ground.simulated(ground.model, stated)
+    verdict = ground.verdict(outputs)
     way = Way(
         id="fallback",
         kind="fallback",
         float16_tensors=len(prediction.intended),
         borders=len(find_borders(ground.facts, prediction.intended, ignored=prediction.absorbed.keys())),
-        **_numbers(verdict),
     )
-    return Prepared(way=way, model=ground.model, encodings=stated, facts=ground.facts, verdict=verdict, drawn=drawn)
+    made = Prepared(way=way.judged(verdict), model=ground.model, encodings=stated, facts=ground.facts)
+    return replace(made, verdict=verdict, drawn=ground.drawn(outputs))
 
 
-def direct(ground: Ground, mixed: Prepared | None) -> Prepared:
-    """Without the SDK's converters: a compiler takes each tensor as it is meant. ``mixed`` is the ``fallback`` way.
+def _direct(ground: Ground, built: Sequence[Prepared]) -> Prepared:
+    """Without the SDK's converters: a compiler takes each tensor as it is meant.
 
-    The two compute the same; they differ in who has to understand what is meant.
+    It computes the same as ``fallback``; they differ in who has to understand what is meant.
     """
-    made = fallback(ground) if mixed is None else mixed
+    made = next((item for item in built if item.way.id == "fallback"), None) or _fallback(ground, built)
     return replace(made, way=replace(made.way, id="direct", kind="direct", intrusion=1))
 
 
-def in_segments(ground: Ground) -> Prepared:
+def _in_segments(ground: Ground, _built: Sequence[Prepared]) -> Prepared:
     """Parts that are wholly integer or wholly float, chained; the chain is proven equal to the whole."""
     prediction, facts = ground.prediction, ground.facts
     cut = partition(facts, prediction.intended, absorbed=list(prediction.absorbed), max_segments=ground.max_segments)
@@ -316,45 +380,116 @@ def in_segments(ground: Ground) -> Prepared:
     verdict = None
     if ground.judge is not None:
         chain = SegmentChain(segments, quantized=True, half=True, capture=ground.judge.choices)
-        verdict = ground.settled(ground.judge.judge(chain.run))
-    floats = sum(len(facts.nodes[i].outputs) for span in cut.segments if span.is_float for i in span.nodes)
+        verdict = settled(ground.judge.judge(chain.run), ground.samples.label)
     way = Way(
         id="segments",
         kind="segments",
-        float16_tensors=floats,
+        float16_tensors=sum(len(facts.nodes[i].outputs) for span in cut.segments if span.is_float for i in span.nodes),
         borders=sum(len(segment.inputs) for segment in segments[1:]),
         segments=len(segments),
         unavailable="" if proof.holds else f"the chain does not equal the whole: {proof}",
-        **_numbers(verdict),
     )
-    return Prepared(
-        way=way,
-        model=ground.model,
-        encodings=ground.encodings,
-        facts=facts,
-        segments=segments,
-        proof=proof,
-        verdict=verdict,
-    )
+    made = Prepared(way=way.judged(verdict), model=ground.model, encodings=ground.encodings, facts=facts)
+    return replace(made, segments=segments, proof=proof, verdict=verdict)
 
 
-def _simulator(model: ModelProto, encodings: EncodingSet, judge: Judge) -> Simulator:
-    return Simulator(model, encodings, capture=made_by(model, judge.choices))
+_Build: TypeAlias = Callable[[Ground, Sequence[Prepared]], "Prepared | None"]
+
+WAYS: Mapping[str, tuple[str, _Build]] = {
+    "as-is": ("integer", _as_is),
+    "rewrite": ("integer", _rewritten),
+    WIDER_END: ("integer", _wider_end),
+    "rewrite-split": (
+        "integer",
+        partial(_rewritten_further, identity="rewrite-split", names=("split-output", "scale-last"), intrusion=2),
+    ),
+    "rewrite-cut": (
+        "integer",
+        partial(_rewritten_further, identity="rewrite-cut", names=("cut-tail",), intrusion=3),
+    ),
+    "segments": ("segments", _in_segments),
+    "fallback": ("fallback", _fallback),
+    "direct": ("direct", _direct),
+}
+"""Every way by its id: its kind, and what builds it from the ground and the ways that were built before it."""
 
 
-def _numbers(verdict: Verdict | None) -> dict[str, Any]:
-    """A verdict as arguments of a Way; nothing for a way that was not judged."""
-    if verdict is None:
-        return {}
-    return {
-        "overall_db": verdict.overall_db,
-        "sqnr_db": verdict.sqnr_db,
-        "lost_rows": verdict.lost,
-        "kept": verdict.kept,
-        "right": verdict.right,
-    }
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainProof:
+    """``float_equal`` is bit equality in float32; ``steps`` the largest difference of the quantized chain.
+
+    ``steps`` counts in steps of each output's own encoding, or in float32 roundings of its largest value where it has
+    none.
+    """
+
+    float_equal: bool
+    steps: float
+
+    @property
+    def holds(self) -> bool:
+        """True when both halves of the claim hold."""
+        return self.float_equal and self.steps <= 1.0
 
 
-def _lacks_grid(encodings: EncodingSet, name: str) -> bool:
+class SegmentChain:
+    """Runs the segments one after the other.
+
+    ``quantized`` ones with their encodings, float ones in float16 where ``half`` is given, else in float32.
+    """
+
+    def __init__(
+        self, segments: Sequence[Segment], *, quantized: bool, half: bool = False, capture: Sequence[str] = ()
+    ) -> None:
+        self._runs: list[Session | Simulator] = []
+        for segment in segments:
+            entries = _in_float16(segment) if half and segment.is_float else segment.encodings
+            inner = made_by(segment.model, capture)
+            if quantized and entries is not None:
+                self._runs.append(Simulator(segment.model, entries, capture=inner))
+            else:
+                self._runs.append(Session(segment.model, capture=inner))
+        self._inputs = [segment.inputs for segment in segments]
+
+    def run(self, feed: Feed) -> dict[str, npt.NDArray[Any]]:
+        """Every input and every output of every segment by name."""
+        values: dict[str, npt.NDArray[Any]] = dict(feed)
+        for run, inputs in zip(self._runs, self._inputs, strict=True):
+            values.update(run.run({name: values[name] for name in inputs}))
+        return values
+
+
+def _in_float16(segment: Segment) -> EncodingSet:
+    """All float tensors of a segment as float16, weights included, for a device that computes it so."""
+    made = {name for name, (dtype, _) in infer(segment.model).types.items() if dtype == "float"}
+    stored = {t.name for t in segment.model.graph.initializer if t.data_type == t.FLOAT}
+    return EncodingSet(version="", entries={}, float_tensors=frozenset(made | stored))
+
+
+def prove_chain(
+    model: ModelProto, encodings: EncodingSet, cut: Partition, segments: tuple[Segment, ...], feeds: Sequence[Feed]
+) -> ChainProof:
+    """Compare the chain with the whole on every sample: bit for bit in float32, within a step where it is quantized.
+
+    The whole is simulated with quantizers where the chain has them (``whole_as_cut``).
+    """
+    uncut, in_force = whole_as_cut(model, encodings, cut, segments)
+    names = [item.name for item in model.graph.output]
+    plain, whole = SegmentChain(segments, quantized=False), Session(model)
+    chain, simulated = SegmentChain(segments, quantized=True), Simulator(uncut, in_force)
+    equal, steps = True, 0.0
+    for feed in feeds:
+        wanted, got = whole.run(feed), plain.run(feed)
+        equal = equal and all(np.array_equal(wanted[name], got[name], equal_nan=True) for name in names)
+        wanted, got = simulated.run(feed), chain.run(feed)
+        steps = max([steps, *(_steps(wanted[name], got[name], in_force, name) for name in names)])
+    return ChainProof(float_equal=equal, steps=steps)
+
+
+def _steps(wanted: npt.NDArray[Any], got: npt.NDArray[Any], encodings: EncodingSet, name: str) -> float:
+    difference = np.abs(wanted.astype(np.float64) - got.astype(np.float64))
+    largest = float(np.nanmax(difference, initial=0.0))
     entry = encodings.get(name)
-    return entry is None or isinstance(entry.value, Float)
+    if entry is None or isinstance(entry.value, Float):
+        scale = float(np.nanmax(np.abs(wanted), initial=0.0)) * float(np.finfo(np.float32).eps)
+        return largest / scale if scale else largest
+    return largest / float(np.max(entry.value.scale))

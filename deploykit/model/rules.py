@@ -43,6 +43,7 @@ _OF_MOST_TOOLS = Claim(answered_by=Answerer.TOOLS, confidence=Confidence.INFERRE
     why="A package is compiled ahead of time, and memory is laid out then: every size must be a number.",
     fix="state the sizes with --input NAME=SIZES, or give samples that have them (--calibration)",
     sources=(f"{_IR}, section on symbolic dimensions",),
+    cure="batch-of-one",
 )
 def check_dynamic_input(facts: GraphFacts) -> Iterator[Found]:
     """One finding per input, with the option that fixes it."""
@@ -83,6 +84,7 @@ def _asked_shape(facts: GraphFacts, name: str) -> str:
     fix="move the operation out of the graph, or replace it by one of fixed size (TopK instead of NonZero)",
     sources=(f"{_IR}, section on static tensor shapes", "ONNX operator documentation"),
     claim=_OF_MOST_TOOLS,
+    cure="simplify",
 )
 def check_dynamic_result(facts: GraphFacts) -> Iterator[Found]:
     """Each node that makes a size out of values; where there is none, the first tensor, since others follow from it."""
@@ -114,6 +116,7 @@ def check_dynamic_result(facts: GraphFacts) -> Iterator[Found]:
     fix="unroll the loop or fold the condition when exporting; cut the graph where that is not possible",
     sources=("ONNX operator documentation: If, Loop, Scan, SequenceMap, types of sequences",),
     claim=_OF_MOST_TOOLS,
+    cure=("resolve-sequences", "simplify"),
 )
 def check_nested_graph(facts: GraphFacts) -> Iterator[Found]:
     """One finding per node."""
@@ -216,6 +219,7 @@ def check_inference(facts: GraphFacts) -> Iterator[Found]:
     fix="replace an infinity by the largest value that is needed (a finite one does in a mask), and find out "
     "where a NaN comes from",
     sources=("IEEE 754", "ONNX operator documentation: QuantizeLinear"),
+    cure=("simplify", "mask-constant"),
 )
 def check_non_finite(facts: GraphFacts) -> Iterator[Found]:
     """Looks at what was read: tensors of moderate size inside the model file."""
@@ -362,6 +366,7 @@ def check_empty_input(facts: GraphFacts) -> Iterator[Found]:
     "promises set 7 and later; compilers read no older one, or other values out of it.",
     fix="export it again with a newer operator set",
     sources=("ONNX Runtime, compatibility (docs/Versioning.md): operator sets from 7", "ONNX changelog, set 7"),
+    cure="raise-opset",
 )
 def check_old_opset(facts: GraphFacts) -> Iterator[Found]:
     """Only where standard operators are used."""

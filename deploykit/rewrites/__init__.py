@@ -1,1 +1,21 @@
-"""Graph rewrites, one per file: a matcher that says why it does not apply, the rewrite, new encodings, a proof."""
+"""Graph rewrites by theme, and the orders in which they are applied; whether one is applied is decided elsewhere."""
+
+__all__ = ["CURES", "SAFE_REWRITES", "STRUCTURAL"]
+
+STRUCTURAL = (
+    *("raise-opset", "batch-of-one", "resolve-sequences", "simplify"),
+    *("index-from-front", "integer-remainder", "merge-axes"),
+)
+"""Rewrites that keep every value, in the order in which they are applied."""
+
+CURES = (
+    *STRUCTURAL,  # first: what they settle when the model is made, the others need not answer
+    # Another form of one operator or block, each for what some compiler lacks or computes wrongly.
+    *("fuse-gelu", "fuse-hardswish", "expand-before-norm", "divide-by-root", "norm-statistics", "norm-rows"),
+    *("last-index", "pool-by-taps", "cumulate-forward", "product-by-halves", "batchnorm-rank", "longer-axes"),
+    *("write-out-functions", "einsum-to-matmul", "global-pool", "gathernd-to-gather", "flat-index", "mask-constant"),
+)
+"""The rewrites that rules name as cures, in the order in which they are applied."""
+
+SAFE_REWRITES = ("saturating-constant", "mask-constant", "logit-of-sigmoid", "log-of-ratio")
+"""Rewrites for precision that keep the inputs and outputs as they are, in the order in which they are tried."""

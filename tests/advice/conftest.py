@@ -24,7 +24,7 @@ from deploykit.cli import cli
 from deploykit.cli.frame import run
 from deploykit.findings import Finding
 from deploykit.findings.rules import Rule
-from deploykit.flow.checking import check
+from deploykit.flow.pipeline import check
 from deploykit.flow.rules import CORE_REGISTRIES
 from deploykit.model import wrap_proto
 from deploykit.model.collect import collect_facts

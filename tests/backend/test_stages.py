@@ -13,7 +13,7 @@ import pytest
 
 from deploykit.backend.backend import Request
 from deploykit.backend.kept import Kept, Same
-from deploykit.flow.reading import read_situation
+from deploykit.flow.read import read_situation
 
 DATA = Path(__file__).parents[1] / "data"
 REQUESTS: dict[str, dict[str, Any]] = {

@@ -152,12 +152,12 @@ def test_options_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_a_defect_is_70_and_no_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    import deploykit.flow.reading
+    import deploykit.flow.read
 
     def broken(request: object) -> None:
         raise ZeroDivisionError(str(type(request)))
 
-    monkeypatch.setattr(deploykit.flow.reading, "resolve_target", broken)
+    monkeypatch.setattr(deploykit.flow.read, "resolve_target", broken)
     assert run(cli, ["check", "--plan", "m.onnx", "--target", "sm8650"]) == 70
     captured = capsys.readouterr()
     assert "defect" in captured.err

@@ -20,8 +20,8 @@ from deploykit.encodings.infer import infer_entries
 from deploykit.encodings.place import place
 from deploykit.encodings.segments import Partition, Segment, SegmentCosts, partition, split_model
 from deploykit.encodings.values import EncodingSet
-from deploykit.flow.entry_values import observed_ranges
-from deploykit.flow.segment_proof import SegmentChain, prove_chain
+from deploykit.flow.samples import observed_ranges
+from deploykit.flow.ways import SegmentChain, prove_chain
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts

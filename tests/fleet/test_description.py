@@ -13,7 +13,7 @@ from deploykit.backend.requests import CORE_OPTIONS
 from deploykit.errors import DeploykitError, InputError, UsageError
 from deploykit.fleet.cells import cells_of, chosen_cells, moved, request_from_json, request_to_json
 from deploykit.fleet.description import Shared, read_file, schema
-from deploykit.flow.checking import check
+from deploykit.flow.pipeline import check
 
 MODEL = '<ir_version: 8, opset_import: ["" : 17]> g (float[1,4] x) => (float[1,4] y) { y = Relu (x) }'
 DOCS = Path(__file__).parents[2] / "docs"

@@ -22,9 +22,9 @@ from deploykit.backend.opinions import Compiler, Opinion, Opinions, OpinionState
 from deploykit.backend.requests import Mixed
 from deploykit.encodings.post_processing import Harm, Hurt, PostProcessing
 from deploykit.findings import Finding
-from deploykit.flow.choice import Chosen, choose_way
-from deploykit.flow.decision import decide
-from deploykit.flow.reading import read_situation
+from deploykit.flow.choose import Chosen, choose_way
+from deploykit.flow.plan import decide
+from deploykit.flow.read import read_situation
 from deploykit.flow.rules import RULES as CHOICE_RULES
 
 DETR = Path(__file__).parents[1] / "data" / "aimet" / "detr"

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
 from deploykit.findings import Finding, Severity, Subject, SubjectKind
-from deploykit.flow.decision import _rewritten
-
-CHOSEN: Any = SimpleNamespace(explains="rewritten by cut-tail")
+from deploykit.flow.plan import _avoided
 
 
 def finding(code: str, name: str, severity: Severity = Severity.ERROR) -> Finding:
@@ -18,7 +13,5 @@ def finding(code: str, name: str, severity: Severity = Severity.ERROR) -> Findin
 
 def test_an_error_that_the_packaged_model_lacks_is_handled_and_still_said() -> None:
     core = (finding("DK002", "nms"), finding("DK002", "other"), finding("DK012", "n", Severity.INFO))
-    gone, left, note = _rewritten(core, (finding("DK002", "other"),), CHOSEN)
-    assert (gone.handled, gone.blocks) == ("rewritten by cut-tail", False)
-    assert (left.handled, left.blocks) == (None, True)
-    assert note == core[2], "only what blocks is handled"
+    (gone,) = _avoided(core, (finding("DK002", "other"),), "rewritten by cut-tail")
+    assert (gone.subject.name, gone.handled, gone.blocks) == ("nms", "rewritten by cut-tail", False)

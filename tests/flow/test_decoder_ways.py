@@ -17,12 +17,13 @@ from deploykit.accuracy.simulate.simulation import simulate
 from deploykit.backend.backend import MixedSupport
 from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
-from deploykit.flow.entry_values import observed_ranges
-from deploykit.flow.exploring import Explored, explore
-from deploykit.flow.rewriting import SAFE_REWRITES, rewrite
+from deploykit.flow.choose import Explored, explore
+from deploykit.flow.rewriting import rewrite
+from deploykit.flow.samples import observed_ranges
 from deploykit.flow.ways import Ground
 from deploykit.model.collect import collect_facts
 from deploykit.model.load import wrap_proto
+from deploykit.rewrites import SAFE_REWRITES
 from deploykit.rewrites.contract import load_transform
 from sample_models.feeds import random_feeds
 from sample_models.tiny_graphs import TinyGraph

@@ -13,7 +13,7 @@ from deploykit.accuracy.simulate.quantizers import fake_quantize
 from deploykit.encodings.infer import infer_entries
 from deploykit.encodings.new_grids import GridKind, affine_for_range, usual_grid
 from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
-from deploykit.flow.entry_values import evidence_of, observed_ranges
+from deploykit.flow.samples import evidence_of, observed_ranges
 from deploykit.model.collect import facts_of
 from sample_models.tiny_graphs import TinyGraph
 

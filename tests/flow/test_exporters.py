@@ -10,8 +10,8 @@ import pytest
 
 from deploykit.backend.backend import Request
 from deploykit.backend.kept import Kept
-from deploykit.flow.decision import Decision, decide
-from deploykit.flow.reading import read_situation
+from deploykit.flow.plan import Decision, decide
+from deploykit.flow.read import read_situation
 
 EXPORTS = Path(__file__).parents[1] / "data" / "exports"
 TARGETS = [

@@ -22,7 +22,7 @@ from deploykit.flow.learned_weights import LearnedStep, Learning
 from deploykit.flow.quantizing import embedded, weight_methods
 from deploykit.flow.quantizing.choosing import pick
 from deploykit.flow.quantizing.weight_methods import asked_of, learning_with
-from deploykit.flow.reading import resolve_target
+from deploykit.flow.read import resolve_target
 from deploykit_qualcomm.aimet import AIMET
 
 MLP = Path(__file__).parents[1] / "data" / "aimet" / "mlp" / "model.onnx"

@@ -17,8 +17,8 @@ from deploykit.encodings.formats.aimet import write_encodings
 from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.findings import Finding, Severity
-from deploykit.flow.choice import Chosen, choose_way
-from deploykit.flow.reading import read_situation
+from deploykit.flow.choose import Chosen, choose_way
+from deploykit.flow.read import read_situation
 from deploykit.flow.rules import RULES as CHOICE_RULES
 from sample_models.tiny_graphs import TinyGraph
 

@@ -15,7 +15,7 @@ from deploykit.backend.kept import Kept
 from deploykit.backend.opinions import Compiler, Opinion, Opinions, OpinionState
 from deploykit.findings import Answerer, Claim, Confidence, Finding, Severity, Subject, SubjectKind
 from deploykit.flow import opinions
-from deploykit.flow.reading import read_situation
+from deploykit.flow.read import read_situation
 from stub_backend import StubBackend
 
 CNN = Path(__file__).parents[1] / "data/aimet/cnn/model.onnx"

@@ -13,9 +13,9 @@ from deploykit.backend.backend import MixedSupport, Request
 from deploykit.backend.kept import Kept
 from deploykit.cli import cli
 from deploykit.cli.frame import run
-from deploykit.flow import decision, exploring
-from deploykit.flow.choice import choose_way
-from deploykit.flow.reading import read_situations
+from deploykit.flow import choose, cure
+from deploykit.flow.choose import choose_way
+from deploykit.flow.read import read_situations
 from deploykit.model import Model, load_model
 
 CNN = Path(__file__).parents[1] / "data" / "aimet" / "cnn"
@@ -36,7 +36,7 @@ def test_several_targets_are_several_packages(
         read.append(path)
         return load_model(path)
 
-    monkeypatch.setattr("deploykit.flow.reading.load_model", recording)
+    monkeypatch.setattr("deploykit.flow.read.load_model", recording)
     assert package(tmp_path / "out", "sm8550", "sm8650", "sm8350") == 0
     packages = json.loads(capsys.readouterr().out)["packages"]
     assert [made["target"]["id"] for made in packages] == ["sm8550", "sm8650", "sm8350"]
@@ -46,7 +46,7 @@ def test_several_targets_are_several_packages(
 
 def test_what_does_not_depend_on_the_chip_is_done_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
-    for module, name in ((exploring, "explore"), (decision, "_found_in")):
+    for module, name in ((choose, "explore"), (cure, "_found_in")):
         real = getattr(module, name)
 
         def noted(*args: Any, name: str = name, real: Any = real, **more: Any) -> Any:
@@ -69,13 +69,13 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def test_chips_that_mix_in_other_ways_are_explored_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     abilities: list[MixedSupport] = []
-    real = exploring.explore
+    real = choose.explore
 
     def noted(ground: Any, support: MixedSupport, **more: Any) -> Any:
         abilities.append(support)
         return real(ground, support, **more)
 
-    monkeypatch.setattr(exploring, "explore", noted)
+    monkeypatch.setattr(choose, "explore", noted)
     given: dict[str, Any] = {"model": CNN / "model.onnx", "encodings": CNN / "w8a8.v0.6.1.encodings", "sdk": "2.37"}
     # The second has no float16.
     requests = [Request(target=target, backend="qnn-htp", **given) for target in ("sm8650", "sm8350", "sm8550")]

@@ -30,7 +30,7 @@ from deploykit.flow.quantizing.embedded import EMBEDDED
 from deploykit.flow.quantizing.numbers import Numbers
 from deploykit.flow.quantizing.rules import RULES, Quantized
 from deploykit.flow.quantizing.samples import divide
-from deploykit.flow.reading import resolve_target
+from deploykit.flow.read import resolve_target
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
 from deploykit.system.environments import Environment

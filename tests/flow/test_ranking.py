@@ -23,9 +23,8 @@ from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.encodings.place import place
 from deploykit.encodings.values import Affine
 from deploykit.findings import Confidence
-from deploykit.flow.exploring import Explored, explore
-from deploykit.flow.ranking import Way, choose
-from deploykit.flow.ways import Ground
+from deploykit.flow.choose import Explored, choose, explore
+from deploykit.flow.ways import Ground, Way
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
 from sample_models.limiting import limiting_tensors

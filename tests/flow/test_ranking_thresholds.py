@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from deploykit.findings import Confidence
-from deploykit.flow.ranking import Way, choose, choose_unjudged, is_proven
+from deploykit.flow.choose import choose, choose_unjudged, is_proven
+from deploykit.flow.ways import Way
 
 
 def at(db: float, identity: str = "rewrite", kind: str = "integer", **more: object) -> Way:

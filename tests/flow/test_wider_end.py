@@ -16,10 +16,9 @@ from deploykit.accuracy.simulate.simulation import Simulator
 from deploykit.backend.backend import MixedSupport, Request
 from deploykit.encodings.formats.aimet import write_encodings
 from deploykit.encodings.place import place
-from deploykit.flow.exploring import Explored, explore
+from deploykit.flow.choose import Explored, choose, explore
 from deploykit.flow.pipeline import make_plan
-from deploykit.flow.ranking import Way, choose
-from deploykit.flow.ways import WIDER_END, Ground, Prepared
+from deploykit.flow.ways import WIDER_END, Ground, Prepared, Way
 from deploykit.model import wrap_proto
 from deploykit.model.collect import collect_facts
 from sample_models.finished_detectors import DETECTORS, count_kept, scenes

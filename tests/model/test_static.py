@@ -10,7 +10,7 @@ import onnx
 from deploykit.encodings.float_sets import find_borders, predict_float_set
 from deploykit.encodings.segments import SegmentCosts, partition, split_model
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
-from deploykit.flow.segment_proof import prove_chain
+from deploykit.flow.ways import prove_chain
 from deploykit.model.collect import collect_facts
 from deploykit.model.facts import GraphFacts, TensorRole, static_nodes, static_tensors, with_static
 from deploykit.model.load import wrap_proto

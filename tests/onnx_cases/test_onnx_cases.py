@@ -20,7 +20,7 @@ import pytest
 
 from deploykit.backend.backend import Request
 from deploykit.errors import DeploykitError
-from deploykit.flow.checking import check
+from deploykit.flow.pipeline import check
 
 DATA = Path(__file__).parents[1] / "data" / "onnx_backend"
 PAGE = Path(__file__).parents[1] / "lab" / "evidence" / "onnx-cases.md"

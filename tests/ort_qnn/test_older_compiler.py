@@ -11,7 +11,8 @@ import pytest
 from deploykit.backend.backend import Request
 from deploykit.backend.status import Compiled, Right
 from deploykit.errors import UsageError
-from deploykit.flow.pipeline import make_package, verify
+from deploykit.flow.pipeline import make_package
+from deploykit.packages.verifying import verify_package as verify
 from deploykit.system.environments import environment_of
 from deploykit.system.installing import install
 from deploykit_ort_qnn.compiler import CompileJob, compile_model

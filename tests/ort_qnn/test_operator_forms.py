@@ -18,8 +18,8 @@ from deploykit.encodings.backward import Evidence
 from deploykit.encodings.formats.aimet import write_encodings
 from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
-from deploykit.flow.entry_values import observed_ranges
 from deploykit.flow.pipeline import Packaged, make_package
+from deploykit.flow.samples import observed_ranges
 from deploykit.model.collect import collect_facts
 from deploykit.model.fusion import fusions
 from deploykit.model.load import wrap_proto

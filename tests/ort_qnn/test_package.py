@@ -23,9 +23,10 @@ from deploykit.encodings.insert_qdq import insert_qdq
 from deploykit.encodings.lpbq_files import convert_file
 from deploykit.encodings.qdq import extract_qdq
 from deploykit.encodings.values import Affine
-from deploykit.flow.pipeline import Packaged, make_package, make_plan, verify
-from deploykit.flow.reading import read_situations
+from deploykit.flow.pipeline import Packaged, make_package, make_plan
+from deploykit.flow.read import read_situations
 from deploykit.packages.building import build_package
+from deploykit.packages.verifying import verify_package as verify
 from deploykit_ort_qnn import backend
 from deploykit_ort_qnn.compiler import CompileJob, compile_model
 from deploykit_ort_qnn.emulation import Comparison, compare

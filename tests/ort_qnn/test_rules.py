@@ -23,7 +23,7 @@ from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.findings import Finding, Severity
 from deploykit.findings.rules import Rule
 from deploykit.flow.pipeline import make_plan
-from deploykit.flow.reading import read_situation
+from deploykit.flow.read import read_situation
 from deploykit.model.collect import collect_facts
 from deploykit.model.load import wrap_proto
 from deploykit_ort_qnn import backend

@@ -12,7 +12,7 @@ import pytest
 from deploykit.backend.backend import Request
 from deploykit.backend.kept import Kept
 from deploykit.findings import Finding, Severity, Subject, SubjectKind
-from deploykit.flow.reading import read_situation
+from deploykit.flow.read import read_situation
 from deploykit_ort_qnn import prepare as preparing
 from deploykit_ort_qnn.prepare import prepared_model, wheel_for
 from deploykit_qualcomm.atlas.suspects import suspects_in

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from deploykit.backend.backend import Request
-from deploykit.flow.pipeline import Packaged, each_package, make_package, verify
+from deploykit.flow.pipeline import Packaged, make_package, read_jobs
+from deploykit.packages.verifying import verify_package as verify
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 CHIPS = {"sm8350": 30, "sm8450": 36, "sm8550": 43, "sm8650": 57, "sm8750": 69, "sm8850": 87}
@@ -33,8 +34,8 @@ def test_every_fixture_is_wholly_on_the_npu(tmp_path: Path, model: str) -> None:
     ]
     outs = [tmp_path / target for target in CHIPS]
     silent = [lambda _line: None] * len(CHIPS)
-    for target, out, make in zip(CHIPS, outs, each_package(requests, outs, progress=silent), strict=True):
-        assert_wholly(make(), out, model, target)
+    for target, out, job in zip(CHIPS, outs, read_jobs(requests, outs, progress=silent), strict=True):
+        assert_wholly(job.make(), out, model, target)
 
 
 def assert_wholly(packaged: Packaged, out: Path, model: str, target: str) -> None:

@@ -107,7 +107,7 @@ def test_the_report_of_a_detector_shows_its_boxes_where_samples_are_pictures(
     def twice(chosen: object) -> object:
         raise InputError("simulated a second time, for the page")
 
-    monkeypatch.setattr("deploykit.flow.drawn_detections.run_of", twice)
+    monkeypatch.setattr("deploykit.flow.render.run_of", twice)
     rng = np.random.default_rng(3)
     frames = rng.uniform(size=(8, 1, 3, 64, 64))
     if kind != "noise":

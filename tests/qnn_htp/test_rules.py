@@ -14,7 +14,7 @@ import pytest
 from deploykit.backend.backend import Request
 from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.findings import Finding
-from deploykit.flow.reading import read_situation
+from deploykit.flow.read import read_situation
 from deploykit.tables.capabilities import Feature, Status
 from deploykit_qnn_htp.draft import Candidate, Draft, draft_of, float16_plan
 from deploykit_qnn_htp.mixing import mixed_support

@@ -17,9 +17,9 @@ import deploykit
 from deploykit.backend.backend import Request, Situation
 from deploykit.backend.kept import Kept
 from deploykit.errors import UsageError
-from deploykit.flow.choice import choose_way
+from deploykit.flow.choose import choose_way
 from deploykit.flow.pipeline import Packaged
-from deploykit.flow.reading import read_situation
+from deploykit.flow.read import read_situation
 from deploykit.rewrites.contract import transform_names
 from deploykit_qnn_htp.planning import make_plan
 from deploykit_qnn_htp.prepare import prepare

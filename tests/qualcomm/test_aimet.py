@@ -11,7 +11,7 @@ from deploykit.backend.backend import Request
 from deploykit.backend.options import check_options
 from deploykit.backend.quantizers import QuantizerAsked
 from deploykit.errors import UsageError
-from deploykit.flow.reading import resolve_target
+from deploykit.flow.read import resolve_target
 from deploykit_qualcomm.aimet import AIMET, configuration, encodings_version
 
 

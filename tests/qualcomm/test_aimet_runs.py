@@ -16,7 +16,7 @@ from deploykit.backend.backend import Request
 from deploykit.cli import cli
 from deploykit.cli.frame import run
 from deploykit.flow.quantizing.making import make_candidate
-from deploykit.flow.reading import read_situation
+from deploykit.flow.read import read_situation
 
 pytestmark = [pytest.mark.heavy, pytest.mark.xdist_group("aimet")]
 

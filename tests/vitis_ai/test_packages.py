@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 from deploykit.backend.backend import Request
-from deploykit.flow.pipeline import Packaged, make_package, verify
+from deploykit.flow.pipeline import Packaged, make_package
+from deploykit.packages.verifying import verify_package as verify
 from deploykit_vitis_ai.runner import RESULT
 
 DATA = Path(__file__).parents[1] / "data" / "quark"

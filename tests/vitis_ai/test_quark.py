@@ -18,10 +18,11 @@ from deploykit.cli import cli
 from deploykit.cli.frame import run as command
 from deploykit.errors import ToolError
 from deploykit.findings import exit_status
-from deploykit.flow.pipeline import Packaged, make_package, verify
+from deploykit.flow.pipeline import Packaged, make_package
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
 from deploykit.packages.verifying import VerifyReport
+from deploykit.packages.verifying import verify_package as verify
 from deploykit.system.environments import Environment
 from deploykit_vitis_ai.inspection import inspect_quantized
 from deploykit_vitis_ai.runner import quark_environment, run_quark

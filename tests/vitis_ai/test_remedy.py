@@ -17,7 +17,8 @@ from deploykit.backend.status import Right
 from deploykit.cli import cli
 from deploykit.cli.frame import run as command
 from deploykit.findings import Severity
-from deploykit.flow.pipeline import Packaged, make_package, verify
+from deploykit.flow.pipeline import Packaged, make_package
+from deploykit.packages.verifying import verify_package as verify
 from deploykit_vitis_ai.runner import quark_environment, run_quark
 from sample_models.finished_detectors import DETECTORS, count_kept, count_overlapping, scenes
 

@@ -164,6 +164,7 @@ def check_skipped(draft: Draft) -> Iterator[Found]:
     why="HTP v68 and v69 have no MatMul with two 16-bit operands; the provider converts one without a message.",
     fix="Accept it, or take HTP v73 and later, where deploykit keeps 16 bits.",
     sources=[_LAB],
+    cure="simplify",
 )
 def check_narrowing(draft: Draft) -> Iterator[Found]:
     """16-bit dynamic MatMuls where int16 is not to be had."""
@@ -282,6 +283,7 @@ def check_lpbq_loss(draft: Draft) -> Iterator[Found]:
     "other Erf the model is not taken.",
     fix="Write it with another operator.",
     sources=[_LAB],
+    cure="fuse-gelu",
 )
 def check_erf(draft: Draft) -> Iterator[Found]:
     """Every Erf, where nothing is quantized."""
@@ -299,6 +301,7 @@ def check_erf(draft: Draft) -> Iterator[Found]:
     "operands in the other order, with another slope, or as HardSwish it is right (65 dB and more).",
     fix="Swap the two operands.",
     sources=[f"{_LAB}: six forms of it, float and soc_model 57"],
+    cure="fuse-hardswish",
 )
 def check_hard_sigmoid_gate(draft: Draft) -> Iterator[Found]:
     """Mul(x, HardSigmoid(x)), in this order."""
@@ -322,6 +325,7 @@ def check_hard_sigmoid_gate(draft: Draft) -> Iterator[Found]:
     fix="Divide by the root.",
     sources=[f"{_LAB}: with one sample and two, lengths of 10 and 16; quotients and norms without a scale are taken"],
     claim=_LIKELY,
+    cure="divide-by-root",
 )
 def check_reciprocal(draft: Draft) -> Iterator[Found]:
     """RMS norms with a scale whose inner nodes include a Reciprocal."""
@@ -345,6 +349,7 @@ def check_reciprocal(draft: Draft) -> Iterator[Found]:
     "over the rows of a matrix they are right (68 dB).",
     fix="Reshape it to one sample with more rows.",
     sources=[f"{_LAB}: two samples, lengths of 10 and 16, with and without another operator in front"],
+    cure="norm-rows",
 )
 def check_rms_samples(draft: Draft) -> Iterator[Found]:
     """By rank and first dimension."""
@@ -364,6 +369,7 @@ def check_rms_samples(draft: Draft) -> Iterator[Found]:
     why="The provider takes no node of such a model, however ordinary: a Sigmoid of set 6 is left to the CPU.",
     fix="Export it again with a newer operator set.",
     sources=[f"{_LAB}: 112 models of set 6 of onnx's backend tests, 99 of them taken once raised"],
+    cure="raise-opset",
 )
 def check_opset(draft: Draft) -> Iterator[Found]:
     """By its number."""
@@ -382,6 +388,7 @@ def check_opset(draft: Draft) -> Iterator[Found]:
     "beyond its end) before it compiles. torch's dynamo exports write an average over all of an image so.",
     fix="Gather by a flat index and reshape the result.",
     sources=[f"{_LAB}: 24 exports of ConvNeXt with layer scale, float and W8A16; of 17 small forms the 6 like that"],
+    cure="flat-index",
 )
 def check_index(draft: Draft) -> Iterator[Found]:
     """By the ranks of data and index."""
@@ -465,6 +472,7 @@ _FLOAT32 = (
     "fast, is not known. Some operators are not finalized at all in float32.",
     fix="Quantize the model, or take a later release.",
     sources=[_FLOAT32],
+    cure="write-out-functions",
 )
 def check_float_model(draft: Draft) -> Iterator[Found]:
     """A float source, for a wheel whose own row says so: it was seen with that release alone."""
@@ -529,6 +537,7 @@ _MOST_INDEX_DIMENSIONS = 4
     "GlobalAveragePool are taken.",
     fix="Write it as GlobalAveragePool.",
     sources=[f"{_LAB}: windows of 8 and 320 on maps of 6, of 6 on 6"],
+    cure="global-pool",
 )
 def check_window(draft: Draft) -> Iterator[Found]:
     """By shapes."""
@@ -547,6 +556,7 @@ def check_window(draft: Draft) -> Iterator[Found]:
     why="The provider leaves both to the CPU; a Gather, a Reshape, and other types are taken.",
     fix="Gather rows by their numbers instead.",
     sources=[f"{_LAB}: float and bool, indices of 2 to 6 dimensions"],
+    cure="gathernd-to-gather",
 )
 def check_gather(draft: Draft) -> Iterator[Found]:
     """By the type of the data and the rank of the index."""

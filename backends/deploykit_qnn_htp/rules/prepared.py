@@ -198,6 +198,7 @@ def check_weight_width(draft: Draft) -> Iterator[Found]:
     "all, so that the file cannot tell 'meant to be float16' from 'never quantized'.",
     fix="compare the list with your float16 set; name the set with --float-tensors FILE to make it explicit",
     sources=("qualcomm/aimet#4102", "aimet-onnx 2.31.0 and 2.42.0 (read and run)"),
+    cure="simplify",
 )
 def check_omission(draft: Draft) -> Iterator[Found]:
     """The set that was read from omissions."""

@@ -64,6 +64,18 @@ RULES: Registry[Situation] = Registry("situation")
     "check --audit full' measures the node itself.",
     fix="audit the model, or write the operator in another way",
     sources=("the rows of data/atlas, each with the case that shows it",),
+    cure=(
+        "simplify",
+        "fuse-gelu",
+        "norm-rows",
+        "pool-by-taps",
+        "cumulate-forward",
+        "product-by-halves",
+        "batchnorm-rank",
+        "write-out-functions",
+        "einsum-to-matmul",
+        "global-pool",
+    ),
 )
 def check_atlas(situation: Situation) -> Iterator[Found]:
     """By operator, type and the row's condition; of several rows about a node the first."""

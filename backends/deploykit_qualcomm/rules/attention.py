@@ -155,6 +155,7 @@ def check_partly_float(situation: Situation) -> Iterator[Found]:
     "border in the middle of attention is where kernels are missing.",
     fix="make the float set larger by the tensors that are named, or smaller: few whole blocks cost least",
     sources=("qualcomm/aimet#4086", "qualcomm/aimet#4090"),
+    cure="simplify",
 )
 def check_borders(situation: Situation) -> Iterator[Found]:
     """The borders of the float set that the encodings lead to, and what removes most of them per operator."""

@@ -36,6 +36,7 @@ def _rank(situation: Situation, node: NodeFact) -> int | None:
     fix="reshape the normalized axes into one that is the last, or write it out as reductions",
     sources=constraint("layernorm-last-axis").source,
     claim=claim_of(constraint("layernorm-last-axis")),
+    cure="norm-rows",
 )
 def check_norm_axis(situation: Situation) -> Iterator[Found]:
     """The axis attribute against the rank."""
@@ -55,6 +56,7 @@ def check_norm_axis(situation: Situation) -> Iterator[Found]:
     "Lengths that are multiples of 8 from 16 on were hit; other releases were not tried.",
     fix="store the operand for each sample",
     sources=("onnxruntime-qnn 2.7.0 (QAIRT 2.51) run on Linux x86-64: 30 shapes, Add and Mul, float16 and W8A16",),
+    cure="expand-before-norm",
 )
 def check_repeated(situation: Situation) -> Iterator[Found]:
     """By shapes, whether the operand is stored or computed."""
@@ -72,6 +74,7 @@ def check_repeated(situation: Situation) -> Iterator[Found]:
     "What is not taken makes the converter stop, or runs on the CPU where that is allowed.",
     fix="write it with other operators before exporting, or compute it on the host",
     sources=("the rows 'untranslated' of constraints.toml",),
+    cure=("simplify", "write-out-functions", "einsum-to-matmul"),
 )
 def check_untranslated(situation: Situation) -> Iterator[Found]:
     """One finding for each kind, with its first node; the operators stand in the data file."""
@@ -96,6 +99,7 @@ def check_untranslated(situation: Situation) -> Iterator[Found]:
     "is not known.",
     fix="compute the statistics on their own",
     sources=("onnxruntime-qnn 2.7.0 (QAIRT 2.51) run on Linux x86-64: 19 cases of onnx's backend tests",),
+    cure="norm-statistics",
 )
 def check_statistics(situation: Situation) -> Iterator[Found]:
     """Outputs that have a reader, or that the model gives."""
@@ -115,6 +119,7 @@ def check_statistics(situation: Situation) -> Iterator[Found]:
     "tried.",
     fix="leave the axes of length 1 out of the reduction",
     sources=("onnxruntime-qnn 2.7.0 (QAIRT 2.51) run on Linux x86-64: 16 forms, two lengths, three types",),
+    cure="longer-axes",
 )
 def check_short_axes(situation: Situation) -> Iterator[Found]:
     """By shapes; the type is that of what is reduced, else that of the result: files leave out what only moves."""
@@ -133,6 +138,7 @@ def check_short_axes(situation: Situation) -> Iterator[Found]:
     fix="replace the operator by supported ones before converting",
     sources=constraint("unsupported-ops-htp").source,
     claim=claim_of(constraint("unsupported-ops-htp")),
+    cure=("simplify", "integer-remainder", "last-index", "pool-by-taps", "cumulate-forward", "product-by-halves"),
 )
 def check_refused(situation: Situation) -> Iterator[Found]:
     """The operators and attribute values stand in the data file."""
@@ -192,6 +198,7 @@ def _is_recent(situation: Situation) -> bool:
     "other releases and the converters do is not known.",
     fix="add the dimension's size to the index",
     sources=constraint("unsupported-ops-htp").source,
+    cure="index-from-front",
 )
 def check_negative_indices(situation: Situation) -> Iterator[Found]:
     """Stored index lists only; computed ones cannot be seen."""

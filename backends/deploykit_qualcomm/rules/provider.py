@@ -301,6 +301,7 @@ def _is_paired(situation: Situation, name: str) -> bool:
     sources=(
         "onnxruntime-qnn 2.7.0 run on Linux x86-64: JSON graph shows UFIXED_POINT_8, isolated MatMul 40.8 to 40.9 dB",
     ),
+    cure="simplify",
 )
 def check_uint16_product(situation: Situation) -> Iterator[Found]:
     """Both operands by their type; on older architectures symmetric int16 is refused."""

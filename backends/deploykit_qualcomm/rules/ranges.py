@@ -31,6 +31,7 @@ RULES: Registry[Situation] = Registry("situation")
         "qualcomm/aimet#4102 (ranges up to 2.7e34)",
         "RT-DETRv2 topology with aimet-onnx 2.42.0: 807 pixels, 306 with anchors clamped to 20",
     ),
+    cure=("simplify", "mask-constant"),
 )
 def check_swamped(situation: Situation) -> Iterator[Found]:
     """Activations and constants, by the largest magnitude of the grid."""

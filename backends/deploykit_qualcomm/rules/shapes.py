@@ -36,6 +36,7 @@ RULES: Registry[Situation] = Registry("situation")
     "DepthToSpace or two steps of rank 5",
     sources=(*constraint("rank-max-5").source, "qualcomm/aimet#4086 (fp16 on 2.41)"),
     claim=claim_of(constraint("rank-max-5")),
+    cure=("simplify", "merge-axes"),
 )
 def check_rank(situation: Situation) -> Iterator[Found]:
     """Any tensor at all, constants included; an error where something works on it or the release refuses to move it."""
@@ -166,6 +167,7 @@ def check_int64(situation: Situation) -> Iterator[Found]:
     fix="reshape to rank 4 around the operator",
     sources=constraint("rank-limits").source,
     claim=claim_of(constraint("rank-limits")),
+    cure="batchnorm-rank",
 )
 def check_operator_rank(situation: Situation) -> Iterator[Found]:
     """The ranks stand in the data file."""

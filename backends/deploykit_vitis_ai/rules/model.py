@@ -36,6 +36,7 @@ def _labels(nodes: Iterable[NodeFact], *, most: int = 6) -> str:
     "batches for BF16 only, since 1.6.",
     fix="Fix the input shapes when you export the model (batch 1).",
     sources=[_DOC2, _ROSS, _RAI],
+    cure="batch-of-one",
 )
 def check_shapes(draft: Draft) -> Iterator[Found]:
     """Dynamic inputs, and computed shapes inside."""

@@ -17,7 +17,7 @@ from deploykit.flow.pipeline import make_package
 from deploykit.flow.quantizing.ladder import AUTO, make_best
 from deploykit.flow.quantizing.making import Made, make_candidate, make_encodings
 from deploykit.flow.quantizing.report import page, recipe_page
-from deploykit.flow.reading import resolve_target
+from deploykit.flow.read import resolve_target
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
 from deploykit.model.load import blaming

@@ -1,6 +1,6 @@
 """What packaging will make of encodings that were just made: the way it takes, ready to be run, and what refuses it.
 
-The decision is ``deploykit.flow.decision``'s own, so that what is measured is what will be delivered. It judges and
+The decision is ``deploykit.flow.plan``'s own, so that what is measured is what will be delivered. It judges and
 writes nothing.
 """
 
@@ -17,16 +17,16 @@ from deploykit.accuracy.simulate.sessions import Session
 from deploykit.accuracy.simulate.simulation import Simulator
 from deploykit.backend.kept import Kept
 from deploykit.encodings.float_sets import find_borders
-from deploykit.flow.choice import choose_way
-from deploykit.flow.decision import decide
-from deploykit.flow.segment_proof import SegmentChain
+from deploykit.flow.choose import choose_way
+from deploykit.flow.plan import decide
+from deploykit.flow.ways import SegmentChain
 from deploykit.model.weights import lean_weights
 
 if TYPE_CHECKING:
     from deploykit.accuracy.simulate.sessions import Feed
     from deploykit.backend.backend import AnyBackend, Progress, Situation
     from deploykit.encodings.values import EncodingSet
-    from deploykit.flow.choice import Chosen
+    from deploykit.flow.choose import Chosen
 
 __all__ = ["Delivery", "deliver", "refused_by", "run_of"]
 

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 from deploykit.accuracy.samples.range_growth import MOST
 from deploykit.backend.quantizers import QuantizerAsked
 from deploykit.errors import InputError, ToolError, UsageError
-from deploykit.flow.data_findings import about_samples
 from deploykit.flow.quantizing.choosing import Picked, options_of, pick
 from deploykit.flow.quantizing.numbers import Numbers, measure
 from deploykit.flow.quantizing.rules import RULES, Quantized
 from deploykit.flow.quantizing.running import Ran, run_quantizer
 from deploykit.flow.quantizing.samples import Division, divide, read_decoded, read_held_out
 from deploykit.flow.quantizing.weight_methods import SECONDS, asked_of
+from deploykit.flow.samples import about_samples
 from deploykit.model.collect import collect_facts
 from deploykit.packages.writing import hash_file
 

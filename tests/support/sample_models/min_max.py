@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Encoding, EncodingSet
-from deploykit.flow.entry_values import observed_ranges
+from deploykit.flow.samples import observed_ranges
 from deploykit.model import wrap_proto
 from deploykit.model.collect import collect_facts
 from deploykit.model.graph import GraphCopy

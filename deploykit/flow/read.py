@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -10,8 +11,8 @@ from deploykit.backend.backend import AnyBackend, Request, Situation
 from deploykit.backend.plugins import checked_request, device_named, load_backend
 from deploykit.backend.targets import Target
 from deploykit.encodings.read import read_placed
+from deploykit.encodings.values import Affine, Lpbq
 from deploykit.errors import UsageError
-from deploykit.flow.asked_precision import refuse_other_precision
 from deploykit.flow.pinning import pin
 from deploykit.model import load_model
 from deploykit.model.collect import collect_facts
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
     from deploykit.encodings.values import EncodingSet
     from deploykit.model.facts import GraphFacts
 
-__all__ = ["read_situation", "read_situations", "resolve_target"]
+__all__ = ["read_situation", "read_situations", "refuse_other_precision", "resolve_target"]
+
+_WIDTHS = re.compile(r"w(\d+)a(\d+)")
+_FLOATS = ("fp32", "fp16", "bf16")
 
 
 def resolve_target(request: Request) -> tuple[AnyBackend, Target]:
@@ -68,10 +72,37 @@ def read_situations(requests: Sequence[Request]) -> list[tuple[AnyBackend, Situa
 
 
 def _read_encodings(request: Request, facts: GraphFacts) -> EncodingSet | None:
-    if request.encodings is None:
-        if request.float_tensors is not None:
-            raise UsageError("--float-tensors without --encodings", next="give the encodings it belongs to")
-        return None
-    encodings = read_placed(request.encodings, facts, float_tensors=request.float_tensors)
-    refuse_other_precision(request.precision, encodings, facts)
-    return encodings
+    if request.encodings is not None:
+        encodings = read_placed(request.encodings, facts, float_tensors=request.float_tensors)
+        refuse_other_precision(request.precision, encodings, facts)
+        return encodings
+    if request.float_tensors is not None:
+        raise UsageError("--float-tensors without --encodings", next="give the encodings it belongs to")
+    return None
+
+
+def refuse_other_precision(asked: str | None, encodings: EncodingSet, facts: GraphFacts) -> None:
+    """Raise UsageError where ``asked`` names widths, or a float type, that the encodings do not hold.
+
+    Encodings say the precision of every tensor themselves; a name beside them that says something else would
+    otherwise be left out of account without a word. Names that tell no widths are the backend's business.
+    """
+    held: dict[str, set[int]] = {"activations": set(), "weights": set()}
+    for entry in encodings:
+        fact = facts.tensors.get(entry.name)
+        # 32 bits are biases, which no precision's name counts.
+        if isinstance(entry.value, Affine | Lpbq) and entry.value.bits < 32 and fact is not None:
+            held["weights" if fact.is_weight else "activations"].add(entry.value.bits)
+    widths = _WIDTHS.fullmatch(asked or "")
+    if widths is None:
+        differs = asked in _FLOATS and any(held.values())
+    else:
+        wanted = {"weights": int(widths[1]), "activations": int(widths[2])}
+        differs = any(bits and wanted[kind] not in bits for kind, bits in held.items())
+    if differs:
+        told = ", ".join(f"{bits}-bit {kind}" for kind, found in held.items() for bits in sorted(found))
+        raise UsageError(
+            f"--precision {asked}: not what the encodings say",
+            why=f"{encodings.source or 'they'} hold {told}",
+            next="leave out --precision to package what they say, or --encodings to package the float model",
+        )

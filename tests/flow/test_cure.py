@@ -1,4 +1,4 @@
-"""Simplified before rules judge: refused exports go through everywhere, and a clean model stays as it was given."""
+"""Cured before anything is decided: refused exports go through everywhere, and a clean model stays as it was given."""
 
 from __future__ import annotations
 
@@ -11,12 +11,18 @@ import onnx
 import pytest
 
 from deploykit import api
-from deploykit.backend.backend import Request
+from deploykit.backend.backend import Request, Situation
 from deploykit.backend.kept import Kept
+from deploykit.backend.plans import Plan
+from deploykit.backend.plugins import all_registries
 from deploykit.findings import Finding, Severity, Subject, SubjectKind
-from deploykit.flow.reading import read_situation
-from deploykit.flow.simplifying import STRUCTURAL_REWRITES, simplify
+from deploykit.flow.cure import Cured, cure
+from deploykit.flow.read import read_situation
+from deploykit.flow.rules import CORE_REGISTRIES
+from deploykit.rewrites import CURES, STRUCTURAL
+from deploykit.rewrites.contract import transform_names
 from sample_models.tiny_graphs import TinyGraph
+from stub_backend import StubBackend
 
 DETR = Path(__file__).parents[1] / "data" / "zoo" / "detr"
 TARGETS = [("qnn-htp", "sm8650", "2.33"), ("qnn-htp", "sm8650", "2.44"), ("ort-qnn", "sm8650", None)]
@@ -89,12 +95,37 @@ def test_asked_for_by_name_it_is_done(tmp_path: Path) -> None:
 
 def _finding(code: str, severity: Severity = Severity.ERROR, handled: str | None = None) -> Finding:
     subject = Subject(kind=SubjectKind.NODE, name="n")
-    return Finding(code=code, slug="s", severity=severity, subject=subject, message="m", handled=handled)
+    return Finding(
+        code=code, slug="s", severity=severity, subject=subject, message="m", handled=handled, cure=("merge-axes",)
+    )
 
 
 ERROR, OTHER = _finding("QNN001"), _finding("QNN002")
 WARNING, NOTE = _finding("QNN003", Severity.WARNING), _finding("QNN004", Severity.INFO)
 HANDLED = _finding("QNN005", handled="the plan avoids it")
+
+
+class Rules(StubBackend):
+    """Finds one thing in a model as it is, and another in a rewritten one; it counts how often it prepares."""
+
+    def __init__(self, before: tuple[Finding, ...], after: tuple[Finding, ...]) -> None:
+        self.before, self.after, self.prepared = before, after, 0
+
+    def prepare(self, situation: Situation, kept: Kept) -> Situation:
+        self.prepared += 1
+        return situation
+
+    def plan(self, prepared: Situation) -> Plan[None]:
+        found = self.after if prepared.rewritten else self.before
+        return Plan(backend=self.id, target={}, sdk={}, route=None, findings=found)
+
+    def rated(self, finding: Finding) -> Finding:
+        return replace(finding, severity=Severity.INFO)  # what the core finds is not asked about here
+
+
+def _cured(backend: Rules, folder: Path, **changes: Any) -> Cured[Situation, None]:
+    _, situation = read_situation(Request(model=_window_partition(folder / "m.onnx"), target="sm8650", **changes))
+    return cure(backend, situation, Kept(), lambda line: None)
 
 
 @pytest.mark.parametrize(
@@ -119,31 +150,59 @@ HANDLED = _finding("QNN005", handled="the plan avoids it")
 def test_a_simplified_model_is_taken_where_less_is_wrong_with_it(
     before: tuple[Finding, ...], after: tuple[Finding, ...], taken: bool, tmp_path: Path
 ) -> None:
-    _, situation = read_situation(Request(model=_sized_by_shape(tmp_path / "m.onnx"), target="sm8650"))
-    done = simplify(situation, Kept(), lambda one: after if one.rewritten else before)
+    done = _cured(Rules(before, after), tmp_path)
     assert bool(done.steps) is taken
-    assert (done.situation is situation) is not taken
+    assert (done.judged is done.given) is not taken
 
 
 @pytest.mark.parametrize(
     ("changes", "taken"),
     [
-        ({"rewrite": ("simplify",)}, True),
         ({"rewrite": ("merge-axes",)}, True),
-        ({"rewrite": ("simplify",), "no_rewrite": STRUCTURAL_REWRITES}, False),
+        ({"rewrite": ("integer-remainder",)}, False),
+        ({"rewrite": ("merge-axes",), "no_rewrite": STRUCTURAL}, False),
         ({}, False),
     ],
 )
 def test_asked_for_by_name_nothing_has_to_be_wrong(changes: dict[str, Any], taken: bool, tmp_path: Path) -> None:
-    path = _sized_by_shape(tmp_path / "m.onnx")
-    _, situation = read_situation(Request(model=path, target="sm8650", **changes))
-    assert bool(simplify(situation, Kept(), lambda one: ()).steps) is taken
+    assert bool(_cured(Rules((), ()), tmp_path, **changes).steps) is taken
 
 
-def test_a_model_of_many_gigabytes_is_simplified_as_any_other(tmp_path: Path) -> None:
-    _, situation = read_situation(Request(model=_sized_by_shape(tmp_path / "m.onnx"), target="sm8650"))
+def test_a_finding_that_names_no_cure_gets_none(tmp_path: Path) -> None:
+    assert not _cured(Rules((replace(ERROR, cure=()),), ()), tmp_path).steps
+
+
+def test_a_clean_model_is_prepared_once_and_a_cured_one_twice(tmp_path: Path) -> None:
+    clean, mended = Rules((), ()), Rules((ERROR,), ())
+    _cured(clean, tmp_path)
+    _cured(mended, tmp_path)
+    assert (clean.prepared, mended.prepared) == (1, 2)
+
+
+def test_a_cure_that_takes_nothing_away_is_undone(tmp_path: Path) -> None:
+    """Two are named and match, and only one of them helps."""
+    other = replace(OTHER, cure=("index-from-front",))
+
+    class OneHelps(Rules):
+        def plan(self, prepared: Situation) -> Plan[None]:
+            sixes = any(len(a.ints) == 6 for node in prepared.model.proto.graph.node for a in node.attribute)
+            found = (ERROR, other) if sixes else (other,)
+            return Plan(backend=self.id, target={}, sdk={}, route=None, findings=found)
+
+    done = _cured(OneHelps((), ()), tmp_path)
+    assert [step.name for step in done.steps] == ["merge-axes"]
+
+
+def test_every_cure_that_a_rule_names_has_its_place_in_the_order() -> None:
+    named = {name for registry in (*CORE_REGISTRIES, *all_registries()) for rule in registry for name in rule.cure}
+    assert named == set(CURES)
+    assert set(CURES) <= set(transform_names())
+
+
+def test_a_model_of_many_gigabytes_is_cured_as_any_other(tmp_path: Path) -> None:
+    _, situation = read_situation(Request(model=_window_partition(tmp_path / "m.onnx"), target="sm8650"))
     large = replace(situation, facts=replace(situation.facts, weight_bytes=1 << 34))
-    assert simplify(large, Kept(), lambda one: () if one.rewritten else (ERROR,)).steps
+    assert cure(Rules((ERROR,), ()), large, Kept(), lambda line: None).steps
 
 
 def _window_partition(path: Path) -> Path:

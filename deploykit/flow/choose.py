@@ -1,0 +1,493 @@
+"""The stage ``choose``: which way to deploy a model with encodings, of a table of ways judged on numbers.
+
+Ways are built best first, and no more once one is proven good. What a tool chain can do is asked of the backend; what
+cannot be simulated is chosen by structure. Of every way it is said why it won or lost.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from deploykit.accuracy.judge.judging import Verdict
+from deploykit.backend.backend import AnyBackend, MixedSupport, Progress, Situation
+from deploykit.backend.kept import Kept, Same
+from deploykit.backend.status import Correctness, Right
+from deploykit.encodings.float_sets import predict_float_set
+from deploykit.encodings.infer import infer_entries
+from deploykit.encodings.values import Float
+from deploykit.errors import DeploykitError, UsageError
+from deploykit.flow.rewriting import RewriteStep, Rewriting, rewrite, rewrite_quantized
+from deploykit.flow.samples import evidence_of, samples_of
+from deploykit.flow.ways import WAYS, WIDER_END, Ground, Prepared, Way
+from deploykit.model import wrap_proto
+from deploykit.model.collect import collect_facts
+from deploykit.model.weights import lean_weights, whole_model
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+    from deploykit.accuracy.samples.gathering import Samples
+    from deploykit.encodings.backward import Conclusion, Inference, OpenTensor
+
+__all__ = ["Choice", "Chosen", "Explored", "choose", "choose_unjudged", "choose_way", "explore", "is_proven"]
+
+_EQUAL_DB = 0.05
+"""A difference that is none: simulations of the same thing on the same samples agree better than that."""
+
+_TIE_DB = 1.0
+"""Ways that are closer than this are equally good: the less intrusive one wins."""
+
+_ENOUGH_DB = 80.0
+"""Better than this no application notices: what is above is no reason to change more of a model."""
+
+_BEYOND_DOUBT_DB = 70.0
+"""What 16-bit integers reach where nothing is lost."""
+
+_SAME_SHARE = 0.01
+"""A hundredth of the detections is no difference between ways that are wrong."""
+
+_SMALL_LOSS_DB = 3.0
+"""What may be lost against the encodings' own simulation before float16 is worth its risks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """The winner, or None when no way is available, and the verdict on every way by id."""
+
+    winner: Way | None
+    verdicts: Mapping[str, str]
+    ways: tuple[Way, ...]
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """The candidates in the published shape."""
+        won = self.winner.id if self.winner is not None else None
+        return [{**way.to_json(), "won": way.id == won, "why": self.verdicts[way.id]} for way in self.ways]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Explored:
+    """The ways that were built, which one won, and the encodings' own simulation."""
+
+    built: tuple[Prepared, ...]
+    winner: Prepared | None
+    choice: Choice
+    reference: Verdict | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """The situation to plan for, how it was chosen, and what there is to say about it.
+
+    ``skipped`` is why nothing was simulated although there was a reason to, ``instead`` what can be done about that, if
+    it is known; ``samples`` are what was judged on.
+    ``simplified`` is what was done to the graph before anything was chosen.
+    ``rewriting`` is what was done because it was asked for by name, where nothing else was to be chosen.
+    ``filled`` are the entries of gaps: tensors that nobody meant as float and that the file says nothing about.
+    """
+
+    situation: Situation
+    explored: Explored | None = None
+    samples: Samples | None = None
+    skipped: str = ""
+    instead: str = ""
+    simplified: tuple[RewriteStep, ...] = ()
+    rewriting: Rewriting | None = None
+    filled: Inference | None = None
+
+    @property
+    def choice(self) -> Choice | None:
+        """Every way with its verdict."""
+        return None if self.explored is None else self.explored.choice
+
+    @property
+    def prepared(self) -> Prepared | None:
+        """The way that won, with its parts."""
+        return None if self.explored is None else self.explored.winner
+
+    @property
+    def reference(self) -> Verdict | None:
+        """The simulation of the encodings as they were given."""
+        return None if self.explored is None else self.explored.reference
+
+    @property
+    def concluded(self) -> Mapping[str, Conclusion]:
+        """The entries that were not in the file, and where their ranges come from."""
+        made = None if self.prepared is None else self.prepared.inference
+        found = [inference.concluded for inference in (self.filled, made) if inference is not None]
+        return {name: conclusion for concluded in found for name, conclusion in concluded.items()}
+
+    @property
+    def open_tensors(self) -> tuple[OpenTensor, ...]:
+        """Tensors that some integer way needs a range for and has none; nothing where an integer way won."""
+        if self.explored is None or (self.prepared is not None and self.prepared.way.kind == "integer"):
+            return ()
+        inferences = [item.inference for item in self.explored.built if item.inference is not None]
+        return next((inference.open for inference in inferences if inference.open), ())
+
+    @property
+    def right(self) -> Correctness:
+        """What the simulation says of the way that was chosen."""
+        verdict = None if self.prepared is None else self.prepared.verdict
+        if self.samples is None:
+            todo = "build it and hold its outputs to the float model's (deploykit accuracy compare)"
+            return Correctness(why=self.skipped or f"nothing was simulated; {todo}")
+        if verdict is None:
+            why = self.skipped or f"give --calibration or --input ({self.samples.described_for_humans})"
+            return Correctness(why=why)
+        state = {True: Right.YES, False: Right.NO, None: Right.NOT_JUDGED}[verdict.right]
+        return Correctness(
+            state=state,
+            label=str(self.samples.label),
+            count=self.samples.count,
+            against="float",
+            why=verdict.reason,
+            numbers=tuple(number.to_json() for number in verdict.numbers),
+        )
+
+    @property
+    def rewrites(self) -> tuple[str, ...]:
+        """The names of the rewrites that the packaged model is made with."""
+        if self.rewriting is not None:
+            return self.rewriting.kept
+        return () if self.prepared is None else self.prepared.way.rewrites
+
+    @property
+    def candidates(self) -> tuple[Mapping[str, Any], ...]:
+        """Every way with its numbers and why it won or lost."""
+        return () if self.choice is None else tuple(self.choice.to_json())
+
+    @property
+    def explains(self) -> str:
+        """How the mix of float16 and integers, or a grid that destroys, was avoided, in words; "" when it was not."""
+        if self.situation.segments:
+            return f"the graph is cut into {len(self.situation.segments)} segments, and none mixes float16 and integers"
+        way = None if self.prepared is None else self.prepared.way
+        if self.prepared is not None and self.prepared.end is not None:
+            return f"{self.prepared.end} get 16-bit grids"
+        if way is None or way.kind != "integer" or not way.rewrites:
+            done = ", ".join(step.name for step in self.simplified)
+            return f"the graph is simplified first ({done})" if done else ""
+        return f"the graph is rewritten ({', '.join(way.rewrites)}), so that no tensor needs float16"
+
+
+def choose_way(backend: AnyBackend, situation: Situation, kept: Kept, tell: Progress) -> Chosen:
+    """The situation as it is, or the one that is proven better; with nothing to choose only what is asked for."""
+    support = _support(backend, situation)
+    try:
+        if support is None:
+            return (
+                _rewritten_as_asked(situation, kept, tell) if situation.request.rewrite else Chosen(situation=situation)
+            )
+        samples = samples_of(situation, kept)
+        given = (Same(situation.model.proto), Same(situation.encodings), Same(samples))
+        filled = kept.once(("filled", *given), lambda: _filled(situation, samples))
+        if filled is not None:
+            situation = replace(situation, encodings=filled.encodings)
+        explored = _explored(situation, samples, support, kept, tell)
+    except UsageError:
+        raise
+    except DeploykitError as error:
+        skipped = error.what + (f" ({error.why})" if error.why else "")
+        return Chosen(situation=situation, skipped=skipped, instead="" if support is None else error.next)
+    changed = _changed(situation, explored.winner, support, kept)
+    return Chosen(situation=changed, explored=explored, samples=samples, filled=filled)
+
+
+def _support(backend: AnyBackend, situation: Situation) -> MixedSupport | None:
+    """What the backend can mix; None where there is nothing to choose."""
+    request, encodings = situation.request, situation.encodings
+    if encodings is None or (request.mixed == "fallback" and not request.rewrite):
+        return None  # insisted on
+    # Wholly float files leave nothing to choose.
+    if not any(entry.name in situation.facts.tensors and not isinstance(entry.value, Float) for entry in encodings):
+        return None
+    return backend.mixed_support(situation.target, request.adapter_options)
+
+
+def _rewritten_as_asked(situation: Situation, kept: Kept, tell: Progress) -> Chosen:
+    """A float or QDQ model with the rewrites that were asked for by name, each proven on samples.
+
+    The samples may be arbitrary: both models compute the same or not, whatever the inputs mean.
+    """
+    tell("rewriting the model as asked")
+    request = situation.request
+    names = [name for name in dict.fromkeys(request.rewrite) if name not in request.no_rewrite]
+    model, samples = lean_weights(situation.model), samples_of(situation, kept)
+    if situation.facts.is_qdq:
+        made = rewrite_quantized(model, names, samples.feeds, evidence=lambda changed: evidence_of(changed, samples))
+    else:
+        made = rewrite(model, situation.encodings, names, samples.feeds)
+    if made.kept:
+        wrapped = wrap_proto(made.model, path=situation.model.path)
+        situation = replace(
+            situation,
+            model=wrapped,
+            facts=collect_facts(wrapped),
+            encodings=made.encodings if situation.encodings is not None else None,
+            rewritten=True,
+            tail=_serialized(made.tail),
+        )
+    return Chosen(situation=situation, rewriting=made)
+
+
+def _filled(situation: Situation, samples: Samples) -> Inference | None:
+    """Entries for what nobody meant as float and the file leaves out, as far as what is given tells their ranges."""
+    encodings, facts = situation.encodings, situation.facts
+    assert encodings is not None
+    gaps = [n for n in sorted(predict_float_set(facts, encodings).unexpected) if not facts.tensors[n].is_weight]
+    if not gaps:
+        return None
+    model = lean_weights(situation.model)
+    found = infer_entries(model, facts, encodings, gaps, evidence=evidence_of(model, samples))
+    return found if found.concluded else None
+
+
+def _explored(situation: Situation, samples: Samples, support: MixedSupport, kept: Kept, tell: Progress) -> Explored:
+    """The ways, built once for all targets for which the same was asked and that can mix the same."""
+    request, encodings = situation.request, situation.encodings
+    assert encodings is not None
+    most = request.adapter_options.get("max_segments")
+
+    def make() -> Explored:
+        ground = Ground.of(
+            lean_weights(situation.model),
+            encodings,
+            situation.facts,
+            samples,
+            asked=request.rewrite,
+            banned=request.no_rewrite,
+            max_segments=most,
+        )
+        return explore(ground, support, mixed=request.mixed, tell=tell)
+
+    given = (Same(situation.model.proto), Same(encodings), Same(samples))
+    able = (support.kinds, support.safe, tuple(support.without.items()), tuple(support.confidence.items()))
+    return kept.once(("explored", *given, request.rewrite, request.no_rewrite, most, request.mixed, *able), make)
+
+
+def _changed(situation: Situation, won: Prepared | None, support: MixedSupport, kept: Kept) -> Situation:
+    """The situation that the winner stands for; the same one where nothing is changed."""
+    if won is None or won.way.kind == "fallback" or won.way.id == "as-is":
+        return situation
+    if won.way.kind == "direct":
+        own = {**situation.request.adapter_options, **support.needs.get("direct", {})}
+        return replace(situation, request=replace(situation.request, adapter_options=own))
+    if won.segments:
+        return replace(situation, segments=won.segments)
+    return replace(
+        situation,
+        model=kept.once(("won", Same(won)), lambda: wrap_proto(won.model, path=situation.model.path)),
+        facts=won.facts,
+        encodings=won.encodings,
+        rewritten=situation.rewritten or won.model is not situation.model.proto,
+        tail=_serialized(won.tail),
+    )
+
+
+def _serialized(tail: ModelProto | None) -> bytes | None:
+    return None if tail is None else whole_model(tail).SerializeToString(deterministic=True)
+
+
+def explore(ground: Ground, support: MixedSupport, *, mixed: str, tell: Callable[[str], None]) -> Explored:
+    """Build and judge ways until one is proven good. ``mixed`` is the request's word, ``support`` the backend's.
+
+    Where nothing is meant as float there is nothing to mix or to cut, whatever was asked for.
+    """
+    if not ground.prediction.intended and mixed in ("fallback", "segments"):
+        mixed = "auto"
+    if ground.judge is not None:
+        tell("simulating the encodings as they are")
+    reference_db = math.nan if ground.reference is None else ground.reference.overall_db
+    is_right = ground.reference is not None and ground.reference.right is True
+    built: list[Prepared] = []
+    skipped: dict[str, str] = {}
+    proven = False
+    for identity in _order(ground, support):
+        kind, build = WAYS[identity]
+        why_not = _not_wanted(kind, support, mixed)
+        if not why_not and proven:
+            proof = "is proven good" if ground.judge is not None else "does what the file means"
+            why_not = f"not built: a better one {proof}"
+        if why_not:
+            skipped[identity] = why_not
+            continue
+        tell(f"trying {identity}")
+        made = build(ground, built)
+        if made is not None:
+            way = replace(made.way, confidence=support.confidence.get(made.way.kind, made.way.confidence))
+            built.append(replace(made, way=way))
+            proven = proven or is_proven(way, reference_db, reference_right=is_right) or _is_meant(way, ground)
+    ways = [item.way for item in built]
+    if ground.judge is None:
+        means_floats = bool(ground.prediction.meant)
+        choice = choose_unjudged(ways, sdk_mixes_safely=support.safe, mixed=mixed, means_floats=means_floats)
+    else:
+        choice = choose(ways, reference_db=reference_db, sdk_mixes_safely=support.safe, mixed=mixed)
+    listed = tuple(Way(id=identity, kind="", unavailable=why) for identity, why in skipped.items())
+    won = next((item for item in built if item.way is choice.winner), None)
+    choice = replace(choice, verdicts={**skipped, **choice.verdicts}, ways=(*choice.ways, *listed))
+    return Explored(built=tuple(built), winner=won, choice=choice, reference=ground.reference)
+
+
+def _is_meant(way: Way, ground: Ground) -> bool:
+    """True for an integer way where float16 was left open by habit alone and no number can speak for another."""
+    by_habit = bool(ground.prediction.intended) and not ground.prediction.meant
+    return ground.judge is None and by_habit and way.kind == "integer" and not way.unavailable
+
+
+def _order(ground: Ground, support: MixedSupport) -> tuple[str, ...]:
+    """Best first: what changes nothing, what is exact, what the SDK does safely, what intrudes, what mixes.
+
+    Without numbers what intrudes more has nothing that speaks for it, and what was meant as float stays float.
+    """
+    judged, further = ground.judge is not None, (WIDER_END, "rewrite-split", "rewrite-cut")
+    if not ground.prediction.intended:
+        sites = ground.has_sites
+        first = (*(() if ground.asked and sites else ("as-is",)), *(("rewrite",) if sites else ()))
+        return (*first, *further) if judged else first
+    last = ("direct",) if "direct" in support.kinds or "direct" in support.without else ()
+    if not judged:
+        meant = ("fallback", "segments", "rewrite") if ground.prediction.meant else ("rewrite", "fallback", "segments")
+        return (*meant, *last)
+    if support.safe:
+        return ("rewrite", "fallback", *further, "segments", *last)
+    return ("rewrite", *further, "segments", "fallback", *last)
+
+
+def _not_wanted(kind: str, support: MixedSupport, mixed: str) -> str:
+    if mixed in ("fallback", "segments") and kind != mixed:
+        return f"not asked for (--mixed {mixed})"
+    if mixed == "refuse" and kind != "integer":
+        return "not asked for (--mixed refuse)"
+    return "" if kind in support.kinds else support.without.get(kind, "not offered here")
+
+
+def is_proven(way: Way, reference_db: float, *, reference_right: bool) -> bool:
+    """True for an integer way that is right and as good as the encodings' own simulation: no other is needed.
+
+    That simulation holds what was meant as float in float, so reaching it costs nothing against float16 either. Where
+    it is not right itself it is no measure, and a way must be beyond doubt.
+    """
+    wanted = min(reference_db, _ENOUGH_DB) if reference_right else _BEYOND_DOUBT_DB
+    reaches = way.overall_db >= wanted - _EQUAL_DB
+    return way.kind == "integer" and way.right is True and not way.unavailable and reaches
+
+
+def choose_unjudged(
+    ways: Sequence[Way], *, sdk_mixes_safely: bool = False, mixed: str = "auto", means_floats: bool = True
+) -> Choice:
+    """Pick a way by structure: what was meant, by the surest means, with the least change.
+
+    Where float16 was meant (``means_floats``) it stays float16, for without numbers nobody knows what integers would
+    cost there.
+    """
+    open_ways = [way for way in ways if not way.unavailable and _wanted(way, mixed)]
+    mixing = [way for way in open_ways if way.kind != "integer"]
+    fallback = [way for way in mixing if way.kind == "fallback"]
+    integer = [way for way in open_ways if way.kind == "integer"]
+    proven = [way for way in integer if way.rewrites]
+    stages = (
+        (
+            [] if means_floats else proven or integer,
+            "the file means no float16, and every range follows from what it says",
+        ),
+        (fallback if sdk_mixes_safely else [], "this SDK mixes float16 and integers safely"),
+        (_surest(mixing), "float16 was meant, and this is the surest way to it"),
+        (proven, "its rewrites are proven equal, and each answers a trouble in the graph"),
+        (integer, "no other way is available"),
+    )
+    for members, why in stages:
+        if members:
+            winner = min(members, key=lambda way: (way.intrusion, way.borders + way.segments, way.id))
+            others = {way.id: way.unavailable or f"not judged; {winner.id} was chosen on structure" for way in ways}
+            return Choice(winner=winner, verdicts={**others, winner.id: f"not judged; {why}"}, ways=tuple(ways))
+    verdicts = {way.id: way.unavailable or f"not asked for (--mixed {mixed})" for way in ways}
+    return Choice(winner=None, verdicts=verdicts, ways=tuple(ways))
+
+
+def choose(ways: Sequence[Way], *, reference_db: float, sdk_mixes_safely: bool = False, mixed: str = "auto") -> Choice:
+    """Pick a way. ``reference_db`` is the simulation of the encodings as they were given.
+
+    ``mixed`` is ``auto``, or ``fallback`` or ``segments`` to insist on that kind, or ``refuse`` to take integer ways
+    only. In ``auto``: integer ways that reach the reference; then the SDK's own mix where that is safe; then integer
+    ways that lose little; then float16 by confidence and quality.
+    """
+    open_ways = [way for way in ways if not way.unavailable and _wanted(way, mixed)]
+    integer = [way for way in open_ways if way.kind == "integer"]
+    mixing = [way for way in open_ways if way.kind != "integer"]
+    fallback = [way for way in mixing if way.kind == "fallback"]
+    stages = (
+        (_reaching(integer, reference_db), "it needs no float16 and is as good as the encodings' own simulation"),
+        (fallback if sdk_mixes_safely else [], "this SDK mixes float16 and integers safely"),
+        (_reaching(integer, reference_db - _SMALL_LOSS_DB), "it needs no float16 and loses little"),
+        (_surest(mixing), "float16 is needed, and this is the surest way to it"),
+        (integer, "no other way is available"),
+    )
+    for members, why in stages:
+        winner = _best(members)
+        if winner is not None:
+            return Choice(winner=winner, verdicts=_verdicts(ways, winner, why, reference_db, mixed), ways=tuple(ways))
+    verdicts = {way.id: way.unavailable or f"not asked for (--mixed {mixed})" for way in ways}
+    return Choice(winner=None, verdicts=verdicts, ways=tuple(ways))
+
+
+def _wanted(way: Way, mixed: str) -> bool:
+    if mixed in ("fallback", "segments"):
+        return way.kind == mixed
+    return mixed == "auto" or way.kind == "integer"
+
+
+def _reaching(ways: list[Way], least_db: float) -> list[Way]:
+    return [way for way in ways if way.overall_db >= min(least_db, _ENOUGH_DB) - _EQUAL_DB]
+
+
+def _surest(ways: list[Way]) -> list[Way]:
+    rank = min((way.confidence.rank for way in ways), default=0)
+    return [way for way in ways if way.confidence.rank == rank]
+
+
+def _best(ways: list[Way]) -> Way | None:
+    """The least intrusive of those within a decibel of the best, or good enough; then fewer borders and segments.
+
+    A way that is right goes before any that is not, whatever the numbers of outputs that are wrong; where none is, one
+    that clearly keeps more detections.
+    """
+    ways = [way for way in ways if way.right] or _keeping(ways)
+    if not ways:
+        return None
+    top = min(max(way.overall_db for way in ways), _ENOUGH_DB + _TIE_DB)
+    close = [way for way in ways if way.overall_db >= top - _TIE_DB]
+    return min(close, key=lambda way: (way.intrusion, way.borders + way.segments, -way.overall_db, way.id))
+
+
+def _keeping(ways: list[Way]) -> list[Way]:
+    """Those that lose hardly more detections than the best."""
+    most = max((way.kept for way in ways if way.kept is not None), default=None)
+    return ways if most is None else [way for way in ways if way.kept is None or way.kept >= most - _SAME_SHARE]
+
+
+def _verdicts(ways: Sequence[Way], winner: Way, why: str, reference_db: float, mixed: str) -> dict[str, str]:
+    return {way.id: why if way is winner else _lost(way, winner, reference_db, mixed) for way in ways}
+
+
+def _lost(way: Way, winner: Way, reference_db: float, mixed: str) -> str:
+    if way.unavailable:
+        return way.unavailable
+    if not _wanted(way, mixed):
+        return f"not asked for (--mixed {mixed})"
+    if way.kind != "integer" and winner.kind == "integer":
+        return f"{way.float16_tensors} float16 tensors and {way.borders} borders that {winner.id} does without"
+    if way.overall_db < min(winner.overall_db, _ENOUGH_DB) - _TIE_DB:
+        return f"{_db(way.overall_db)} against {_db(winner.overall_db)} of {winner.id}"
+    if winner.kind == "integer" and way.overall_db < reference_db - _EQUAL_DB:
+        return f"{_db(way.overall_db)} is less than the encodings' own simulation has ({_db(reference_db)})"
+    if way.confidence.rank > winner.confidence.rank:
+        return f"{winner.id} is surer to work"
+    return f"{winner.id} is as good and changes less"
+
+
+def _db(value: float) -> str:
+    return f"{value:.1f} dB" if math.isfinite(value) else ("no error" if value > 0 else "no signal")

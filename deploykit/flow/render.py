@@ -1,0 +1,101 @@
+"""The stage ``render``: every file of a package as text or bytes. It writes nothing to disk.
+
+It runs a model only to draw detections on the samples, and does without the picture where that fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from operator import is_
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deploykit.accuracy.judge.detection_sets import DetectionSet, detection_sets
+from deploykit.accuracy.judge.pictures import picture_in
+from deploykit.accuracy.samples.labels import Label
+from deploykit.accuracy.simulate.fitting import FIRST
+from deploykit.accuracy.simulate.sessions import Session
+from deploykit.backend.backend import AnyBackend, Execution, PackageFile, Seen, TextFile
+from deploykit.backend.status import Status
+from deploykit.errors import DeploykitError
+from deploykit.findings import Finding
+from deploykit.flow.plan import Decision
+from deploykit.flow.quantizing.delivering import run_of
+from deploykit.model.weights import lean_weights
+from deploykit.report.detection_pictures import DetectionPictures, draw_detections
+from deploykit.report.pages import render_readme, render_report
+
+if TYPE_CHECKING:
+    from deploykit.accuracy.simulate.sessions import Feed
+    from deploykit.packages.writing import PackageWriter
+
+__all__ = ["documents", "drawn_detections", "render"]
+
+
+def render(backend: AnyBackend, decision: Decision[Any, Any], templates: Path | None) -> Iterable[PackageFile]:
+    """The files of the backend: models, encodings, configurations, scripts."""
+    return backend.render(decision.prepared, decision.plan, templates)
+
+
+def documents(
+    decision: Decision[Any, Any],
+    writer: PackageWriter,
+    execution: Execution,
+    status: Status,
+    findings: tuple[Finding, ...],
+    generated: tuple[str, ...],
+    templates: Path | None,
+) -> Iterable[PackageFile]:
+    """The pages for people, which tell what ran as well; ``generated`` are the steps that did not run."""
+    plan, situation = decision.plan, decision.situation
+    name = situation.request.model.name
+    readme = render_readme(plan, name, execution, generated, status, findings, templates)
+    yield TextFile(path="README.md", text=readme)
+    files, drawn = tuple(writer.records.values()), drawn_detections(decision, execution)
+    report = render_report(
+        plan, situation, decision.changes, execution, generated, status, findings, files, templates, drawn
+    )
+    yield TextFile(path="report.html", text=report)
+
+
+def drawn_detections(decision: Decision[Any, Any], execution: Execution) -> DetectionPictures | None:
+    """The pictures of the first set of detections; None where outputs are no boxes or samples are no pictures.
+
+    None as well where samples are private: a page that is handed on would show them.
+    """
+    samples, groups = decision.chosen.samples, detection_sets(decision.given.facts)
+    if not decision.given.request.keep_samples or samples is None or not groups:
+        return None
+    feeds = (samples.feeds if execution.seen is None else execution.seen.feeds)[:FIRST]
+    shown = picture_in(feeds[0]) if feeds else None
+    if shown is None or samples.of_inputs[shown.input].label not in (Label.GIVEN, Label.RECORDED):
+        return None
+    try:
+        after = _after(decision, execution, groups[0], feeds)
+        if after is None:
+            return None
+        session = Session(lean_weights(decision.given.model))
+        outputs = tuple(map(session.run, feeds))
+        before = Seen(by="the model as it was given", feeds=tuple(feeds), outputs=outputs)
+        return draw_detections(groups[0], before, after)
+    except DeploykitError:
+        return None
+
+
+def _after(
+    decision: Decision[Any, Any], execution: Execution, group: DetectionSet, feeds: Sequence[Feed]
+) -> Seen | None:
+    """What ran the package; else its simulation, where it has encodings that say what to simulate."""
+    seen = execution.seen
+    if seen is not None and set(group.outputs) <= set(seen.outputs[0]):
+        return replace(seen, feeds=tuple(feeds), outputs=seen.outputs[: len(feeds)])
+    if decision.situation.encodings is None:
+        return None
+    won, samples = decision.chosen.prepared, decision.chosen.samples
+    outputs: tuple[Mapping[str, Any], ...]
+    if won is not None and samples is not None and len(won.drawn) >= len(feeds) and all(map(is_, feeds, samples.feeds)):
+        outputs = won.drawn[: len(feeds)]  # the way was judged on these very samples
+    else:
+        outputs = tuple(map(run_of(decision.chosen), feeds))
+    return Seen(by="simulation", feeds=tuple(feeds), outputs=outputs) if set(group.outputs) <= set(outputs[0]) else None

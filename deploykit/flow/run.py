@@ -1,0 +1,53 @@
+"""The stage ``run``: compile, emulate, quantize or audit whatever can run on this machine. It judges no number."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from deploykit.backend.audits import settled_findings
+from deploykit.backend.backend import Aids, AnyBackend, Execution, Progress
+from deploykit.backend.kept import Kept
+from deploykit.backend.options import AUDIT
+from deploykit.backend.plugins import load_backends
+from deploykit.errors import UsageError
+from deploykit.findings import Finding, sort_findings
+from deploykit.flow.plan import Decision
+from deploykit.flow.samples import samples_of
+
+__all__ = ["auditor", "execute", "with_kernels"]
+
+
+def execute(backend: AnyBackend, decision: Decision[Any, Any], folder: Path, kept: Kept, tell: Progress) -> Execution:
+    """What the backend runs inside the package folder; nothing where the user wants nothing to run."""
+    if decision.given.request.compile is False:
+        return Execution()
+    aids = Aids(
+        progress=tell,
+        samples=partial(samples_of, decision.given, kept),
+        opinion=next((known for known in load_backends() if known.offers("preflight")), None),
+    )
+    return backend.execute(folder, decision.prepared, decision.plan, aids)
+
+
+def auditor(asked: str | None) -> str:
+    """The backend that was asked for, or the first that runs kernels by themselves; UsageError where there is none."""
+    able = [backend.id for backend in load_backends() if backend.offers("audit")]
+    if asked is not None and asked not in able:
+        raise UsageError(f"--backend {asked} runs no kernels by themselves", next=f"one that does: {', '.join(able)}")
+    if not able:
+        raise UsageError("no installed backend runs kernels by themselves", next="install one that does")
+    return asked or able[0]
+
+
+def with_kernels(backend: AnyBackend, decision: Decision[Any, Any], tell: Progress) -> tuple[Finding, ...]:
+    """The plan's findings, those that running kernels settled marked as handled, and what running them found."""
+    request, findings = decision.given.request, decision.plan.findings
+    level = str(request.adapter_options.get(AUDIT.name, "off"))
+    # What runs by default is not run where the user wants no compiler asked.
+    forbidden = request.compile is False or (level == AUDIT.default and not request.second_opinion)
+    if not backend.offers("audit") or level == "off" or forbidden:
+        return findings
+    audit = backend.audit(decision.prepared, level=level, progress=tell, given=decision.given)
+    return tuple(sort_findings((*settled_findings(findings, audit.settled), *audit.findings)))

@@ -1,0 +1,165 @@
+"""The samples of one request: gathered once, what they tell about a model, and what there is to say about them.
+
+It runs the float model to observe ranges. It makes no input of its own and runs no quantizer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from deploykit.accuracy.samples.data_fit import LOOKED_AT, DataFit, data_fit, takes_pictures
+from deploykit.accuracy.samples.data_rules import RULES as FIT_RULES
+from deploykit.accuracy.samples.declared import parse_declarations
+from deploykit.accuracy.samples.gathering import Samples, gather
+from deploykit.accuracy.samples.guidelines import RULES as GUIDELINES
+from deploykit.accuracy.samples.image_samples import can_decode
+from deploykit.accuracy.samples.inputs import input_specs
+from deploykit.accuracy.samples.labels import Label
+from deploykit.accuracy.samples.range_growth import MOST, range_growth
+from deploykit.accuracy.samples.sources import Calibration, load_calibration
+from deploykit.accuracy.samples.survey import survey
+from deploykit.accuracy.simulate.sessions import Feed, Session
+from deploykit.backend.backend import Request, Situation
+from deploykit.backend.kept import Kept, Same
+from deploykit.encodings.backward import Evidence
+from deploykit.errors import InputError
+from deploykit.findings import Finding, sort_findings
+from deploykit.model.weights import lean_weights, load_small_weights
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+    from deploykit.accuracy.samples.declared import Declaration
+    from deploykit.model import Model
+    from deploykit.model.facts import GraphFacts
+
+__all__ = ["about_samples", "data_findings", "declarations", "evidence_of", "observed_ranges", "samples_of"]
+
+_MEANINGFUL = frozenset({Label.GIVEN, Label.RECORDED, Label.DECLARED})
+"""Labels of inputs whose values say what a model really sees; derived ones only say what a grid could hold."""
+_FLOATS = (None, "fp32", "fp16", "bf16")
+_FEW, _CLASSES = "DK621", "DK626"
+"""Guidelines that a measurement, or a rule that is stricter, stands for here."""
+
+
+def samples_of(situation: Situation, kept: Kept) -> Samples:
+    """Given, declared, derived or arbitrary: the best there is for each input of the model as it was given.
+
+    Raises InputError for data that does not fit the inputs, UsageError for a declaration that makes no sense.
+    """
+    request, encodings = situation.request, situation.encodings
+
+    def make() -> Samples:
+        known, model = encodings, load_small_weights(situation.model)
+        if known is None and situation.facts.is_qdq:  # a quantized model says itself what its inputs hold
+            from deploykit.encodings.qdq import read_qdq
+
+            known = read_qdq(model, source=str(situation.model.path))
+        declared = declarations(request, situation.facts)
+        return gather(model, situation.facts, calibration=request.calibration, declared=declared, encodings=known)
+
+    key = ("samples", Same(situation.model.proto), Same(encodings), request.calibration, request.inputs)
+    return kept.once(key, make)
+
+
+def declarations(request: Request, facts: GraphFacts) -> Mapping[str, Declaration]:
+    """What ``--input`` says of each input."""
+    return parse_declarations(request.inputs, input_specs(facts)) if request.inputs else {}
+
+
+def observed_ranges(model: ModelProto, names: Iterable[str], feeds: Sequence[Feed]) -> dict[str, tuple[float, float]]:
+    """The lowest and highest finite value of each tensor over all samples, in the float model."""
+    wanted = tuple(names)
+    ranges: dict[str, tuple[float, float]] = {}
+    session = Session(model, capture=wanted) if wanted else None
+    for values in session.runs(feeds) if session else ():
+        for name in wanted:
+            finite = values[name][np.isfinite(values[name])]
+            low, high = ranges.get(name, (math.inf, -math.inf))
+            if finite.size:
+                ranges[name] = (min(low, float(finite.min())), max(high, float(finite.max())))
+    return ranges
+
+
+def evidence_of(model: ModelProto, samples: Samples) -> Evidence:
+    """What samples tell, input by input: made-up inputs tell nothing, and neither does what hangs on them."""
+    labels = {name: source.label for name, source in samples.of_inputs.items()}
+    inputs = frozenset(name for name, label in labels.items() if label in _MEANINGFUL)
+    declared = {name: _ends(name, samples.feeds) for name in inputs if labels[name] is Label.DECLARED}
+
+    def observe(names: Collection[str]) -> dict[str, tuple[float, float]]:
+        return observed_ranges(model, names, samples.feeds)
+
+    words = samples.described_for_humans
+    return Evidence(inputs=inputs, declared=declared, observe=observe if inputs else None, words=words)
+
+
+def _ends(name: str, feeds: Sequence[Feed]) -> tuple[float, float]:
+    """The least and largest value of an input; the feeds of a declared range hold both of its ends."""
+    return min(float(feed[name].min()) for feed in feeds), max(float(feed[name].max()) for feed in feeds)
+
+
+def data_findings(given: Situation, kept: Kept) -> tuple[Finding, ...]:
+    """About the samples of a request; nothing without any, and of a reader, which is not run here, nothing either."""
+    source, model, facts = given.request.calibration, given.model, given.facts
+    if source is None:
+        return ()
+
+    def find() -> tuple[Finding, ...]:
+        calibration = load_calibration(source)
+        if calibration.kind == "reader":
+            return ()
+        gives_ranges = given.encodings is None and not facts.is_qdq and given.request.precision not in _FLOATS
+        feeds: Sequence[Feed] = ()
+        available = 0
+        # Data that does not fit is told by the survey; an input that would have to be made up tells nothing.
+        with suppress(InputError):
+            if calibration.kind == "arrays" or can_decode():
+                declared, most = declarations(given.request, facts), MOST if gives_ranges else LOOKED_AT
+                samples = gather(load_small_weights(model), facts, calibration=source, declared=declared, most=most)
+                if samples.label in (Label.GIVEN, Label.DECLARED):
+                    feeds, available = samples.feeds, samples.available
+        return about_samples(model, facts, calibration, feeds, available=available, gives_ranges=gives_ranges)
+
+    key = ("data findings", Same(model.proto), Same(given.encodings), source, given.request.precision)
+    return kept.once(key, find)
+
+
+def about_samples(
+    model: Model,
+    facts: GraphFacts,
+    calibration: Calibration,
+    feeds: Sequence[Feed],
+    *,
+    available: int,
+    gives_ranges: bool,
+) -> tuple[Finding, ...]:
+    """The findings about data of which some ``feeds`` were read, none where it is not decoded here.
+
+    With ``gives_ranges`` the data is what a quantizer takes its ranges from: then it is also asked whether there is
+    enough of it, and whether its classes are alike in number.
+    """
+    all_read = gives_ranges and 0 < available == len(feeds)
+    growth = None
+    # Of some of many samples nothing is known; of a model that does not run here, or has empty tensors, neither.
+    with suppress(InputError):
+        growth = range_growth(lean_weights(model), facts, feeds) if all_read else None
+    labels = Counter(calibration.labels.values()) if gives_ranges else {}
+    fit = DataFit(origin=calibration.origin, growth=growth, labels=labels)
+    if feeds:
+        weights = lean_weights(model) if takes_pictures(facts) else load_small_weights(model)
+        with suppress(InputError):  # the first layers do not run here: whoever runs the model says so
+            fit = data_fit(weights, facts, feeds, origin=calibration.origin, growth=growth, labels=labels)
+    found = list(FIT_RULES.run(fit))
+    if gives_ranges:
+        said = {_CLASSES} if growth is None else {_CLASSES, _FEW}
+        with suppress(InputError):  # an input without a rank is told by whoever wants one
+            guidelines = GUIDELINES.run(survey(calibration, input_specs(facts)))
+            found += [finding for finding in guidelines if finding.code not in said]
+    return sort_findings(found)

@@ -1,0 +1,215 @@
+"""The stage ``seal``: what ran and what was found go into the manifest; the folder is checked and published at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from deploykit.accuracy.samples.recording import RECORDED_FILE, record
+from deploykit.backend.backend import BytesFile, Execution, Situation, TextFile
+from deploykit.backend.plans import Plan, Step
+from deploykit.backend.status import Correctness, Status
+from deploykit.errors import DefectError, InputError, PackageError
+from deploykit.findings import Finding, exit_status, sort_findings
+from deploykit.flow.plan import Decision
+from deploykit.flow.render import documents
+from deploykit.packages.recorded_decision import recorded_decision, recorded_quantization
+from deploykit.packages.sbom import SBOM, sbom_text
+from deploykit.packages.verifying import verify_package
+from deploykit.packages.writing import PackageWriter
+
+__all__ = ["Output", "Packaged", "Ran", "seal"]
+
+QUANTIZE = "quantize"
+"""The step that makes encodings out of a float model, before anything is planned."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """How a package is put on disk. ``templates`` is a folder of the user's own, ``link`` shares large files."""
+
+    force: bool = False
+    templates: Path | None = None
+    sbom: bool = False
+    link: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packaged:
+    """The outcome of the main job. ``package`` is None when the answer was no and nothing was written.
+
+    ``digest`` is what ``deploykit verify --expect-digest`` takes.
+    """
+
+    plan: Plan[Any]
+    package: Path | None
+    manifest: Path | None
+    digest: str = ""
+    executed: tuple[str, ...] = ()
+    generated: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    status: Status = field(default_factory=Status)
+
+    @property
+    def exit_status(self) -> int:
+        """0 when a package was written, nothing blocks, nothing was refused and nothing is wrong; else 1."""
+        return 1 if self.package is None or not self.status.good else exit_status(self.findings)
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape of ``deploykit package --json``."""
+        return {
+            "backend": self.plan.backend,
+            "target": dict(self.plan.target),
+            "sdk": dict(self.plan.sdk),
+            "route": None if self.plan.route is None else self.plan.route.to_json(),
+            "rejected": [rejected.to_json() for rejected in self.plan.rejected],
+            "findings": [finding.to_json() for finding in sort_findings(self.findings)],
+            "package": None if self.package is None else str(self.package),
+            "manifest": None if self.manifest is None else str(self.manifest),
+            "digest": self.digest or None,
+            "executed": list(self.executed),
+            "generated": list(self.generated),
+            "status": self.status.to_json(),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """A decision, the folder that its files are in, not yet published, and what ran there.
+
+    ``before`` ran for a first package, and asked for this one, which gets over what it failed at.
+    """
+
+    decision: Decision[Any, Any]
+    writer: PackageWriter
+    execution: Execution
+    before: Execution | None = None
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """Those of plan and execution, and what the first package failed at, as handled."""
+        before, plan = self.before, self.decision.plan
+        instead = None if before is None else before.instead
+        avoided = () if before is None or instead is None else (*instead.over(before.findings), *instead.findings)
+        return sort_findings((*self.execution.settle(plan.findings), *self.execution.with_avoided(avoided)))
+
+    @property
+    def right(self) -> Correctness:
+        """What ran says, else what a trial showed, else the simulation."""
+        instead = None if self.before is None else self.before.instead
+        tried = None if instead is None else instead.right
+        return self.execution.right or tried or self.decision.right
+
+
+def seal(ran: Ran, out: Path, how: Output) -> Packaged:
+    """Add documents, samples and the manifest, verify the folder, publish it.
+
+    DefectError where it does not verify, InputError where the model was not valid to begin with.
+    """
+    decision, writer, execution, plan = ran.decision, ran.writer, ran.execution, ran.decision.plan
+    writer.record_outputs()
+    findings = ran.findings
+    status = Status(compiled=execution.compiled, right=ran.right)
+    generated = tuple(step.id for step in plan.steps if step.id not in execution.executed)
+    quantized = () if decision.given.quantized is None else (QUANTIZE,)
+    execution = replace(execution, executed=(*quantized, *execution.executed))
+    samples = _recorded_samples(decision, writer)
+    writer.add(documents(decision, writer, execution, status, findings, generated, how.templates))
+    manifest = {
+        "schema": 1,
+        "deploykit": version("deploykit"),
+        "backend": plan.backend,
+        "target": dict(plan.target),
+        "sdk": dict(plan.sdk),
+        "route": None if plan.route is None else plan.route.to_json(),
+        "decision": recorded_decision(plan, decision.changes),
+        "inputs": _inputs(decision.given, writer),
+        "steps": [*_quantizing(decision.given), *(step.to_json() for step in plan.steps)],
+        "precision": {"intended": dict(plan.precision.intended), "expected": dict(plan.precision.expected)},
+        "float_tensors": sorted(decision.given.encodings.floats) if decision.given.encodings is not None else [],
+        "executed": list(execution.executed),
+        "generated": list(generated),
+        "quantization": recorded_quantization(decision.given),
+        "record": dict(execution.record),
+        "status": status.to_json(),
+        "findings": [finding.to_json() for finding in findings],
+        "samples": samples,
+    }
+    writer.add([TextFile(path=SBOM, text=sbom_text(manifest))] if how.sbom else [])
+    writer.seal(manifest)
+    _assert_sound(writer, decision.given.request.model)
+    return Packaged(
+        plan=plan,
+        package=out,
+        manifest=writer.publish(),
+        digest=writer.digest,
+        executed=execution.executed,
+        generated=generated,
+        findings=findings,
+        status=status,
+    )
+
+
+def _recorded_samples(decision: Decision[Any, Any], writer: PackageWriter) -> Mapping[str, Any] | None:
+    """Keep a few of the samples that were judged on, so that verification years later judges on the same data."""
+    samples = decision.chosen.samples
+    if samples is None or not samples.may_judge:
+        return None
+    recording = record(samples, keep=decision.given.request.keep_samples)
+    if recording.data is not None:
+        writer.add([BytesFile(path=RECORDED_FILE, data=recording.data)])
+    return recording.to_json()
+
+
+def _quantizing(situation: Situation) -> tuple[dict[str, Any], ...]:
+    """The quantizer as a step: what it was given and what it left, by the roles of ``inputs``."""
+    if situation.quantized is None:
+        return ()
+    step = Step(
+        id=QUANTIZE,
+        tool=str(situation.quantized.record["quantizer"]),
+        argv=(),
+        inputs=("float-model", "calibration"),
+        outputs=("model", "encodings"),
+        note="ran before the package was planned; 'quantization' holds its account",
+    )
+    return (step.to_json(),)
+
+
+def _inputs(situation: Situation, writer: PackageWriter) -> list[dict[str, Any]]:
+    """What the package was made from, by name and hash; no path of this machine."""
+    request = situation.request
+    rows = [] if situation.quantized is None else [("float-model", situation.quantized.model)]
+    rows += [("model", request.model)]
+    rows += [("external-data", external.path) for external in situation.model.external]
+    rows += [("encodings", request.encodings)] if request.encodings is not None else []
+    rows += [("float-tensors", request.float_tensors)] if request.float_tensors is not None else []
+    own = {name: value for name, value in request.adapter_options.items() if isinstance(value, Path)}
+    rows += [(name.replace("_", "-"), path) for name, path in own.items() if path.is_file()]
+    described = []
+    for role, path in rows:
+        size, digest = writer.witnessed.hash(path)
+        described.append({"role": role, "name": path.name, "bytes": size, "sha256": digest})
+    return described
+
+
+def _assert_sound(writer: PackageWriter, model: Path) -> None:
+    try:
+        report = verify_package(writer.folder, witnessed=writer.witnessed)
+    except PackageError as error:
+        raise DefectError(f"the package that was just written cannot be read: {error.why or error.what}") from error
+    bad = "; ".join(f"{check.id}: {check.detail}" for check in report.checks if not check.ok)
+    if not bad:
+        return
+    # Readers differ in what they let pass; what is written of a model that breaks ONNX's rules breaks them too.
+    try:
+        onnx.checker.check_model(str(model))
+    except (onnx.checker.ValidationError, ValueError, RuntimeError) as error:
+        why = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise InputError(f"{model}: not a valid ONNX model", why=why, next="export the model again") from None
+    raise DefectError(f"the package that was just written does not verify: {bad}")
