@@ -17,8 +17,8 @@ import pytest
 from deploykit.backend.backend import Instead, Request
 from deploykit.encodings.formats.aimet import write_encodings
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
-from deploykit.flow import cure
 from deploykit.flow.pipeline import Packaged, make_package
+from deploykit.rewrites import CURES
 from deploykit_ort_qnn import execution
 from deploykit_ort_qnn.bench import ask, crashes
 from deploykit_ort_qnn.bench.ask import TimedBench
@@ -61,8 +61,8 @@ def model(tmp_path: Path) -> Path:
 @pytest.fixture
 def unknown_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if no rule had ever heard of it: the repair is not tried before the compiler dies."""
-    known = tuple(name for name in cure.CURES if name != "flat-index")
-    monkeypatch.setattr(cure, "CURES", known)
+    known = tuple(name for name in CURES if name != "flat-index")
+    monkeypatch.setattr("deploykit.flow.cure.CURES", known)
 
 
 def package(model: Path, **given: Any) -> Packaged:
