@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from deploykit.answers.capability_answers import (
     Answer,
@@ -21,6 +21,7 @@ from deploykit.answers.capability_answers import (
 )
 from deploykit.backend.plugins import device_named, load_backend, load_backends
 from deploykit.errors import UnknownTargetError, UsageError
+from deploykit.system.published import Published
 from deploykit.tables.capabilities import CompatRow
 
 if TYPE_CHECKING:
@@ -30,22 +31,13 @@ __all__ = ["Comparison", "ask", "ask_binary", "compare", "features"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class Comparison(Published):
     """What differs between two releases: states of features, and what the releases in between are said to change."""
 
     before: str
     after: str
     differences: tuple[Difference, ...]
     releases: tuple[CompatRow, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """The published shape of ``deploykit compat --diff``."""
-        return {
-            "before": self.before,
-            "after": self.after,
-            "differences": [difference.to_json() for difference in self.differences],
-            "releases": [row.to_json() for row in self.releases],
-        }
 
 
 def ask(

@@ -16,22 +16,19 @@ from deploykit.backend.backend import AnyBackend
 from deploykit.backend.plugins import load_backend, load_backends
 from deploykit.backend.targets import find_device
 from deploykit.errors import UnknownTargetError, UsageError
+from deploykit.system.published import Published
 from deploykit.tables.capabilities import CompatRow, Status
 
 __all__ = ["BinaryReport", "Runtime", "report_binary"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Runtime:
+class Runtime(Published):
     """One release and whether it loads the binary; ``carriers`` are the packages that bring its libraries."""
 
     release: str
     status: Status
     carriers: tuple[str, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """The published shape."""
-        return {"release": self.release, "status": str(self.status), "carriers": list(self.carriers)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

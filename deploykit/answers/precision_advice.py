@@ -13,6 +13,7 @@ from typing import Any
 
 from deploykit.accuracy.search.goals import Goal, Reached
 from deploykit.errors import UsageError
+from deploykit.system.published import Published
 
 __all__ = ["KNOWN", "Advice", "Conclusion", "advise"]
 
@@ -24,17 +25,13 @@ _NESTED = (("w16a16", "w8a16"), ("w8a16", "w8a8"), ("w8a16", "w4a16"), ("w8a8", 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Conclusion:
+class Conclusion(Published):
     """One statement with what it rests on, and what to do next; ``command`` is an example, or empty."""
 
     says: str
     because: tuple[str, ...]
     next: str = ""
     command: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """The published shape."""
-        return {"says": self.says, "because": list(self.because), "next": self.next, "command": self.command}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from deploykit.findings import Finding
+from deploykit.system.published import published
 
 __all__ = ["Audit", "AuditedKernel", "settled_findings"]
 
@@ -44,18 +45,7 @@ class AuditedKernel:
 
     def to_json(self) -> dict[str, Any]:
         """The published shape."""
-        return {
-            "node": self.node,
-            "operators": list(self.operators),
-            "type": self.type,
-            "place": self.place,
-            "verdict": self.verdict,
-            "count": self.count,
-            "why": self.why,
-            "measured": dict(self.measured),
-            "ways": None if self.ways is None else list(self.ways),
-            "shown_by": self.shown_by,
-        }
+        return published(self, without=("nodes",))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,7 @@ from deploykit.backend.targets import Target
 from deploykit.errors import InputError
 from deploykit.findings import Confidence, Finding
 from deploykit.findings.rules import Registry
+from deploykit.system.published import Published
 from deploykit.tables.capabilities import CompatRow
 from deploykit.tables.devices import Device
 
@@ -131,16 +132,12 @@ PackageFile: TypeAlias = TextFile | JsonFile | BytesFile | CopiedFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class Check(Published):
     """One thing that was verified."""
 
     id: str
     ok: bool
     detail: str
-
-    def to_json(self) -> dict[str, Any]:
-        """The published shape."""
-        return {"id": self.id, "ok": self.ok, "detail": self.detail}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from deploykit.backend.status import Correctness
 from deploykit.findings import Confidence, Finding, sort_findings
+from deploykit.system.published import Published
 
 __all__ = ["Alternative", "Plan", "Precision", "Rejected", "Route", "Step"]
 
@@ -18,7 +19,7 @@ D = TypeVar("D")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Route:
+class Route(Published):
     """The way chosen through the vendor's tools, why, and how sure it is that it works."""
 
     id: str
@@ -26,26 +27,18 @@ class Route:
     confidence: Confidence
     sources: tuple[str, ...] = ()
 
-    def to_json(self) -> dict[str, Any]:
-        """The published shape."""
-        return {"id": self.id, "why": self.why, "confidence": str(self.confidence), "sources": list(self.sources)}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rejected:
+class Rejected(Published):
     """A route that was not taken, with the codes of the rules that rejected it."""
 
     id: str
     because: tuple[str, ...]
     why: str = ""
 
-    def to_json(self) -> dict[str, Any]:
-        """The published shape."""
-        return {"id": self.id, "because": list(self.because), "why": self.why}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Alternative:
+class Alternative(Published):
     """A route that was not reached, as a preferred one serves: what it is, and the codes that would stand against it.
 
     ``ask`` is how to insist on it.
@@ -57,19 +50,9 @@ class Alternative:
     because: tuple[str, ...] = ()
     ask: str = ""
 
-    def to_json(self) -> dict[str, Any]:
-        """The published shape."""
-        return {
-            "id": self.id,
-            "why": self.why,
-            "confidence": str(self.confidence),
-            "because": list(self.because),
-            "ask": self.ask,
-        }
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class Step(Published):
     """One command. ``argv`` is literal, paths are relative to the package; ``where`` is ``host`` or ``device``."""
 
     id: str
@@ -79,18 +62,6 @@ class Step:
     outputs: tuple[str, ...] = ()
     where: str = "host"
     note: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """The published shape."""
-        return {
-            "id": self.id,
-            "tool": self.tool,
-            "argv": list(self.argv),
-            "inputs": list(self.inputs),
-            "outputs": list(self.outputs),
-            "where": self.where,
-            "note": self.note,
-        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

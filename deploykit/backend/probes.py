@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeAlias
 
 from deploykit.errors import ToolError
 from deploykit.system.processes import ONLY_INSTALLED, Completed, run
+from deploykit.system.published import Published
 from deploykit.system.store import user_home
 
 __all__ = ["CheckLine", "Probe", "Surroundings", "start"]
@@ -25,7 +26,7 @@ _TIMEOUT = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckLine:
+class CheckLine(Published):
     """One thing that was looked at. ``absent`` is not there and only matters to who wants it; ``next`` says how."""
 
     id: str
@@ -33,16 +34,6 @@ class CheckLine:
     detail: str
     next: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        """The published shape."""
-        return {
-            "id": self.id,
-            "state": self.state,
-            "detail": self.detail,
-            "next": self.next,
-            "facts": dict(self.facts),
-        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

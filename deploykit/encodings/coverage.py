@@ -19,6 +19,7 @@ from deploykit.encodings.values import EncodingSet
 from deploykit.model.facts import GraphFacts, NodeFact, TensorFact, setting_of
 from deploykit.model.operators import WEIGHT, Trait, data_outputs, has
 from deploykit.model.parameters import ParameterUse, parameter_uses
+from deploykit.system.published import Published
 
 __all__ = ["Coverage", "CoverageRow", "CoverageStatus", "collect_coverage"]
 
@@ -36,17 +37,13 @@ class CoverageStatus(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CoverageRow:
+class CoverageRow(Published):
     """One tensor: ``related`` names the tensor or node (its label) that the reason speaks of, or is empty."""
 
     tensor: str
     status: CoverageStatus
     reason: str
     related: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """The row as JSON values."""
-        return {"tensor": self.tensor, "status": str(self.status), "reason": self.reason, "related": self.related}
 
 
 @dataclass(frozen=True, kw_only=True)

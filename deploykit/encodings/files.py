@@ -33,6 +33,7 @@ from deploykit.model.facts import GraphFacts
 from deploykit.model.load import blaming
 from deploykit.model.weights import load_weights
 from deploykit.system.folders import workspace
+from deploykit.system.published import Published
 
 if TYPE_CHECKING:
     from deploykit.model import Model
@@ -137,16 +138,12 @@ _INLINE_LIMIT = 1_900_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Applied:
+class Applied(Published):
     """A written QDQ model: the type of each quantized tensor, and the entries that were not written with the reason."""
 
     output: Path
     placed: Mapping[str, str]
     skipped: Mapping[str, str]
-
-    def to_json(self) -> dict[str, Any]:
-        """The published shape of ``deploykit encodings apply``."""
-        return {"output": str(self.output), "placed": dict(self.placed), "skipped": dict(self.skipped)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

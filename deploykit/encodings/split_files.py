@@ -9,7 +9,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from deploykit.encodings.cut import CutPart, cut_alike, large_weights
 from deploykit.encodings.formats.aimet import write_encodings
@@ -19,6 +19,7 @@ from deploykit.model import Model, load_model, wrap_proto
 from deploykit.model.collect import collect_facts
 from deploykit.model.values import byte_size, is_external
 from deploykit.system.folders import scratch
+from deploykit.system.published import Published
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -31,7 +32,7 @@ _AT_ONCE = 1 << 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartReport:
+class PartReport(Published):
     """One part as it was written: its files, and the bytes of stored weights that it reads."""
 
     model: Path
@@ -39,16 +40,6 @@ class PartReport:
     weight_bytes: int
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """The published shape."""
-        return {
-            "model": str(self.model),
-            "encodings": None if self.encodings is None else str(self.encodings),
-            "weight_bytes": self.weight_bytes,
-            "inputs": list(self.inputs),
-            "outputs": list(self.outputs),
-        }
 
 
 def split_files(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from deploykit.fleet.results import CellResult, Results, Verdict
+from deploykit.system.published import Published
 
 __all__ = ["Change", "Difference", "compare"]
 
@@ -16,16 +17,12 @@ _SIZE = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class Change(Published):
     """One cell that is not as it was; ``worse`` where its verdict or its compilation went down."""
 
     cell: str
     what: tuple[str, ...]
     worse: bool
-
-    def to_json(self) -> dict[str, Any]:
-        """The published shape."""
-        return {"cell": self.cell, "what": list(self.what), "worse": self.worse}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

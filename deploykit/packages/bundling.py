@@ -22,6 +22,7 @@ from deploykit.model.weights import load_small_weights
 from deploykit.packages.anonymous_text import Names, clean_text, personal_words
 from deploykit.system.files import read_regular
 from deploykit.system.folders import workspace
+from deploykit.system.published import Published
 
 __all__ = ["Bundle", "pack_bundle"]
 
@@ -32,15 +33,11 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bundle:
+class Bundle(Published):
     """One case: where it is, and what lies in it, each with a sentence."""
 
     path: Path
     contents: Mapping[str, str]
-
-    def to_json(self) -> dict[str, Any]:
-        """The published shape."""
-        return {"path": str(self.path), "contents": dict(self.contents)}
 
 
 def pack_bundle(

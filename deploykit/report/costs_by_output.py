@@ -10,13 +10,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from deploykit.system.published import Published
+
 __all__ = ["OutputCost", "costs_by_output"]
 
 _BLAMED = {"float": "quantization and all that follows", "quantized": "the device", "device": "another device"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OutputCost:
+class OutputCost(Published):
     """One output, or a ``part`` of it that is judged by itself, such as the scores beside boxes in pixels.
 
     ``decibels`` are the signal to noise by what it was compared with; ``worst`` are the other judged numbers that do
@@ -36,15 +38,6 @@ class OutputCost:
     def __str__(self) -> str:
         told = [f"{value:.1f} dB left by {_BLAMED.get(name, name)}" for name, value in self.decibels.items()]
         return f"{self.name}: {', '.join([*told, *self.worst]) or 'as asked'}."
-
-    def to_json(self) -> dict[str, Any]:
-        """The published shape."""
-        return {
-            "output": self.output,
-            "part": self.part,
-            "decibels": dict(self.decibels),
-            "worst": list(self.worst),
-        }
 
 
 def costs_by_output(numbers: Iterable[Mapping[str, Any]]) -> tuple[OutputCost, ...]:

@@ -17,6 +17,7 @@ from deploykit.model.changes import in_words
 from deploykit.packages.manifests import read_manifest
 from deploykit.report.costs_by_output import OutputCost, costs_by_output
 from deploykit.report.shipping import Shipping, shipping
+from deploykit.system.published import published
 
 __all__ = ["Chapter", "Explanation", "explain"]
 
@@ -40,11 +41,8 @@ class Explanation:
 
     def to_json(self) -> dict[str, Any]:
         """The published shape of ``deploykit explain --json``."""
-        return {
-            "title": self.title,
-            "shipping": self.shipping.to_json(),
-            "chapters": [{"title": chapter.title, "lines": list(chapter.lines)} for chapter in self.chapters],
-            "costs": [cost.to_json() for cost in self.costs],
+        return published(self) | {
+            "chapters": [{"title": chapter.title, "lines": list(chapter.lines)} for chapter in self.chapters]
         }
 
 

@@ -12,6 +12,7 @@ from enum import StrEnum
 
 from deploykit.backend.status import Compiled, Right, Status
 from deploykit.findings import Finding
+from deploykit.system.published import Published
 
 __all__ = ["Shipping", "Word", "shipping"]
 
@@ -32,17 +33,13 @@ class Word(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shipping:
+class Shipping(Published):
     """The answer, why in one sentence, what the sentence rests on ("" where on nothing), and what to do next."""
 
     word: Word
     why: str
     evidence: str = ""
     next: str = ""
-
-    def to_json(self) -> dict[str, str]:
-        """The published shape."""
-        return {"word": str(self.word), "why": self.why, "evidence": self.evidence, "next": self.next}
 
 
 def shipping(status: Status, findings: Iterable[Finding]) -> Shipping:

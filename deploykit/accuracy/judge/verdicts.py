@@ -10,6 +10,7 @@ from typing import Any
 from deploykit.accuracy.judge.kept_counts import KeptCount
 from deploykit.accuracy.judge.thresholds import Against, Limit, Measure, Thresholds, limit_for
 from deploykit.errors import InputError
+from deploykit.system.published import Published
 
 __all__ = ["NOT_JUDGED", "Context", "JudgedNumber", "Oddity", "Verdict"]
 
@@ -114,17 +115,13 @@ class Context:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Oddity:
+class Oddity(Published):
     """Values of an output that are not finite although the reference's are, and the operator that made them."""
 
     output: str
     operator: str
     what: str
     count: int
-
-    def to_json(self) -> dict[str, Any]:
-        """The published shape."""
-        return {"output": self.output, "operator": self.operator, "what": self.what, "count": self.count}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

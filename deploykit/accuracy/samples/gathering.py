@@ -29,6 +29,7 @@ from deploykit.accuracy.simulate.sessions import Feed
 from deploykit.errors import InputError, UsageError
 from deploykit.model.graph import view_of
 from deploykit.model.values import element_count
+from deploykit.system.published import Published
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -50,15 +51,11 @@ language model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InputSource:
+class InputSource(Published):
     """Where the values of one input come from: the label, and why in words."""
 
     label: Label
     why: str
-
-    def to_json(self) -> dict[str, str]:
-        """Both by name."""
-        return {"label": str(self.label), "why": self.why}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from deploykit.accuracy.judge.kept_counts import KeptCount, fewest_for
 from deploykit.errors import UsageError
+from deploykit.system.published import published
 
 if TYPE_CHECKING:
     from deploykit.accuracy.judge.verdicts import Verdict
@@ -71,12 +72,9 @@ class Reached:
 
     def to_json(self) -> dict[str, Any]:
         """The published shape; what was not measured is None."""
-        return {
+        return published(self, without=("reference",)) | {
             "sqnr_db": _finite(self.sqnr_db),
             "metric": _finite(self.metric),
-            "right": self.right,
-            "reason": self.reason,
-            "detections": None if self.detections is None else self.detections.to_json(),
         }
 
 

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from deploykit.system.published import Published
+
 __all__ = ["Culprit", "Divergence", "Located", "TensorView"]
 
 
@@ -63,7 +65,7 @@ class Culprit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Divergence:
+class Divergence(Published):
     """The operator, its diverging output, and what it reads, on both sides; ``culprit`` is the constant behind it."""
 
     node: str
@@ -71,16 +73,6 @@ class Divergence:
     output: TensorView
     inputs: tuple[TensorView, ...]
     culprit: Culprit | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """The published shape."""
-        return {
-            "node": self.node,
-            "op_type": self.op_type,
-            "output": self.output.to_json(),
-            "inputs": [view.to_json() for view in self.inputs],
-            "culprit": None if self.culprit is None else self.culprit.to_json(),
-        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

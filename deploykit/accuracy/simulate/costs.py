@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from deploykit.accuracy.simulate.partial_runs import PartialRuns
 from deploykit.encodings.values import Value
 from deploykit.model.facts import GraphFacts, NodeFact
 from deploykit.model.operators import Trait, has
+from deploykit.system.published import Published
 
 __all__ = ["Cost", "CostModel"]
 
@@ -21,20 +21,12 @@ _FLOAT_BITS = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
+class Cost(Published):
     """``bit_operations`` are multiplications times the widths of both factors, of one sample."""
 
     weight_bytes: int
     activation_bytes: int
     bit_operations: int
-
-    def to_json(self) -> dict[str, Any]:
-        """The published shape."""
-        return {
-            "weight_bytes": self.weight_bytes,
-            "activation_bytes": self.activation_bytes,
-            "bit_operations": self.bit_operations,
-        }
 
 
 class CostModel:

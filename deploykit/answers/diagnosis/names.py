@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from deploykit.system.published import Published
+
 __all__ = ["MappedName", "Names", "mangle"]
 
 _WORD = re.compile(r"[A-Za-z0-9_/][A-Za-z0-9_/.:\-]{2,}")
@@ -16,17 +18,13 @@ _MOST_SUFFIXES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MappedName:
+class MappedName(Published):
     """A name of the log and what it stands for; ``exact`` is False when an added ending had to be cut off."""
 
     log: str
     onnx: tuple[str, ...]
     kind: Literal["node", "tensor"]
     exact: bool
-
-    def to_json(self) -> dict[str, object]:
-        """The published shape."""
-        return {"log": self.log, "onnx": list(self.onnx), "kind": self.kind, "exact": self.exact}
 
 
 def mangle(name: str) -> str:
