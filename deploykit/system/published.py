@@ -1,0 +1,36 @@
+"""Values as JSON: every field of a dataclass under its own name; a class says itself where its shape differs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Published", "published"]
+
+
+class Published:
+    """A dataclass whose published shape is its fields."""
+
+    __slots__ = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """The published shape (docs/json.md)."""
+        return published(self)
+
+
+def published(value: Any, *, without: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The fields of a dataclass as JSON values, in their order, ``without`` some."""
+    return {f.name: _plain(getattr(value, f.name)) for f in fields(value) if f.name not in without}
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "to_json"):
+        return value.to_json()
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, Enum | Path) else value
