@@ -474,7 +474,7 @@ def advise(
     such a table as TOML or JSON. The ``goal`` is a drop of at most 1 % unless said otherwise; ``lower_is_better`` for
     an error instead of an accuracy. ``ladder`` measures them. Raises InputError, UsageError for a goal that is none.
     """
-    from deploykit.answers.accuracy_table import advise_on
+    from deploykit.answers.precision_advice import advise_on
 
     return advise_on(_path(file), dict(accuracies or {}), goal=goal, lower_is_better=lower_is_better)
 

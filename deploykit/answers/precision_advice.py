@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
-from deploykit.accuracy.search.goals import Goal, Reached
+from deploykit.accuracy.search.goals import Goal, Reached, parse_goal
 from deploykit.errors import UsageError
 from deploykit.system.published import Published
+from deploykit.tables.reading import read_json, read_toml, structure
 
-__all__ = ["KNOWN", "Advice", "Conclusion", "advise"]
+__all__ = ["KNOWN", "Advice", "Conclusion", "advise", "advise_on"]
 
 KNOWN = ("fp32", "fp16", "bf16", "w16a16", "w8a16", "w4a16", "w8a8", "w4a8", "vint8", "mixed")
 """Precisions that conclusions speak of, the most precise first."""
@@ -84,6 +86,39 @@ def advise(values: Mapping[str, Reached], goal: Goal) -> Advice:
         best=table.best(),
         conclusions=tuple(_conclusions(table)),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccuracyTable:
+    """Accuracies that were measured elsewhere, as a file (TOML or JSON) holds them."""
+
+    accuracy: Mapping[str, float] = field(default_factory=dict)
+    goal: str | None = None
+    lower_is_better: bool = False
+
+
+def advise_on(
+    path: Path | None, accuracies: Mapping[str, float], *, goal: str | None = None, lower_is_better: bool = False
+) -> Advice:
+    """Conclusions from a file, from values given one by one, or from both; what is given one by one wins.
+
+    The goal is a drop of at most 1 % unless somebody says otherwise. Raises InputError for a file that is no table.
+    """
+    table = AccuracyTable()
+    if path is not None:
+        content = read_json(path) if path.suffix.lower() == ".json" else read_toml(path)
+        table = structure(AccuracyTable, content, where=str(path))
+    known = {**{name.lower(): float(value) for name, value in table.accuracy.items()}, **accuracies}
+    if not known:
+        raise UsageError("no accuracies were given", next="for instance --accuracy fp32=76.1 --accuracy w8a8=40")
+    wanted = parse_goal(goal or table.goal or "drop<=1%", lower_is_better=lower_is_better or table.lower_is_better)
+    if wanted.asks_outputs:
+        raise UsageError(
+            f"--goal {wanted}: asks about outputs, and a table has none", next="deploykit accuracy ladder MODEL"
+        )
+    if not wanted.needs_metric:
+        return advise({name: Reached(sqnr_db=value) for name, value in known.items()}, wanted)
+    return advise({name: Reached(metric=value) for name, value in known.items()}, wanted)
 
 
 class _Table:

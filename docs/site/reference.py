@@ -15,11 +15,12 @@ from typing import Any
 import click
 
 import deploykit
-from deploykit.answers.option_pages import OptionEntry, every_option
 from deploykit.answers.rule_pages import RuleEntry, all_rules, rule_page
 from deploykit.backend import conformance
 from deploykit.backend.backend import AnyBackend
-from deploykit.backend.plugins import all_devices, load_backends
+from deploykit.backend.options import OptionSpec
+from deploykit.backend.plugins import all_devices, all_options, load_backends
+from deploykit.backend.requests import CORE_OPTIONS
 from deploykit.cli import COMMANDS, cli
 from deploykit.cli.frame import BranchingCommand
 from deploykit.flow.rules import CORE_REGISTRIES
@@ -27,7 +28,7 @@ from deploykit.tables.capabilities import CompatRow
 from deploykit_qualcomm.atlas.rows import Row, atlas_rows, where_it_holds
 from schemas import schema_texts
 
-__all__ = ["cell", "option_page", "pages"]
+__all__ = ["cell", "every_option", "option_page", "pages"]
 
 _WIDTH = 100
 
@@ -110,22 +111,26 @@ def _parameters(signature: inspect.Signature) -> Iterator[str]:
         yield str(parameter).replace("'", "")
 
 
-def option_page(entries: Sequence[OptionEntry]) -> str:
+def every_option() -> Mapping[OptionSpec, tuple[str, ...]]:
+    """The options of the core, which belong to no backend, then those of the installed backends."""
+    return {**dict.fromkeys(CORE_OPTIONS, ()), **all_options()}
+
+
+def option_page(owned: Mapping[OptionSpec, tuple[str, ...]]) -> str:
     """Every option of ``package`` and ``check``, by whose it is."""
     parts = [
         "# Options\n\nEach option is also an environment variable, `DEPLOYKIT_` and its name; blanks separate the "
         "texts of an option that takes several. An option of another backend than the one that packages, an unknown "
         "name or a value of another type is a usage error (exit status 2), in Python too."
     ]
-    for owners in dict.fromkeys(entry.backends for entry in entries):
-        rows = [_option(entry) for entry in entries if entry.backends == owners]
+    for owners in dict.fromkeys(owned.values()):
+        rows = [_option(spec) for spec in owned if owned[spec] == owners]
         parts.append(f"## Options of {' and '.join(owners) or 'every backend'}")
         parts.append(_table(("option", "in Python", "takes", "default", "what"), rows))
     return "\n\n".join(parts) + "\n"
 
 
-def _option(entry: OptionEntry) -> tuple[object, ...]:
-    spec = entry.spec
+def _option(spec: OptionSpec) -> tuple[object, ...]:
     typed = f"`{spec.flag}`, `--no-{spec.flag[2:]}`" if spec.kind == "switch" else f"`{spec.flag}`"
     what = f"{spec.help} Since {spec.since}." if spec.since else spec.help
     return typed, f"`{spec.name}`", spec.expects, spec.default_text or "–", what

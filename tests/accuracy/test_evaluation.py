@@ -10,7 +10,8 @@ import pytest
 from onnx import TensorProto, helper
 
 from deploykit.accuracy.judge.evaluation import evaluate
-from deploykit.answers.option_pages import every_option
+from deploykit.backend.plugins import all_options
+from deploykit.backend.requests import CORE_OPTIONS
 from deploykit.cli import cli
 from deploykit.cli.frame import run
 from deploykit.cli.package import command as package_command
@@ -31,7 +32,7 @@ def test_the_concat_is_named_and_the_command_is_ready() -> None:
     words = shlex.split(dead.hint)
     assert words[:2] == ["deploykit", "package"]
     known = {option for parameter in package_command.params for option in parameter.opts}
-    known |= {entry.spec.flag for entry in every_option()}
+    known |= {spec.flag for spec in (*CORE_OPTIONS, *all_options())}
     assert {word for word in words if word.startswith("-")} <= known
     assert words[words.index("--exclude-subgraph") + 1] == "/head/Reshape,/head/Reshape_1:/post/Concat_1"
 
