@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from deploykit.findings.rules import Registry
     from deploykit.tables.capabilities import CompatRow
     from deploykit.tables.devices import Device
-    from deploykit_qnn_htp.parts import Part
+    from deploykit_qnn_htp.planning import Part
     from deploykit_qnn_htp.prepare import Prepared
 
 __all__ = ["QnnHtp"]
@@ -102,7 +102,7 @@ class QnnHtp(QualcommBackend["Prepared", "tuple[Part, ...]"]):
 
     def mixed_support(self, target: Target, options: Mapping[str, Any]) -> MixedSupport:
         """Integers everywhere; a float fallback where the architecture has float16."""
-        from deploykit_qnn_htp.mixing import mixed_support
+        from deploykit_qnn_htp.selection import mixed_support
 
         return mixed_support(target, options)
 

@@ -5,16 +5,18 @@ A flag that the table does not list cannot be written: that is a defect of deplo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from copy import copy
+from pathlib import Path
 
 from deploykit.backend.plans import Step
 from deploykit.errors import DefectError
-from deploykit.tables.capabilities import Flag, SdkTable, Status
-from deploykit_qnn_htp.draft import Candidate
-from deploykit_qnn_htp.routes import Intent
+from deploykit.tables.capabilities import SdkTable, Status
+from deploykit_qnn_htp.draft import Candidate, Intent
 
-__all__ = ["HOST", "Argv", "Paths", "from_dlc", "net_run", "shared_steps", "steps"]
+__all__ = ["HOST", "Argv", "Paths", "from_dlc", "graph_name", "net_run", "shared_steps", "steps"]
+
 
 HOST = "x86_64-linux-clang"
 DLC_LIBRARY = "libQnnModelDlc.so"
@@ -37,17 +39,14 @@ class Argv:
         if row is None or row.status is not Status.SUPPORTED:
             status = "not listed" if row is None else row.status
             raise DefectError(f"{self.tool} {self._sdk.version}: the flag {flag} is {status}")
-        self._check(row, flag, values)
-        self._words += [flag, *values]
-        return self
-
-    def _check(self, row: Flag, flag: str, values: tuple[str, ...]) -> None:
         least, most = {"switch": (0, 0), "value": (1, 1), "values": (1, 99)}[row.kind]
         if not least <= len(values) <= most:
             raise DefectError(f"{self.tool} {flag}: {len(values)} values for a flag of kind {row.kind}")
         wrong = [value for value in values if row.values and row.kind == "value" and value not in row.values]
         if wrong:
             raise DefectError(f"{self.tool} {flag}: {wrong[0]!r} is not one of {', '.join(row.values)}")
+        self._words += [flag, *values]
+        return self
 
     def add_if_listed(self, flag: str, *values: str) -> Argv:
         """Append a flag only where the table lists it as supported; used for mere conveniences."""
@@ -212,3 +211,12 @@ def net_run(sdk: SdkTable, paths: Paths) -> Step:
         outputs=(paths.device_output,),
         where="device",
     )
+
+
+def graph_name(model: Path) -> str:
+    """The graph's name: the model's stem with everything but letters, digits and underscores replaced.
+
+    The tools derive C symbols and file names from it, so it starts with a letter.
+    """
+    name = re.sub(r"[^A-Za-z0-9_]+", "_", model.stem).strip("_")
+    return name if name and name[0].isalpha() else f"model_{name}".rstrip("_")

@@ -6,7 +6,7 @@ Every key is looked up first; a key that the table does not know, or not for tha
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,88 +39,13 @@ def parse_settings(options: Iterable[tuple[str, str]], sdk: SdkTable, device: De
     settings = {}
     for name, text in options:
         key = _find(name, sdk)
-        settings[key.path] = Setting(key=key, value=_value(key, text))
-    _check_device(settings, device)
-    return tuple(settings.values())
-
-
-def _find(name: str, sdk: SdkTable) -> ConfigKey:
-    wanted = name.replace("[]", "")
-    found = [key for key in sdk.config_keys if key.path.replace("[]", "") == wanted]
-    found = found or [key for key in sdk.config_keys if key.path.replace("[]", "").endswith(f".{wanted}")]
-    if len(found) > 1:
-        raise UsageError(f"--option {name}: means {' or '.join(key.path for key in found)}", next="write it in full")
-    if not found:
-        near = nearest_names(wanted, [key.path.replace("[]", "") for key in sdk.config_keys])
-        near += nearest_names(wanted, [key.path.rpartition(".")[2] for key in sdk.config_keys])
-        raise UsageError(
-            f"--option {name}: no such key in the configuration of {sdk.sdk} {sdk.version}",
-            next=f"did you mean {', '.join(dict.fromkeys(near[:3]))}?" if near else "see 'deploykit compat config'",
-        )
-    return _allowed(name, found[0], sdk)
-
-
-def _allowed(name: str, key: ConfigKey, sdk: SdkTable) -> ConfigKey:
-    if key.path in _OURS:
-        raise UsageError(f"--option {name}: deploykit sets {key.path} itself")
-    if key.status is not Status.SUPPORTED:
-        why = key.note or key.contradicts
-        instead = f"use {key.renamed_to}" if key.renamed_to else "leave it out, or use another SDK version"
-        raise UsageError(
-            f"--option {name}: {key.path} is {key.status} in {sdk.sdk} {sdk.version}", why=why, next=instead
-        )
-    return key
-
-
-def _value(key: ConfigKey, text: str) -> Any:
-    """The text as the key's type; a wrong type, range or word is a UsageError."""
-    value = _typed(key, text)
-    if key.range and not key.range[0] <= value <= key.range[1]:
-        raise UsageError(f"--option {key.path}={text}: not in {key.range[0]} .. {key.range[1]}")
-    if key.values and str(value) not in key.values:
-        raise UsageError(f"--option {key.path}={text}: not one of {', '.join(key.values)}")
-    return value
-
-
-def _typed(key: ConfigKey, text: str) -> Any:
-    match key.type:
-        case "string" | "enum":
-            return text
-        case "int":
-            return _int(key, text)
-        case "bool":
-            if text.lower() not in _BOOLS:
-                raise UsageError(f"--option {key.path}={text}: true or false is expected")
-            return _BOOLS[text.lower()]
-        case _:
-            return _json(key, text)
-
-
-def _int(key: ConfigKey, text: str) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        raise UsageError(f"--option {key.path}={text}: a whole number is expected") from None
-    if value < 0:
-        raise UsageError(f"--option {key.path}={text}: a number from 0 on is expected")
-    return value
-
-
-def _json(key: ConfigKey, text: str) -> Any:
-    try:
-        value = json.loads(text)
-    except ValueError:
-        if key.type == "unknown":
-            return text
-        example = f", for instance {key.example}" if key.example else ""
-        raise UsageError(f"--option {key.path}={text}: JSON of type {key.type} is expected{example}") from None
-    kinds = {"object": dict, "list[string]": list, "list[int]": list, "list[object]": list}
-    if key.type in kinds and not isinstance(value, kinds[key.type]):
-        raise UsageError(f"--option {key.path}={text}: JSON of type {key.type} is expected")
-    return value
-
-
-def _check_device(settings: Mapping[str, Setting], device: Device) -> None:
+        # The text as the key's type; a wrong type, range or word is a UsageError.
+        value = _typed(key, text)
+        if key.range and not key.range[0] <= value <= key.range[1]:
+            raise UsageError(f"--option {key.path}={text}: not in {key.range[0]} .. {key.range[1]}")
+        if key.values and str(value) not in key.values:
+            raise UsageError(f"--option {key.path}={text}: not one of {', '.join(key.values)}")
+        settings[key.path] = Setting(key=key, value=value)
     vtcm, asked = device.fact("vtcm_mb"), settings.get("graphs[].vtcm_mb")
     if asked is not None and isinstance(vtcm, int) and asked.value > vtcm:
         raise UsageError(
@@ -139,6 +64,61 @@ def _check_device(settings: Mapping[str, Setting], device: Device) -> None:
                 f"--option {path}={number.value}: the soc_model of {device.name} is {device.fact('soc_model')}",
                 why="the QNN numbering is not the Android SoC id",
             )
+    return tuple(settings.values())
+
+
+def _find(name: str, sdk: SdkTable) -> ConfigKey:
+    wanted = name.replace("[]", "")
+    found = [key for key in sdk.config_keys if key.path.replace("[]", "") == wanted]
+    found = found or [key for key in sdk.config_keys if key.path.replace("[]", "").endswith(f".{wanted}")]
+    if len(found) > 1:
+        raise UsageError(f"--option {name}: means {' or '.join(key.path for key in found)}", next="write it in full")
+    if not found:
+        near = nearest_names(wanted, [key.path.replace("[]", "") for key in sdk.config_keys])
+        near += nearest_names(wanted, [key.path.rpartition(".")[2] for key in sdk.config_keys])
+        raise UsageError(
+            f"--option {name}: no such key in the configuration of {sdk.sdk} {sdk.version}",
+            next=f"did you mean {', '.join(dict.fromkeys(near[:3]))}?" if near else "see 'deploykit compat config'",
+        )
+    if found[0].path in _OURS:
+        raise UsageError(f"--option {name}: deploykit sets {found[0].path} itself")
+    if found[0].status is not Status.SUPPORTED:
+        why = found[0].note or found[0].contradicts
+        instead = f"use {found[0].renamed_to}" if found[0].renamed_to else "leave it out, or use another SDK version"
+        raise UsageError(
+            f"--option {name}: {found[0].path} is {found[0].status} in {sdk.sdk} {sdk.version}", why=why, next=instead
+        )
+    return found[0]
+
+
+def _typed(key: ConfigKey, text: str) -> Any:
+    match key.type:
+        case "string" | "enum":
+            return text
+        case "int":
+            try:
+                value = int(text)
+            except ValueError:
+                raise UsageError(f"--option {key.path}={text}: a whole number is expected") from None
+            if value < 0:
+                raise UsageError(f"--option {key.path}={text}: a number from 0 on is expected")
+            return value
+        case "bool":
+            if text.lower() not in _BOOLS:
+                raise UsageError(f"--option {key.path}={text}: true or false is expected")
+            return _BOOLS[text.lower()]
+        case _:
+            try:
+                value = json.loads(text)
+            except ValueError:
+                if key.type == "unknown":
+                    return text
+                example = f", for instance {key.example}" if key.example else ""
+                raise UsageError(f"--option {key.path}={text}: JSON of type {key.type} is expected{example}") from None
+            kinds = {"object": dict, "list[string]": list, "list[int]": list, "list[object]": list}
+            if key.type in kinds and not isinstance(value, kinds[key.type]):
+                raise UsageError(f"--option {key.path}={text}: JSON of type {key.type} is expected")
+            return value
 
 
 def build_configs(

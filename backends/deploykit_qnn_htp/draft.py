@@ -1,29 +1,190 @@
-"""What is known before a route is chosen: the intent, completed encodings, gaps, widths, and what the rules found."""
+"""What is known before a route is chosen: the routes there are, the intent, completed encodings, gaps, widths.
+
+It selects no route and writes nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from packaging.version import Version
+
 from deploykit.backend.backend import Situation
+from deploykit.encodings.complete import complete as complete_set
 from deploykit.encodings.float_sets import predict_float_set
-from deploykit.encodings.values import Affine, Float
+from deploykit.encodings.formats.conversion import Conversion, OutcomeKind, convert
+from deploykit.encodings.place import layouts
+from deploykit.encodings.values import Affine, Encoding, EncodingSet, Float
 from deploykit.errors import DefectError, UsageError
-from deploykit.findings import Finding
+from deploykit.findings import Confidence, Finding
+from deploykit.model.collect import constant_value
 from deploykit.tables.capabilities import SdkTable, Status
+from deploykit.tables.reading import read_toml, structure
 from deploykit_qnn_htp.lending import carried_for
-from deploykit_qnn_htp.routes import Intent, RouteRow, load_routes
 from deploykit_qualcomm.carriers import Carried
 from deploykit_qualcomm.rules.float16 import Float16Plan
 
 if TYPE_CHECKING:
+    from deploykit.backend.backend import Situation
     from deploykit.encodings.float_sets import FloatPrediction
     from deploykit.encodings.values import EncodingSet
 
-__all__ = ["FLOAT_KINDS", "Candidate", "Draft", "Widths", "draft_of", "float16_plan"]
+__all__ = [
+    "FLOAT_KINDS",
+    "LENT_TOOL",
+    "Candidate",
+    "Draft",
+    "Intent",
+    "RouteRow",
+    "complete",
+    "draft_of",
+    "float16_plan",
+    "load_routes",
+    "preference",
+    "route_row",
+    "written",
+]
+
+
+LENT_TOOL = "onnxruntime-qnn"
+"""The tool of routes and steps that no part of the SDK takes part in."""
+
+
+class Intent(StrEnum):
+    """What the request wants of the model as a whole."""
+
+    INTEGER = "integer"
+    MIXED = "mixed"
+    CALIBRATED = "calibrated"
+    QDQ = "qdq"
+    FLOAT16 = "float16"
+    FLOAT32 = "float32"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteRow:
+    """One route: its converter, the intents it serves, the encodings versions it can be given, best first."""
+
+    id: str
+    tool: str
+    intents: tuple[Intent, ...]
+    encodings: tuple[str, ...]
+    input_list: bool
+    float_fallback: bool
+    why: str
+    source: tuple[str, ...]
+    confidence: Confidence
+    quantizer_v2: bool = False
+    explicit_float: bool = False
+    dlc: bool = False
+    """True where what is lent is a DLC, which the SDK's own generator compiles. Such a route is only offered."""
+
+    @property
+    def legacy(self) -> bool:
+        """True for routes that go through a model library instead of a DLC."""
+        return self.tool == "qnn-onnx-converter"
+
+    @property
+    def lent(self) -> bool:
+        """True for a route that no tool of the SDK takes part in: the compiler is one inside a public wheel."""
+        return self.tool == LENT_TOOL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preference:
+    """Which routes are tried in which order for one intent, from one version on."""
+
+    intent: Intent
+    since: str
+    order: tuple[str, ...]
+    why: str
+    source: tuple[str, ...]
+    confidence: Confidence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Table:
+    schema: int
+    route: tuple[RouteRow, ...]
+    preference: tuple[Preference, ...]
+
+
+@cache
+def load_routes() -> _Table:
+    """The whole table."""
+    path = Path(__file__).parent / "data" / "routes.toml"
+    return structure(_Table, read_toml(path), where=path.name)
+
+
+def route_row(route_id: str) -> RouteRow:
+    """The row of one route; an unknown id in a data file is a defect."""
+    for row in load_routes().route:
+        if row.id == route_id:
+            return row
+    raise DefectError(f"routes.toml: no route {route_id!r}")
+
+
+def preference(intent: Intent, version: Version) -> Preference:
+    """The preference that holds for an intent under one SDK version."""
+    rows = [row for row in load_routes().preference if row.intent is intent and Version(row.since) <= version]
+    if not rows:
+        raise DefectError(f"routes.toml: no preference for {intent} at {version}")
+    return max(rows, key=lambda row: Version(row.since))
+
+
+_LARGEST_BIAS = 1 << 20
+"""Elements of a stored tensor that is still read to derive an entry from its values."""
+
+
+def complete(encodings: EncodingSet, situation: Situation, floats: frozenset[str]) -> EncodingSet:
+    """Every integer entry there is or that follows: copies over data movement, int32 biases; no float entry.
+
+    ``floats`` are the tensors meant to stay float; nothing is derived for them or through them.
+    """
+    tensors = situation.facts.tensors
+    integers = {
+        entry.name: entry
+        for entry in encodings
+        if entry.name in tensors and entry.name not in floats and not isinstance(entry.value, Float)
+    }
+    named = replace(encodings, entries=integers, float_tensors=floats)
+    values = partial(constant_value, situation.model, limit=_LARGEST_BIAS)
+    completed = complete_set(named, situation.facts, read_values=values).encodings
+    return replace(completed, float_tensors=frozenset())
+
+
+def can_write(encodings: EncodingSet, version: str) -> bool:
+    """True when every entry can be said in that version."""
+    return not convert(encodings, version).of(OutcomeKind.IMPOSSIBLE)
+
+
+def written(candidate: Candidate) -> Conversion | None:
+    """The encodings as the converter of this route gets them; None when it gets none."""
+    draft, version = candidate.draft, candidate.version
+    if draft.completed is None or version is None:
+        return None
+    encodings = draft.completed
+    if candidate.route.explicit_float:
+        floats = {
+            n: Encoding(name=n, value=Float(dtype="float16"), is_param=_is_param(draft.situation, n))
+            for n in sorted(draft.float_set)
+        }
+        encodings = replace(encodings, entries={**encodings.entries, **floats})
+    conversion = convert(replace(encodings, float_tensors=frozenset()), version, layouts=layouts(draft.situation.facts))
+    # The omit form cannot say which tensors are float, so they are named beside it.
+    if draft.float_set and not conversion.float_tensors and not candidate.route.explicit_float:
+        named = replace(conversion.encodings, float_tensors=draft.float_set)
+        return replace(conversion, encodings=named)
+    return conversion
+
+
+def _is_param(situation: Situation, name: str) -> bool:
+    fact = situation.facts.tensors.get(name)
+    return fact is not None and fact.is_weight
+
 
 FLOAT_KINDS = {Intent.FLOAT16: "float16", Intent.FLOAT32: "float32"}
 """The type of every activation where the intent is float as a whole."""
@@ -94,7 +255,6 @@ class Draft:
     def writable(self) -> frozenset[str]:
         """The encodings versions that can say every entry; all of them where there are no entries."""
         from deploykit.encodings.formats.aimet import WRITTEN_VERSIONS
-        from deploykit_qnn_htp.encodings import can_write
 
         completed = self.completed
         return frozenset(v for v in WRITTEN_VERSIONS if completed is None or can_write(completed, v))
@@ -122,20 +282,19 @@ class Candidate:
 
         Where none is known, the first of unknown status; None when the route takes no encodings or can read none.
         """
-        statuses = {v: self.draft.status(f"encodings-{v}", tool=self.route.tool) for v in self._writable()}
+        statuses = {
+            v: self.draft.status(f"encodings-{v}", tool=self.route.tool)
+            for v in [version for version in self.route.encodings if version in self.draft.writable]
+        }
         for wanted in (Status.SUPPORTED, Status.UNKNOWN):
             for version, status in statuses.items():
                 if status is wanted:
                     return version
         return None
 
-    def _writable(self) -> Iterable[str]:
-        return [version for version in self.route.encodings if version in self.draft.writable]
-
 
 def draft_of(situation: Situation) -> Draft:
     """Collect what does not depend on the route."""
-    from deploykit_qnn_htp.encodings import complete
 
     encodings, facts = situation.encodings, situation.facts
     before = predict_float_set(facts, encodings) if encodings is not None else None
@@ -167,7 +326,9 @@ def _carried(situation: Situation) -> Carried | None:
 
 def _intent(situation: Situation, before: FloatPrediction | None) -> Intent:
     precision = situation.request.precision
-    _refuse_unknown(precision)
+    if precision is not None and precision not in (*_PRECISIONS, *_CALIBRATED):
+        known = ", ".join((*_PRECISIONS, *_CALIBRATED))
+        raise UsageError(f"--precision {precision}: not a precision of qnn-htp", next=f"one of {known}")
     if situation.encodings is not None and before is not None:
         if all(isinstance(entry.value, Float) for entry in situation.encodings):
             return _PRECISIONS.get(precision or "fp16", Intent.FLOAT16)
@@ -177,12 +338,6 @@ def _intent(situation: Situation, before: FloatPrediction | None) -> Intent:
     if precision in _CALIBRATED:
         return Intent.CALIBRATED
     return Intent.QDQ if situation.facts.is_qdq else Intent.FLOAT16
-
-
-def _refuse_unknown(precision: str | None) -> None:
-    if precision is not None and precision not in (*_PRECISIONS, *_CALIBRATED):
-        known = ", ".join((*_PRECISIONS, *_CALIBRATED))
-        raise UsageError(f"--precision {precision}: not a precision of qnn-htp", next=f"one of {known}")
 
 
 def _widths(situation: Situation) -> Widths:

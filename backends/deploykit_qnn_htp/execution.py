@@ -11,12 +11,12 @@ from deploykit.backend.backend import Aids, Execution
 from deploykit.backend.plans import Plan
 from deploykit.encodings.insert_qdq import insert_qdq
 from deploykit.model.weights import load_weights
-from deploykit_qnn_htp.parts import Part
+from deploykit_qnn_htp.planning import Part
 from deploykit_qnn_htp.prepare import Prepared
 from deploykit_qnn_htp.rules.opinion import RULES as OPINION_RULES
 from deploykit_qnn_htp.rules.opinion import Opinion
 
-__all__ = ["execute", "second_opinion"]
+__all__ = ["execute"]
 
 
 def execute(package: Path, prepared: Prepared, plan: Plan[tuple[Part, ...]], aids: Aids) -> Execution:
@@ -43,13 +43,9 @@ def _ask(part: Part, aids: Aids) -> Opinion:
         return Opinion(graph=part.paths.graph, asked="", verdict={"available": False})
     aids.progress(f"asking {asked.id} about {part.paths.graph}")
     device = part.draft.situation.target.device
-    verdict = asked.preflight(_quantized(part), device, aids.progress)
-    return Opinion(graph=part.paths.graph, asked=asked.id, verdict=verdict)
-
-
-def _quantized(part: Part) -> bytes:
-    """The QDQ form of one conversion, or the float model where it has no encodings."""
+    # The QDQ form of one conversion, or the float model where it has no encodings.
     model, completed = load_weights(part.draft.situation.model), part.draft.completed
     if completed is not None and len(completed):
         model = insert_qdq(model, completed, bias="float").model
-    return bytes(model.SerializeToString())
+    verdict = asked.preflight(bytes(model.SerializeToString()), device, aids.progress)
+    return Opinion(graph=part.paths.graph, asked=asked.id, verdict=verdict)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from deploykit.backend.plans import Plan, Step
     from deploykit.backend.targets import Target
 
-__all__ = ["LENDER", "Lent", "carried_for", "lend", "verify_lent"]
+__all__ = ["Lent", "carried_for", "lend", "verify_lent"]
 
 LENDER = "ort-qnn"
 """The backend that compiles."""

@@ -1,26 +1,145 @@
-"""Writes the decision down as a plan: one conversion for a whole model, one per segment for a cut one.
+"""The stage ``plan``: one conversion for a whole model, one per segment or context for a cut one.
 
-It reads values and tables only and touches nothing.
-"""
+It reads values and tables only and touches nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
 
-from deploykit.backend.plans import Alternative, Plan, Rejected, Route, Step
-from deploykit.errors import UsageError
+from deploykit.backend.plans import Alternative, Plan, Precision, Rejected, Route, Step
+from deploykit.errors import DefectError, UsageError
 from deploykit.findings import Confidence, Finding, exit_status
-from deploykit_qnn_htp.commands import from_dlc, net_run, shared_steps, steps
+from deploykit_qnn_htp.commands import Paths, from_dlc, net_run, shared_steps, steps
 from deploykit_qnn_htp.configs import Setting, build_configs, parse_settings, run_configs
-from deploykit_qnn_htp.draft import Draft
-from deploykit_qnn_htp.joined import explanation, joined_precision, segment_findings
-from deploykit_qnn_htp.parts import Part, in_contexts, part_of
-from deploykit_qnn_htp.prepare import Prepared
-from deploykit_qnn_htp.selection import alternatives
+from deploykit_qnn_htp.draft import FLOAT_KINDS, Candidate, Draft, written
+from deploykit_qnn_htp.lending import Lent
+from deploykit_qnn_htp.prepare import DraftedPart, Prepared
+from deploykit_qnn_htp.selection import Selection, alternatives, select_route
 
-__all__ = ["make_plan"]
+if TYPE_CHECKING:
+    from deploykit.encodings.formats.conversion import Conversion
+
+__all__ = ["Part", "in_contexts", "make_plan"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A draft, the route selected for it, and where its files lie. ``segment`` is "" for a whole model.
+
+    ``context`` names the context that it shares with other graphs, where a model is cut by size; else it is "".
+    ``lent`` is what another backend decided for it, where the route is that one's.
+    """
+
+    draft: Draft
+    selection: Selection
+    paths: Paths
+    segment: str = ""
+    context: str = ""
+    lent: Lent | None = None
+
+    @property
+    def candidate(self) -> Candidate:
+        """The route with its draft; only for parts that have one."""
+        if self.selection.candidate is None:
+            raise DefectError(f"{self.paths.graph}: rendered without a route")
+        return self.selection.candidate
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """About the draft, the graph and the routes; where no converter runs, nothing of what only those do."""
+        if self.lent is not None:
+            return (*self.lent.decision.findings, *self.selection.findings)
+        return (*self.draft.findings, *self.selection.findings)
+
+    @cached_property
+    def conversion(self) -> Conversion | None:
+        """The encodings as the converter gets them."""
+        return written(self.candidate)
+
+    @property
+    def precision(self) -> Precision:
+        """Intended and expected type of every tensor of this conversion that has one."""
+        return precision_of(self.draft) if self.lent is None else self.lent.decision.precision
+
+
+def in_contexts(parts: Iterable[Part]) -> tuple[tuple[Part, ...], ...]:
+    """The parts whose graphs are in one context together, in order; each part alone where none is shared."""
+    return tuple(tuple(group) for _, group in groupby(parts, key=lambda part: part.context or part.paths.graph))
+
+
+def part_of(drafted: DraftedPart) -> Part:
+    """Select the route of one draft, and have the lender decide where it is the lender's."""
+    selection, paths, lent = select_route(drafted.draft), drafted.paths, None
+    if drafted.lent is not None and selection.candidate is not None:
+        lent = drafted.lent.planned()
+        if lent.decision.route is None:
+            selection = selection.without(lent.decision)
+        else:
+            paths = paths.of(model=lent.model, context=paths.context if lent.dlc else lent.binary, dlc=lent.dlc)
+    return Part(
+        draft=drafted.draft,
+        selection=selection,
+        paths=paths,
+        segment=drafted.segment,
+        context=drafted.context,
+        lent=lent,
+    )
+
+
+def precision_of(draft: Draft) -> Precision:
+    """Intended and expected type of every tensor of a draft that has one."""
+    if draft.source is None or draft.after is None or draft.completed is None:
+        if draft.intent not in FLOAT_KINDS:
+            return Precision()
+        names = [name for name, fact in draft.situation.facts.tensors.items() if fact.is_float and not fact.is_weight]
+        types = dict.fromkeys(names, FLOAT_KINDS[draft.intent])
+        return Precision(intended=types, expected=types)
+    intended = {entry.name: entry.dtype for entry in draft.completed}
+    intended |= dict.fromkeys(sorted(draft.float_set), "float16")
+    expected: dict[str, Any] = {entry.name: entry.dtype for entry in draft.completed}
+    expected |= dict.fromkeys(sorted(draft.after.predicted), "float16")
+    return Precision(intended=intended, expected=expected)
+
+
+def segment_findings(parts: Sequence[Part]) -> tuple[Finding, ...]:
+    """What is found in the segments; QNN127 is judged on the uncut model (``crossing_findings``)."""
+    return tuple(finding for part in parts for finding in part.findings if finding.code != "QNN127")
+
+
+def joined_precision(whole: Draft, parts: Iterable[Part]) -> Precision:
+    """The types of the whole: as the encodings mean it, against as the segment that makes a tensor will have it."""
+    intended = precision_of(whole).intended
+    expected: dict[str, str] = {}
+    for part in parts:
+        types = {**part.precision.expected, **_stored_floats(part.draft, intended)}
+        expected = {**types, **expected}
+    return Precision(intended=intended, expected=expected)
+
+
+def _stored_floats(draft: Draft, intended: Mapping[str, str]) -> dict[str, str]:
+    """Weights that are converted in float although they have entries."""
+    tensors = draft.situation.facts.tensors
+    kind = FLOAT_KINDS.get(draft.intent)
+    return {} if kind is None else {name: kind for name in tensors if tensors[name].is_weight and name in intended}
+
+
+def explanation(parts: Sequence[Part]) -> str:
+    """Why the plan is what it is, with the route of every segment."""
+    contexts = in_contexts(parts)
+    if parts[0].context:
+        graphs, one = len(contexts[0]), parts[0].candidate.route
+        cut = f"every graph is cut into {len(contexts)} parts" if len(contexts) > 1 else "nothing is cut"
+        each = f"the {graphs} graphs of a context share one copy of their weights" if graphs > 1 else "a context each"
+        return f"{cut}, {each}; {one.why}"
+    routes = ", ".join(f"{part.segment} by {part.candidate.route.id}" for part in parts)
+    return (
+        f"the graph is cut at precision borders into {len(parts)} segments that are wholly integer or wholly float, "
+        f"each an ordinary conversion with a context binary of its own: {routes}"
+    )
 
 
 def make_plan(prepared: Prepared) -> Plan[tuple[Part, ...]]:
@@ -33,6 +152,10 @@ def make_plan(prepared: Prepared) -> Plan[tuple[Part, ...]]:
         raise UsageError("--emit: nothing of this route can run there", why=why, next="add --route provider-context")
     cut = bool(parts[0].segment)
     findings = (*segment_findings(parts), *prepared.findings) if cut else parts[0].findings
+    # Segments may tell the same thing, and once is enough.
+    kept: dict[tuple[str, str, str], Finding] = {}
+    for finding in findings:
+        kept.setdefault((finding.code, finding.subject.name, finding.message), finding)
     plan: Plan[tuple[Part, ...]] = Plan(
         backend="qnn-htp",
         target=situation.target.device.to_json(),
@@ -41,19 +164,18 @@ def make_plan(prepared: Prepared) -> Plan[tuple[Part, ...]]:
         rejected=_rejected(parts),
         alternatives=_alternatives(draft, parts),
         precision=joined_precision(draft, parts) if cut else parts[0].precision,
-        findings=_each_once(findings),
+        findings=tuple(kept.values()),
     )
     if plan.route is None or exit_status(situation.target.findings):
         return plan
-    return replace(plan, steps=_steps(parts), configs=_configs(parts, settings, draft), details=parts)
-
-
-def _each_once(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Segments may tell the same thing, and once is enough."""
-    kept: dict[tuple[str, str, str], Finding] = {}
-    for finding in findings:
-        kept.setdefault((finding.code, finding.subject.name, finding.message), finding)
-    return tuple(kept.values())
+    # Everything for the host first, then what runs on the device.
+    rows = [step for group in in_contexts(parts) for step in _steps_of(group)]
+    return replace(
+        plan,
+        steps=tuple(sorted(rows, key=lambda step: step.where == "device")),
+        configs=_configs(parts, settings, draft),
+        details=parts,
+    )
 
 
 def _route(parts: Sequence[Part]) -> Route | None:
@@ -87,12 +209,6 @@ def _alternatives(draft: Draft, parts: Iterable[Part]) -> tuple[Alternative, ...
     """The routes for the whole model that the selection did not come to."""
     taken = [part.candidate.route.id for part in parts if part.selection.candidate is not None and not part.segment]
     return alternatives(draft, (*taken, *(row.id for part in parts for row in part.selection.rejected)))
-
-
-def _steps(parts: Iterable[Part]) -> tuple[Step, ...]:
-    """Everything for the host first, then what runs on the device."""
-    rows = [step for group in in_contexts(parts) for step in _steps_of(group)]
-    return tuple(sorted(rows, key=lambda step: step.where == "device"))
 
 
 def _steps_of(group: tuple[Part, ...]) -> tuple[Step, ...]:

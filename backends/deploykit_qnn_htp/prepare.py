@@ -7,13 +7,11 @@ from dataclasses import dataclass, replace
 from deploykit.backend.backend import Situation
 from deploykit.backend.kept import Kept
 from deploykit.findings import Finding
-from deploykit_qnn_htp.commands import Paths
-from deploykit_qnn_htp.contexts import cut_graphs, wants_contexts
+from deploykit_qnn_htp.commands import Paths, graph_name
+from deploykit_qnn_htp.cutting import crossing_findings, cut_graphs, segment_drafts, wants_contexts
 from deploykit_qnn_htp.draft import Draft, draft_of, float16_plan
 from deploykit_qnn_htp.lending import Lent, lend
-from deploykit_qnn_htp.naming import graph_name
 from deploykit_qnn_htp.rules.prepared import RULES as DRAFT_RULES
-from deploykit_qnn_htp.segments import crossing_findings, segment_drafts
 from deploykit_qnn_htp.selection import select_route
 from deploykit_qualcomm.rules.float16 import RULES as FLOAT16_RULES
 from deploykit_qualcomm.rules.registries import CONVERTERS, run_lint
@@ -90,15 +88,14 @@ def _lent(draft: Draft, kept: Kept) -> Lent | None:
 
 def _judged(draft: Draft) -> Draft:
     """The draft with what the rules say of it and of its graph."""
-    return replace(draft, findings=(*DRAFT_RULES.run(draft), *FLOAT16_RULES.run(float16_plan(draft)), *_lint(draft)))
-
-
-def _lint(draft: Draft) -> tuple[Finding, ...]:
-    """The shared rules, on the encodings as they will be: what this adapter completes is not worth a warning."""
+    # The shared rules, on the encodings as they will be: what this adapter completes is not worth a warning.
     situation, source, completed = draft.situation, draft.source, draft.completed
     if source is not None and completed is not None:
         strangers = {entry.name: entry for entry in source if entry.name not in situation.facts.tensors}
         entries = {**completed.entries, **strangers}
         encodings = replace(source, entries=entries, float_tensors=draft.float_set)
         situation = replace(situation, encodings=encodings)
-    return run_lint(situation, CONVERTERS)
+    return replace(
+        draft,
+        findings=(*DRAFT_RULES.run(draft), *FLOAT16_RULES.run(float16_plan(draft)), *run_lint(situation, CONVERTERS)),
+    )

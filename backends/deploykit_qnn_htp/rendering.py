@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from importlib.metadata import version
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
+
+from onnx import ModelProto
 
 from deploykit.accuracy.samples import read_samples
 from deploykit.backend.backend import BytesFile, CopiedFile, JsonFile, PackageFile, Situation, TextFile, copied_model
 from deploykit.backend.plans import Plan
 from deploykit.errors import InputError
 from deploykit.model.weights import whole_model
+from deploykit.report.rendering import render
+from deploykit_qnn_htp.commands import HOST, graph_name
+from deploykit_qnn_htp.draft import LENT_TOOL
 from deploykit_qnn_htp.lending import Lent
-from deploykit_qnn_htp.parts import Part
+from deploykit_qnn_htp.planning import Part, in_contexts
 from deploykit_qnn_htp.prepare import Prepared
-from deploykit_qnn_htp.scripts import scripts
+from deploykit_qualcomm.qnn_types import mangled
 
 if TYPE_CHECKING:
     from deploykit_qnn_htp.draft import Candidate
@@ -30,9 +36,16 @@ def package_files(prepared: Prepared, plan: Plan[tuple[Part, ...]], templates: P
         if part.lent is not None:
             yield from _lent(part.lent, situation, plan, templates)
             return
-        yield from _models(situation, part)
+        if part.segment:
+            data = whole_model(part.draft.situation.model.proto).SerializeToString(deterministic=True)
+            yield BytesFile(path=part.paths.model, data=data)
+        else:
+            yield from copied_model(situation, part.paths.model)
         yield from _encodings(part)
-        yield JsonFile(path=part.paths.types, value=_intended_types(part))
+        # What ``check_types.py`` compares the converter's types with.
+        yield JsonFile(
+            path=part.paths.types, value={"schema": 1, "types": dict(sorted(part.precision.expected.items()))}
+        )
         yield from _calibration(part.draft.situation, part.candidate)
     for path, value in plan.configs.items():
         yield JsonFile(path=path, value=value)
@@ -69,14 +82,6 @@ def _external(parts: Sequence[Part]) -> Iterator[PackageFile]:
     yield from (CopiedFile(path=place, source=source) for place, source in found.items())
 
 
-def _models(situation: Situation, part: Part) -> Iterator[PackageFile]:
-    if part.segment:
-        data = whole_model(part.draft.situation.model.proto).SerializeToString(deterministic=True)
-        yield BytesFile(path=part.paths.model, data=data)
-    else:
-        yield from copied_model(situation, part.paths.model)
-
-
 def _encodings(part: Part) -> Iterator[PackageFile]:
     if part.conversion is None:
         return
@@ -86,11 +91,6 @@ def _encodings(part: Part) -> Iterator[PackageFile]:
             path="encodings/float_tensors.json",
             value={"schema": 1, "float_tensors": sorted(part.conversion.float_tensors)},
         )
-
-
-def _intended_types(part: Part) -> dict[str, Any]:
-    """What ``check_types.py`` compares the converter's types with."""
-    return {"schema": 1, "types": dict(sorted(part.precision.expected.items()))}
 
 
 def _calibration(situation: Situation, candidate: Candidate) -> Iterator[PackageFile]:
@@ -106,3 +106,89 @@ def _calibration(situation: Situation, candidate: Candidate) -> Iterator[Package
             words.append(f"{name}:={file}")
         lines.append(" ".join(words))
     yield TextFile(path="calibration/input_list.txt", text="\n".join(lines) + "\n")
+
+
+def scripts(
+    situation: Situation, plan: Plan[tuple[Part, ...]], parts: Sequence[Part], templates: Path | None
+) -> Iterator[PackageFile]:
+    """The scripts that build and run; those for the host only where more than one model has to be chained."""
+    values = _values(situation, plan, parts)
+    names = ["build.sh", "check_types.py", *(["run_on_device.sh"] if values["device_steps"] else [])]
+    names += ["run_tail.py"] if values["has_tail"] else []
+    names += ["run_host.py"] if values["chain"] else []
+    for name in names:
+        text = render(f"qnn_htp/scripts/{name}.j2", values, templates=templates)
+        yield TextFile(path=f"scripts/{name}", text=text, executable=True)
+
+
+def _values(situation: Situation, plan: Plan[tuple[Part, ...]], parts: Sequence[Part]) -> dict[str, Any]:
+    device, arch = situation.target.device, parts[0].draft.arch
+    # True where one model after the other runs: the parts of a cut graph, or what the host does at the end.
+    cut = bool(situation.segments) or 1 < len(parts) == len(in_contexts(parts))
+    # What the chain on the host writes: the outputs of the device, and those of the tail.
+    names = list(situation.facts.outputs)
+    if situation.tail is not None:
+        names += [item.name for item in ModelProto.FromString(situation.tail).graph.output]
+    return {
+        "deploykit": version("deploykit"),
+        "device": device.name,
+        "sdk_version": str(plan.sdk["version"]),
+        "exact_build": str(plan.sdk["version"]).count(".") >= 3,
+        "route": plan.route.id if plan.route is not None else "",
+        "steps": [step for step in plan.steps if step.where == "host" and step.tool != LENT_TOOL],
+        "lent": parts[0].lent.dlc if parts[0].lent is not None else "",
+        "device_steps": [step for step in plan.steps if step.where == "device"],
+        "gates": {f"convert{part.paths.suffix}": _gate(part) for part in parts},
+        "graph": graph_name(situation.request.model),
+        "contexts": list(dict.fromkeys(part.paths.context for part in parts)),
+        "host": HOST,
+        "arch": arch,
+        "arch_number": arch.lstrip("v"),
+        "has_tail": situation.tail is not None,
+        "chain": _chain(situation, parts) if (cut or situation.tail is not None) else [],
+        "single_input": len(_inputs(situation)) == 1,
+        "models": [part.paths.model for part in parts] + (["model/tail.onnx"] if situation.tail is not None else []),
+        "outputs": list(dict.fromkeys(names)),
+    }
+
+
+def _gate(part: Part) -> dict[str, Any]:
+    """What build.sh looks at after a conversion."""
+    legacy = part.candidate.route.legacy
+    return {
+        "has_encodings": part.conversion is not None,
+        "legacy": legacy,
+        "compares_types": legacy and bool(part.precision.expected),
+        "net_json": part.paths.net_json,
+        "types": part.paths.types,
+    }
+
+
+def _inputs(situation: Situation) -> set[str]:
+    """The inputs of the model as it was given: the tail may read some that the device does not."""
+    names = set(situation.facts.inputs)
+    if situation.tail is not None:
+        names |= {item.name for item in ModelProto.FromString(situation.tail).graph.input}
+    return names - set(situation.facts.outputs)
+
+
+def _chain(situation: Situation, parts: Sequence[Part]) -> list[dict[str, Any]]:
+    """Per conversion: its files on the device and where each input comes from, by the tools' form of the names.
+
+    An input without ``folder`` is one of the model's own. ``results`` says that outputs of the model are among its own.
+    """
+    rows: list[dict[str, Any]] = []
+    made: dict[str, str] = {}
+    for part in parts:
+        facts, paths = part.draft.situation.facts, part.paths
+        rows.append(
+            {
+                "name": part.segment or paths.graph,
+                "list": paths.device_list,
+                "output": paths.device_output,
+                "inputs": [{"name": mangled(name), "folder": made.get(name, "")} for name in facts.inputs],
+                "results": bool(set(facts.outputs) & set(situation.facts.outputs)),
+            }
+        )
+        made |= dict.fromkeys(facts.outputs, paths.device_output)
+    return rows

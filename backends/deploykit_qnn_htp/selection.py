@@ -5,20 +5,25 @@ It reads the draft and the tables; which steps follow from a route is not its bu
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from deploykit.backend.backend import MixedSupport
 from deploykit.backend.plans import Alternative, Plan, Rejected
+from deploykit.backend.targets import Target
 from deploykit.errors import UsageError
-from deploykit.findings import Finding
-from deploykit_qnn_htp.draft import Candidate, Draft
-from deploykit_qnn_htp.routes import Intent, RouteRow, load_routes, preference, route_row
+from deploykit.findings import Confidence, Finding
+from deploykit.tables.capabilities import Status
+from deploykit_qnn_htp.draft import Candidate, Draft, Intent, RouteRow, load_routes, preference, route_row
+from deploykit_qnn_htp.lending import carried_for
 from deploykit_qnn_htp.rules import routes
+from deploykit_qualcomm.archs import lacks
+from deploykit_qualcomm.carriers import Fit
 from deploykit_qualcomm.hosts import LINUX
 from deploykit_qualcomm.rules.carriers import RULES as CARRIER_RULES
 
-__all__ = ["Selection", "alternatives", "select_route"]
+__all__ = ["Selection", "alternatives", "mixed_support", "select_route"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,10 +89,6 @@ def _judged(candidate: Candidate) -> tuple[Finding, ...]:
     return (*found, *CARRIER_RULES.run(carried)) if candidate.route.lent and carried is not None else found
 
 
-def _named(draft: Draft) -> str | None:
-    return draft.situation.request.adapter_options.get("route")
-
-
 def _is_open(row: RouteRow, draft: Draft) -> bool:
     """False for a route that this request cannot take: no data to calibrate with, or no wheel's compiler for it."""
     if row.lent:
@@ -108,7 +109,7 @@ def _flat(rejections: Iterable[tuple[str, tuple[Finding, ...]]]) -> Iterable[Fin
 
 def _candidates(draft: Draft) -> list[RouteRow]:
     """The routes to try, best first; a route the user named, or an input list the user insists on, is the only one."""
-    named = _named(draft)
+    named = draft.situation.request.adapter_options.get("route")
     if named is not None:
         known = [row.id for row in load_routes().route]
         if named not in known:
@@ -145,3 +146,43 @@ def _serving(row: RouteRow, draft: Draft) -> RouteRow:
         return row
     plain = (other for other in load_routes().route if draft.intent in other.intents and other.tool == row.tool)
     return next((other for other in plain if not (other.input_list or other.quantizer_v2)), row)
+
+
+def mixed_support(target: Target, options: Mapping[str, Any]) -> MixedSupport:
+    """The kinds of ways for one target; the SDK mixes safely where its preferred route is more than inferred."""
+    arch, sdk = str(target.device.fact("arch") or ""), target.sdk
+    if sdk is None or lacks("fp16", target.device) or sdk.status("fp16", arch=arch) is Status.UNSUPPORTED:
+        why = f"{target.device.name if 'fp16' in target.device.facts else arch} has no float16"
+        return MixedSupport(kinds=frozenset({"integer"}), without={"fallback": why, "segments": why})
+    lent, *others = (row for row in load_routes().route if row.lent)
+    if options.get("route") in (lent.id, *(row.id for row in others)):
+        # The provider compiles float16 tensors among integers into one graph, so nothing has to be cut.
+        return MixedSupport(
+            kinds=frozenset({"integer", "fallback"}),
+            safe=True,
+            without={"segments": "one graph is compiled, in which float16 tensors may stand among integers"},
+            confidence={"fallback": lent.confidence},
+        )
+    sure = {intent: preference(intent, sdk.parsed).confidence for intent in Intent}
+    missing = _why_not_direct(target)
+    return MixedSupport(
+        kinds=frozenset({"integer", "fallback", "segments", *(() if missing else ("direct",))}),
+        safe=sure[Intent.MIXED] is not Confidence.INFERRED,
+        without={"direct": missing} if missing else {},
+        confidence={
+            "fallback": sure[Intent.MIXED],
+            "segments": max(sure[Intent.INTEGER], sure[Intent.FLOAT16], key=lambda confidence: confidence.rank),
+            "direct": lent.confidence,
+        },
+        needs={"direct": {"route": lent.id}},
+    )
+
+
+def _why_not_direct(target: Target) -> str:
+    """Why no compiler in a public wheel is the right one, "" where there is one."""
+    carried = carried_for(target)
+    if carried is None:
+        return "no public wheel carries a compiler for this device and release"
+    if carried.fit is Fit.ITSELF:
+        return ""
+    return f"the only public compiler of QAIRT {carried.wheel.sdk} compiles for {carried.stands_on.name}"

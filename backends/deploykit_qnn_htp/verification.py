@@ -15,8 +15,8 @@ from deploykit.backend.backend import Check, Verification
 from deploykit.encodings.formats.aimet import read_encodings
 from deploykit.errors import DeploykitError
 from deploykit.tables.reading import read_json
+from deploykit_qnn_htp.draft import load_routes
 from deploykit_qnn_htp.lending import verify_lent
-from deploykit_qnn_htp.routes import load_routes
 from deploykit_qualcomm.qnn_types import mangled, same_grid, type_name
 from deploykit_qualcomm.tables import load_sdk_table
 

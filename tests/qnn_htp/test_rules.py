@@ -16,11 +16,10 @@ from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.findings import Finding
 from deploykit.flow.read import read_situation
 from deploykit.tables.capabilities import Feature, Status
-from deploykit_qnn_htp.draft import Candidate, Draft, draft_of, float16_plan
-from deploykit_qnn_htp.mixing import mixed_support
-from deploykit_qnn_htp.routes import Intent, route_row
+from deploykit_qnn_htp.draft import Candidate, Draft, Intent, draft_of, float16_plan, route_row
 from deploykit_qnn_htp.rules.prepared import RULES as DRAFT_RULES
 from deploykit_qnn_htp.rules.routes import RULES as ROUTE_RULES
+from deploykit_qnn_htp.selection import mixed_support
 from deploykit_qualcomm.rules.float16 import RULES as FLOAT16_RULES
 
 DATA = Path(__file__).parents[1] / "data" / "aimet"
@@ -196,7 +195,7 @@ def test_an_unknown_status_is_a_warning_not_an_error() -> None:
 
 
 def test_every_sdk_has_a_preference_for_every_intent() -> None:
-    from deploykit_qnn_htp.routes import preference
+    from deploykit_qnn_htp.draft import preference
     from deploykit_qualcomm.tables import tables
 
     for table in tables().all():

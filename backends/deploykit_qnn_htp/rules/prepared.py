@@ -6,16 +6,14 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from deploykit.encodings.values import Affine, Lpbq
-from deploykit.findings import SubjectKind
+from deploykit.findings import SubjectKind, listed
 from deploykit.findings.rules import Found, Registry
 from deploykit.tables.capabilities import Feature, Status
-from deploykit_qnn_htp.draft import Draft
-from deploykit_qnn_htp.naming import listed
-from deploykit_qnn_htp.routes import Intent
+from deploykit_qnn_htp.draft import Draft, Intent
 from deploykit_qualcomm.archs import lacks
 
 if TYPE_CHECKING:
-    from deploykit.encodings.values import Encoding
+    pass
 
 __all__ = ["RULES"]
 
@@ -114,7 +112,12 @@ def check_matmul_16(draft: Draft) -> Iterator[Found]:
 def check_block_quantization(draft: Draft) -> Iterator[Found]:
     """LPBQ and block entries against the feature rows."""
     for kind in ("lpbq", "per-block"):
-        names = [entry.name for entry in draft.completed or () if _granularity(entry) == kind]
+        # A list that fits no axis of its tensor can only be one item per block (0.6.1 does not say the block size).
+        names = [
+            entry.name
+            for entry in draft.completed or ()
+            if (entry.value.granularity if getattr(entry.value, "placed", True) else "per-block") == kind
+        ]
         row = draft.sdk.feature("lpbq", arch=draft.arch) if kind == "lpbq" else _converter_row(draft)
         status = Status.UNKNOWN if row is None else row.status
         # A float scale per block has no known way through the converters, so that unknown is not good enough there.
@@ -134,11 +137,6 @@ def _converter_row(draft: Draft) -> Feature | None:
     """What is known of block quantization through the converters; what the provider can do does not help here."""
     rows = (row for row in draft.sdk.features if row.feature == "bq" and row.tool in _CONVERTERS)
     return next(rows, None)
-
-
-def _granularity(entry: Encoding) -> str:
-    """A list that fits no axis of its tensor can only be one item per block (0.6.1 does not say the block size)."""
-    return entry.value.granularity if getattr(entry.value, "placed", True) else "per-block"
 
 
 @RULES.rule(
@@ -184,7 +182,7 @@ def check_weight_width(draft: Draft) -> Iterator[Found]:
         yield Found(
             kind=SubjectKind.ENCODINGS,
             name=_encodings_name(draft),
-            message=f"{len(odd)} tensors are {', '.join(widths)}: {listed(e.name for e in odd)}",
+            message=f"{len(odd)} tensors are {', '.join(widths)}: {listed([e.name for e in odd])}",
             evidence={"tensors": [e.name for e in odd]},
         )
 

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from deploykit.findings import Severity, SubjectKind
+from deploykit.findings import Severity, SubjectKind, listed
 from deploykit.findings.rules import Found, Registry
 from deploykit.tables.capabilities import Feature, Status
-from deploykit_qnn_htp.draft import Candidate, Draft
-from deploykit_qnn_htp.naming import listed
-from deploykit_qnn_htp.routes import Intent
+from deploykit_qnn_htp.draft import Candidate, Draft, Intent
 
 __all__ = ["RULES"]
 
