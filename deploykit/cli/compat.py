@@ -19,11 +19,13 @@ from deploykit.tables.capabilities import CompatRow
 
 if TYPE_CHECKING:
     from deploykit.flow.sdk_search import SdkSearch
+    from deploykit.tables.known_errors import KnownError
 
 __all__ = ["command"]
 
 _PATH = click.Path(path_type=Path)
 _HEADER = ("feature", "backend", "tool", "arch", "sdk", "status", "confidence")
+_CAUSES_SHOWN = 8
 
 
 @click.command(cls=BranchingCommand, context_settings={"ignore_unknown_options": True})
@@ -53,7 +55,8 @@ def command(
 ) -> int:
     """Rows about FEATURE: a feature, flag, configuration key, provider option, wheel or device, in one or more words.
 
-    An unknown feature is answered with no rows; "unknown" in a row means that sources leave it open.
+    An unknown feature is answered with no rows, and with the known causes of failures that have its words; "unknown"
+    in a row means that sources leave it open.
 
     \b
     deploykit compat lpbq --sdk 2.33
@@ -115,17 +118,33 @@ def binary_command(
 
 
 def _emit_states(asked: Sequence[Answer], words: tuple[str, ...], *, narrowed: bool) -> None:
-    """One answer as it is, several one below the other; as JSON a list of them."""
+    """One answer as it is, several one below the other; as JSON a list of them.
+
+    Words that no row has may be those of a message: the known causes of failures that have them are named.
+    """
+    causes = [] if any(found.rows for found in asked) else _causes(words)
 
     def text() -> str:
-        return "\n\n".join(
+        answers = [
             _answer_text(found, words) if narrowed else _overview(row.feature for row in found.rows) for found in asked
-        )
+        ]
+        if causes:
+            named = "\n".join(f"    {row.id}: {row.cause}" for row in causes[:_CAUSES_SHOWN])
+            answers.append(f"known causes of failures ('deploykit diagnose --known WORDS' says all of each):\n{named}")
+        return "\n\n".join(answers)
 
     if len(asked) == 1:
-        emit(asked[0].to_json, text)
+        emit(lambda: {**asked[0].to_json(), "causes": [row.id for row in causes]}, text)
     else:
         emit({"answers": [found.to_json() for found in asked]}, text)
+
+
+def _causes(words: Iterable[str]) -> Sequence[KnownError]:
+    from deploykit.backend.plugins import catalog_of, load_backends
+    from deploykit.tables.known_errors import search_errors
+
+    wanted = " ".join(words)
+    return search_errors(catalog_of(load_backends()), wanted) if wanted else ()
 
 
 def _search(model: Path, encodings: Path | None, target: str, backend: str) -> SdkSearch:
