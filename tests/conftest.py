@@ -47,7 +47,7 @@ def only_the_installed_compiler() -> Iterator[None]:
 def every_compilation_runs() -> Iterator[None]:
     """A test that puts something in the place of the compiler, or of a part, is not answered with what another kept."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("deploykit_ort_qnn.known_work.is_off", lambda: True)
+        patch.setattr("deploykit_ort_qnn.compiler.jobs.is_off", lambda: True)
         yield
 
 

@@ -110,7 +110,7 @@ class OrtQnn(QualcommBackend["Prepared", None]):
 
     def inspect(self, path: Path) -> Mapping[str, Any]:
         """The metadata of a compiled context binary or model; InputError where it is none."""
-        from deploykit_ort_qnn.inspection import inspect_context
+        from deploykit_ort_qnn.compiler.contexts import inspect_context
 
         return inspect_context(path).to_json()
 

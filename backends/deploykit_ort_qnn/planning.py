@@ -8,8 +8,8 @@ from typing import Any
 from deploykit.backend.plans import Plan, Precision, Rejected, Route
 from deploykit.findings import Confidence, Finding, exit_status
 from deploykit_ort_qnn.commands import steps
+from deploykit_ort_qnn.compiler.dlc import DLC
 from deploykit_ort_qnn.configs import build_configs
-from deploykit_ort_qnn.dlc import DLC
 from deploykit_ort_qnn.prepare import Draft
 from deploykit_ort_qnn.rules.prepared import RULES as DRAFT_RULES
 from deploykit_qualcomm.carriers import forms_of

@@ -13,14 +13,20 @@ from deploykit.errors import DeploykitError
 from deploykit.findings import Finding
 from deploykit.tables.reading import read_json
 from deploykit_ort_qnn.commands import BINARY, CONTEXT, GRAPHS, MODEL
+from deploykit_ort_qnn.compiler.contexts import inspect_context
+from deploykit_ort_qnn.compiler.dlc import DLC
+from deploykit_ort_qnn.compiler.emulation import NUMBERS, numbers_scope
+from deploykit_ort_qnn.compiler.graphs import read_graph
+from deploykit_ort_qnn.compiler.precision import (
+    EVIDENCE,
+    PrecisionScope,
+    actual_types,
+    dlc_scope,
+    precision_scope,
+    read_evidence,
+)
 from deploykit_ort_qnn.configs import COMPILE, RUN, TYPES
-from deploykit_ort_qnn.dlc import DLC
-from deploykit_ort_qnn.evidence import EVIDENCE, dlc_scope, precision_scope, read_evidence
-from deploykit_ort_qnn.inspection import inspect_context
-from deploykit_ort_qnn.numbers import NUMBERS, numbers_scope
-from deploykit_ort_qnn.precision import PrecisionScope, actual_types
 from deploykit_ort_qnn.provider_keys import unknown_names
-from deploykit_ort_qnn.qnn_graph import read_graph
 from deploykit_ort_qnn.rules.compiled import DLC_RULES, PACKAGE_RULES, PackageScope
 from deploykit_ort_qnn.rules.numerics import PRECISION_RULES
 from deploykit_ort_qnn.rules.numerics import RULES as NUMERIC_RULES

@@ -15,7 +15,7 @@ from attacks.kinds import MODEL
 from attacks.victims import Case, acceptable, run_cli, run_many
 from deploykit.errors import InputError, ToolError
 from deploykit.system.processes import run
-from deploykit_ort_qnn.dlc import read_dlc
+from deploykit_ort_qnn.compiler.dlc import read_dlc
 
 
 def test_a_line_without_end_is_cut_into_lines() -> None:

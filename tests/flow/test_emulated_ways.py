@@ -43,7 +43,7 @@ def _detr(variant: str) -> tuple[onnx.ModelProto, EncodingSet, list[dict[str, np
 
 
 def _compile(root: Path, model: onnx.ModelProto) -> None:
-    from deploykit_ort_qnn.compiler import CompileJob, compile_model
+    from deploykit_ort_qnn.compiler.jobs import CompileJob, compile_model
 
     onnx.save(model, root / "model.onnx")
     outcome = compile_model(CompileJob(root=root, model="model.onnx", context="context.onnx", options=SOC))

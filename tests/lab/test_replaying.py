@@ -34,7 +34,7 @@ RESULT = '{"event":"result","failures":0,"refused":0}'
 SESSION = """
 import os, sys
 import numpy as np
-from deploykit_ort_qnn.session import npu_session
+from deploykit_ort_qnn.compiler.worker import npu_session
 options = {"backend_path": sys.argv[1], "soc_model": "57"}
 session = npu_session("model.onnx", options=options, entries={"session.disable_cpu_ep_fallback": "1"})
 np.save("out.npy", session.run(None, {"x": np.load("in.npy")})[0])

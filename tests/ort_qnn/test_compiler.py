@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from deploykit.errors import InputError, ToolError, UsageError
-from deploykit_ort_qnn.compiler import CompileJob, compile_model, installed_wheel, read_context
-from deploykit_ort_qnn.qnn_graph import parse_graph
-from deploykit_ort_qnn.schematic import parse_schematic
+from deploykit_ort_qnn.compiler.graphs import parse_graph, parse_schematic
+from deploykit_ort_qnn.compiler.jobs import CompileJob, compile_model, installed_wheel, read_context
 from emulator import execute_model
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"

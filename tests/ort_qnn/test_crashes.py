@@ -23,7 +23,7 @@ from deploykit_ort_qnn import execution
 from deploykit_ort_qnn.bench import ask, crashes
 from deploykit_ort_qnn.bench.ask import TimedBench
 from deploykit_ort_qnn.bench.crashes import Rescue, find_culprit
-from deploykit_ort_qnn.compiler import CompileJob, CompileOutcome
+from deploykit_ort_qnn.compiler.jobs import CompileJob, CompileOutcome
 from sample_models.tiny_graphs import TinyGraph
 
 pytest.importorskip("onnxruntime_qnn")

@@ -19,8 +19,7 @@ import deploykit
 from deploykit.errors import InputError, UsageError
 from deploykit.findings import Finding
 from deploykit.flow.pipeline import Packaged
-from deploykit_ort_qnn.dlc import DLC, read_dlc, with_check_sums
-from deploykit_ort_qnn.dlc_types import Compared, compare_dlc
+from deploykit_ort_qnn.compiler.dlc import DLC, Compared, compare_dlc, read_dlc, with_check_sums
 from deploykit_ort_qnn.rules.compiled import DLC_RULES as RULES
 from deploykit_ort_qnn.rules.compiled import DlcScope
 

@@ -20,9 +20,8 @@ from deploykit.cli import cli, frame
 from deploykit.errors import InputError, ToolError, UnknownTargetError, UsageError
 from deploykit.system.processes import Completed, run
 from deploykit_ort_qnn import workers
-from deploykit_ort_qnn.compiler import CompileJob, compile_model
-from deploykit_ort_qnn.graph_memory import judged
-from deploykit_ort_qnn.inspection import inspect_context
+from deploykit_ort_qnn.compiler.contexts import inspect_context, judged
+from deploykit_ort_qnn.compiler.jobs import CompileJob, compile_model
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 CONTEXTS = Path(__file__).parents[1] / "data" / "contexts"

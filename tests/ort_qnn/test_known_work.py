@@ -10,8 +10,8 @@ import pytest
 
 from deploykit.system.processes import Completed
 from deploykit_ort_qnn import known_work as module
-from deploykit_ort_qnn.known_work import known_work
-from deploykit_ort_qnn.workers import Work
+from deploykit_ort_qnn.compiler.hosts import Work
+from deploykit_ort_qnn.compiler.jobs import known_work
 
 ASKED: dict[str, Any] = {"options": {"soc_model": "57"}, "entries": {}}
 

@@ -15,8 +15,8 @@ from deploykit.flow.pipeline import make_package
 from deploykit.packages.verifying import verify_package as verify
 from deploykit.system.environments import environment_of
 from deploykit.system.installing import install
-from deploykit_ort_qnn.compiler import CompileJob, compile_model
-from deploykit_ort_qnn.hosts import ToolchainHost, toolchain_host
+from deploykit_ort_qnn.compiler.hosts import ToolchainHost, toolchain_host
+from deploykit_ort_qnn.compiler.jobs import CompileJob, compile_model
 from deploykit_ort_qnn.prepare import wheel_for
 from deploykit_qualcomm.hosted import ask_runner
 from deploykit_qualcomm.hosts import host_toolchain

@@ -14,7 +14,7 @@ from deploykit.encodings.qdq import extract_qdq
 from deploykit.encodings.values import Affine, EncodingSet
 from deploykit.flow.pipeline import Packaged
 from deploykit.rewrites.contract import shares_grid
-from deploykit_ort_qnn.emulation import _tensor_db
+from deploykit_ort_qnn.compiler.emulation import _tensor_db
 from deploykit_ort_qnn.forms.kernel_grids import conversions_before_moves, one_grids, regridded
 
 _MOVE = "SpaceToDepth <blocksize = 2>"

@@ -21,7 +21,7 @@ from deploykit.encodings.values import Affine, Encoding, EncodingSet
 from deploykit.findings import Confidence, Finding, Severity, Subject, SubjectKind
 from deploykit.findings.rules import Registry
 from deploykit_ort_qnn.bench import ask, opinions
-from deploykit_ort_qnn.compiler import CompileJob, CompileOutcome, RefusedNode, compile_model
+from deploykit_ort_qnn.compiler.jobs import CompileJob, CompileOutcome, RefusedNode, compile_model
 from deploykit_qualcomm.devices import qualcomm_device
 
 pytest.importorskip("onnxruntime_qnn")

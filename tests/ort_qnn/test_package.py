@@ -28,8 +28,8 @@ from deploykit.flow.read import read_situations
 from deploykit.packages.building import build_package
 from deploykit.packages.verifying import verify_package as verify
 from deploykit_ort_qnn import backend
-from deploykit_ort_qnn.compiler import CompileJob, compile_model
-from deploykit_ort_qnn.emulation import Comparison, compare
+from deploykit_ort_qnn.compiler.emulation import Comparison, compare
+from deploykit_ort_qnn.compiler.jobs import CompileJob, compile_model
 from deploykit_ort_qnn.prepare import prepare
 from deploykit_ort_qnn.provider_model import provider_model
 from deploykit_ort_qnn.rules.numerics import RULES as NUMERIC_RULES

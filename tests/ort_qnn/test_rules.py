@@ -27,15 +27,14 @@ from deploykit.flow.read import read_situation
 from deploykit.model.collect import collect_facts
 from deploykit.model.load import wrap_proto
 from deploykit_ort_qnn import backend
-from deploykit_ort_qnn.compiler import CompileOutcome, RefusedNode
-from deploykit_ort_qnn.precision import PrecisionScope
+from deploykit_ort_qnn.compiler.graphs import QnnGraph, QnnNode, QnnTensor, Schematic, SchematicOp, SchematicOutput
+from deploykit_ort_qnn.compiler.jobs import CompileOutcome, RefusedNode
+from deploykit_ort_qnn.compiler.precision import PrecisionScope
 from deploykit_ort_qnn.prepare import Draft, prepare, wheel_for
 from deploykit_ort_qnn.provider_keys import Chosen
 from deploykit_ort_qnn.provider_model import Step
-from deploykit_ort_qnn.qnn_graph import QnnGraph, QnnNode, QnnTensor
 from deploykit_ort_qnn.rules.compiled import EnvironmentScope, PackageScope
 from deploykit_ort_qnn.rules.numerics import NumericScope
-from deploykit_ort_qnn.schematic import Schematic, SchematicOp, SchematicOutput
 from sample_models.tiny_graphs import TinyGraph
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"

@@ -13,10 +13,9 @@ from deploykit.errors import ToolError
 from deploykit.flow.pipeline import make_package
 from deploykit.system.environments import environment_of
 from deploykit.system.installing import install
-from deploykit_ort_qnn.hosts import WheelHost, toolchain_host
-from deploykit_ort_qnn.inspection import inspect_context
+from deploykit_ort_qnn.compiler.contexts import inspect_context
+from deploykit_ort_qnn.compiler.hosts import WheelHost, Worker, installed_wheel, toolchain_host
 from deploykit_ort_qnn.prepare import wheel_for
-from deploykit_ort_qnn.workers import Worker, installed_wheel
 from deploykit_qualcomm.hosts import host_toolchain
 
 CNN = Path(__file__).parents[1] / "data" / "aimet" / "cnn"

@@ -280,7 +280,7 @@ def test_the_segments_of_the_package_run_on_the_emulator(
     from deploykit.encodings.place import place
     from deploykit.model import load_model
     from deploykit.model.collect import collect_facts
-    from deploykit_ort_qnn.compiler import CompileJob, compile_model
+    from deploykit_ort_qnn.compiler.jobs import CompileJob, compile_model
     from deploykit_ort_qnn.provider_model import provider_model
     from emulator import execute_model
 

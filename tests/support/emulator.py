@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from deploykit_ort_qnn.compiler import _execute
-from deploykit_ort_qnn.workers import HERE
+from deploykit_ort_qnn.compiler.hosts import HERE
+from deploykit_ort_qnn.compiler.jobs import _execute
 
 __all__ = ["execute_model"]
 

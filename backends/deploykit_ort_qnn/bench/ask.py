@@ -22,8 +22,8 @@ from deploykit.system.store import Store, code_digest, key_of
 from deploykit_ort_qnn.bench.deviations import Deviation, deviation
 from deploykit_ort_qnn.bench.kernels import Kernel, within_grids
 from deploykit_ort_qnn.bench.together import run_together
-from deploykit_ort_qnn.compiler import CompileJob, CompileOutcome, compile_model, installed_wheel
-from deploykit_ort_qnn.hosts import Host
+from deploykit_ort_qnn.compiler.hosts import Host
+from deploykit_ort_qnn.compiler.jobs import CompileJob, CompileOutcome, compile_model, installed_wheel
 from deploykit_qualcomm.atlas.verdicts import Verdict, limits_of, verdict_of
 
 if TYPE_CHECKING:

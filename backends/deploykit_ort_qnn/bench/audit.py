@@ -23,8 +23,8 @@ from deploykit_ort_qnn.bench.inputs import COVERING
 from deploykit_ort_qnn.bench.kernels import Kernel, kernels_of, spared
 from deploykit_ort_qnn.bench.pieces import PAIR
 from deploykit_ort_qnn.bench.repair import outlooks, repairs_of
-from deploykit_ort_qnn.compiler import installed_wheel
-from deploykit_ort_qnn.hosts import toolchain_host
+from deploykit_ort_qnn.compiler.hosts import toolchain_host
+from deploykit_ort_qnn.compiler.jobs import installed_wheel
 from deploykit_ort_qnn.prepare import Draft, whole_model
 from deploykit_ort_qnn.rules.audit import BEYOND, COUNT_RULES, RULES, Counted
 from deploykit_qualcomm.atlas.rows import operators

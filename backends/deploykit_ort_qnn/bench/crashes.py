@@ -24,7 +24,7 @@ from deploykit_ort_qnn.bench.pieces import PAIR, Excerpts, anonymous
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from deploykit_ort_qnn.compiler import CompileJob, CompileOutcome
+    from deploykit_ort_qnn.compiler.jobs import CompileJob, CompileOutcome
 
 __all__ = ["Culprit", "Rescue", "find_culprit", "rescue"]
 

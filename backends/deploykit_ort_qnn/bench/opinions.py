@@ -22,9 +22,9 @@ from deploykit.system.folders import scratch
 from deploykit.tables.devices import Device
 from deploykit_ort_qnn.bench.ask import CompileAnswer, TimedBench
 from deploykit_ort_qnn.bench.pieces import PAIR, Excerpts, anonymous
-from deploykit_ort_qnn.compiler import CompileJob, CompileOutcome, compile_model, installed_wheel
-from deploykit_ort_qnn.evidence import precision_scope
-from deploykit_ort_qnn.hosts import toolchain_host
+from deploykit_ort_qnn.compiler.hosts import toolchain_host
+from deploykit_ort_qnn.compiler.jobs import CompileJob, CompileOutcome, compile_model, installed_wheel
+from deploykit_ort_qnn.compiler.precision import precision_scope
 from deploykit_ort_qnn.prepare import prepared_model, whole_model
 from deploykit_ort_qnn.provider_keys import choose_options
 from deploykit_ort_qnn.rules.compiled import RULES as COMPILE_RULES

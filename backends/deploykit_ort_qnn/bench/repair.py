@@ -28,9 +28,9 @@ from deploykit_ort_qnn.bench.kernels import Kernel, kernels_of, within_grids
 from deploykit_ort_qnn.bench.pieces import PAIR, renamed
 from deploykit_ort_qnn.bench.place import Place
 from deploykit_ort_qnn.bench.ways import WAYS
-from deploykit_ort_qnn.compiler import installed_wheel
-from deploykit_ort_qnn.hosts import Host
-from deploykit_ort_qnn.numbers import correctness
+from deploykit_ort_qnn.compiler.emulation import correctness
+from deploykit_ort_qnn.compiler.hosts import Host
+from deploykit_ort_qnn.compiler.jobs import installed_wheel
 from deploykit_ort_qnn.prepare import Draft, whole_model
 from deploykit_ort_qnn.rules.audit import OFTEN
 from deploykit_ort_qnn.rules.numerics import NumericScope

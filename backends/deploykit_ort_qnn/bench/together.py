@@ -18,8 +18,8 @@ import onnx
 from onnx import ModelProto, helper
 
 from deploykit.errors import ToolError
-from deploykit_ort_qnn.compiler import CompileJob, CompileOutcome, compile_model, execute_both
-from deploykit_ort_qnn.hosts import NOTHING_TAKEN, Host
+from deploykit_ort_qnn.compiler.hosts import NOTHING_TAKEN, Host
+from deploykit_ort_qnn.compiler.jobs import CompileJob, CompileOutcome, compile_model, execute_both
 
 if TYPE_CHECKING:
     from deploykit_ort_qnn.bench.inputs import Numbers

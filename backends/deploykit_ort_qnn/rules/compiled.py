@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 from deploykit.findings import Severity, SubjectKind, listed
 from deploykit.findings.rules import Found, Registry
 from deploykit.tables.capabilities import Status
-from deploykit_ort_qnn.compiler import CompileOutcome
-from deploykit_ort_qnn.dlc import DLC
+from deploykit_ort_qnn.compiler.dlc import DLC
+from deploykit_ort_qnn.compiler.jobs import CompileOutcome
 from deploykit_qualcomm.hosts import host_toolchain
 from deploykit_qualcomm.rows import Wheel
 
 if TYPE_CHECKING:
-    from deploykit_ort_qnn.dlc_types import Compared
+    from deploykit_ort_qnn.compiler.dlc import Compared
 
 __all__ = ["DLC_RULES", "ENVIRONMENT_RULES", "PACKAGE_RULES", "RULES", "DlcScope", "EnvironmentScope", "PackageScope"]
 

@@ -9,7 +9,7 @@ from deploykit.accuracy.judge.verdicts import JudgedNumber, Verdict
 from deploykit.backend.backend import Seen
 from deploykit.findings import Severity, SubjectKind, listed
 from deploykit.findings.rules import Found, Registry
-from deploykit_ort_qnn.precision import FloatNode, PrecisionScope, float_nodes, narrowed
+from deploykit_ort_qnn.compiler.precision import FloatNode, PrecisionScope, float_nodes, narrowed
 
 __all__ = ["PRECISION_RULES", "RULES", "NumericScope"]
 

@@ -16,7 +16,7 @@ from atlas.units import Unit
 from deploykit.errors import DeploykitError, InputError
 from deploykit_ort_qnn.bench.deviations import Deviation, deviation
 from deploykit_ort_qnn.bench.together import Ran, run_together
-from deploykit_ort_qnn.hosts import Host
+from deploykit_ort_qnn.compiler.hosts import Host
 
 __all__ = ["Point", "measure", "point_of", "points_of", "sweep_cases"]
 

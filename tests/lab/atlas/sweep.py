@@ -12,7 +12,7 @@ import numpy as np
 from atlas.units import Unit
 from deploykit.accuracy.judge.quality import sqnr_db
 from deploykit_ort_qnn.bench.together import Ran, run_together
-from deploykit_ort_qnn.hosts import Host
+from deploykit_ort_qnn.compiler.hosts import Host
 
 __all__ = ["SAME", "Measured", "sweep"]
 

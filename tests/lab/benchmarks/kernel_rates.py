@@ -28,7 +28,7 @@ from deploykit.accuracy.simulate.sessions import Session
 from deploykit.encodings.qdq import extract_qdq
 from deploykit.errors import DeploykitError
 from deploykit_ort_qnn.bench.together import Ran, run_together
-from deploykit_ort_qnn.compiler import execute_both
+from deploykit_ort_qnn.compiler.jobs import execute_both
 from deploykit_qualcomm.atlas.rows import atlas_rows
 from unseen_kernels import drawn_cases
 

@@ -103,7 +103,7 @@ def _feed(model: Any, seed: int, magnitude: float) -> dict[str, Any]:
 
 def dlc(path: Path) -> None:
     """A compiled container, as found in a package."""
-    from deploykit_ort_qnn.dlc import read_dlc, with_check_sums
+    from deploykit_ort_qnn.compiler.dlc import read_dlc, with_check_sums
 
     read_dlc(path)
     with_check_sums(path, path.with_name("again.dlc"))

@@ -1,10 +1,12 @@
-"""What a context binary is for, read in a child process, and whether it will load on a runtime and a chip.
+"""What a context binary is for, read in a child process; whether it will load, and whether its graphs fit the chip.
 
-The loading rules are the tables' and come with their confidence; nothing is loaded here.
+The rules are the tables' and come with their confidence; nothing is loaded here. Where the binary or the tables state
+nothing, nothing is judged.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,13 +15,48 @@ from deploykit.errors import InputError
 from deploykit.model import load_model
 from deploykit.model.nodes import attribute
 from deploykit.system.folders import scratch
-from deploykit_ort_qnn.compiler import read_context
-from deploykit_ort_qnn.graph_memory import judged
-from deploykit_qualcomm.archs import arch_of
+from deploykit_ort_qnn.compiler.jobs import read_context
+from deploykit_qualcomm.archs import arch_of, capability
 from deploykit_qualcomm.devices import qualcomm_devices
 from deploykit_qualcomm.hosts import carrier
 
-__all__ = ["ContextInfo", "inspect_context"]
+__all__ = ["ContextInfo", "inspect_context", "judged"]
+
+_SERIALIZED = ("constants", "op_data", "shared_weights")
+"""What the limit counts: buffers for activations, inputs and outputs are made when the binary is loaded."""
+
+
+def judged(graph: Mapping[str, Any], arch: str, limit_mb: int | None) -> dict[str, Any]:
+    """The graph with ``fits``: bytes that count, the limit, and the parts that a split would need.
+
+    ``limit_mb`` is the limit that the binary itself records, in MiB; where it records none, the tables speak for the
+    architecture. ``fits`` is None for binaries before blob version 3.3, which state the spill buffer alone;
+    ``limit_bytes``, ``ok`` and ``parts`` are None where no limit is known.
+    """
+    memory = graph["memory"]
+    if any(use not in memory for use in _SERIALIZED):
+        return {**graph, "fits": None}
+    counted = sum(memory[use] for use in _SERIALIZED)
+    limit, source = _limit(arch, limit_mb)
+    return {
+        **graph,
+        "fits": {
+            "counted_bytes": counted,
+            "limit_bytes": limit,
+            "ok": None if limit is None else counted <= limit,
+            "parts": None if limit is None else max(1, -(-counted // limit)),
+            "source": source,
+        },
+    }
+
+
+def _limit(arch: str, limit_mb: int | None) -> tuple[int | None, list[str]]:
+    if limit_mb is not None:
+        return limit_mb << 20, ["the binary's own record (memory_alloc_limit)"]
+    fact = capability("graph_limit_kb", arch=arch)
+    if fact is None or not isinstance(fact.value, int):
+        return None, []
+    return fact.value << 10, list(fact.source)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,26 +1,159 @@
-"""Picks who compiles for a wheel: the provider installed beside this Python, or a toolchain; it judges no result.
+"""Who compiles for a wheel: the provider installed beside this Python, or a toolchain; it judges no result.
 
-A host works off the compilation request of ``compiler.py`` in a process of its own and answers as the worker does.
+A host works off a compilation request in a process of its own and answers as the worker does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import json
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from packaging.requirements import Requirement
 
+from deploykit.errors import ToolError
 from deploykit.system.environments import environment_of
+from deploykit.system.processes import ONLY_INSTALLED, Completed, run
 from deploykit.system.specs import ToolchainSpec
-from deploykit_ort_qnn.workers import Work, Worker, installed_wheel
 from deploykit_qualcomm.hosted import ask_runner
 from deploykit_qualcomm.hosts import LINUX, host_toolchain
+from deploykit_qualcomm.libraries import unloadable_library
 from deploykit_qualcomm.records import RECORD, read_calls, read_verdicts, refusal_lines
 from deploykit_qualcomm.rows import Wheel
+from deploykit_qualcomm.tables import tables
 
-__all__ = ["NOTHING_TAKEN", "Host", "ToolchainHost", "WheelHost", "toolchain_host"]
+__all__ = [
+    "HERE",
+    "NOTHING_TAKEN",
+    "Host",
+    "ToolchainHost",
+    "WheelHost",
+    "Work",
+    "Worker",
+    "installed_wheel",
+    "toolchain_host",
+]
+
+Work = tuple[Completed, dict[str, Any] | None, tuple[str, ...]]
+"""How the process ended, the worker's answer (None when it died before giving one), and the log."""
+
+_PROGRESS = "deploykit-progress: "
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_LOG_LINES = 200
+_LEAST_MEMORY = 640 << 20
+_MEMORY_PER_BYTE = 1024
+
+_ABROAD = """
+import runpy, sys, types
+package = types.ModuleType("deploykit_ort_qnn")
+package.__path__ = [sys.argv.pop(1)]
+sys.modules["deploykit_ort_qnn"] = package
+runpy.run_module("deploykit_ort_qnn.compiler.worker", run_name="__main__", alter_sys=True)
+"""
+"""Finds the worker's modules by their folder, in a Python that has none of deploykit and must see no other package."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worker:
+    """The Python that runs ``deploykit_ort_qnn.compiler.worker``. ``environment`` is added to the caller's variables.
+
+    ``abroad`` is a Python that has the wheel, and no deploykit.
+    """
+
+    python: str
+    environment: Mapping[str, str] = field(default_factory=dict)
+    abroad: bool = False
+
+    def work(
+        self,
+        request: Mapping[str, Any],
+        root: Path,
+        scratch: Path,
+        timeout: float,
+        progress: Callable[[str], None] | None,
+    ) -> Work:
+        """Work off one request; paths in it are relative to ``root``. ToolError where the provider is not installed."""
+        question, answer = scratch / "request.json", scratch / "result.json"
+        question.write_text(json.dumps(request), encoding="utf-8")
+        answer.unlink(missing_ok=True)
+        log: list[str] = []
+
+        def hear(line: str) -> None:
+            text = _COLOUR.sub("", line).strip()
+            if text.startswith(_PROGRESS):
+                if progress is not None:
+                    progress(text.removeprefix(_PROGRESS))
+            elif text:
+                log.append(text)
+                del log[: max(0, len(log) - _LOG_LINES)]
+
+        files = (str(question.resolve()), str(answer.resolve()))
+        done = run(
+            (*self._program(), *files),
+            cwd=root,
+            env={**ONLY_INSTALLED, **self.environment},
+            timeout=timeout,
+            on_line=hear,
+            memory=_memory(request, root),
+        )
+        _check_libraries(log)
+        if not answer.exists():
+            if any("ModuleNotFoundError" in line or "ImportError" in line for line in log):
+                raise ToolError(
+                    "the QNN provider cannot be used here",
+                    why=log[-1],
+                    next="install it: pip install 'deploykit[ort-qnn]' (Linux x86-64)",
+                )
+            return done, None, tuple(log)
+        return done, json.loads(answer.read_text(encoding="utf-8")), tuple(log)
+
+    def _program(self) -> tuple[str, ...]:
+        if self.abroad:
+            return (self.python, "-c", _ABROAD, str(Path(__file__).resolve().parents[1]))
+        return (self.python, "-m", "deploykit_ort_qnn.compiler.worker")
+
+
+def _check_libraries(log: Sequence[str]) -> None:
+    """ToolError where the vendor's libraries do not load: nothing was asked about the model, so nothing is said."""
+    found = unloadable_library(log)
+    if found is not None:
+        what = "the libraries of the QNN provider cannot be loaded on this machine"
+        raise ToolError(what, why=found.why, next=found.advice)
+
+
+def _memory(request: Mapping[str, Any], root: Path) -> int | None:
+    """Bytes that the worker may take: a graph of a kilobyte can have constants of any size, which the runtime computes.
+
+    A thousand times its size is more than the compiler takes of a real model; external data lies beside the model.
+    """
+    if "model" not in request:
+        return None
+    folder = (root / str(request["model"])).parent
+    return _LEAST_MEMORY + _MEMORY_PER_BYTE * sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
+
+
+HERE = Worker(python=sys.executable)
+"""The Python that deploykit runs in."""
+
+
+def installed_wheel() -> dict[str, str] | None:
+    """Versions of the installed provider, ONNX Runtime and the QAIRT inside (by the table); None without one."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    if find_spec("onnxruntime_qnn") is None:
+        return None
+    try:
+        wheel, runtime = version("onnxruntime-qnn"), version("onnxruntime")
+    except PackageNotFoundError:
+        return None
+    known = next((row.sdk for row in tables().wheels if row.version == wheel), "unknown")
+    return {"wheel": wheel, "qairt": known, "onnxruntime": runtime}
+
 
 NOTHING_TAKEN = "the provider took no node"
 """The error where nodes may stay on the CPU and all did; the worker, which imports none of this, says it too."""
@@ -29,32 +162,6 @@ _LEVELS = {"none": 0, "basic": 1, "extended": 2, "all": 99}
 _WITH_REASONS = 1
 """The level of ONNX Runtime's log at which the provider says why it refuses a node."""
 _TRACES = ("profiling_level", "profiling_file_path")
-
-
-class Host(Protocol):
-    """Who compiles: the wheel, its QAIRT and ONNX Runtime, where it runs (words for people), and the work itself."""
-
-    @property
-    def identity(self) -> Mapping[str, str]:
-        """``wheel``, ``qairt`` and ``onnxruntime``."""
-
-    @property
-    def where(self) -> str:
-        """Words that follow the wheel's name, "" for an ordinary installation."""
-
-    @property
-    def emulator(self) -> Worker | None:
-        """Who runs what was compiled; None where its own emulator cannot be used."""
-
-    def compile(
-        self,
-        request: Mapping[str, Any],
-        root: Path,
-        scratch: Path,
-        timeout: float,
-        progress: Callable[[str], None] | None,
-    ) -> Work:
-        """Work off a compilation request; paths in it are relative to ``root``, ``scratch`` lies inside."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +266,10 @@ class WheelHost:
         """Have a worker of the toolchain's Python do it."""
         environment_of(self.spec).require()
         return self.emulator.work(request, root, scratch, timeout, progress)
+
+
+Host: TypeAlias = ToolchainHost | WheelHost
+"""Who compiles in the place of the provider installed beside this Python."""
 
 
 def toolchain_host(wheel: Wheel) -> ToolchainHost | WheelHost | None:

@@ -1,31 +1,35 @@
-"""Starts the worker process and turns whatever happens to it into a plain outcome; it decides no option.
+"""Has a worker compile, run and read, and turns whatever happens to it into a plain outcome; it decides no option.
 
 A refusal, a crash or a time-out of the compiler is an outcome, not an exception; only an environment in which the
-worker cannot start at all raises ToolError.
+worker cannot start at all raises ToolError. Work that succeeded is kept, found by everything it depends on: a crash or
+a refusal may have had a reason that lies outside of what was asked.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 import signal
+import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
+from hashlib import sha256
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
 
 from deploykit.errors import InputError, ToolError, UsageError
+from deploykit.packages.manifests import hash_file
 from deploykit.system.folders import scratch
 from deploykit.system.limits import time_left
 from deploykit.system.processes import Completed
-from deploykit_ort_qnn.dlc import with_check_sums
-from deploykit_ort_qnn.hosts import Host
-from deploykit_ort_qnn.known_work import known_work
-from deploykit_ort_qnn.qnn_graph import QnnGraph, read_graph
-from deploykit_ort_qnn.schematic import Schematic, read_schematic
-from deploykit_ort_qnn.workers import HERE, Work, Worker, installed_wheel
+from deploykit.system.store import Store, is_off
+from deploykit_ort_qnn.compiler.dlc import with_check_sums
+from deploykit_ort_qnn.compiler.graphs import QnnGraph, Schematic, read_graph, read_schematic
+from deploykit_ort_qnn.compiler.hosts import HERE, Host, Work, Worker, installed_wheel
 from deploykit_qualcomm.hosted import read_refusals
 
 __all__ = [
@@ -35,9 +39,78 @@ __all__ = [
     "compile_model",
     "execute_both",
     "installed_wheel",
+    "known_work",
     "read_context",
     "write_dlc",
 ]
+
+_ANSWER = "answer.json"
+
+
+def known_work(
+    kind: str,
+    asked: Mapping[str, Any],
+    inputs: Iterable[Path],
+    scratch: Path,
+    run: Callable[[], Work],
+    *,
+    host: Host | None = None,
+    tell: Callable[[str], None] | None = None,
+) -> Work:
+    """What ``run`` gives, or gave before for the same question; the files lie in ``scratch`` either way.
+
+    ``asked`` is the question without any path of this machine, ``inputs`` are the files and folders it is about. A
+    folder stands for all files directly in it.
+    """
+    if is_off():
+        return run()
+    store, key = Store(kind), _key(kind, asked, inputs, host)
+    if store.take(key, scratch):
+        kept = json.loads((scratch / _ANSWER).read_text("utf-8"))
+        if tell is not None:
+            tell("done before with the same files, options and tools: taken from what is kept")
+        return Completed(argv=(), returncode=0, tail=(), seconds=0.0), kept["answer"], tuple(kept["log"])
+    before = set(_files(scratch))
+    done, answer, log = run()
+    if answer is not None and answer.get("ok"):
+        (scratch / _ANSWER).write_text(json.dumps({"answer": answer, "log": log}), "utf-8")
+        store.keep(key, scratch, sorted(set(_files(scratch)) - before - {"request.json", "result.json"}))
+    return done, answer, log
+
+
+def _files(folder: Path) -> list[str]:
+    return [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
+
+
+def _key(kind: str, asked: Mapping[str, Any], inputs: Iterable[Path], host: Host | None) -> str:
+    """The digest of the question, of every file it is about, and of everything that answers it."""
+    who = installed_wheel() if host is None else dict(host.identity)
+    rest = {"python": sys.version, "code": _code(), "deploykit": _version()}
+    digest = sha256(json.dumps([kind, asked, who, rest], sort_keys=True).encode())
+    for given in inputs:
+        for path in sorted(given.iterdir()) if given.is_dir() else [given]:
+            if path.is_file():
+                size, content = hash_file(path)
+                digest.update(f"{path.name} {size} {content}\n".encode())
+        digest.update(b"\n")
+    return digest.hexdigest()
+
+
+def _version() -> str:
+    try:
+        return version("deploykit")
+    except PackageNotFoundError:
+        return ""
+
+
+@cache
+def _code() -> str:
+    """The digest of this package's own code: whoever changes the worker asks anew."""
+    digest = sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()
+
 
 Progress = Callable[[str], None]
 Status = Literal["compiled", "refused", "failed", "crashed", "timed-out"]
