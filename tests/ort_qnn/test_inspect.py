@@ -19,7 +19,7 @@ from deploykit.answers.binaries import BinaryReport
 from deploykit.cli import cli, frame
 from deploykit.errors import InputError, ToolError, UnknownTargetError, UsageError
 from deploykit.system.processes import Completed, run
-from deploykit_ort_qnn import workers
+from deploykit_ort_qnn.compiler import hosts as workers
 from deploykit_ort_qnn.compiler.contexts import inspect_context, judged
 from deploykit_ort_qnn.compiler.jobs import CompileJob, compile_model
 
@@ -206,7 +206,7 @@ def test_a_library_that_hangs_ends_with_the_time_of_the_command(
 ) -> None:
     """The worker process itself, asleep in the middle of reading."""
     asleep = (
-        "import sys, time; from deploykit_ort_qnn import context_reader, worker; "
+        "import sys, time; from deploykit_ort_qnn.compiler import context_reader, worker; "
         "context_reader._info = lambda address: time.sleep(600); "
         "sys.exit(worker.main(sys.argv[1:]))"
     )
@@ -218,7 +218,7 @@ def test_a_library_that_hangs_ends_with_the_time_of_the_command(
 def test_a_library_that_really_dies_says_in_which_part(compiled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker process itself, killed by a signal in the middle of reading."""
     dying = (
-        "import os, signal, sys; from deploykit_ort_qnn import context_reader, worker; "
+        "import os, signal, sys; from deploykit_ort_qnn.compiler import context_reader, worker; "
         "context_reader._info = lambda address: os.kill(os.getpid(), signal.SIGSEGV); "
         "sys.exit(worker.main(sys.argv[1:]))"
     )

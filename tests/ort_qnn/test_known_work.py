@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from deploykit.system.processes import Completed
-from deploykit_ort_qnn import known_work as module
+from deploykit_ort_qnn.compiler import jobs as module
 from deploykit_ort_qnn.compiler.hosts import Work
 from deploykit_ort_qnn.compiler.jobs import known_work
 
