@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from deploykit import api
+from deploykit.backend.requests import make_request
 from deploykit.cli.check import plan_text
 from deploykit.cli.frame import Command
 from deploykit.cli.progress import progress
@@ -28,11 +28,14 @@ _TARGET, _SDK = "sm8650", "2.33"
 def command(out: Path | None) -> int:
     """Package an embedded detector with mixed float16 encodings for a phone locked to an old SDK."""
     from deploykit.backend.demo_model import write_demo
+    from deploykit.flow.pipeline import read_jobs
 
     with scratch() as place, progress() as tell:
         model, encodings = write_demo(place)
         folder = out or place / "package"
-        packaged = api.package(model, target=_TARGET, sdk=_SDK, encodings=encodings, out=folder, progress=tell)
+        request = make_request(model, _TARGET, sdk=_SDK, encodings=encodings)
+        (job,) = read_jobs([request], [folder], progress=[tell])
+        packaged = job.make()
         tree = _tree(packaged)
     emit({**packaged.to_json(), "tree": tree}, lambda: _text(packaged, tree, out))
     return packaged.exit_status

@@ -79,15 +79,14 @@ def _found_in(facts: GraphFacts, encodings: EncodingSet | None) -> tuple[Finding
     return (*graph, *ENCODING_RULES.run(EncodingsOnGraph(encodings=encodings, facts=facts)))
 
 
-def cure(backend: Backend[P, D], given: Situation, kept: Kept, tell: Progress) -> Cured[P, D]:
-    """The situation with the cures of its unhandled errors and warnings, and the structural rewrites asked for by name.
+def cure(backend: Backend[P, D], given: Judged[P, D], kept: Kept, tell: Progress) -> Cured[P, D]:
+    """Apply the cures of unhandled errors and warnings, and the structural rewrites that were asked for by name.
 
     A model that the rules take as it is stays what the user gave, byte for byte; so does one that its cures do not
     help. A finding that only the cured model has may name further cures: they get a second round.
     """
-    first = judge(backend, given, kept)
-    cured = Cured(given=first, judged=first)
-    request, tried = given.request, set[str]()
+    cured = Cured(given=given, judged=given)
+    request, tried = given.situation.request, set[str]()
     for _ in range(2):
         named = {name for finding in _wrong(cured.judged.findings) for name in finding.cure}
         asked = {name for name in STRUCTURAL if name in request.rewrite}

@@ -13,7 +13,9 @@ from deploykit.backend.backend import AnyBackend, Progress, Request, Situation
 from deploykit.backend.kept import Kept
 from deploykit.backend.plans import Plan
 from deploykit.findings import Finding
-from deploykit.flow.plan import Decision, decide
+from deploykit.flow.choose import choose_way
+from deploykit.flow.cure import cure, judge
+from deploykit.flow.plan import Decision, decide, plan
 from deploykit.flow.quantizing.step import quantized_situation, quantizes
 from deploykit.flow.read import read_situation, read_situations, resolve_target
 from deploykit.flow.render import render
@@ -56,7 +58,10 @@ class Job:
             ran: Ran | None = None
             for _ in range(2):
                 steps.begin(DECIDING)
-                decision = decide(self.backend, given, self.kept, self.tell)
+                judged = judge(self.backend, given, self.kept)
+                cured = cure(self.backend, judged, self.kept, self.tell)
+                chosen = choose_way(self.backend, cured.judged.situation, self.kept, self.tell)
+                decision = plan(self.backend, cured, chosen, self.kept, self.tell)
                 if not decision.plan.feasible:
                     break
                 writer = PackageWriter(self.out, force=self.how.force, link=self.how.link, tell=self.tell)

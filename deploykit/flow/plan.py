@@ -54,9 +54,9 @@ class Decision(Generic[P, D]):
 
 def decide(backend: Backend[P, D], given: Situation, kept: Kept, tell: Progress) -> Decision[P, D]:
     """The stages up to the decision: cure, choose, plan."""
-    cured = cure(backend, given, kept, tell)
+    cured = cure(backend, judge(backend, given, kept), kept, tell)
     chosen = choose_way(backend, cured.judged.situation, kept, tell)
-    return plan(backend, cured, replace(chosen, simplified=cured.steps), kept, tell)
+    return plan(backend, cured, chosen, kept, tell)
 
 
 def plan(backend: Backend[P, D], cured: Cured[P, D], chosen: Chosen, kept: Kept, tell: Progress) -> Decision[P, D]:
@@ -69,7 +69,7 @@ def plan(backend: Backend[P, D], cured: Cured[P, D], chosen: Chosen, kept: Kept,
     if chosen.situation is not judged.situation:
         judged = judge(backend, chosen.situation, kept)
     judged = _with_opinions(backend, judged, kept, tell)
-    chosen = replace(chosen, situation=judged.situation)
+    chosen = replace(chosen, situation=judged.situation, simplified=cured.steps)
     situation, decided = chosen.situation, judged.plan
     core = cured.judged.core
     avoided: tuple[Finding, ...] = ()
@@ -94,7 +94,7 @@ def plan(backend: Backend[P, D], cured: Cured[P, D], chosen: Chosen, kept: Kept,
 
 def plan_as_given(backend: Backend[P, D], situation: Situation, kept: Kept) -> Plan[D]:
     """The plan for a model, at most cured, nothing chosen; asked for one model under many releases."""
-    cured = cure(backend, situation, kept, lambda _: None)
+    cured = cure(backend, judge(backend, situation, kept), kept, lambda _: None)
     judged = _with_opinions(backend, cured.judged, kept, lambda _: None)
     found = (*situation.target.findings, *judged.findings)
     return replace(judged.plan, findings=_settled(found, judged.situation))

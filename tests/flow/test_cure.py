@@ -16,7 +16,7 @@ from deploykit.backend.kept import Kept
 from deploykit.backend.plans import Plan
 from deploykit.backend.plugins import all_registries
 from deploykit.findings import Finding, Severity, Subject, SubjectKind
-from deploykit.flow.cure import Cured, cure
+from deploykit.flow.cure import Cured, cure, judge
 from deploykit.flow.read import read_situation
 from deploykit.flow.rules import CORE_REGISTRIES
 from deploykit.rewrites import CURES, STRUCTURAL
@@ -125,7 +125,7 @@ class Rules(StubBackend):
 
 def _cured(backend: Rules, folder: Path, **changes: Any) -> Cured[Situation, None]:
     _, situation = read_situation(Request(model=_window_partition(folder / "m.onnx"), target="sm8650", **changes))
-    return cure(backend, situation, Kept(), lambda line: None)
+    return cure(backend, judge(backend, situation, Kept()), Kept(), lambda line: None)
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,8 @@ def test_every_cure_that_a_rule_names_has_its_place_in_the_order() -> None:
 def test_a_model_of_many_gigabytes_is_cured_as_any_other(tmp_path: Path) -> None:
     _, situation = read_situation(Request(model=_window_partition(tmp_path / "m.onnx"), target="sm8650"))
     large = replace(situation, facts=replace(situation.facts, weight_bytes=1 << 34))
-    assert cure(Rules((ERROR,), ()), large, Kept(), lambda line: None).steps
+    rules = Rules((ERROR,), ())
+    assert cure(rules, judge(rules, large, Kept()), Kept(), lambda line: None).steps
 
 
 def _window_partition(path: Path) -> Path:
