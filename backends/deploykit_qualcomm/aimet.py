@@ -71,7 +71,7 @@ _WEIGHT_METHODS = (
 )
 
 
-class _Aimet:
+class _Aimet(Quantizer):
     id = "aimet"
     summary = "AIMET for ONNX: simulates the HTP while it calibrates"
     toolchain = "aimet"

@@ -11,9 +11,9 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from deploykit.backend.backend import AnyBackend, Check
+from deploykit.backend.backend import AnyBackend
 from deploykit.backend.options import check_value
 from deploykit.backend.plans import Plan
 from deploykit.backend.plugins import all_options, load_backend
@@ -116,34 +116,11 @@ def _import(backend_id: str) -> Iterator[str]:
         yield f"importing it imports {done.stdout.strip()}"
 
 
-class Made(Protocol):
-    """What making a package gives: its decision, its folder or None for a no, and the exit status that goes with it."""
-
-    @property
-    def plan(self) -> Plan[Any]:
-        """The decision."""
-
-    @property
-    def package(self) -> Path | None:
-        """The folder."""
-
-    @property
-    def exit_status(self) -> int:
-        """0, or 1 for a no."""
-
-
-class Verified(Protocol):
-    """What verifying a package gives."""
-
-    @property
-    def checks(self) -> tuple[Check, ...]:
-        """Everything that was looked at."""
-
-
-def package_problems(make: Callable[..., Made], verify: Callable[[Path], Verified], scratch: Path) -> tuple[str, ...]:
+def package_problems(make: Callable[..., Any], verify: Callable[[Path], Any], scratch: Path) -> tuple[str, ...]:
     """What is wrong with the packages that ``make(out=folder, compile=False)`` writes; two are made in ``scratch``.
 
-    ``scratch`` is an empty folder of the caller's; ``verify`` is ``deploykit.verify``.
+    ``make`` is ``deploykit.package`` with a model and a target, ``verify`` is ``deploykit.verify``; ``scratch`` is an
+    empty folder of the caller's.
     """
     first, second = (make(out=scratch / name, compile=False) for name in ("first", "second"))
     return (*_plans(first.plan, second.plan), *_packages(first, second, verify))
@@ -160,7 +137,7 @@ def _plans(first: Plan[Any], second: Plan[Any]) -> Iterator[str]:
         yield "no route, and no finding says why"
 
 
-def _packages(first: Made, second: Made, verify: Callable[[Path], Verified]) -> Iterator[str]:
+def _packages(first: Any, second: Any, verify: Callable[[Path], Any]) -> Iterator[str]:
     if first.package is None or second.package is None:
         if first.exit_status != 1:
             yield "no package and no exit status 1"

@@ -7,10 +7,11 @@ knows a quantizer by name.
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 from deploykit.backend.options import OptionSpec, OptionValue
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from deploykit.findings import Finding
 
 __all__ = [
-    "LearnsWeights",
     "QuantizedModel",
     "Quantizer",
     "QuantizerAsked",
@@ -61,23 +61,6 @@ class QuantizerJob:
     rewrites: tuple[str, ...] = ()
 
 
-class Quantizer(Protocol):
-    """One quantizer. ``toolchain`` is what ``deploykit toolchain install`` is given, "" where nothing is needed."""
-
-    id: str
-    summary: str
-    toolchain: str
-
-    def precisions(self, target: Target) -> tuple[str, ...]:
-        """The precisions it can make for a target, the one to take where none is asked for first."""
-
-    def options(self) -> tuple[OptionSpec, ...]:
-        """What can be set with ``--option NAME=VALUE``."""
-
-    def plan(self, asked: QuantizerAsked) -> QuantizerJob:
-        """The job. Pure: opens nothing, runs nothing. Raises UsageError for options that exclude each other."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightMethod:
     """A way to better weights at the same precision: its name, and the quantizer's options that ask for it."""
@@ -86,12 +69,29 @@ class WeightMethod:
     options: Mapping[str, str]
 
 
-@runtime_checkable
-class LearnsWeights(Protocol):
-    """A quantizer that can do more for weights than take their range; ``--precision auto`` then tries it."""
+class Quantizer(ABC):
+    """One quantizer. ``toolchain`` is what ``deploykit toolchain install`` is given, "" where nothing is needed."""
+
+    id: str
+    summary: str
+    toolchain: str = ""
+
+    @abstractmethod
+    def precisions(self, target: Target) -> tuple[str, ...]:
+        """The precisions it can make for a target, the one to take where none is asked for first."""
+
+    @abstractmethod
+    def options(self) -> tuple[OptionSpec, ...]:
+        """What can be set with ``--option NAME=VALUE``."""
+
+    @abstractmethod
+    def plan(self, asked: QuantizerAsked) -> QuantizerJob:
+        """The job. Pure: opens nothing, runs nothing. Raises UsageError for options that exclude each other."""
 
     def weight_methods(self, precision: str) -> tuple[WeightMethod, ...]:
-        """What there is for a precision, the quickest first."""
+        """What it can do for weights beyond taking their range, the quickest first; ``--precision auto`` tries it."""
+        del precision
+        return ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

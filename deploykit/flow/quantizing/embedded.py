@@ -21,7 +21,7 @@ _WEIGHTS = {8: "QInt8", 16: "QInt16"}
 _METHODS = {"minmax": "MinMax", "entropy": "Entropy", "percentile": "Percentile"}
 
 
-class _OrtStatic:
+class _OrtStatic(Quantizer):
     id = "ort"
     summary = "ONNX Runtime's static quantization: needs no installation, knows no device"
     toolchain = ""

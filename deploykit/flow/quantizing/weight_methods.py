@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from deploykit.backend.quantizers import LearnsWeights
 from deploykit.flow.learned_weights import Learning
 
 if TYPE_CHECKING:
@@ -29,8 +28,8 @@ def learning_with(picked: Picked, taken: Iterable[str] = ()) -> Learning:
 
     None where the user chose himself: ``taken`` are the names of the quantizer's options that he set.
     """
-    if isinstance(picked.quantizer, LearnsWeights):
-        methods = picked.quantizer.weight_methods(_PRECISION)
+    methods = picked.quantizer.weight_methods(_PRECISION)
+    if methods:
         if {name for one in methods for name in one.options} & {name.replace("-", "_") for name in taken}:
             return Learning()
         return Learning(methods=tuple(one.name for one in methods), seconds=SECONDS)
@@ -46,7 +45,7 @@ def learning_with(picked: Picked, taken: Iterable[str] = ()) -> Learning:
 def asked_of(quantizer: Quantizer, name: str) -> tuple[str, tuple[tuple[str, str], ...]]:
     """``w8a16+SeqMSE`` as the precision and the options of the quantizer; a name without a method as it is."""
     precision, _, method = name.partition("+")
-    if not method or not isinstance(quantizer, LearnsWeights):
+    if not method:
         return precision, ()
     found = next(one for one in quantizer.weight_methods(precision) if one.name == method)
     return precision, tuple(found.options.items())
