@@ -6,7 +6,7 @@ Collected once by ``collect_facts`` from a model whose external weights were not
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, TypeVar, cast
@@ -19,13 +19,10 @@ __all__ = [
     "NodeFact",
     "TensorFact",
     "TensorRole",
-    "control_flow_nodes",
     "data_shaped_nodes",
     "dynamic_inputs",
     "dynamic_tensors",
-    "float_tensors",
     "is_setting",
-    "sequence_nodes",
     "setting_of",
     "shape_text",
     "static_nodes",
@@ -151,6 +148,11 @@ class GraphFacts:
         """True when the graph holds QuantizeLinear or DequantizeLinear nodes."""
         return any(node.op_type in ("QuantizeLinear", "DequantizeLinear") for node in self.nodes)
 
+    def static_shape(self, tensor: str) -> tuple[int, ...] | None:
+        """The shape of a tensor where every dimension is a known number, else None."""
+        fact = self.tensors.get(tensor)
+        return None if fact is None else fact.static_shape
+
     def producer_of(self, tensor: str) -> NodeFact | None:
         """The node that makes a tensor, or None for inputs, initializers and unknown names."""
         fact = self.tensors.get(tensor)
@@ -164,20 +166,17 @@ class GraphFacts:
 
 def static_tensors(facts: GraphFacts) -> frozenset[str]:
     """Stored tensors and everything that deterministic ops make of nothing but those; one pass over the nodes."""
-    return facts.once("static tensors", lambda: _static_tensors(facts))
 
+    def make() -> frozenset[str]:
+        found = {name for name, fact in facts.tensors.items() if fact.is_weight}
+        for node in facts.nodes:
+            # Bodies of control flow may read tensors from outside that are not among the node's inputs.
+            folds = not has(node, Trait.RANDOM, Trait.CONTROL_FLOW) and any(node.inputs)
+            if folds and all(name in found for name in node.inputs if name):
+                found.update(name for name in node.outputs if name)
+        return frozenset(found)
 
-def _static_tensors(facts: GraphFacts) -> frozenset[str]:
-    found = {name for name, fact in facts.tensors.items() if fact.is_weight}
-    for node in facts.nodes:
-        if _folds(node) and all(name in found for name in node.inputs if name):
-            found.update(name for name in node.outputs if name)
-    return frozenset(found)
-
-
-def _folds(node: NodeFact) -> bool:
-    """Bodies of control flow may read tensors from outside that are not among the node's inputs."""
-    return not has(node, Trait.RANDOM, Trait.CONTROL_FLOW) and any(node.inputs)
+    return facts.once("static tensors", make)
 
 
 def static_nodes(facts: GraphFacts) -> frozenset[int]:
@@ -190,15 +189,13 @@ def static_nodes(facts: GraphFacts) -> frozenset[int]:
 
 def with_static(facts: GraphFacts) -> GraphFacts:
     """The same facts with static tensors in the role of constants; the facts themselves when there are none."""
-    return facts.once("with static", lambda: _with_static(facts))
 
+    def make() -> GraphFacts:
+        computed = [name for name in static_tensors(facts) if not facts.tensors[name].is_weight]
+        constants = {name: replace(facts.tensors[name], role=TensorRole.CONSTANT) for name in computed}
+        return replace(facts, tensors={**facts.tensors, **constants}) if computed else facts
 
-def _with_static(facts: GraphFacts) -> GraphFacts:
-    computed = [name for name in static_tensors(facts) if not facts.tensors[name].is_weight]
-    if not computed:
-        return facts
-    constants = {name: replace(facts.tensors[name], role=TensorRole.CONSTANT) for name in computed}
-    return replace(facts, tensors={**facts.tensors, **constants})
+    return facts.once("with static", make)
 
 
 _MOST_INPUTS = 5
@@ -220,26 +217,6 @@ def setting_of(facts: GraphFacts, name: str) -> NodeFact | None:
     return readers[0] if readers and all(is_setting(node, name) for node in readers) else None
 
 
-def control_flow_nodes(facts: GraphFacts) -> tuple[NodeFact, ...]:
-    """The nodes that run other graphs, in graph order."""
-    return tuple(node for node in facts.nodes if has(node, Trait.CONTROL_FLOW))
-
-
-def sequence_nodes(facts: GraphFacts) -> tuple[NodeFact, ...]:
-    """The nodes that make, change or join sequences of tensors without running another graph, in graph order."""
-    return tuple(node for node in facts.nodes if has(node, Trait.ON_SEQUENCES))
-
-
-def float_tensors(facts: GraphFacts) -> tuple[str, ...]:
-    """The floating-point tensors that some node computes with or the graph gives out; settings are left out."""
-    return tuple(
-        fact.name
-        for fact in facts.tensors.values()
-        if fact.is_float
-        and (fact.is_output or any(not is_setting(node, fact.name) for node in facts.consumers_of(fact.name)))
-    )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DynamicDim:
     """One dimension that is not a number: ``axis`` counts from the front, None where not even the rank is known."""
@@ -258,7 +235,15 @@ class DynamicDim:
 
 def dynamic_inputs(facts: GraphFacts) -> tuple[DynamicDim, ...]:
     """Every dimension of a graph input that is not fixed, in graph order."""
-    return tuple(dim for name in facts.inputs for dim in _dynamic_dims(facts.tensors[name]))
+    found = []
+    for name in facts.inputs:
+        shape = facts.tensors[name].shape
+        if shape is None:
+            found.append(DynamicDim(tensor=name, axis=None, symbol=None))
+        for axis, dim in enumerate(shape or ()):
+            if not isinstance(dim, int):
+                found.append(DynamicDim(tensor=name, axis=axis, symbol=dim))
+    return tuple(found)
 
 
 def data_shaped_nodes(facts: GraphFacts) -> Iterator[tuple[NodeFact, str]]:
@@ -273,14 +258,10 @@ def data_shaped_nodes(facts: GraphFacts) -> Iterator[tuple[NodeFact, str]]:
             yield node, "the size of its output depends on the data"
         elif fixed and has(node, Trait.SIZED_BY_INPUT):
             sizes = node.inputs if node.op_type == "Range" else node.inputs[1:2]
-            computed = [name for name in sizes if _is_known_at_run_time(facts, name)]
+            known_late = (TensorRole.ACTIVATION, TensorRole.INPUT)
+            computed = [name for name in sizes if name in facts.tensors and facts.tensors[name].role in known_late]
             if computed and not all(facts.tensors[name].is_static for name in node.outputs if name in facts.tensors):
                 yield node, f"its size comes from {computed[0]}, which is known at run time only"
-
-
-def _is_known_at_run_time(facts: GraphFacts, name: str) -> bool:
-    fact = facts.tensors.get(name)
-    return fact is not None and fact.role in (TensorRole.ACTIVATION, TensorRole.INPUT)
 
 
 def dynamic_tensors(facts: GraphFacts) -> tuple[str, ...]:
@@ -295,9 +276,7 @@ def dynamic_tensors(facts: GraphFacts) -> tuple[str, ...]:
 def tensor_bytes(fact: TensorFact) -> int | None:
     """The size of a tensor in bytes in its own type, None where type or shape are not known."""
     bits = BITS.get(fact.dtype)
-    if bits is None or fact.shape is None or not fact.is_static:
-        return None
-    return (bits * math.prod(dim for dim in fact.shape if isinstance(dim, int)) + 7) // 8
+    return None if bits is None or fact.static_shape is None else (bits * math.prod(fact.static_shape) + 7) // 8
 
 
 def shape_text(fact: TensorFact) -> str:
@@ -305,13 +284,3 @@ def shape_text(fact: TensorFact) -> str:
     if fact.shape is None:
         return "unknown"
     return " x ".join("?" if dim is None else str(dim) for dim in fact.shape) or "a scalar"
-
-
-def _dynamic_dims(fact: TensorFact) -> Iterable[DynamicDim]:
-    if fact.shape is None:
-        return [DynamicDim(tensor=fact.name, axis=None, symbol=None)]
-    return [
-        DynamicDim(tensor=fact.name, axis=axis, symbol=dim if isinstance(dim, str) else None)
-        for axis, dim in enumerate(fact.shape)
-        if not isinstance(dim, int)
-    ]

@@ -7,7 +7,7 @@ of a pattern.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 
@@ -332,40 +332,26 @@ def over_short_axes(facts: GraphFacts) -> Iterator[Reduction]:
     for node in facts.nodes:
         if node.op_type not in _SUMS or not is_standard(node):
             continue
-        given, made = _static(facts, node.inputs[0]), _static(facts, node.outputs[0])
+        source, axes = node.inputs[0], node.attributes.get("axes")
+        given, made = facts.static_shape(source), facts.static_shape(node.outputs[0])
         if given is None or made is None:
             continue
-        longer = _longer(given) - _longer(made)
-        if 0 < longer < _axes(facts, node, len(given)) and _is_turned(facts, node.inputs[0]):
-            yield Reduction(node=node, source=node.inputs[0], shape=given)
+        count = len(given) if axes is None else len(axes)
+        if axes is None and len(node.inputs) > 1 and node.inputs[1]:
+            count = (facts.static_shape(node.inputs[1]) or (0,))[0]
+        longer = sum(dim > 1 for dim in given) - sum(dim > 1 for dim in made)
+        before = _before(facts, source, _PASSED)
+        turned = before is not None and before.op_type == "Transpose" and is_standard(before)
+        if 0 < longer < count and turned:
+            yield Reduction(node=node, source=source, shape=given)
 
 
-def _longer(shape: tuple[int, ...]) -> int:
-    return sum(dim > 1 for dim in shape)
-
-
-def _axes(facts: GraphFacts, node: NodeFact, rank: int) -> int:
-    """How many axes are reduced; all where none is named."""
-    named = node.attributes.get("axes")
-    if named is None and len(node.inputs) > 1 and node.inputs[1]:
-        counted = _static(facts, node.inputs[1])
-        return counted[0] if counted else 0
-    return rank if named is None else len(named)
-
-
-def _is_turned(facts: GraphFacts, name: str) -> bool:
+def _before(facts: GraphFacts, name: str, passed: frozenset[str]) -> NodeFact | None:
+    """What makes a tensor, seen through some operators."""
     node = facts.producer_of(name)
-    while node is not None and node.op_type in _PASSED:
+    while node is not None and node.op_type in passed:
         node = facts.producer_of(node.inputs[0])
-    return node is not None and node.op_type == "Transpose" and is_standard(node)
-
-
-def _static(facts: GraphFacts, name: str) -> tuple[int, ...] | None:
-    fact = facts.tensors.get(name)
-    if fact is None or fact.shape is None:
-        return None
-    known = tuple(dim for dim in fact.shape if isinstance(dim, int))
-    return known if len(known) == len(fact.shape) else None
+    return node
 
 
 _RESHAPES = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
@@ -389,34 +375,17 @@ def repeated_before_norm(facts: GraphFacts) -> Iterator[Repeated]:
     """
     sources = {node.inputs[0] for node in facts.nodes if node.op_type in _NORMS and node.inputs}
     sources |= {block.source for block in find_blocks(facts) if block.kind in _NORMS}
-    sources = {_before_reshapes(facts, name) for name in sources}
-    for node in facts.nodes:
-        if node.op_type not in ("Add", "Mul") or not is_standard(node) or node.outputs[0] not in sources:
+    # A Reshape between sum and norm changes nothing here.
+    before = {node.index for name in sources if (node := _before(facts, name, _RESHAPES)) is not None}
+    for index in sorted(before):
+        node = facts.nodes[index]
+        if node.op_type not in ("Add", "Mul") or not is_standard(node):
             continue
-        shape = _static_shape(facts, node.outputs[0])
+        shape = facts.static_shape(node.outputs[0])
         for name in dict.fromkeys(node.inputs):
-            given = _static_shape(facts, name)
+            given = facts.static_shape(name)
             if shape and given and math.prod(given) < math.prod(shape) and given[-1] > 1 and math.prod(given[:-1]) > 1:
                 yield Repeated(node=node, operand=name, given=given, shape=shape)
-
-
-def _before_reshapes(facts: GraphFacts, name: str) -> str:
-    """The tensor whose values another holds in another shape: a Reshape between sum and norm changes nothing here."""
-    node = facts.producer_of(name)
-    while node is not None and node.op_type in _RESHAPES and is_standard(node):
-        name = node.inputs[0]
-        node = facts.producer_of(name)
-    return name
-
-
-def _static_shape(facts: GraphFacts, name: str) -> tuple[int, ...] | None:
-    fact = facts.tensors.get(name)
-    return _known(fact.shape) if fact is not None and fact.shape is not None else None
-
-
-def _known(shape: Sequence[int | str | None]) -> tuple[int, ...] | None:
-    known = tuple(dim for dim in shape if isinstance(dim, int))
-    return known if len(known) == len(shape) else None
 
 
 _INTEGER = frozenset({"ConvInteger", "MatMulInteger"})

@@ -14,11 +14,9 @@ from deploykit.model.facts import (
     DynamicDim,
     GraphFacts,
     TensorRole,
-    control_flow_nodes,
     data_shaped_nodes,
     dynamic_inputs,
     dynamic_tensors,
-    sequence_nodes,
     shape_text,
     tensor_bytes,
 )
@@ -120,10 +118,13 @@ def check_dynamic_result(facts: GraphFacts) -> Iterator[Found]:
 )
 def check_nested_graph(facts: GraphFacts) -> Iterator[Found]:
     """One finding per node."""
-    for node in control_flow_nodes(facts):
-        yield Found(kind=SubjectKind.NODE, name=node.label, message=f"{node.op_type} runs another graph")
-    for node in sequence_nodes(facts):
-        yield Found(kind=SubjectKind.NODE, name=node.label, message=f"{node.op_type} works on a sequence of tensors")
+    for trait, what in (
+        (Trait.CONTROL_FLOW, "runs another graph"),
+        (Trait.ON_SEQUENCES, "works on a sequence of tensors"),
+    ):
+        for node in facts.nodes:
+            if has(node, trait):
+                yield Found(kind=SubjectKind.NODE, name=node.label, message=f"{node.op_type} {what}")
 
 
 @RULES.rule(

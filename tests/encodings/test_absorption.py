@@ -90,7 +90,7 @@ def test_a_stated_float_is_believed() -> None:
 def test_every_row_of_the_table_says_where_it_is_known_from() -> None:
     assert all(row.source for row in PAIRS)
     assert all(row.source for row in BLOCKS.values())
-    certain = {(row.reader, maker) for row in PAIRS if row.certain for maker in row.makers}
+    certain = {(row.name, maker) for row in PAIRS if row.certain for maker in row.makers}
     assert {("PRelu", "Conv"), ("LeakyRelu", "Conv"), ("Relu", "Add"), ("HardSwish", "BatchNormalization")} <= certain
     assert BLOCKS["LayerNormalization"].certain
     assert not BLOCKS["Gelu"].certain
