@@ -68,6 +68,11 @@ class Part:
     low: float
     high: float
 
+    @property
+    def magnitude(self) -> float:
+        """The largest absolute value."""
+        return max(abs(self.low), abs(self.high))
+
     def to_json(self) -> dict[str, Any]:
         """Plain values; None for an end that is not known."""
         ends = (value if math.isfinite(value) else None for value in (self.low, self.high))
@@ -131,45 +136,55 @@ def find_post_processing(facts: GraphFacts, ranges: Mapping[str, Interval] | Non
     tell about values.
     """
     known = ranges if ranges is not None else {}
-    groups = list(_groups(facts, _end(facts)))
-    found = {group: tuple(_hurts(facts, group, known)) for group in groups}
-    hurt = [group for group, hurts in found.items() if any(h.harm is not Harm.CHOICE for h in hurts)]
-    nodes = frozenset().union(*hurt)
+    hurts: dict[int, Hurt] = {}
+    nodes: set[int] = set()
+    for group in _groups(facts):
+        found = {index: hurt for index in group if (hurt := _hurt(facts, facts.nodes[index], known)) is not None}
+        if any(hurt.harm is not Harm.CHOICE for hurt in found.values()):
+            nodes |= group
+            hurts |= found
     if not nodes:
         return None
-    entering = [facts.nodes[index] for index in sorted(nodes) if any(_enters(facts, nodes, facts.nodes[index]))]
-    leaving = [node for node in map(facts.nodes.__getitem__, sorted(nodes)) if set(node.outputs) & set(facts.outputs)]
+    inside = [facts.nodes[index] for index in sorted(nodes)]
+    entering = {node.index: [name for name in node.inputs if _enters(facts, nodes, name)] for node in inside}
     return PostProcessing(
-        nodes=nodes,
-        heads=_heads(facts, nodes, entering),
-        starts=tuple(node.label for node in entering),
-        ends=tuple(node.label for node in leaving),
-        hurts=tuple(sorted((h for group in hurt for h in found[group]), key=lambda h: _place(facts, h.node))),
+        nodes=frozenset(nodes),
+        heads=_heads(facts, [name for names in entering.values() for name in names]),
+        starts=tuple(node.label for node in inside if entering[node.index]),
+        ends=tuple(node.label for node in inside if set(node.outputs) & set(facts.outputs)),
+        hurts=tuple(hurts[index] for index in sorted(hurts)),
     )
 
 
-def _place(facts: GraphFacts, label: str) -> int:
-    return next(node.index for node in facts.nodes if node.label == label)
-
-
-def _end(facts: GraphFacts) -> frozenset[int]:
-    """Nodes that no node of the network follows, constants left out."""
-    later: set[int] = set()
+def _groups(facts: GraphFacts) -> Iterator[set[int]]:
+    """The nodes that no node of the network follows, constants left out, in parts that no tensor joins."""
+    left: set[int] = set()
     for node in reversed(facts.nodes):
         if node.op_type == "Constant" or not is_standard(node) or _is_of_network(facts, node):
             continue
-        if all(reader.index in later for name in node.outputs for reader in facts.consumers_of(name)):
-            later.add(node.index)
-    return frozenset(later)
+        if all(reader.index in left for name in node.outputs for reader in facts.consumers_of(name)):
+            left.add(node.index)
+    while left:
+        group, queue = set[int](), [min(left)]
+        while queue:
+            index = queue.pop()
+            if index not in left:
+                continue
+            left.discard(index)
+            group.add(index)
+            node = facts.nodes[index]
+            makers = (facts.producer_of(name) for name in node.inputs if name)
+            queue += [maker.index for maker in makers if maker is not None]
+            queue += [reader.index for name in node.outputs for reader in facts.consumers_of(name)]
+        yield group
 
 
 def _is_of_network(facts: GraphFacts, node: NodeFact) -> bool:
     """True for the network's ops, but not for the mean over bins; true too for what fuses with one: bias and clamp."""
     if node.op_type in NETWORK_OPS:
         return not _is_expectation(facts, node)
-    before = [facts.producer_of(name) for name in node.inputs if name]
     if has(node, Trait.CLAMPS, Trait.RECTIFIES):
-        first = before[0]
+        first = facts.producer_of(node.inputs[0])
         return first is not None and (first.op_type in NETWORK_OPS or _is_bias(facts, first))
     return _is_bias(facts, node)
 
@@ -185,9 +200,8 @@ def _is_expectation(facts: GraphFacts, node: NodeFact) -> bool:
     """A product of what a Softmax gives with one short stored row of numbers."""
     if not has(node, Trait.LINEAR) or len(node.inputs) < 2 or not _is_stored(facts, node.inputs[1]):
         return False
-    shape = facts.tensors[node.inputs[1]].shape or (None,)
-    sizes = [dim for dim in shape if isinstance(dim, int)]
-    if len(sizes) < len(shape) or max(sizes, default=0) != math.prod(sizes) or math.prod(sizes) > _MOST_BINS:
+    sizes = facts.static_shape(node.inputs[1])
+    if sizes is None or max(sizes, default=0) != math.prod(sizes) or math.prod(sizes) > _MOST_BINS:
         return False
     before = facts.producer_of(node.inputs[0])
     while before is not None and has(before, Trait.REARRANGES):
@@ -200,36 +214,15 @@ def _is_stored(facts: GraphFacts, name: str) -> bool:
     return fact is not None and fact.is_weight
 
 
-def _groups(facts: GraphFacts, nodes: frozenset[int]) -> Iterator[frozenset[int]]:
-    """The nodes in parts that no tensor joins."""
-    left = set(nodes)
-    while left:
-        group, queue = set[int](), [min(left)]
-        while queue:
-            index = queue.pop()
-            if index not in left:
-                continue
-            left.discard(index)
-            group.add(index)
-            node = facts.nodes[index]
-            makers = (facts.producer_of(name) for name in node.inputs if name)
-            queue += [maker.index for maker in makers if maker is not None]
-            queue += [reader.index for name in node.outputs for reader in facts.consumers_of(name)]
-        yield frozenset(group)
+def _enters(facts: GraphFacts, nodes: set[int], name: str) -> bool:
+    """True for an operand that comes from outside the nodes and is computed or fed."""
+    maker = facts.producer_of(name)
+    return name in facts.inputs or (maker is not None and maker.index not in nodes and not _is_stored(facts, name))
 
 
-def _enters(facts: GraphFacts, nodes: frozenset[int], node: NodeFact) -> Iterator[str]:
-    """The operands of a node that come from outside and are computed or fed."""
-    for name in node.inputs:
-        maker = facts.producer_of(name)
-        if name in facts.inputs or (maker is not None and maker.index not in nodes and not _is_stored(facts, name)):
-            yield name
-
-
-def _heads(facts: GraphFacts, nodes: frozenset[int], entering: Iterable[NodeFact]) -> frozenset[int]:
+def _heads(facts: GraphFacts, queue: list[str]) -> frozenset[int]:
     """Back from where values enter to the nearest op of the network on every way."""
     heads: set[int] = set()
-    queue = [name for node in entering for name in _enters(facts, nodes, node)]
     while queue:
         maker = facts.producer_of(queue.pop())
         if maker is None or maker.index in heads or maker.op_type == "Constant":
@@ -240,46 +233,30 @@ def _heads(facts: GraphFacts, nodes: frozenset[int], entering: Iterable[NodeFact
     return frozenset(heads)
 
 
-def _hurts(facts: GraphFacts, nodes: frozenset[int], known: Mapping[str, Interval]) -> Iterator[Hurt]:
-    for index in sorted(nodes):
-        node = facts.nodes[index]
-        harm = _harm(facts, node, known)
-        if harm is not None:
-            parts = tuple(_part(facts, name, known) for name in node.inputs if name and facts.tensors[name].is_float)
-            yield Hurt(node=node.label, harm=harm, parts=parts)
-
-
-def _harm(facts: GraphFacts, node: NodeFact, known: Mapping[str, Interval]) -> Harm | None:
+def _hurt(facts: GraphFacts, node: NodeFact, known: Mapping[str, Interval]) -> Hurt | None:
     """What one node does to integers."""
     if not facts.tensors[node.outputs[0]].is_float:
         return None
+    parts = [_part(facts, name, known) for name in node.inputs if name and facts.tensors[name].is_float]
+    harm: Harm | None = None
     if node.op_type == "Concat":
-        return Harm.UNLIKE if _are_unlike([_part(facts, name, known) for name in node.inputs]) else None
-    if node.op_type == "Exp":
-        return Harm.EXPONENTIAL
-    if node.op_type == "TopK":
-        return Harm.CHOICE
-    if _is_expectation(facts, node):
-        return Harm.EXPECTATION
-    stored = [name for name in node.inputs if _is_stored(facts, name)]
-    if has(node, Trait.COMBINES) and any(
-        math.inf > _magnitude(_part(facts, name, known)) >= _COORDINATE for name in stored
-    ):
-        return Harm.COORDINATES
-    return None
+        harm = Harm.UNLIKE if _are_unlike(parts) else None
+    elif node.op_type == "Exp":
+        harm = Harm.EXPONENTIAL
+    elif node.op_type == "TopK":
+        harm = Harm.CHOICE
+    elif _is_expectation(facts, node):
+        harm = Harm.EXPECTATION
+    elif has(node, Trait.COMBINES):
+        stored = [_part(facts, name, known) for name in node.inputs if _is_stored(facts, name)]
+        harm = Harm.COORDINATES if any(math.inf > part.magnitude >= _COORDINATE for part in stored) else None
+    return None if harm is None else Hurt(node=node.label, harm=harm, parts=tuple(parts))
 
 
 def _are_unlike(parts: list[Part]) -> bool:
     """By their ranges where all are known; else where some operators bound theirs and others do not."""
-    sizes = [_magnitude(part) for part in parts]
-    known = [size for size in sizes if math.isfinite(size)]
-    if not known:
-        return False
-    return len(known) < len(sizes) or max(known) > UNLIKE * min(known)
-
-
-def _magnitude(part: Part) -> float:
-    return max(abs(part.low), abs(part.high))
+    known = [part.magnitude for part in parts if math.isfinite(part.magnitude)]
+    return bool(known) and (len(known) < len(parts) or max(known) > UNLIKE * min(known))
 
 
 def _part(facts: GraphFacts, name: str, known: Mapping[str, Interval]) -> Part:
@@ -349,31 +326,21 @@ def find_mixing(facts: GraphFacts, output: str, axis: int) -> Mixing | None:
     if node is None or node.op_type != "Concat":
         return None
     fact = facts.tensors.get(node.outputs[0])
-    rank = fact.rank if fact is not None and fact.rank is not None else None
     along = int(node.attributes.get("axis", 0))
-    along = along + rank if along < 0 and rank is not None else along
+    along += fact.rank if along < 0 and fact is not None and fact.rank is not None else 0
     if along != axis:
         return None
-    parts = tuple(_parts(facts, node, along))
-    if not parts:
-        return None
-    starts, ends = exclusion_around(facts, node)
-    return Mixing(concat=node, axis=along, parts=parts, starts=starts, ends=ends)
-
-
-def _parts(facts: GraphFacts, concat: NodeFact, axis: int) -> Iterator[tuple[str, int, int]]:
-    """Operands with their slices; nothing at all as soon as one length is unknown."""
-    lengths = []
-    for name in concat.inputs:
-        fact = facts.tensors.get(name)
-        length = fact.shape[axis] if fact is not None and fact.shape is not None and axis < len(fact.shape) else None
+    parts, position = [], 0
+    for name in node.inputs:
+        operand = facts.tensors.get(name)
+        shape = () if operand is None or operand.shape is None else operand.shape
+        length = shape[along] if along < len(shape) else None
         if not isinstance(length, int):
-            return
-        lengths.append(length)
-    position = 0
-    for name, length in zip(concat.inputs, lengths, strict=True):
-        yield name, position, position + length
+            return None
+        parts.append((name, position, position + length))
         position += length
+    starts, ends = exclusion_around(facts, node)
+    return Mixing(concat=node, axis=along, parts=tuple(parts), starts=starts, ends=ends)
 
 
 def exclusion_around(facts: GraphFacts, end: NodeFact) -> tuple[tuple[str, ...], tuple[str, ...]]:
