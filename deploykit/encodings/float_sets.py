@@ -23,7 +23,6 @@ __all__ = [
     "absorbing_fusions",
     "find_borders",
     "float_nodes",
-    "movement_pairs",
     "predict_float_set",
     "suggest_extensions",
 ]
@@ -72,12 +71,8 @@ class Border:
 
 def float_nodes(facts: GraphFacts, floats: Collection[str]) -> frozenset[int]:
     """Indices of the nodes that run in float: those that read or make a float activation."""
-    return _running(with_static(facts), floats)
-
-
-def _running(facts: GraphFacts, floats: Collection[str]) -> frozenset[int]:
-    active = {name for name in floats if (fact := facts.tensors.get(name)) is not None and not fact.is_weight}
-    idle = active.isdisjoint
+    facts = with_static(facts)
+    idle = {name for name in floats if name in facts.tensors and not facts.is_stored(name)}.isdisjoint
     return frozenset(node.index for node in facts.nodes if not (idle(node.inputs) and idle(node.outputs)))
 
 
@@ -88,13 +83,9 @@ def find_borders(
 
     ``ignored`` are tensors without a type of their own (inside fused pairs).
     """
-    return _find(with_static(facts), floats, ignored)
-
-
-def _find(facts: GraphFacts, floats: Collection[str], ignored: Collection[str]) -> tuple[Border, ...]:
-    running = _running(facts, floats)
+    facts = with_static(facts)
     found = []
-    for index in sorted(running):
+    for index in sorted(float_nodes(facts, floats)):
         node = facts.nodes[index]
         for names, direction in ((node.inputs, "to-float"), (node.outputs, "to-quantized")):
             found += [
@@ -106,10 +97,7 @@ def _find(facts: GraphFacts, floats: Collection[str], ignored: Collection[str]) 
 
 
 def _is_quantized(facts: GraphFacts, name: str, floats: Collection[str]) -> bool:
-    fact = facts.tensors.get(name)
-    if fact is None or fact.is_weight or name in floats:
-        return False
-    return fact.is_float or not fact.dtype
+    return facts.is_data(name) and not facts.is_stored(name) and name not in floats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,29 +122,31 @@ def suggest_extensions(
     that it would put around itself are subtracted. Gains are measured one by one, not added up.
     """
     facts, base = with_static(facts), frozenset(floats)
-    running = _running(facts, base)
-    before = len(_find(facts, base, ignored))
+    running = float_nodes(facts, base)
+    borders = find_borders(facts, base, ignored=ignored)
     found = []
-    for island in _islands(facts, base, running, ignored, most_nodes):
+    for island in _islands(facts, base, running, borders, most_nodes):
         grown = base | island
-        removed = before - len(_find(facts, grown, ignored))
+        removed = len(borders) - len(find_borders(facts, grown, ignored=ignored))
         if removed > 0:
-            turned = sorted(_running(facts, grown) - running)
+            turned = sorted(float_nodes(facts, grown) - running)
             labels = tuple(facts.nodes[index].label for index in turned)
             found.append(Extension(tensors=tuple(sorted(island)), nodes=labels, removed=removed))
     return tuple(sorted(found, key=lambda e: (-e.removed / (len(e.nodes) + 1), e.tensors)))
 
 
 def _islands(
-    facts: GraphFacts, floats: frozenset[str], running: frozenset[int], ignored: Collection[str], most: int
+    facts: GraphFacts, floats: frozenset[str], running: frozenset[int], borders: Iterable[Border], most: int
 ) -> list[frozenset[str]]:
     """Groups of quantized tensors around every border, one per step of their growth."""
     islands: dict[frozenset[str], None] = {}
-    for start in dict.fromkeys(border.tensor for border in _find(facts, floats, ignored)):
+    for start in dict.fromkeys(border.tensor for border in borders):
         island, frontier, turned = {start}, {start}, set(running)
         while frontier:
             islands[frozenset(island)] = None
-            nodes = {index for name in frontier for index in _touching(facts, name)} - turned
+            touched = [facts.tensors[name] for name in frontier]
+            nodes = {index for fact in touched for index in fact.consumers} - turned
+            nodes |= {fact.producer for fact in touched if fact.producer is not None} - turned
             turned |= nodes
             if len(turned) - len(running) > most:
                 break
@@ -164,11 +154,6 @@ def _islands(
             frontier = {name for name in names - island if _is_quantized(facts, name, floats)}
             island |= frontier
     return list(islands)
-
-
-def _touching(facts: GraphFacts, tensor: str) -> tuple[int, ...]:
-    fact = facts.tensors[tensor]
-    return (*(() if fact.producer is None else (fact.producer,)), *fact.consumers)
 
 
 _ACTIVATIONS = ops(Trait.CLAMPS, Trait.RECTIFIES) | {"HardSwish"}
@@ -220,7 +205,8 @@ def predict_float_set(facts: GraphFacts, encodings: EncodingSet) -> FloatPredict
 def _predicted(facts: GraphFacts, encodings: EncodingSet) -> FloatPrediction:
     absorbed = absorbed_tensors(facts, encodings)
     stated = encodings.floats & facts.tensors.keys()
-    quantized = _spread(facts, _integers(facts, encodings), blocked=stated)
+    integers = {e.name for e in encodings if not isinstance(e.value, Float) and e.name in facts.tensors}
+    quantized = _spread(facts, integers - encodings.floats, blocked=stated)
     speaking = {t.name for t in facts.tensors.values() if _has_type(facts, t) and t.name not in absorbed}
     predicted = frozenset(speaking - quantized)
     habitual: set[str] = set()
@@ -255,36 +241,21 @@ def absorbed_tensors(facts: GraphFacts, encodings: EncodingSet) -> dict[str, str
     }
 
 
-def _is_weight(facts: GraphFacts, name: str) -> bool:
-    fact = facts.tensors.get(name)
-    return fact is not None and fact.is_weight
-
-
-def movement_pairs(facts: GraphFacts) -> Iterator[tuple[str, str]]:
+def _movement(facts: GraphFacts) -> tuple[tuple[str, str], ...]:
     """Every (source, copy) pair of activations that a data-movement op ties together, in graph order."""
-    return iter(facts.once("movement", lambda: tuple(_movement_pairs(facts))))
 
+    def pairs() -> Iterator[tuple[str, str]]:
+        for node in facts.nodes:
+            if has(node, Trait.CARRIES_GRID) and node.inputs and facts.is_data(node.inputs[0]):
+                yield from ((node.inputs[0], out) for out in data_outputs(node, node.outputs) if facts.is_data(out))
 
-def _movement_pairs(facts: GraphFacts) -> Iterator[tuple[str, str]]:
-    for node in facts.nodes:
-        if has(node, Trait.CARRIES_GRID) and node.inputs and _is_data(facts, node.inputs[0]):
-            yield from ((node.inputs[0], out) for out in data_outputs(node, node.outputs) if _is_data(facts, out))
-
-
-def _is_data(facts: GraphFacts, name: str) -> bool:
-    fact = facts.tensors.get(name)
-    return fact is not None and (fact.is_float or not fact.dtype)
-
-
-def _integers(facts: GraphFacts, encodings: EncodingSet) -> set[str]:
-    stated = encodings.floats
-    return {e.name for e in encodings if not isinstance(e.value, Float) and e.name in facts.tensors} - stated
+    return facts.once("movement", lambda: tuple(pairs()))
 
 
 def _spread(facts: GraphFacts, seeds: set[str], *, blocked: Iterable[str]) -> set[str]:
     """Everything that data movement connects with the seeds, not entering blocked tensors; linear in the graph."""
     neighbours: dict[str, list[str]] = {}
-    for source, copy in movement_pairs(facts):
+    for source, copy in _movement(facts):
         neighbours.setdefault(source, []).append(copy)
         neighbours.setdefault(copy, []).append(source)
     walls, reached, todo = set(blocked), set(seeds), list(seeds)
@@ -298,30 +269,31 @@ def _spread(facts: GraphFacts, seeds: set[str], *, blocked: Iterable[str]) -> se
 
 def _has_type(facts: GraphFacts, tensor: TensorFact) -> bool:
     """True for float tensors that some op really computes with: not shapes, indices, statistics or dead values."""
-    if not _is_data(facts, tensor.name) or not (tensor.consumers or tensor.is_output) or _is_folded(facts, tensor):
+    if not facts.is_data(tensor.name) or not (tensor.consumers or tensor.is_output):
         return False
-    readers = facts.consumers_of(tensor.name)
-    # Parameters of a BatchNormalization count too: they are folded while the graph is built.
-    return not tensor.is_weight or not all(
-        (is_setting(node, tensor.name) or (node.op_type == "BatchNormalization" and tensor.name in node.inputs[1:]))
-        for node in readers
-    )
-
-
-def _is_folded(facts: GraphFacts, tensor: TensorFact) -> bool:
-    """True for what is computed from stored values while the graph is built."""
+    if not tensor.is_weight:
+        return True
     maker = facts.producer_of(tensor.name)
-    return tensor.is_weight and maker is not None and maker.op_type != "Constant"
+    if maker is not None and maker.op_type != "Constant":
+        return False  # computed from stored values while the graph is built
+    # Parameters of a BatchNormalization count as settings too: they are folded while the graph is built.
+    return not all(
+        is_setting(node, tensor.name) or (node.op_type == "BatchNormalization" and tensor.name in node.inputs[1:])
+        for node in facts.consumers_of(tensor.name)
+    )
 
 
 def _left_out(
     facts: GraphFacts, encodings: EncodingSet, absorbed: Mapping[str, str], speaking: Iterable[str]
 ) -> set[str]:
     """Read the intent from omissions: a computed tensor that normally has an entry and has none."""
-    movers = {copy for _, copy in movement_pairs(facts)}
+    movers = {copy for _, copy in _movement(facts)}
     silent = {name for name in speaking if name not in encodings}
     roots = {name for name in silent - movers if not _is_bias(facts, name)}
-    reached = _spread_forward(facts, roots, encodings.entries.keys())
+    reached = set(roots)
+    for source, copy in _movement(facts):
+        if source in reached and copy not in encodings:
+            reached.add(copy)
     return reached | _servants(facts, silent, reached, absorbed)
 
 
@@ -329,7 +301,7 @@ def _is_habitual(facts: GraphFacts, encodings: EncodingSet, name: str) -> bool:
     """True for a tensor that the exporter gives no entry whatever was meant."""
     if name in encodings:
         return False
-    if _is_weight(facts, name):  # what is stored says its range itself; a linear operator's weights were left out
+    if facts.is_stored(name):  # what is stored says its range itself; a linear operator's weights were left out
         return not any(has(node, Trait.LINEAR) for node, _ in _readers(facts, name))
     maker = facts.producer_of(name)
     if maker is None or not maker.inputs:
@@ -341,18 +313,10 @@ def _is_habitual(facts: GraphFacts, encodings: EncodingSet, name: str) -> bool:
     return has(maker, Trait.AIMET_COPIES) and entry is not None and not isinstance(entry.value, Float)
 
 
-def _spread_forward(facts: GraphFacts, seeds: set[str], walls: Iterable[str]) -> set[str]:
-    stops, reached = set(walls), set(seeds)
-    for source, copy in movement_pairs(facts):
-        if source in reached and copy not in stops:
-            reached.add(copy)
-    return reached
-
-
 def _is_bias(facts: GraphFacts, name: str) -> bool:
     """True for a stored value that only linear and norm ops read as their bias, an Add after MatMul included."""
     readers = _readers(facts, name)
-    return _is_weight(facts, name) and bool(readers) and all(_reads_as_bias(facts, n, used) for n, used in readers)
+    return facts.is_stored(name) and bool(readers) and all(_reads_as_bias(facts, n, used) for n, used in readers)
 
 
 def _readers(facts: GraphFacts, name: str) -> list[tuple[NodeFact, str]]:
@@ -385,11 +349,10 @@ def _servants(facts: GraphFacts, names: Iterable[str], floats: set[str], absorbe
     for node in reversed(facts.nodes):
         if any(out in made for out in node.outputs):
             made.update(name for name in node.inputs if name in absorbed)
-    return {name for name in names if _serves_only(facts, name, made)}
-
-
-def _serves_only(facts: GraphFacts, name: str, floats: set[str]) -> bool:
-    readers = _readers(facts, name)
-    if not _is_weight(facts, name) or not readers:
-        return False
-    return all(out in floats for node, _ in readers for out in node.outputs if out and _is_data(facts, out))
+    found = set()
+    for name in filter(facts.is_stored, names):
+        readers = _readers(facts, name)
+        results = (out for node, _ in readers for out in node.outputs if out and facts.is_data(out))
+        if readers and all(out in made for out in results):
+            found.add(name)
+    return found

@@ -190,7 +190,7 @@ def _is_of_network(facts: GraphFacts, node: NodeFact) -> bool:
 
 
 def _is_bias(facts: GraphFacts, node: NodeFact) -> bool:
-    if node.op_type != "Add" or not any(_is_stored(facts, name) for name in node.inputs):
+    if node.op_type != "Add" or not any(facts.is_stored(name) for name in node.inputs):
         return False
     makers = [facts.producer_of(name) for name in node.inputs]
     return any(maker is not None and maker.op_type == "MatMul" for maker in makers)
@@ -198,7 +198,7 @@ def _is_bias(facts: GraphFacts, node: NodeFact) -> bool:
 
 def _is_expectation(facts: GraphFacts, node: NodeFact) -> bool:
     """A product of what a Softmax gives with one short stored row of numbers."""
-    if not has(node, Trait.LINEAR) or len(node.inputs) < 2 or not _is_stored(facts, node.inputs[1]):
+    if not has(node, Trait.LINEAR) or len(node.inputs) < 2 or not facts.is_stored(node.inputs[1]):
         return False
     sizes = facts.static_shape(node.inputs[1])
     if sizes is None or max(sizes, default=0) != math.prod(sizes) or math.prod(sizes) > _MOST_BINS:
@@ -209,15 +209,10 @@ def _is_expectation(facts: GraphFacts, node: NodeFact) -> bool:
     return before is not None and before.op_type == "Softmax"
 
 
-def _is_stored(facts: GraphFacts, name: str) -> bool:
-    fact = facts.tensors.get(name)
-    return fact is not None and fact.is_weight
-
-
 def _enters(facts: GraphFacts, nodes: set[int], name: str) -> bool:
     """True for an operand that comes from outside the nodes and is computed or fed."""
     maker = facts.producer_of(name)
-    return name in facts.inputs or (maker is not None and maker.index not in nodes and not _is_stored(facts, name))
+    return name in facts.inputs or (maker is not None and maker.index not in nodes and not facts.is_stored(name))
 
 
 def _heads(facts: GraphFacts, queue: list[str]) -> frozenset[int]:
@@ -248,7 +243,7 @@ def _hurt(facts: GraphFacts, node: NodeFact, known: Mapping[str, Interval]) -> H
     elif _is_expectation(facts, node):
         harm = Harm.EXPECTATION
     elif has(node, Trait.COMBINES):
-        stored = [_part(facts, name, known) for name in node.inputs if _is_stored(facts, name)]
+        stored = [_part(facts, name, known) for name in node.inputs if facts.is_stored(name)]
         harm = Harm.COORDINATES if any(math.inf > part.magnitude >= _COORDINATE for part in stored) else None
     return None if harm is None else Hurt(node=node.label, harm=harm, parts=tuple(parts))
 

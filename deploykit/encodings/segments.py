@@ -147,7 +147,8 @@ class _Draft:
         live -= static_nodes(facts)
         self.working = sorted(live)
         self.before = {index: tuple(maker for maker in before[index] if maker in live) for index in self.working}
-        self.data = {i for i in self.working if any(self._is_data(name) for name in facts.nodes[i].outputs)}
+        made = ((index, name) for index in self.working for name in facts.nodes[index].outputs)
+        self.data = {index for index, name in made if facts.is_data(name) and not facts.is_stored(name)}
         # (maker, readers, bytes) of every computed tensor that some node reads.
         self.edges = [
             (fact.producer, readers, self._bytes(name))
@@ -158,10 +159,6 @@ class _Draft:
     def _makers(self, names: Iterable[str]) -> Iterator[int]:
         facts = filter(None, map(self.facts.tensors.get, names))
         return (fact.producer for fact in facts if fact.producer is not None)
-
-    def _is_data(self, name: str) -> bool:
-        fact = self.facts.tensors.get(name)
-        return fact is not None and not fact.is_weight and (fact.is_float or not fact.dtype)
 
     def _bytes(self, name: str) -> int:
         """Two bytes per element: 16-bit values on either side; unknown dimensions count as 1."""
@@ -185,7 +182,7 @@ class _Draft:
         cost = used * self.costs.segment + crossing * self.costs.crossing_byte
         for index in changed:
             node = self.facts.nodes[index]
-            stored = (n for n in node.inputs if n in self.facts.tensors and self.facts.tensors[n].is_weight)
+            stored = filter(self.facts.is_stored, node.inputs)
             moved = sum(self._bytes(name) for name in (*stored, *node.outputs) if name)
             cost += self.costs.changed_op + self.costs.changed_byte * moved
         return _Levels(changed=changed, level=level, first_float=first_float, count=used, crossing=crossing, cost=cost)

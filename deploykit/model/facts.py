@@ -148,6 +148,16 @@ class GraphFacts:
         """True when the graph holds QuantizeLinear or DequantizeLinear nodes."""
         return any(node.op_type in ("QuantizeLinear", "DequantizeLinear") for node in self.nodes)
 
+    def is_stored(self, tensor: str) -> bool:
+        """True for a tensor whose values the model stores."""
+        fact = self.tensors.get(tensor)
+        return fact is not None and fact.is_weight
+
+    def is_data(self, tensor: str) -> bool:
+        """True for a tensor that holds floats, or whose type is not known."""
+        fact = self.tensors.get(tensor)
+        return fact is not None and (fact.is_float or not fact.dtype)
+
     def static_shape(self, tensor: str) -> tuple[int, ...] | None:
         """The shape of a tensor where every dimension is a known number, else None."""
         fact = self.tensors.get(tensor)
