@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from deploykit.encodings.lpbq_files import LpbqReport
     from deploykit.encodings.split_files import PartReport
     from deploykit.findings import Finding
-    from deploykit.fleet.comparing import Difference
-    from deploykit.fleet.results import CellResult, Results
+    from deploykit.fleet.results import CellResult, Difference, Results
     from deploykit.fleet.scouting import Scouted
     from deploykit.flow.mixing_layers import Mixed
     from deploykit.flow.pipeline import Packaged
@@ -305,16 +304,14 @@ def matrix(
 
 def matrix_diff(old: AnyPath, new: AnyPath) -> Difference:
     """What changed between two result folders; InputError where one is none."""
-    from deploykit.fleet.comparing import compare
-    from deploykit.fleet.results import read_results
+    from deploykit.fleet.results import compare, read_results
 
     return compare(read_results(Path(old)), read_results(Path(new)))
 
 
 def matrix_emit(engine: str, file: AnyPath = "deploykit.toml", *, only: str | Iterable[str] = ()) -> str:
     """The same matrix for another engine, as text: ``github-actions``, ``gitlab`` or ``snakemake``."""
-    from deploykit.fleet.emitting import emit
-    from deploykit.fleet.running import select
+    from deploykit.fleet.running import emit, select
 
     return emit(engine, select(Path(file), only=_texts(only)))
 

@@ -18,8 +18,7 @@ from deploykit.system.steps import Begun
 
 if TYPE_CHECKING:
     from deploykit.fleet.cells import Cell
-    from deploykit.fleet.comparing import Difference
-    from deploykit.fleet.results import CellResult, Results
+    from deploykit.fleet.results import CellResult, Difference, Results
     from deploykit.fleet.scouting import Scouted
 
 __all__ = ["command"]
@@ -117,7 +116,7 @@ def _short(text: str, most: int = 110) -> str:
 
 
 def _text(results: Results, out: Path) -> str:
-    from deploykit.fleet.page import size_text
+    from deploykit.fleet.pages import size_text
 
     rows = [
         (

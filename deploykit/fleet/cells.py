@@ -1,27 +1,50 @@
 """Cells: one model for one target each, expanded from ``deploykit.toml``, with the request and the key of their inputs.
 
-It packages nothing.
+A result with the same key need not be made again: it stands for the request, the bytes of every input and the versions
+that read them. Nothing is packaged here.
 """
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
 from functools import cache
+from hashlib import sha256
+from importlib.metadata import PackageNotFoundError, entry_points, requires, version
 from pathlib import Path
 from typing import Any, TypeVar
+
+from packaging.requirements import Requirement
 
 from deploykit.backend.backend import Request
 from deploykit.backend.plugins import all_options
 from deploykit.backend.requests import make_request
 from deploykit.errors import InputError, UsageError
+from deploykit.findings import listed
 from deploykit.fleet.description import Described, Excluded, Included, ModelRow, Shared, TargetRow
+from deploykit.model import load_model
+from deploykit.packages.manifests import hash_file
+from deploykit.system.files import regular_size
 
-__all__ = ["Cell", "cells_of", "chosen_cells", "moved", "request_from_json", "request_to_json"]
+__all__ = [
+    "Cell",
+    "Keys",
+    "cells_of",
+    "chosen_cells",
+    "input_files",
+    "moved",
+    "request_from_json",
+    "request_to_json",
+    "tool_versions",
+]
 
 _PATHS = ("encodings", "float_tensors", "calibration", "references")
 _REPLACED = ("inputs", "rewrite", "no_rewrite")
+_ARRAYS = (".npy", ".npz")
+_MOST_FILES = 100_000
 
 Row = TypeVar("Row", bound=Shared)
 
@@ -76,7 +99,11 @@ def cells_of(described: Described, folder: Path) -> tuple[Cell, ...]:
         made.append(_cell(place, described, folder, more))
     if not made:
         raise UsageError("the file leaves no model for any target", next="look at matrix.exclude")
-    _check_unique(made)
+    seen: set[str] = set()
+    for cell in made:
+        if cell.id.casefold() in seen:  # some disks do not tell letters apart
+            raise InputError(f"two cells are called {cell.id}", next="give matrix.include entries names of their own")
+        seen.add(cell.id.casefold())
     order = {name: position for position, name in enumerate(described.models)}
     return tuple(sorted(made, key=lambda cell: order[cell.model]))
 
@@ -84,19 +111,16 @@ def cells_of(described: Described, folder: Path) -> tuple[Cell, ...]:
 def chosen_cells(cells: Iterable[Cell], only: Iterable[str]) -> tuple[Cell, ...]:
     """The cells whose id matches one of the patterns, a model or a target alone included; all without patterns."""
     known, patterns = tuple(cells), tuple(only)
-    found = tuple(cell for cell in known if not patterns or any(_is_meant(cell, pattern) for pattern in patterns))
+    found = tuple(
+        cell
+        for cell in known
+        if not patterns
+        or any(fnmatchcase(name, one) for one in patterns for name in (cell.id, cell.model, cell.target))
+    )
     if not found:
-        raise UsageError(f"--only {' --only '.join(patterns)}: no cell is called so", why=f"there are {_listed(known)}")
+        names = listed([cell.id for cell in known], most=8)
+        raise UsageError(f"--only {' --only '.join(patterns)}: no cell is called so", why=f"there are {names}")
     return found
-
-
-def _is_meant(cell: Cell, pattern: str) -> bool:
-    return any(fnmatchcase(name, pattern) for name in (cell.id, cell.model, cell.target))
-
-
-def _listed(cells: Iterable[Cell]) -> str:
-    names = [cell.id for cell in cells]
-    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
 
 
 def _places(described: Described) -> Iterator[_Place]:
@@ -119,14 +143,6 @@ def _is_excluded(place: _Place, rule: Excluded) -> bool:
     )
 
 
-def _check_unique(cells: Iterable[Cell]) -> None:
-    seen: set[str] = set()
-    for cell in cells:
-        if cell.id.casefold() in seen:  # some disks do not tell letters apart
-            raise InputError(f"two cells are called {cell.id}", next="give matrix.include entries names of their own")
-        seen.add(cell.id.casefold())
-
-
 def _cell(place: _Place, described: Described, folder: Path, more: Included | None = None) -> Cell:
     model, target = described.models[place.model], described.targets[place.target]
     everywhere = tuple(backend for row in described.targets.values() for backend in row.backends)
@@ -136,6 +152,11 @@ def _cell(place: _Place, described: Described, folder: Path, more: Included | No
         _without_others(target, place.backend, target.backends),
     )
     merged = _merged((*shared, *([] if more is None else [more])))
+    paths = {spec.name for spec in all_options() if spec.kind == "path"}
+    own = {
+        name: folder / value if name in paths and isinstance(value, str) else value
+        for name, value in merged.own.items()
+    }
     try:
         request = make_request(
             folder / model.path,
@@ -143,7 +164,7 @@ def _cell(place: _Place, described: Described, folder: Path, more: Included | No
             backend=place.backend,
             sdk=place.sdk,
             options={key: _scalar(key, value) for key, value in merged.options.items()},
-            **{**_own(merged.own, folder), **_core(merged, folder)},
+            **{**own, **_core(merged, folder)},
         )
     except UsageError as error:
         raise UsageError(f"{place.id}: {error.what}", why=error.why, next=error.next) from None
@@ -190,21 +211,8 @@ def _core(merged: Shared, folder: Path) -> dict[str, Any]:
         if name in given:
             given[name] = folder / given[name]
     if "inputs" in given:
-        given["inputs"] = tuple(_placed_input(text, folder) for text in given["inputs"])
+        given["inputs"] = tuple(_moved_input(text, lambda path: folder / path) for text in given["inputs"])
     return given
-
-
-def _own(given: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """The options of backends, paths among them relative to the file."""
-    paths = {spec.name for spec in all_options() if spec.kind == "path"}
-    return {
-        name: folder / value if name in paths and isinstance(value, str) else value for name, value in given.items()
-    }
-
-
-def _placed_input(text: str, folder: Path) -> str:
-    """``NAME=FILE.npy`` is relative to the file that says it, as every path in it."""
-    return _moved_input(text, lambda path: folder / path)
 
 
 def _scalar(key: str, value: object) -> str:
@@ -225,7 +233,7 @@ def moved(request: Request, place: Callable[[Path], Path]) -> Request:
 
 def _moved_input(text: str, place: Callable[[Path], Path]) -> str:
     name, separator, value = text.partition("=")
-    return f"{name}={place(Path(value))}" if separator and value.endswith((".npy", ".npz")) else text
+    return f"{name}={place(Path(value))}" if separator and value.endswith(_ARRAYS) else text
 
 
 def request_to_json(request: Request) -> dict[str, Any]:
@@ -252,3 +260,91 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     return [_plain(item) for item in value] if isinstance(value, tuple) else value
+
+
+class Keys:
+    """Makes keys; each file is hashed once, however many cells it belongs to."""
+
+    def __init__(self) -> None:
+        self._digests: dict[Path, str] = {}
+        self._tools = tool_versions()
+
+    def key(self, cell: Cell) -> str:
+        """The key of one cell; InputError where an input cannot be read. Where files lie is no part of it."""
+        request = request_to_json(cell.request)
+        files = {role: [self._digest(path) for path in paths] for role, paths in _by_role(cell.request)}
+        facts = {
+            "request": {name: value for name, value in request.items() if name not in files and name != "inputs"},
+            "inputs": [text for text in cell.request.inputs if _file_of(text) is None],
+            "names": {role: [path.name for path in paths] for role, paths in _by_role(cell.request)},
+            "files": files,
+            "tools": self._tools,
+        }
+        return sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+    def _digest(self, path: Path) -> str:
+        if path not in self._digests:
+            self._digests[path] = hash_file(path)[1]
+        return self._digests[path]
+
+
+def input_files(request: Request) -> Iterator[Path]:
+    """Every file that a request names or reads, external data and the files of folders included."""
+    for _, paths in _by_role(request):
+        yield from paths
+
+
+def tool_versions() -> dict[str, str]:
+    """The versions of deploykit, of the packages of backends, and of what these require; "" where it is missing."""
+    owners = {entry.dist.name for entry in entry_points(group="deploykit.backends") if entry.dist is not None}
+    needed = [Requirement(text) for owner in owners for text in requires(owner) or ()]
+    # Packages of the extras for tests change no verdict.
+    only_tests = ('extra == "test"', 'extra == "dev"')
+    names = owners | {row.name for row in needed if not any(extra in str(row.marker) for extra in only_tests)}
+    found: dict[str, str] = {}
+    for name in sorted(names):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = ""
+    return found
+
+
+def _by_role(request: Request) -> Iterator[tuple[str, tuple[Path, ...]]]:
+    regular_size(request.model)
+    yield "model", (request.model,)
+    yield "external-data", tuple(external.path for external in load_model(request.model).external)
+    for role, path in (
+        ("encodings", request.encodings),
+        ("float_tensors", request.float_tensors),
+        ("calibration", request.calibration),
+        ("references", request.references),
+    ):
+        if path is not None:
+            yield role, tuple(_files_at(path))
+    for name, value in request.adapter_options.items():
+        if isinstance(value, Path):
+            yield name, tuple(_files_at(value))
+    yield "input", tuple(found for text in request.inputs if (found := _file_of(text)) is not None)
+
+
+def _file_of(declared: str) -> Path | None:
+    """The file of an ``--input NAME=FILE.npy``; None where a value is declared."""
+    _, _, value = declared.partition("=")
+    return Path(value) if value.endswith(_ARRAYS) else None
+
+
+def _files_at(path: Path) -> Iterator[Path]:
+    """A file, or those of a folder in the order of their names."""
+    if not path.is_dir():
+        regular_size(path)
+        yield path
+        return
+    count = 0
+    for folder, folders, names in os.walk(path):
+        folders.sort()
+        for name in sorted(names):
+            count += 1
+            if count > _MOST_FILES:
+                raise InputError(f"{path}: holds more than {_MOST_FILES:,} files")
+            yield Path(folder, name)

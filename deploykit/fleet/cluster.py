@@ -6,41 +6,37 @@ Scheduling, retries and moving data are Dask's; a worker makes its cells as this
 from __future__ import annotations
 
 import contextlib
+import io
+import tarfile
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from os.path import commonpath
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from deploykit.errors import DeploykitError, ToolError, UsageError
-from deploykit.fleet.carrying import packed, unpack
-from deploykit.fleet.cells import Cell, moved, request_from_json
-from deploykit.fleet.keys import input_files, tool_versions
+from deploykit.errors import DeploykitError, InputError, ToolError, UsageError
+from deploykit.fleet.cells import Cell, input_files, moved, request_from_json, tool_versions
 from deploykit.fleet.pool import Batch, Tell, run_batch
-from deploykit.fleet.results import CellResult, error_result
-from deploykit.fleet.work import write_result
+from deploykit.fleet.results import CELLS, PACKAGE, CellResult, error_result, read_result, write_result
 from deploykit.packages.manifests import hash_file
+from deploykit.packages.replacing import FRESH, OLD, check_place
 from deploykit.system.files import read_regular
-from deploykit.system.folders import scratch
+from deploykit.system.folders import exchange, put_in_place, scratch, workspace
 
 if TYPE_CHECKING:
     from distributed import Client, Future
 
-__all__ = ["address_of", "make_on_worker", "run_on_cluster"]
+__all__ = ["address_of", "make_on_worker", "packed", "run_on_cluster", "unpack"]
 
 _DASK = "dask://"
 _TOPIC = "deploykit-news"
-_RETRIES = 2
-"""How often a batch whose worker died is begun again elsewhere."""
-_MOST_SENT = 1 << 30
-"""Bytes of one input beyond which it is not sent through the scheduler's network."""
-_ROOM = 1 << 30
-_PER_BYTE = 6
-"""Memory that a worker is asked for: this much, and that many times the bytes of the inputs."""
+_RETRIES = 2  # how often a batch whose worker died is begun again elsewhere
+_MOST_SENT = 1 << 30  # bytes of one input beyond which it is not sent through the scheduler's network
+# Memory that a worker is asked for: this much, and that many times the bytes of the inputs.
+_ROOM, _PER_BYTE = 1 << 30, 6
 _CONNECT_SECONDS = 20
-_AHEAD = 2
-"""Tasks per thread of a worker that are sent ahead: one that runs, one whose inputs are on their way."""
+_AHEAD = 2  # tasks per thread of a worker: one that runs, one whose inputs are on their way
 
 
 def address_of(executor: str) -> str | None:
@@ -86,11 +82,12 @@ def run_on_cluster(
         for future in ended:
             batch, tries = waiting.pop(future)
             bad = False
-            made = _made(future)
-            if isinstance(made, ToolError):
-                results = begin(batch, tries + 1) if tries <= _RETRIES else _failed(batch, made, folder)
-            else:
-                results = _received(made, batch, folder)
+            try:
+                results = _received(dict(future.result()), batch, folder)
+            except Exception as error:  # its worker died, or the inputs that died with it, among other things
+                why = f"{type(error).__name__}: {str(error)[:300]}"
+                failed = _failed(batch, ToolError("the cluster did not make it", why=why), folder)
+                results = begin(batch, tries + 1) if tries <= _RETRIES else failed
             for result in results:
                 bad = bad or result.exit_status != 0
                 yield result
@@ -188,9 +185,15 @@ class _Cluster:
             if digest not in self.sent or self.sent[digest].status != "finished":  # lost with the workers that held it
                 data = read_regular(path)
                 self.sent[digest] = self.client.scatter(data, hash=False, workers=fitting, broadcast=True, direct=False)
+
+        # Paths below the root are relative, as a worker places them.
+        def near(path: Path) -> Path:
+            return path.absolute().relative_to(root)
+
+        told = [{"key": key, **replace(cell, request=moved(cell.request, near)).to_json()} for cell, key in batch]
         return self.client.submit(
             make_on_worker,
-            [{"key": key, **_placed(cell, root).to_json()} for cell, key in batch],
+            told,
             inputs,
             [self.sent[digest] for digest in inputs.digests],
             self.limit,
@@ -215,11 +218,6 @@ def _fitting(workers: Mapping[str, int], needed: int, sizes: Sequence[int]) -> l
             next="start workers with more memory (--memory-limit), or run it here",
         )
     return found
-
-
-def _placed(cell: Cell, root: Path) -> Cell:
-    """The cell with paths below ``root`` made relative, as a worker places them."""
-    return replace(cell, request=moved(cell.request, lambda path: path.absolute().relative_to(root)))
 
 
 def make_on_worker(
@@ -247,14 +245,6 @@ def _tell(cell: str, line: str) -> None:
     _distributed().get_worker().log_event(_TOPIC, (cell, line))
 
 
-def _made(future: Future[Any]) -> Mapping[str, bytes] | ToolError:
-    """What a batch left; the error where its worker died, or the inputs that died with it, among other things."""
-    try:
-        return dict(future.result())
-    except Exception as error:
-        return ToolError("the cluster did not make it", why=f"{type(error).__name__}: {str(error)[:300]}")
-
-
 def _received(made: Mapping[str, bytes], batch: Batch, folder: Path) -> Iterator[CellResult]:
     """The results of a batch that ended, put in their places."""
     for cell, key in batch:
@@ -271,3 +261,42 @@ def _failed(batch: Batch, error: DeploykitError, folder: Path) -> Iterator[CellR
         result = error_result(cell.id, key, error)
         write_result(folder, result)
         yield result
+
+
+def packed(folder: Path, cell: str) -> bytes:
+    """The result and the package of one cell; names in the archive are relative to its folder."""
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as archive:
+        archive.add(folder / CELLS / cell, arcname=".")
+    return stream.getvalue()
+
+
+def unpack(data: bytes, folder: Path, cell: str) -> CellResult:
+    """Put what ``packed`` made in its place in a result folder; InputError for anything else, PackageError where it
+    cannot replace what stands there."""
+    place = folder / CELLS / cell / PACKAGE
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with workspace(place.parent, PACKAGE) as room:
+        unpacked = room / CELLS / cell
+        unpacked.mkdir(parents=True)
+        try:
+            with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+                # No links, no devices, nothing above the folder; "data" asks for that and more.
+                for member in archive:
+                    path = PurePosixPath(member.name)
+                    if not (member.isfile() or member.isdir()) or path.is_absolute() or ".." in path.parts:
+                        raise InputError(f"{cell}: what the worker sent is no package")
+                archive.extractall(unpacked, filter="data")
+        except (tarfile.TarError, OSError, EOFError) as error:
+            raise InputError(f"{cell}: what the worker sent is damaged", why=str(error)) from None
+        result = read_result(room, cell)
+        if result is None or result.cell != cell:
+            raise InputError(f"{cell}: what the worker sent holds no result of it")
+        if (unpacked / PACKAGE).is_dir():
+            fresh = (unpacked / PACKAGE).rename(room / FRESH)
+            if check_place(place, force=True):
+                exchange(fresh, place, room / OLD)
+            else:
+                put_in_place(fresh, place)
+    write_result(folder, result)
+    return result

@@ -1,6 +1,9 @@
-"""Runs cells in processes of this machine: cells that share work in one process, failures kept apart.
+"""Cells are made in processes of this machine: those that share work in one process, failures kept apart.
 
-A process that dies or hangs costs the cell it was at; a new one goes on with the rest. It judges nothing.
+A process that dies or hangs costs the cell it was at; a new one goes on with the rest. The process is this module:
+``python -m deploykit.fleet.pool FOLDER LIMIT [first]`` reads a JSON list of ``{"id", "key", "request"}``, writes each
+result below FOLDER when it is there, and says on standard output, in lines of JSON, what is going on. A cell that takes
+longer than LIMIT seconds ends it with status 124; with ``first`` it ends after the first cell that is not good.
 """
 
 from __future__ import annotations
@@ -9,19 +12,24 @@ import json
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from deploykit.errors import ToolError
-from deploykit.fleet.cells import Cell, request_to_json
-from deploykit.fleet.results import CellResult, error_result, read_result
-from deploykit.fleet.work import TOO_LONG, write_result
-from deploykit.system.processes import Completed, run
+from deploykit.errors import DefectError, DeploykitError, ToolError
+from deploykit.fleet.cells import Cell, request_from_json, request_to_json
+from deploykit.fleet.results import CELLS, PACKAGE, CellResult, error_result, finished, read_result, write_result
+from deploykit.system.folders import waiting_for
+from deploykit.system.processes import run
 
-__all__ = ["Batch", "Tell", "batches_of", "default_processes", "run_batch", "run_batches"]
+if TYPE_CHECKING:
+    from deploykit.flow.pipeline import Packaged
+
+__all__ = ["Batch", "Tell", "batches_of", "default_processes", "run_batch", "run_batches", "work"]
 
 Tell: TypeAlias = Callable[[str, str], None]
 """Called with a cell's id and one line of news."""
@@ -29,8 +37,8 @@ Tell: TypeAlias = Callable[[str, str], None]
 Batch: TypeAlias = tuple[tuple[Cell, str], ...]
 """Cells that share work, each with its key."""
 
-_GRACE = 60.0
-"""Seconds beyond the limits of its cells that a process may take before it is ended from outside."""
+_TOO_LONG = 124  # as ``timeout`` of the shell has it
+_GRACE = 60.0  # seconds beyond the limits of its cells before a process is ended from outside
 
 
 def default_processes() -> int:
@@ -84,47 +92,44 @@ def run_batch(
     """Run one batch to its end, in a new process after each that died; every cell that was begun has a result."""
     left = list(batch)
     while left and not (stop is not None and stop.is_set()):
-        seen = _Seen(tell)
-        done = _start(left, folder, limit, fail_fast, seen)
-        finished = [cell for cell, _ in left if cell.id in seen.done]
-        for cell in finished:
-            result = read_result(folder, cell.id)
-            assert result is not None, cell.id
-            yield result
-        left = [(cell, key) for cell, key in left if cell.id not in seen.done]
-        if left and (done.returncode != 0 or not finished):
+        made: set[str] = set()
+
+        def hear(line: str, made: set[str] = made) -> None:
+            said = _said(line)
+            cell = str(said.get("cell", ""))
+            if said.get("state") == "done":
+                made.add(cell)
+            if cell:
+                tell(cell, str(said.get("verdict") or said.get("news") or said.get("state")))
+
+        done = run(
+            (sys.executable, "-m", __name__, str(folder), str(limit), *(["first"] if fail_fast else [])),
+            given=json.dumps([{**cell.to_json(), "key": key} for cell, key in left]).encode(),
+            timeout=limit * len(left) + _GRACE,
+            on_line=hear,
+        )
+        for cell, _ in left:
+            if cell.id in made:
+                result = read_result(folder, cell.id)
+                assert result is not None, cell.id
+                yield result
+        left = [(cell, key) for cell, key in left if cell.id not in made]
+        if left and (done.returncode != 0 or not made):
             (cell, key), *left = left
-            yield _died(cell.id, key, done, limit, folder)
-
-
-def _start(cells: Sequence[tuple[Cell, str]], folder: Path, limit: float, fail_fast: bool, seen: _Seen) -> Completed:
-    told = [{**cell.to_json(), "key": key} for cell, key in cells]
-    return run(
-        (sys.executable, "-m", "deploykit.fleet.work", str(folder), str(limit), *(["first"] if fail_fast else [])),
-        given=json.dumps(told).encode(),
-        timeout=limit * len(cells) + _GRACE,
-        on_line=seen.line,
-    )
-
-
-class _Seen:
-    """What a process said so far."""
-
-    def __init__(self, tell: Tell) -> None:
-        self.done: set[str] = set()
-        self._tell = tell
-
-    def line(self, text: str) -> None:
-        """Take one line of its output; what is not about a cell is no news."""
-        said = _said(text)
-        cell = str(said.get("cell", ""))
-        if said.get("state") == "done":
-            self.done.add(cell)
-        if cell:
-            self._tell(cell, str(said.get("verdict") or said.get("news") or said.get("state")))
+            if done.timed_out or done.returncode == _TOO_LONG:
+                what = f"took longer than {limit:g} seconds and was ended"
+                error = ToolError(what, next="give it more with --time-limit")
+            else:
+                how = f"signal {-done.returncode}" if done.returncode < 0 else f"status {done.returncode}"
+                words = [line for line in done.tail if line.strip() and not _said(line)]
+                error = ToolError(f"the process that made it ended with {how}", why=" | ".join(words[-3:]))
+            result = error_result(cell.id, key, error, seconds=done.seconds)
+            write_result(folder, result)
+            yield result
 
 
 def _said(text: str) -> Mapping[str, Any]:
+    """One line of the process as a value; empty for what is not about a cell."""
     if not text.startswith('{"cell"'):
         return {}
     try:
@@ -134,14 +139,98 @@ def _said(text: str) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _died(cell: str, key: str, done: Completed, limit: float, folder: Path) -> CellResult:
-    """The result of the cell that a process ended at."""
-    if done.timed_out or done.returncode == TOO_LONG:
-        error = ToolError(f"took longer than {limit:g} seconds and was ended", next="give it more with --time-limit")
-    else:
-        how = f"signal {-done.returncode}" if done.returncode < 0 else f"status {done.returncode}"
-        words = [line for line in done.tail if line.strip() and not _said(line)]
-        error = ToolError(f"the process that made it ended with {how}", why=" | ".join(words[-3:]))
-    result = error_result(cell, key, error, seconds=done.seconds)
-    write_result(folder, result)
-    return result
+def work(
+    cells: Sequence[Mapping[str, Any]],
+    folder: Path,
+    limit: float,
+    *,
+    fail_fast: bool = False,
+    tell: Callable[[Mapping[str, Any]], None],
+) -> None:
+    """Make every cell, in this process; they are of one model and differ in device, backend and SDK only."""
+    makers = _makers(cells, folder, tell)
+    for cell in cells:
+        name = str(cell["id"])
+        tell({"cell": name, "state": "started"})
+        # Two runs with one folder do not make a cell at the same time; the second finds it made.
+        news = {"cell": name, "news": "another run makes it: waiting"}
+        with waiting_for(folder / CELLS / name, waiting=partial(tell, news)):
+            result = finished(folder, name, cell["key"])
+            if result is None:
+                # What hangs may be native code that nothing else can end.
+                timer = threading.Timer(limit, os._exit, [_TOO_LONG])
+                timer.daemon = True
+                timer.start()
+                result = _made(name, str(cell["key"]), makers[name])
+                timer.cancel()
+                write_result(folder, result)
+        tell({"cell": name, "state": "done", "verdict": str(result.verdict)})
+        if fail_fast and result.exit_status != 0:
+            return
+
+
+def _makers(
+    cells: Sequence[Mapping[str, Any]], folder: Path, tell: Callable[[Mapping[str, Any]], None]
+) -> Mapping[str, Callable[[], Packaged]]:
+    """What makes each cell's package. Where they cannot be opened together, each is opened by itself and says why."""
+    from deploykit.flow.pipeline import Job, read_jobs
+
+    def read(some: Sequence[Mapping[str, Any]]) -> tuple[Job, ...]:
+        return read_jobs(
+            [request_from_json(cell["request"]) for cell in some],
+            [folder / CELLS / cell["id"] / PACKAGE for cell in some],
+            force=True,
+            progress=[partial(say, cell["id"]) for cell in some],
+        )
+
+    def say(cell: str, line: str) -> None:
+        tell({"cell": cell, "news": line})
+
+    def alone(cell: Mapping[str, Any]) -> Packaged:
+        return read([cell])[0].make()
+
+    try:
+        return {cell["id"]: job.make for cell, job in zip(cells, read(cells), strict=True)}
+    except DeploykitError:
+        return {cell["id"]: partial(alone, cell) for cell in cells}
+
+
+def _made(name: str, key: str, make: Callable[[], Packaged]) -> CellResult:
+    started, used = time.monotonic(), _processor_seconds()
+    try:
+        packaged = make()
+    except DeploykitError as error:
+        return error_result(name, key, error, seconds=time.monotonic() - started)
+    except Exception as error:  # a defect ends one cell, not the fleet
+        defect = DefectError(f"a defect of deploykit: {type(error).__name__}: {error}")
+        return error_result(name, key, defect, seconds=time.monotonic() - started)
+    # No paths of this machine: the package is beside the result.
+    outcome, size = packaged.to_json(), 0
+    if packaged.package is not None:
+        manifest = packaged.manifest.name if packaged.manifest else ""
+        outcome |= {"package": PACKAGE, "manifest": f"{PACKAGE}/{manifest}"}
+        files = (path for path in packaged.package.rglob("*") if path.is_file() and not path.is_symlink())
+        size = sum(path.stat().st_size for path in files)
+    return CellResult(
+        cell=name,
+        key=key,
+        exit_status=packaged.exit_status,
+        seconds=time.monotonic() - started,
+        processor_seconds=_processor_seconds() - used,
+        bytes=size,
+        outcome=outcome,
+    )
+
+
+def _processor_seconds() -> float:
+    return sum(os.times()[:4])  # its own and that of children that ended, user and system
+
+
+if __name__ == "__main__":
+    work(
+        json.load(sys.stdin),
+        Path(sys.argv[1]),
+        float(sys.argv[2]),
+        fail_fast="first" in sys.argv[3:],
+        tell=lambda value: print(json.dumps(value), flush=True),
+    )

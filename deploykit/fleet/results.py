@@ -1,4 +1,4 @@
-"""What came of each cell, as it lies in the result folder: read, written, and summed up. It makes no package.
+"""What came of each cell, as it lies in the result folder: read, written, summed up and compared. It makes no package.
 
 ``cells/MODEL/TARGET/result.json`` is one result, ``package/`` beside it the package; ``matrix.json`` holds all.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -15,26 +15,32 @@ from typing import Any
 
 from deploykit.errors import DeploykitError, InputError
 from deploykit.packages.manifests import MANIFEST, digest_of
-from deploykit.system.files import read_regular
+from deploykit.system.files import read_regular, write_files
+from deploykit.system.published import Published
 
 __all__ = [
     "CELLS",
     "PACKAGE",
     "RESULT",
     "CellResult",
+    "Change",
+    "Difference",
     "Results",
     "Verdict",
+    "compare",
     "error_result",
     "finished",
-    "pages_of",
     "read_result",
     "read_results",
+    "write_result",
 ]
 
 CELLS = "cells"
 RESULT = "result.json"
 PACKAGE = "package"
 _LARGEST = 64 << 20
+_MOST_DB = 0.1  # decibels by which a number may differ between two runs without being told
+_MOST_SIZE = 0.01
 
 
 class Verdict(StrEnum):
@@ -152,6 +158,13 @@ def error_result(cell: str, key: str, error: DeploykitError, *, seconds: float =
     return CellResult(cell=cell, key=key, exit_status=error.exit_status, seconds=seconds, error=said)
 
 
+def write_result(folder: Path, result: CellResult) -> None:
+    """Put one result where ``read_result`` finds it."""
+    place = folder / CELLS / result.cell
+    place.mkdir(parents=True, exist_ok=True)
+    write_files({place / RESULT: json.dumps(result.to_json(), indent=1) + "\n"}, force=True)
+
+
 def read_result(folder: Path, cell: str) -> CellResult | None:
     """The result of one cell in a result folder; None where none is, or none that can be read."""
     try:
@@ -207,8 +220,58 @@ def _result(value: Mapping[str, Any]) -> CellResult:
     )
 
 
-def pages_of(results: Sequence[CellResult]) -> tuple[str, ...]:
-    """Where the report of each cell lies, relative to the result folder; "" where no package was written."""
-    return tuple(
-        f"{CELLS}/{cell.cell}/{PACKAGE}/report.html" if cell.outcome.get("package") else "" for cell in results
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change(Published):
+    """One cell that is not as it was; ``worse`` where its verdict or its compilation went down."""
+
+    cell: str
+    what: tuple[str, ...]
+    worse: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference(Published):
+    """Two runs beside each other."""
+
+    changes: tuple[Change, ...]
+    gone: tuple[str, ...]
+    new: tuple[str, ...]
+    same: int
+
+    @property
+    def exit_status(self) -> int:
+        """1 where a cell became worse."""
+        return int(any(change.worse for change in self.changes))
+
+
+def compare(old: Results, new: Results) -> Difference:
+    """Every cell that both runs have an answer for, and those that only one has."""
+    before = {cell.cell: cell for cell in old.cells}
+    after = {cell.cell: cell for cell in new.cells}
+    both = [(before[name], after[name]) for name in after if name in before]
+    changes = tuple(change for one, other in both if (change := _change(one, other)) is not None)
+    return Difference(
+        changes=changes,
+        gone=tuple(name for name in before if name not in after),
+        new=tuple(name for name in after if name not in before),
+        same=len(both) - len(changes),
     )
+
+
+def _change(old: CellResult, new: CellResult) -> Change | None:
+    what = []
+    if old.verdict is not new.verdict:
+        what.append(f"{old.verdict} -> {new.verdict}{f': {new.why}' if new.why else ''}")
+    if old.compiled != new.compiled:
+        what.append(f"compiled: {old.compiled or 'no answer'} -> {new.compiled or 'no answer'}")
+    before, after = (str((cell.outcome.get("route") or {}).get("id") or "none") for cell in (old, new))
+    if before != after:
+        what.append(f"route: {before} -> {after}")
+    if old.worst_db is not None and new.worst_db is not None and abs(old.worst_db - new.worst_db) > _MOST_DB:
+        what.append(f"{old.worst_db:.1f} dB -> {new.worst_db:.1f} dB")
+    if old.bytes and new.bytes and abs(new.bytes - old.bytes) > _MOST_SIZE * old.bytes:
+        what.append(f"{old.bytes:,} bytes -> {new.bytes:,} bytes")
+    order = (Verdict.YES, Verdict.NOT_JUDGED, Verdict.NO, Verdict.FAILED)
+    refused = old.compiled == "yes" and new.compiled == "refused"
+    worse = order.index(new.verdict) > order.index(old.verdict) or refused
+    return Change(cell=new.cell, what=tuple(what), worse=worse) if what else None

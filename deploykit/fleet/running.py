@@ -1,32 +1,41 @@
 """One run of a fleet: which cells are to be made, whoever makes them, and what is written when it ends.
 
-What has a result with the same key is not made again, so a run that was broken off goes on where it was.
+What has a result with the same key is not made again, so a run that was broken off goes on where it was. The same
+matrix can be emitted for another engine, which runs each cell with ``deploykit matrix`` and writes the page last.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from deploykit.errors import DeploykitError, PackageError
-from deploykit.fleet.cells import Cell, cells_of, chosen_cells
+from deploykit.errors import DeploykitError, PackageError, UsageError
+from deploykit.fleet.cells import Cell, Keys, cells_of, chosen_cells, input_files
 from deploykit.fleet.cluster import address_of, run_on_cluster
 from deploykit.fleet.description import read_file
-from deploykit.fleet.junit import junit_text
-from deploykit.fleet.keys import Keys
-from deploykit.fleet.page import render_matrix
+from deploykit.fleet.pages import junit_text, render_matrix
 from deploykit.fleet.pool import Batch, Tell, batches_of, default_processes, run_batches
-from deploykit.fleet.results import CELLS, RESULT, CellResult, Results, error_result, finished
-from deploykit.fleet.work import write_result
+from deploykit.fleet.results import CELLS, RESULT, CellResult, Results, error_result, finished, write_result
+from deploykit.report.rendering import render
 from deploykit.system.files import write_files
 
-__all__ = ["DEFAULT_LIMIT", "Executor", "Selected", "run_matrix", "select"]
+__all__ = ["DEFAULT_LIMIT", "ENGINES", "Executor", "Selected", "emit", "run_matrix", "select"]
 
 DEFAULT_LIMIT = 3600.0
 """Seconds that one cell may take."""
+
+ENGINES: Mapping[str, str] = {
+    "github-actions": "fleet/github.yml.j2",
+    "gitlab": "fleet/gitlab.yml.j2",
+    "snakemake": "fleet/Snakefile.j2",
+}
+"""Engines by their template."""
+
+_MOST_JOBS = {"github-actions": 256, "gitlab": 200}
+"""What the engines allow in one matrix: docs.github.com, "matrix strategy"; docs.gitlab.com, "parallel:matrix"."""
 
 Executor: TypeAlias = Callable[[Sequence[Batch], Path, Tell], Iterator[CellResult]]
 """Makes batches of cells below a folder and gives each result when it is there."""
@@ -79,8 +88,20 @@ def run_matrix(
                 made[result.cell] = result
                 done(result)
     finally:
-        results = _results(selected.cells, made, frozenset(result.cell for result in kept))
-        _write(results, selected.file.name, out)
+        cells, name = selected.cells, selected.file.name
+        results = Results(
+            models=tuple(dict.fromkeys(cell.model for cell in cells)),
+            targets=tuple(dict.fromkeys(cell.id.partition("/")[2] for cell in cells)),
+            cells=tuple(made[cell.id] for cell in cells if cell.id in made),
+            kept=frozenset(result.cell for result in kept),
+            not_run=tuple(cell.id for cell in cells if cell.id not in made),
+        )
+        files = {
+            out / "matrix.json": json.dumps({"schema": 1, **results.to_json()}, indent=1) + "\n",
+            out / "matrix.html": render_matrix(results, name),
+            out / "junit.xml": junit_text(results, name),
+        }
+        write_files(files, force=True)
     return results
 
 
@@ -120,21 +141,22 @@ def _sorted(
     return kept, broken, wanted
 
 
-def _results(cells: Sequence[Cell], made: dict[str, CellResult], kept: frozenset[str]) -> Results:
-    return Results(
-        models=tuple(dict.fromkeys(cell.model for cell in cells)),
-        targets=tuple(dict.fromkeys(cell.id.partition("/")[2] for cell in cells)),
-        cells=tuple(made[cell.id] for cell in cells if cell.id in made),
-        kept=kept,
-        not_run=tuple(cell.id for cell in cells if cell.id not in made),
-    )
+def emit(engine: str, selected: Selected) -> str:
+    """The text of the engine's file. UsageError for another engine, or more cells than it takes."""
+    if engine not in ENGINES:
+        raise UsageError(f"--emit {engine}: no such engine", next=f"one of {', '.join(ENGINES)}")
+    most = _MOST_JOBS.get(engine)
+    if most is not None and len(selected.cells) > most:
+        raise UsageError(
+            f"--emit {engine}: {len(selected.cells)} cells are more than the {most} jobs of one matrix there",
+            next="emit parts with --only, or use snakemake",
+        )
+    from importlib.metadata import version
 
-
-def _write(results: Results, name: str, out: Path) -> None:
-    text = json.dumps({"schema": 1, **results.to_json()}, indent=1) + "\n"
-    files = {
-        out / "matrix.json": text,
-        out / "matrix.html": render_matrix(results, name),
-        out / "junit.xml": junit_text(results, name),
+    values = {
+        "file": selected.file.as_posix(),
+        "version": version("deploykit"),
+        "cells": [cell.id for cell in selected.cells],
+        "inputs": {cell.id: [path.as_posix() for path in input_files(cell.request)] for cell in selected.cells},
     }
-    write_files(files, force=True)
+    return render(ENGINES[engine], values)

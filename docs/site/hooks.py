@@ -35,7 +35,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
     docs = Path(config.docs_dir)
     front = (docs.parent / "README.md").read_text("utf-8").replace("](docs/", "](")
-    for path, text in {"index.md": front, **reference.pages(docs)}.items():
+    for path, text in {"index.md": front, **reference.pages()}.items():
         files.append(File.generated(config, path, content=text))
     files.append(File.generated(config, "site.css", content=_STYLE))
     return files

@@ -9,7 +9,6 @@ import inspect
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import click
@@ -33,14 +32,10 @@ __all__ = ["cell", "every_option", "option_page", "pages"]
 _WIDTH = 100
 
 
-def pages(docs: Path) -> Mapping[str, str]:
+def pages() -> Mapping[str, str]:
     """Every generated page by its path below ``docs``."""
     backends = load_backends()
     rules = all_rules(CORE_REGISTRIES)
-    schemas = {
-        **{path.name: path.read_text("utf-8") for path in (docs / "schemas").glob("*.json")},
-        **schema_texts(),
-    }
     return {
         "reference/cli.md": command_page(),
         "reference/api.md": api_page(),
@@ -48,7 +43,7 @@ def pages(docs: Path) -> Mapping[str, str]:
         "reference/rules/README.md": rule_index(rules),
         **{f"reference/rules/{entry.rule.code}.md": rule_page(entry) for entry in rules},
         "reference/kernels.md": kernel_page(atlas_rows()),
-        "reference/schemas.md": schema_page(schemas),
+        "reference/schemas.md": schema_page(schema_texts()),
         **{f"schemas/{name}": text for name, text in schema_texts().items()},
         "reference/sources.md": source_page(backends),
         "reference/devices.md": device_page(),

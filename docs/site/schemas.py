@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from deploykit.errors import UsageError
+from deploykit.fleet.description import schema
 from deploykit.tables.devices import Device
 from deploykit.tables.schemas import schema_of
 from deploykit.tables.sources import SourceFile
@@ -52,9 +53,9 @@ SCHEMAS: dict[str, tuple[str, dict[str, Any]]] = {
 
 def schema_texts() -> dict[str, str]:
     """The schema files by name, as they are written."""
+    schemas = {"deploykit": schema(), **{name: made for name, (_, made) in SCHEMAS.items()}}
     return {
-        f"{name}.schema.json": json.dumps(schema, indent=1, ensure_ascii=False) + "\n"
-        for name, (_, schema) in SCHEMAS.items()
+        f"{name}.schema.json": json.dumps(made, indent=1, ensure_ascii=False) + "\n" for name, made in schemas.items()
     }
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from deploykit import api
 from deploykit.errors import InputError, ToolError
-from deploykit.fleet.carrying import packed, unpack
+from deploykit.fleet.cluster import packed, unpack
 from deploykit.fleet.results import Results, Verdict
 
 distributed = pytest.importorskip("distributed")

@@ -41,8 +41,7 @@ def test_every_cell_is_a_job_and_a_strange_name_stays_a_name(fleet: Path) -> Non
 
 
 def test_more_cells_than_an_engine_takes_are_refused(fleet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from deploykit.fleet.emitting import emit
-    from deploykit.fleet.running import select
+    from deploykit.fleet.running import emit, select
 
     selected = select(fleet)
     many = Selected(file=selected.file, cells=selected.cells * 100)

@@ -8,11 +8,9 @@ import pytest
 
 from deploykit import api
 from deploykit.errors import InputError, PackageError, UnknownTargetError
-from deploykit.fleet.comparing import compare
 from deploykit.fleet.description import read_file
-from deploykit.fleet.junit import junit_text
-from deploykit.fleet.page import render_matrix, size_text
-from deploykit.fleet.results import CellResult, Results, Verdict
+from deploykit.fleet.pages import junit_text, render_matrix, size_text
+from deploykit.fleet.results import CellResult, Results, Verdict, compare
 
 AIMET = Path(__file__).parents[1] / "data" / "aimet"
 
