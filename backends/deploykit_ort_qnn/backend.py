@@ -13,8 +13,16 @@ from deploykit_qualcomm.backend import QualcommBackend
 
 if TYPE_CHECKING:
     from deploykit.backend.audits import Audit
-    from deploykit.backend.backend import Aids, Execution, MixedSupport, PackageFile, Progress, Situation, Verification
-    from deploykit.backend.kept import Kept
+    from deploykit.backend.backend import (
+        Aids,
+        Execution,
+        MixedSupport,
+        PackageFile,
+        Progress,
+        Shared,
+        Situation,
+        Verification,
+    )
     from deploykit.backend.opinions import Compiler, Opinion
     from deploykit.backend.options import OptionSpec
     from deploykit.backend.plans import Plan
@@ -71,11 +79,11 @@ class OrtQnn(QualcommBackend["Prepared", None]):
 
         return resolve(device, sdk)
 
-    def prepare(self, situation: Situation, kept: Kept) -> Prepared:
+    def prepare(self, situation: Situation, shared: Shared) -> Prepared:
         """Everything the decision needs."""
         from deploykit_ort_qnn.prepare import prepare
 
-        return prepare(situation, kept)
+        return prepare(situation, shared)
 
     def plan(self, prepared: Prepared) -> Plan[None]:
         """Decide."""
@@ -145,14 +153,14 @@ class OrtQnn(QualcommBackend["Prepared", None]):
         findings: Sequence[Finding],
         *,
         compiler: Compiler,
-        kept: Kept,
+        shared: Shared,
         seconds: float,
         progress: Progress,
     ) -> tuple[Opinion, ...]:
         """What such a compiler says of findings of this backend or of another for the same devices."""
         from deploykit_ort_qnn.bench.opinions import settle
 
-        return settle(situation, findings, release=compiler.release, kept=kept, seconds=seconds, progress=progress)
+        return settle(situation, findings, release=compiler.release, shared=shared, seconds=seconds, progress=progress)
 
     def block_weight_path(self, *, op_type: str, lpbq: bool, has_bias: bool, sdk: str) -> str:
         """What the provider makes of a layer with block-quantized weights, in words."""

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from deploykit.backend.backend import Situation
-from deploykit.backend.kept import Kept, Same
+from deploykit.backend.backend import Same, Shared, Situation
 from deploykit.errors import DeploykitError, InputError, UnknownTargetError, UsageError
 from deploykit.findings import Finding
 from deploykit.flow.samples import samples_of
@@ -99,7 +98,7 @@ def _same_series(sdk: str, requested: str) -> bool:
     return sdk.split(".")[: len(words)] == words[:3]
 
 
-def prepare(situation: Situation, kept: Kept) -> Draft:
+def prepare(situation: Situation, shared: Shared) -> Draft:
     """The facts for one request and the model to compile; UsageError for options that the wheel does not know."""
     request, device = situation.request, situation.target.device
     wheel = wheel_for(situation.target.requested or None)
@@ -113,7 +112,7 @@ def prepare(situation: Situation, kept: Kept) -> Draft:
         )
     if request.adapter_options.get("dlc"):
         _refuse_dlc(wheel)
-    prepared = None if source == "float" else prepared_model(situation, kept, wheel)
+    prepared = None if source == "float" else prepared_model(situation, shared, wheel)
     given, prepared = _repaired(situation, prepared) if request.adapter_options.get("repair") else (situation, prepared)
     lint = (
         *run_lint(situation, PROVIDER),
@@ -130,7 +129,7 @@ def prepare(situation: Situation, kept: Kept) -> Draft:
         chosen=choose_options(request.options, wheel.version, {node.op_type for node in situation.facts.nodes}),
         prepared=prepared,
         lint=lint,
-        cleared=_cleared(lint, prepared, wheel, kept),
+        cleared=_cleared(lint, prepared, wheel, shared),
         options=request.adapter_options,
     )
 
@@ -152,7 +151,7 @@ def _repaired(situation: Situation, prepared: ProviderModel | None) -> tuple[Sit
     return situation, replace(prepared, model=made, steps=(*prepared.steps, *steps))
 
 
-def _cleared(lint: Iterable[Finding], prepared: ProviderModel | None, wheel: Wheel, kept: Kept) -> frozenset[str]:
+def _cleared(lint: Iterable[Finding], prepared: ProviderModel | None, wheel: Wheel, shared: Shared) -> frozenset[str]:
     """Nodes of the prepared model that no row of the atlas is about any more, where one was about the given node."""
     found = frozenset(finding.subject.name for finding in lint if finding.code == "QNN320")
     if prepared is None or not found:
@@ -165,7 +164,7 @@ def _cleared(lint: Iterable[Finding], prepared: ProviderModel | None, wheel: Whe
         left = found & {label(node) for node in model.graph.node}
         return left - suspects_in(model, wheel.sdk, verdicts=_SUSPECT, only=left)
 
-    return kept.once(("cleared", Same(model), wheel.sdk, found), look)
+    return shared.once(("cleared", Same(model), wheel.sdk, found), look)
 
 
 def _refuse_dlc(wheel: Wheel) -> None:
@@ -205,7 +204,7 @@ def _float16_plan(situation: Situation, source: Source) -> Float16Plan:
     return Float16Plan(situation=situation, tensors={name for name, fact in tensors.items() if fact.is_float})
 
 
-def prepared_model(situation: Situation, kept: Kept, wheel: Wheel | None = None) -> ProviderModel:
+def prepared_model(situation: Situation, shared: Shared, wheel: Wheel | None = None) -> ProviderModel:
     """The model prepared for a wheel, None is the newest; made once for the same model, encodings and abilities."""
     wheel = wheel or wheel_for(None)
     request, int16, forms = situation.request, _int16(wheel, situation.target.device), forms_of(wheel)
@@ -223,30 +222,30 @@ def prepared_model(situation: Situation, kept: Kept, wheel: Wheel | None = None)
             int16_matmul=int16,
             without=without,
             lpbq=lpbq,
-            observer=lambda model: _evidence(model, situation, kept),
+            observer=lambda model: _evidence(model, situation, shared),
             lacks=forms.lacks,
         )
 
     given = (Same(situation.model.proto), Same(situation.encodings))
     key = ("provider model", *given, int16, lpbq, without, forms.lacks)
-    return kept.once(key, make)
+    return shared.once(key, make)
 
 
-def _evidence(model: ModelProto, situation: Situation, kept: Kept) -> Evidence:
+def _evidence(model: ModelProto, situation: Situation, shared: Shared) -> Evidence:
     """What the user's data tells; nothing where it does not fit, which the judging of numbers says."""
     from deploykit.encodings.backward import Evidence
     from deploykit.flow.samples import evidence_of
 
-    samples = _samples(situation, kept)
+    samples = _samples(situation, shared)
     try:
         return Evidence() if samples is None else evidence_of(model, samples)
     except DeploykitError:
         return Evidence()
 
 
-def _samples(situation: Situation, kept: Kept) -> Samples | None:
+def _samples(situation: Situation, shared: Shared) -> Samples | None:
     try:
-        return samples_of(situation, kept)
+        return samples_of(situation, shared)
     except DeploykitError:
         return None
 

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from deploykit_qualcomm.backend import QualcommBackend
 
 if TYPE_CHECKING:
-    from deploykit.backend.backend import Aids, Execution, MixedSupport, PackageFile, Situation, Verification
-    from deploykit.backend.kept import Kept
+    from deploykit.backend.backend import Aids, Execution, MixedSupport, PackageFile, Shared, Situation, Verification
     from deploykit.backend.options import OptionSpec
     from deploykit.backend.plans import Plan
     from deploykit.backend.probes import Probe
@@ -65,11 +64,11 @@ class QnnHtp(QualcommBackend["Prepared", "tuple[Part, ...]"]):
 
         return resolve_target(device, sdk, self.id)
 
-    def prepare(self, situation: Situation, kept: Kept) -> Prepared:
+    def prepare(self, situation: Situation, shared: Shared) -> Prepared:
         """Everything the decision needs; only what another backend prepares is shared between targets."""
         from deploykit_qnn_htp.prepare import prepare
 
-        return prepare(situation, kept)
+        return prepare(situation, shared)
 
     def plan(self, prepared: Prepared) -> Plan[tuple[Part, ...]]:
         """Decide."""

@@ -18,8 +18,7 @@ from deploykit_qualcomm.binaries import judge_loading
 from deploykit_qualcomm.carriers import Carried, carrier_for
 
 if TYPE_CHECKING:
-    from deploykit.backend.backend import Aids, Situation
-    from deploykit.backend.kept import Kept
+    from deploykit.backend.backend import Aids, Shared, Situation
     from deploykit.backend.plans import Plan, Step
     from deploykit.backend.targets import Target
 
@@ -97,20 +96,20 @@ class Lent:
         return replace(self.backend.execute(package, self.prepared, self.decision, aids), instead=None)
 
 
-def lend(situation: Situation, carried: Carried, kept: Kept, *, dlc: bool = False) -> Lent:
+def lend(situation: Situation, carried: Carried, shared: Shared, *, dlc: bool = False) -> Lent:
     """Have the lender prepare the situation for the wheel, with a DLC beside the context where one is wanted."""
     backend = load_backend(LENDER)
     own = situation.request.adapter_options
-    shared = {name: own[name] for name in _SHARED if name in own}
+    same = {name: own[name] for name in _SHARED if name in own}
     request = replace(
         situation.request,
         backend=LENDER,
         sdk=carried.wheel.version,
         options=(),
-        adapter_options=own_options(backend, {**shared, "dlc": dlc}),
+        adapter_options=own_options(backend, {**same, "dlc": dlc}),
     )
     target = backend.resolve(carried.device, carried.wheel.version)
-    return Lent(backend=backend, prepared=backend.prepare(replace(situation, request=request, target=target), kept))
+    return Lent(backend=backend, prepared=backend.prepare(replace(situation, request=request, target=target), shared))
 
 
 def verify_lent(package: Path, manifest: Mapping[str, Any]) -> Verification:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from deploykit.backend.backend import Situation
-from deploykit.backend.kept import Kept
+from deploykit.backend.backend import Shared, Situation
 from deploykit.findings import Finding
 from deploykit_qnn_htp.commands import Paths, graph_name
 from deploykit_qnn_htp.cutting import crossing_findings, cut_graphs, segment_drafts, wants_contexts
@@ -49,14 +48,14 @@ class Prepared:
         return self.whole.situation
 
 
-def prepare(situation: Situation, kept: Kept) -> Prepared:
+def prepare(situation: Situation, shared: Shared) -> Prepared:
     """Everything the decision needs. UsageError for options that contradict a cut."""
     whole, graph = draft_of(situation), graph_name(situation.request.model)
     if wants_contexts(whole):
         return _in_contexts(_judged(whole), graph)
     if not situation.segments:
         whole = _judged(whole)
-        drafted = DraftedPart(draft=whole, paths=Paths(graph), lent=_lent(whole, kept))
+        drafted = DraftedPart(draft=whole, paths=Paths(graph), lent=_lent(whole, shared))
         return Prepared(whole=whole, parts=(drafted,))
     drafts = segment_drafts(whole)
     parts = tuple(
@@ -78,12 +77,12 @@ def _in_contexts(whole: Draft, graph: str) -> Prepared:
     return Prepared(whole=whole, parts=tuple(parts), findings=whole.findings)
 
 
-def _lent(draft: Draft, kept: Kept) -> Lent | None:
+def _lent(draft: Draft, shared: Shared) -> Lent | None:
     """What the lender prepares, where the route that will be selected is its: weights may be loaded for that."""
     selected = select_route(draft).candidate
     if selected is None or not selected.route.lent or draft.carried is None:
         return None
-    return lend(draft.situation, draft.carried, kept, dlc=selected.route.dlc)
+    return lend(draft.situation, draft.carried, shared, dlc=selected.route.dlc)
 
 
 def _judged(draft: Draft) -> Draft:

@@ -8,13 +8,12 @@ what is on disk. An adapter package must be cheap to import: no onnx, no numpy a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, cast
 
 from deploykit.backend.audits import Audit, settled_findings
-from deploykit.backend.kept import Kept
 from deploykit.backend.opinions import Compiler, Opinion, Opinions
 from deploykit.backend.options import OptionSpec
 from deploykit.backend.plans import Plan
@@ -57,7 +56,9 @@ __all__ = [
     "PackageFile",
     "Progress",
     "Request",
+    "Same",
     "Seen",
+    "Shared",
     "Situation",
     "TextFile",
     "Verification",
@@ -225,6 +226,35 @@ class Aids:
 
 P = TypeVar("P")
 D = TypeVar("D")
+T = TypeVar("T")
+
+
+class Same:
+    """A key that equals only the very same object, which it keeps alive: a model is not compared by its bytes."""
+
+    __slots__ = ("_of",)
+
+    def __init__(self, of: object) -> None:
+        self._of = of
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Same) and self._of is other._of
+
+    def __hash__(self) -> int:
+        return id(self._of)
+
+
+class Shared:
+    """What several targets of one run share: each thing is made once, under its key, and is gone with the run."""
+
+    def __init__(self) -> None:
+        self._made: dict[Hashable, object] = {}
+
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What was made under ``key``, made now where it was not; one key must always stand for one type."""
+        if key not in self._made:
+            self._made[key] = make()
+        return cast("T", self._made[key])
 
 
 class Backend(ABC, Generic[P, D]):
@@ -252,10 +282,10 @@ class Backend(ABC, Generic[P, D]):
         """The target for a device and a version as typed; raises UnknownTargetError."""
 
     @abstractmethod
-    def prepare(self, situation: Situation, kept: Kept) -> P:
+    def prepare(self, situation: Situation, shared: Shared) -> P:
         """Everything the decision needs: may load weights, rewrite, look at calibration data. Writes nothing.
 
-        ``kept`` holds what requests of the same run share.
+        ``shared`` holds what requests of the same run share.
         """
 
     @abstractmethod
@@ -388,7 +418,7 @@ class Backend(ABC, Generic[P, D]):
         findings: Sequence[Finding],
         *,
         compiler: Compiler,
-        kept: Kept,
+        shared: Shared,
         seconds: float,
         progress: Progress,
     ) -> Sequence[Opinion]:

@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from deploykit.accuracy.judge.judging import Verdict
-from deploykit.backend.backend import AnyBackend, MixedSupport, Progress, Situation
-from deploykit.backend.kept import Kept, Same
+from deploykit.backend.backend import AnyBackend, MixedSupport, Progress, Same, Shared, Situation
 from deploykit.backend.status import Correctness, Right
 from deploykit.encodings.float_sets import predict_float_set
 from deploykit.encodings.infer import infer_entries
@@ -173,26 +172,28 @@ class Chosen:
         return f"the graph is rewritten ({', '.join(way.rewrites)}), so that no tensor needs float16"
 
 
-def choose_way(backend: AnyBackend, situation: Situation, kept: Kept, tell: Progress) -> Chosen:
+def choose_way(backend: AnyBackend, situation: Situation, shared: Shared, tell: Progress) -> Chosen:
     """The situation as it is, or the one that is proven better; with nothing to choose only what is asked for."""
     support = _support(backend, situation)
     try:
         if support is None:
             return (
-                _rewritten_as_asked(situation, kept, tell) if situation.request.rewrite else Chosen(situation=situation)
+                _rewritten_as_asked(situation, shared, tell)
+                if situation.request.rewrite
+                else Chosen(situation=situation)
             )
-        samples = samples_of(situation, kept)
+        samples = samples_of(situation, shared)
         given = (Same(situation.model.proto), Same(situation.encodings), Same(samples))
-        filled = kept.once(("filled", *given), lambda: _filled(situation, samples))
+        filled = shared.once(("filled", *given), lambda: _filled(situation, samples))
         if filled is not None:
             situation = replace(situation, encodings=filled.encodings)
-        explored = _explored(situation, samples, support, kept, tell)
+        explored = _explored(situation, samples, support, shared, tell)
     except UsageError:
         raise
     except DeploykitError as error:
         skipped = error.what + (f" ({error.why})" if error.why else "")
         return Chosen(situation=situation, skipped=skipped, instead="" if support is None else error.next)
-    changed = _changed(situation, explored.winner, support, kept)
+    changed = _changed(situation, explored.winner, support, shared)
     return Chosen(situation=changed, explored=explored, samples=samples, filled=filled)
 
 
@@ -207,7 +208,7 @@ def _support(backend: AnyBackend, situation: Situation) -> MixedSupport | None:
     return backend.mixed_support(situation.target, request.adapter_options)
 
 
-def _rewritten_as_asked(situation: Situation, kept: Kept, tell: Progress) -> Chosen:
+def _rewritten_as_asked(situation: Situation, shared: Shared, tell: Progress) -> Chosen:
     """A float or QDQ model with the rewrites that were asked for by name, each proven on samples.
 
     The samples may be arbitrary: both models compute the same or not, whatever the inputs mean.
@@ -215,7 +216,7 @@ def _rewritten_as_asked(situation: Situation, kept: Kept, tell: Progress) -> Cho
     tell("rewriting the model as asked")
     request = situation.request
     names = [name for name in dict.fromkeys(request.rewrite) if name not in request.no_rewrite]
-    model, samples = lean_weights(situation.model), samples_of(situation, kept)
+    model, samples = lean_weights(situation.model), samples_of(situation, shared)
     if situation.facts.is_qdq:
         made = rewrite_quantized(model, names, samples.feeds, evidence=lambda changed: evidence_of(changed, samples))
     else:
@@ -245,7 +246,9 @@ def _filled(situation: Situation, samples: Samples) -> Inference | None:
     return found if found.concluded else None
 
 
-def _explored(situation: Situation, samples: Samples, support: MixedSupport, kept: Kept, tell: Progress) -> Explored:
+def _explored(
+    situation: Situation, samples: Samples, support: MixedSupport, shared: Shared, tell: Progress
+) -> Explored:
     """The ways, built once for all targets for which the same was asked and that can mix the same."""
     request, encodings = situation.request, situation.encodings
     assert encodings is not None
@@ -265,10 +268,10 @@ def _explored(situation: Situation, samples: Samples, support: MixedSupport, kep
 
     given = (Same(situation.model.proto), Same(encodings), Same(samples))
     able = (support.kinds, support.safe, tuple(support.without.items()), tuple(support.confidence.items()))
-    return kept.once(("explored", *given, request.rewrite, request.no_rewrite, most, request.mixed, *able), make)
+    return shared.once(("explored", *given, request.rewrite, request.no_rewrite, most, request.mixed, *able), make)
 
 
-def _changed(situation: Situation, won: Prepared | None, support: MixedSupport, kept: Kept) -> Situation:
+def _changed(situation: Situation, won: Prepared | None, support: MixedSupport, shared: Shared) -> Situation:
     """The situation that the winner stands for; the same one where nothing is changed."""
     if won is None or won.way.kind == "fallback" or won.way.id == "as-is":
         return situation
@@ -279,7 +282,7 @@ def _changed(situation: Situation, won: Prepared | None, support: MixedSupport, 
         return replace(situation, segments=won.segments)
     return replace(
         situation,
-        model=kept.once(("won", Same(won)), lambda: wrap_proto(won.model, path=situation.model.path)),
+        model=shared.once(("won", Same(won)), lambda: wrap_proto(won.model, path=situation.model.path)),
         facts=won.facts,
         encodings=won.encodings,
         rewritten=situation.rewritten or won.model is not situation.model.proto,

@@ -9,8 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from deploykit.backend.backend import Backend, Progress, Situation
-from deploykit.backend.kept import Kept, Same
+from deploykit.backend.backend import Backend, Progress, Same, Shared, Situation
 from deploykit.backend.plans import Plan
 from deploykit.encodings.on_graph import EncodingsOnGraph
 from deploykit.encodings.rules import RULES as ENCODING_RULES
@@ -62,11 +61,11 @@ class Cured(Generic[P, D]):
     steps: tuple[RewriteStep, ...] = ()
 
 
-def judge(backend: Backend[P, D], situation: Situation, kept: Kept) -> Judged[P, D]:
+def judge(backend: Backend[P, D], situation: Situation, shared: Shared) -> Judged[P, D]:
     """Prepare and plan a situation, and collect what all rules say of it."""
     key = ("core findings", Same(situation.facts), Same(situation.encodings))
-    found = kept.once(key, lambda: _found_in(situation.facts, situation.encodings))
-    prepared = backend.prepare(situation, kept)
+    found = shared.once(key, lambda: _found_in(situation.facts, situation.encodings))
+    prepared = backend.prepare(situation, shared)
     core = tuple(map(backend.rated, found))
     return Judged(situation=situation, core=core, prepared=prepared, plan=backend.plan(prepared))
 
@@ -79,7 +78,7 @@ def _found_in(facts: GraphFacts, encodings: EncodingSet | None) -> tuple[Finding
     return (*graph, *ENCODING_RULES.run(EncodingsOnGraph(encodings=encodings, facts=facts)))
 
 
-def cure(backend: Backend[P, D], given: Judged[P, D], kept: Kept, tell: Progress) -> Cured[P, D]:
+def cure(backend: Backend[P, D], given: Judged[P, D], shared: Shared, tell: Progress) -> Cured[P, D]:
     """Apply the cures of unhandled errors and warnings, and the structural rewrites that were asked for by name.
 
     A model that the rules take as it is stays what the user gave, byte for byte; so does one that its cures do not
@@ -97,24 +96,24 @@ def cure(backend: Backend[P, D], given: Judged[P, D], kept: Kept, tell: Progress
         tell("rewriting what stands in the way")
         tried.update(names)
         # All at once; where that helps less than it should, one by one, so that none stays that takes nothing away.
-        together = _applied(backend, cured, names, kept)
+        together = _applied(backend, cured, names, shared)
         if together is not None and (asked & set(names) or _helped(cured, together)):
             cured = together
             continue
         for name in names if len(names) > 1 else ():
-            alone = _applied(backend, cured, (name,), kept)
+            alone = _applied(backend, cured, (name,), shared)
             if alone is not None and _helped(cured, alone):
                 cured = alone
     return cured
 
 
-def _applied(backend: Backend[P, D], before: Cured[P, D], names: tuple[str, ...], kept: Kept) -> Cured[P, D] | None:
+def _applied(backend: Backend[P, D], before: Cured[P, D], names: tuple[str, ...], shared: Shared) -> Cured[P, D] | None:
     """With these rewrites, proven and judged; None where nothing was changed, or nothing can be run to prove it."""
     situation = before.judged.situation
 
     def make() -> tuple[Situation, tuple[RewriteStep, ...]] | None:
         try:
-            feeds = samples_of(situation, kept).feeds[:_SAMPLES]
+            feeds = samples_of(situation, shared).feeds[:_SAMPLES]
             done = rewrite(lean_weights(situation.model), situation.encodings, names, feeds)
         except DeploykitError:  # samples that do not fit, a model that does not run: later stages say so, with reason
             return None
@@ -129,12 +128,12 @@ def _applied(backend: Backend[P, D], before: Cured[P, D], names: tuple[str, ...]
         changed = replace(situation, model=model, facts=collect_facts(model), encodings=encodings, rewritten=True)
         return changed, tuple(step for step in done.steps if step.kept)
 
-    made = kept.once(("cured", Same(situation.model.proto), Same(situation.encodings), names), make)
+    made = shared.once(("cured", Same(situation.model.proto), Same(situation.encodings), names), make)
     if made is None:
         return None
     changed, steps = made
     changed = replace(changed, target=situation.target, request=situation.request)
-    return replace(before, judged=judge(backend, changed, kept), steps=(*before.steps, *steps))
+    return replace(before, judged=judge(backend, changed, shared), steps=(*before.steps, *steps))
 
 
 def _wrong(findings: Iterable[Finding]) -> tuple[Finding, ...]:

@@ -11,8 +11,7 @@ from dataclasses import replace
 
 from packaging.version import InvalidVersion, Version
 
-from deploykit.backend.backend import AnyBackend, Progress, Situation
-from deploykit.backend.kept import Kept
+from deploykit.backend.backend import AnyBackend, Progress, Shared, Situation
 from deploykit.backend.opinions import Compiler, Opinion, Opinions, OpinionState
 from deploykit.backend.plugins import load_backends
 from deploykit.findings import Answerer, Claim, Confidence, Finding
@@ -24,7 +23,7 @@ SECONDS = 120.0
 
 
 def second_opinions(
-    backend: AnyBackend, situation: Situation, findings: Iterable[Finding], kept: Kept, tell: Progress
+    backend: AnyBackend, situation: Situation, findings: Iterable[Finding], shared: Shared, tell: Progress
 ) -> Opinions | None:
     """What the compiler says of each such finding, or why none was asked; None where there is nothing to ask."""
     claims = [finding for finding in findings if finding.blocks and finding.claim is not None]
@@ -46,7 +45,7 @@ def second_opinions(
     asked = [finding for finding in claims if any(_is_open(finding.claim, one, own=own) for one in usable)]
     if not asked:
         return None
-    found = _asked(giver, usable, situation, asked, kept, tell)
+    found = _asked(giver, usable, situation, asked, shared, tell)
     return Opinions(compiler=usable[0], opinions=found, unasked=_other_sdk(situation, usable[0]))
 
 
@@ -55,7 +54,7 @@ def _asked(
     compilers: Sequence[Compiler],
     situation: Situation,
     asked: Sequence[Finding],
-    kept: Kept,
+    shared: Shared,
     tell: Progress,
 ) -> tuple[Opinion, ...]:
     """Each finding to the nearest compiler, to the next what that one left open: of two answers the nearer counts."""
@@ -67,7 +66,7 @@ def _asked(
             break
         tell(f"asking {compiler.name} about what is not sure")
         findings = [asked[place] for place in left]
-        told = giver.settle(situation, findings, compiler=compiler, kept=kept, seconds=rest, progress=tell)
+        told = giver.settle(situation, findings, compiler=compiler, shared=shared, seconds=rest, progress=tell)
         for place, opinion in zip(left, told, strict=True):
             if place not in by or opinion.state is not OpinionState.OPEN:
                 by[place] = replace(opinion, by=compiler) if len(compilers) > 1 else opinion

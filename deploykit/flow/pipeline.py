@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from deploykit.backend.audits import Audit
-from deploykit.backend.backend import AnyBackend, Progress, Request, Situation
-from deploykit.backend.kept import Kept
+from deploykit.backend.backend import AnyBackend, Progress, Request, Shared, Situation
 from deploykit.backend.plans import Plan
 from deploykit.findings import Finding
 from deploykit.flow.choose import choose_way
@@ -37,13 +36,13 @@ AUDITING = "running each kernel by itself"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One package to make. ``kept`` is what the jobs that were read together share: the model, prepared work."""
+    """One package to make. ``shared`` is what the jobs that were read together share: the model, prepared work."""
 
     backend: AnyBackend
     given: Situation
     out: Path
     how: Output
-    kept: Kept
+    shared: Shared
     tell: Progress
 
     def make(self) -> Packaged:
@@ -58,10 +57,10 @@ class Job:
             ran: Ran | None = None
             for _ in range(2):
                 steps.begin(DECIDING)
-                judged = judge(self.backend, given, self.kept)
-                cured = cure(self.backend, judged, self.kept, self.tell)
-                chosen = choose_way(self.backend, cured.judged.situation, self.kept, self.tell)
-                decision = plan(self.backend, cured, chosen, self.kept, self.tell)
+                judged = judge(self.backend, given, self.shared)
+                cured = cure(self.backend, judged, self.shared, self.tell)
+                chosen = choose_way(self.backend, cured.judged.situation, self.shared, self.tell)
+                decision = plan(self.backend, cured, chosen, self.shared, self.tell)
                 if not decision.plan.feasible:
                     break
                 writer = PackageWriter(self.out, force=self.how.force, link=self.how.link, tell=self.tell)
@@ -69,7 +68,7 @@ class Job:
                 steps.begin(WRITING)
                 writer.add(render(self.backend, decision, self.how.templates))
                 steps.begin(RUNNING)
-                execution = execute(self.backend, decision, writer.folder, self.kept, self.tell)
+                execution = execute(self.backend, decision, writer.folder, self.shared, self.tell)
                 before = None if ran is None else ran.execution
                 ran = Ran(decision=decision, writer=writer, execution=execution, before=before)
                 if execution.instead is None:
@@ -93,13 +92,13 @@ def read_jobs(
 
     ``output`` are the fields of ``Output``, as for all of these functions.
     """
-    kept, how = Kept(), Output(**output)
+    shared, how = Shared(), Output(**output)
     for tell in progress[:1]:
         tell("reading the model and its encodings")
     with blaming(*dict.fromkeys(request.model for request in requests)):
         situations = read_situations(requests)
     return tuple(
-        Job(backend=backend, given=given, out=out, how=how, kept=kept, tell=tell)
+        Job(backend=backend, given=given, out=out, how=how, shared=shared, tell=tell)
         for (backend, given), out, tell in zip(situations, outs, progress, strict=True)
     )
 
@@ -157,7 +156,7 @@ def _decided(request: Request, tell: Progress, *more: str) -> tuple[AnyBackend, 
         steps.begin(QUANTIZING)
         given = quantized_situation(backend, given, tell)
         steps.begin(DECIDING)
-        return backend, decide(backend, given, Kept(), tell), steps
+        return backend, decide(backend, given, Shared(), tell), steps
 
 
 def _silent(line: str) -> None:

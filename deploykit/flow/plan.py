@@ -9,8 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from deploykit.backend.backend import Backend, Progress, Situation
-from deploykit.backend.kept import Kept
+from deploykit.backend.backend import Backend, Progress, Shared, Situation
 from deploykit.backend.plans import Plan
 from deploykit.backend.status import Correctness
 from deploykit.findings import Finding, Severity, sort_findings
@@ -52,14 +51,14 @@ class Decision(Generic[P, D]):
         return self.chosen.right
 
 
-def decide(backend: Backend[P, D], given: Situation, kept: Kept, tell: Progress) -> Decision[P, D]:
+def decide(backend: Backend[P, D], given: Situation, shared: Shared, tell: Progress) -> Decision[P, D]:
     """The stages up to the decision: cure, choose, plan."""
-    cured = cure(backend, judge(backend, given, kept), kept, tell)
-    chosen = choose_way(backend, cured.judged.situation, kept, tell)
-    return plan(backend, cured, chosen, kept, tell)
+    cured = cure(backend, judge(backend, given, shared), shared, tell)
+    chosen = choose_way(backend, cured.judged.situation, shared, tell)
+    return plan(backend, cured, chosen, shared, tell)
 
 
-def plan(backend: Backend[P, D], cured: Cured[P, D], chosen: Chosen, kept: Kept, tell: Progress) -> Decision[P, D]:
+def plan(backend: Backend[P, D], cured: Cured[P, D], chosen: Chosen, shared: Shared, tell: Progress) -> Decision[P, D]:
     """Plan the way that was chosen; the plan of the cured model stands where that is the way.
 
     What is wrong with the model as it was given stays visible: its errors are shown as handled by the rewriting.
@@ -67,8 +66,8 @@ def plan(backend: Backend[P, D], cured: Cured[P, D], chosen: Chosen, kept: Kept,
     tell("planning")
     given, judged = cured.given.situation, cured.judged
     if chosen.situation is not judged.situation:
-        judged = judge(backend, chosen.situation, kept)
-    judged = _with_opinions(backend, judged, kept, tell)
+        judged = judge(backend, chosen.situation, shared)
+    judged = _with_opinions(backend, judged, shared, tell)
     chosen = replace(chosen, situation=judged.situation, simplified=cured.steps)
     situation, decided = chosen.situation, judged.plan
     core = cured.judged.core
@@ -80,7 +79,7 @@ def plan(backend: Backend[P, D], cured: Cured[P, D], chosen: Chosen, kept: Kept,
         avoided += _avoided(cured.given.core, core, how) if cured.steps else ()
         gone = {(finding.code, finding.subject.name): finding for finding in _avoided(core, judged.core, how)}
         core = tuple(gone.get((finding.code, finding.subject.name), finding) for finding in core)
-    made = data_findings(given, kept) if given.quantized is None else given.quantized.findings
+    made = data_findings(given, shared) if given.quantized is None else given.quantized.findings
     found = (*given.target.findings, *made, *core, *CHOICE_RULES.run(chosen), *decided.findings, *avoided)
     decided = replace(
         decided,
@@ -92,21 +91,21 @@ def plan(backend: Backend[P, D], cured: Cured[P, D], chosen: Chosen, kept: Kept,
     return Decision(given=given, chosen=chosen, prepared=judged.prepared, plan=decided)
 
 
-def plan_as_given(backend: Backend[P, D], situation: Situation, kept: Kept) -> Plan[D]:
+def plan_as_given(backend: Backend[P, D], situation: Situation, shared: Shared) -> Plan[D]:
     """The plan for a model, at most cured, nothing chosen; asked for one model under many releases."""
-    cured = cure(backend, judge(backend, situation, kept), kept, lambda _: None)
-    judged = _with_opinions(backend, cured.judged, kept, lambda _: None)
+    cured = cure(backend, judge(backend, situation, shared), shared, lambda _: None)
+    judged = _with_opinions(backend, cured.judged, shared, lambda _: None)
     found = (*situation.target.findings, *judged.findings)
     return replace(judged.plan, findings=_settled(found, judged.situation))
 
 
-def _with_opinions(backend: Backend[P, D], judged: Judged[P, D], kept: Kept, tell: Progress) -> Judged[P, D]:
+def _with_opinions(backend: Backend[P, D], judged: Judged[P, D], shared: Shared, tell: Progress) -> Judged[P, D]:
     """With what a compiler says of findings that would refuse the model; planned anew where it refutes one."""
-    opinions = second_opinions(backend, judged.situation, judged.findings, kept, tell)
+    opinions = second_opinions(backend, judged.situation, judged.findings, shared, tell)
     if opinions is None:
         return judged
     situation = replace(judged.situation, opinions=opinions)
-    return judge(backend, situation, kept) if opinions.any_refuted else replace(judged, situation=situation)
+    return judge(backend, situation, shared) if opinions.any_refuted else replace(judged, situation=situation)
 
 
 def _settled(findings: Iterable[Finding], situation: Situation) -> tuple[Finding, ...]:

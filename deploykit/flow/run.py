@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from deploykit.backend.audits import settled_findings
-from deploykit.backend.backend import Aids, AnyBackend, Execution, Progress
-from deploykit.backend.kept import Kept
+from deploykit.backend.backend import Aids, AnyBackend, Execution, Progress, Shared
 from deploykit.backend.options import AUDIT
 from deploykit.backend.plugins import load_backends
 from deploykit.errors import UsageError
@@ -19,13 +18,15 @@ from deploykit.flow.samples import samples_of
 __all__ = ["auditor", "execute", "with_kernels"]
 
 
-def execute(backend: AnyBackend, decision: Decision[Any, Any], folder: Path, kept: Kept, tell: Progress) -> Execution:
+def execute(
+    backend: AnyBackend, decision: Decision[Any, Any], folder: Path, shared: Shared, tell: Progress
+) -> Execution:
     """What the backend runs inside the package folder; nothing where the user wants nothing to run."""
     if decision.given.request.compile is False:
         return Execution()
     aids = Aids(
         progress=tell,
-        samples=partial(samples_of, decision.given, kept),
+        samples=partial(samples_of, decision.given, shared),
         opinion=next((known for known in load_backends() if known.offers("preflight")), None),
     )
     return backend.execute(folder, decision.prepared, decision.plan, aids)

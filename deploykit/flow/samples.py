@@ -25,8 +25,7 @@ from deploykit.accuracy.samples.range_growth import MOST, range_growth
 from deploykit.accuracy.samples.sources import Calibration, load_calibration
 from deploykit.accuracy.samples.survey import survey
 from deploykit.accuracy.simulate.sessions import Feed, Session
-from deploykit.backend.backend import Request, Situation
-from deploykit.backend.kept import Kept, Same
+from deploykit.backend.backend import Request, Same, Shared, Situation
 from deploykit.encodings.backward import Evidence
 from deploykit.errors import InputError
 from deploykit.findings import Finding, sort_findings
@@ -48,7 +47,7 @@ _FEW, _CLASSES = "DK621", "DK626"
 """Guidelines that a measurement, or a rule that is stricter, stands for here."""
 
 
-def samples_of(situation: Situation, kept: Kept) -> Samples:
+def samples_of(situation: Situation, shared: Shared) -> Samples:
     """Given, declared, derived or arbitrary: the best there is for each input of the model as it was given.
 
     Raises InputError for data that does not fit the inputs, UsageError for a declaration that makes no sense.
@@ -65,7 +64,7 @@ def samples_of(situation: Situation, kept: Kept) -> Samples:
         return gather(model, situation.facts, calibration=request.calibration, declared=declared, encodings=known)
 
     key = ("samples", Same(situation.model.proto), Same(encodings), request.calibration, request.inputs)
-    return kept.once(key, make)
+    return shared.once(key, make)
 
 
 def declarations(request: Request, facts: GraphFacts) -> Mapping[str, Declaration]:
@@ -105,7 +104,7 @@ def _ends(name: str, feeds: Sequence[Feed]) -> tuple[float, float]:
     return min(float(feed[name].min()) for feed in feeds), max(float(feed[name].max()) for feed in feeds)
 
 
-def data_findings(given: Situation, kept: Kept) -> tuple[Finding, ...]:
+def data_findings(given: Situation, shared: Shared) -> tuple[Finding, ...]:
     """About the samples of a request; nothing without any, and of a reader, which is not run here, nothing either."""
     source, model, facts = given.request.calibration, given.model, given.facts
     if source is None:
@@ -128,7 +127,7 @@ def data_findings(given: Situation, kept: Kept) -> tuple[Finding, ...]:
         return about_samples(model, facts, calibration, feeds, available=available, gives_ranges=gives_ranges)
 
     key = ("data findings", Same(model.proto), Same(given.encodings), source, given.request.precision)
-    return kept.once(key, find)
+    return shared.once(key, find)
 
 
 def about_samples(

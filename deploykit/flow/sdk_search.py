@@ -11,8 +11,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from deploykit.backend.backend import Request
-from deploykit.backend.kept import Kept
+from deploykit.backend.backend import Request, Shared
 from deploykit.errors import UnknownTargetError, UsageError
 from deploykit.findings import Finding
 from deploykit.flow.plan import plan_as_given
@@ -104,14 +103,14 @@ def lowest_sdk(request: Request) -> SdkSearch:
             raise UsageError(
                 f"the tables of {backend.id} are not kept per SDK release", next="use deploykit check --plan"
             )
-        trials, kept = [], Kept()
+        trials, shared = [], Shared()
         for version in releases:
             try:
                 target = backend.resolve(device, version)
             except UnknownTargetError:
                 continue  # a release that is known to exist and about whose tools nothing is known
             tried = replace(situation, request=replace(situation.request, sdk=version), target=target)
-            trials.append(SdkTrial(sdk=version, findings=plan_as_given(backend, tried, kept).findings))
+            trials.append(SdkTrial(sdk=version, findings=plan_as_given(backend, tried, shared).findings))
         return SdkSearch(backend=backend.id, target=device.id, trials=tuple(trials))
 
 

@@ -151,7 +151,7 @@ def test_a_backend_of_a_third_party_is_found_and_holds_the_contract(outside: Run
 
 def test_its_option_is_on_the_command_line_and_in_the_api(outside: Run, tmp_path: Path) -> None:
     plan = ("-m", "deploykit", "check", "--plan", str(MLP), "--target", "my-board", "--json")
-    assert "--effort" in outside("-m", "deploykit", "check", "--plan", "--help").stdout
+    assert "--effort" in outside("-m", "deploykit", "check", "--help-backend", "my-npu").stdout
     assert json.loads(outside(*plan).stdout)["steps"][0]["argv"][:3] == ["npucc", "--effort", "3"]
     assert json.loads(outside(*plan, "--effort", "7").stdout)["steps"][0]["argv"][2] == "7"
     wrong = outside(*plan, "--effort", "10")

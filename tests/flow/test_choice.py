@@ -16,8 +16,7 @@ import pytest
 
 import deploykit
 from deploykit.accuracy.samples.sizes import PinnedInput
-from deploykit.backend.backend import Request
-from deploykit.backend.kept import Kept
+from deploykit.backend.backend import Request, Shared
 from deploykit.backend.opinions import Compiler, Opinion, Opinions, OpinionState
 from deploykit.backend.requests import Mixed
 from deploykit.encodings.post_processing import Harm, Hurt, PostProcessing
@@ -41,7 +40,7 @@ def chosen(encodings: str, mixed: str = "auto", device: str = "sm8650") -> Chose
         mixed=mixed,
     )
     backend, situation = read_situation(request)
-    return choose_way(backend, situation, Kept(), lambda line: None)
+    return choose_way(backend, situation, Shared(), lambda line: None)
 
 
 def plain() -> Chosen:
@@ -55,7 +54,7 @@ def plain() -> Chosen:
         encodings=cnn / "w8a8.v0.6.1.encodings",
     )
     backend, situation = read_situation(request)
-    return choose_way(backend, situation, Kept(), lambda line: None)
+    return choose_way(backend, situation, Shared(), lambda line: None)
 
 
 W8A16, OMIT = "w8a16.v0.6.1.encodings", "w8a16-fp16mix-omit.v0.6.1.encodings"
@@ -103,7 +102,7 @@ def asked(rewrite: str) -> Chosen:
         rewrite=(rewrite,),
     )
     backend, situation = read_situation(request)
-    return choose_way(backend, situation, Kept(), lambda line: None)
+    return choose_way(backend, situation, Shared(), lambda line: None)
 
 
 def simplified(**request: Any) -> Chosen:
@@ -111,7 +110,7 @@ def simplified(**request: Any) -> Chosen:
     zoo = DETR.parents[1] / "zoo" / "detr"
     made = Request(model=zoo / "model.onnx", target="sm8650", sdk="2.44", backend="qnn-htp", **request)
     backend, situation = read_situation(made)
-    return decide(backend, situation, Kept(), lambda line: None).chosen
+    return decide(backend, situation, Shared(), lambda line: None).chosen
 
 
 def with_opinion() -> Chosen:

@@ -11,8 +11,7 @@ import onnx
 import pytest
 
 from deploykit import api
-from deploykit.backend.backend import Request, Situation
-from deploykit.backend.kept import Kept
+from deploykit.backend.backend import Request, Shared, Situation
 from deploykit.backend.plans import Plan
 from deploykit.backend.plugins import all_registries
 from deploykit.findings import Finding, Severity, Subject, SubjectKind
@@ -111,7 +110,7 @@ class Rules(StubBackend):
     def __init__(self, before: tuple[Finding, ...], after: tuple[Finding, ...]) -> None:
         self.before, self.after, self.prepared = before, after, 0
 
-    def prepare(self, situation: Situation, kept: Kept) -> Situation:
+    def prepare(self, situation: Situation, shared: Shared) -> Situation:
         self.prepared += 1
         return situation
 
@@ -125,7 +124,7 @@ class Rules(StubBackend):
 
 def _cured(backend: Rules, folder: Path, **changes: Any) -> Cured[Situation, None]:
     _, situation = read_situation(Request(model=_window_partition(folder / "m.onnx"), target="sm8650", **changes))
-    return cure(backend, judge(backend, situation, Kept()), Kept(), lambda line: None)
+    return cure(backend, judge(backend, situation, Shared()), Shared(), lambda line: None)
 
 
 @pytest.mark.parametrize(
@@ -203,7 +202,7 @@ def test_a_model_of_many_gigabytes_is_cured_as_any_other(tmp_path: Path) -> None
     _, situation = read_situation(Request(model=_window_partition(tmp_path / "m.onnx"), target="sm8650"))
     large = replace(situation, facts=replace(situation.facts, weight_bytes=1 << 34))
     rules = Rules((ERROR,), ())
-    assert cure(rules, judge(rules, large, Kept()), Kept(), lambda line: None).steps
+    assert cure(rules, judge(rules, large, Shared()), Shared(), lambda line: None).steps
 
 
 def _window_partition(path: Path) -> Path:

@@ -11,8 +11,7 @@ import numpy as np
 import onnx
 import pytest
 
-from deploykit.backend.backend import Request
-from deploykit.backend.kept import Kept
+from deploykit.backend.backend import Request, Shared
 from deploykit.encodings.formats.aimet import write_encodings
 from deploykit.encodings.new_grids import GridKind, affine_for_range
 from deploykit.encodings.values import Affine, Encoding, EncodingSet
@@ -64,7 +63,7 @@ def chosen(*, result: bool, mixed: str = "auto", inputs: tuple[str, ...] = ()) -
         inputs=inputs,
     )
     backend, situation = read_situation(request)
-    return choose_way(backend, situation, Kept(), lambda line: None)
+    return choose_way(backend, situation, Shared(), lambda line: None)
 
 
 CASES: dict[str, tuple[Callable[[], Chosen], Callable[[], Chosen]]] = {

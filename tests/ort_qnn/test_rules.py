@@ -14,8 +14,7 @@ import pytest
 
 from deploykit.accuracy.judge.thresholds import Against, Measure
 from deploykit.accuracy.judge.verdicts import Context, Verdict
-from deploykit.backend.backend import Request
-from deploykit.backend.kept import Kept
+from deploykit.backend.backend import Request, Shared
 from deploykit.backend.plans import Plan
 from deploykit.encodings.insert_qdq import Skipped
 from deploykit.encodings.lpbq import Loss
@@ -44,7 +43,7 @@ Case = Callable[[], Any]
 @cache
 def base(model: str = "mlp/w8a8.qdq.onnx", target: str = "sm8550") -> Draft:
     _, situation = read_situation(Request(model=AIMET / model, target=target, backend="ort-qnn"))
-    return prepare(situation, Kept())
+    return prepare(situation, Shared())
 
 
 def draft(model: str = "mlp/w8a8.qdq.onnx", target: str = "sm8550", **changes: Any) -> Draft:

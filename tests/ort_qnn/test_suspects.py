@@ -9,8 +9,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from deploykit.backend.backend import Request
-from deploykit.backend.kept import Kept
+from deploykit.backend.backend import Request, Shared
 from deploykit.findings import Finding, Severity, Subject, SubjectKind
 from deploykit.flow.read import read_situation
 from deploykit_ort_qnn import prepare as preparing
@@ -51,16 +50,16 @@ def test_nodes_that_are_cleared_are_looked_for_once(monkeypatch: pytest.MonkeyPa
     _, situation = read_situation(Request(model=MODEL, target="sm8650", backend="ort-qnn"))
     model = onnx.ModelProto()
     model.graph.node.extend(onnx.helper.make_node("Relu", [], [], name=name) for name in ("first", "second", "third"))
-    prepared, wheel, kept = replace(prepared_model(situation, Kept()), model=model), wheel_for(None), Kept()
+    prepared, wheel, shared = replace(prepared_model(situation, Shared()), model=model), wheel_for(None), Shared()
     about = [
         finding(code, name)
         for code, name in (("QNN320", "first"), ("QNN320", "second"), ("QNN320", "gone"), ("QNN201", "third"))
     ]
     monkeypatch.setattr("deploykit_qualcomm.atlas.suspects.suspects_in", suspects)
     for _ in range(2):
-        assert preparing._cleared(about, prepared, wheel, kept) == {"first"}
+        assert preparing._cleared(about, prepared, wheel, shared) == {"first"}
     assert looked == [{"first", "second"}], "what a row was about, as far as it is left"
-    assert preparing._cleared(about[3:], prepared, wheel, kept) == frozenset() and len(looked) == 1
+    assert preparing._cleared(about[3:], prepared, wheel, shared) == frozenset() and len(looked) == 1
 
 
 def finding(code: str, name: str) -> Finding:

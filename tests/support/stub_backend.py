@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from deploykit.backend.backend import Backend, PackageFile, Situation
-from deploykit.backend.kept import Kept
+from deploykit.backend.backend import Backend, PackageFile, Shared, Situation
 from deploykit.backend.plans import Plan
 from deploykit.backend.targets import Target
 from deploykit.tables.devices import Device
@@ -24,7 +23,7 @@ class StubBackend(Backend[Situation, None]):
     def resolve(self, device: Device, sdk: str | None) -> Target:
         return Target(device=device, backend=self.id, requested=sdk or "", sdk=None)
 
-    def prepare(self, situation: Situation, kept: Kept) -> Situation:
+    def prepare(self, situation: Situation, shared: Shared) -> Situation:
         return situation
 
     def plan(self, prepared: Situation) -> Plan[None]:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from onnx import ModelProto
 
-from deploykit.backend.backend import Progress, Situation
-from deploykit.backend.kept import Kept, Same
+from deploykit.backend.backend import Progress, Same, Shared, Situation
 from deploykit.backend.opinions import Compiler, Opinion, OpinionState
 from deploykit.errors import DeploykitError, ToolError
 from deploykit.findings import Finding
@@ -82,12 +81,18 @@ def _compiler(wheel: Wheel, soc: int) -> Compiler:
 
 
 def settle(
-    situation: Situation, findings: Sequence[Finding], *, release: str, kept: Kept, seconds: float, progress: Progress
+    situation: Situation,
+    findings: Sequence[Finding],
+    *,
+    release: str,
+    shared: Shared,
+    seconds: float,
+    progress: Progress,
 ) -> tuple[Opinion, ...]:
     """One release's opinion on each finding: from the operators it is about, and else from the model."""
     try:
         wheel = next(wheel for wheel in _at_hand() if wheel.sdk == release)
-        asking = _Asking.of(situation, wheel, kept, seconds, progress)
+        asking = _Asking.of(situation, wheel, shared, seconds, progress)
         opinions = [asking.about_operators(finding) for finding in findings]
         if all(opinion.state is OpinionState.REFUTED for opinion in opinions):
             return tuple(opinions)
@@ -108,7 +113,7 @@ class _Asking:
     bench: TimedBench
 
     @classmethod
-    def of(cls, situation: Situation, wheel: Wheel, kept: Kept, seconds: float, progress: Progress) -> _Asking:
+    def of(cls, situation: Situation, wheel: Wheel, shared: Shared, seconds: float, progress: Progress) -> _Asking:
         """ToolError where what would be compiled is not what the package is made of."""
         request, own = situation.request, situation.target.backend == "ort-qnn"
         quantized = situation.encodings is not None or situation.facts.is_qdq
@@ -116,9 +121,9 @@ class _Asking:
             raise ToolError("the model is cut into segments")
         if not quantized and request.precision not in (None, "fp16"):
             raise ToolError(f"the types of {request.precision} are made by other tools")
-        prepared = prepared_model(situation, kept, wheel) if quantized else None
+        prepared = prepared_model(situation, shared, wheel) if quantized else None
         key = ("float model", Same(situation.model.proto))
-        model = kept.once(key, lambda: whole_model(situation)) if prepared is None else prepared.model
+        model = shared.once(key, lambda: whole_model(situation)) if prepared is None else prepared.model
         options = choose_options(request.options, wheel.version).compile if own else {}
         soc = str(situation.target.device.fact("soc_model"))
         deadline = time.monotonic() + seconds
@@ -126,7 +131,7 @@ class _Asking:
             situation=situation,
             prepared=prepared,
             model=model,
-            excerpts=kept.once(("excerpts", Same(model)), lambda: Excerpts(model)),
+            excerpts=shared.once(("excerpts", Same(model)), lambda: Excerpts(model)),
             bench=TimedBench(
                 options={**options, "soc_model": soc},
                 deadline=deadline,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from deploykit.backend.backend import Situation
-from deploykit.backend.kept import Same
+from deploykit.backend.backend import Same, Situation
 from deploykit.findings import Severity, SubjectKind
 from deploykit.findings.rules import Found, Registry
 from deploykit.model.facts import NodeFact

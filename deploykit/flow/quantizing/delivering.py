@@ -15,7 +15,7 @@ import numpy.typing as npt
 from deploykit.accuracy.judge.judging import made_by
 from deploykit.accuracy.simulate.sessions import Session
 from deploykit.accuracy.simulate.simulation import Simulator
-from deploykit.backend.kept import Kept
+from deploykit.backend.backend import Shared
 from deploykit.encodings.float_sets import find_borders
 from deploykit.flow.choose import choose_way
 from deploykit.flow.plan import decide
@@ -56,12 +56,12 @@ def deliver(
 
     ``shown`` are tensors that a run should show beside the outputs, as far as they are left.
     """
-    kept, refused = Kept(), ""
+    shared, refused = Shared(), ""
     if plans:
-        decision = decide(backend, situation, kept, tell)
+        decision = decide(backend, situation, shared, tell)
         chosen, refused = decision.chosen, _because(decision.plan)
     else:
-        chosen = choose_way(backend, situation, kept, tell)
+        chosen = choose_way(backend, situation, shared, tell)
     won = chosen.prepared
     changed = bool(chosen.simplified) or chosen.situation.rewritten or bool(chosen.situation.segments)
     encodings = None if changed else chosen.situation.encodings if won is None else won.encodings
@@ -77,7 +77,7 @@ def deliver(
 
 def refused_by(backend: AnyBackend, situation: Situation, tell: Progress) -> str:
     """Why a situation cannot be packaged; "" where it can."""
-    return _because(decide(backend, situation, Kept(), tell).plan)
+    return _because(decide(backend, situation, Shared(), tell).plan)
 
 
 def _because(plan: Any) -> str:

@@ -10,12 +10,12 @@ from deploykit.backend.backend import (
     Backend,
     Check,
     PackageFile,
+    Shared,
     Situation,
     TextFile,
     Verification,
     copied_model,
 )
-from deploykit.backend.kept import Kept
 from deploykit.backend.options import OptionSpec
 from deploykit.backend.plans import Plan, Rejected, Route, Step
 from deploykit.backend.probes import Probe
@@ -79,9 +79,9 @@ class MyNpu(Backend[Situation, None]):
         """Any version will do."""
         return Target(device=device, backend=self.id, requested=sdk or "", sdk=None)
 
-    def prepare(self, situation: Situation, kept: Kept) -> Situation:
+    def prepare(self, situation: Situation, shared: Shared) -> Situation:
         """The model is packaged as it is."""
-        del kept
+        del shared
         return situation
 
     def plan(self, prepared: Situation) -> Plan[None]:
