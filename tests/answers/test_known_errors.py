@@ -162,7 +162,10 @@ def test_no_vendor_claims_the_others_words() -> None:
 
 def test_a_line_that_says_enough_by_its_form_gets_its_kind() -> None:
     alone = replace(EVERY, errors=())
-    found = {(kind, text): [cause.error.id for cause in answer(text, alone).causes][:1] for kind, text in KINDS}
+    found = {
+        (kind, text): [cause.error.id for cause in answer(f"qnn-net-run pid:3\n{text}", alone).causes][:1]
+        for kind, text in KINDS
+    }
     assert {key: got for key, got in found.items() if not got or got[0].partition("/")[2] != key[0]} == {}
 
 

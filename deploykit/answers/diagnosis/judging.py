@@ -144,10 +144,10 @@ def _cause(sighting: Sighting, catalog: Catalog, names: Names, tools: set[str]) 
         root = row.root
     elif "general" in said:
         root = "symptom"
-    fields = defaultdict(lambda: "…", sighting.fields)
-    if {"size", "limit"} <= sighting.fields.keys():
-        size, limit = (float(fields[key].replace(",", "") or 0) for key in ("size", "limit"))
-        fields["parts"] = f"{max(2, -(-size // limit)):.0f}" if limit else "2"
+    fields = defaultdict(lambda: "…", {"parts": "several", **sighting.fields})
+    size, limit = (int("0" + re.sub(r"\D", "", fields[key])) for key in ("size", "limit"))
+    if size > limit > 0:
+        fields["parts"] = str(-(-size // limit))
     error = replace(
         row,
         root=root,
