@@ -110,6 +110,8 @@ def _cause(number: int, cause: Cause, *, verbose: bool) -> Iterator[str]:
     if cause.hits:
         times = "once" if cause.count == 1 else f"{cause.count} times"
         yield f"    seen {times}, first in line {cause.first_line}: {cause.hits[0].text}"
+    if cause.fields:
+        yield f"    the line says: {', '.join(f'{name} {text}' for name, text in cause.fields.items())}"
     yield from (f"    {term}: {meaning}" for term, meaning in cause.terms)
     yield from _names(cause)
     if row.workaround:
